@@ -34,13 +34,13 @@ from hrm.core.messages.claims import Proposal
 from hrm.core.node.core import NodeCore
 from hrm.core.scheduling.negotiator import StreamLease
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.ends import end_rule
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     ContainerRequest,
     ContainerSpec,
     ContainerState,
+    EndCause,
     NodeName,
     Resources,
     ResourceUnit,
@@ -266,7 +266,7 @@ class _Job:
             return
         status, times, now = notice.status, self.times, self.cluster.passed_s
         if status.state is ContainerState.ENDED:
-            if status.end is not None and not end_rule(status.end).by_itself:
+            if status.end is not None and status.end.cause is not EndCause.EXITED:
                 self.cluster.counts["preempted"] += 1
                 self.ask(1)
                 return

@@ -33,13 +33,13 @@ from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
 from hrm.core.scheduling.scheduler import PlacementPolicy
 from hrm.core.vocabulary.bounds import SCHEDULERS, Bounds
-from hrm.core.vocabulary.ends import end_rule
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     ContainerRequest,
     ContainerSpec,
     ContainerStatus,
+    EndCause,
     Gpu,
     NodeName,
 )
@@ -318,7 +318,7 @@ class _Replay:
         want = run.wants.pop(status.executor_id, None)
         if want is None:
             return
-        if status.end is not None and not end_rule(status.end).by_itself:
+        if status.end is not None and status.end.cause is not EndCause.EXITED:
             self.restarts += want.started
             self._request(run, [want])
             return

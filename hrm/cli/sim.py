@@ -89,8 +89,8 @@ def faults(
     One seed gives one history, bit for bit, on every machine.
     """
     from hrm.sim.faults.plan import KINDS, TRAITS, Limits
-    from hrm.sim.faults.shrink import shrink as make_small
     from hrm.sim.run import Summary, run_seed
+    from hrm.sim.run import shrink as make_small
 
     unknown = sorted(set(without or ()) - {*KINDS, *TRAITS})
     if unknown:

@@ -7,15 +7,11 @@ everything). Each function returns a text for each violation; an empty list mean
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hrm.core.master.core import MasterCore
 from hrm.core.master.holdings import kept_bytes, launch_bytes
-from hrm.core.master.state import MasterState
-from hrm.core.node.core import NodeCore
-from hrm.core.queue.resource_unit import UnitQueue
-from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import capacity_vector, minus, pooled_part
 from hrm.core.vocabulary.model import (
     NO_LAUNCH,
@@ -26,6 +22,13 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.core.vocabulary.partitioning import BindingMode
+
+if TYPE_CHECKING:
+    from hrm.core.master.core import MasterCore
+    from hrm.core.master.state import MasterState
+    from hrm.core.node.core import NodeCore
+    from hrm.core.queue.resource_unit import UnitQueue
+    from hrm.core.scheduling.shared_state import SharedState
 
 __all__ = [
     "binding_violations",
@@ -122,7 +125,8 @@ def binding_violations(core: NodeCore) -> list[str]:
 
 def master_violations(core: MasterCore) -> list[str]:
     """The parts of the master's state agree with each other and with the table."""
-    return _table(core.master_state) + _books(core.master_state) + _jobs(core) + _drains(core)
+    state = core.master_state
+    return _table(state) + _containers(state) + _holdings(state) + _jobs(core) + _drains(core)
 
 
 def _drains(core: MasterCore) -> list[str]:
@@ -165,7 +169,7 @@ def _table(master_state: MasterState) -> list[str]:
     return found
 
 
-def _books(master_state: MasterState) -> list[str]:
+def _containers(master_state: MasterState) -> list[str]:
     found: list[str] = []
     seen: Counter[str] = Counter()
     for node in master_state.nodes.values():
@@ -191,6 +195,11 @@ def _books(master_state: MasterState) -> list[str]:
                 found.append(f"{container.container_id} is not among its node's containers")
         if app.life.state.ended and app.in_state(ContainerState.RUNNING, ContainerState.PENDING):
             found.append(f"{app.application_id} has ended but its containers go on")
+    return found
+
+
+def _holdings(master_state: MasterState) -> list[str]:
+    found: list[str] = []
     holdings = master_state.holdings
     live = sum(launch_bytes(app.launch) for app in master_state.live.values())
     ended = [app for app in master_state.applications.values() if app.life.state.ended]

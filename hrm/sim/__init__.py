@@ -1,19 +1,16 @@
 """The fault simulator: the production cores in virtual time, on machines that fail by plan.
 
-One run is one seed. The seed draws a *plan* (``faults.plan``, ``faults.plan_generator``): how many
-nodes, schedulers and applications, how the clocks differ, which faults happen and how often, and
-which traits the cluster has. Then the real ``MasterCore``, ``NodeCore``, ``AppMasterCore`` and
-``Replica`` live in it::
+One run is one seed. The seed draws a *plan* (``faults.plan``, ``faults.plan_generator``): nodes,
+schedulers, applications, clocks, faults and traits. Then the real ``MasterCore``, ``NodeCore``,
+``AppMasterCore`` and ``Replica`` live in it::
 
     driver, AppMaster (driver)  --\\                      /--  agent, processes (machine)
                                     network -- master
     remote scheduler            --/  (network)  (master)  \\--  agent, processes (machine)
 
 ``world`` joins the parts and lets faults happen, ``oracle.checks`` checks everything after every
-event (with the rest of ``oracle``), ``run`` evaluates a whole run, ``faults.shrink`` makes a
-failing plan small. Only the interpreters are written again, for virtual time: ``actors.master`` for
-the master's daemon, ``actors.machine`` for the agent, ``actors.driver`` for the AppMaster's
-process, ``actors.remote_schedulers`` for a scheduler's.
+event (with the rest of ``oracle``), ``run`` evaluates a whole run and makes a failing plan small.
+``actors`` holds the interpreters for virtual time.
 
 Nothing here reads a clock or draws from anything but ``random.Random`` with names made of the seed,
 so one seed gives one history on every machine.

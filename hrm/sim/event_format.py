@@ -1,10 +1,12 @@
-"""Events and commands as text: the lines of the event log.
+"""The log of what has happened, and how events and commands are written in it.
 
 The log's hash is over this text, so it contains whatever decides how a run goes on.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,8 +16,43 @@ from hrm.core.messages import submissions as m
 from hrm.core.messages.claims import Proposal
 from hrm.core.messages.state_changes import StateChanged
 from hrm.core.vocabulary.model import ContainerStatus
+from hrm.runtime.clock import Clock
 
-__all__ = ["of_change", "of_command", "of_commands", "of_event"]
+__all__ = ["EventLog", "of_change", "of_command", "of_commands", "of_event"]
+
+_BUFFERED_LINES = 256
+_TAIL_LINES = 80
+
+
+class EventLog:
+    """Lines of ``time actor what``, times from its beginning. ``events`` counts them; ``tail``
+    holds the latest."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.events = 0
+        self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._clock = clock
+        self._begin_s = clock.now
+        self._hash = hashlib.sha256()
+        self._buffer: list[str] = []
+
+    def say(self, actor: str, what: str) -> None:
+        self.events += 1
+        line = f"{self._clock.now - self._begin_s:.6f} {actor}: {what}"
+        self.tail.append(line)
+        self._buffer.append(line)
+        if len(self._buffer) >= _BUFFERED_LINES:
+            self._flush()
+
+    def hash(self) -> str:
+        """The hash of all lines so far, in hexadecimal."""
+        self._flush()
+        return self._hash.hexdigest()
+
+    def _flush(self) -> None:
+        if self._buffer:
+            self._hash.update(("\n".join(self._buffer) + "\n").encode())
+            self._buffer.clear()
 
 
 def of_event(event: Any) -> str:
@@ -23,18 +60,14 @@ def of_event(event: Any) -> str:
     name = type(event).__name__
     match event:
         case e.NodeReported():
-            return f"{name} {event.node}/{event.incarnation}#{event.sequence} " + _statuses(
-                event.containers
-            )
+            source = f"{event.node}/{event.incarnation}#{event.sequence}"
+            return f"{name} {source} {_statuses(event.containers)}"
         case e.ContainerReported():
-            return (
-                f"{name} {event.node}/{event.incarnation}#{event.sequence} "
-                f"{_status(event.container)}"
-            )
+            source = f"{event.node}/{event.incarnation}#{event.sequence}"
+            return f"{name} {source} {_status(event.container)}"
         case e.NodeRegistered():
-            return f"{name} {event.node}/{event.incarnation} {event.identity} " + _statuses(
-                event.containers
-            )
+            source = f"{event.node}/{event.incarnation} {event.identity}"
+            return f"{name} {source} {_statuses(event.containers)}"
         case e.ContainersRequested():
             ids = ",".join(request.executor_id for request in event.requests)
             return f"{name} {event.application_id} {ids}"
@@ -79,14 +112,12 @@ def of_command(command: Any) -> str:
             return f"{name} {_proposal(command.proposal)}"
         case c.Reply():
             return f"{name} {command.call_id} {type(command.answer).__name__}"
-        case c.Refuse():
+        case c.Refuse() | m.RefuseCall():
             return f"{name} {command.call_id} {command.error.message}"
         case c.SendToScheduler():
             return f"to {command.scheduler}/{command.session}: {of_change(command.message)}"
         case m.PersistSubmission():
             return f"{name} {_submission(command.record)}"
-        case m.RefuseCall():
-            return f"{name} {command.call_id} {command.error.message}"
         case c.WakeScheduler():
             return f"{name} {command.scheduler} {command.at_s:.6f}"
     return f"{name} {_fields(command)}".rstrip()

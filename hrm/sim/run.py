@@ -1,16 +1,19 @@
-"""Runs: one seed, or many; their results, as figures and as text."""
+"""Runs: one seed, or many; their results, as figures and as text; a failing one made small."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
-from hrm.sim.faults.plan import Limits, Plan
+from hrm.sim.faults.plan import KINDS, TRAITS, Limits, Plan
 from hrm.sim.faults.plan_generator import draw
 from hrm.sim.world import World
 
-__all__ = ["Result", "Summary", "run_plan", "run_seed"]
+__all__ = ["Result", "Summary", "run_plan", "run_seed", "shrink"]
+
+RUNS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,9 @@ class Summary:
         }
 
 
-def run_plan(plan: Plan, tail_length: int = 80) -> Result:
+def run_plan(plan: Plan) -> Result:
     """Run a plan to its end."""
-    world = World(plan, tail_length)
+    world = World(plan)
     begin_s = world.clock.now
     world.run()
     return Result(
@@ -92,3 +95,48 @@ def run_plan(plan: Plan, tail_length: int = 80) -> Result:
 
 def run_seed(seed: int, limits: Limits | None = None) -> Result:
     return run_plan(draw(seed, limits))
+
+
+def shrink(failing: Result, said: Callable[[str], None] = lambda _: None) -> Result:
+    """From a failing run to a small one that fails as well, at most ``RUNS_MAX`` runs later.
+
+    Greedy: leave out a trait or a kind of fault, applications, nodes, or the end of the horizon,
+    and keep whatever still fails. A smaller run draws other random numbers where it differs, so it
+    may fail in another way: that, too, is a bug, and easier to read.
+    """
+    best, runs = failing, 0
+    progress = True
+    while progress and runs < RUNS_MAX:
+        progress = False
+        for candidate in _smaller(best.plan):
+            if runs >= RUNS_MAX:
+                break
+            runs += 1
+            result = run_plan(candidate)
+            if result.violations:
+                best, progress = result, True
+                said(f"still fails: {candidate.command()}")
+                break
+    return best
+
+
+def _smaller(plan: Plan) -> Iterator[Plan]:
+    """Smaller plans, the boldest first."""
+    limits = plan.limits
+    applications, nodes = len(plan.applications), len(plan.nodes)
+    for count in sorted({1, applications // 2, applications - 1}):
+        if 1 <= count < applications:
+            yield draw(plan.seed, replace(limits, applications=count))
+    for count in sorted({1, nodes // 2, nodes - 1}):
+        if 1 <= count < nodes:
+            yield draw(plan.seed, replace(limits, nodes=count))
+    happening = {kind for kind, rate in plan.rates.items() if rate}
+    happening |= {fault.kind for fault in plan.faults}
+    happening |= set(plan.traits)
+    for kind in (*TRAITS, *KINDS):
+        if kind in happening:
+            yield draw(plan.seed, replace(limits, without=limits.without | {kind}))
+    for share in (0.5, 0.8):
+        horizon_s = round(plan.horizon_s * share, 1)
+        if horizon_s >= 2.0:
+            yield draw(plan.seed, replace(limits, horizon_s=horizon_s))

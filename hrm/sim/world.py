@@ -8,6 +8,7 @@ bounded time to end, and the cluster to become as empty as it was.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from hrm.core.master.core import MasterCore
@@ -24,7 +25,7 @@ from hrm.sim.actors.master import MasterProcess
 from hrm.sim.actors.remote_schedulers import RemoteSchedulerProcess
 from hrm.sim.actors.sleepers import MASTER, ProcessClock, Sleepers
 from hrm.sim.actors.submitters import Submitters
-from hrm.sim.event_log import EventLog
+from hrm.sim.event_format import EventLog
 from hrm.sim.faults.network import Network
 from hrm.sim.faults.plan import ApplicationPlan, Plan, TimedFault, source
 from hrm.sim.faults.plan_generator import must_run_at_once
@@ -39,15 +40,17 @@ _LOOK_S = 0.5
 _START_S = 1_000_000.0
 _OPERATOR_S = 15.0
 _KILLERS = ("executor-crash", "launch-failure", "bad-node")
+_AWAY = ("partition", "master-crash", "appmaster-crash", "loss", "delay", "slow-disk",
+         "full-master-disk")  # fmt: skip
 
 
 class World:
     """One run's world; ``run`` runs it to its end or to the first violation."""
 
-    def __init__(self, plan: Plan, tail_length: int = 80) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.clock = Clock(_START_S)
-        self.log = EventLog(self.clock, tail_length)
+        self.log = EventLog(self.clock)
         self.sleepers = Sleepers(self.clock, source(plan.seed, "sleepers"))
         self.oracle = Oracle(self.sleepers)
         self.chance = source(plan.seed, "processes")
@@ -120,6 +123,13 @@ class World:
     def clock_of(self, process: str) -> ProcessClock:
         return ProcessClock(self.clock, self.sleepers, process)
 
+    def ask_master(self, event: e.DrainRequested | e.RebindRequested | e.KillRequested) -> None:
+        """An operator's call; it gets its time and number when the master takes it in."""
+        self.master.call(
+            lambda call_id: replace(event, now=self.clock.now, call_id=call_id),
+            lambda _answer: None,
+        )
+
     def noticed(self, core: MasterCore, command: c.NotifyApplication) -> None:
         """Nothing is refused that a node known to the master could serve."""
         if not isinstance(command.notice, c.RequestRefused):
@@ -151,9 +161,7 @@ class World:
             return ["the master is down"]
         cores = [machine.core for machine in self.machines if machine.core is not None]
         left = self.oracle.nothing_left(self.master.core, cores, self.gone)
-        left += [
-            f"{machine.name} is not partitioned as at first" for machine in self._bound_otherwise()
-        ]
+        left += [f"{x.name} is not partitioned as at first" for x in self._bound_otherwise()]
         return left + [why for outside in self.remote_schedulers if (why := outside.behind())]
 
     def _judge(self) -> None:
@@ -189,13 +197,7 @@ class World:
         """Is there a reason for its AppMaster's absence? That the master slept is none."""
         if self.sleepers.slept[driver.name]:
             return True
-        kinds = (
-            *("partition", "master-crash", "appmaster-crash", "loss", "delay", "slow-disk"),
-            "full-master-disk",
-        )
-        return any(self.network.injected[kind] for kind in kinds)
-
-    # --- faults ---------------------------------------------------------------------------------
+        return any(self.network.injected[kind] for kind in _AWAY)
 
     def _strike(self, fault: TimedFault) -> None:
         if self._strikes[fault.kind](fault):
@@ -207,15 +209,14 @@ class World:
         self.network.calm()
         self.master.disk.slow_until_s = 0.0
         self.master.disk.full_until_s = 0.0
-        if self.master.core is None:
-            self.master.start()
+        self._restart_master()
         for machine in self.machines:
             machine.bad_until_s = 0.0
             machine.empty_disk()
             if machine.name not in self.gone:
                 machine.come_back(with_disk=True)
                 machine.start_agent()
-        for driver in (*self.drivers, *self.submitters.drivers):
+        for driver in self._every_driver():
             driver.start_appmaster_if_begun()
         for outside in self.remote_schedulers:
             outside.start()
@@ -246,57 +247,42 @@ class World:
         return [
             machine
             for machine in self.machines
-            if machine.core is not None
-            and machine.core.hardware is not None
-            and (machine.core.binding != machine.plan.binding or machine.core.target is not None)
+            if (core := machine.core) is not None
+            and core.hardware is not None
+            and (core.binding != machine.plan.binding or core.target is not None)
         ]
 
     def _undo_drains(self) -> None:
         """Drains are requested by operators, who repeat the request until it is done."""
         core = self.master.core
         if core is not None:
-            drained = [
-                node.name
-                for node in core.master_state.nodes.values()
-                if node.state is NodeState.DRAINING
-            ]
-            for name in drained:
+            nodes = list(core.master_state.nodes.values())
+            for name in [node.name for node in nodes if node.state is NodeState.DRAINING]:
                 self._ask_drain(name, undo=True)
         self.clock.after(2.0, self._undo_drains)
 
     def _ask_drain(self, name: NodeName, *, undo: bool, move_within_s: float = 0.0) -> None:
-        self.master.call(
-            lambda call_id: e.DrainRequested(
-                now=self.clock.now,
-                call_id=call_id,
-                nodes=(name,),
-                undo=undo,
-                move_within_s=move_within_s,
-            ),
-            _heard,
+        drain = e.DrainRequested(
+            now=0.0, call_id=0, nodes=(name,), undo=undo, move_within_s=move_within_s
         )
+        self.ask_master(drain)
 
     def _ask_rebind(
         self, name: NodeName, mode: BindingMode | None, bound: int | None, reserve: int | None
     ) -> None:
-        self.master.call(
-            lambda call_id: e.RebindRequested(
-                now=self.clock.now,
-                call_id=call_id,
-                node=name,
-                mode=mode,
-                bound_cores=bound,
-                reserve_cores=reserve,
-            ),
-            _heard,
+        rebind = e.RebindRequested(
+            now=0.0, call_id=0, node=name, mode=mode, bound_cores=bound, reserve_cores=reserve
         )
+        self.ask_master(rebind)
 
     def _machine(self, fault: TimedFault) -> Machine:
         return self.machines[int(fault.pick * len(self.machines))]
 
+    def _every_driver(self) -> tuple[Driver, ...]:
+        return (*self.drivers, *self.submitters.drivers)
+
     def _driver(self, fault: TimedFault) -> Driver | None:
-        everybody = [*self.drivers, *self.submitters.drivers]
-        living = [d for d in everybody if d.appmaster is not None and not d.outcome]
+        living = [d for d in self._every_driver() if d.appmaster is not None and not d.outcome]
         return living[int(fault.pick * len(living))] if living else None
 
     def _partition(self, fault: TimedFault) -> bool:
@@ -338,9 +324,7 @@ class World:
             least = driver.plan.targets[-1][1] if at_once else 1
             if could and not (_could_run(driver.plan, units) and how_many(wanted, units) >= least):
                 return False
-        if not self.submitters.could_do_with(every_unit, units):
-            return False
-        if not rest:
+        if not rest or not self.submitters.could_do_with(every_unit, units):
             return False
         self.gone.add(lost.name)
         lost.crash()
@@ -365,9 +349,7 @@ class World:
         names = [MASTER] * 3 + [x.name for x in self.machines if x.core is not None]
         names += [x.name for x in self.remote_schedulers if x.up]
         names += [client.name for client in self.submitters.clients]
-        names += [
-            x.name for x in (*self.drivers, *self.submitters.drivers) if x.appmaster is not None
-        ]
+        names += [x.name for x in self._every_driver() if x.appmaster is not None]
         which, for_s = int(fault.pick * (len(names) + len(runners))), 0.3 + 12.0 * fault.size
         if which >= len(names):
             runner = runners[which - len(names)]
@@ -438,13 +420,7 @@ class World:
         if driver is None or not driver.application_id or self.master.core is None:
             return False
         self.killed.add(driver.name)
-        application_id = driver.application_id
-        self.master.call(
-            lambda call_id: e.KillRequested(
-                now=self.clock.now, call_id=call_id, application_id=application_id
-            ),
-            _heard,
-        )
+        self.ask_master(e.KillRequested(now=0.0, call_id=0, application_id=driver.application_id))
         return True
 
     def _drain(self, fault: TimedFault) -> bool:
@@ -507,7 +483,3 @@ def _could_run(application: ApplicationPlan, units: list[ResourceUnit]) -> bool:
     if not any(serves(demand, unit) for unit in units):
         return False
     return how_many(demand, units) >= application.gang_min
-
-
-def _heard(_answer: c.Reply | c.Refuse) -> None:
-    """The caller has its reply."""

@@ -14,7 +14,7 @@ from hrm.core.messages import appmaster as am
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
-from hrm.core.submission.notices import driver_event
+from hrm.core.submission.hosting import driver_event
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.ends import END_RULES, EXITED_WELL, Blame, EndRule, Start, end_rule
 from hrm.core.vocabulary.history import StateEvent

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hrm.core.messages.claims import Entry
-from hrm.core.queue.estimate import estimate, simulate
+from hrm.core.queue.estimate import simulate
 from hrm.core.queue.resource_unit import UnitImage
 from hrm.core.vocabulary.feasibility import Vector, fits, minus
 from hrm.core.vocabulary.model import ContainerId, WorkloadClass
+from tests.core.algorithm_1 import estimate
 
 BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM
 NOW = 500.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm.core.scheduling.gpu_share import gpu_share
+from hrm.core.scheduling.scheduler import gpu_share
 from hrm.core.vocabulary.model import ApplicationId, Resources, ResourceUnit, ResourceUnitId
 from hrm.testing.virtual import VirtualCluster
 

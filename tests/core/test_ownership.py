@@ -9,7 +9,7 @@ import pytest
 
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
-from hrm.core.submission.notices import holder_registration
+from hrm.core.submission.hosting import holder_registration
 from hrm.core.submission.submissions import SubmissionsCore
 from hrm.core.vocabulary.model import (
     ApplicationId,

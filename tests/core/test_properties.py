@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hrm.core.invariants import unit_violations
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Entry
-from hrm.core.queue.estimate import estimate
 from hrm.core.queue.resource_unit import UnitImage, UnitQueue
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.scheduler import Placement
@@ -22,6 +21,7 @@ from hrm.core.vocabulary.model import ApplicationId, ContainerId, NodeName, Reso
 from hrm.policies.min_wait import MinWait
 from hrm.policies.placement_helpers import first_row
 from hrm.testing.virtual import VirtualCluster, unit
+from tests.core.algorithm_1 import estimate
 
 CLASSES = st.sampled_from(list(WorkloadClass))
 SCOPES: st.SearchStrategy[Literal["global", "candidates"]]

@@ -17,7 +17,7 @@ from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
 from hrm.core.messages.submissions import SubmissionState as S
 from hrm.core.submission.driver_lease import DriverLease, LeaseLimits, LeaseState
-from hrm.core.submission.notices import driver_event
+from hrm.core.submission.hosting import driver_event
 from hrm.core.submission.submissions import SubmissionsCore
 from hrm.core.vocabulary.model import (
     ApplicationId,

@@ -18,8 +18,7 @@ from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.sim.actors.policies import POLICIES
 from hrm.sim.faults.plan import KINDS, TRAITS, Limits
 from hrm.sim.faults.plan_generator import draw
-from hrm.sim.faults.shrink import shrink
-from hrm.sim.run import run_plan, run_seed
+from hrm.sim.run import run_plan, run_seed, shrink
 
 SEEDS = (7, 12, 40)
 

@@ -1,22 +1,19 @@
 """The AppMaster's decisions: from "Spark wants N executors" to containers, and back.
 
-Spark states totals: "of resource profile 0, four executors". The master knows containers, each
-named by the executor in it. This machine keeps the two together. Every event ends in one
-reconciliation per profile::
+Spark states totals for each resource profile; the master knows containers, each named by its
+executor. Every event ends in one reconciliation per profile::
 
     counted = containers requested or running that have not been asked to stop
     counted < target   ask for the difference, under new executor ids, unless the profile backs off
     counted > target   cancel what does not run yet, the youngest first; running ones are Spark's
 
 A running executor is never stopped for a smaller target: Spark lowers the target first and then
-names the executors that it can spare. A dead one still counts in Spark's total, so it is replaced
-by itself.
+names the executors that it can spare. A dead one still counts in Spark's total, so it is replaced.
 
-An executor that ends badly by itself (not because its node was lost or because it was asked to
-stop) is a failure. Ends delay the profile's next request, by 100 ms doubling to 10 s while
-replacements end as well; executors that end together, none of them a replacement, count as one
-setback. Too many failures within a window end the application with the last one's exit code: a
-broken class path must not spin for ever.
+An executor that ends badly by itself is a failure. Ends delay the profile's next request, by 100 ms
+doubling to 10 s while replacements end as well; executors that end together, none of them a
+replacement, count as one setback. Too many failures within a window end the application with the
+last one's exit code.
 
 While the session with the master is down nothing is sent and nothing is forgotten. Opening it again
 compares the master's list with ours::
@@ -28,12 +25,11 @@ compares the master's list with ours::
     listed, given up by us          released: it has been reported to Spark as dead
     listed, not ours                adopted: the previous AppMaster requested it
 
-Each request states whether it is made for the first time: a master that has just started places
-new ones at once, while one made again may run on a node that has not registered yet.
+Each request states whether it is made for the first time: one made again may run on a node that has
+not registered with a restarted master yet.
 
-Where each event may lead stands in the tables of ``hrm.core.appmaster.lifecycle``.
-
-No IO, no clock, no protobuf: events carry ``now`` (seconds, monotonic), commands are data.
+Where each event may lead stands in the tables of ``hrm.core.appmaster.lifecycle``. Events carry
+``now`` (seconds, monotonic).
 """
 
 from __future__ import annotations
@@ -196,9 +192,8 @@ class AppMasterCore:
     def adopt(self, executors: Mapping[str, int]) -> None:
         """Executors (id to profile) that Spark holds, reported to an AppMaster that takes over."""
         for executor_id in sorted(executors, key=_number):
-            self.containers[executor_id] = _Container(
-                executor_id, executors[executor_id], Phase.RUNNING
-            )
+            profile = executors[executor_id]
+            self.containers[executor_id] = _Container(executor_id, profile, Phase.RUNNING)
             self.last_number = max(self.last_number, _number(executor_id))
 
     def handle(self, event: Event) -> list[Command]:
@@ -219,15 +214,11 @@ class AppMasterCore:
             case TargetsChanged():
                 self._targets_changed(event)
             case KillRequested():
-                self._release(
-                    [i for i in event.executor_ids if i in self.containers],
-                    "Spark no longer needs it",
-                    event.now,
-                )
+                known = [i for i in event.executor_ids if i in self.containers]
+                self._release(known, "Spark no longer needs it", event.now)
             case ClassObserved():
-                self._workload = ReportClass(
-                    workload_class=event.workload_class, evidence=event.evidence
-                )
+                workload_class, evidence = event.workload_class, event.evidence
+                self._workload = ReportClass(workload_class=workload_class, evidence=evidence)
                 if self.attached:
                     self._commands.append(self._workload)
             case DriverFinished():
@@ -283,10 +274,7 @@ class AppMasterCore:
             if number in self.profiles:
                 self.profiles[number].target = target
             else:
-                running = any(
-                    c.profile == number and c.phase is Phase.RUNNING
-                    for c in self.containers.values()
-                )
+                running = any(c.phase is Phase.RUNNING for c in self._counted(number))
                 self.profiles[number] = _Profile(target, has_run=running)
         total = sum(target.count for target in wanted.values())
         self._highest_target = max(self._highest_target, total)
@@ -319,10 +307,8 @@ class AppMasterCore:
                 again.append(self._ask(container, target))
             elif container.phase is Phase.RUNNING and not same_master:
                 container.confirm_by_s = event.now + self.limits.confirm_s
-            elif container.phase is Phase.RUNNING and container.confirm_by_s is not None:
-                pass  # this master has had the time before, and has some of it left
-            else:
-                kept = False
+            else:  # or this master has had the time before, and has some of it left
+                kept = container.phase is Phase.RUNNING and container.confirm_by_s is not None
             to_phase = container.phase if kept else Phase.ENDED
             container.life.follow(Happening.UNLISTED, to_phase, event.now)
             if not kept:
@@ -348,9 +334,8 @@ class AppMasterCore:
         container.confirm_by_s = None
         if moved and seen.phase is Phase.RUNNING:
             container.started_at_s = now
-            self._commands.append(
-                ExecutorStarted(executor_id=container.executor_id, node=seen.node)
-            )
+            started = ExecutorStarted(executor_id=container.executor_id, node=seen.node)
+            self._commands.append(started)
         if seen.phase is Phase.RUNNING and container.profile in self.profiles:
             self.profiles[container.profile].has_run = True
 
@@ -374,15 +359,14 @@ class AppMasterCore:
         self.given_up.discard(container.executor_id)
         was_asked, now = was is Phase.STOPPING, event.now
         failed = seen.blame.caused_by_app and not was_asked
-        self._commands.append(
-            ExecutorEnded(
-                executor_id=container.executor_id,
-                exit_code=seen.exit_code,
-                message=seen.message or f"it ended with exit code {seen.exit_code}",
-                caused_by_app=failed,
-                lost_node=(seen.node or container.node) if seen.blame.lost_machine else "",
-            )
+        ended = ExecutorEnded(
+            executor_id=container.executor_id,
+            exit_code=seen.exit_code,
+            message=seen.message or f"it ended with exit code {seen.exit_code}",
+            caused_by_app=failed,
+            lost_node=(seen.node or container.node) if seen.blame.lost_machine else "",
         )
+        self._commands.append(ended)
         if self.ended or was_asked or seen.blame.replaced_at_once:
             return
         if container.profile in self.profiles:
@@ -452,12 +436,10 @@ class AppMasterCore:
     def _give_up(self, container: _Container, message: str) -> None:
         del self.containers[container.executor_id]
         self.given_up.add(container.executor_id)
+        executor_id = container.executor_id
         self._commands.append(
             ExecutorEnded(
-                executor_id=container.executor_id,
-                exit_code=-1,
-                message=message,
-                caused_by_app=False,
+                executor_id=executor_id, exit_code=-1, message=message, caused_by_app=False
             )
         )
 
@@ -480,11 +462,8 @@ class AppMasterCore:
                 self._give_up(container, "no node has it since the master started again")
 
     def _counted(self, profile: int) -> list[_Container]:
-        return [
-            c
-            for c in self.containers.values()
-            if c.profile == profile and c.phase is not Phase.STOPPING
-        ]
+        ours = (c for c in self.containers.values() if c.profile == profile)
+        return [c for c in ours if c.phase is not Phase.STOPPING]
 
     def _reconcile(self, now: float) -> None:
         if self.ended or not self.attached:
@@ -494,8 +473,7 @@ class AppMasterCore:
             unwanted = [c.executor_id for c in stray if c.phase is not Phase.STOPPING]
             self._release(unwanted, "its resource profile is not wanted", now)
         asks: list[ContainerAsk] = []
-        for number in sorted(self.profiles):
-            profile = self.profiles[number]
+        for number, profile in sorted(self.profiles.items()):
             counted = self._counted(number)
             missing = profile.target.count - len(counted)
             if missing < 0:
@@ -524,14 +502,10 @@ class AppMasterCore:
         return self._ask(container, target)
 
     def _ask(self, container: _Container, target: ProfileTarget) -> ContainerAsk:
+        ask = ContainerAsk(executor_id=container.executor_id, target=target)
         if not (container.local and target.hosts):
-            return ContainerAsk(executor_id=container.executor_id, target=target)
-        return ContainerAsk(
-            executor_id=container.executor_id,
-            target=target,
-            hosts=target.hosts,
-            locality_wait_s=self.limits.locality_wait_s,
-        )
+            return ask
+        return replace(ask, hosts=target.hosts, locality_wait_s=self.limits.locality_wait_s)
 
     def _release(self, executor_ids: Iterable[str], reason: str, now: float) -> None:
         """Stops counting them; they stay known until the master reports their end."""
@@ -545,9 +519,8 @@ class AppMasterCore:
 
     def _say_release(self, executor_ids: list[str], reason: str) -> None:
         if executor_ids:
-            self._commands.append(
-                ReleaseContainers(executor_ids=tuple(executor_ids), reason=reason)
-            )
+            release = ReleaseContainers(executor_ids=tuple(executor_ids), reason=reason)
+            self._commands.append(release)
 
 
 def _unservable(target: ProfileTarget) -> str:

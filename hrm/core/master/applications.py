@@ -73,7 +73,7 @@ class Applications:
         why = self._full(event.user) if app is None else ""
         why = why or self.master_state.holdings.refusal(app, event.launch)
         if why:
-            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=LimitReached(why)))
+            self.master_state.refuse(event.call_id, LimitReached(why))
             return
         if app is None:
             app = self._new(event)
@@ -83,19 +83,15 @@ class Applications:
     def _full(self, user: str) -> str:
         """Why no further application of ``user`` is admitted; empty if one is."""
         bounds, live = self.master_state.bounds, self.master_state.live
+        each = bounds.applications_per_user
         if len(live) >= bounds.applications_limit:
-            return (
-                f"{bounds.applications_limit} applications are live already (applications_limit); "
-                f"wait for one to end, or raise it in hrm.toml [master]"
-            )
-        if len(live) < bounds.applications_per_user:
+            what = f"{bounds.applications_limit} applications are live already (applications_limit)"
+        elif len(live) >= each and sum(x.record.user == user for x in live.values()) >= each:
+            of_user = f"{each} applications of {user[:80]!r}"
+            what = f"{of_user} are live already (applications_per_user)"
+        else:
             return ""
-        if sum(app.record.user == user for app in live.values()) < bounds.applications_per_user:
-            return ""
-        return (
-            f"{bounds.applications_per_user} applications of {user[:80]!r} are live already "
-            f"(applications_per_user); wait for one to end, or raise it in hrm.toml [master]"
-        )
+        return f"{what}; wait for one to end, or raise it in hrm.toml [master]"
 
     def attach_refusal(self, event: e.ApplicationAttached) -> HrmError | None:
         """Why this session may not be opened. To be checked before the session that it would
@@ -114,7 +110,7 @@ class Applications:
     def attached(self, event: e.ApplicationAttached) -> None:
         error = self.attach_refusal(event)
         if error is not None:
-            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
+            self.master_state.refuse(event.call_id, error)
             return
         app = self.master_state.applications[event.application_id]
         app.session = event.session
@@ -169,8 +165,7 @@ class Applications:
             notice = c.RequestRefused(
                 executor_ids=tuple(executor_ids), resource_profile_id=profile_id, message=why
             )
-            command = c.NotifyApplication(application_id=app.application_id, notice=notice)
-            self.master_state.out.append(command)
+            self.master_state.notify(app.application_id, notice)
 
     def _give_up(self, app: Application, event: e.ContainersRequested) -> None:
         """Perhaps requested from an earlier master: may run on a node that has not come back. Its
@@ -205,15 +200,11 @@ class Applications:
         app = self._taking(ApplicationHappening.REPORTED, event.application_id)
         if app is None or app.record.declared_class is not None:
             return
-        if (app.record.workload_class, app.record.class_evidence) == (
-            event.workload_class,
-            event.evidence,
-        ):
-            return
         changed = app.record.workload_class is not event.workload_class
-        self.master_state.update_record(
-            app, workload_class=event.workload_class, class_evidence=event.evidence
-        )
+        if changed or app.record.class_evidence != event.evidence:
+            self.master_state.update_record(
+                app, workload_class=event.workload_class, class_evidence=event.evidence
+            )
         if not changed:
             return
         # Order of starts: a waiting stream must not take them for batch.
@@ -240,12 +231,11 @@ class Applications:
         app = self._taking(by, event.application_id)
         if app is None:
             known = self.master_state.applications.get(event.application_id)
-            error = _gone(event.application_id, known)
-            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
+            self.master_state.refuse(event.call_id, _gone(event.application_id, known))
             return
         message = event.reason or "killed by an administrator"
         self.end(app, by, ApplicationState.KILLED, message, event.now)
-        self.master_state.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+        self.master_state.reply(event.call_id, c.Done())
 
     def woke(self, now: float, slept_s: float) -> None:
         """This master slept: each AppMaster that is away gets its full grace period again."""
@@ -303,8 +293,7 @@ class Applications:
         app.session = None
         app.detached_at_s = None
         notice = c.EndApplication(state=state, message=message)
-        command = c.NotifyApplication(application_id=app.application_id, notice=notice)
-        self.master_state.out.append(command)
+        self.master_state.notify(app.application_id, notice)
 
     def _new(self, event: e.ApplicationRegistered) -> Application:
         application_id = event.new_id
@@ -312,9 +301,8 @@ class Applications:
             self.count += 1
             # To the second: clusters that share a directory of event logs do not share names.
             second = datetime.fromtimestamp(event.now, UTC).strftime("%Y%m%d%H%M%S")
-            application_id = ApplicationId(
-                f"app-{second}-{self.master_state.epoch}-{self.count:04d}"
-            )
+            number = f"{self.master_state.epoch}-{self.count:04d}"
+            application_id = ApplicationId(f"app-{second}-{number}")
         evidence = "declared by spark.hrm.class" if event.declared_class else ""
         record = ApplicationRecord(
             application_id=application_id,
@@ -345,15 +333,13 @@ class Applications:
         if app is None and self._may_be_forgotten(event):
             app = self._take_back(event)
         if app is None or not app.life.takes(ApplicationHappening.REGISTERED_AGAIN):
-            error: HrmError = _gone(event.application_id, app)
-            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
+            self.master_state.refuse(event.call_id, _gone(event.application_id, app))
             return
         if not ownership.is_owner(app.record.owner, event.owner):
-            error = _denied(event.application_id)
-            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
+            self.master_state.refuse(event.call_id, _denied(event.application_id))
             return
         if why := self.master_state.holdings.refusal(app, event.launch):
-            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=LimitReached(why)))
+            self.master_state.refuse(event.call_id, LimitReached(why))
             return
         if event.owner and not app.record.owner:
             self.master_state.claim(app, event.owner)
@@ -391,7 +377,7 @@ class Applications:
             containers=statuses,
             last_executor_number=app.last_executor_number,
         )
-        self.master_state.out.append(c.Reply(call_id=call_id, answer=answer))
+        self.master_state.reply(call_id, answer)
 
     def _stop(self, container: Container, cause: EndCause, reason: str, now: float) -> None:
         by = ContainerHappening.RELEASED
@@ -460,10 +446,8 @@ class _Checks:
             malformed(request) or request.resources != latest.resources
         ):
             return False
-        return (
-            request.gpus == latest.gpus
-            and request.expected_duration_s == latest.expected_duration_s
-        )
+        same_duration = request.expected_duration_s == latest.expected_duration_s
+        return request.gpus == latest.gpus and same_duration
 
 
 def _gone(application_id: ApplicationId, app: Application | None) -> NotFound:

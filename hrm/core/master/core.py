@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import TypeAlias
 
 from hrm.core.master.applications import Applications
-from hrm.core.master.epochs import Epochs
+from hrm.core.master.epochs import Epochs, Registration
 from hrm.core.master.nodes import Nodes
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.repartitioning import Repartitioning
@@ -29,8 +28,6 @@ from hrm.core.vocabulary.run_times import RunTime
 from hrm.core.vocabulary.wakefulness import Wakefulness, excused
 
 __all__ = ["MasterCore"]
-
-_Registration: TypeAlias = e.NodeRegistered | e.ApplicationRegistered | e.SchedulerConnected
 
 
 class MasterCore:
@@ -124,7 +121,7 @@ class MasterCore:
         slept_s = self._awake.passed(event.now)
         if slept_s:
             self._woke(event.now, slept_s)
-        if not isinstance(event, _Registration) or self.epochs.admits(event):
+        if not isinstance(event, Registration) or self.epochs.admits(event):
             self._handlers[type(event)](event)
         self.subscriptions.flush(event.now)
         out = self.master_state.out

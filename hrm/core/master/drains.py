@@ -1,11 +1,9 @@
 """Nodes that get nothing new, and which containers leave them.
 
-A drain is an administrator's intent, so it is durable. It applies to a name and holds until it is
-undone, whatever happens meanwhile to the master, the agent or the machine. A node that is excluded,
-because whatever starts there fails, gets nothing new for a while.
-
-In both cases a container that has not started there waits elsewhere; what runs there runs on or, if
-the drain asks for it, hands over its data and ends.
+A drain is an administrator's intent, so it is durable: it applies to a name and holds until it is
+undone, whatever happens meanwhile. A node that is excluded, because whatever starts there fails,
+gets nothing new for a while. In both cases a container that has not started there waits elsewhere;
+what runs there runs on or, if the drain asks for it, hands over its data and ends.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 
 from hrm.core.master.placement import PlacementCoordinator
-from hrm.core.master.state import Container, MasterState, Node
+from hrm.core.master.state import Container, MasterState, Node, node_not_found
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.feasibility import demand_vector
@@ -27,7 +25,6 @@ from hrm.core.vocabulary.model import (
     is_driver,
 )
 from hrm.core.vocabulary.transitions import NodeHappening
-from hrm.errors import NotFound
 
 __all__ = ["Drains"]
 
@@ -56,20 +53,21 @@ class Drains:
             if event.undo and name in self.drained:
                 continue
             if node is None or not node.life.takes(NodeHappening.DRAIN_ORDERED):
-                what = "no such node" if node is None else "that node is lost"
-                error = NotFound(f"{what}: {name}; hrm nodes lists them")
-                self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
+                self.master_state.refuse(event.call_id, node_not_found(name, node))
                 return
         for name in event.nodes:
             if event.undo:
                 self._undo(name, event.now)
                 self.master_state.exclusions.clear(name, event.now, "taken back into service")
             else:
-                self._drain(self.master_state.nodes[name], event.now)
+                node = self.master_state.nodes[name]
+                self._drain(node, event.now)
                 if event.move_within_s:
                     self.moving[name] = event.move_within_s
-                    self._move_away(self.master_state.nodes[name], event.now)
-        self.master_state.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+                    for container in node.containers.values():
+                        if container.state is ContainerState.RUNNING:
+                            self.decommission(node, container, event.now)
+        self.master_state.reply(event.call_id, c.Done())
 
     def trim(self, awaited: Set[str], now: float) -> None:
         """Forget the oldest of too many drains of nodes that are neither known nor awaited."""
@@ -87,12 +85,6 @@ class Drains:
         node.life.take(NodeHappening.DRAIN_ORDERED, now, "asked to drain")
         self.set_open(node, False)
         self.evict_waiting(node, now)
-
-    def _move_away(self, node: Node, now: float) -> None:
-        """What runs on a node under drain hands over its data, and ends."""
-        for container in node.containers.values():
-            if container.state is ContainerState.RUNNING:
-                self.decommission(node, container, now)
 
     def decommission(self, node: Node, container: Container, now: float) -> None:
         """Order a running container to hand over its data, and end."""

@@ -1,33 +1,31 @@
 """Which epoch this master has, and what happens to peers that have followed a later one.
 
-Every master increments the epoch in its store, and agents refuse an epoch older than the newest
-they have followed. A store that was emptied, or restored from an older copy, begins too low: then
-no agent would ever take an order again. So agents, AppMasters and remote schedulers report which
-epoch they have followed, and a master that finds itself behind goes beyond it::
+Every master increments the epoch in its store, and agents refuse an older epoch than the newest
+that they have followed. A store that was emptied, or restored from an older copy, begins too low.
+So agents, AppMasters and remote schedulers report which epoch they have followed, and a master that
+finds itself behind goes beyond it::
 
     registers, has followed (7, a)           this master is (2, b)
       refused, "come again"  ◄────────────── RaiseEpoch(8) is on the disk first
       registers again        ──────────────► EpochRaised(8): from here on all goes as with any
                                              master that has just started
 
-An epoch has an id as well, new with every process: two masters with the same number, as a copy and
-its original have, are never mistaken for each other.
+An epoch has an id as well, new with every process, for a copy of a store may have the same number.
 
-Only a master that has just started goes beyond: within its recovery window, by real time and
-whether or not it slept, or as long as no node has followed it. One that was replaced while it was
-stopped or partitioned off must not overtake its successor because an agent connects: it refuses
-that agent, and ``hrm app why`` reports it. The rest is up to the operator: the lock of a state
-directory keeps two masters from one directory, but nothing keeps two copies of it, on two machines
-behind one address, from taking the nodes from each other as each is started.
+Only a master that has just started goes beyond: within its recovery window, by real time, or as
+long as no node has followed it. One that was replaced while it was stopped or partitioned off must
+not overtake its successor: it refuses the agent, and ``hrm app why`` reports it. Nothing keeps two
+copies of a state directory, on two machines behind one address, from taking nodes from each other.
 
-A master that goes beyond has forgotten something, and cannot know what. Nor does one always notice:
-a copy that is restored under the master that it was made of has the epoch that all have followed.
-So every master, for as long as an application may take to come back after its start, leaves alone
-what belongs to applications that it does not know, and takes these in under the ids that their
-AppMasters name (``MasterState.forgot_until_s``).
+A master that goes beyond has forgotten something, and one whose store was restored under it may not
+even notice. So every master, for as long as an application may take to come back after its start,
+leaves alone what belongs to applications that it does not know, and takes these in under the ids
+that their AppMasters name (``MasterState.forgot_until_s``).
 """
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
@@ -36,8 +34,9 @@ from hrm.core.vocabulary.history import Reign
 from hrm.core.vocabulary.model import Followed
 from hrm.errors import HrmError, StaleEpoch, Unavailable
 
-__all__ = ["EPOCH_STEP_MAX", "Epochs"]
+__all__ = ["EPOCH_STEP_MAX", "Epochs", "Registration"]
 
+Registration: TypeAlias = e.NodeRegistered | e.ApplicationRegistered | e.SchedulerConnected
 EPOCH_STEP_MAX = 1_000_000
 """How far a master goes at once: so many starts no cluster has seen that came to this one."""
 
@@ -51,9 +50,7 @@ class Epochs:
         self._rising_to = 0
         self._is_followed = False
 
-    def admits(
-        self, event: e.NodeRegistered | e.ApplicationRegistered | e.SchedulerConnected
-    ) -> bool:
+    def admits(self, event: Registration) -> bool:
         """May it register? If not, it has been sent the refusal."""
         problem = self._problem(event.followed, event.now, _name(event))
         if isinstance(event, e.SchedulerConnected) and isinstance(problem, StaleEpoch):
@@ -62,7 +59,7 @@ class Epochs:
         if isinstance(event, e.NodeRegistered):
             self._is_followed = self._is_followed or problem is None
         if problem is not None:
-            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=problem))
+            self.master_state.refuse(event.call_id, problem)
         return problem is None
 
     def raised(self, event: e.EpochRaised) -> None:
@@ -73,9 +70,8 @@ class Epochs:
         master_state.epoch = event.epoch
         why = f"from {before} to {event.epoch}: others have followed a later one than the store had"
         if master_state.watch is not None:
-            master_state.watch(
-                ("master", str(event.epoch), None, None, Reign.RAISED, event.now, why)
-            )
+            move = ("master", str(event.epoch), None, None, Reign.RAISED, event.now, why)
+            master_state.watch(move)
 
     def _problem(self, followed: Followed | None, now: float, name: str) -> HrmError | None:
         mine = self.master_state.epoch
@@ -98,9 +94,8 @@ class Epochs:
         return Unavailable(f"{other}; it goes beyond that now, register again")
 
     def _may_rise(self, now: float) -> bool:
-        if now - self._began_s <= self.master_state.bounds.recovery_window_s:
-            return True
-        return not self._is_followed
+        has_begun = now - self._began_s <= self.master_state.bounds.recovery_window_s
+        return has_begun or not self._is_followed
 
     def _remember(self, name: str, problem: HrmError | None) -> None:
         ahead = self.master_state.ahead
@@ -111,7 +106,7 @@ class Epochs:
                 del ahead[next(iter(ahead))]
 
 
-def _name(event: e.NodeRegistered | e.ApplicationRegistered | e.SchedulerConnected) -> str:
+def _name(event: Registration) -> str:
     match event:
         case e.NodeRegistered():
             return event.node

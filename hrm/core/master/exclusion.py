@@ -1,8 +1,8 @@
 """Nodes on which whatever starts fails, and how long they get nothing more.
 
-A node with a full disk, a broken Java or a faulty GPU is the emptiest node of a cluster: whatever
-it gets ends at once, so it gets the next container. Each container that *fails quickly* (it ended
-badly, by itself, soon after its start, or could not be started) counts against its node, twice:
+A node with a full disk or a broken Java is the emptiest of a cluster: whatever it gets ends at
+once, so it gets the next container. Each container that *fails quickly* (it ended badly, by itself,
+soon after its start, or could not be started) counts against its node, twice:
 
 - per application: after ``node_failures`` of them within ``node_failure_window_s`` the node is
   excluded for that application;
@@ -13,22 +13,15 @@ An exclusion ends by itself. If the node then fails once more, the next one foll
 twice as long, from ``node_exclusion_s`` to ``node_exclusion_max_s``; a node without failures for
 the latter time starts again at the former.
 
-Not the node but the application may be at fault. The failures of an application that fails on more
-than half of the nodes do not count before those of others; nor do those of one that has ended badly
-``CONFIRM_S`` later, because executors whose driver died end like those of a bad node. Failures of
-drivers never count: one that fails is its application's failure, and only its own next attempt goes
-elsewhere.
+Where the application is at fault, its failures do not count before those of others: one that fails
+on more than half of the nodes, or that has ended badly ``CONFIRM_S`` later (executors whose driver
+died end like those of a bad node). Failures of drivers never count against a node for others.
 
 The last node is never excluded: where none of the others could ever hold a container, it goes to an
-excluded one all the same (``ClusterView.avoid``), and ``hrm app why`` reports it. What waits in the
-queue of a node that gets excluded goes elsewhere.
+excluded one all the same (``ClusterView.avoid``), and ``hrm app why`` reports it.
 
-The watch of the core is called for each exclusion: when it begins, with its end and reason, and
-when it ends.
-
-Observation, not intent: the next master begins without any. Spark has an exclusion of its own
-(``spark.excludeOnFailure``), which looks at tasks and needs a live executor; this one looks at
-executors.
+Observation, not intent: the next master begins without any. Spark's ``spark.excludeOnFailure``
+looks at tasks and needs a live executor; this one looks at executors.
 """
 
 from __future__ import annotations
@@ -219,17 +212,8 @@ class Exclusions:
     ) -> None:
         standing.told = False
         if self._watch is not None:
-            told = f"{_for(application_id)}: {why}"
-            move = (
-                "node",
-                node,
-                application_id,
-                ExclusionState.EXCLUDED,
-                ExclusionState.ADMITTED,
-                now,
-                told,
-            )
-            self._watch(move)
+            was, told = ExclusionState.EXCLUDED, f"{_for(application_id)}: {why}"
+            self._watch(("node", node, application_id, was, ExclusionState.ADMITTED, now, told))
 
     def _age(self, standing: _Standing, now: float) -> None:
         while standing.strikes and standing.strikes[0] <= now - self._bounds.node_failure_window_s:

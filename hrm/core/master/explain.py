@@ -41,7 +41,9 @@ def explain(
     master_state: MasterState, app: Application, now: float, history: Sequence[StateEvent] = ()
 ) -> tuple[str, list[str]]:
     """One line, and the details behind it. ``history``: the application's, oldest first."""
-    details = [_class_line(app), *_trouble(history), *_excluded(master_state, app, now)]
+    evidence = app.record.class_evidence or "no streaming query was seen"
+    of_class = f"it is of class {app.record.workload_class.value}: {evidence}"
+    details = [of_class, *_trouble(history), *_excluded(master_state, app, now)]
     if not app.life.state.ended:
         details += list(master_state.ahead.values())[:_DETAILS_MAX]
     state = app.life.state
@@ -51,11 +53,8 @@ def explain(
         return f"{state.value} after {seconds:.1f} s{message}", details
     if state is ApplicationState.DETACHED:
         left_s = master_state.bounds.application_grace_s - (now - (app.away_since_s or now))
-        return (
-            f"its AppMaster is away; it has {max(0.0, left_s):.0f} s to come back before the "
-            f"application fails",
-            details,
-        )
+        left = f"it has {max(0.0, left_s):.0f} s to come back before the application fails"
+        return f"its AppMaster is away; {left}", details
     pending = app.in_state(ContainerState.PENDING)
     placed = app.in_state(ContainerState.ASSIGNED, ContainerState.WAITING)
     running = app.in_state(ContainerState.RUNNING)
@@ -63,19 +62,11 @@ def explain(
     if pending:
         return _pending_line(master_state, app, pending, now), details
     if placed:
-        return (
-            f"{len(running)} of {len(running) + len(placed)} containers run; the others wait in "
-            f"the queue of a resource unit",
-            details,
-        )
+        run = f"{len(running)} of {len(running) + len(placed)} containers run"
+        return f"{run}; the others wait in the queue of a resource unit", details
     if not app.containers:
         return "it asks for no executors now", details
     return f"nothing keeps it waiting: {len(running)} containers run", details
-
-
-def _class_line(app: Application) -> str:
-    evidence = app.record.class_evidence or "no streaming query was seen"
-    return f"it is of class {app.record.workload_class.value}: {evidence}"
 
 
 def explain_past(history: Sequence[StateEvent]) -> tuple[str, list[str]]:
@@ -98,10 +89,7 @@ def _trouble(history: Sequence[StateEvent]) -> list[str]:
         for (cause, message), count in counted.most_common(_TROUBLES_MAX)
     ]
     refused = Counter(x.reason for x in history if x.to_state == Refused.REFUSED.value)
-    return [
-        *lines,
-        *(f"refused {message}" for message, _ in refused.most_common(_TROUBLES_MAX)),
-    ]
+    return lines + [f"refused {message}" for message, _ in refused.most_common(_TROUBLES_MAX)]
 
 
 def _excluded(master_state: MasterState, app: Application, now: float) -> list[str]:
@@ -132,27 +120,20 @@ def _excluded(master_state: MasterState, app: Application, now: float) -> list[s
 
 
 def _waiting_line(master_state: MasterState, container: Container) -> str:
-    who, asks = _who(container), container.request.resources
+    who, asks = f"executor {container.request.executor_id}", container.request.resources
+    if is_driver(container.application_id):
+        who = "the driver"
     queue = master_state.state.find(container.unit_id)
     if queue is None:
         return f"{who} waits at {container.unit_id}"
-    before = 0
-    for waiting in (queue.stream_waiting, queue.batch_waiting):
-        for container_id in waiting:
-            if container_id == container.container_id:
-                return (
-                    f"{who} waits at {container.unit_id} with {before} before it; "
-                    f"{len(queue.running)} run there; it asks for {asks}, and "
-                    f"{Resources(*queue.free[:3])} of {queue.unit.capacity} are free"
-                )
-            before += 1
-    return f"{who} was sent to {container.unit_id}"
-
-
-def _who(container: Container) -> str:
-    if is_driver(container.application_id):
-        return "the driver"
-    return f"executor {container.request.executor_id}"
+    waiting = [*queue.stream_waiting, *queue.batch_waiting]
+    if container.container_id not in waiting:
+        return f"{who} was sent to {container.unit_id}"
+    return (
+        f"{who} waits at {container.unit_id} with {waiting.index(container.container_id)} before "
+        f"it; {len(queue.running)} run there; it asks for {asks}, and "
+        f"{Resources(*queue.free[:3])} of {queue.unit.capacity} are free"
+    )
 
 
 def _pending_line(
@@ -171,8 +152,8 @@ def _pending_line(
         return f"{since}: no node is alive; start one with hrm agent, or see hrm nodes"
     if pending[0].held:
         return f"{since}: the master has restarted and waits for its nodes to come back"
-    state = master_state.state
-    could = state.open & fitting_rows(demand_vector(request), state.total)
+    state, demand = master_state.state, demand_vector(request)
+    could = state.open & fitting_rows(demand, state.total)
     if not request.gpu_memory_mib:
         could &= ~state.gpu_only
     if not could.any():
@@ -180,18 +161,16 @@ def _pending_line(
             f"{since}: only nodes that are draining, closed or lost are large enough; hrm nodes, "
             f"and hrm node show NAME, say which and why"
         )
+    tried = f"; the last try: {app.refusal}" if app.refusal else ""
     gang = gangs.missing(app)
     if gang:
-        tried = f"; the last try: {app.refusal}" if app.refusal else ""
         return f"{since}: {_gang_reason(master_state, app, pending, gang)}{tried}"
     near = locality.waiting_line(pending[0].request, now - pending[0].requested_at_s)
     if near:
         return f"{since}: {near}"
-    if (could & fitting_rows(demand_vector(request), state.free)).any():
-        return (
-            f"{since}: {app.refusal or 'there is capacity, its scheduler has not come to it yet'}"
-        )
-    tried = f"; the last try: {app.refusal}" if app.refusal else ""
+    if (could & fitting_rows(demand, state.free)).any():
+        why = app.refusal or "there is capacity, its scheduler has not come to it yet"
+        return f"{since}: {why}"
     return (
         f"{since}: no resource unit has that much free now; {_roomiest(master_state, could)} "
         f"(hrm nodes shows all){tried}. It starts when something ends there, or sooner with less "

@@ -3,18 +3,13 @@
 Two applications that each need eight executors before they can do anything, on a cluster that holds
 twelve, would take six each and wait for ever. ``spark.hrm.gang.min`` states how many of an
 application's first containers are worth nothing alone: the negotiator grants that many at once, or
-none. As with a stream's proposal nothing is half granted, but no lease is taken: a gang that lost
-the race tries again.
+none, without a lease: a gang that lost the race tries again. What is granted must *run* at once;
+the queue of a unit does not count.
 
-What is granted must *run* at once. A gang of which some wait in the queue of a unit is what this
-prevents: it holds capacity and does nothing. So the queue of a unit does not count, whatever its
-bounds.
-
-A gang protects the start only: later requests, and replacements of executors that ended, are placed
-one by one. Nor is capacity accumulated for it: while smaller applications keep taking what becomes
-free, a large gang waits, as ``hrm app why`` reports. An application that wants fewer than its gang
-(its driver lowered its target before the master received it, or while another master started)
-gets those together, once it has asked for no more for as long as the longest back-off.
+A gang protects the start only: later requests, and replacements, are placed one by one. Nor is
+capacity accumulated for it: while smaller applications keep taking what becomes free, it waits. An
+application that wants fewer than its gang gets those together, once it has asked for no more for as
+long as the longest back-off.
 
 Limits: one number an application, counted over all its resource profiles in order of request. Not
 in the HRM paper, which grants all or nothing to streams alone (its example in section 1).

@@ -1,10 +1,8 @@
 """What applications hold of the master's memory, counted in bytes, and bounded.
 
-A count of applications bounds nothing where each may be of any size. So two sums are kept: of what
-live applications need to start their executors (environment, options, a driver's document), and of
-what is kept of ended ones for ``hrm app show`` and ``hrm app logs``. An application that would
-exceed the first is not admitted; beyond the second the oldest are forgotten. What an ended
-application no longer needs is dropped when it ends.
+Two sums are kept: of what live applications need to start their executors (environment, options, a
+driver's document), and of what is kept of ended ones. An application that would exceed the first is
+not admitted; beyond the second the oldest are forgotten.
 
 Sizes are estimates: the characters of texts, and a flat amount for each record.
 """
@@ -68,16 +66,15 @@ class Holdings:
 
     def container_ended(self, app: Application, container: Container) -> None:
         """One of an application that had ended before."""
-        if app.kept_bytes:
-            size = _container_bytes(container)
-            app.kept_bytes += size
-            self.ended_bytes += size
+        self._count(app, _container_bytes(container))
 
     def container_forgotten(self, app: Application, container: Container) -> None:
+        self._count(app, -_container_bytes(container))
+
+    def _count(self, app: Application, size: int) -> None:
         if app.kept_bytes:
-            size = _container_bytes(container)
-            app.kept_bytes -= size
-            self.ended_bytes -= size
+            app.kept_bytes += size
+            self.ended_bytes += size
 
     def forgotten(self, app: Application) -> None:
         self.ended_bytes -= app.kept_bytes

@@ -1,16 +1,13 @@
 """Executors near the data of the tasks that wait for them, if that costs no more than a short wait.
 
-A driver knows on which hosts the blocks lie that its waiting tasks read, and names them with its
-requests. An executor there reads from memory or disk what one elsewhere reads over the network. But
-a host that is full may stay full, hence *delay scheduling*: a container that could be near its data
-waits for capacity there, for at most ``spark.hrm.locality.wait`` (3 s, as Spark's own
-``spark.locality.wait`` lets a task wait for an executor), and then takes what is available.
+A driver names with its requests the hosts on which the blocks lie that its waiting tasks read. A
+host that is full may stay full, hence *delay scheduling*: a container that could be near its data
+waits for capacity there, for at most ``spark.hrm.locality.wait``, and then takes what is available.
 
-- Only hosts of this cluster count, by the address or the name of a node; a request that names none
-  of those is like any other. One whose hosts could never hold it waits for nothing.
+- Only hosts of this cluster count, by the address or the name of a node. A request whose hosts
+  could never hold it waits for nothing.
 - Near is where it can start at once; it does not queue there.
-- Streams and gangs are placed all at once or not at all, and a policy of strict order looks at the
-  oldest only: they prefer their hosts, and wait for nothing.
+- Streams, gangs and policies of strict order prefer their hosts, and wait for nothing.
 
 Source: M. Zaharia et al., Delay Scheduling, EuroSys 2010, section 3 (there for tasks, and counted
 in skipped offers; here for executors, and in seconds).

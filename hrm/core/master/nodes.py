@@ -67,8 +67,11 @@ class Nodes:
         it would replace is touched: a refused one must leave no trace."""
         node = self.master_state.nodes.get(event.node)
         if node is None or node.state is NodeState.LOST:
-            limit = self.master_state.bounds.nodes_limit
-            if sum(x.state is not NodeState.LOST for x in self._many(limit)) >= limit:
+            limit, nodes = self.master_state.bounds.nodes_limit, self.master_state.nodes
+            if (  # none need be counted where there are fewer, lost ones included
+                len(nodes) >= limit
+                and sum(x.state is not NodeState.LOST for x in nodes.values()) >= limit
+            ):
                 return LimitReached(
                     f"{limit} nodes are in service already (nodes_limit); raise it in hrm.toml "
                     f"[master]"
@@ -87,10 +90,8 @@ class Nodes:
         if node.identity == event.identity:
             return _denied(event.node)
         silent_s = event.now - node.silent_since_s
-        if (
-            node.connected
-            and silent_s <= _HEARD_LATELY * self.master_state.bounds.heartbeat_interval_s
-        ):
+        lately_s = _HEARD_LATELY * self.master_state.bounds.heartbeat_interval_s
+        if node.connected and silent_s <= lately_s:
             return AlreadyExists(
                 f"another agent is registered as {event.node} (at {node.endpoint}); give this "
                 f"one another name (--name), or stop the other"
@@ -115,7 +116,7 @@ class Nodes:
     def registered(self, event: e.NodeRegistered) -> None:
         error = self.refusal(event)
         if error is not None:
-            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
+            self.master_state.refuse(event.call_id, error)
             return
         node = self.master_state.nodes.get(event.node)
         if node is not None and not _is_same(node, event):
@@ -124,7 +125,7 @@ class Nodes:
         self._remember(event.node, event.owner)
         self.lost_s.pop(event.node, None)
         node = self._book(event)
-        self.master_state.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+        self.master_state.reply(event.call_id, c.Done())
         self.reconciler.reconcile(node, event.containers, event.now, registration=True)
         if self.master_state.has_forgotten and self.master_state.recovering:
             self.forgot()
@@ -138,11 +139,6 @@ class Nodes:
         if self.master_state.recovering and not self.awaited:
             self.end_recovery(event.now)
         self.placement.room_appeared(event.now)
-
-    def _many(self, limit: int) -> Iterable[Node]:
-        """All nodes if they are as many as ``limit``; otherwise none need be counted."""
-        nodes = self.master_state.nodes
-        return nodes.values() if len(nodes) >= limit else ()
 
     def reported(self, event: e.NodeReported) -> None:
         self._revive(event)
@@ -229,6 +225,7 @@ class Nodes:
         self.absent = set(absent)
         self.awaited.clear()
         message = f"it may run on a node that has not come back: {', '.join(absent)}"
+        end = ContainerEnd(cause=EndCause.LOST, message=message)
         for app in self.master_state.live_applications():
             if not app.recovered:
                 continue
@@ -310,9 +307,8 @@ class Nodes:
         if node.incarnation != event.incarnation:
             # Or it is the stream of another agent, which had the name in between.
             if not node.connected and event.incarnation in node.incarnations:
-                self.master_state.out.append(
-                    c.DropNode(node=node.name, incarnation=event.incarnation)
-                )
+                drop = c.DropNode(node=node.name, incarnation=event.incarnation)
+                self.master_state.out.append(drop)
             return
         if event.sequence <= node.sequence:
             return
@@ -331,9 +327,8 @@ class Nodes:
             return
         self._look_at_s = 0.0  # there may be too many lost ones now
         node.connected = False
-        message = f"{node.name} is lost: {why}"
+        end = ContainerEnd(cause=EndCause.NODE_LOST, message=f"{node.name} is lost: {why}")
         for container in list(node.containers.values()):
-            end = ContainerEnd(cause=EndCause.NODE_LOST, message=message)
             self.master_state.end_container(container, ContainerHappening.NODE_LOST, end, now)
         self._close_rows(node)
         for unit in node.units:

@@ -82,14 +82,8 @@ class PlacementCoordinator:
         if container.request.hosts:
             container.request = locality.resolve(self.master_state, container.request)
         scheduler = self.schedulers[app.scheduler]
-        record = app.record
-        scheduler.add(
-            record.application_id,
-            record.workload_class,
-            container.container_id,
-            container.request,
-            now,
-        )
+        container_id, workload_class = container.container_id, app.record.workload_class
+        scheduler.add(app.application_id, workload_class, container_id, container.request, now)
         self.wake(scheduler, now)
 
     def withdraw(self, container: Container) -> None:
@@ -97,11 +91,11 @@ class PlacementCoordinator:
         self.schedulers[app.scheduler].withdraw(app.application_id, container.container_id)
 
     def reclassify(self, app: Application, now: float) -> None:
-        job = self.schedulers[app.scheduler].jobs.get(app.application_id)
+        scheduler = self.schedulers[app.scheduler]
+        job = scheduler.jobs.get(app.application_id)
         if job is not None:
             job.workload_class = app.record.workload_class
             job.not_before_s = now
-            scheduler = self.schedulers[app.scheduler]
             if isinstance(scheduler, RemoteScheduler):
                 scheduler.changed_jobs[app.application_id] = None
             self.wake(scheduler, now)
@@ -132,9 +126,7 @@ class PlacementCoordinator:
     def woken(self, name: str, now: float) -> None:
         """One round of one scheduler, up to its proposal."""
         scheduler = self.schedulers.get(name)
-        if scheduler is None or scheduler.in_flight is not None:
-            return
-        if isinstance(scheduler, RemoteScheduler):
+        if scheduler is None or scheduler.in_flight or isinstance(scheduler, RemoteScheduler):
             return
         scheduler.wake_at_s = None
         job = scheduler.next_job(now)
@@ -195,7 +187,7 @@ class PlacementCoordinator:
         if isinstance(scheduler, RemoteScheduler):
             self.send_changes(scheduler, now)
             answer = c.ClaimsSettled(outcomes=tuple(outcomes), sequence=scheduler.sequence)
-            self.master_state.out.append(c.Reply(call_id=scheduler.call_id, answer=answer))
+            self.master_state.reply(scheduler.call_id, answer)
             scheduler.call_id = 0
         self._sleep(scheduler)
 
@@ -243,16 +235,14 @@ class PlacementCoordinator:
     def _give_up(self, scheduler: Scheduler) -> None:
         """Forget the claims of a scheduler that have waited too long, so that they are not taken
         for its next proposal; a remote one is notified."""
-        parked = [x for x in self.negotiator.parked if x.scheduler != scheduler.name]
-        self.negotiator.parked.clear()
-        self.negotiator.parked.extend(parked)
+        self.negotiator.forget_parked(scheduler.name)
         if not isinstance(scheduler, RemoteScheduler) or not scheduler.call_id:
             return
         limit_s = self.master_state.bounds.proposal_timeout_s
         error = Unavailable(
             f"the claims have waited {limit_s:g} s for the end of a stream's lease; choose again"
         )
-        self.master_state.out.append(c.Refuse(call_id=scheduler.call_id, error=error))
+        self.master_state.refuse(scheduler.call_id, error)
         scheduler.call_id = 0
 
     def _to_lock(self, job: Job) -> frozenset[ResourceUnitId] | None:
@@ -307,9 +297,7 @@ class PlacementCoordinator:
                     resource_profile_id=container.request.resource_profile_id,
                     message=why,
                 )
-                self.master_state.out.append(
-                    c.NotifyApplication(application_id=app.application_id, notice=notice)
-                )
+                self.master_state.notify(app.application_id, notice)
                 end = ContainerEnd(cause=EndCause.KILLED, message=why)
                 self.master_state.end_container(container, ContainerHappening.GIVEN_UP, end, now)
 
@@ -334,7 +322,7 @@ class PlacementCoordinator:
             lease.withdraw(scheduler.name)
             if scheduler.lease_call_id:
                 error = NotFound("the job waits for nothing more")
-                self.master_state.out.append(c.Refuse(call_id=scheduler.lease_call_id, error=error))
+                self.master_state.refuse(scheduler.lease_call_id, error)
             scheduler.lease_call_id = 0
             return
         token = lease.acquire(scheduler.name, now, self._to_lock(job))
@@ -347,7 +335,7 @@ class PlacementCoordinator:
             sequence=scheduler.sequence,
             units=lease.units,
         )
-        self.master_state.out.append(c.Reply(call_id=scheduler.lease_call_id, answer=answer))
+        self.master_state.reply(scheduler.lease_call_id, answer)
         scheduler.lease_call_id = 0
 
     def send_changes(

@@ -1,7 +1,7 @@
 """Reconcile what nodes report with the master's state.
 
-The node decides which container starts; the table holds what the node has reported. Each heartbeat
-lists every container the node knows, so a lost message costs a heartbeat, not a container:
+The node decides which container starts; the table holds what it has reported. Each heartbeat lists
+every container the node knows, so a lost message costs a heartbeat, not a container:
 
 - known here, absent there: sent again if the node never answered, else lost; given up if the node
   is being drained;
@@ -44,6 +44,7 @@ _SEEN = {
     ContainerState.WAITING: (ContainerHappening.SEEN_WAITING, "in the unit's queue"),
     ContainerState.STOPPING: (ContainerHappening.SEEN_STOPPING, "the node stops it"),
 }
+_PLACES = {ContainerState.ENDED: 0, ContainerState.WAITING: 2}
 
 
 class NodeReconciler:
@@ -88,16 +89,8 @@ class NodeReconciler:
         listed = {status.container_id for status in statuses}
         absent = [x for name, x in node.containers.items() if name not in listed]
         absent = [x for x in absent if not self._given_up(node, x, now)]
-        ended, waiting = ContainerState.ENDED, ContainerState.WAITING
-        for status in statuses:
-            if status.state is ended:
-                self.apply(node, status, now)
-        for status in statuses:
-            if status.state is not ended and status.state is not waiting:
-                self.apply(node, status, now)
-        for status in statuses:
-            if status.state is waiting:
-                self.apply(node, status, now)
+        for status in sorted(statuses, key=_place):
+            self.apply(node, status, now)
         # Only after the node has been sent the classes of the applications that it runs.
         for container in absent:
             self._send_again(node, container, now, registration=registration)
@@ -138,7 +131,7 @@ class NodeReconciler:
             return
         if registration:
             self._mirror(node, container, now, running=False)
-        if registration or now - container.sent_at_s >= self.master_state.bounds.resend_delay_s:
+        if registration or self._is_overdue(container, now):
             container.sent_at_s = now
             self.master_state.send(node, c.AssignContainer(spec=self.master_state.spec(container)))
 
@@ -237,12 +230,8 @@ class NodeReconciler:
             self.master_state.send(node, message)
         if moved:
             self.master_state.tell(container)
-        overdue = now - container.sent_at_s >= self.master_state.bounds.resend_delay_s
-        if (
-            overdue
-            and node.name in self.drains.moving
-            and container.state is ContainerState.RUNNING
-        ):
+        moves = node.name in self.drains.moving and container.state is ContainerState.RUNNING
+        if moves and self._is_overdue(container, now):
             self.drains.decommission(node, container, now)
 
     def _started(
@@ -261,11 +250,13 @@ class NodeReconciler:
     def _stop_again(
         self, node: Node, container: Container, status: ContainerStatus, now: float
     ) -> None:
-        overdue = now - container.sent_at_s >= self.master_state.bounds.resend_delay_s
-        if status.state is not ContainerState.STOPPING and overdue:
+        if status.state is not ContainerState.STOPPING and self._is_overdue(container, now):
             # Where its node ordered the end, and has forgotten it, its work is not done.
             cause = EndCause.RELEASED if container.told_to_stop else EndCause.PREEMPTED
             self.master_state.send_stop(node, container, cause, "the stop is sent again", now)
+
+    def _is_overdue(self, container: Container, now: float) -> bool:
+        return now - container.sent_at_s >= self.master_state.bounds.resend_delay_s
 
     def _stop_orphan(self, node: Node, container_id: ContainerId) -> None:
         message = c.StopContainer(
@@ -324,3 +315,8 @@ class NodeReconciler:
     ) -> None:
         self.master_state.end_container(container, by, end, now)
         self.placement.room_appeared(now)
+
+
+def _place(status: ContainerStatus) -> int:
+    """In a list: ends first, which make room; what waits last, which needs it."""
+    return _PLACES.get(status.state, 1)

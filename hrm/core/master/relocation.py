@@ -1,15 +1,13 @@
 """Waiting containers that move to capacity that is free now.
 
 A container waits at the unit that was expected to have capacity for it first. That is an estimate:
-what runs there may run on, and units elsewhere become free meanwhile. A later request starts there
-at once, while the earlier one waits on. So containers that have waited for long are looked for
-periodically, and if one fits elsewhere its node is ordered to give it back, if it still waits. It
-ends there, its application asks again, as after a drain, and the request goes to the free unit.
+units elsewhere may become free before. So containers that have waited for long are looked for
+periodically, and if one could start elsewhere now its node is ordered to give it back, if it still
+waits. It ends there, its application asks again, and the request goes to the free unit.
 
-The capacity must be free now: a place in a queue is given up for nothing less. A container stays if
-it belongs to a gang that is not complete, and so does a driver, whose end would count as one of its
-attempts. One container is moved to a unit at a time, and the next no sooner than
-``relocation_wait_s`` later: it takes its application a while to ask again.
+A container stays if it belongs to a gang that is not complete, and so does a driver, whose end
+would count as one of its attempts. One container is moved to a unit at a time, and the next no
+sooner than ``relocation_wait_s`` later: it takes its application a while to ask again.
 
 Source: not in the HRM paper, whose containers stay with their unit (sections 3.3 and 3.4).
 """

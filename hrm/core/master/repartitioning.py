@@ -7,11 +7,11 @@ again, as it does after every break of its stream.
 
 from __future__ import annotations
 
-from hrm.core.master.state import MasterState
+from hrm.core.master.state import MasterState, node_not_found
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import NodeName, NodeState
-from hrm.errors import InvalidRequest, NotFound, Unavailable
+from hrm.errors import InvalidRequest, Unavailable
 
 __all__ = ["Repartitioning"]
 
@@ -26,9 +26,7 @@ class Repartitioning:
     def requested(self, event: e.RebindRequested) -> None:
         node = self.master_state.nodes.get(event.node)
         if node is None or node.state is NodeState.LOST:
-            what = "no such node" if node is None else "that node is lost"
-            error = NotFound(f"{what}: {event.node}; hrm nodes lists them")
-            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
+            self.master_state.refuse(event.call_id, node_not_found(event.node, node))
             return
         message = c.RebindUnits(
             request_id=event.call_id,
@@ -36,10 +34,8 @@ class Repartitioning:
             bound_cores=event.bound_cores,
             reserve_cores=event.reserve_cores,
         )
-        self.pending[event.call_id] = (
-            node.name,
-            event.now + self.master_state.bounds.rebind_timeout_s,
-        )
+        until_s = event.now + self.master_state.bounds.rebind_timeout_s
+        self.pending[event.call_id] = (node.name, until_s)
         self.master_state.send(node, message)
 
     def answered(self, event: e.RebindAnswered) -> None:
@@ -48,11 +44,9 @@ class Repartitioning:
             return
         del self.pending[event.request_id]
         if event.accepted:
-            reply = c.Reply(call_id=event.request_id, answer=c.Rebound(message=event.message))
-            self.master_state.out.append(reply)
+            self.master_state.reply(event.request_id, c.Rebound(message=event.message))
         else:
-            error = InvalidRequest(event.message)
-            self.master_state.out.append(c.Refuse(call_id=event.request_id, error=error))
+            self.master_state.refuse(event.request_id, InvalidRequest(event.message))
 
     def woke(self, slept_s: float) -> None:
         """This master slept: replies may have arrived, and not been read yet."""
@@ -66,4 +60,4 @@ class Repartitioning:
                 error = Unavailable(
                     f"{name} has not answered; hrm nodes shows its partitioning, then try again"
                 )
-                self.master_state.out.append(c.Refuse(call_id=call_id, error=error))
+                self.master_state.refuse(call_id, error)

@@ -48,8 +48,9 @@ from hrm.core.vocabulary.transitions import (
     ContainerHappening,
     NodeHappening,
 )
+from hrm.errors import HrmError, NotFound
 
-__all__ = ["Application", "Container", "MasterState", "Node"]
+__all__ = ["Application", "Container", "MasterState", "Node", "node_not_found"]
 
 
 NO_UNIT = ResourceUnitId("")
@@ -95,7 +96,7 @@ class Application:
     (``hrm.core.vocabulary.wakefulness``).
 
     ``gang_min``: how many containers must be placed before the first of them may be, 0 once that is
-    so; see ``PlacementCoordinator.gang_of``. ``kept_bytes``: of an ended one, see
+    so; see ``core.master.gangs``. ``kept_bytes``: of an ended one, see
     ``core.master.holdings``.
     """
 
@@ -258,10 +259,10 @@ class MasterState:
             last_executor_number=record.last_executor_number,
             gang_min=0 if record.first_running_at_s else record.gang_min,
         )
-        self.applications[record.application_id] = app
+        self.applications[name] = app
         if not record.state.ended:
-            self.live[record.application_id] = app
-            self._by_key[_key(record)] = record.application_id
+            self.live[name] = app
+            self._by_key[_key(record)] = name
         return app
 
     def new_node_life(self, name: NodeName) -> Lifecycle[NodeState, NodeHappening]:
@@ -360,12 +361,16 @@ class MasterState:
 
     def tell(self, container: Container) -> None:
         """Notify the container's application of its status."""
-        self.out.append(
-            c.NotifyApplication(
-                application_id=container.application_id,
-                notice=c.ContainerChanged(status=self.status(container)),
-            )
-        )
+        self.notify(container.application_id, c.ContainerChanged(status=self.status(container)))
+
+    def notify(self, application_id: ApplicationId, notice: c.Notice) -> None:
+        self.out.append(c.NotifyApplication(application_id=application_id, notice=notice))
+
+    def reply(self, call_id: int, answer: c.Answer) -> None:
+        self.out.append(c.Reply(call_id=call_id, answer=answer))
+
+    def refuse(self, call_id: int, error: HrmError) -> None:
+        self.out.append(c.Refuse(call_id=call_id, error=error))
 
     def send(self, node: Node, message: c.NodeMessage) -> None:
         self.out.append(c.SendToNode(node=node.name, incarnation=node.incarnation, message=message))
@@ -442,6 +447,12 @@ class MasterState:
         queue = self.state.find(container.unit_id)
         if queue is not None and queue.remove(container.container_id) is not None:
             self.refresh(container.unit_id)
+
+
+def node_not_found(name: NodeName, node: Node | None) -> NotFound:
+    """The refusal of a request about a node that is unknown, or LOST."""
+    what = "no such node" if node is None else "that node is lost"
+    return NotFound(f"{what}: {name}; hrm nodes lists them")
 
 
 def _key(record: ApplicationRecord) -> tuple[str, str]:

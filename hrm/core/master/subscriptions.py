@@ -20,7 +20,7 @@ from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Job
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import Followed
-from hrm.errors import AlreadyExists, HrmError, InvalidRequest, NotFound
+from hrm.errors import AlreadyExists, InvalidRequest, NotFound
 
 __all__ = ["Subscriptions"]
 
@@ -41,23 +41,18 @@ class Subscriptions:
                 f"another scheduler is called {event.scheduler}; give this one another name "
                 f"(--name), or stop the other"
             )
-            self._refuse(event.call_id, AlreadyExists(message))
+            self.master_state.refuse(event.call_id, AlreadyExists(message))
             return
-        scheduler = RemoteScheduler(
-            event.scheduler,
-            event.session,
-            self.master_state.state,
-            self.master_state.bounds,
-            event.now,
-        )
+        state, bounds = self.master_state.state, self.master_state.bounds
+        scheduler = RemoteScheduler(event.scheduler, event.session, state, bounds, event.now)
         self.placement.schedulers[scheduler.name] = scheduler
         hello = Subscribed(
             session=event.session,
             followed=Followed(self.master_state.epoch, self.master_state.epoch_id),
-            bounds=Bounds(**{x: getattr(self.master_state.bounds, x) for x in SCHEDULER_BOUNDS}),
+            bounds=Bounds(**{x: getattr(bounds, x) for x in SCHEDULER_BOUNDS}),
         )
-        self.master_state.out.append(c.Reply(call_id=event.call_id, answer=hello))
-        self._send(scheduler, event.now)
+        self.master_state.reply(event.call_id, hello)
+        self.placement.send_changes(scheduler, event.now)
 
     def disconnected(self, event: e.SchedulerDisconnected) -> None:
         scheduler = self._find(event.scheduler, event.session)
@@ -73,11 +68,11 @@ class Subscriptions:
             return
         scheduler = self._find(name, event.session)
         if scheduler is None:
-            self._refuse(event.call_id, _over(name))
+            self.master_state.refuse(event.call_id, _over(name))
             return
         if scheduler.in_flight is not None:
             message = f"a proposal of {name} waits for a stream's lease; wait for its outcome"
-            self._refuse(event.call_id, InvalidRequest(message))
+            self.master_state.refuse(event.call_id, InvalidRequest(message))
             return
         scheduler.heard_at_s = event.now
         scheduler.rounds += 1
@@ -94,16 +89,18 @@ class Subscriptions:
     def lease_requested(self, event: e.LeaseRequested) -> None:
         scheduler = self._find(event.scheduler, event.session)
         if scheduler is None:
-            self._refuse(event.call_id, _over(event.scheduler))
+            self.master_state.refuse(event.call_id, _over(event.scheduler))
             return
         scheduler.heard_at_s = event.now
         job = scheduler.jobs.get(event.application_id)
         if job is None:
             message = f"{event.application_id} waits for nothing at {event.scheduler}"
-            self._refuse(event.call_id, NotFound(message))
+            self.master_state.refuse(event.call_id, NotFound(message))
             return
         if scheduler.lease_call_id:
-            self._refuse(scheduler.lease_call_id, InvalidRequest("a later call asks for the lease"))
+            self.master_state.refuse(
+                scheduler.lease_call_id, InvalidRequest("a later call asks for the lease")
+            )
         scheduler.lease_call_id = event.call_id
         scheduler.lease_for = event.application_id
         self.placement.grant_lease(scheduler, event.now)
@@ -111,7 +108,7 @@ class Subscriptions:
     def lease_returned(self, event: e.LeaseReturned) -> None:
         scheduler = self._find(event.scheduler, event.session)
         if scheduler is None:
-            self._refuse(event.call_id, _over(event.scheduler))
+            self.master_state.refuse(event.call_id, _over(event.scheduler))
             return
         self.negotiator.lease.expire(event.now)
         if not self.negotiator.lease.release(event.scheduler, event.token):
@@ -119,10 +116,10 @@ class Subscriptions:
                 f"{event.scheduler} does not hold the lease under token {event.token}: it has "
                 f"been given back, or its time was over"
             )
-            self._refuse(event.call_id, InvalidRequest(message))
+            self.master_state.refuse(event.call_id, InvalidRequest(message))
             return
         self.placement.lease_free(event.now)
-        self.master_state.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+        self.master_state.reply(event.call_id, c.Done())
 
     def tick(self, now: float) -> None:
         for scheduler in list(self.placement.schedulers.values()):
@@ -135,25 +132,20 @@ class Subscriptions:
         """Send each session the changes that concern it; after every event."""
         for scheduler in self.placement.schedulers.values():
             if isinstance(scheduler, RemoteScheduler):
-                self._send(scheduler, now, all_of_them=False)
-
-    def _send(self, scheduler: RemoteScheduler, now: float, *, all_of_them: bool = True) -> None:
-        self.placement.send_changes(scheduler, now, all_of_them=all_of_them)
+                self.placement.send_changes(scheduler, now, all_of_them=False)
 
     def _lose(self, scheduler: RemoteScheduler, now: float) -> None:
         """Give its jobs to other schedulers, and release what it held."""
         del self.placement.schedulers[scheduler.name]
         self.master_state.state.unwatch(scheduler.units)
-        parked = [x for x in self.negotiator.parked if x.scheduler != scheduler.name]
-        self.negotiator.parked.clear()
-        self.negotiator.parked.extend(parked)
+        self.negotiator.forget_parked(scheduler.name)
         lease = self.negotiator.lease
         lease.withdraw(scheduler.name)
         if lease.holder == scheduler.name:
             lease.release(scheduler.name, lease.token)
         for call_id in (scheduler.call_id, scheduler.lease_call_id):
             if call_id:
-                self._refuse(call_id, _over(scheduler.name))
+                self.master_state.refuse(call_id, _over(scheduler.name))
         for app in self.master_state.applications.values():
             if app.scheduler == scheduler.name:
                 app.scheduler = self.placement.choose_scheduler()
@@ -168,9 +160,6 @@ class Subscriptions:
         if isinstance(scheduler, RemoteScheduler) and scheduler.session == session:
             return scheduler
         return None
-
-    def _refuse(self, call_id: int, error: HrmError) -> None:
-        self.master_state.out.append(c.Refuse(call_id=call_id, error=error))
 
 
 def _checked(scheduler: RemoteScheduler, job: Job, claims: tuple[Claim, ...]) -> tuple[Claim, ...]:

@@ -1,20 +1,15 @@
 """What waits for the disk, and what does not: the rule for all that leaves a master.
 
-Nothing leaves the master that a crash could make it forget. Intent is what a crash must not forget:
+Nothing leaves the master that a crash could make it forget. *Intent* is what it must not forget:
 that an application was admitted and that it has ended, which nodes belong to the cluster, which are
 drained. A batch of commands with a write of intent is held until that write is on the disk, and so
-is every later command about the same application or node, or to it: each receives commands in the
-order in which the core gave them. All else passes; so does what goes to schedulers, whose copies of
-the state end with the master's life.
+is every later command about the same application or node, or to it. Orders to nodes that no held
+command concerns pass; so does what goes to schedulers, whose copies end with the master's life.
 
-Other writes hold nothing. What they contain is learned again from agents and AppMasters (that an
-application runs, that its AppMaster is away, its class), or may be lost (run times, what the store
-could forget). So while the disk is full, and every write waits, the cluster goes on: sessions break
-and come back, containers start and end, nodes reconnect. What would have to be written before it is
-answered is refused at once (``needs_room``); it changes nothing, and may be tried again.
-
-Of a batch that is held, orders to nodes that no held command concerns pass all the same: containers
-of an application whose end is being written are ended at once.
+Other writes hold nothing: what they contain is learned again from agents and AppMasters, or may be
+lost. So while the disk is full, the cluster goes on: sessions break and come back, containers start
+and end, nodes reconnect. What would have to be written before it is answered is refused at once
+(``needs_room``); it changes nothing, and may be tried again.
 """
 
 from __future__ import annotations
@@ -22,12 +17,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, get_args
 
-from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.errors import Unavailable
+
+if TYPE_CHECKING:
+    from hrm.core.master.core import MasterCore
 
 __all__ = ["WRITES", "Held", "Write", "WriteGate", "needs_room"]
 
@@ -42,19 +39,7 @@ Write: TypeAlias = (
     | c.ForgetRunTime
     | c.RaiseEpoch
 )
-WRITES = frozenset(
-    {
-        c.PersistApplication,
-        c.ForgetApplication,
-        c.RememberNode,
-        c.ForgetNode,
-        c.RememberDrain,
-        c.ForgetDrain,
-        c.PersistRunTime,
-        c.ForgetRunTime,
-        c.RaiseEpoch,
-    }
-)
+WRITES: frozenset[type[Write]] = frozenset(get_args(Write))
 _OUTSIDE_BATCHES = frozenset({c.SendToNode, c.DropNode, c.SendToScheduler, c.DropScheduler})
 """They wait only for the names that they concern."""
 HELD_MAX = 200_000
@@ -120,19 +105,15 @@ class WriteGate:
     def release(self) -> Sequence[c.MasterCommand]:
         """The writes of the oldest held batch are on the disk: it leaves."""
         held = self.held.popleft()
-        held_for = self._held_for
         for name in held.concerned:
-            if held_for[name] > 1:
-                held_for[name] -= 1
-            else:
-                del held_for[name]
+            self._held_for[name] -= 1
+            if not self._held_for[name]:
+                del self._held_for[name]
         return held.leaving
 
     def _is_held(self, names: tuple[str, ...]) -> bool:
         held_for = self._held_for
-        if not held_for:
-            return False
-        return any(name in held_for or name == _EVERYBODY for name in names)
+        return bool(held_for) and any(x in held_for or x == _EVERYBODY for x in names)
 
     def _is_intent(self, write: Write) -> bool:
         match write:

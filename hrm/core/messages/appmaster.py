@@ -9,11 +9,12 @@ into the other; only ``hrm.wire.appmaster`` knows their protobuf.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from enum import Enum
 
 from hrm.core.vocabulary.ends import Blame, end_rule
 from hrm.core.vocabulary.model import ContainerEnd, ContainerState
+from hrm.core.vocabulary.quick import record
 
 __all__ = [
     "PHASES",
@@ -65,7 +66,7 @@ PHASES: Mapping[ContainerState, Phase] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ProfileTarget:
     """What Spark wants of one resource profile.
 
@@ -86,7 +87,7 @@ class ProfileTarget:
     local_executors: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ContainerSeen:
     """A container as the master reports it; the last three fields describe its end."""
 
@@ -103,93 +104,80 @@ def container_seen(
     executor_id: str, profile: int, state: ContainerState, node: str, end: ContainerEnd | None
 ) -> ContainerSeen:
     """What of a container's status at the master concerns its AppMaster."""
+    seen = ContainerSeen(executor_id=executor_id, profile=profile, phase=PHASES[state], node=node)
     if end is None:
-        return ContainerSeen(
-            executor_id=executor_id, profile=profile, phase=PHASES[state], node=node
-        )
-    return ContainerSeen(
-        executor_id=executor_id,
-        profile=profile,
-        phase=PHASES[state],
-        node=node,
-        exit_code=end.exit_code,
-        blame=end_rule(end).blame,
-        message=end.message,
-    )
+        return seen
+    blame = end_rule(end).blame
+    return replace(seen, exit_code=end.exit_code, blame=blame, message=end.message)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetsChanged:
+@record
+class _Event:
+    now: float
+
+
+@record
+class TargetsChanged(_Event):
     """All that the application wants; a profile that is absent wants none."""
 
-    now: float
     targets: tuple[ProfileTarget, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KillRequested:
-    now: float
+@record
+class KillRequested(_Event):
     executor_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassObserved:
-    now: float
+@record
+class ClassObserved(_Event):
     workload_class: str
     evidence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverFinished:
-    now: float
+@record
+class DriverFinished(_Event):
     succeeded: bool
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionOpened:
+@record
+class SessionOpened(_Event):
     """The session is open; with the containers of ours that the master knows."""
 
-    now: float
     epoch: int
     containers: tuple[ContainerSeen, ...]
     last_executor_number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionLost:
-    now: float
+@record
+class SessionLost(_Event):
+    pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerChanged:
-    now: float
+@record
+class ContainerChanged(_Event):
     container: ContainerSeen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestsRefused:
+@record
+class RequestsRefused(_Event):
     """No node of the cluster could ever serve these."""
 
-    now: float
     executor_ids: tuple[str, ...]
     profile: int
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndOrdered:
+@record
+class EndOrdered(_Event):
     """The master wants the application to end."""
 
-    now: float
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ticked:
+@record
+class Ticked(_Event):
     """Time has passed; ``AppMasterCore.wake_at_s`` returns when one is due."""
-
-    now: float
 
 
 Event = (
@@ -206,7 +194,7 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ContainerAsk:
     """``hosts``: where its data lies; it may wait ``locality_wait_s`` for capacity there."""
 
@@ -216,7 +204,7 @@ class ContainerAsk:
     locality_wait_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RequestContainers:
     """To the master. ``again``: requested before; None: perhaps, by another AppMaster."""
 
@@ -224,7 +212,7 @@ class RequestContainers:
     again: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ReleaseContainers:
     """To the master."""
 
@@ -232,7 +220,7 @@ class ReleaseContainers:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ReportClass:
     """To the master."""
 
@@ -240,7 +228,7 @@ class ReportClass:
     evidence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FinishApplication:
     """To the master; the last command about this application."""
 
@@ -248,7 +236,7 @@ class FinishApplication:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ExecutorStarted:
     """To Spark."""
 
@@ -256,7 +244,7 @@ class ExecutorStarted:
     node: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ExecutorEnded:
     """To Spark. ``lost_node`` is set when the whole machine is gone."""
 
@@ -267,7 +255,7 @@ class ExecutorEnded:
     lost_node: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FailApplication:
     """To Spark: the application cannot go on."""
 

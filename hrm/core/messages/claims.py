@@ -10,18 +10,14 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hrm.core.vocabulary.bounds import PASSES_MAX
 from hrm.core.vocabulary.feasibility import Vector, pooled_part
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, ResourceUnitId, WorkloadClass
 from hrm.core.vocabulary.quick import quick
 
-__all__ = ["PASSES_MAX", "Claim", "Decision", "Entry", "Outcome", "Proposal"]
+__all__ = ["Claim", "Decision", "Entry", "Outcome", "Proposal"]
 
 _as_tuple = tuple.__new__  # makes a named tuple twice as fast as calling its class
-
-PASSES_MAX = 64
-"""How many later batch containers may start before a waiter. As many as may wait at a unit by
-default: more than pass a waiter whose reservation holds, so it binds only where run times are not
-what they were estimated to be."""
 
 
 class Entry(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from hrm.core.messages.claims import Outcome, Proposal
@@ -19,7 +18,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.core.vocabulary.partitioning import BindingMode, Partitioning
-from hrm.core.vocabulary.quick import quick
+from hrm.core.vocabulary.quick import record
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import RunTime, RunTimeKey
 from hrm.errors import HrmError
@@ -71,14 +70,12 @@ __all__ = [
 ]
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AssignContainer:
     spec: ContainerSpec
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StopContainer:
     container_id: ContainerId
     cause: EndCause
@@ -88,21 +85,18 @@ class StopContainer:
     decommission: bool = False
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AcknowledgeEnded:
     container_ids: tuple[ContainerId, ...]
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SetContainerClass:
     container_id: ContainerId
     workload_class: WorkloadClass
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RebindUnits:
     """Partition the node again; what is None stays. Answered by number."""
 
@@ -112,8 +106,7 @@ class RebindUnits:
     reserve_cores: int | None
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DropShuffleFiles:
     """The application has ended: what its executors left on the node is no longer read."""
 
@@ -130,14 +123,12 @@ NodeMessage: TypeAlias = (
 )
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ContainerChanged:
     status: ContainerStatus
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RequestRefused:
     """No node of this cluster could ever serve these."""
 
@@ -146,8 +137,7 @@ class RequestRefused:
     message: str
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EndApplication:
     """The application is over for the master; its session ends after this notice."""
 
@@ -158,8 +148,7 @@ class EndApplication:
 Notice: TypeAlias = ContainerChanged | RequestRefused | EndApplication
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ApplicationAdmitted:
     """Answer to a registration or an attachment."""
 
@@ -170,8 +159,7 @@ class ApplicationAdmitted:
     last_executor_number: int
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ClaimsSettled:
     """Reply to a remote scheduler's claims; valid once it has taken in message ``sequence``."""
 
@@ -179,8 +167,7 @@ class ClaimsSettled:
     sequence: int
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LeaseGranted:
     """Reply to a remote scheduler: valid on message ``sequence``. ``units``: None for all."""
 
@@ -190,14 +177,12 @@ class LeaseGranted:
     units: frozenset[ResourceUnitId] | None
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Done:
     """Reply to a call whose result the caller reads from the core's views."""
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Rebound:
     """Reply to a request for another binding: what the node did, or waits for."""
 
@@ -207,22 +192,19 @@ class Rebound:
 Answer: TypeAlias = ApplicationAdmitted | ClaimsSettled | LeaseGranted | Subscribed | Done | Rebound
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Reply:
     call_id: int
     answer: Answer
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Refuse:
     call_id: int
     error: HrmError
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SendToNode:
     """To the stream of this incarnation; dropped if it is gone, healed by the next report."""
 
@@ -231,8 +213,7 @@ class SendToNode:
     message: NodeMessage
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NotifyApplication:
     """To the application's session, if one is open; a new session gets the whole state anyway."""
 
@@ -240,22 +221,19 @@ class NotifyApplication:
     notice: Notice
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PersistApplication:
     """Must be durable before any later command of the same batch leaves the master."""
 
     record: ApplicationRecord
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ForgetApplication:
     application_id: ApplicationId
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RememberNode:
     """Write down that the node belongs to the cluster, and the digest of its ownership key: a
     restarted master waits for it."""
@@ -264,40 +242,34 @@ class RememberNode:
     owner: str = ""
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ForgetNode:
     node: NodeName
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RememberDrain:
     """Write down that an administrator wants this node drained, until it is undone."""
 
     node: NodeName
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ForgetDrain:
     node: NodeName
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PersistRunTime:
     row: RunTime
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ForgetRunTime:
     key: RunTimeKey
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WakeScheduler:
     """Send ``SchedulerWoken`` at ``at_s`` (at once where that is past)."""
 
@@ -305,16 +277,14 @@ class WakeScheduler:
     at_s: float
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ProposeClaims:
     """Bring the proposal to the negotiator: send ``ClaimsProposed``."""
 
     proposal: Proposal
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SendToScheduler:
     """To the subscription of this session; dropped if it is gone."""
 
@@ -323,8 +293,7 @@ class SendToScheduler:
     message: StateChanged
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DropNode:
     """End the stream of this incarnation: its agent registers again."""
 
@@ -332,8 +301,7 @@ class DropNode:
     incarnation: str
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DropScheduler:
     """End the subscription of this session: the scheduler may subscribe again."""
 
@@ -341,8 +309,7 @@ class DropScheduler:
     session: int
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RaiseEpoch:
     """Write down a later epoch; the interpreter answers with ``EpochRaised``. Until then nothing
     of the new one leaves."""
@@ -372,14 +339,12 @@ MasterCommand: TypeAlias = (
 )
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StartProcess:
     spec: ContainerSpec
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StopProcess:
     """End all processes of a container: with SIGTERM, and after ``grace_s`` for good. The
     interpreter answers with ``ProcessEnded`` carrying ``cause`` and ``reason``.
@@ -395,24 +360,21 @@ class StopProcess:
     decommission: bool = False
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ReportContainer:
     """Report one change to the master. The interpreter adds usage and log addresses."""
 
     status: ContainerStatus
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SendHeartbeat:
     """Report every container to the master. The interpreter adds usage and log addresses."""
 
     statuses: tuple[ContainerStatus, ...]
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AnswerRebinding:
     """Report the outcome of its ``RebindUnits`` to the master."""
 
@@ -421,8 +383,7 @@ class AnswerRebinding:
     message: str
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RegisterAgain:
     """The units have changed: reopen the stream to the master. ``binding`` is the one in force, to
     be kept for the next start; None while the node still waits for units to become free, or no

@@ -6,7 +6,6 @@ epoch: the cores know no other clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from hrm.core.messages.claims import Proposal
@@ -30,7 +29,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.core.vocabulary.partitioning import BindingMode
-from hrm.core.vocabulary.quick import quick
+from hrm.core.vocabulary.quick import record
 
 __all__ = [
     "ApplicationAttached",
@@ -77,14 +76,12 @@ __all__ = [
 ]
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Event:
     now: float
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NodeRegistered(Event):
     """An agent opened its stream. ``identity`` distinguishes agents of one name; ``incarnation`` is
     new with every process; ``sequence`` rises with every message of one incarnation. ``owner``: the
@@ -108,8 +105,7 @@ class NodeRegistered(Event):
     followed: Followed | None = None
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NodeReported(Event):
     """A heartbeat: every container the node knows."""
 
@@ -121,8 +117,7 @@ class NodeReported(Event):
     shortcuts: tuple[Shortcut, ...] = ()
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ContainerReported(Event):
     """One container of a node changed."""
 
@@ -132,15 +127,13 @@ class ContainerReported(Event):
     container: ContainerStatus
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NodeDisconnected(Event):
     node: NodeName
     incarnation: str
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ApplicationRegistered(Event):
     """``application_id`` is empty for a new application; ``new_id`` is then the id that it gets,
     where the master itself wants one for the driver of a submission.
@@ -168,8 +161,7 @@ class ApplicationRegistered(Event):
     followed: Followed | None = None
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ApplicationAttached(Event):
     """The AppMaster opened session number ``session``; a newer one replaces an older one."""
 
@@ -180,15 +172,13 @@ class ApplicationAttached(Event):
     owner: str = ""
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ApplicationDetached(Event):
     application_id: ApplicationId
     session: int
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ContainersRequested(Event):
     """``again``: requested before, from this master or an earlier one; None: perhaps."""
 
@@ -197,31 +187,27 @@ class ContainersRequested(Event):
     again: bool | None = None
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ContainersReleased(Event):
     application_id: ApplicationId
     executor_ids: tuple[str, ...]
     reason: str = ""
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ProgressReported(Event):
     application_id: ApplicationId
     progress: Progress
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WorkloadClassObserved(Event):
     application_id: ApplicationId
     workload_class: WorkloadClass
     evidence: str = ""
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ApplicationFinished(Event):
     """The driver ended, or its AppMaster reports that it did."""
 
@@ -230,16 +216,14 @@ class ApplicationFinished(Event):
     message: str = ""
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class KillRequested(Event):
     call_id: int
     application_id: ApplicationId
     reason: str = ""
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DrainRequested(Event):
     """``move_within_s``: what runs there hands over its data within this time, and ends; 0: it runs
     on to its own end."""
@@ -250,8 +234,7 @@ class DrainRequested(Event):
     move_within_s: float = 0.0
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RebindRequested(Event):
     """An operator wants a node partitioned again. What is None stays as the node has it."""
 
@@ -262,8 +245,7 @@ class RebindRequested(Event):
     reserve_cores: int | None = None
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RebindAnswered(Event):
     """A node's reply to ``RebindUnits`` number ``request_id``."""
 
@@ -273,14 +255,12 @@ class RebindAnswered(Event):
     message: str
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SchedulerWoken(Event):
     scheduler: str
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ClaimsProposed(Event):
     """A scheduler's claims reached the negotiator.
 
@@ -294,8 +274,7 @@ class ClaimsProposed(Event):
     problem: str = ""
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SchedulerConnected(Event):
     """A scheduler of another process subscribed, as number ``session`` of them all."""
 
@@ -305,15 +284,13 @@ class SchedulerConnected(Event):
     followed: Followed | None = None
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SchedulerDisconnected(Event):
     scheduler: str
     session: int
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LeaseRequested(Event):
     """A remote scheduler wants the lease, to place this stream. Answered when it has it."""
 
@@ -323,8 +300,7 @@ class LeaseRequested(Event):
     application_id: ApplicationId
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LeaseReturned(Event):
     call_id: int
     scheduler: str
@@ -332,43 +308,37 @@ class LeaseReturned(Event):
     token: int
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EpochRaised(Event):
     """``RaiseEpoch`` is on the disk."""
 
     epoch: int
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Ticked(Event):
     """Time passed; drives every time limit of a core."""
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MasterConnected(Event):
     """The master accepted this node's registration."""
 
     epoch: int
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MasterDisconnected(Event):
     pass
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AssignReceived(Event):
     epoch: int
     spec: ContainerSpec
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StopReceived(Event):
     epoch: int
     container_id: ContainerId
@@ -379,23 +349,20 @@ class StopReceived(Event):
     decommission: bool = False
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EndsAcknowledged(Event):
     epoch: int
     container_ids: tuple[ContainerId, ...]
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ContainerClassSet(Event):
     epoch: int
     container_id: ContainerId
     workload_class: WorkloadClass
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RebindReceived(Event):
     epoch: int
     request_id: int
@@ -404,8 +371,7 @@ class RebindReceived(Event):
     reserve_cores: int | None = None
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ProcessEnded(Event):
     """The launcher reports a container's processes as gone, or as impossible to start."""
 
@@ -413,8 +379,7 @@ class ProcessEnded(Event):
     end: ContainerEnd
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ContainerAdopted(Event):
     """A restarted agent found a container running.
 
@@ -428,8 +393,7 @@ class ContainerAdopted(Event):
     decommissioning: bool = False
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ContainerOverLimit(Event):
     """A container was seen to use more than it holds; ``cause``: of which resource."""
 
@@ -438,30 +402,26 @@ class ContainerOverLimit(Event):
     cause: EndCause = EndCause.MEMORY_LIMIT
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class UsageMeasured(Event):
     """The tracker has sampled all containers: percent of one CPU that each has used since."""
 
     cpu_percent: tuple[tuple[ContainerId, float], ...]
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NodeClosed(Event):
     """The machine lacks what every container needs, disk above all; ``why`` names it."""
 
     why: str
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NodeOpened(Event):
     """It has it again."""
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class HeartbeatDue(Event):
     pass
 

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hrm.core.messages.claims import Entry
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
@@ -19,6 +17,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
     WorkloadClass,
 )
+from hrm.core.vocabulary.quick import record
 
 __all__ = ["SCHEDULER_BOUNDS", "JobImage", "StateChanged", "Subscribed", "UnitState"]
 
@@ -32,7 +31,7 @@ SCHEDULER_BOUNDS = (
 """Of the master's ``Bounds``: those that a scheduler follows, and is sent."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Subscribed:
     """The first message: under which master and session the scheduler proposes, and its bounds;
     those that are not in ``SCHEDULER_BOUNDS`` have their defaults."""
@@ -42,7 +41,7 @@ class Subscribed:
     bounds: Bounds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class UnitState:
     """One row of the table with its queues. ``running`` has each one's start."""
 
@@ -55,7 +54,7 @@ class UnitState:
     batch_waiting: tuple[Entry, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobImage:
     """A job as the master has it. Nothing pending: it is no longer this scheduler's."""
 
@@ -68,7 +67,7 @@ class JobImage:
     """Nodes that are excluded for it, by name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StateChanged:
     """``room``: something ended; jobs that back off may try at once."""
 

@@ -7,12 +7,13 @@ Nothing here does IO.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from hrm.core.vocabulary.bounds import BOUNDS
 from hrm.core.vocabulary.event_table import EventTable, Ignored, Impossible, Refused, to
 from hrm.core.vocabulary.model import Resources
+from hrm.core.vocabulary.quick import record
 from hrm.errors import HrmError
 
 __all__ = [
@@ -183,7 +184,7 @@ SUBMISSION: EventTable[S, SubmissionHappening] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SubmissionBounds:
     """Every bound of submissions; ``hrm.config`` has the same names, and these defaults.
 
@@ -209,7 +210,7 @@ class SubmissionBounds:
     tick_late_s: float = BOUNDS.tick_late_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SubmissionRecord:
     """What the store keeps of a submission. Times are seconds since the epoch; 0: not yet.
 
@@ -246,12 +247,12 @@ class SubmissionRecord:
     ownership_key: str = field(default="", repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Event:
     now: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Submitted(_Event):
     """A client submits a driver. ``record`` is complete. A known key means a known submission."""
 
@@ -259,20 +260,20 @@ class Submitted(_Event):
     record: SubmissionRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Driver(_Event):
     submission_id: str
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DriverLaunched(_Driver):
     """The container of this attempt runs on ``node``; its runner fetches files."""
 
     node: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DriverEnded(_Driver):
     """Its container has ended. ``lost``: its processes were not seen to end. ``killed``: its
     application was ended by an administrator. ``launched``: it was started; ``waited``: as far as
@@ -286,21 +287,21 @@ class DriverEnded(_Driver):
     waited: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DriverLinked(_Driver):
     """The driver has registered an application."""
 
     application_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RefusedDriver(_Driver):
     """No node of this cluster could ever run it."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LeaseAsked(_Driver):
     """A runner requests a lease for its driver, or reports that it is ``gone`` for certain."""
 
@@ -309,14 +310,14 @@ class LeaseAsked(_Driver):
     ownership_key: str = field(default="", repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class KillAsked(_Event):
     call_id: int
     submission_id: str
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class HolderEnded(_Event):
     """The application that holds the driver's container was ended from outside."""
 
@@ -324,7 +325,7 @@ class HolderEnded(_Event):
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Ticked(_Event):
     pass
 
@@ -342,19 +343,19 @@ Event: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PersistSubmission:
     """Must be durable before any later command leaves the master."""
 
     record: SubmissionRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ForgetSubmission:
     submission_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RequestDriver:
     """Ask for the container of this attempt."""
 
@@ -362,14 +363,14 @@ class RequestDriver:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ReleaseDriver:
     submission_id: str
     attempt: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EndHolder:
     """The submission is over; so is the application that held its containers."""
 
@@ -378,7 +379,7 @@ class EndHolder:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EndLinked:
     """The driver is dead: what is left of its application must go."""
 
@@ -388,14 +389,14 @@ class EndLinked:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Changed:
     """To watchers."""
 
     submission_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Committed:
     """Reply to a call: what it asked for has been written."""
 
@@ -403,7 +404,7 @@ class Committed:
     submission_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GrantLease:
     """Answer: the driver may run for ``lease_s`` from when it asked; 0: without a limit."""
 
@@ -412,7 +413,7 @@ class GrantLease:
     renew_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RefuseCall:
     call_id: int
     error: HrmError

@@ -1,32 +1,27 @@
 """When a node binds more cores to its GPUs, or fewer, without being asked.
 
-GPU jobs differ in their need of CPU: some prepare and reduce data there and starve on the cores
-bound to their GPU, others do nothing but launch kernels and leave them idle. So the node watches
+Some GPU jobs starve on the cores bound to their GPU, others leave them idle. So the node watches
 what containers use of bound cores, and which wait for cores, and moves the border:
 
-* **up**, where the containers of a GPU used nearly all of its cores, by one core; or where a
-  container waited all the time at a GPU for nothing but cores (and what a partitioning divides with
-  them: memory, slots), by as many as let it start;
-* **down**, by one core, where a container waited all the time for cores of the unit without a GPU,
-  and the GPUs are empty, or would use but a part of the cores that they would have left. Without
-  waiters, nothing is gained by taking cores from a GPU.
+* **up** by one core, where the containers of a GPU used nearly all of its cores; or where a
+  container waited all the time at a GPU for nothing but cores (and the memory and slots that are
+  divided with them), by as many as let it start;
+* **down** by one core, where a container waited all the time for cores of the unit without a GPU,
+  and the GPUs are empty, or would use but a part of the cores that they would have left.
 
-One number holds for all GPUs of a node, so the busiest GPU decides upwards and downwards, and a
-change concerns every unit. A change must be worth what it costs:
+One number holds for all GPUs of a node, so the busiest GPU decides. A change must be worth its
+cost:
 
-* It uses a *window* of measurements, never a single one. The window starts over with every change,
-  and the share that counts as busy is above the one that counts as idle, so that a steady load
-  never moves the border to and fro. Cores for which a container waited are not given back before
-  the GPUs were empty for a whole window.
+* It uses a *window* of measurements, which starts over with every change. The busy share is above
+  the idle one, so that a steady load never moves the border to and fro; cores for which a container
+  waited are not given back before the GPUs were empty for a whole window.
 * Between two changes lies a *pause*. Units in use are drained, for a limited time; a drain that
   took longer is given up, and doubles the pause, up to ``PAUSE_GROWTH_MAX`` times.
-* No drain delays a stream that is here: none begins while one runs or waits, and one that is under
-  way is given up when a container turns out to be a stream's. A stream that arrives in the
-  meantime goes to another node; without one, it waits as long as the drain may take.
-* Bounds: the reserve for CPU jobs stays without a GPU, and one core at least, or no container could
-  wait there to have cores back; ``cores_min`` stay bound to each GPU; and no unit becomes too small
-  for the largest container of its kind since the agent started, or an application that was served
-  yesterday would be refused today.
+* No drain delays a stream that is here: none begins while one runs or waits, and one under way is
+  given up when a container turns out to be a stream's.
+* Bounds: the reserve for CPU jobs stays without a GPU, one core at least; ``cores_min`` stay bound
+  to each GPU; and no unit becomes too small for the largest container of its kind since the agent
+  started, or an application that was served yesterday would be refused today.
 
 This module decides; ``hrm.core.node.core`` carries out. Only a partial binding moves.
 

@@ -1,27 +1,25 @@
 """The node's state machine: its resource units, their queues, and what runs.
 
-A binding partitions the hardware into units, and may change while the node runs: units that the new
-one takes away or changes take no new containers, and once the last of their containers has ended,
-all are partitioned at once. The others run on untouched. Another binding is requested by an
-operator or by ``auto_partitioning``.
-
 The master commits and assigns; the node decides which container starts, by the rules of
-``resource_unit``, the moment capacity appears and without a round trip. A container that ended is
-reported until the master acknowledges it. Orders of a master older than the newest one seen are
-ignored. Every order may arrive twice.
+``resource_unit``, the moment capacity appears. A container that ended is reported until the master
+acknowledges it. Orders of a master older than the newest one seen are ignored; every order may
+arrive twice.
+
+A binding partitions the hardware into units. When another is requested, by an operator or by
+``auto_partitioning``, the units that it takes away or changes take no new containers, and once
+their last container has ended, all are partitioned at once. The others run on untouched.
 
 A node may close for a while, because its machine lacks what every container needs: none starts,
 waiters go elsewhere, running ones run on, and its units are reported to the master as draining.
 
-A stream that waits preempts batch containers of its unit (``preemption``), without a round trip
-either: the master gets a report as of every change, and the application asks for others.
+A stream that waits preempts batch containers of its unit (``preemption``): the master gets a report
+as of every change, and the application asks for others.
 
 Source: HRM paper, sections 2.1 (queue system, resource tracker) and 3.3 (queue stacking).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Set
 from dataclasses import dataclass, replace
 
@@ -122,26 +120,21 @@ class NodeCore:
         self._default_duration_s = default_duration_s
         self._preemption_grace_s = preemption_grace_s
         self._tombstones: dict[ContainerId, None] = {}
-        self._out: deque[c.NodeCommand] = deque()
+        self._out: list[c.NodeCommand] = []
 
     def handle(self, event: e.NodeEvent) -> list[c.NodeCommand]:
         """Take in one event; returns the commands that follow, in order."""
         match event:
-            case e.AssignReceived():
-                if self._accepts(event.epoch):
-                    self._assign(event)
-            case e.StopReceived():
-                if self._accepts(event.epoch):
-                    self._stop(event)
-            case e.EndsAcknowledged():
-                if self._accepts(event.epoch):
-                    self._forget(event)
-            case e.ContainerClassSet():
-                if self._accepts(event.epoch):
-                    self._set_class(event)
-            case e.RebindReceived():
-                if self._accepts(event.epoch):
-                    self._rebind(event)
+            case e.AssignReceived() if self._accepts(event.epoch):
+                self._assign(event)
+            case e.StopReceived() if self._accepts(event.epoch):
+                self._stop(event)
+            case e.EndsAcknowledged() if self._accepts(event.epoch):
+                self._forget(event)
+            case e.ContainerClassSet() if self._accepts(event.epoch):
+                self._set_class(event)
+            case e.RebindReceived() if self._accepts(event.epoch):
+                self._rebind(event)
             case e.ProcessEnded():
                 self._process_ended(event)
             case e.ContainerAdopted():
@@ -163,8 +156,7 @@ class NodeCore:
                 self.epoch = max(self.epoch, event.epoch)
             case e.MasterDisconnected():
                 self.connected = False
-        out = list(self._out)
-        self._out.clear()
+        out, self._out = self._out, []
         return out
 
     @property
@@ -227,12 +219,13 @@ class NodeCore:
             end = ContainerEnd(cause=event.cause, message=event.reason)
             self._end(container, by, end, event.now)
         elif container.life.take(by, event.now, event.reason):
+            cause, decommission = event.cause, event.decommission
             self._stop_running(
-                *(container, event.cause, event.reason, event.grace_s),
-                decommission=event.decommission,
+                container, cause, event.reason, event.grace_s, decommission=decommission
             )
         elif container.decommissioning:
-            self._hurry(container, event.cause, event.reason, event.grace_s)
+            # What it does in its grace period for preemption is no longer needed.
+            self._stop_process(container, event.cause, event.reason, event.grace_s)
         else:
             self._report(container)
 
@@ -246,6 +239,18 @@ class NodeCore:
         decommission: bool = False,
     ) -> None:
         """It ran until now."""
+        self._stop_process(container, cause, reason, grace_s, decommission=decommission)
+        self._report(container)
+
+    def _stop_process(
+        self,
+        container: _Container,
+        cause: EndCause,
+        reason: str,
+        grace_s: float,
+        *,
+        decommission: bool = False,
+    ) -> None:
         container.decommissioning = decommission
         self._out.append(
             c.StopProcess(
@@ -256,35 +261,19 @@ class NodeCore:
                 decommission=decommission,
             )
         )
-        self._report(container)
-
-    def _hurry(self, container: _Container, cause: EndCause, reason: str, grace_s: float) -> None:
-        """What a container does in its grace period for preemption is no longer needed."""
-        container.decommissioning = False
-        self._out.append(
-            c.StopProcess(
-                container_id=container.spec.container_id,
-                cause=cause,
-                reason=reason,
-                grace_s=grace_s,
-            )
-        )
 
     def _evict(self, queue: UnitQueue, now: float) -> None:
         """Preempt batch containers for the streams that wait."""
-        if self._preemption_grace_s is None or not any(unit.stream_waiting for unit in queue.pool):
+        grace_s, stopping = self._preemption_grace_s, ContainerState.STOPPING
+        if grace_s is None or not any(unit.stream_waiting for unit in queue.pool):
             return
-        stopping = ContainerState.STOPPING
         ending = {x for x, k in self.containers.items() if k.life.state is stopping}
         owners = {x: k.spec.application_id for x, k in self.containers.items()}
         for eviction in evictions(queue, ending, owners, now):
-            container = self.containers[eviction.victim]
+            victim, cause = self.containers[eviction.victim], EndCause.PREEMPTED
             reason = f"it is preempted for the stream container {eviction.waiter}"
-            container.life.take(ContainerOccurrence.PREEMPTED, now, reason)
-            self._stop_running(
-                *(container, EndCause.PREEMPTED, reason, self._preemption_grace_s),
-                decommission=True,
-            )
+            victim.life.take(ContainerOccurrence.PREEMPTED, now, reason)
+            self._stop_running(victim, cause, reason, grace_s, decommission=True)
 
     def _over_limit(self, event: e.ContainerOverLimit) -> None:
         container = self.containers.get(event.container_id)
@@ -294,7 +283,7 @@ class NodeCore:
         if container.life.take(by, event.now, event.message):
             self._stop_running(container, event.cause, event.message, 0.0)
         elif container.decommissioning:
-            self._hurry(container, event.cause, event.message, 0.0)
+            self._stop_process(container, event.cause, event.message, 0.0)
 
     def _close(self, event: e.NodeClosed) -> None:
         news, self.closed = not self.closed, event.why
@@ -336,14 +325,7 @@ class NodeCore:
         unit = self.units.get(spec.unit_id)
         if unit is None or not fits(demand_vector(spec.resources), unit.free):
             message = f"{self.name} restarted without capacity for it at {spec.unit_id}"
-            self._out.append(
-                c.StopProcess(
-                    container_id=spec.container_id,
-                    cause=EndCause.KILLED,
-                    reason=message,
-                    grace_s=0.0,
-                )
-            )
+            self._stop_process(container, EndCause.KILLED, message, 0.0)
             end = ContainerEnd(cause=EndCause.KILLED, message=message)
             self._end(container, by, end, event.now)
             return
@@ -367,15 +349,11 @@ class NodeCore:
             self._cut_if_free()
 
     def _rebind(self, event: e.RebindReceived) -> None:
-        asked = {
-            "mode": event.mode,
-            "bound_cores": event.bound_cores,
-            "reserve_cores": event.reserve_cores,
-        }
-        changes = {name: value for name, value in asked.items() if value is not None}
+        names = ("mode", "bound_cores", "reserve_cores")
+        changes = {x: value for x in names if (value := getattr(event, x)) is not None}
         own = self._auto is not None and self._auto.owns(self.target)
         base = self.binding if own or self.target is None else self.target
-        binding = replace(base, **changes)  # type: ignore[arg-type]
+        binding = replace(base, **changes)
         try:
             if self.hardware is None:
                 raise InvalidRequest(

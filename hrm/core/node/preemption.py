@@ -1,15 +1,12 @@
 """Which batch containers are preempted for a stream that waits at their resource unit.
 
-Streams keep deadlines, batch does not: a stream that finds no capacity takes that of running batch
-containers, of its own unit and, where units share their cores, of its siblings. A batch container
-never takes another's capacity, nor does a stream take a stream's.
+A stream that finds no capacity takes that of running batch containers, of its own unit and, where
+units share their cores, of its siblings. A batch container never takes another's capacity, nor does
+a stream take a stream's.
 
 The victims are those that lose the least work: the ones started last. No more are preempted than
 needed, none where all of them would not be enough, and what is ending already counts as capacity to
 come. Drivers are never victims: with one, all that its application has done would be lost.
-
-How a victim ends is up to the node: it is decommissioned, so that Spark can move its blocks to
-other executors, and killed when that takes too long.
 
 Source: HRM paper, sections 3.3 and 4.3.1 (streams take resources from batch, which queues again);
 the choice of victims is not in the paper.
@@ -21,8 +18,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from hrm.core.messages.claims import Entry
-from hrm.core.queue.resource_unit import UnitQueue
-from hrm.core.vocabulary.feasibility import Vector, fits, minus, plus, pooled_part
+from hrm.core.queue.resource_unit import UnitQueue, seen_from
+from hrm.core.vocabulary.feasibility import Vector, fits, minus, plus
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, WorkloadClass, is_driver
 
 __all__ = ["Eviction", "evictions"]
@@ -76,15 +73,12 @@ class _Room:
                 if entry.container_id in ending:
                     self.comes(unit, entry)
 
-    def of(self, unit: UnitQueue) -> Vector:
-        return self.free[self.pool.index(unit)]
-
     def comes(self, owner: UnitQueue, entry: Entry) -> None:
         self.taken.add(entry.container_id)
-        self.free = [plus(x, _seen_from(u, owner, entry)) for u, x in self._units()]
+        self.free = [plus(x, seen_from(u, owner, entry)) for u, x in self._units()]
 
     def goes(self, owner: UnitQueue, entry: Entry) -> None:
-        self.free = [minus(x, _seen_from(u, owner, entry)) for u, x in self._units()]
+        self.free = [minus(x, seen_from(u, owner, entry)) for u, x in self._units()]
 
     def _units(self) -> zip[tuple[UnitQueue, Vector]]:
         return zip(self.pool, self.free, strict=True)
@@ -110,23 +104,18 @@ def _victims(
         and not is_driver(owners.get(entry.container_id, NOBODY))
     ]
     candidates.sort(key=lambda each: (now - each[1].started_at_s, each[1].container_id))
-    free = room.of(unit)
+    free = room.free[room.pool.index(unit)]
     chosen: list[tuple[UnitQueue, Entry]] = []
     for owner, entry in candidates:
         if fits(waiter.demand, free):
             break
-        free = plus(free, _seen_from(unit, owner, entry))
+        free = plus(free, seen_from(unit, owner, entry))
         chosen.append((owner, entry))
     if not fits(waiter.demand, free):
         return None
     for each in reversed(list(chosen)):
-        without = minus(free, _seen_from(unit, *each))
+        without = minus(free, seen_from(unit, *each))
         if fits(waiter.demand, without):
             free = without
             chosen.remove(each)
     return chosen
-
-
-def _seen_from(unit: UnitQueue, owner: UnitQueue, entry: Entry) -> Vector:
-    """What ``unit`` gains when ``entry`` leaves ``owner``."""
-    return entry.demand if unit is owner else pooled_part(entry.demand)

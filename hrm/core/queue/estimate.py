@@ -1,13 +1,7 @@
-"""Algorithm 1: how long would a new container wait at each resource unit, and where least?
+"""Algorithm 1: how long would a new batch container wait at a resource unit?
 
-A unit with capacity and no waiters costs nothing. Otherwise a *stream* container, which has no
-natural end, ranks units by the number of stream containers that wait there; a *batch* container
-ranks them by estimated seconds, found by simulating the unit's queue: running containers end
-when their estimated time is over, waiters start by the unit's own service discipline
-(``resource_unit.startable``), and the new container starts once it fits after them.
-
-The difference matters: two waiters of 500 s each are a shorter queue, but a longer wait, than five
-of 2 s.
+The unit's queue is simulated under its own service discipline (``resource_unit.startable``). (A
+stream, which has no natural end, ranks units by the number of streams that wait there.)
 
 Source: HRM paper, section 4.2, algorithm 1 in the repaired form (initialised minima, copies instead
 of the state itself, waiters removed once started, capacity rather than free resources in the
@@ -18,56 +12,16 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.resource_unit import UnitImage, duration_s, end_s, overtake, startable
-from hrm.core.vocabulary.feasibility import Vector, fits, minus, plus
+from hrm.core.vocabulary.feasibility import Vector, minus, plus
 from hrm.core.vocabulary.model import ContainerId, WorkloadClass
 
-__all__ = ["Estimate", "estimate", "simulate"]
+__all__ = ["simulate"]
 
 _End: TypeAlias = tuple[float, int, Vector]
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """``row``: the chosen unit, None where no unit could ever serve.
-
-    ``wait``: 0 if it starts at once; else seconds for batch, number of stream waiters for streams.
-    """
-
-    row: int | None
-    wait: float
-
-
-def estimate(
-    demand: Vector,
-    workload_class: WorkloadClass,
-    units: Iterable[tuple[int, UnitImage]],
-    now: float,
-) -> Estimate:
-    """The unit with the least wait; of equals the first.
-
-    ``units``: (row, image), in search order.
-    """
-    candidates = list(units)
-    for row, unit in candidates:
-        if unit.runs_at_once(demand, workload_class):
-            return Estimate(row, 0.0)
-    best = Estimate(None, math.inf)
-    for row, unit in candidates:
-        if not fits(demand, unit.capacity):
-            continue
-        if workload_class is WorkloadClass.STREAM:
-            wait = float(len(unit.stream_waiting))
-        else:
-            wait = simulate(demand, unit, now)
-        if best.row is None or wait < best.wait:
-            best = Estimate(row, wait)
-    return best
 
 
 def simulate(demand: Vector, unit: UnitImage, now: float) -> float:

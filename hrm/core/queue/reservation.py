@@ -3,11 +3,7 @@
 Of the batch containers that wait at a resource unit, the first that does not fit has a reservation:
 the shadow time at which it will fit, by the estimated ends of those that run. A later one is
 backfilled if it will have ended by then, or if it fits into what is left over then (``extra``).
-
-The criterion is time, because what a waiter loses is time: a dozen short containers before a large
-one cost it nothing, one that takes a month in the same place costs it the month. But run times are
-estimates, and one that is always late could pass for ever. So passes are counted, too, and after
-``PASSES_MAX`` of them none passes: waiting is bounded, whatever the estimates are worth.
+Estimates may be wrong for ever, so passes are counted, too: after ``PASSES_MAX`` none passes.
 
 Source: the backfilling of EASY (Lifka, The ANL/IBM SP Scheduling System, JSSPP 1995); the bound is
 HRM's.
@@ -21,7 +17,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TypeAlias
 
-from hrm.core.messages.claims import PASSES_MAX
+from hrm.core.vocabulary.bounds import PASSES_MAX
 from hrm.core.vocabulary.feasibility import Vector, fits, minus, plus
 
 __all__ = ["Held", "Reservation"]

@@ -1,36 +1,29 @@
 """One resource unit with its stacked queues: a stream queue over a batch queue.
 
 Both queues share the unit's resources. A container *waits* or *runs*. Whenever capacity may have
-appeared, ``startable`` returns what starts, in one discipline that the node, the master's table and
-the wait estimate share (an estimate made under another discipline than the node's is wrong):
+appeared, ``startable`` returns what starts, in one discipline for the node, the master's table and
+the wait estimate:
 
 1. stream waiters in order of arrival, those that do not fit are skipped;
-2. while a stream waiter is left, no batch container starts: what the batch gives back collects
-   until the stream fits, so that small batch containers cannot starve it;
+2. while a stream waiter is left, no batch container starts: small ones must not starve it;
 3. then batch waiters in order of arrival, first fit, but for the reservation of the first that does
-   not fit (``reservation``): later ones do not delay it. A waiter that running streams would keep
-   from starting even if all batch were gone has none.
+   not fit (``reservation``). A waiter that running streams alone would keep from starting has none.
 
 A container starts iff the demands of all running ones and its own do not exceed the unit in any
-dimension, the number of running containers (``run_limit``) among them. That is the rule for units
-with a GPU as well: device memory is one of the dimensions, tested together with the sums of vcores
-and memory.
+dimension; device memory and the number of containers (``run_limit``) are dimensions.
 
 Units of one node may share vcores and memory (binding mode "shared"): they are *siblings* in a
-pool. What one of them starts is gone from all; each keeps its own queues, slots and device memory.
-Streams of all siblings go before batch of all: a stream for which the pool's cores and memory
-collect is in the stream queue of each sibling's image, so the start rule, ``free``, the table and
-the estimate agree. That is every stream that waits, except one that lacks device memory or a slot
-which only other streams could give back. What siblings run is in the image too, with the part of it
-that comes back to the pool. Batch waiters of all siblings are served in one order of arrival
-(``line``). The first at each unit that does not fit has a reservation, which binds later ones: at
-its own unit, and at siblings while its unit has the rest and it needs cores or memory of the pool.
-For it these collect, so it is in the siblings' images. What other waiters of siblings may take
-before, an estimate does not count.
+pool, each with its own queues, slots and device memory. What one starts is gone from all. Streams
+of all siblings go before batch of all: one for which the pool's cores and memory collect stands in
+the stream queue of each sibling's image, so that start rule, ``free``, table and estimate agree.
+(One that lacks device memory or a slot which only other streams could give back does not.) Batch
+waiters of all siblings are served in one order of arrival (``line``). The reservation of the first
+at each unit binds later ones at its unit, and at siblings while its unit has the rest and it needs
+what the pool shares; such a first is in the siblings' images, too. What other waiters of siblings
+may take before it, an estimate does not count.
 
-Node and master hold to the same rule, each with its own clock and what it has seen. The master sees
-starts through reports, and one that has restarted counts passes from 0: its count may be behind the
-node's. Then an estimate is wrong, no more: the node alone decides, and its own count is exact.
+Node and master hold to the same rule, each with its own clock and what it has seen. A restarted
+master counts passes from 0: then an estimate is wrong, no more, for the node alone decides.
 
 Source: HRM paper, sections 3.1 (shared cores), 3.3 (queue stacking) and 3.4.1 (start rule). Point
 2 and the discipline of pools are HRM's choice.
@@ -43,8 +36,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from hrm.core.messages.claims import PASSES_MAX, Entry
+from hrm.core.messages.claims import Entry
 from hrm.core.queue.reservation import Held, Reservation
+from hrm.core.vocabulary.bounds import PASSES_MAX
 from hrm.core.vocabulary.feasibility import Vector, capacity_vector, fits, minus, plus, pooled_part
 from hrm.core.vocabulary.model import ContainerId, ResourceUnit, ResourceUnitId, WorkloadClass
 
@@ -55,6 +49,7 @@ __all__ = [
     "end_s",
     "overtake",
     "queues_of",
+    "seen_from",
     "startable",
 ]
 
@@ -152,8 +147,8 @@ def _less_streams(room: Vector, running: Iterable[Entry]) -> Vector:
     return room
 
 
-def _seen_from(unit: UnitQueue, owner: UnitQueue, entry: Entry) -> Vector:
-    """What ``entry``, which is at ``owner``, takes from ``unit``."""
+def seen_from(unit: UnitQueue, owner: UnitQueue, entry: Entry) -> Vector:
+    """What ``entry``, which is at ``owner``, takes from ``unit``, and gives back to it."""
     return entry.demand if unit is owner else pooled_part(entry.demand)
 
 
@@ -217,14 +212,11 @@ class UnitQueue:
         assert len(self.pool) == 1, f"{self.unit.unit_id} shares already"
         assert self.capacity[:2] == owner.capacity[:2], "a pool has one size"
         for sibling in owner.pool:
-            for entry in sibling.running.values():
-                self.free = minus(self.free, pooled_part(entry.demand))
-            for entry in self.running.values():
-                sibling.free = minus(sibling.free, pooled_part(entry.demand))
-            for entry in sibling._streams():
-                self.stream_headroom = minus(self.stream_headroom, pooled_part(entry.demand))
-            for entry in self._streams():
-                sibling.stream_headroom = minus(sibling.stream_headroom, pooled_part(entry.demand))
+            for one, other in ((self, sibling), (sibling, self)):
+                for entry in other.running.values():
+                    one.free = minus(one.free, pooled_part(entry.demand))
+                for entry in other._streams():
+                    one.stream_headroom = minus(one.stream_headroom, pooled_part(entry.demand))
         owner.pool.append(self)
         owner.pool.sort(key=lambda queue: queue.unit.gpu is None)
         self.pool = owner.pool
@@ -399,10 +391,9 @@ class UnitQueue:
                 for each in bound:
                     if each not in reservations:
                         first, held = firsts[each], each._held(now)
-                        reservations[each] = Reservation.to(
-                            first.demand, first.passed, each.free, held
-                        )
-                parts = [(reservations[x], _seen_from(x, queue, entry)) for x in bound]
+                        made = Reservation.to(first.demand, first.passed, each.free, held)
+                        reservations[each] = made
+                parts = [(reservations[x], seen_from(x, queue, entry)) for x in bound]
                 if all(
                     reservation.allows(part, until_s) for reservation, part in parts
                 ) and not any(
@@ -445,7 +436,7 @@ class UnitQueue:
     def _held(self, now: float) -> list[tuple[float, Vector]]:
         """What those that run here and at siblings hold of this unit, and until when."""
         return [
-            (max(now, end_s(x)), _seen_from(self, queue, x))
+            (max(now, end_s(x)), seen_from(self, queue, x))
             for queue in self.pool
             for x in queue.running.values()
         ]
@@ -529,8 +520,7 @@ class UnitQueue:
         """Keep ``stream_headroom`` when a stream comes (``minus``) or goes (``plus``)."""
         if entry.workload_class is WorkloadClass.STREAM:
             for queue in self.pool:
-                demand = entry.demand if queue is self else pooled_part(entry.demand)
-                queue.stream_headroom = how(queue.stream_headroom, demand)
+                queue.stream_headroom = how(queue.stream_headroom, seen_from(queue, self, entry))
 
     def _take(self, demand: Vector) -> None:
         if len(self.pool) == 1:

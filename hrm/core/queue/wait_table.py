@@ -1,13 +1,11 @@
 """Algorithm 1 for all resource units at once: the results of ``estimate.simulate``, without a loop.
 
-The queues of all units are in padded arrays, one column a unit. A unit's column is rewritten only
-after its queue has changed, so a round costs the changes since the last one and a handful of vector
-operations; all units are simulated together, one ending container each a step.
+The queues of all units are in padded arrays, one column a unit, rewritten only after its queue has
+changed. All units are simulated together, one ending container each a step.
 
-Results are cached as well. While none of a unit's running containers is overdue and none of its
-waiters could start at once, the *time* at which a new container would start does not depend on when
-one asks: it holds until the queue changes or the first running container is due. Then it is
-computed again, because an overdue container counts as ending at the moment of asking.
+Results are cached: while none of a unit's running containers is overdue and none of its waiters
+could start at once, the *time* at which a new container would start does not depend on when one
+asks. It holds until the queue changes or the first running container is due.
 
 Every number is computed by the same operations in the same order as in ``estimate.simulate``, so
 both give the same bits, ties included; a property test holds them to it.
@@ -17,26 +15,27 @@ Source: HRM paper, section 4.2, algorithm 1; the arrays and the memory are HRM's
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hrm.core.messages.claims import PASSES_MAX
 from hrm.core.queue.resource_unit import UnitImage, duration_s, end_s
+from hrm.core.vocabulary.bounds import PASSES_MAX
+from hrm.core.vocabulary.columns import Bools, Floats, Ints
 from hrm.core.vocabulary.feasibility import Vector
 from hrm.core.vocabulary.model import WorkloadClass
 
 __all__ = ["WaitTable"]
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
-
 _DIMENSIONS = 4
 _DEMANDS_KEPT = 16
 _NOBODY, _STREAM, _BATCH = 0, 1, 2
+_OF_RUNNING = (("_ends", np.inf), ("_held", 0))
+_OF_WAITING = (("_durations", 0), ("_wanted", 0), ("_kinds", _NOBODY), ("_passed", 0))
+_OF_UNIT = (("_free", -1), ("_room", 0), ("_first_end", np.inf))
+"""The arrays, and what their empty cells hold."""
 
 
 class WaitTable:
@@ -94,18 +93,7 @@ class WaitTable:
 
     def _play(self, demand: Vector, rows: Ints, now: float) -> tuple[Floats, Bools]:
         """When the container would start, and whether that holds until the first end."""
-        play = _Play(
-            np.maximum(self._ends[:, rows], now),
-            self._held[:, :, rows],
-            self._free[:, rows],
-            self._durations[:, rows],
-            self._wanted[:, :, rows],
-            self._kinds[:, rows],
-            self._passed[:, rows],
-            self._room[:, rows],
-            now,
-        )
-        starts, at_once = play.run(np.asarray(demand, np.int64)[:, np.newaxis])
+        starts, at_once = _Play(self, rows, now).run(np.asarray(demand, np.int64)[:, np.newaxis])
         return starts, ~at_once & (self._first_end[rows] >= now)
 
     def _write(self, row: int, image: UnitImage | None) -> None:
@@ -137,64 +125,41 @@ class WaitTable:
     def _widen(self, rows: int) -> None:
         """Allocate ``rows`` units."""
         more = rows - len(self._first_end)
-        if more <= 0:
-            return
-        self._ends = _pad(self._ends, -1, more, np.inf)
-        self._held = _pad(self._held, -1, more, 0)
-        self._durations = _pad(self._durations, -1, more, 0)
-        self._wanted = _pad(self._wanted, -1, more, 0)
-        self._kinds = _pad(self._kinds, -1, more, _NOBODY)
-        self._passed = _pad(self._passed, -1, more, 0)
-        self._free = _pad(self._free, -1, more, -1)
-        self._room = _pad(self._room, -1, more, 0)
-        self._first_end = _pad(self._first_end, -1, more, np.inf)
-        self.known.clear()
+        if more > 0:
+            self._grow(-1, more, (*_OF_RUNNING, *_OF_WAITING, *_OF_UNIT))
+            self.known.clear()
 
     def _deepen(self, running: int, waiting: int) -> None:
         """Allocate that many containers a unit."""
-        more = running - len(self._ends)
-        if more > 0:
-            self._ends = _pad(self._ends, 0, more, np.inf)
-            self._held = _pad(self._held, 0, more, 0)
-        more = waiting - len(self._kinds)
-        if more > 0:
-            self._durations = _pad(self._durations, 0, more, 0)
-            self._wanted = _pad(self._wanted, 0, more, 0)
-            self._kinds = _pad(self._kinds, 0, more, _NOBODY)
-            self._passed = _pad(self._passed, 0, more, 0)
+        self._grow(0, running - len(self._ends), _OF_RUNNING)
+        self._grow(0, waiting - len(self._kinds), _OF_WAITING)
+
+    def _grow(self, axis: int, more: int, arrays: Iterable[tuple[str, float]]) -> None:
+        for name, value in arrays if more > 0 else ():
+            setattr(self, name, _pad(getattr(self, name), axis, more, value))
 
 
 class _Play:
-    """Some units, played forward in step. The last axis of every array is the unit.
+    """Some units, played forward in step. Each attribute is an array; its last axis is the unit.
 
     A container that starts gets the next free place behind the running ones, so that of two that
     end together the one that started first ends first, as in the heap of the literal form.
     """
 
-    def __init__(
-        self,
-        ends: Floats,
-        held: Ints,
-        free: Ints,
-        durations: Floats,
-        wanted: Ints,
-        kinds: Ints,
-        passed: Ints,
-        room: Ints,
-        now: float,
-    ) -> None:
+    def __init__(self, table: WaitTable, rows: Ints, now: float) -> None:
+        ends, kinds = np.maximum(table._ends[:, rows], now), table._kinds[:, rows]
         places, units = kinds.shape
-        self.ends = _pad(ends, 0, places, np.inf)
-        self.held = _pad(held, 0, places, 0)
-        self.free = free
-        self.durations = durations
-        self.wanted = wanted
+        self.ends: Floats = _pad(ends, 0, places, np.inf)
+        self.held: Ints = _pad(table._held[:, :, rows], 0, places, 0)
+        self.free: Ints = table._free[:, rows]
+        self.durations: Floats = table._durations[:, rows]
+        self.wanted: Ints = table._wanted[:, :, rows]
         self.stream: Bools = kinds == _STREAM
         self.waiting: Bools = kinds != _NOBODY
         self.batch: Bools = kinds == _BATCH
-        self.passes: Ints = PASSES_MAX - passed
-        self.room = room
-        self.reserved: Bools = self.batch & _fit_each(wanted, room)
+        self.passes: Ints = PASSES_MAX - table._passed[:, rows]
+        self.room: Ints = table._room[:, rows]
+        self.reserved: Bools = self.batch & _fit_each(self.wanted, self.room)
         self.next_place: Ints = np.full(units, len(ends), np.int64)
         self.at: Floats = np.full(units, now)
         self.index: Ints = np.arange(units)
@@ -265,13 +230,8 @@ class _Play:
         left = np.flatnonzero(self.open)
         if 2 * len(left) > len(self.open):
             return
-        self.ends, self.held = self.ends[:, left], self.held[:, :, left]
-        self.free, self.durations = self.free[:, left], self.durations[:, left]
-        self.wanted, self.stream = self.wanted[:, :, left], self.stream[:, left]
-        self.waiting, self.next_place = self.waiting[:, left], self.next_place[left]
-        self.batch, self.reserved = self.batch[:, left], self.reserved[:, left]
-        self.passes, self.room = self.passes[:, left], self.room[:, left]
-        self.at, self.index, self.open = self.at[left], self.index[left], self.open[left]
+        for name, array in vars(self).items():
+            setattr(self, name, array[..., left])
 
 
 class _Reservations:

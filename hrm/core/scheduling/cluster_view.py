@@ -327,9 +327,8 @@ class ClusterView(Columns):
     def streams_leave(self, demand: Vector) -> Bools:
         """Rows where a stream of ``demand`` would fit if batch were preempted; shape (rows,)."""
         asked = np.flatnonzero(demand)
-        leaves: Bools = np.all(
-            self.stream_headroom[:, asked] >= np.asarray(demand, np.int64)[asked], axis=1
-        )
+        wanted = np.asarray(demand, np.int64)[asked]
+        leaves: Bools = np.all(self.stream_headroom[:, asked] >= wanted, axis=1)
         return leaves
 
     def could_ever_fit(self, demand: Vector) -> Bools:

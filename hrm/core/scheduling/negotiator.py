@@ -32,7 +32,7 @@ from hrm.core.queue.estimate import simulate
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.model import ContainerId, ResourceUnitId, WorkloadClass
+from hrm.core.vocabulary.model import ResourceUnitId, WorkloadClass
 
 __all__ = ["Negotiator", "StreamLease"]
 
@@ -134,17 +134,12 @@ class Negotiator:
             self.lease.locks(claim.unit_id) for claim in proposal.claims
         ):
             if len(self.parked) >= self.bounds.parked_proposals_limit:
-                return self._count(
-                    [
-                        _abort(c, "too many commits wait for a stream's lease")
-                        for c in proposal.claims
-                    ]
-                )
+                return self._abort_all(proposal, "too many commits wait for a stream's lease")
             self.parked.append(proposal)
             return None
         gang = self._commit_together(proposal.claims[: proposal.gang], proposal, now)
         if gang and gang[0].decision is Decision.ABORT:
-            return self._count([_abort(c, gang[0].reason) for c in proposal.claims])
+            return self._abort_all(proposal, gang[0].reason)
         rest = self._commit_each(proposal.claims[proposal.gang :], now)
         return self._count(gang + rest)
 
@@ -155,6 +150,10 @@ class Negotiator:
         proposals = list(self.parked)
         self.parked.clear()
         return proposals
+
+    def forget_parked(self, scheduler: str) -> None:
+        """What this scheduler proposed is not committed any more."""
+        self.parked = deque(x for x in self.parked if x.scheduler != scheduler)
 
     def may_wait(self, queue: UnitQueue, entry: Entry, now: float) -> str:
         """Why ``entry`` may not wait at ``queue``; empty if it may (sections 3.4.2, 3.4.3)."""
@@ -172,10 +171,10 @@ class Negotiator:
 
     def _commit_stream(self, proposal: Proposal, now: float) -> list[Outcome]:
         if not self.lease.holds(proposal.scheduler, proposal.lease_token, now):
-            return self._count([_abort(c, "the stream's lease has ended") for c in proposal.claims])
+            return self._abort_all(proposal, "the stream's lease has ended")
         if not all(self.lease.covers(claim.unit_id) for claim in proposal.claims):
             reason = "a claim is outside of what the stream's lease locks"
-            return self._count([_abort(c, reason) for c in proposal.claims])
+            return self._abort_all(proposal, reason)
         return self._count(self._commit_together(proposal.claims, proposal, now))
 
     def _commit_together(
@@ -191,7 +190,7 @@ class Negotiator:
             outcomes.append(outcome)
             if outcome.decision is Decision.ABORT:
                 for done in outcomes[:-1]:
-                    self._undo(done.claim.unit_id, done.claim.entry.container_id)
+                    self._undo(done.claim)
                 reason = f"all or nothing: {outcome.reason}"
                 return [_abort(c, reason) for c in claims]
         self._publish(outcomes)
@@ -256,8 +255,11 @@ class Negotiator:
         abort = Decision.ABORT
         self.state.refresh_all({rows[x.claim.unit_id] for x in outcomes if x.decision is not abort})
 
-    def _undo(self, unit_id: ResourceUnitId, container_id: ContainerId) -> None:
-        self.state.queue(self.state.rows[unit_id]).remove(container_id)
+    def _undo(self, claim: Claim) -> None:
+        self.state.queue(self.state.rows[claim.unit_id]).remove(claim.entry.container_id)
+
+    def _abort_all(self, proposal: Proposal, reason: str) -> list[Outcome]:
+        return self._count([_abort(claim, reason) for claim in proposal.claims])
 
     def _count(self, outcomes: list[Outcome]) -> list[Outcome]:
         decisions = [decision for _, decision, _ in outcomes]

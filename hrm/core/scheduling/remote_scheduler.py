@@ -1,14 +1,12 @@
 """Schedulers in processes of their own: what the master keeps of each, and what it sends to it.
 
 A remote scheduler chooses on a copy of the state and commits through the negotiator, as one inside
-the master does; only the path is longer. It subscribes, and gets a stream of ``StateChanged``: the
-first messages are everything (the snapshot), later ones what has changed since. A unit or job that
-changed is sent whole, so a change never depends on the one before it, and several become one. Units
-that share their cores travel together, because one cannot be put right without the others.
+the master does. It subscribes, and gets a stream of ``StateChanged``: first everything, then what
+has changed since. A unit or job that changed is sent whole, so a change never depends on the one
+before it. Units that share their cores travel together.
 
-Replies to its calls do not travel on that stream. So each names the number of the latest message
-that was sent before it, and the scheduler takes the reply in once it has taken in that message,
-so it never takes for pending what it was granted, nor for free what a lease shows taken.
+Replies to its calls do not travel on that stream, so each names the latest message sent before it:
+see ``hrm.core.scheduling.session``.
 
 The master keeps every job (``RemoteScheduler``), so when a subscription breaks, nothing is lost:
 another scheduler gets the jobs, the lease goes back, and what the old one still proposes is

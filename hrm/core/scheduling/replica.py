@@ -46,7 +46,7 @@ class Replica:
             for entry in (*image.stream_waiting, *image.batch_waiting):
                 queue.enqueue(entry)
         known = [x for x in images if x.unit.unit_id in self.state.rows]
-        if all(self._is_partitioned_as(image) for image in known):
+        if all(self.state.queue(self.state.rows[x.unit.unit_id]).unit == x.unit for x in known):
             for image in known:
                 self.state.exchange(queues[image.unit.unit_id])
             for image in known:
@@ -61,10 +61,6 @@ class Replica:
         for image in images:
             if image.unit.unit_id not in here:
                 self._add(image, queues)
-
-    def _is_partitioned_as(self, image: UnitState) -> bool:
-        queue = self.state.find(image.unit.unit_id)
-        return queue is not None and queue.unit == image.unit
 
     def _add(self, image: UnitState, queues: dict[ResourceUnitId, UnitQueue]) -> None:
         self.state.add(image.node, queues[image.unit.unit_id])

@@ -24,7 +24,6 @@ import numpy as np
 
 from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
-from hrm.core.scheduling.gpu_share import gpu_share
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import Vector, demand_vector, fits
 from hrm.core.vocabulary.model import (
@@ -37,7 +36,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.errors import PolicyFault
 
-__all__ = ["Job", "Placement", "PlacementPolicy", "Scheduler"]
+__all__ = ["Job", "Placement", "PlacementPolicy", "Scheduler", "gpu_share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +263,8 @@ class Scheduler:
         job.last_refusal = refusals[-1] if refusals else job.policy_fault
         if job.pending:
             self.retries += 1
-            job.delay_s = min(
-                max(2 * job.delay_s, self.bounds.retry_delay_s), self.bounds.retry_delay_max_s
-            )
-            if granted:
-                job.delay_s = self.bounds.retry_delay_s
+            least_s, most_s = self.bounds.retry_delay_s, self.bounds.retry_delay_max_s
+            job.delay_s = least_s if granted else min(max(2 * job.delay_s, least_s), most_s)
             # What comes after a gang has not been tried yet.
             job.not_before_s = now if granted and job.gang else now + job.delay_s
             job.not_before_s = min(job.not_before_s, job.held_until_s)
@@ -361,15 +357,10 @@ class Scheduler:
         same = itertools.repeat
         constants = same(workload_class), same(demand)
         columns = zip(container_ids, *constants, durations_s, same(0.0), same(0), strict=False)
-        entries = tuple(_each(Entry, columns))
-        return Placement(
-            workload_class,
-            demand,
-            entries,
-            0 if job.gang else self.bounds.waiting_limit,
-            self.bounds.wait_max_s,
-            together=job.gang > 0 or workload_class is WorkloadClass.STREAM,
-        )
+        entries, limit = tuple(_each(Entry, columns)), 0 if job.gang else self.bounds.waiting_limit
+        together = job.gang > 0 or workload_class is WorkloadClass.STREAM
+        wait_max_s = self.bounds.wait_max_s
+        return Placement(workload_class, demand, entries, limit, wait_max_s, together=together)
 
 
 def _each(kind: type[T], columns: Iterable[tuple[Any, ...]]) -> Iterator[T]:
@@ -384,6 +375,27 @@ def _claims(view: ClusterView, entries: Sequence[Entry], rows: list[int | None])
         entries = list(itertools.compress(entries, [row is not None for row in rows]))
     versions = view.version[taken].tolist()
     return _each(Claim, zip(entries, view.unit_ids(taken), versions, strict=True))
+
+
+def gpu_share(free: int, wanted: Sequence[int]) -> list[int]:
+    """How many of ``free`` GPUs each job gets that wants so many, in order of submission.
+
+    Max-min fairness in rounds: each job that still wants some gets the mean of what is left, or as
+    many as it wants; what was too much for some is shared out again. (The paper's printed mean is
+    rounded down to nothing where there are fewer GPUs than jobs; here it is at least one.)
+
+    Source: HRM paper, section 4.3.3 (fair share of GPUs).
+    """
+    given = [0] * len(wanted)
+    short = [index for index, want in enumerate(wanted) if want > 0]
+    while free > 0 and short:
+        mean = max(free // len(short), 1)
+        for index in short:
+            part = min(mean, wanted[index] - given[index], free)
+            given[index] += part
+            free -= part
+        short = [index for index in short if given[index] < wanted[index]]
+    return given
 
 
 def _room_of(job: Job, view: ClusterView, rooms: dict[Vector, int]) -> int:

@@ -4,12 +4,11 @@
       └────────────── proposes (a batch job) ──────────┘
 
 Replies to calls do not travel on the stream of changes. Each names the message that was sent before
-it, and waits here until that message has been taken in; so the scheduler never takes for pending
-what it was granted, nor for free what a lease shows taken. If the message does not arrive in time,
-the session ends. A call that fails costs the job a pause.
+it, and waits here until that has been taken in; so the scheduler never takes for pending what it
+was granted, nor for free what a lease shows taken. If the message does not arrive in time, the
+session ends. A call that fails costs the job a pause.
 
-``hrm scheduler`` runs this machine over gRPC, the simulator over its network, tests over a virtual
-cluster. It makes no call itself: ``step`` returns the next one.
+The machine makes no call itself: ``step`` returns the next one.
 
 Source: HRM paper, section 4.3.3 (several schedulers that synchronise copies); the protocol is
 HRM's.
@@ -17,8 +16,10 @@ HRM's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
+from hrm.core.messages.claims import Outcome
 from hrm.core.messages.commands import ClaimsSettled, LeaseGranted
 from hrm.core.messages.events import ClaimsProposed, LeaseRequested, LeaseReturned
 from hrm.core.messages.state_changes import StateChanged
@@ -79,7 +80,7 @@ class SchedulerSession:
         if isinstance(call, LeaseReturned):
             return  # refused: its time was over; lost: its time ends
         if answer is None:
-            self._back_off(_application_of(call), now)
+            self._settle(_application_of(call), (), now)
             return
         self._answer = (call, answer)
         self._overdue_s = now + self._changes_limit_s
@@ -105,7 +106,7 @@ class SchedulerSession:
         if isinstance(answer, LeaseGranted):
             self._call = self._use(_application_of(call), answer, now)
         else:
-            self._settle(_application_of(call), answer, now)
+            self._settle(_application_of(call), answer.outcomes, now)
         return self._call
 
     def due_s(self) -> float | None:
@@ -124,12 +125,9 @@ class SchedulerSession:
             return None
         if job.workload_class is WorkloadClass.BATCH:
             return self._propose(job, None, now)
+        name, application_id = self.scheduler.name, job.application_id
         return LeaseRequested(
-            now=0.0,
-            call_id=0,
-            scheduler=self.scheduler.name,
-            session=self.number,
-            application_id=job.application_id,
+            now=0.0, call_id=0, scheduler=name, session=self.number, application_id=application_id
         )
 
     def _use(self, application_id: ApplicationId, lease: LeaseGranted, now: float) -> SchedulerCall:
@@ -137,12 +135,9 @@ class SchedulerSession:
         job = self.scheduler.jobs.get(application_id)
         if job is not None:
             return self._propose(job, lease, now)
+        name = self.scheduler.name
         return LeaseReturned(
-            now=0.0,
-            call_id=0,
-            scheduler=self.scheduler.name,
-            session=self.number,
-            token=lease.token,
+            now=0.0, call_id=0, scheduler=name, session=self.number, token=lease.token
         )
 
     def _propose(self, job: Job, lease: LeaseGranted | None, now: float) -> ClaimsProposed:
@@ -150,24 +145,18 @@ class SchedulerSession:
         self._view.keep_open(lease.units if lease else None)
         token = lease.token if lease else 0
         proposal = self.scheduler.choose(job, self._view, token, now + self._offset_s)
+        problem = job.policy_fault
         return ClaimsProposed(
-            now=0.0,
-            proposal=proposal,
-            call_id=0,
-            session=self.number,
-            problem=job.policy_fault,
+            now=0.0, proposal=proposal, call_id=0, session=self.number, problem=problem
         )
 
-    def _settle(self, application_id: ApplicationId, answer: SchedulerAnswer, now: float) -> None:
-        assert isinstance(answer, ClaimsSettled), "claims were proposed"
+    def _settle(
+        self, application_id: ApplicationId, outcomes: Sequence[Outcome], now: float
+    ) -> None:
+        """Without outcomes the job backs off."""
         job = self.scheduler.jobs.get(application_id)
         if job is not None:
-            self.scheduler.settle(job, list(answer.outcomes), now + self._offset_s)
-
-    def _back_off(self, application_id: ApplicationId, now: float) -> None:
-        job = self.scheduler.jobs.get(application_id)
-        if job is not None:
-            self.scheduler.settle(job, [], now + self._offset_s)
+            self.scheduler.settle(job, list(outcomes), now + self._offset_s)
 
 
 def _application_of(call: SchedulerCall) -> ApplicationId:

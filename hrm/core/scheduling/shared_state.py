@@ -5,9 +5,8 @@ repeat the state of the units' queues, so that a decision over ten thousand unit
 vector operations. Rows are reused; ``version`` of a row never goes back, so a claim made on an
 older version can be detected.
 
-What changes with every container is in one array, ``table``, of which the columns are parts: to
-bring a view up to date is to copy the rows that have changed since, in one operation. The table in
-turn takes in what has changed in the queues when it is read, all at once.
+What changes with every container is in one array, ``table``: to bring a view up to date is to copy
+the rows that have changed. The table takes in what has changed in the queues when it is read.
 
 Source: HRM paper, sections 2.2 (global resource state) and 4.1 (record RS).
 """

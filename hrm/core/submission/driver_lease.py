@@ -4,9 +4,8 @@
        └────────────────► OVER      refused, or no master has answered for too long
 
 A lease is good from the moment at which it was requested, not from that of the reply: so it is over
-here before the master gives the next attempt one. A refusal ends it at once; any other failure only
-once its time has run out. See ``hrm.core.submission.submissions`` for why that keeps two drivers of
-a submission from running at once.
+here before the master gives the next attempt one (``hrm.core.submission.submissions`` says why). A
+refusal ends it at once; any other failure only once its time has run out.
 
 The runner (``hrm.agent.drivers.driver_runner``) and the simulator carry out what ``step`` returns.
 Times are of a clock that goes on while the machine sleeps.

@@ -2,16 +2,15 @@
 
 A driver's container is requested, placed, queued, started and watched like any other. It belongs to
 an application that has the submission's id, its *holder*, and the master itself acts as its
-AppMaster: registers it, attaches to it, receives its container's notices. So schedulers, nodes,
-``hrm app why`` and a restart of the master need nothing new: the holder is in the store as an
-application, the node reports the container, and this machine attaches to the holder again.
+AppMaster: registers it, attaches to it, receives its container's notices. What passes between the
+two cores is translated here: submissions have drivers and attempts, the master's core has
+applications and containers.
 
 Commands of one submission are carried out in order, each only when what was to be written before it
-is on the disk. Those of other submissions do not wait for that: a driver renews its lease also
-while the disk is full. After a restart nothing is carried out before all holders are held again.
+is on the disk; those of other submissions do not wait for that. After a restart nothing is carried
+out before all holders are held again.
 
-The live master and the simulator carry out the ``Step``s that come out; every input returns them in
-order.
+The live master and the simulator carry out the ``Step``s that every input returns, in order.
 """
 
 from __future__ import annotations
@@ -25,15 +24,17 @@ from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
-from hrm.core.submission.notices import (
-    application_end,
-    driver_event,
-    driver_release,
-    driver_request,
-    holder_registration,
-)
 from hrm.core.submission.submissions import SubmissionsCore
-from hrm.core.vocabulary.model import ApplicationId, LaunchContext
+from hrm.core.vocabulary.ends import Start, end_rule
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerRequest,
+    ContainerState,
+    ContainerStatus,
+    LaunchContext,
+    WorkloadClass,
+)
 from hrm.core.vocabulary.ownership import MASTER
 from hrm.errors import HrmError, LimitReached, Unavailable
 
@@ -47,6 +48,8 @@ __all__ = [
     "SubmissionHost",
     "TellMaster",
     "WriteSubmission",
+    "driver_event",
+    "holder_registration",
 ]
 
 COMMANDS_MAX = 100_000
@@ -55,6 +58,11 @@ _HOLDER_SESSION = 1
 """Nothing else attaches to a holder."""
 _Write: TypeAlias = m.PersistSubmission | m.ForgetSubmission
 _Answer: TypeAlias = m.Committed | m.GrantLease | HrmError
+_APPLICATION_STATE = {
+    m.SubmissionState.FINISHED: ApplicationState.SUCCEEDED,
+    m.SubmissionState.FAILED: ApplicationState.FAILED,
+    m.SubmissionState.KILLED: ApplicationState.KILLED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +164,6 @@ class SubmissionHost:
         self._to_hold: deque[m.SubmissionRecord] | None = deque()
         """What a master that has just started has to hold again; None: that is done."""
 
-    # --- inputs ---------------------------------------------------------------------------------
-
     def begin(self, now: float) -> list[Step]:
         """Hold again what was held, one after the other; only then is anything carried out."""
         self._to_hold = deque(entry.record for entry in self.core.live())
@@ -222,8 +228,6 @@ class SubmissionHost:
         self._work(submission_id, now)
         return self._flush()
 
-    # --- holders --------------------------------------------------------------------------------
-
     def _hold(self, holding: _Holding, now: float) -> None:
         """Be the AppMaster of the application that holds the driver's container."""
         record = holding.record
@@ -236,10 +240,7 @@ class SubmissionHost:
             return
         self._out.append(Listen(app_id))
         launch = LaunchContext(driver=self._document(record))
-        registration = holder_registration(
-            record, launch, known=known is not None, call_id=0, now=now
-        )
-        self._call(holding, registration)
+        self._call(holding, holder_registration(record, launch, known=known is not None, now=now))
 
     def _call(
         self, holding: _Holding, event: e.ApplicationRegistered | e.ApplicationAttached
@@ -262,11 +263,8 @@ class SubmissionHost:
             return
         known = self.core.submitted_as(record.key)
         if known is not None:  # the same call came twice, and both were on their way here
-            end = m.EndHolder(
-                submission_id=record.submission_id,
-                state=m.SubmissionState.KILLED,
-                message="submitted twice",
-            )
+            state, message = m.SubmissionState.KILLED, "submitted twice"
+            end = m.EndHolder(submission_id=record.submission_id, state=state, message=message)
             self._carry_out(end, now)
             record = known.record
         self._feed(m.Submitted(now=now, call_id=holding.call_id, record=record))
@@ -307,8 +305,6 @@ class SubmissionHost:
                 message = notice.message
                 self._feed(m.HolderEnded(now=now, submission_id=submission_id, message=message))
 
-    # --- commands -------------------------------------------------------------------------------
-
     def _feed(self, event: m.Event) -> None:
         commands = self.core.handle(event)
         self._watch(event, commands)
@@ -348,20 +344,46 @@ class SubmissionHost:
         match command:
             case m.RequestDriver():
                 record = self.core.entries[command.submission_id].record
-                out.append(TellMaster(driver_request(record, command, now), command))
+                request = ContainerRequest(
+                    executor_id=str(command.attempt),
+                    resource_profile_id=0,
+                    resources=record.resources,
+                    heap_mib=record.heap_mib,
+                )
+                app_id = ApplicationId(command.submission_id)
+                asked = e.ContainersRequested(now=now, application_id=app_id, requests=(request,))
+                out.append(TellMaster(asked, command))
             case m.ReleaseDriver():
-                out.append(TellMaster(driver_release(command, now), command))
+                released = e.ContainersReleased(
+                    now=now,
+                    application_id=ApplicationId(command.submission_id),
+                    executor_ids=(str(command.attempt),),
+                    reason=command.reason,
+                )
+                out.append(TellMaster(released, command))
             case m.EndHolder():
                 out.append(StopListening(command.submission_id))
-                out.append(TellMaster(application_end(command, now), command))
+                message = command.message or command.state.value
+                self._end_application(command.submission_id, command, message, now)
             case m.EndLinked():
-                out.append(TellMaster(application_end(command, now), command))
+                self._end_application(command.application_id, command, command.message, now)
             case m.Changed():
                 out.append(NotifyWatchers(command.submission_id))
             case m.Committed() | m.GrantLease():
                 out.append(AnswerCall(command.call_id, command))
             case m.RefuseCall():
                 out.append(AnswerCall(command.call_id, command.error))
+
+    def _end_application(
+        self, application_id: str, because: m.EndHolder | m.EndLinked, message: str, now: float
+    ) -> None:
+        event = e.ApplicationFinished(
+            now=now,
+            application_id=ApplicationId(application_id),
+            state=_APPLICATION_STATE[because.state],
+            message=message,
+        )
+        self._out.append(TellMaster(event, because))
 
     def _flush(self) -> list[Step]:
         out, self._out = self._out, []
@@ -373,3 +395,60 @@ def _submission_of(what: m.Command | m.Event) -> str:
     if isinstance(what, m.PersistSubmission | m.Submitted):
         return what.record.submission_id
     return getattr(what, "submission_id", "")
+
+
+def holder_registration(
+    record: m.SubmissionRecord, launch: LaunchContext, *, known: bool, now: float, call_id: int = 0
+) -> e.ApplicationRegistered:
+    """Of the application that holds the driver's containers; ``known``: it was there before."""
+    app_id = ApplicationId(record.submission_id)
+    return e.ApplicationRegistered(
+        now=now,
+        call_id=call_id,
+        application_id=app_id if known else ApplicationId(""),
+        new_id=app_id,
+        submission_key=app_id,
+        name=f"{record.name} (driver)",
+        user=record.user,
+        declared_class=WorkloadClass.STREAM if record.stream else WorkloadClass.BATCH,
+        launch=launch,
+        owner=MASTER,
+    )
+
+
+def driver_event(
+    record: m.SubmissionRecord, status: ContainerStatus, master_state: MasterState, now: float
+) -> m.DriverLaunched | m.DriverEnded | None:
+    """The event, or None where the container neither runs nor has ended.
+
+    ``lost``: the driver was not seen to end, so it may live. ``killed``: the application that this
+    very driver had made was killed. ``waited``: its node is not known to have begun to start it;
+    had it a lease by then, the submission's state shows it.
+    """
+    submission_id, attempt = record.submission_id, int(status.executor_id)
+    if status.state is ContainerState.RUNNING:
+        return m.DriverLaunched(
+            now=now, submission_id=submission_id, attempt=attempt, node=status.node
+        )
+    if status.state is not ContainerState.ENDED or status.end is None:
+        return None
+    end = status.end
+    linked = ApplicationId("".join(record.application_ids[-1:]))
+    app = master_state.applications.get(linked)
+    killed = (
+        app is not None
+        and app.record.state is ApplicationState.KILLED
+        and app.record.submission_attempt == attempt
+    )
+    started, rule = status.started_at_s > 0, end_rule(end)
+    return m.DriverEnded(
+        now=now,
+        submission_id=submission_id,
+        attempt=attempt,
+        exit_code=end.exit_code,
+        message=end.message or end.cause.value,
+        lost=rule.unseen,
+        killed=killed,
+        launched=started and rule.start is not Start.FAILED,
+        waited=not started and rule.start is Start.UNKNOWN and end.exit_code < 0,
+    )

@@ -2,9 +2,8 @@
 
 A submission is an application that runs by itself: its driver is a container on a node. This module
 decides when a driver is requested, what its end means, and when the next may start. Each driver has
-a number, its *attempt*; the attempt is the fence.
-
-How two drivers are kept from running at once, although a node that is lost may well be alive::
+a number, its *attempt*, which is the fence. How two drivers are kept from running at once, although
+a node that is lost may well be alive::
 
     runner (on the node)                         this core
     asks for a lease, for attempt k  ──────────► k is the current attempt, and not given up?
@@ -14,17 +13,16 @@ How two drivers are kept from running at once, although a node that is lost may 
     sent the last request that was granted       attempt k + 1 before ``lease_s`` and a margin
                                                  have passed since it granted last
 
-The runner counts from the moment when it *asked*, the core from the moment when it *answered*,
-which is later; so the runner's time is over first, whatever the network does to messages. Neither
-compares its clock with the other's: both only measure a length of time. The margin is for clocks of
-unequal speed. The end of a container that its own node has reported, with all processes gone, needs
-no wait; nor does a runner's report that it has killed its driver itself. A master that has just
+The runner counts from when it *asked*, the core from when it *answered*, which is later; so the
+runner's time is over first, whatever the network does. Both only measure a length of time; the
+margin is for clocks of unequal speed. An end that the node has reported, with all processes gone,
+needs no wait; nor does a runner's report that it has killed its driver. A master that has just
 started cannot know when the one before it granted last, and counts from its own start.
 
 Only a supervised driver has such a limit: one that is never restarted runs on however long the
-master is away. A driver that had no lease yet has never run: its container may be replaced at once,
-``driver_launches_max`` times in a row. One that only waited at a node that went away was never
-begun, so it is replaced as often as nodes go away, each time after a pause.
+master is away. A container in which no driver ever had a lease may be replaced at once,
+``driver_launches_max`` times in a row; one that only waited at a node that went away as often as
+nodes go away, each time after a pause.
 
 Source: leases as of Gray and Cheriton, "Leases: an efficient fault-tolerant mechanism" (SOSP 1989),
 section 2; their use as a fence for restarts is HRM's.
@@ -46,7 +44,7 @@ from hrm.core.vocabulary.event_table import Lifecycle
 from hrm.core.vocabulary.model import DRIVER_PREFIX
 from hrm.core.vocabulary.ownership import denied, is_owner
 from hrm.core.vocabulary.wakefulness import Wakefulness
-from hrm.errors import HrmError, LimitReached, NotFound, NotOwner, StaleEpoch
+from hrm.errors import LimitReached, NotFound, NotOwner, StaleEpoch
 
 __all__ = ["Entry", "SubmissionsCore"]
 
@@ -170,11 +168,8 @@ class SubmissionsCore:
                 f"or raise it in hrm.toml [master]"
             )
 
-    # --- events -------------------------------------------------------------------------------
-
     def _recover(self, record: SubmissionRecord, now: float) -> None:
-        life = Lifecycle("submission", record.submission_id, SUBMISSION, record.state)
-        entry = self.entries[record.submission_id] = Entry(record, life)
+        entry = self._enter(record)
         if record.state.ended:
             self._ended.append(record.submission_id)
             return
@@ -187,6 +182,11 @@ class SubmissionsCore:
         else:
             entry.confirm_by_s = max(now + self.bounds.recovery_s, self._fence_ends_at_s(entry))
 
+    def _enter(self, record: SubmissionRecord) -> Entry:
+        life = Lifecycle("submission", record.submission_id, SUBMISSION, record.state)
+        entry = self.entries[record.submission_id] = Entry(record, life)
+        return entry
+
     def _submitted(self, event: m.Submitted) -> None:
         record = event.record
         known = self.submitted_as(record.key)
@@ -194,8 +194,7 @@ class SubmissionsCore:
             submission_id = known.record.submission_id
             self._out.append(m.Committed(call_id=event.call_id, submission_id=submission_id))
             return
-        life = Lifecycle("submission", record.submission_id, SUBMISSION, record.state)
-        self.entries[record.submission_id] = Entry(record, life)
+        self._enter(record)
         self._out.append(m.PersistSubmission(record=record))
         self._request(record)
         self._out.append(m.Committed(call_id=event.call_id, submission_id=record.submission_id))
@@ -241,17 +240,11 @@ class SubmissionsCore:
         self._out.append(m.GrantLease(call_id=event.call_id, lease_s=lease_s, renew_s=renew_s))
 
     def _gone(self, event: m.LeaseAsked) -> None:
-        """The driver is dead: what only waits for that need not wait any longer."""
+        """The driver's runner has killed it, or seen its end."""
         entry = self._current(event, H.GONE)
         if entry is not None and entry.record.may_live:
-            entry.granted_at_s = None
-            changes: dict[str, Any] = {"may_live": False}
-            if entry.record.state is S.WAITING_TO_RESTART:
-                delayed = event.now + self._delay_s(entry, event.now)
-                changes["restart_at_s"] = min(entry.record.restart_at_s, delayed)
-            self._update(entry, **changes)
-        done = m.Committed(call_id=event.call_id, submission_id=event.submission_id)
-        self._out.append(done)
+            self._dead(entry, event.now)
+        self._out.append(m.Committed(call_id=event.call_id, submission_id=event.submission_id))
 
     def _driver_ended(self, event: m.DriverEnded) -> None:
         by = H.DRIVER_LOST if event.lost else H.DRIVER_ENDED
@@ -259,7 +252,7 @@ class SubmissionsCore:
         if entry is None:
             return
         if entry.record.state is S.WAITING_TO_RESTART:  # its node is back, and has seen its end
-            self._confirmed(entry, event.now)
+            self._dead(entry, event.now)
             return
         self._driver_over(entry, by, event)
 
@@ -302,15 +295,12 @@ class SubmissionsCore:
 
     def _kill_asked(self, event: m.KillAsked) -> None:
         entry = self.entries.get(event.submission_id)
-        error: HrmError | None = None
-        if entry is None:
+        if entry is None or not entry.life.takes(H.KILL_ASKED):
             error = NotFound(
                 f"no such submission: {event.submission_id}; hrm submissions --all lists them"
+                if entry is None
+                else f"{event.submission_id} has ended already: {entry.record.state.value}"
             )
-        elif not entry.life.takes(H.KILL_ASKED):
-            error = NotFound(f"{event.submission_id} has ended already: {entry.record.state.value}")
-        if error is not None or entry is None:
-            assert error is not None
             self._out.append(m.RefuseCall(call_id=event.call_id, error=error))
             return
         message = event.reason or "killed on request"
@@ -320,8 +310,7 @@ class SubmissionsCore:
             self._move(entry, H.KILL_ASKED, S.KILLING, event.now, message, message=message)
             self._end_linked(entry, S.KILLED, message)
             self._release(entry, message)
-        done = m.Committed(call_id=event.call_id, submission_id=event.submission_id)
-        self._out.append(done)
+        self._out.append(m.Committed(call_id=event.call_id, submission_id=event.submission_id))
 
     def _holder_ended(self, event: m.HolderEnded) -> None:
         entry = self.entries.get(event.submission_id)
@@ -349,8 +338,6 @@ class SubmissionsCore:
             del self.entries[submission_id]
             self._out.append(m.ForgetSubmission(submission_id=submission_id))
 
-    # --- what follows -------------------------------------------------------------------------
-
     def _unconfirmed(self, entry: Entry, now: float) -> None:
         """This master got no report of the driver that the one before it knew."""
         record = entry.record
@@ -368,11 +355,13 @@ class SubmissionsCore:
         )
         self._driver_over(entry, H.UNCONFIRMED, event)
 
-    def _confirmed(self, entry: Entry, now: float) -> None:
+    def _dead(self, entry: Entry, now: float) -> None:
+        """The last driver is dead for certain: what waits only for that waits no longer."""
         entry.granted_at_s = None
         if entry.record.may_live:
-            delayed = now + self._delay_s(entry, now)
-            restart_at_s = min(entry.record.restart_at_s, delayed)
+            restart_at_s = entry.record.restart_at_s
+            if entry.record.state is S.WAITING_TO_RESTART:
+                restart_at_s = min(restart_at_s, now + self._delay_s(entry, now))
             self._update(entry, may_live=False, restart_at_s=restart_at_s)
 
     def _failed(self, entry: Entry, by: H, event: m.DriverEnded) -> None:
@@ -405,8 +394,7 @@ class SubmissionsCore:
         self._wait(entry, by, event.now, event.message, launches=launches)
 
     def _wait(self, entry: Entry, by: H, now: float, message: str, **changes: Any) -> None:
-        delayed = now + self._delay_s(entry, now)
-        restart_at_s = max(delayed, self._fence_ends_at_s(entry))
+        restart_at_s = max(now + self._delay_s(entry, now), self._fence_ends_at_s(entry))
         self._end_linked(entry, S.FAILED, message)
         self._release(entry, message)
         changes |= {"restart_at_s": restart_at_s, "message": message}
@@ -441,8 +429,9 @@ class SubmissionsCore:
         return entry.granted_at_s + self.bounds.driver_lease_s + self.bounds.lease_margin_s
 
     def _request(self, record: SubmissionRecord) -> None:
-        request = m.RequestDriver(submission_id=record.submission_id, attempt=record.attempt)
-        self._out.append(request)
+        self._out.append(
+            m.RequestDriver(submission_id=record.submission_id, attempt=record.attempt)
+        )
 
     def _release(self, entry: Entry, reason: str) -> None:
         record = entry.record
@@ -469,8 +458,7 @@ class SubmissionsCore:
         self._end_linked(entry, state, message)
         submission_id = entry.record.submission_id
         self._ended.append(submission_id)
-        end = m.EndHolder(submission_id=submission_id, state=state, message=message)
-        self._out.append(end)
+        self._out.append(m.EndHolder(submission_id=submission_id, state=state, message=message))
 
     def _move(self, entry: Entry, by: H, to: S, now: float, why: str, **changes: Any) -> None:
         entry.life.follow(by, to, now, why)

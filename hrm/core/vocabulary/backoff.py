@@ -1,8 +1,7 @@
 """Pauses between attempts: each twice as long as the one before, up to a bound, and varied.
 
-Whatever lost its master tries again by this rule: agents, AppMasters, schedulers, in production and
-in the simulator. The variation keeps those that lost a master at the same moment from coming back
-at the same moment.
+Whatever lost its master tries again by this rule: agents, AppMasters, schedulers. The variation
+keeps those that lost a master at the same moment from coming back at the same moment.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Literal
 
 __all__ = [
     "BOUNDS",
+    "PASSES_MAX",
     "PREEMPTION_GRACE_S",
     "SCHEDULERS",
     "AutoBindingRules",
@@ -22,6 +23,10 @@ SCHEDULERS = 2
 
 PREEMPTION_GRACE_S = 15.0
 """Grace period of a batch container that is preempted for a stream."""
+
+PASSES_MAX = 64
+"""How many later batch containers may start before a waiter: as many as may wait at a unit by
+default, so that it binds only where run times are not what they were estimated to be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,8 @@
 """What follows from the end of a container: one table over all causes, read wherever it matters.
 
-An end concerns many: the master measures how long containers run and evaluates the node that it ran
-on, the AppMaster counts failures, pauses before it asks again and notifies Spark, the core of
-submissions must know whether a driver may still live, and the journal explains unwanted ends. Each
-of them takes its column from here, so that two of them cannot disagree.
+An end concerns many: the master measures run times and evaluates the node, the AppMaster counts
+failures, pauses and notifies Spark, the core of submissions must know whether a driver may still
+live, and the journal explains unwanted ends. Each takes its column from here.
 
 ``EXITED`` has two rows, for the exit code decides: 0 is a success.
 """
@@ -68,7 +67,6 @@ class EndRule:
         ordinary: was it wanted, so that it needs no explanation?
         complete: does it show how long such a container takes? One that was released had done its
             work.
-        by_itself: did its process end of its own accord?
         unseen: its process has not been seen to end, so it may live.
         start: what it implies for the start.
     """
@@ -77,26 +75,21 @@ class EndRule:
     against_node: bool
     ordinary: bool
     complete: bool
-    by_itself: bool
     unseen: bool
     start: Start
 
 
-def _row(
-    blame: Blame,
-    *columns: str,
-    start: Start = Start.TRIED,
-) -> EndRule:
-    names = ("against_node", "ordinary", "complete", "by_itself", "unseen")
+def _row(blame: Blame, *columns: str, start: Start = Start.TRIED) -> EndRule:
+    names = ("against_node", "ordinary", "complete", "unseen")
     assert set(columns) <= set(names), columns
     return EndRule(blame=blame, start=start, **{name: name in columns for name in names})
 
 
-EXITED_WELL = _row(Blame.NOBODY, "ordinary", "complete", "by_itself")
+EXITED_WELL = _row(Blame.NOBODY, "ordinary", "complete")
 """``EXITED`` with exit code 0."""
 
 END_RULES: Mapping[EndCause, EndRule] = {
-    EndCause.EXITED: _row(Blame.APPLICATION, "against_node", "by_itself"),
+    EndCause.EXITED: _row(Blame.APPLICATION, "against_node"),
     EndCause.RELEASED: _row(Blame.NOBODY, "ordinary", "complete"),
     EndCause.MEMORY_LIMIT: _row(Blame.APPLICATION),
     EndCause.NODE_LOST: _row(Blame.NODE, "unseen", start=Start.UNKNOWN),

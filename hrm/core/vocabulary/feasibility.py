@@ -1,15 +1,13 @@
 """May this demand be served from that offer? One answer for scheduler, negotiator and node.
 
-Two components that disagree about feasibility is how a shared-state scheduler livelocks: one keeps
-proposing what the other keeps refusing. So there is one rule, in two forms that a test holds equal:
-for one offer, and for all rows of the resource table at once.
+Components that disagree about it livelock: one proposes what the other refuses. So there is one
+rule, in two forms that a test holds equal: for one offer, and for all rows of the resource table.
 
 The dimensions, in this order: vcores, memory (MiB), device memory (MiB), slots. A container takes
 one slot; a resource unit offers ``run_limit`` of them.
 
 A container that asks for device memory fits only units with a GPU, because the others offer none.
-One that asks for none may use a GPU's unit only where the node has no other (even split): there is
-no sense in a GPU that idles because a container without need of it holds the cores bound to it.
+One that asks for none may use a GPU's unit only where the node has no other (even split).
 
 Source: HRM paper, sections 3.1 and 3.4.1.
 """

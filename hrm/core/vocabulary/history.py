@@ -7,11 +7,10 @@ has forgotten. The master's journal keeps them, ``hrm.core.master.explain`` read
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 from hrm.core.vocabulary.ends import ends_badly
 from hrm.core.vocabulary.model import ApplicationState
-from hrm.core.vocabulary.quick import quick
+from hrm.core.vocabulary.quick import record
 
 __all__ = ["ExclusionState", "Refused", "Reign", "Service", "StateEvent"]
 
@@ -45,8 +44,7 @@ class Reign(enum.Enum):
 _ENDED = frozenset(state.value for state in ApplicationState if state.ended)
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StateEvent:
     """One change. ``event_id`` rises with every event of a cluster, across its masters.
 
@@ -75,6 +73,5 @@ class StateEvent:
     @property
     def ends_badly(self) -> bool:
         """Is it an unwanted end of a container?"""
-        return (
-            self.kind == "container" and self.cause != "" and ends_badly(self.cause, self.exit_code)
-        )
+        has_cause = self.kind == "container" and self.cause != ""
+        return has_cause and ends_badly(self.cause, self.exit_code)

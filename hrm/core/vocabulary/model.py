@@ -13,7 +13,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import NewType
 
-from hrm.core.vocabulary.quick import quick
+from hrm.core.vocabulary.quick import quick, record
 
 __all__ = [
     "DRIVER_PREFIX",
@@ -244,8 +244,7 @@ class LaunchContext:
 NO_LAUNCH = LaunchContext()
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ContainerRequest:
     """One container an application asks for. The AppMaster names it, so asking twice is harmless.
 
@@ -265,8 +264,7 @@ class ContainerRequest:
     near: tuple[NodeName, ...] = ()
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ContainerSpec:
     """All that a node needs to know of a container. ``user``: the submitter's own claim."""
 
@@ -283,8 +281,7 @@ class ContainerSpec:
     user: str = ""
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ContainerEnd:
     """How a container ended. ``exit_code`` is -1 where there is none."""
 
@@ -293,8 +290,7 @@ class ContainerEnd:
     message: str = ""
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Usage:
     """What a container or node uses: percent of one CPU, MiB, number of processes.
 
@@ -311,8 +307,7 @@ class Usage:
     gpu_memory_mib: int = 0
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Shortcut:
     """A way by which a node starts executors faster, such as an archive of classes.
 
@@ -329,8 +324,7 @@ class Shortcut:
     why_missed: str = ""
 
 
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ContainerStatus:
     """What a node reports, and what the master sends on, about one container.
 

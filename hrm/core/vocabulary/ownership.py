@@ -1,11 +1,10 @@
 """Ownership: which registration may speak for an application, a node or a submission.
 
-Ids and names are public: they appear in listings, logs and control groups. So a component that has
-an id makes a secret before its first registration, its *ownership key* of 256 random bits, and
-sends it with every registration and attachment. The key is hashed at the wire
-(``hrm.ownership.owner_of``): the master keeps and writes down the digest alone, and this module
-compares digests. A plain hash is enough, because there is no dictionary of such keys. Of a
-submission the key itself is kept and compared: the node of its next driver must get it.
+Ids and names are public. So a component that has one makes a secret before its first registration,
+its *ownership key* of 256 random bits, and sends it with every registration and attachment. It is
+hashed at the wire (``hrm.ownership.owner_of``): the master keeps the digest alone. A plain hash is
+enough, because there is no dictionary of such keys. Of a submission the key itself is kept: the
+node of its next driver must get it.
 
 What has no owner on record was registered by an older HRM: the first registration with a key
 becomes its owner.

@@ -14,13 +14,10 @@ even      one a GPU with an equal part of the cores;  mostly GPU jobs. A contain
           none without a GPU                          a GPU may run there, and holds its cores.
 ========  ==========================================  ============================================
 
-Cores are bound to the GPU that is nearest by NUMA distance, one core to each GPU in turn, so that
-GPUs of one socket share its cores fairly. Parts of an even split differ by one core at most.
-
-Memory is divided in proportion to the cores; or ``gpu_host_memory_mib`` goes to every GPU. Either
-way the CPU unit has what is left (the last GPU's unit where there is none). Device memory is the
-GPU's own. Cores, memory and device memory are conserved: over the units of a
-node ``own_capacity`` adds up to what the node offers.
+Cores are bound to the GPU that is nearest by NUMA distance, one core to each GPU in turn. Memory is
+divided in proportion to the cores, or ``gpu_host_memory_mib`` goes to every GPU; the CPU unit has
+what is left (the last GPU's unit where there is none). Over the units of a node ``own_capacity``
+adds up to what the node offers.
 
 Source: HRM paper, section 3.1. The division of memory and the search for cores are HRM's choice.
 """
@@ -102,13 +99,12 @@ def partition(
         return _shared(name, hardware, gpus)
     bound = _bound_counts(len(hardware.cores), len(gpus), binding)
     parts, rest = _nearest(hardware, gpus, bound)
-    whole = binding.mode is BindingMode.EVEN or not rest
     shares = _memory_shares(hardware.memory_mib, [*map(len, parts), len(rest)], binding)
     units = [
         _unit(name, hardware, gpu, cores, memory_mib, gpu_only=binding.mode is BindingMode.PARTIAL)
         for gpu, cores, memory_mib in zip(gpus, parts, shares, strict=False)
     ]
-    if whole:
+    if binding.mode is BindingMode.EVEN or not rest:
         return tuple(units)
     return (_unit(name, hardware, None, rest, shares[-1], gpu_only=False), *units)
 
@@ -219,20 +215,18 @@ def _shared(name: NodeName, hardware: Hardware, gpus: Sequence[Gpu]) -> tuple[Re
         capacity=Resources(vcores, hardware.memory_mib),
         run_limit=hardware.run_limit or vcores,
     )
-    return (
-        owner,
-        *(
-            replace(
-                owner,
-                unit_id=ResourceUnitId(f"{name}/gpu{gpu.index}"),
-                capacity=Resources(vcores, hardware.memory_mib, gpu.memory_mib),
-                gpu=gpu,
-                pool=owner.unit_id,
-                gpu_only=True,
-            )
-            for gpu in gpus
-        ),
-    )
+    shared = [
+        replace(
+            owner,
+            unit_id=ResourceUnitId(f"{name}/gpu{gpu.index}"),
+            capacity=Resources(vcores, hardware.memory_mib, gpu.memory_mib),
+            gpu=gpu,
+            pool=owner.unit_id,
+            gpu_only=True,
+        )
+        for gpu in gpus
+    ]
+    return (owner, *shared)
 
 
 def _unit(

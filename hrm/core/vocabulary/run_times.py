@@ -1,14 +1,12 @@
 """How long containers run: an estimate from the past, and a bound on how many may wait.
 
-Most applications come back: the same program of the same user, every night. How long its containers
-ran is the best estimate for the next time (``RunTimes``), from which waits are estimated. One row
-for each application name, user and resource profile; only batch applications that succeeded count,
-because what failed or was killed does not show how long it would have taken.
+Most applications come back every night, so how long their containers ran is the best estimate for
+the next time (``RunTimes``): one row for each application name, user and resource profile. Only
+batch applications that succeeded count.
 
 How fast a *unit* finishes containers (``FinishTimes``) bounds its queue, where ``waiting_bound`` is
 ``feedback``: between two heartbeats a unit of r slots finishes r*mu*tau containers, so r running
-and b waiting ones cover exactly that time when r + b = r*mu*tau. A longer queue only makes
-containers wait where others might have been free by then.
+and b waiting ones cover exactly that time when r + b = r*mu*tau.
 
 Limits: means weigh the past evenly up to ``WEIGHT_MAX`` containers and fade it after; the length
 bound assumes like run times, and lets none wait where containers outlast a heartbeat.

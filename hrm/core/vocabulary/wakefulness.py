@@ -1,21 +1,17 @@
 """Silence counts only while the listener is awake.
 
-A process that was stopped (SIGSTOP, a paused machine, an event loop busy for seconds) finds when it
-goes on that all others have been silent for as long. They have not: it did not listen. Their
-messages are in its sockets, their connections may have broken meanwhile, and the first thing that
-it takes in may be its own clock. So two kinds of time are kept apart:
+A process that was stopped (SIGSTOP, a paused machine, a busy event loop) finds that all others have
+been silent for as long, because it did not listen. So two kinds of time are kept apart:
 
-- the time that others may be silent before they are given up. It counts only while the process was
-  awake; and after a sleep it starts again, because others may have to reconnect first;
-- a right that the process has itself (a lease, a window in which it may act). It ends by real time,
-  however long its holder slept, because others count it as well. Nothing here touches it.
+- the time that others may be silent before they are given up counts only while the process was
+  awake, and starts again after a sleep, because others may have to reconnect first;
+- a right that the process has itself (a lease, a window in which it may act) ends by real time,
+  because others count it as well. Nothing here touches it.
 
 A sleep shows in the time between two events of a core, which is short while its interpreter runs:
 ticks come regularly. It also shows between two ticks with other events in between: then the loop
-was too busy for the clock, and for some of the messages.
-
-Fresh limits have an end. A process that stops again and again would otherwise never give up
-anything: each silence is forgiven once; a further sleep during it only does not count.
+was too busy for the clock. Each silence is forgiven once; a further sleep during it only does not
+count, or a process that stops again and again would never give up anything.
 
 ``Wakefulness`` finds sleeps, ``excused`` is the rule for one silence, ``Patience`` is both for a
 process that checks only occasionally whether one peer is still silent.

@@ -1,9 +1,8 @@
 """An application in virtual time: a driver that wants executors, and its AppMaster's process.
 
 The driver does work while executors run, changes its target for them as dynamic allocation does,
-and ends when its work is done. The AppMaster stands between it and the master: it registers,
-keeps a session open, and opens it again whenever it breaks. It may die alone (the driver starts
-another), or with the driver.
+and ends when its work is done. The AppMaster registers, keeps a session open, and opens it again
+whenever it breaks. It may die alone (the driver starts another), or with the driver.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.errors import NotFound
 from hrm.sim import event_format
-from hrm.sim.faults.network import CALL_TIMEOUT_S, Stream
+from hrm.sim.faults.network import CALL_TIMEOUT_S, Peer, Stream
 from hrm.sim.faults.plan import ApplicationPlan
 
 if TYPE_CHECKING:
@@ -84,19 +83,18 @@ class Driver:
 
     def targets(self) -> tuple[am.ProfileTarget, ...]:
         resources = self.plan.resources
-        return (
-            am.ProfileTarget(
-                profile=0,
-                count=self._target,
-                vcores=resources.vcores,
-                heap_mib=resources.memory_mib,
-                memory_mib=resources.memory_mib,
-                gpu_memory_mib=resources.gpu_memory_mib,
-                gpus=self.plan.gpus,
-                hosts=self.plan.hosts,
-                local_executors=self.plan.local_executors,
-            ),
+        target = am.ProfileTarget(
+            profile=0,
+            count=self._target,
+            vcores=resources.vcores,
+            heap_mib=resources.memory_mib,
+            memory_mib=resources.memory_mib,
+            gpu_memory_mib=resources.gpu_memory_mib,
+            gpus=self.plan.gpus,
+            hosts=self.plan.hosts,
+            local_executors=self.plan.local_executors,
         )
+        return (target,)
 
     @property
     def owner(self) -> str:
@@ -116,8 +114,6 @@ class Driver:
             gang_min=self.plan.gang_min,
             owner=self.owner,
         )
-
-    # --- life -----------------------------------------------------------------------------------
 
     def start_appmaster(self) -> None:
         self._begun = True
@@ -172,8 +168,6 @@ class Driver:
         processes = self.world.oracle.processes
         return [x.removeprefix(prefix) for x in processes if x.startswith(prefix)]
 
-    # --- what it does ---------------------------------------------------------------------------
-
     def _work(self) -> None:
         if self.outcome:
             return
@@ -200,7 +194,7 @@ class Driver:
             self.appmaster.hear(am.ClassObserved(now=0.0, workload_class=name, evidence="observed"))
 
 
-class _AppMaster:
+class _AppMaster(Peer):
     """One AppMaster process, from its start to its end. ``left``: it is no more."""
 
     def __init__(self, driver: Driver) -> None:
@@ -215,7 +209,8 @@ class _AppMaster:
         self._last_number = 0
         self._followed: Followed | None = None
         self._ended_by_master = False
-        self._backoff = Backoff(_RECONNECT_S, _RECONNECT_MAX_S, _longest)
+        # Pauses of AppMasters do not vary here; kept seeds depend on it.
+        self._backoff = Backoff(_RECONNECT_S, _RECONNECT_MAX_S, lambda: 1.0)
         self._patience = Patience(
             self.clock.now,
             limit_s=_MASTER_TIMEOUT_S,
@@ -238,8 +233,6 @@ class _AppMaster:
             self.left = True
             if self._stream is not None:
                 self._stream.close_client()
-
-    # --- the core -------------------------------------------------------------------------------
 
     def hear(self, event: am.Event) -> None:
         """An event from the driver, when this process takes it in."""
@@ -330,8 +323,6 @@ class _AppMaster:
             locality_wait_s=ask.locality_wait_s,
         )
 
-    # --- the master -----------------------------------------------------------------------------
-
     def _register(self) -> None:
         if self.left:
             return
@@ -357,20 +348,20 @@ class _AppMaster:
         assert isinstance(admitted, c.ApplicationAdmitted)
         self._application_id = admitted.application_id
         self._last_number = admitted.last_executor_number
+        driver = self.driver
         self._stream = Stream(
-            self.world.network, self.driver.client, self, strict=True, process=self.driver.name
+            self.world.network, driver.client, self, strict=True, process=driver.name
         )
         self.world.master.accept_session(self._stream)
-        self._stream.send_to_server(
-            e.ApplicationAttached(
-                now=0.0,
-                call_id=0,
-                application_id=admitted.application_id,
-                session=0,
-                epoch=admitted.epoch,
-                owner=self.driver.owner,
-            )
+        attach = e.ApplicationAttached(
+            now=0.0,
+            call_id=0,
+            application_id=admitted.application_id,
+            session=0,
+            epoch=admitted.epoch,
+            owner=driver.owner,
         )
+        self._stream.send_to_server(attach)
 
     def _refused(self, refusal: c.Refuse) -> None:
         if isinstance(refusal.error, NotFound):
@@ -395,25 +386,23 @@ class _AppMaster:
                 self._backoff.succeeded()
                 self._followed = Followed(message.epoch, message.epoch_id)
                 self.driver.application_id = message.application_id
-                self.handle(
-                    am.SessionOpened(
-                        now=now,
-                        epoch=message.epoch,
-                        containers=tuple(map(seen, message.containers)),
-                        last_executor_number=self._last_number,
-                    )
+                opened = am.SessionOpened(
+                    now=now,
+                    epoch=message.epoch,
+                    containers=tuple(map(seen, message.containers)),
+                    last_executor_number=self._last_number,
                 )
+                self.handle(opened)
             case c.ContainerChanged():
                 self.handle(am.ContainerChanged(now=now, container=seen(message.status)))
             case c.RequestRefused():
-                self.handle(
-                    am.RequestsRefused(
-                        now=now,
-                        executor_ids=message.executor_ids,
-                        profile=message.resource_profile_id,
-                        message=message.message,
-                    )
+                refused = am.RequestsRefused(
+                    now=now,
+                    executor_ids=message.executor_ids,
+                    profile=message.resource_profile_id,
+                    message=message.message,
                 )
+                self.handle(refused)
             case c.EndApplication():
                 self._ended_by_master = True
                 self.handle(am.EndOrdered(now=now, message=message.message))
@@ -432,14 +421,6 @@ class _AppMaster:
             self.leave()
         else:
             self._again()
-
-    def ghost(self, message: Any) -> None:
-        """Sessions keep order: what comes after their end is dropped."""
-
-
-def _longest() -> float:
-    """Pauses of AppMasters do not vary here; kept seeds depend on it."""
-    return 1.0
 
 
 def _event_words(event: am.Event) -> str:

@@ -8,6 +8,7 @@ owner has then is checked as in every other run.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hrm.core.messages import commands as c
@@ -49,28 +50,23 @@ def _as_application(world: World, fault: TimedFault) -> bool:
     application_id = owner.application_id
     world.log.say("impostor", f"says that it is {application_id}")
     event = owner.registration(application_id)
-    epoch = core.epoch
-
-    def register(call_id: int) -> e.ApplicationRegistered:
-        return e.ApplicationRegistered(
-            now=world.clock.now,
-            call_id=call_id,
-            application_id=application_id,
-            submission_key=event.submission_key,
-            name=event.name,
-            user=event.user,
-            owner=_OWNER,
-        )
-
-    def attach(call_id: int) -> e.ApplicationAttached:
-        return e.ApplicationAttached(
-            now=world.clock.now,
-            call_id=call_id,
-            application_id=application_id,
-            session=_SESSION,
-            epoch=epoch,
-            owner=_OWNER,
-        )
+    register = e.ApplicationRegistered(
+        now=0.0,
+        call_id=0,
+        application_id=application_id,
+        submission_key=event.submission_key,
+        name=event.name,
+        user=event.user,
+        owner=_OWNER,
+    )
+    attach = e.ApplicationAttached(
+        now=0.0,
+        call_id=0,
+        application_id=application_id,
+        session=_SESSION,
+        epoch=core.epoch,
+        owner=_OWNER,
+    )
 
     def leave() -> None:
         if world.master.core is not None:
@@ -113,20 +109,18 @@ def _as_node(world: World, fault: TimedFault) -> bool:
     identity = known.identity if known is not None else f"{owner.name}-1"
     world.log.say("impostor", f"says that it is {owner.name}")
 
-    def register(call_id: int) -> e.NodeRegistered:
-        return e.NodeRegistered(
-            now=world.clock.now,
-            call_id=call_id,
-            node=owner.name,
-            identity=identity,
-            incarnation="impostor",
-            sequence=1,
-            host="127.0.0.1",
-            endpoint="127.0.0.1:1",
-            units=owner.units,
-            owner=_OWNER,
-        )
-
+    register = e.NodeRegistered(
+        now=0.0,
+        call_id=0,
+        node=owner.name,
+        identity=identity,
+        incarnation="impostor",
+        sequence=1,
+        host="127.0.0.1",
+        endpoint="127.0.0.1:1",
+        units=owner.units,
+        owner=_OWNER,
+    )
     _refused_if(world, lambda: _has_node(world, owner.name), f"as {owner.name}", register)
     return True
 
@@ -170,7 +164,7 @@ def _refused_if(
     world: World,
     anothers: Callable[[], bool],
     who: str,
-    make: Callable[[int], e.MasterEvent],
+    event: e.ApplicationRegistered | e.ApplicationAttached | e.NodeRegistered,
     then: Callable[[c.Reply | c.Refuse], None] = lambda _answer: None,
 ) -> None:
     """A call that must be refused if it is another's when the master takes the call in: one that
@@ -180,7 +174,7 @@ def _refused_if(
     def taken_in(call_id: int) -> e.MasterEvent:
         nonlocal was_anothers
         was_anothers = anothers()
-        return make(call_id)
+        return replace(event, now=world.clock.now, call_id=call_id)
 
     def heard(answer: c.Reply | c.Refuse) -> None:
         if isinstance(answer, c.Reply) and was_anothers:

@@ -30,7 +30,7 @@ from hrm.core.vocabulary.partitioning import partition
 from hrm.runtime.node import NodeRuntime, NodeSays, order
 from hrm.sim import event_format
 from hrm.sim.actors.runner import Runner
-from hrm.sim.faults.network import Stream
+from hrm.sim.faults.network import Peer, Stream
 from hrm.sim.faults.plan import NodePlan, source
 
 if TYPE_CHECKING:
@@ -155,8 +155,6 @@ class Machine:
         self.world.log.say(self.name, f"clock set by {step_s:.3f} s")
         self._offset_s += step_s
 
-    # --- life -----------------------------------------------------------------------------------
-
     def start_agent(self) -> None:
         if not self.up or self.agent is not None:
             return
@@ -208,8 +206,7 @@ class Machine:
 
     def _new_core(self) -> NodeCore:
         """Partitioned as the work directory records, or by the agent's settings."""
-        hardware, binding = self.plan.hardware, self._binding
-        units = self.units
+        hardware, binding, units = self.plan.hardware, self._binding, self.units
         if hardware is not None and binding is not None:
             units = partition(self.name, hardware, binding)
         return NodeCore(
@@ -229,7 +226,7 @@ class Machine:
         self.world.sleepers.died(self.name)
         self.agent = None
         if self._link is not None:
-            self._link.drop()
+            self._link.stream.close_client()
             self._link = None
         for container_id, process in list(self.processes.items()):
             if not process.spawned and self.world.chance.random() < 0.5:
@@ -274,8 +271,6 @@ class Machine:
         self.world.log.say(self.name, "machine is back" + ("" if with_disk else ", emptied"))
         self.start_agent()
 
-    # --- events in, commands out ----------------------------------------------------------------
-
     def deliver(self, event: e.NodeEvent) -> None:
         if self.agent is not None:
             self.agent.handle(event)
@@ -287,14 +282,12 @@ class Machine:
     def _register_again(self, link: _Link | None) -> None:
         """Nothing is left to send on this stream: open another at once."""
         if link is not None and self._link is link:
-            link.drop()
+            link.stream.close_client()
             self.unlinked(link, at_once=True)
 
     def send(self, message: Any) -> None:
         if self._link is not None:
             self._link.stream.send_to_server(message)
-
-    # --- processes ------------------------------------------------------------------------------
 
     def start_process(self, spec: ContainerSpec) -> None:
         container_id = spec.container_id
@@ -326,9 +319,8 @@ class Machine:
             delay_s = self._ills.uniform(0.0, 0.5)
             self.world.clock.after(delay_s, self._end, container_id, process, end)
         elif is_driver(process.spec.application_id):
-            process.runner = Runner(
-                self, process.spec, partial(self._exited, container_id, process)
-            )
+            exited = partial(self._exited, container_id, process)
+            process.runner = Runner(self, process.spec, exited)
             process.runner.begin()
         elif network.happens("executor-crash"):
             end = ContainerEnd(cause=EndCause.EXITED, exit_code=52, message="it crashed")
@@ -356,9 +348,7 @@ class Machine:
         if self.processes.get(container_id) is not process:
             return
         if process.order is not None:
-            end = ContainerEnd(
-                cause=process.order.cause, exit_code=end.exit_code, message=process.order.reason
-            )
+            end = replace(end, cause=process.order.cause, message=process.order.reason)
         runner = self._gone(container_id, end.exit_code)
         if runner is not None and runner.exit_code is not None:
             end = replace(end, exit_code=runner.exit_code)
@@ -385,8 +375,6 @@ class Machine:
     def _hear_of_end(self, incarnation: int, container_id: ContainerId, end: ContainerEnd) -> None:
         if incarnation == self._incarnation:  # a later one has found it on the disk
             self.deliver(e.ProcessEnded(now=self.now(), container_id=container_id, end=end))
-
-    # --- the master -----------------------------------------------------------------------------
 
     def _connect(self) -> None:
         agent = self.agent
@@ -429,7 +417,7 @@ class Machine:
             self.agent_clock.after(self.plan.heartbeat_interval_s, self.beat, link)
 
 
-class _Link:
+class _Link(Peer):
     """The agent's end of one stream, up from the master's answer on."""
 
     def __init__(self, machine: Machine, incarnation: int) -> None:
@@ -439,9 +427,6 @@ class _Link:
         self._highest_epoch = machine.core.epoch if machine.core is not None else 0
         self.stream = Stream(machine.world.network, machine.name, self, strict=False)
         machine.agent_clock.after(_REGISTER_TIMEOUT_S, self._check)
-
-    def drop(self) -> None:
-        self.stream.close_client()
 
     def received(self, message: Any) -> None:
         epoch, order = message
@@ -466,5 +451,5 @@ class _Link:
     def _check(self) -> None:
         """A registration without a reply is given up."""
         if not self.is_up:
-            self.drop()
+            self.stream.close_client()
             self.machine.unlinked(self)

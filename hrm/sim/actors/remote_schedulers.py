@@ -1,8 +1,7 @@
 """A scheduler of another process in virtual time, and the master's end of its subscription.
 
-It does what ``hrm scheduler`` does: subscribes, takes changes in, in order, chooses on its replica,
-asks for the lease, proposes, and takes an answer in only after the changes sent before it. Calls
-and stream go through the network; the session ends with its stream, and with it all that is known.
+It carries out what ``SchedulerSession`` asks for, as ``hrm scheduler`` does: calls and stream go
+through the network; the session ends with its stream, and with it all that is known.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from hrm.core.vocabulary.model import Followed
 from hrm.errors import Unavailable
 from hrm.sim import event_format
 from hrm.sim.actors.policies import load
-from hrm.sim.faults.network import CALL_TIMEOUT_S, Stream
+from hrm.sim.faults.network import CALL_TIMEOUT_S, Peer, Stream
 from hrm.sim.faults.plan import RemotePlan
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ class RemoteSchedulerProcess:
             self._session.begin()
 
 
-class _Session:
+class _Session(Peer):
     """One subscription, from its beginning to its end: carries out what ``SchedulerSession`` asks
     for, over the simulated network."""
 
@@ -134,8 +133,6 @@ class _Session:
         if not self._over:
             self._over = True
             self._stream.close_client()
-
-    # --- what arrives ---------------------------------------------------------------------------
 
     def received(self, message: Any) -> None:
         if self._over:
@@ -164,9 +161,6 @@ class _Session:
             self._over = True
             self.process.session_over(self)
 
-    def ghost(self, message: Any) -> None:
-        """Subscriptions keep order: what comes after their end is dropped."""
-
     def _check(self) -> None:
         """A subscription without a reply is given up."""
         if not self._over and self.core is None:
@@ -176,8 +170,6 @@ class _Session:
         if not self._over:
             self.leave()
             self.process.session_over(self)
-
-    # --- rounds ---------------------------------------------------------------------------------
 
     def _soon(self) -> None:
         self.clock.after(0.0, self._step)
@@ -232,7 +224,7 @@ class _Session:
         self.world.network.call(self.process.name, serve, finish)
 
 
-class SchedulerEnd:
+class SchedulerEnd(Peer):
     """The master's end of a subscription."""
 
     def __init__(self, master: MasterProcess, stream: Stream, session: int) -> None:
@@ -258,29 +250,23 @@ class SchedulerEnd:
         if isinstance(message, _Subscribe) and not self._name:
             master, self._name = self._master, message.name
             master.scheduler_ends[self._name, self._session] = self
+            event = e.SchedulerConnected(
+                now=0.0,
+                call_id=0,
+                scheduler=self._name,
+                session=self._session,
+                followed=message.followed,
+            )
             master.call(
-                lambda call_id: e.SchedulerConnected(
-                    now=master.now(),
-                    call_id=call_id,
-                    scheduler=self._name,
-                    session=self._session,
-                    followed=message.followed,
-                ),
-                self._answered,
+                lambda number: replace(event, now=master.now(), call_id=number), self._answered
             )
 
     def closed(self) -> None:
         master, key = self._master, (self._name, self._session)
         if master.scheduler_ends.get(key) is self:
             del master.scheduler_ends[key]
-            master.submit(
-                e.SchedulerDisconnected(
-                    now=master.now(), scheduler=self._name, session=self._session
-                )
-            )
-
-    def ghost(self, message: Any) -> None:
-        """The master's old lives are over: nothing reaches them."""
+            now, name = master.now(), self._name
+            master.submit(e.SchedulerDisconnected(now=now, scheduler=name, session=self._session))
 
     def _answered(self, answer: c.Reply | c.Refuse) -> None:
         key = (self._name, self._session)

@@ -2,8 +2,7 @@
 
 It does what ``hrm.agent.drivers.driver_runner`` does: takes its time over files, asks for a lease,
 starts the driver, renews the lease, kills the driver when the lease is refused or over, lets the
-AppMaster sign off and reports the driver as gone. Calls without a reply in time are given up here,
-though they may reach the master later, and twice.
+AppMaster sign off and reports the driver as gone.
 """
 
 from __future__ import annotations
@@ -84,8 +83,6 @@ class Runner:
     def _after(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
         self.machine.after(delay_s, self.world.sleepers.ring, self.process, action, *arguments)
 
-    # --- sleep ----------------------------------------------------------------------------------
-
     def sleep(self, for_s: float) -> None:
         """It is stopped, and with it its driver and the AppMaster of that."""
         world = self.world
@@ -104,8 +101,6 @@ class Runner:
         if ran_out and not self._over and self.exit_code is None:
             self._kill("it slept, and its lease is over")
         self.world.oracle.submissions.driver_wakes(self.submission_id, self.attempt)
-
-    # --- the lease ------------------------------------------------------------------------------
 
     def _ask(self) -> None:
         """Go on with the lease: ask for it, or end what it no longer covers."""
@@ -159,8 +154,6 @@ class Runner:
         due_s = lease.due_s()
         if due_s is not None:
             self._after(max(0.0, due_s - self.machine.clock_s()), self._ask)
-
-    # --- the driver -----------------------------------------------------------------------------
 
     def _start(self) -> None:
         assert self._plan is not None
@@ -228,20 +221,14 @@ class SubmittedDriver(Driver):
 
     def __init__(self, runner: Runner, plan: SubmissionPlan) -> None:
         self._runner = runner
-        super().__init__(
-            runner.world,
-            ApplicationPlan(
-                name=runner.name,
-                start_s=0.05,
-                resources=Resources(1, 512),
-                targets=((0.0, plan.executors),),
-                work_s=float("inf"),
-                declared=None,
-                classes=(),
-                kill_chance=0.0,
-                duration_hint_s=0.0,
-            ),
+        application = ApplicationPlan(
+            name=runner.name,
+            start_s=0.05,
+            resources=Resources(1, 512),
+            targets=((0.0, plan.executors),),
+            work_s=float("inf"),
         )
+        super().__init__(runner.world, application)
         self.client = runner.machine.name
 
     def registration(self, application_id: ApplicationId) -> e.ApplicationRegistered:

@@ -54,7 +54,7 @@ class Submissions:
         records = list(self._disk.submissions.values())
         self.core = SubmissionsCore(self._world.plan.submission_bounds, records, master.now())
         state = master.core.master_state
-        self._host = SubmissionHost(self.core, state, _document, self._looked_at)
+        self._host = SubmissionHost(self.core, state, lambda x: x.driver, self._looked_at)
         self._calls: dict[int, Callable[[Any], None]] = {}
         self._call_count = 0
         self._writes: list[hosting.WriteSubmission] = []
@@ -74,8 +74,6 @@ class Submissions:
             kept = self._world.submitters.chance.randint(0, self._batch)
         for step in self._writes[:kept]:
             self._disk.write_submission(step.command)
-
-    # --- what is asked of it --------------------------------------------------------------------
 
     def submit(self, key: str, plan: SubmissionPlan, reply: Callable[[Any], None]) -> None:
         known = self.core.submitted_as(key)
@@ -117,26 +115,21 @@ class Submissions:
         reply: Callable[[Any], None],
     ) -> None:
         """``reply`` gets ``GrantLease``, ``Committed`` or the error."""
-        self._call(
-            lambda call_id: self._host.take(
-                m.LeaseAsked(
-                    now=self._master.now(), call_id=call_id, submission_id=submission_id,
-                    attempt=attempt, gone=gone, ownership_key=ownership_key,
-                )
-            ),
-            reply,
+        event = m.LeaseAsked(
+            now=0.0, call_id=0, submission_id=submission_id, attempt=attempt, gone=gone,
+            ownership_key=ownership_key,
         )  # fmt: skip
+        self._ask(event, reply)
 
     def kill(self, submission_id: str, reply: Callable[[Any], None]) -> None:
         if self._master.full is not None:
             reply(self._master.full)
             return
-        self._call(
-            lambda call_id: self._host.take(
-                m.KillAsked(now=self._master.now(), call_id=call_id, submission_id=submission_id)
-            ),
-            reply,
-        )
+        self._ask(m.KillAsked(now=0.0, call_id=0, submission_id=submission_id), reply)
+
+    def _ask(self, event: m.LeaseAsked | m.KillAsked, reply: Callable[[Any], None]) -> None:
+        now = self._master.now()
+        self._call(lambda number: self._host.take(replace(event, now=now, call_id=number)), reply)
 
     def refusal(self, submission_id: str, attempt: int) -> HrmError | None:
         """Why this driver may not have an application."""
@@ -158,8 +151,6 @@ class Submissions:
     def put(self, application_id: ApplicationId, notice: c.Notice) -> None:
         """A notice to an AppMaster is delivered after the core's current event."""
         self._later(lambda: self._host.heard(application_id, notice, self._master.now()))
-
-    # --- steps ----------------------------------------------------------------------------------
 
     def _call(
         self, begin: Callable[[int], list[hosting.Step]], reply: Callable[[Any], None]
@@ -251,7 +242,3 @@ class Submissions:
         for step in done:
             self._run(partial(self._host.written, step.number, now))
         self._write()
-
-
-def _document(record: m.SubmissionRecord) -> str:
-    return record.driver

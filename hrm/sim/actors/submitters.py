@@ -7,10 +7,8 @@ repeating is harmless.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
 from hrm.core.vocabulary.model import ApplicationId, ResourceUnit, is_driver
@@ -19,7 +17,7 @@ from hrm.sim.faults.plan import SubmissionPlan, TimedFault, source
 from hrm.sim.faults.room import demand_of, serves
 
 if TYPE_CHECKING:
-    from hrm.sim.actors.machine import Machine, Process
+    from hrm.sim.actors.machine import Machine
     from hrm.sim.actors.runner import Runner, SubmittedDriver
     from hrm.sim.world import World
 
@@ -65,11 +63,8 @@ class Submitters:
         checks = self.world.oracle.submissions
         for client in self.clients:
             record = submissions.core.entries[client.submission_id].record
-            application_killed = any(
-                driver.name in self.world.killed
-                and driver.name.startswith(f"{client.submission_id}#")
-                for driver in self.drivers
-            )
+            prefix = f"{client.submission_id}#"
+            application_killed = any(name.startswith(prefix) for name in self.world.killed)
             checks.judge(
                 record,
                 self.world.plan.submission_bounds,
@@ -118,7 +113,11 @@ class Submitters:
     def cut(self, fault: TimedFault) -> bool:
         """A machine with a driver on it, running or about to, cannot reach the master; where there
         is none, the next one on which a driver starts."""
-        there = [x for x in self.world.machines if any(map(_of_a_driver, x.processes.values()))]
+        there = [
+            machine
+            for machine in self.world.machines
+            if any(is_driver(x.spec.application_id) for x in machine.processes.values())
+        ]
         if there:
             self._cut_off(there[int(fault.pick * len(there))], fault)
         else:
@@ -161,14 +160,13 @@ class _Client:
     def _submit(self) -> None:
         if self.submission_id:
             return
-        serve = partial(self._serve_submission, self._world)
-        self._world.network.call(self.name, serve, self._submitted)
+        self._world.network.call(self.name, self._serve_submission, self._submitted)
         if self._world.network.happens("duplicate"):
-            self._world.network.call(self.name, serve, self._submitted)
+            self._world.network.call(self.name, self._serve_submission, self._submitted)
 
-    def _serve_submission(self, world: World, reply: Any) -> None:
-        if world.master.submissions is not None:
-            world.master.submissions.submit(f"key-of-{self.name}", self.plan, reply)
+    def _serve_submission(self, reply: Any) -> None:
+        if self._world.master.submissions is not None:
+            self._world.master.submissions.submit(f"key-of-{self.name}", self.plan, reply)
 
     def _submitted(self, answer: Any) -> None:
         if isinstance(answer, m.Committed):
@@ -202,19 +200,6 @@ class _Client:
 
     def kill_holder(self) -> None:
         self.kill_asked = True
-        self._world.master.call(
-            lambda call_id: e.KillRequested(
-                now=self._world.clock.now,
-                call_id=call_id,
-                application_id=ApplicationId(self.submission_id),
-            ),
-            _heard,
-        )
-
-
-def _of_a_driver(process: Process) -> bool:
-    return is_driver(process.spec.application_id)
-
-
-def _heard(_answer: c.Reply | c.Refuse) -> None:
-    """The caller has its reply."""
+        application_id = ApplicationId(self.submission_id)
+        kill = e.KillRequested(now=0.0, call_id=0, application_id=application_id)
+        self._world.ask_master(kill)

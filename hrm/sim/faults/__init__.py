@@ -1,1 +1,1 @@
-"""What goes wrong: plans drawn from a seed, the network, shrinking of a plan that fails."""
+"""What goes wrong: plans drawn from a seed, the network."""

@@ -1,13 +1,13 @@
 """The network: ordered streams that break, and everything else that happens to messages.
 
-A *stream* joins a client (agent or AppMaster) to the master and keeps order, as gRPC's do. What can
-happen to it: messages are late; a message is lost, and with it the stream: nothing arrives any
-more, and each side notices at a time of its own; a partition holds messages back, or outlasts the
-keep-alive and breaks the stream; either process dies, and what it has sent may still arrive.
+A *stream* joins a client (agent or AppMaster) to the master and keeps order, as gRPC's do. Messages
+are late; one is lost, and with it the stream, which each side notices at a time of its own; a
+partition holds messages back, or outlasts the keep-alive and breaks the stream; either process
+dies, and what it has sent may still arrive.
 
-Streams of nodes have further faults, which no ordered stream has and which the protocol must
-tolerate all the same, because full reports heal them: single messages vanish, arrive twice, out
-of order, and orders of a dead master arrive under a new one (``Peer.ghost``).
+Streams of nodes have further faults, which the protocol must tolerate because full reports heal
+them: single messages vanish, arrive twice, out of order, and orders of a dead master arrive under a
+new one (``Peer.ghost``).
 """
 
 from __future__ import annotations
@@ -37,19 +37,17 @@ class Peer(Protocol):
         """The stream is over for this end."""
 
     def ghost(self, message: Any) -> None:
-        """A message arrived after its stream had ended."""
+        """A message arrived after its stream had ended: dropped where streams keep order."""
+        return
 
 
-class _Deaf:
+class _Deaf(Peer):
     """An end whose process is gone."""
 
     def received(self, message: Any) -> None:
         pass
 
     def closed(self) -> None:
-        pass
-
-    def ghost(self, message: Any) -> None:
         pass
 
 
@@ -201,11 +199,10 @@ class Stream:
         self.network.sleepers.tell(process, self._closed, direction)
 
     def _closed(self, direction: int) -> None:
-        peer = self.server if direction == 0 else self.client
         if direction == 0:
-            self.server = _Deaf()
+            peer, self.server = self.server, _Deaf()
         else:
-            self.client = _Deaf()
+            peer, self.client = self.client, _Deaf()
         peer.closed()
 
     def _break(self) -> None:

@@ -2,10 +2,8 @@
 
 A plan is drawn whole before its run. Every kind of fault and every application has a source of
 randomness of its own, named after the seed, so that leaving one out changes the others as little as
-possible: that is what makes shrinking work.
-
-Beyond faults a run may have *traits*: gangs, GPUs, remote schedulers and so on. Each is drawn from
-a source of its own, too, and leaving it out leaves a plainer cluster with the same faults.
+possible: that is what makes shrinking work. So has each *trait* (gangs, GPUs, remote schedulers and
+so on), and leaving one out leaves a plainer cluster with the same faults.
 
 Times are virtual and short (a node is lost after about five seconds, not fifteen): a run must be
 cheap, because the number of runs is what finds bugs.
@@ -163,10 +161,10 @@ class ApplicationPlan:
     resources: Resources
     targets: tuple[tuple[float, int], ...]
     work_s: float
-    declared: WorkloadClass | None
-    classes: tuple[tuple[float, str], ...]
-    kill_chance: float
-    duration_hint_s: float
+    declared: WorkloadClass | None = None
+    classes: tuple[tuple[float, str], ...] = ()
+    kill_chance: float = 0.0
+    duration_hint_s: float = 0.0
     gpus: int = 0
     gang_min: int = 0
     hosts: tuple[str, ...] = ()

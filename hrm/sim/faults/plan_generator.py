@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from hrm.core.node.auto_partitioning import AutoBindingRules
-from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.messages.submissions import SubmissionBounds
+from hrm.core.vocabulary.bounds import AutoBindingRules, Bounds
 from hrm.core.vocabulary.model import (
     Gpu,
     NodeName,
@@ -34,13 +33,16 @@ from hrm.sim.faults.plan import (
     NodePlan,
     Plan,
     RemotePlan,
+    SubmissionPlan,
     TimedFault,
     source,
 )
 from hrm.sim.faults.room import demand_of, how_many
-from hrm.sim.faults.submission_plan_generator import draw_submission_bounds, draw_submissions
 
 __all__ = ["draw", "must_run_at_once"]
+
+_RENEWALS = 6
+"""In the time of one lease, as many as by default."""
 
 
 def draw(seed: int, limits: Limits | None = None) -> Plan:
@@ -73,20 +75,20 @@ def draw(seed: int, limits: Limits | None = None) -> Plan:
     ]
     faults.sort(key=lambda fault: fault.at_s)
     return Plan(
-        seed,
-        limits,
-        horizon_s,
-        schedulers,
-        _bounds_of_traits(seed, bounds, traits),
-        nodes,
-        applications,
-        rates,
-        tuple(faults),
-        traits,
-        _policy(source(seed, "policy"), traits),
-        _remotes(seed, traits),
-        draw_submissions(seed, horizon_s) if "submissions" in traits else (),
-        draw_submission_bounds(seed, bounds),
+        seed=seed,
+        limits=limits,
+        horizon_s=horizon_s,
+        schedulers=schedulers,
+        bounds=_bounds_of_traits(seed, bounds, traits),
+        nodes=nodes,
+        applications=applications,
+        rates=rates,
+        faults=tuple(faults),
+        traits=traits,
+        policy=_policy(source(seed, "policy"), traits),
+        remotes=_remotes(seed, traits),
+        submissions=_submissions(seed, horizon_s) if "submissions" in traits else (),
+        submission_bounds=_submission_bounds(seed, bounds),
     )
 
 
@@ -126,7 +128,7 @@ def _with_rules(seed: int, number: int, node: NodePlan) -> NodePlan:
 
 
 def _bounds_of_traits(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bounds:
-    chance = source(seed, "bounds")
+    chance, moves = source(seed, "bounds"), source(seed, "relocation")
     if "remotes" in traits:
         bounds = replace(bounds, lease_timeout_s=chance.uniform(0.3, 4.0))
     bounds = _with_exclusion(seed, bounds, traits)
@@ -136,13 +138,9 @@ def _bounds_of_traits(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bou
         rebind_timeout_s=chance.uniform(0.5, 3.0),
         lease_scope="candidates" if "candidates" in traits else "global",
         waiting_bound="feedback" if "feedback" in traits else "limit",
-        relocation_wait_s=_relocation_wait_s(source(seed, "relocation")),
+        # In every second run, containers wait where they are.
+        relocation_wait_s=math.inf if moves.random() >= 0.5 else moves.uniform(0.5, 10.0),
     )
-
-
-def _relocation_wait_s(chance: Random) -> float:
-    """In every second run, containers wait where they are."""
-    return chance.uniform(0.5, 10.0) if chance.random() < 0.5 else math.inf
 
 
 def _with_exclusion(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bounds:
@@ -228,15 +226,10 @@ def _with_hardware(seed: int, number: int, node: NodePlan) -> NodePlan:
 
 
 def _application(
-    seed: int,
-    number: int,
-    horizon_s: float,
-    nodes: tuple[NodePlan, ...],
-    traits: tuple[str, ...],
+    seed: int, number: int, horizon_s: float, nodes: tuple[NodePlan, ...], traits: tuple[str, ...]
 ) -> ApplicationPlan:
     chance = source(seed, f"application-{number}")
-    name = f"app-{number}"
-    gpus = 0
+    name, gpus = f"app-{number}", 0
     burst = chance.random() < 0.5
     start_s = 1.0 if burst else chance.uniform(0.5, 0.6 * horizon_s)
     if chance.random() < 0.05:
@@ -259,9 +252,7 @@ def _application(
         ]
     targets.sort()
     targets.append((horizon_s, chance.randint(1, 2)))
-    classes = []
-    if stream:
-        classes.append((chance.uniform(0.0, 2.0), "STREAM"))
+    classes = [(chance.uniform(0.0, 2.0), "STREAM")] if stream else []
     changes = chance.randint(0, 2) if chance.random() < 0.3 else 0
     classes += [
         (chance.uniform(0.5, horizon_s), chance.choice(("BATCH", "STREAM"))) for _ in range(changes)
@@ -270,18 +261,18 @@ def _application(
     if chance.random() < 0.3:
         declared = WorkloadClass.STREAM if stream else WorkloadClass.BATCH
     plan = ApplicationPlan(
-        name,
-        start_s,
-        resources,
-        tuple(targets),
-        chance.uniform(1.0, 12.0),
-        declared,
-        tuple(sorted(classes)),
-        chance.choice((0.0, 0.7)),
-        chance.choice((0.0, 3.0)),
-        gpus,
+        name=name,
+        start_s=start_s,
+        resources=resources,
+        targets=tuple(targets),
+        work_s=chance.uniform(1.0, 12.0),
+        declared=declared,
+        classes=tuple(sorted(classes)),
+        kill_chance=chance.choice((0.0, 0.7)),
+        duration_hint_s=chance.choice((0.0, 3.0)),
+        gpus=gpus,
     )
-    if gpus and not how_many(*_whole_gpu(plan, nodes)):
+    if gpus and not _fit_at_once(plan, nodes):
         # Which GPU is the largest depends on the nodes present; what fits none may run at first.
         plan = replace(plan, gpus=0, resources=replace(resources, gpu_memory_mib=4096))
     if "preemption" in traits:
@@ -303,16 +294,13 @@ def must_run_at_once(traits: tuple[str, ...]) -> bool:
 
 def _that_runs_at_once(plan: ApplicationPlan, nodes: tuple[NodePlan, ...]) -> ApplicationPlan:
     *begin, (end_s, last) = plan.targets
-    units = [unit for node in nodes for unit in node.units]
-    most = how_many(demand_of(plan.resources, plan.gpus, units), units)
-    return replace(plan, targets=(*begin, (end_s, min(last, max(1, most)))))
+    most = max(1, _fit_at_once(plan, nodes))
+    return replace(plan, targets=(*begin, (end_s, min(last, most))))
 
 
-def _whole_gpu(
-    plan: ApplicationPlan, nodes: tuple[NodePlan, ...]
-) -> tuple[Vector, list[ResourceUnit]]:
+def _fit_at_once(plan: ApplicationPlan, nodes: tuple[NodePlan, ...]) -> int:
     units = [unit for node in nodes for unit in node.units]
-    return demand_of(plan.resources, plan.gpus, units), units
+    return how_many(demand_of(plan.resources, plan.gpus, units), units)
 
 
 def _use_of_gpu(chance: Random, resources: Resources, unit: ResourceUnit) -> tuple[Resources, int]:
@@ -348,8 +336,7 @@ def _with_gang(
         return plan
     gang = chance.randint(2, 5)
     if chance.random() < 0.95:
-        units = [unit for node in nodes for unit in node.units]
-        gang = min(gang, how_many(demand_of(plan.resources, plan.gpus, units), units))
+        gang = min(gang, _fit_at_once(plan, nodes))
     if gang < 2:
         return plan
     (begin_s, first), *middle, (end_s, last) = plan.targets
@@ -386,3 +373,47 @@ def _timed(seed: int, kind: str, most: int, horizon_s: float) -> list[TimedFault
         TimedFault(1.5 + draws() * max(0.5, horizon_s - 2.0), kind, draws(), draws())
         for _ in range(chance.randint(1, most))
     ]
+
+
+def _submissions(seed: int, horizon_s: float) -> tuple[SubmissionPlan, ...]:
+    count = source(seed, "submissions").randint(1, 4)
+    return tuple(_submission(seed, n + 1, horizon_s) for n in range(count))
+
+
+def _submission_bounds(seed: int, bounds: Bounds) -> SubmissionBounds:
+    """Leases that are longer than it takes to lose a node, which makes one wait, or shorter."""
+    chance = source(seed, "submission-bounds")
+    lease_s = chance.uniform(4.0, 14.0)
+    return SubmissionBounds(
+        driver_lease_s=lease_s,
+        lease_margin_s=chance.uniform(0.3, 1.0),
+        renew_s=lease_s / _RENEWALS,
+        driver_restart_delay_s=chance.uniform(0.1, 0.6),
+        driver_restart_delay_max_s=chance.uniform(1.0, 3.0),
+        driver_restarts_max=chance.randint(1, 4),
+        driver_restart_window_s=chance.uniform(10.0, 60.0),
+        driver_launches_max=chance.randint(2, 4),
+        recovery_s=bounds.recovery_window_s + chance.uniform(0.5, 2.0),
+    )
+
+
+def _submission(seed: int, number: int, horizon_s: float) -> SubmissionPlan:
+    chance = source(seed, f"submission-{number}")
+    resources = Resources(1, 512 * chance.randint(1, 2))
+    lives = tuple(_life(chance, horizon_s) for _ in range(chance.randint(1, 4)))
+    return SubmissionPlan(
+        name=f"client-{number}",
+        start_s=chance.uniform(0.5, 0.5 * horizon_s),
+        resources=resources,
+        supervise=chance.random() < 0.75,
+        stream=chance.random() < 0.4,
+        lives=lives,
+        executors=chance.choice((0, 0, 1, 2)),
+    )
+
+
+def _life(chance: Random, horizon_s: float) -> tuple[float, int]:
+    """Some fail at once, some run as long as there are faults."""
+    long_s = chance.uniform(6.0, horizon_s + 4.0)
+    run_s = chance.choice((0.05, chance.uniform(0.5, 6.0), long_s, long_s, long_s))
+    return run_s, chance.choice((0, 0, 1, 3, 137))

@@ -13,7 +13,7 @@ from hrm.core.vocabulary.model import Resources, ResourceUnit
 __all__ = ["demand_of", "how_many", "room", "serves"]
 
 
-def room(demand: Vector, offer: Vector) -> bool:
+def room(demand: Vector, offer: Sequence[int]) -> bool:
     return all(need <= have for need, have in zip(demand, offer, strict=True))
 
 
@@ -40,9 +40,7 @@ def how_many(demand: Vector, units: Sequence[ResourceUnit]) -> int:
     count = 0
     for unit in units:
         here = free[unit.unit_id]
-        while serves(demand, unit) and all(
-            have >= need for have, need in zip(here, demand, strict=True)
-        ):
+        while serves(demand, unit) and room(demand, here):
             count += 1
             here[2] -= demand[2]
             here[3] -= demand[3]

@@ -1,8 +1,7 @@
 """Callers of the master: each call gets one reply, and no reply goes out without a call.
 
-Most calls are answered by the event that brings them. Three are not: a node is asked before its
-rebinding is answered, a lease is waited for, and claims wait behind a lease. All but the wait for a
-lease have a limit in the core, which must then reply itself.
+Most calls are answered by the event that brings them. Rebindings, requests for the lease and claims
+behind a lease wait; all but the wait for a lease have a limit in the core.
 """
 
 from __future__ import annotations

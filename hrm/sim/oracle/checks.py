@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from hrm.core.appmaster.application_master import AppMasterCore
 from hrm.core.invariants import master_violations, node_violations
@@ -32,20 +31,18 @@ from hrm.core.vocabulary.partitioning import Hardware
 from hrm.sim.actors.sleepers import Sleepers
 from hrm.sim.faults.room import room
 from hrm.sim.oracle.answers import Answers
-from hrm.sim.oracle.copies import Copies
+from hrm.sim.oracle.copies import Copies, Views
 from hrm.sim.oracle.evictions import needless_evictions
 from hrm.sim.oracle.grants import Grants
 from hrm.sim.oracle.overtaking import Overtaking, held_up
 from hrm.sim.oracle.silences import Silences
 from hrm.sim.oracle.submission_checks import SubmissionChecks
-from hrm.sim.oracle.views import Views
 
 __all__ = ["Oracle"]
 
 _STOPS_A_SECOND_MAX = 30
 
 
-@dataclass(slots=True)
 class Oracle:
     """``found``: violations as text, in order. ``checks``: how many times it checked.
 
@@ -53,23 +50,14 @@ class Oracle:
     ``processes``: every live process of the cluster, and its machine.
     """
 
-    sleepers: Sleepers
-    found: list[str] = field(default_factory=list)
-    checks: int = 0
-    told: dict[ApplicationId, bool] = field(default_factory=dict)
-    processes: dict[str, str] = field(default_factory=dict)
-    answers: Answers = field(init=False)
-    copies: Copies = field(init=False)
-    grants: Grants = field(init=False)
-    overtaking: Overtaking = field(init=False)
-    silences: Silences = field(init=False)
-    submissions: SubmissionChecks = field(init=False)
-    views: Views = field(init=False)
-    _stops: Counter[str] = field(default_factory=Counter)
-    _second: int = 0
-
-    def __post_init__(self) -> None:
-        self.silences = Silences(self.violated, self.sleepers)
+    def __init__(self, sleepers: Sleepers) -> None:
+        self.found: list[str] = []
+        self.checks = 0
+        self.told: dict[ApplicationId, bool] = {}
+        self.processes: dict[str, str] = {}
+        self._stops: Counter[str] = Counter()
+        self._second = 0
+        self.silences = Silences(self.violated, sleepers)
         self.answers = Answers(self.violated, self.silences.awake_s)
         self.copies = Copies(self.violated)
         self.grants = Grants(self.violated)
@@ -80,15 +68,15 @@ class Oracle:
     def violated(self, what: str) -> None:
         self.found.append(what)
 
-    # --- the master -----------------------------------------------------------------------------
-
     def master_began(self, core: MasterCore) -> None:
         self.answers.master_began()
         self.silences.master_began()
         self.copies.master_began()
         self.views.master_began()
         self.grants.master_began(core)
-        self._master_restarted(core)
+        for application_id in self.told:  # whatever was reported to an AppMaster survives
+            if application_id not in core.master_state.applications:
+                self.violated(f"{application_id} was admitted, and the next master forgot it")
 
     def after_master(
         self, core: MasterCore, event: e.MasterEvent, commands: list[c.MasterCommand]
@@ -145,14 +133,6 @@ class Oracle:
     def store_changed(self, known: Iterable[ApplicationId]) -> None:
         """The disk has forgotten something: guarantees rest on what it has now."""
         self.told = dict.fromkeys([x for x in known if x in self.told], True)
-
-    def _master_restarted(self, core: MasterCore) -> None:
-        """Whatever was reported to an AppMaster survives."""
-        for application_id in self.told:
-            if application_id not in core.master_state.applications:
-                self.violated(f"{application_id} was admitted, and the next master forgot it")
-
-    # --- nodes ----------------------------------------------------------------------------------
 
     def after_node(
         self,
@@ -244,16 +224,12 @@ class Oracle:
     def process_gone(self, container_id: str) -> None:
         self.processes.pop(container_id, None)
 
-    # --- AppMasters -----------------------------------------------------------------------------
-
     def after_application(self, name: str, core: AppMasterCore) -> None:
         self.checks += 1
         try:
             core.check()
         except AssertionError as error:
             self.violated(f"the AppMaster of {name} breaks an invariant: {error}")
-
-    # --- the end --------------------------------------------------------------------------------
 
     def nothing_left(
         self, core: MasterCore, nodes: Iterable[NodeCore], gone: set[str]

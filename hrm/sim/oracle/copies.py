@@ -1,9 +1,4 @@
-"""Snapshot + deltas = state: what a remote scheduler has after message n is what the master had.
-
-When the master sends message n, a snapshot of its state is kept: of everything but what has changed
-again within the same event, which a later message will contain. When a scheduler has taken message
-n in, its copy is compared with that snapshot, unit by unit and job by job.
-"""
+"""Copies of the state are what the state was: remote schedulers' copies, and schedulers' views."""
 
 from __future__ import annotations
 
@@ -11,16 +6,33 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from hrm.core.invariants import table_violations
 from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
+from hrm.core.messages.claims import Entry
+from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.replica import Replica
 from hrm.core.scheduling.scheduler import Job
 from hrm.core.scheduling.shared_state import SharedState
-from hrm.core.vocabulary.model import ApplicationId, ResourceUnitId
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, ResourceUnitId, WorkloadClass
 
-__all__ = ["Copies"]
+__all__ = ["Copies", "Views"]
+
+_COLUMNS = (
+    "free",
+    "total",
+    "stream_headroom",
+    "waiting_stream",
+    "waiting_batch",
+    "version",
+    "waiting_limit",
+    "open",
+    "gpu_only",
+)
+_SPENT = Entry(ContainerId("nobody"), WorkloadClass.BATCH, (1, 256, 0, 1), 1.0)
 
 _Units: TypeAlias = dict[ResourceUnitId, tuple[Any, ...]]
 _Jobs: TypeAlias = dict[ApplicationId, tuple[Any, ...]]
@@ -36,6 +48,14 @@ class _Picture:
 
 
 class Copies:
+    """Snapshot + deltas = state: what a remote scheduler has after message n is what the master
+    had.
+
+    When the master sends message n, a snapshot of its state is kept: of everything but what has
+    changed again within the same event, which a later message will contain. When a scheduler has
+    taken message n in, its copy is compared with that snapshot, unit by unit and job by job.
+    """
+
     def __init__(self, violated: Callable[[str], None]) -> None:
         self._violated = violated
         self._pictures: dict[tuple[int, int, int], _Picture] = {}
@@ -79,6 +99,41 @@ class Copies:
                     f"after message {sequence}, {name} has {key} as {there.get(key)}, the master "
                     f"had {here.get(key)}"
                 )
+
+
+class Views:
+    """A scheduler's view is renewed, not copied; what is renewed must be what a copy would be.
+
+    The oracle keeps a view of its own over each life of the master. Whenever a scheduler has
+    chosen, it is renewed, compared with a fresh one, and gets tentative reservations, as in a
+    round.
+    """
+
+    def __init__(self, violated: Callable[[str], None]) -> None:
+        self._violated = violated
+        self._view: ClusterView | None = None
+
+    def master_began(self) -> None:
+        self._view = None
+
+    def after(self, core: MasterCore, commands: Iterable[c.MasterCommand], now: float) -> None:
+        if not any(isinstance(command, c.ProposeClaims) for command in commands):
+            return
+        state = core.master_state.state
+        if self._view is None:
+            self._view = state.view()
+        view, fresh = self._view, state.view()
+        view.renew()
+        for name in _COLUMNS:
+            renewed, copied = getattr(view, name), getattr(fresh, name)
+            if not np.array_equal(renewed, copied):
+                self._violated(f"a renewed view has {name} as {renewed}, a fresh one as {copied}")
+        for unit_id, row in state.rows.items():
+            if view.image(row) != fresh.image(row):
+                self._violated(f"a renewed view shows {unit_id} as {view.image(row)}")
+        for row in state.rows.values():
+            if view.open[row]:
+                view.apply(row, _SPENT, now)
 
 
 def _units(state: SharedState) -> _Units:

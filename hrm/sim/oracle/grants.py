@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hrm.core.master.core import MasterCore
+from hrm.core.master.state import Node
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Proposal
@@ -19,6 +20,7 @@ from hrm.core.vocabulary.model import (
     ContainerSpec,
     ContainerState,
     NodeState,
+    Resources,
     ResourceUnitId,
     WorkloadClass,
 )
@@ -97,11 +99,7 @@ class Grants:
             self._lease = _Lease(token, now, units=units)
 
     def _under_lease(
-        self,
-        core: MasterCore,
-        event: e.MasterEvent,
-        granted: list[ContainerSpec],
-        lease: _Lease,
+        self, core: MasterCore, event: e.MasterEvent, granted: list[ContainerSpec], lease: _Lease
     ) -> set[str]:
         """A stream is granted all or nothing, where its lease locks, while that holds."""
         if not isinstance(event, e.ClaimsProposed):
@@ -151,10 +149,8 @@ class Grants:
         avoided = core.master_state.exclusions.avoided(spec.application_id, now)
         if spec.unit_id.partition("/")[0] not in avoided:
             return
-        demand = demand_vector(spec.resources)
         for node in core.master_state.nodes.values():
-            others = node.name not in avoided and node.state is NodeState.ALIVE
-            if others and any(could_hold(demand, x) and not x.draining for x in node.units):
+            if node.name not in avoided and _could_take(node, spec.resources):
                 self._violated(
                     f"{spec.container_id} is granted {spec.unit_id}, whose node is excluded, and "
                     f"{node.name} could hold it"
@@ -176,16 +172,11 @@ class Grants:
                 continue
             for name in asked.near:
                 node = core.master_state.nodes.get(name)
-                if node is None or node.state is not NodeState.ALIVE or name in avoided:
-                    continue
-                demand = demand_vector(asked.resources)
-                if any(could_hold(demand, x) and not x.draining for x in node.units):
+                if node and name not in avoided and _could_take(node, asked.resources):
                     self._violated(
                         f"{container.container_id} is to go to {claim.unit_id}, and could wait "
                         f"for {name}, where its data is"
                     )
-
-    # --- gangs ----------------------------------------------------------------------------------
 
     def _registered(
         self, event: e.ApplicationRegistered, commands: Iterable[c.MasterCommand]
@@ -236,3 +227,10 @@ class Grants:
         app = core.master_state.applications.get(application_id)
         if app is not None and not app.life.state.ended and self._missing(core, application_id, 0):
             self.gangs[application_id] = min(self.gangs[application_id], len(app.containers))
+
+
+def _could_take(node: Node, resources: Resources) -> bool:
+    """Is it alive, and large enough when it is empty?"""
+    demand = demand_vector(resources)
+    large = any(could_hold(demand, x) and not x.draining for x in node.units)
+    return large and node.state is NodeState.ALIVE

@@ -3,8 +3,7 @@ on what a node has started.
 
 The waiters of each node are followed in order of arrival. When later ones have started at the unit
 of one that is left, the moment at which it would fit is computed twice, as it is and as if they
-had not started. Units that share cores are left to the property tests of the core: what one starts
-is gone from the others, too, and several that start in one event are indistinguishable here.
+had not started. Units that share cores are left to the property tests of the core.
 """
 
 from __future__ import annotations
@@ -82,9 +81,8 @@ def _fits_at(
                 ends.append((max(now, entry.started_at_s + entry.duration_s), held))
     at_s = now
     for end_s, held in sorted(ends):
-        if all(need <= have for need, have in zip(waiter.demand, free, strict=True)):
+        if room(waiter.demand, free):
             break
         at_s = end_s
         free = [a + b for a, b in zip(free, held, strict=True)]
-    fitting = all(need <= have for need, have in zip(waiter.demand, free, strict=True))
-    return at_s if fitting else math.inf
+    return at_s if room(waiter.demand, free) else math.inf

@@ -44,8 +44,6 @@ class SubmissionChecks:
         self._wait_since_s: dict[str, float] = {}
         self._asleep: set[tuple[str, int]] = set()
 
-    # --- the master -----------------------------------------------------------------------------
-
     def master_began(self, core: SubmissionsCore) -> None:
         """Whatever was reported to a client, and whatever was written, survives."""
         self._asked.clear()
@@ -107,24 +105,26 @@ class SubmissionChecks:
     def _decided(self, core: SubmissionsCore, command: m.Command) -> None:
         match command:
             case m.RequestDriver():
-                name, entry = command.submission_id, core.entries[command.submission_id]
-                if entry.record.state.ended or entry.record.attempt != command.attempt:
-                    self._violated(f"driver {command.attempt} of {name} is asked for too late")
-                if self._runs(name):
-                    attempt, machine = self.running[name]
-                    self._violated(
-                        f"driver {command.attempt} of {name} is asked for while number {attempt} "
-                        f"runs on {machine}"
-                    )
+                submission_id, name = command.submission_id, _driver(command)
+                record = core.entries[submission_id].record
+                if record.state.ended or record.attempt != command.attempt:
+                    self._violated(f"{name} is asked for too late")
+                if self._runs(submission_id):
+                    number, where = self.running[submission_id]
+                    self._violated(f"{name} is asked for while number {number} runs on {where}")
             case m.GrantLease():
-                asked = self._asked[command.call_id]
-                assert isinstance(asked, m.LeaseAsked)
-                entry = core.entries[asked.submission_id]
-                if entry.record.state is not S.RUNNING or entry.record.attempt != asked.attempt:
+                asked = self._lease_asked(command)
+                record = core.entries[asked.submission_id].record
+                if record.state is not S.RUNNING or record.attempt != asked.attempt:
                     self._violated(
-                        f"driver {asked.attempt} of {asked.submission_id} has a lease, though it "
-                        f"is {entry.record.state.value}, its driver number {entry.record.attempt}"
+                        f"{_driver(asked)} has a lease, though it is {record.state.value}, its "
+                        f"driver number {record.attempt}"
                     )
+
+    def _lease_asked(self, command: m.GrantLease) -> m.LeaseAsked:
+        asked = self._asked[command.call_id]
+        assert isinstance(asked, m.LeaseAsked)
+        return asked
 
     def written(self, record: SubmissionRecord) -> None:
         """A record is on the disk."""
@@ -151,21 +151,12 @@ class SubmissionChecks:
             case m.RequestDriver():
                 record = durable.get(command.submission_id)
                 if record is None or record.attempt < command.attempt:
-                    self._violated(
-                        f"driver {command.attempt} of {command.submission_id} is asked for before "
-                        f"that is durable"
-                    )
+                    self._violated(f"{_driver(command)} is asked for before that is durable")
             case m.GrantLease():
-                asked = self._asked[command.call_id]
-                assert isinstance(asked, m.LeaseAsked)
-                record = durable.get(asked.submission_id)
+                granted = self._lease_asked(command)
+                record = durable.get(granted.submission_id)
                 if record is None or not (record.may_live or record.state.ended):
-                    self._violated(
-                        f"driver {asked.attempt} of {asked.submission_id} may run before that is "
-                        f"durable"
-                    )
-
-    # --- the drivers ----------------------------------------------------------------------------
+                    self._violated(f"{_driver(granted)} may run before that is durable")
 
     def driver_began(
         self, submission_id: str, attempt: int, machine: str, *, supervised: bool
@@ -208,8 +199,6 @@ class SubmissionChecks:
             del self.running[submission_id]
         self._exits[submission_id, attempt] = exit_code
 
-    # --- the end --------------------------------------------------------------------------------
-
     def running_words(self) -> list[str]:
         return [f"driver {n} of {x} runs on {where}" for x, (n, where) in self.running.items()]
 
@@ -247,3 +236,7 @@ class SubmissionChecks:
                 f"{name} is supervised, and was given up after {record.attempt} drivers: "
                 f"{record.message}"
             )
+
+
+def _driver(what: m.RequestDriver | m.LeaseAsked) -> str:
+    return f"driver {what.attempt} of {what.submission_id}"
