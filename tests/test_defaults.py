@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import hrm
+from docs.generate.configuration import SPARK_SETTINGS
 from hrm import address, config
 from hrm.cli.cluster import up
-from hrm.cli.configdoc import SPARK_SETTINGS
 from hrm.core.appmaster.application_master import AppMasterLimits
 from hrm.core.messages.submissions import SubmissionBounds
 from hrm.core.vocabulary.bounds import BOUNDS, SCHEDULERS, AutoBindingRules, Bounds

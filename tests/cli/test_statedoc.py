@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from pathlib import Path
 
-from hrm.cli.statedoc import diagram, document
+from docs.generate.states import diagram, document
 
 ROOT = Path(__file__).resolve().parents[2]
 
