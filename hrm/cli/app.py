@@ -67,8 +67,8 @@ class _LazyGroup(TyperGroup):
             return None
         if cmd_name not in self.commands:
             module = importlib.import_module(COMMANDS[cmd_name])
-            group: Any = get_command(module.app)
-            self.commands.update(group.commands)
+            found: Any = get_command(module.app)  # where it has one command, that itself
+            self.commands.update(getattr(found, "commands", {cmd_name: found}))
         return self.commands[cmd_name]
 
     def invoke(self, ctx: Any) -> Any:

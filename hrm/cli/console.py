@@ -20,6 +20,7 @@ from hrm import text
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 __all__ = [
     "LogWriter",
@@ -33,6 +34,7 @@ __all__ = [
     "print_json",
     "stderr",
     "stdout",
+    "table",
 ]
 
 _PIPE_WIDTH = 10_000
@@ -70,6 +72,19 @@ def plain(value: str, limit: int | None = None) -> str:
     from rich.markup import escape
 
     return escape(text.shown(value, limit))
+
+
+def table(*columns: str) -> Table:
+    """An unframed table; a column whose name begins with ``>`` is right-aligned."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        right = column.startswith(">")
+        made.add_column(
+            column.removeprefix(">"), justify="right" if right else "left", overflow="fold"
+        )
+    return made
 
 
 def error_line(message: str) -> None:

@@ -287,7 +287,7 @@ def _end_applications(cluster: Cluster, progress: Progress) -> list[str]:
     try:
         with _connected(cluster) as master:
             listing = admin_pb2.ListApplicationsRequest(limit=APPLICATIONS_LISTED_MAX)
-            ask, timeout_s = master.stub.ListApplications, _CALL_TIMEOUT_S
+            ask, timeout_s = master.admin.ListApplications, _CALL_TIMEOUT_S
             live = client.all_pages(ask, listing, timeout_s).applications
             for app in live:
                 progress(f"ending application {app.application_id} ({app.name})")
@@ -295,7 +295,7 @@ def _end_applications(cluster: Cluster, progress: Progress) -> list[str]:
                     application_id=app.application_id, reason="the cluster was ended by hrm down"
                 )
                 try:
-                    master.stub.KillApplication(kill, timeout=_CALL_TIMEOUT_S)
+                    master.admin.KillApplication(kill, timeout=_CALL_TIMEOUT_S)
                 except grpc.RpcError as error:
                     if error.code() is not grpc.StatusCode.NOT_FOUND:
                         raise
@@ -311,7 +311,7 @@ def _end_applications(cluster: Cluster, progress: Progress) -> list[str]:
 
 
 def _connected(cluster: Cluster) -> AbstractContextManager[client.Master]:
-    return client.connected(cluster.address, cluster.token, cluster.ca, _CALL_TIMEOUT_S)
+    return client.connected(cluster.address, cluster.token, cluster.ca)
 
 
 def sweep_containers(directory: Path) -> list[str]:
@@ -519,7 +519,7 @@ def _nodes_alive(cluster: Cluster) -> set[str] | None:
     try:
         with _connected(cluster) as master:
             ask = admin_pb2.ListNodesRequest()
-            answer = client.all_pages(master.stub.ListNodes, ask, master.timeout_s)
+            answer = client.all_pages(master.admin.ListNodes, ask, _CALL_TIMEOUT_S)
     except errors.Unavailable:
         return None
     return {n.name for n in answer.nodes if n.state == common_pb2.NODE_STATE_ALIVE}

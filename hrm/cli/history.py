@@ -30,11 +30,6 @@ _CLASS = "org.apache.spark.deploy.history.HistoryServer"
 app = typer.Typer(no_args_is_help=True)
 
 
-@app.callback()
-def _group() -> None:
-    """Without this the only command would be the whole program."""
-
-
 @app.command()
 def history(
     port: Annotated[

@@ -96,11 +96,7 @@ def run(flags: dict[str, Any], state_dir: Path) -> int:
 
 
 def _show(report: Report, what: str) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("KIND", "READABLE"):
-        table.add_column(column)
+    table = console.table("KIND", "READABLE")
     for name, count in report.kept.items():
         table.add_row(console.plain(name), str(count))
     out = console.stdout()
