@@ -1,9 +1,8 @@
 """Certificates for a cluster without an authority of its own: one authority, one pair per host.
 
-The authority is created once (``ca.pem``, ``ca.key``) and signs all others. Its key grants no
-access by itself, but can sign a certificate for any name that this cluster's clients trust: it
-belongs on no node. Keys are ECDSA P-256, mode 0600. A pair is renewed by creating it again over the
-old files; servers notice that without a restart.
+The authority is created once (``ca.pem``, ``ca.key``) and signs all others. Its key can sign for
+any name that this cluster's clients trust: it belongs on no node. Keys are ECDSA P-256, mode 0600.
+A pair is renewed by creating it again; servers notice that without a restart.
 """
 
 from __future__ import annotations

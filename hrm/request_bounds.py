@@ -1,16 +1,14 @@
 """Bounds on the size of a message: for each method and for each text, list and map.
 
-Every holder of a token may call, and its messages cost memory and time of a process that serves all
-others. So two tables: ``METHODS`` has the bytes of a message by method, checked before it is
-parsed; ``FIELDS`` the length of each text and the number of elements of each list, by message and
-field, checked before a value of it is used. A field that is in neither table is a mistake that a
-test finds. Values and their consistency are checked where protobuf becomes a dataclass
-(``hrm.wire.codec`` and its siblings); nothing there exceeds these bounds.
+Every holder of a token may call, and messages cost memory and time of a process that serves all
+others. ``METHODS`` has the bytes of a message by method, checked before it is parsed; ``FIELDS``
+the length of each text and the number of elements of each list, checked before a value is used. A
+field that is in neither table is a mistake that a test finds. Values and their consistency are
+checked where protobuf becomes a dataclass (``hrm.wire``).
 
 Bounds are far beyond real use, and follow from the system where it has one: Linux starts no program
-with an argument or a variable of more than 128 KiB, or with more than some 2 MiB of both. A program
-of HRM's own that forwards text of others truncates it to ``TEXT`` first, because a long error must
-not cost a node its stream.
+with an argument of more than 128 KiB. A program of HRM's own that forwards text of others truncates
+it to ``TEXT`` first, because a long error must not cost a node its stream.
 """
 
 from __future__ import annotations

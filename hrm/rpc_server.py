@@ -7,9 +7,10 @@ handshake. Each of them was chosen by attacks (``tests/hostile``).
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn, TypeVar
 
@@ -21,7 +22,7 @@ from hrm import descriptors, errors, request_bounds, rpc, text
 from hrm.connections import ConnectionWatch
 from hrm.peer_limits import PeerLimits
 
-__all__ = ["SERVER_OPTIONS", "TokenInterceptor", "abort", "server"]
+__all__ = ["SERVER_OPTIONS", "TokenInterceptor", "abort", "both_ways", "first_message", "server"]
 
 SERVER_OPTIONS = [
     *rpc.OPTIONS,
@@ -40,6 +41,7 @@ SERVER_OPTIONS = [
 _REFUSAL = "missing or wrong token; HRM_TOKEN_FILE must name a copy of the master's token file"
 Error = TypeVar("Error", bound=Exception)
 
+FIRST_MESSAGE_TIMEOUT_S = 10.0
 _IDLE_WITHOUT_TOKEN_MS = 10_000
 
 _EOF: Any = vars(grpc.aio)["EOF"]  # which its stubs do not know
@@ -47,10 +49,45 @@ _EOF: Any = vars(grpc.aio)["EOF"]  # which its stubs do not know
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.HrmError) -> NoReturn:
     """End the call with the status of ``error``, and its message in one line of bounded length: an
-    id that is echoed in it is as long, and as odd, as the client sent it."""
+    id that is echoed in it is as long, and as odd, as the client sent it. Methods just raise it."""
     _untied(error)
     await context.abort(rpc.status_of(error), text.detail(error.message))
     raise AssertionError("abort returned")
+
+
+async def first_message(requests: Any, what: str) -> Any:
+    """The first message of a stream, which must be ``what``.
+
+    Raises:
+        InvalidRequest: the stream ended before.
+        Unavailable: it did not come in time, or this process was suspended and has not read it yet.
+    """
+    try:
+        return await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_TIMEOUT_S)
+    except StopAsyncIteration:
+        raise errors.InvalidRequest(f"the stream ended before {what}") from None
+    except TimeoutError:
+        raise errors.Unavailable(
+            f"{what} has not come within {FIRST_MESSAGE_TIMEOUT_S:.0f} s; register again"
+        ) from None
+
+
+async def both_ways(reading: Coroutine[Any, Any, None], writing: Coroutine[Any, Any, None]) -> None:
+    """Serve both directions of a stream until the first of them ends; the other one is cancelled.
+
+    Raises:
+        HrmError: what ended ``reading``. Whatever else ends a direction just ends the stream.
+    """
+    tasks = [asyncio.create_task(reading), asyncio.create_task(writing)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        problem = tasks[0].exception() if tasks[0].done() else None
+        if isinstance(problem, errors.HrmError):
+            raise problem
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]

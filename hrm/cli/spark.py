@@ -154,7 +154,7 @@ def spark_environment() -> dict[str, str]:
         InvalidConfig: the user's own ``SPARK_CONF_DIR`` does not include HRM's settings yet.
         NotFound: there is no Spark.
     """
-    token = Path(os.environ.get("HRM_TOKEN_FILE") or address.state_home() / "token")
+    token = address.token_path()
     binaries = [Path(sys.executable).parent, spark_submit().parent]
     path = os.environ.get("PATH", os.defpath)
     for directory in dict.fromkeys(map(str, reversed(binaries))):
@@ -163,7 +163,7 @@ def spark_environment() -> dict[str, str]:
     variables = {
         "SPARK_CONF_DIR": str(_chosen_conf_dir()),
         "HRM_PYTHON": sys.executable,
-        "HRM_TOKEN_FILE": str(token.expanduser().absolute()),
+        "HRM_TOKEN_FILE": str(token),
         "PATH": path,
     }
     if ca := tls.ca_file(token):

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import structlog
 
-from hrm import rpc_server
 from hrm.durable import write_durably
-from hrm.errors import HrmError, InvalidConfig, NotFound
+from hrm.errors import InvalidConfig, NotFound
 from hrm.master.node_policies import NodePolicies
 from hrm.pipelines.core.model import ClusterPolicy
 from hrm.pipelines.policies import cluster
@@ -122,19 +121,16 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
         statuses = self._hosts.statuses(now)
         reports = self._nodes.all()
         files = models.listed(state_dir=self._state_dir / MODELS_DIR)
-        try:
-            if request.policy:
-                name = codec.to_name(request.policy, "policy")
-                statuses = [status for status in statuses if status.policy == name]
-                reports = [report for report in reports if report.policy == name]
-                files = [file for file in files if file.kind == name]
-                if not statuses and not reports and not files:
-                    raise NotFound(
-                        f"no learned policy {name!r} is in use, and it has no model; hrm policy "
-                        f"show lists those that there are"
-                    )
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        if request.policy:
+            name = codec.to_name(request.policy, "policy")
+            statuses = [status for status in statuses if status.policy == name]
+            reports = [report for report in reports if report.policy == name]
+            files = [file for file in files if file.kind == name]
+            if not statuses and not reports and not files:
+                raise NotFound(
+                    f"no learned policy {name!r} is in use, and it has no model; hrm policy "
+                    f"show lists those that there are"
+                )
         return pb.ShowPoliciesResponse(
             policies=[
                 *(policy_wire.from_status(one, now, records=request.records) for one in statuses),
@@ -146,12 +142,9 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
     async def SetPolicyMode(  # noqa: N802
         self, request: pb.SetPolicyModeRequest, context: Any
     ) -> pb.LearnedPolicy:
-        try:
-            policy = codec.to_name(request.policy, "policy")
-            mode = mode_of(codec.to_text(request.mode, "mode"))
-            shown = self._set_mode(policy, mode)
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        policy = codec.to_name(request.policy, "policy")
+        mode = mode_of(codec.to_text(request.mode, "mode"))
+        shown = self._set_mode(policy, mode)
         log.info("mode set", policy=policy, mode=mode.value)
         return shown
 

@@ -1,11 +1,10 @@
 """Recovers what is readable of a damaged store or journal, from a copy: the original is unchanged.
 
-How rows are found where pages are damaged: a table is read from its beginning and from its end, and
-between them by ever smaller ranges of row numbers, each of which needs only its own pages. Rows
-that carry their own key, those of applications and submissions, are also searched for on pages that
-the table no longer reaches: each page of rows that is not free replaces the table's root, and is
-read. A damaged first page, which lists where the tables begin, is replaced by that of a new store:
-HRM creates its tables in one order, so they begin at the same pages.
+A table is read from its beginning and from its end, and between them by ever smaller ranges of row
+numbers, each of which needs only its own pages. Rows that carry their own key are also searched for
+on pages that the table no longer reaches: each page of rows that is not free replaces the table's
+root, and is read. A damaged first page is replaced by that of a new store: HRM creates its tables
+in one order, so they begin at the same pages.
 
 Not detected: a changed byte within a text whose record is still readable. SQLite keeps no checksums
 of its pages.

@@ -163,8 +163,9 @@ class Submissions:
             while True:
                 changed.clear()
                 entry = self.find(submission_id)
+                has_ended = entry.record.state.ended  # it may end while the reader takes this
                 yield entry
-                if entry.record.state.ended:
+                if has_ended:
                     return
                 await changed.wait()
         finally:

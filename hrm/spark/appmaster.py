@@ -38,7 +38,7 @@ from typing import Any
 
 import grpc
 
-from hrm import clear_text, errors, rpc, tls
+from hrm import address, clear_text, errors, rpc, tls
 from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
 from hrm.core.messages import appmaster as messages
 from hrm.core.vocabulary.backoff import Backoff
@@ -153,7 +153,7 @@ class AppMaster:
                 )
             )
         try:
-            token_file = _token_file(self.hello["token_file"])
+            token_file = address.token_path(self.hello["token_file"])
             self._token = rpc.read_token(token_file)
             self._ca = tls.read_ca(tls.ca_file(token_file, self.hello["tls_ca"]))
             allowed = self.hello["allow_clear_text"]
@@ -392,13 +392,6 @@ def _exit_code(exit_file: Path) -> int | None:
 
 def _window_s(validity_ms: int | float) -> float:
     return float(validity_ms) / 1000 if validity_ms > 0 else float("inf")
-
-
-def _token_file(named: str) -> Path:
-    """As ``hrm.config.token_file``, without the settings library, which takes long to import."""
-    home = os.environ.get("HRM_HOME") or "~/.hrm"
-    path = named or os.environ.get("HRM_TOKEN_FILE") or f"{home}/token"
-    return Path(path).expanduser()
 
 
 def _submission_ownership_key() -> str:

@@ -2,18 +2,14 @@
 # ruff: noqa: PTH119, PTH120, PTH123, PTH208
 """Compile the Spark plugin once per Spark, and print its path.
 
-The plugin uses Spark's private interfaces, so it must be compiled against the very jars it runs
-with. Spark brings the compiler: its ``jars`` directory holds scala-compiler, scala-library and
-scala-reflect, and any Java that runs Spark runs them. The result is kept in ``$HRM_HOME/plugins``
-(``~/.hrm/plugins``) under a name made from Spark's version, the identity of its core jar and a hash
-of the sources; a change in any of them is a new file, an old one is never overwritten. One unused
-for ``KEPT_S`` is removed when another is built, unless it is among the ``KEPT_MAX`` most recently
-used, or a program of this machine has it open. The time of last use is its access time, which every
-use sets explicitly, because a file system may not.
+The plugin uses Spark's private interfaces, so it is compiled against the very jars it runs with, by
+the compiler that is among them. The result is kept in ``$HRM_HOME/plugins`` (``~/.hrm/plugins``)
+under a name made from Spark's version, its core jar and the sources. One unused for ``KEPT_S`` is
+removed when another is built, unless it is among the ``KEPT_MAX`` most recently used, or a program
+of this machine has it open. Every use sets its access time, because a file system may not.
 
 This file runs at every ``spark-submit`` as ``python -I -S build.py SPARK_HOME``. It imports what a
-hit in the cache needs and nothing more, not even pathlib: the rest is imported when there is
-something to compile.
+hit in the cache needs and nothing more, not even pathlib.
 """
 
 from __future__ import annotations
