@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 import re
 import secrets
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from hrm.durable import write_durably
 from hrm.errors import InvalidConfig, InvalidRequest
 from hrm.tls import CA_FILE
 
@@ -188,13 +188,5 @@ def _write(pair: Pair, cert: x509.Certificate, key: ec.EllipticCurvePrivateKey) 
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    _replace(pair.key, secret, 0o600)
-    _replace(pair.cert, cert.public_bytes(serialization.Encoding.PEM), 0o644)
-
-
-def _replace(path: Path, data: bytes, mode: int) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(data)
-    partial.replace(path)
+    write_durably(pair.key, secret, 0o600)
+    write_durably(pair.cert, cert.public_bytes(serialization.Encoding.PEM), 0o644)

@@ -16,6 +16,7 @@ import secrets
 import stat
 from pathlib import Path
 
+from hrm import durable
 from hrm.errors import InvalidConfig, PermissionDenied
 
 __all__ = ["TOKEN_CHARS_MAX", "TOKEN_CHARS_MIN", "create_token", "read_token"]
@@ -116,8 +117,4 @@ def _put_into_place(path: Path, content: str) -> None:
         os.link(partial, path)
     finally:
         partial.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    durable.sync(path.parent)
