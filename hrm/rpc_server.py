@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn, TypeVar
 
@@ -98,12 +98,15 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """
 
     def __init__(
-        self, token: str, watch: ConnectionWatch | None = None, limits: PeerLimits | None = None
+        self,
+        token: str | None,
+        watch: ConnectionWatch | None = None,
+        limits: PeerLimits | None = None,
     ) -> None:
-        """``limits``: per calling address; None: there are none."""
-        self._watch = watch or ConnectionWatch()
+        """``token`` None: none is required. ``limits``: per calling address; None: none."""
+        self._known = _ignore if watch is None else watch.known
         self._limits = limits
-        self._expected = f"Bearer {token}".encode()
+        self._expected = None if token is None else f"Bearer {token}".encode()
         self._refusal = grpc.stream_stream_rpc_method_handler(self._refuse)
 
     @staticmethod
@@ -119,30 +122,27 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        for key, value in handler_call_details.invocation_metadata or ():
-            if key == "authorization":
-                given = value if isinstance(value, bytes) else value.encode()
-                if hmac.compare_digest(given, self._expected):
-                    handler = await continuation(handler_call_details)
-                    known = self._watch.known
-                    return _decoding(handler, handler_call_details.method, known, self._limits)
-        return self._refusal
-
-
-class _DecodingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuses every malformed message, where no token is required."""
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
+        if not self._accepts(handler_call_details.invocation_metadata or ()):
+            return self._refusal
         handler = await continuation(handler_call_details)
-        return _decoding(handler, handler_call_details.method, lambda _peer: None)
+        return _decoding(handler, handler_call_details.method, self._known, self._limits)
+
+    def _accepts(self, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
+        if self._expected is None:
+            return True
+        for key, value in metadata:
+            given = value if isinstance(value, bytes) else value.encode()
+            if key == "authorization" and hmac.compare_digest(given, self._expected):
+                return True
+        return False
+
+
+def _ignore(_peer: str) -> None:
+    """In place of a watch."""
 
 
 def _decoding(
-    handler: Any, name: str, known: Callable[[str], None], limits: PeerLimits | None = None
+    handler: Any, name: str, known: Callable[[str], None], limits: PeerLimits | None
 ) -> Any:
     """The same handler, which replies INVALID_ARGUMENT to bytes that are no message, and to a
     message beyond its bounds, whether it returns responses, yields them or writes them. ``known``
@@ -292,5 +292,5 @@ def server(
     ]
     if token is None:  # where no watch distinguishes callers from idle connections
         options.append(("grpc.max_connection_idle_ms", _IDLE_WITHOUT_TOKEN_MS))
-    first = _DecodingInterceptor() if token is None else TokenInterceptor(token, watch, limits)
+    first = TokenInterceptor(token, watch, limits)
     return grpc.aio.server(interceptors=[first], options=options)

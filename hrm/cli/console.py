@@ -1,11 +1,9 @@
 """The two places a command may write to: stdout for data, stderr for everything else.
 
-rich itself respects ``NO_COLOR``. A pipe has no width, so lines that go into one are not folded or
-truncated: ``hrm apps | grep …`` must see whole names.
-
-Names and messages come from other parties (``hrm.text``): what goes into a table passes ``plain``,
-a line ``error_line``, ``note`` or ``line``, a document ``print_json``. Logs are different: a file
-or a pipe gets the bytes, a terminal gets them as ``less`` shows them (``LogWriter``).
+A pipe has no width, so lines that go into one are not folded or truncated: ``hrm apps | grep …``
+must see whole names. Names and messages come from other parties (``hrm.text``): what goes into a
+table passes ``plain``, a line ``error_line``, ``note`` or ``line``, a document ``print_json``. Logs
+go as bytes into a file or a pipe, and as ``less`` shows them to a terminal (``LogWriter``).
 """
 
 from __future__ import annotations

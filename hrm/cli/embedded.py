@@ -175,8 +175,8 @@ def locked(directory: Path) -> Iterator[None]:
         yield
 
 
-def free_port(host: str, port: int) -> int:
-    """``port``, or any free one for 0.
+def free_port(host: str, port: int, other: str = "hrm up --port 0") -> int:
+    """``port``, or any free one for 0. ``other``: the command that takes another one.
 
     Raises:
         Unavailable: the port is in use.
@@ -188,7 +188,7 @@ def free_port(host: str, port: int) -> int:
         except OSError as error:
             raise errors.Unavailable(
                 f"port {port} of {host} cannot be used ({error.strerror}); end what listens there, "
-                f"or choose another: hrm up --port 0"
+                f"or choose another: {other}"
             ) from error
         return int(probe.getsockname()[1])
 

@@ -7,6 +7,7 @@ import enum
 import json
 import pickle
 from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -255,30 +256,9 @@ def _save(results: Iterable[TaskResult], directory: Path) -> None:
 
 
 def _as_json(text: str, one: TaskResult) -> dict[str, Any]:
-    return {
-        "input": text,
-        "task_id": one.task_id,
-        "value": repr(one.value),
-        "error": one.error,
-        "node": one.node,
-        "attempt": one.attempt,
-        "response_s": one.response_s,
-        "runs": [
-            {
-                "subtask": run.subtask,
-                "device": run.device.value,
-                "number": run.number,
-                "node": run.node,
-                "waited_s": run.waited_s,
-                "ran_s": run.ran_s,
-                "outcome": run.outcome,
-                "message": run.message,
-                "placed_by": run.placed_by,
-                "fallback": run.fallback,
-            }
-            for run in one.runs
-        ],
-    }
+    document = asdict(replace(one, value=repr(one.value)))
+    runs = [asdict(run) | {"device": run.device.value} for run in one.runs]
+    return {"input": text, **document, "runs": runs}
 
 
 def _results_table(inputs: list[str], results: list[TaskResult]) -> Table:

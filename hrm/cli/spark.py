@@ -1,9 +1,8 @@
 """``hrm env`` and ``hrm spark-submit``: a stock Spark that understands ``hrm://``.
 
 Spark reads ``$SPARK_CONF_DIR/spark-env.sh`` in the shell that starts it; HRM's copy of that file is
-all that an unmodified Spark needs. So the environment is at most five variables, which these two
-commands print or set. A user with an existing ``SPARK_CONF_DIR`` keeps it and adds one line to its
-``spark-env.sh``.
+all that it needs, found by the few variables that these commands print or set. A user with an
+existing ``SPARK_CONF_DIR`` keeps it and adds one line to its ``spark-env.sh``.
 """
 
 from __future__ import annotations
@@ -67,7 +66,9 @@ def env(
     if output is Output.JSON:
         console.print_json(variables)
         return
-    chosen = shell or _users_shell()
+    users = Path(os.environ.get("SHELL", "")).name
+    shells = {"fish": Shell.FISH, "csh": Shell.CSH, "tcsh": Shell.CSH}
+    chosen = shell or shells.get(users, Shell.SH)
     for name, value in variables.items():
         typer.echo(_export(chosen, name, value))
 
@@ -226,11 +227,6 @@ def _chosen_conf_dir() -> Path:
         f"adding this as the last line of {theirs / 'spark-env.sh'}: {line} - or unset "
         f"SPARK_CONF_DIR"
     )
-
-
-def _users_shell() -> Shell:
-    name = Path(os.environ.get("SHELL", "")).name
-    return {"fish": Shell.FISH, "csh": Shell.CSH, "tcsh": Shell.CSH}.get(name, Shell.SH)
 
 
 def _export(shell: Shell, name: str, value: str) -> str:

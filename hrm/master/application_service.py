@@ -45,8 +45,8 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         self,
         master: Interpreter,
         heartbeat_interval_s: float,
-        may_register: Callable[[str, int, str], None] | None = None,
-        registered: Callable[[str, int, str], None] | None = None,
+        may_register: Callable[[str, int, str], None],
+        registered: Callable[[str, int, str], None],
     ) -> None:
         self._master = master
         self._may_register = may_register
@@ -57,7 +57,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
     async def Register(  # noqa: N802
         self, request: pb.RegisterApplicationRequest, context: _Register
     ) -> pb.RegisterApplicationResponse:
-        if request.submission_id and self._may_register is not None:
+        if request.submission_id:
             self._may_register(
                 request.submission_id,
                 request.submission_attempt,
@@ -67,7 +67,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
             lambda call_id: app_wire.to_registration(request, call_id, self._master.now())
         )
         assert isinstance(answer, c.ApplicationAdmitted)
-        if request.submission_id and self._registered is not None:
+        if request.submission_id:
             self._registered(
                 request.submission_id, request.submission_attempt, answer.application_id
             )

@@ -184,8 +184,7 @@ async def _serve(
         epoch=core.epoch,
     )
     submissions = Submissions(master, settings)
-    await _add_services(server, master, pipelines, hosts, settings, address, token)
-    _add_applications(server, master, submissions, settings)
+    await _add_services(server, master, pipelines, submissions, hosts, settings, address, token)
     stopped = master.stopped
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _finish, stopped)
@@ -265,6 +264,7 @@ async def _add_services(
     server: grpc.aio.Server,
     master: Interpreter,
     pipelines: PipelineTasks,
+    submissions: Submissions,
     hosts: Hosts,
     settings: MasterSettings,
     address: str,
@@ -293,27 +293,16 @@ async def _add_services(
     policy_pb2_grpc.add_PolicyServiceServicer_to_server(
         PolicyService(hosts, pipelines.policies, settings.state_dir), server
     )
+    applications = ApplicationService(
+        master, interval_s, submissions.may_register, submissions.registered
+    )
+    application_pb2_grpc.add_ApplicationServiceServicer_to_server(applications, server)
+    submission_pb2_grpc.add_SubmissionServiceServicer_to_server(
+        SubmissionService(submissions), server
+    )
     names = [f"hrm.v1.{name}" for name in SERVICES]
     checker = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)
     for name in names:
         await checker.set(name, health_pb2.HealthCheckResponse.SERVING)
     reflection.enable_server_reflection([*names, HEALTH, reflection.SERVICE_NAME], server)
-
-
-def _add_applications(
-    server: grpc.aio.Server,
-    master: Interpreter,
-    submissions: Submissions,
-    settings: MasterSettings,
-) -> None:
-    applications = ApplicationService(
-        master,
-        settings.heartbeat_interval_s,
-        may_register=submissions.may_register,
-        registered=submissions.registered,
-    )
-    application_pb2_grpc.add_ApplicationServiceServicer_to_server(applications, server)
-    submission_pb2_grpc.add_SubmissionServiceServicer_to_server(
-        SubmissionService(submissions), server
-    )

@@ -14,7 +14,6 @@ import grpc.aio
 
 from hrm import rpc, tls
 from hrm.core.master.state import Application, Container, MasterState, Node
-from hrm.core.vocabulary.history import StateEvent
 from hrm.core.vocabulary.model import ApplicationId, NodeName, NodeState, is_driver
 from hrm.errors import HrmError, NotFound, Unsatisfiable
 from hrm.master.events import Journal
@@ -69,7 +68,10 @@ class LogSources:
         if container is not None:
             container_id, name = str(container.container_id), container.node or ""
         else:
-            started = await self._started(application_id, executor_id, latest=latest)
+            journal = await self._journal()
+            started = None
+            if journal is not None:
+                started = await journal.ran(application_id, executor_id, latest=latest)
             if started is None:
                 raise self._nothing_ran(application_id, executor_id)
             container_id, name = started.container_id, started.node
@@ -116,14 +118,6 @@ class LogSources:
             containers = [x for x in containers if x.request.executor_id == executor_id]
         containers.sort(key=lambda x: x.requested_at_s, reverse=latest)
         return containers[0] if containers else None
-
-    async def _started(
-        self, application_id: ApplicationId, executor_id: str, *, latest: bool
-    ) -> StateEvent | None:
-        journal = await self._journal()
-        if journal is None:
-            return None
-        return await journal.ran(application_id, executor_id, latest=latest)
 
     async def _journal(self) -> Journal | None:
         """With all that has happened so far."""

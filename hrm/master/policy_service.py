@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,22 +101,15 @@ def cluster_policy(
 class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
     """Shows ``hosts`` and ``nodes``, and sets their modes."""
 
-    def __init__(
-        self,
-        hosts: Hosts,
-        nodes: NodePolicies,
-        state_dir: Path,
-        now: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, hosts: Hosts, nodes: NodePolicies, state_dir: Path) -> None:
         self._hosts = hosts
         self._nodes = nodes
         self._state_dir = state_dir
-        self._now = now
 
     async def ShowPolicies(  # noqa: N802
         self, request: pb.ShowPoliciesRequest, context: Any
     ) -> pb.ShowPoliciesResponse:
-        now = self._now()
+        now = time.time()
         statuses = self._hosts.statuses(now)
         reports = self._nodes.all()
         files = models.listed(state_dir=self._state_dir / MODELS_DIR)
@@ -149,7 +141,7 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
         return shown
 
     def _set_mode(self, policy: str, mode: Mode) -> pb.LearnedPolicy:
-        now = self._now()
+        now = time.time()
         own = [each.policy for each in self._hosts.statuses(now)]
         reports = self._nodes.all()
         if policy in own:

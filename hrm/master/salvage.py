@@ -213,7 +213,9 @@ def _salvaged(db: sqlite3.Connection, name: str, found: Salvaged) -> list[Row]:
 def _cut_off(db: sqlite3.Connection, name: str) -> Iterator[tuple[int, Row]]:
     """Numbers and rows of all pages of rows that are not free."""
     (_, _, copy) = db.execute("PRAGMA database_list").fetchone()
-    path, root = Path(bytes(copy).decode()), _root_of(db, name)
+    path = Path(bytes(copy).decode())
+    sql = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+    (root,) = db.execute(sql, (name,)).fetchone()
     size, content = _page_bytes(path), path.read_bytes()
     free = _free_pages(content, size)
     trial = path.with_name("trial.sqlite")
@@ -234,11 +236,6 @@ def _cut_off(db: sqlite3.Connection, name: str) -> Iterator[tuple[int, Row]]:
                 with contextlib.suppress(ValueError):
                     TABLES[name].read(plain)
                     yield number, tuple(row)
-
-
-def _root_of(db: sqlite3.Connection, name: str) -> int:
-    sql = "SELECT rootpage FROM sqlite_master WHERE name = ?"
-    return int(db.execute(sql, (name,)).fetchone()[0])
 
 
 def _free_pages(content: bytes, size: int) -> set[int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import secrets
 from typing import Any, TypeAlias
 
@@ -64,7 +62,12 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
         log.info("scheduler subscribed", scheduler=name)
         try:
             await context.write(state_wire.subscribed(hello))
-            await self._write(outbox, context)
+
+            async def send(message: Any) -> None:
+                assert isinstance(message, StateChanged)
+                await context.write(state_wire.changed(message))
+
+            await drain(outbox, send)
         finally:
             del self._master.scheduler_outboxes[name, session]
             self._master.submit(
@@ -95,18 +98,3 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
             lambda call_id: state_wire.to_lease_return(request, call_id, self._master.now())
         )
         return pb.ReleaseLeaseResponse()
-
-    async def _write(self, outbox: Outbox, context: _Subscription) -> None:
-        """Send until the outbox is closed or the stream breaks, whichever is first."""
-
-        async def send(message: Any) -> None:
-            assert isinstance(message, StateChanged)
-            await context.write(state_wire.changed(message))
-
-        writing = asyncio.create_task(drain(outbox, send))
-        try:
-            await writing
-        finally:
-            writing.cancel()
-            with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
-                await writing

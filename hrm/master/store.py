@@ -32,20 +32,21 @@ from hrm.master.write_queue import WriteQueue
 
 __all__ = ["Store"]
 
-_PUT_APPLICATION = (
-    "INSERT INTO applications VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET record = excluded.record"
+_ROWS = (
+    "SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?) WHERE true"
 )
-_PUT_NODE = (
-    "INSERT INTO nodes VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET owner = excluded.owner"
-)
-_MANY = {
-    _PUT_APPLICATION: "INSERT INTO applications "
-    "SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?) "
-    "WHERE true ON CONFLICT (id) DO UPDATE SET record = excluded.record",
-    _PUT_NODE: "INSERT INTO nodes "
-    "SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?) "
-    "WHERE true ON CONFLICT (name) DO UPDATE SET owner = excluded.owner",
-}
+
+
+def _put(table: str) -> str:
+    key, value = TABLES[table].columns
+    return (
+        f"INSERT INTO {table} VALUES (?, ?) "  # noqa: S608
+        f"ON CONFLICT ({key}) DO UPDATE SET {value} = excluded.{value}"
+    )
+
+
+_PUT = {table: _put(table) for table in ("applications", "nodes", "submissions")}
+_MANY = {sql: sql.replace("VALUES (?, ?)", _ROWS) for sql in _PUT.values()}
 """A statement for bulk writes: the same for a JSON list of rows."""
 
 
@@ -97,14 +98,13 @@ class Store:
         return dict(self._read("nodes"))
 
     def put_application(self, record: ApplicationRecord) -> asyncio.Future[None]:
-        row = (record.application_id, encode(record))
-        return self._writes.put("applications", row[:1], _PUT_APPLICATION, row)
+        return self._put("applications", record.application_id, encode(record))
 
     def forget_application(self, application_id: ApplicationId) -> asyncio.Future[None]:
         return self._forget("applications", application_id)
 
     def put_node(self, name: NodeName, owner: str = "") -> asyncio.Future[None]:
-        return self._writes.put("nodes", (name,), _PUT_NODE, (name, owner))
+        return self._put("nodes", name, owner)
 
     def forget_node(self, name: NodeName) -> asyncio.Future[None]:
         return self._forget("nodes", name)
@@ -135,12 +135,7 @@ class Store:
         return self._read("submissions")
 
     def put_submission(self, record: SubmissionRecord) -> asyncio.Future[None]:
-        sql = (
-            "INSERT INTO submissions VALUES (?, ?) "
-            "ON CONFLICT (id) DO UPDATE SET record = excluded.record"
-        )
-        row = (record.submission_id, encode(record))
-        return self._writes.put("submissions", row[:1], sql, row)
+        return self._put("submissions", record.submission_id, encode(record))
 
     def forget_submission(self, submission_id: str) -> asyncio.Future[None]:
         return self._forget("submissions", submission_id)
@@ -149,6 +144,9 @@ class Store:
         """Write what is queued, then close."""
         self._writes.close()
         self._db.close()
+
+    def _put(self, table: str, key: str, value: str) -> asyncio.Future[None]:
+        return self._writes.put(table, (key,), _PUT[table], (key, value))
 
     def _forget(self, table: str, *key: str | int) -> asyncio.Future[None]:
         tests = " AND ".join(f"{name} = ?" for name in TABLES[table].columns[: len(key)])

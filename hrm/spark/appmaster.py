@@ -1,23 +1,18 @@
 """The AppMaster: one process per application, on the machine of its driver.
 
 It connects Spark, reached through ``bridge`` (py4j), and the master (gRPC), and decides nothing
-itself: messages of both become events of ``hrm.core.appmaster.application_master``, whose commands
-are carried out here. The plugin in the driver starts it, with its whole input as one JSON line on
-standard input, because secrets must be neither in arguments nor in the environment. That input
-stays open: it ends when the driver does, however that dies.
-
-Stages of its life::
+itself: ``hrm.core.appmaster.application_master`` does. The plugin in the driver starts it, with its
+whole input as one JSON line on standard input, because secrets must be neither in arguments nor in
+the environment. That input ends when the driver does, however that dies. ::
 
     read the introduction -> Register -> Session: attached -> events, until the driver finishes
                                 ^            |
                                 +-- broken --+   the application goes on with what it has
 
-At its first start an unreachable master is an immediate error, because a user waits at the prompt;
-later it is waited for, with growing pauses, up to ``spark.hrm.master.timeout``.
-
-The driver never waits for an unreachable master: an AppMaster whose final update is not delivered
-soon releases the driver and stays behind alone, for as long as the master holds an application
-without a session, so that a success is not recorded as a failure.
+At its first start an unreachable master is an error, because a user waits at the prompt; later it
+is waited for, up to ``spark.hrm.master.timeout``. The driver never waits: an AppMaster whose final
+update is not delivered soon releases it and stays behind alone, for as long as the master holds an
+application without a session, so that a success is not recorded as a failure.
 
 Imports are kept light: this process starts with every ``spark-submit``.
 """
@@ -74,11 +69,12 @@ class AppMaster:
         # The driver's, so that another AppMaster of it has the same; one that was started before
         # an upgrade of HRM has none.
         self._ownership_key: str = introduction.get("ownership_key", "")
+        validity_ms = float(introduction["failures_validity_ms"])
         self.core = AppMasterCore(
             took_over=bool(introduction["application_id"]),
             limits=AppMasterLimits(
                 failures_max=int(introduction["max_failures"]),
-                failures_window_s=_window_s(introduction["failures_validity_ms"]),
+                failures_window_s=validity_ms / 1000 if validity_ms > 0 else float("inf"),
                 locality_wait_s=float(introduction["locality_wait_ms"]) / 1000,
                 backoff_s=float(introduction["retry_delay_ms"]) / 1000,
                 backoff_max_s=float(introduction["retry_delay_max_ms"]) / 1000,
@@ -388,10 +384,6 @@ def _exit_code(exit_file: Path) -> int | None:
         return int(exit_file.read_text())
     except (OSError, ValueError):
         return None
-
-
-def _window_s(validity_ms: int | float) -> float:
-    return float(validity_ms) / 1000 if validity_ms > 0 else float("inf")
 
 
 def _submission_ownership_key() -> str:

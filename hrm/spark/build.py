@@ -62,7 +62,8 @@ def plugin_jar(spark_home: str, sources: str = SOURCES, cache: str | None = None
     if core is None:
         raise BuildError(f"no spark-core jar in {jars}; set SPARK_HOME to a Spark 3.5 or newer")
     texts = _read_sources(sources)
-    jar = os.path.join(cache or _cache_dir(), _key(jars, core, texts) + ".jar")
+    home = os.path.expanduser(os.environ.get("HRM_HOME") or "~/.hrm")
+    jar = os.path.join(cache or f"{home}/plugins", _key(jars, core, texts) + ".jar")
     if not _use(jar):
         _build_once(jar, jars, names, core, texts)
     return jar
@@ -80,11 +81,6 @@ def _use(jar: str) -> bool:
     except OSError:
         pass  # another user's, whose own uses keep it
     return True
-
-
-def _cache_dir() -> str:
-    home = os.environ.get("HRM_HOME") or os.path.expanduser("~/.hrm")
-    return os.path.join(os.path.expanduser(home), "plugins")
 
 
 def _read_sources(directory: str) -> list[tuple[str, bytes]]:
