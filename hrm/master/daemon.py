@@ -6,6 +6,7 @@ import asyncio
 import gc
 import secrets
 import signal
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -107,29 +108,22 @@ async def _run(settings: MasterSettings) -> int:
     secure = server_tls(settings)  # before anything is made that a wrong address would leave behind
     token = rpc.create_token(settings.token_file)
     settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with locked(settings.state_dir / "lock"):
-        store = Store(settings.state_dir / "hrm.sqlite")
-        try:
-            known = known_to(store)
-            epoch = store.next_epoch()
-            journal = Journal(
-                settings.state_dir / "events.sqlite",
-                epoch,
-                kept=settings.events_kept,
-                keep_s=settings.events_keep_s,
-            )
+    with (
+        locked(settings.state_dir / "lock"),
+        closing(Store(settings.state_dir / "hrm.sqlite")) as store,
+    ):
+        known = known_to(store)
+        epoch = store.next_epoch()
+        kept, keep_s = settings.events_kept, settings.events_keep_s
+        path = settings.state_dir / "events.sqlite"
+        with closing(Journal(path, epoch, kept=kept, keep_s=keep_s)) as journal:
             if journal.newest_epoch >= epoch:
                 log.warning(
                     "the store is older than its journal: what was written in between is lost, "
                     "and what runs is taken back as after a lost store",
                     epoch=epoch, epoch_of_the_journal=journal.newest_epoch,
                 )  # fmt: skip
-            try:
-                return await _serve(settings, token, secure, store, known, journal, epoch)
-            finally:
-                journal.close()
-        finally:
-            store.close()
+            return await _serve(settings, token, secure, store, known, journal, epoch)
 
 
 def known_to(store: Store) -> dict[str, Any]:
