@@ -104,7 +104,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         limits: PeerLimits | None = None,
     ) -> None:
         """``token`` None: none is required. ``limits``: per calling address; None: none."""
-        self._known = _ignore if watch is None else watch.known
+        self._watch = watch
         self._limits = limits
         self._expected = None if token is None else f"Bearer {token}".encode()
         self._refusal = grpc.stream_stream_rpc_method_handler(self._refuse)
@@ -125,7 +125,8 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         if not self._accepts(handler_call_details.invocation_metadata or ()):
             return self._refusal
         handler = await continuation(handler_call_details)
-        return _decoding(handler, handler_call_details.method, self._known, self._limits)
+        known = _ignore if self._watch is None else self._watch.known
+        return _decoding(handler, handler_call_details.method, known, self._limits)
 
     def _accepts(self, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
         if self._expected is None:

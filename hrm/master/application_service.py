@@ -80,10 +80,11 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         outbox = Outbox()
         admitted = await self._attach(requests, session, outbox)
         application_id = admitted.application_id
-        hello = app_wire.attached(admitted)
         try:
+            # Before anything is read: a refusal may not meet the first write under way.
+            await context.write(app_wire.attached(admitted))
             await rpc_server.both_ways(
-                self._read(requests, application_id), _write(outbox, hello, context)
+                self._read(requests, application_id), _write(outbox, context)
             )
         finally:
             self._detach(application_id, session, outbox)
@@ -129,8 +130,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
                 self._master.submit(event)
 
 
-async def _write(outbox: Outbox, hello: pb.ApplicationNotice, context: _Session) -> None:
-    await context.write(hello)
+async def _write(outbox: Outbox, context: _Session) -> None:
     while notices := await outbox.take():
         for kind, some in itertools.groupby(notices, key=type):
             run = list(some)

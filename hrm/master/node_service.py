@@ -39,6 +39,9 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         name, incarnation, outbox = await self._register(requests)
         log.info("node registered", node=name, incarnation=incarnation)
         try:
+            core, interval_s = self._master.core, self._heartbeat_interval_s
+            epoch_id = core.master_state.epoch_id
+            await context.write(node_wire.registered(core.epoch, epoch_id, interval_s))
             # A writer that ends (its outbox overflowed, a newer stream took over) ends the stream:
             # the agent reconnects and receives the whole state again.
             await rpc_server.both_ways(
@@ -92,8 +95,6 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
 
     async def _write(self, outbox: Outbox, context: _Context) -> None:
         core = self._master.core
-        epoch_id = core.master_state.epoch_id
-        await context.write(node_wire.registered(core.epoch, epoch_id, self._heartbeat_interval_s))
 
         async def send(message: object) -> None:
             assert isinstance(message, c.NodeMessage)
