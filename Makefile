@@ -123,8 +123,8 @@ proto: $(READY) ## generate hrm/v1 from proto/
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
 
 docs: $(READY) ## write docs/configuration.md and docs/states.md from the code
-	$(BIN)/python -m hrm.cli.configdoc docs/configuration.md
-	$(BIN)/python -m hrm.cli.statedoc docs/states.md
+	$(BIN)/python -m docs.generate.configuration docs/configuration.md
+	$(BIN)/python -m docs.generate.states docs/states.md
 
 # Some minutes a model; the seeds are in the trainer. What comes out is committed with its results.
 WEIGHTS := hrm/policies/weights

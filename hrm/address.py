@@ -1,8 +1,8 @@
 """Resolves the master's address and its token, the same way for commands and for programs.
 
 The address is the given one, else ``$HRM_MASTER``, else that of the cluster that ``hrm up`` started
-under :func:`hrm.config.hrm_home`, else the default port of this machine. Imports are kept light:
-``hrm status`` is typed often.
+under :func:`state_home`, else the default port of this machine. Imports are kept light: ``hrm
+status`` is typed often.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ __all__ = [
     "parse_master",
     "state_home",
     "token_file",
+    "token_path",
 ]
 
 DEFAULT_HOST = "127.0.0.1"
@@ -27,8 +28,14 @@ DEFAULT_PORT = 7480
 
 
 def state_home() -> Path:
-    """``hrm.config.hrm_home`` without its imports: ``$HRM_HOME``, else ``~/.hrm``."""
-    return Path(os.environ.get("HRM_HOME") or "~/.hrm").expanduser()
+    """The directory of everything HRM keeps for this user: ``$HRM_HOME``, else ``~/.hrm``."""
+    return Path(os.environ.get("HRM_HOME") or "~/.hrm").expanduser().absolute()
+
+
+def token_path(named: str | Path | None = None) -> Path:
+    """Where the cluster's token is: ``named``, ``$HRM_TOKEN_FILE``, or in ``state_home()``."""
+    path = named or os.environ.get("HRM_TOKEN_FILE") or state_home() / "token"
+    return Path(path).expanduser().absolute()
 
 
 def parse_master(text: str) -> str:
@@ -62,13 +69,12 @@ def default_master(given: str | None = None) -> str:
 
 
 def token_file(master: str | None, given: Path | None = None) -> Path:
-    """The file with the token of ``master``: ``given``, ``$HRM_TOKEN_FILE``, or the one of home.
+    """The file with the token of ``master``, as by ``token_path``.
 
     Raises:
         Unavailable: no file was named, and no cluster was ever started here.
     """
-    path = given or Path(os.environ.get("HRM_TOKEN_FILE") or state_home() / "token")
-    path = path.expanduser()
+    path = token_path(given)
     named = master or os.environ.get("HRM_MASTER") or os.environ.get("HRM_TOKEN_FILE")
     if not path.exists() and not named:
         raise errors.Unavailable(

@@ -1,12 +1,9 @@
 """glibc's allocator in a daemon: returns the memory of a short flood to the system quickly.
 
-gRPC's threads read into short-lived buffers between small long-lived blocks. glibc has a heap for
-each of these threads and keeps its free memory: an untrusted client's endless header block holds
-some MiB at any time, and takes hundreds that stay. So there are few heaps, and a process that has
-grown returns unused memory.
-
-``M_MMAP_THRESHOLD`` would do as well, but makes arrays of 10,000 numbers ten times as slow. With
-another allocator, nothing happens.
+gRPC's threads read into short-lived buffers between small long-lived blocks; glibc has a heap for
+each thread and keeps its free memory. So there are few heaps, and a process that has grown returns
+unused memory. ``M_MMAP_THRESHOLD`` would do as well, but makes arrays of 10,000 numbers ten times
+as slow. With another allocator, nothing happens.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
 """Certificates for a cluster without an authority of its own: one authority, one pair per host.
 
-The authority is created once (``ca.pem``, ``ca.key``) and signs all others. Its key grants no
-access by itself, but can sign a certificate for any name that this cluster's clients trust: it
-belongs on no node. Keys are ECDSA P-256, mode 0600. A pair is renewed by creating it again over the
-old files; servers notice that without a restart.
+The authority is created once (``ca.pem``, ``ca.key``) and signs all others. Its key can sign for
+any name that this cluster's clients trust: it belongs on no node. Keys are ECDSA P-256, mode 0600.
+A pair is renewed by creating it again; servers notice that without a restart.
 """
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 import re
 import secrets
 from collections.abc import Sequence
@@ -22,6 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from hrm.durable import write_durably
 from hrm.errors import InvalidConfig, InvalidRequest
 from hrm.tls import CA_FILE
 
@@ -189,13 +188,5 @@ def _write(pair: Pair, cert: x509.Certificate, key: ec.EllipticCurvePrivateKey) 
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    _replace(pair.key, secret, 0o600)
-    _replace(pair.cert, cert.public_bytes(serialization.Encoding.PEM), 0o644)
-
-
-def _replace(path: Path, data: bytes, mode: int) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(data)
-    partial.replace(path)
+    write_durably(pair.key, secret, 0o600)
+    write_durably(pair.cert, cert.public_bytes(serialization.Encoding.PEM), 0o644)

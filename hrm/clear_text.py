@@ -1,13 +1,10 @@
 """Where HRM may send clear text: on this machine, and where it is explicitly allowed.
 
-In clear text a token is only as safe as its path: any process that can listen obtains it, and so
-does one that takes the port of a server that is down. On loopback these are this machine's users.
-On any other address it has to be allowed: ``allow_clear_text = true`` of a daemon,
-``HRM_ALLOW_CLEAR_TEXT=true`` of everything else. Both sides check here, before a server listens and
-before a client sends anything.
-
-A name counts as loopback if all its addresses are. A socket of the file system never leaves the
-machine.
+In clear text any process on the path, or one that takes the port of a server that is down, obtains
+the token. On loopback these are this machine's users. Any other address has to be allowed:
+``allow_clear_text = true`` of a daemon, ``HRM_ALLOW_CLEAR_TEXT=true`` of everything else. A server
+checks before it listens, a client before it sends. A name counts as loopback if all its addresses
+are.
 """
 
 from __future__ import annotations

@@ -1,21 +1,16 @@
 """Bounds connections that have not presented the token: few per address, and not for long.
 
-gRPC bounds the number of a server's connections, but not per client: one unauthenticated client
-that opens that many, and keeps them, locks out all others. So a server's connections are checked
-several times a second. One on which a call with the token has arrived is *known*, and stays as long
-as both sides keep it. All others are strangers: each is closed after ``limit_s``, and if an address
-has more of them than ``strangers_max``, the oldest are, but none in its first second: a new client
-has time to authenticate, while a flood recycles the same few slots. One that has sent
-``STRANGER_BYTES_MAX`` is closed immediately: the token comes with the first headers, and gRPC
-accepts little more before these are processed, so this is a flood of headers, resets or pings.
+gRPC bounds a server's connections, but not per client: one without the token could keep all of
+them. So they are checked several times a second. One on which a call with the token has arrived is
+*known*, and stays. All others are strangers: closed after ``limit_s``, or, oldest first, where an
+address has more than ``strangers_max`` (none in its first second), or at once after
+``STRANGER_BYTES_MAX``: the token comes with the first headers, so that much is a flood.
 
-gRPC has no call that lists or closes connections, but they are this process's sockets, which the
-kernel lists. A connection is ended by shutting its socket down through a duplicate descriptor, so
-that no other connection can have replaced the checked one; gRPC sees the peer disconnect.
+The kernel lists this process's sockets, and a connection is ended by shutting its socket down
+through a duplicate descriptor, so that no other connection can have replaced the checked one.
 
-Limits: between two checks an address can open as many connections as the server's bound allows,
-which then turns all others away until the next one; clients retry. A known connection is
-identified by address and port, until it is seen to be gone.
+Limits: between two checks an address can open as many connections as the server's bound allows. A
+known connection is identified by address and port, until it is seen to be gone.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["write_durably"]
+__all__ = ["sync", "write_durably"]
 
 
 def write_durably(path: Path, content: bytes, mode: int = 0o666) -> None:
@@ -30,8 +30,13 @@ def write_durably(path: Path, content: bytes, mode: int = 0o666) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or the names in a directory, to the disk; raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(directory)
+        os.fsync(descriptor)
     finally:
-        os.close(directory)
+        os.close(descriptor)

@@ -1,9 +1,8 @@
 """Limits per address: open streams, calls, and registrations a second.
 
-All callers hold the same token, so the address (without the port) identifies the caller; a whole
-cluster may be behind one, and the defaults let 10,000 nodes with as many applications pass. A limit
-keeps one faulty program, or one compromised machine, from exhausting a server; the refusal is
-RESOURCE_EXHAUSTED, and names the setting.
+All callers hold the same token, so the address identifies the caller; a whole cluster may be behind
+one, and the defaults let 10,000 nodes with as many applications pass. A limit keeps one faulty
+program from exhausting a server; the refusal is RESOURCE_EXHAUSTED, and names the setting.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
 """Bounds on the size of a message: for each method and for each text, list and map.
 
-Every holder of a token may call, and its messages cost memory and time of a process that serves all
-others. So two tables: ``METHODS`` has the bytes of a message by method, checked before it is
-parsed; ``FIELDS`` the length of each text and the number of elements of each list, by message and
-field, checked before a value of it is used. A field that is in neither table is a mistake that a
-test finds. Values and their consistency are checked where protobuf becomes a dataclass
-(``hrm.wire.codec`` and its siblings); nothing there exceeds these bounds.
+Every holder of a token may call, and messages cost memory and time of a process that serves all
+others. ``METHODS`` has the bytes of a message by method, checked before it is parsed; ``TEXTS`` and
+``FIELDS`` the length of each text and the number of elements of each list, checked before a value
+is used. A field that is in neither table is a mistake that a test finds. Values and their
+consistency are checked where protobuf becomes a dataclass (``hrm.wire``).
 
 Bounds are far beyond real use, and follow from the system where it has one: Linux starts no program
-with an argument or a variable of more than 128 KiB, or with more than some 2 MiB of both. A program
-of HRM's own that forwards text of others truncates it to ``TEXT`` first, because a long error must
-not cost a node its stream.
+with an argument of more than 128 KiB. A program of HRM's own that forwards text of others truncates
+it to ``TEXT`` first, because a long error must not cost a node its stream.
 """
 
 from __future__ import annotations
@@ -31,7 +29,9 @@ __all__ = [
     "METHODS",
     "METHOD_BYTES",
     "TEXT",
+    "TEXTS",
     "Bound",
+    "bound_of",
     "checked",
     "method_bytes",
     "violation",
@@ -89,64 +89,62 @@ METHODS: dict[str, int] = {
     "/hrm.v1.SubmissionService/Submit": DOCUMENT + 64 * KIB,
 }
 
+TEXTS: dict[str, Bound] = {
+    "application_id": _ID,
+    "asker": _LABEL,
+    "container_id": Bound(2 * ID),
+    "executor_id": _ID,
+    "followed_epoch_id": _KEY,
+    "identity": _ID,
+    "kind": _ID,
+    "message": _TEXT,
+    "mode": _ID,
+    "model": _LABEL,
+    "node": _ID,
+    "ownership_key": _KEY,
+    "page_token": _LABEL,
+    "platform": _LABEL,
+    "policy": _ID,
+    "reason": _TEXT,
+    "resource_unit_id": Bound(2 * ID),
+    "scheduler": _ID,
+    "sha256": _ID,
+    "spark_version": _LABEL,
+    "stream": _ID,
+    "submission_id": _ID,
+    "task_id": _ID,
+    "user": _LABEL,
+}
+"""By the name of a single text, in whatever message it stands."""
+
 FIELDS: dict[str, Bound] = {
     # AdminService
-    "GetApplicationRequest.application_id": _ID,
-    "ExplainApplicationRequest.application_id": _ID,
-    "KillApplicationRequest.application_id": _ID,
-    "KillApplicationRequest.reason": _TEXT,
     "DrainNodesRequest.names": Bound(ID, count=10_000),
     "BindNodeRequest.name": _ID,
-    "ReadLogsRequest.application_id": _ID,
-    "ReadLogsRequest.executor_id": _ID,
-    "ReadLogsRequest.stream": _ID,
-    "LinkLogRequest.application_id": _ID,
-    "LinkLogRequest.executor_id": _ID,
-    "LinkLogRequest.stream": _ID,
-    "LinkLogRequest.asker": _LABEL,
-    "ListApplicationsRequest.page_token": _LABEL,
-    "ListNodesRequest.page_token": _LABEL,
     "ListNodesRequest.name": _ID,
     # ApplicationService
-    "RegisterApplicationRequest.application_id": _ID,
     "RegisterApplicationRequest.name": _LABEL,
-    "RegisterApplicationRequest.user": _LABEL,
     "RegisterApplicationRequest.tenant": _LABEL,
-    "RegisterApplicationRequest.spark_version": _LABEL,
     "RegisterApplicationRequest.driver_host": _LABEL,
     "RegisterApplicationRequest.web_url": _TEXT,
     "RegisterApplicationRequest.submission_key": _ID,
-    "RegisterApplicationRequest.submission_id": _ID,
-    "RegisterApplicationRequest.ownership_key": _KEY,
     "RegisterApplicationRequest.submission_ownership_key": _KEY,
-    "RegisterApplicationRequest.followed_epoch_id": _KEY,
     "SparkLaunch.driver_url": Bound(TEXT, executed=True),
-    "SparkLaunch.spark_version": _LABEL,
     "SparkLaunch.environment": Bound(ARGUMENT, count=10_000, key=LABEL, executed=True),
     "SparkLaunch.java_options": Bound(ARGUMENT, count=10_000, executed=True),
     "SparkLaunch.extra_class_path": Bound(TEXT, count=10_000, executed=True),
     "SparkLaunch.driver": Bound(DOCUMENT),
-    "AttachApplication.application_id": _ID,
-    "AttachApplication.ownership_key": _KEY,
     "RequestContainers.containers": Bound(count=CONTAINERS),
-    "ContainerRequest.executor_id": _ID,
     "ContainerRequest.hosts": Bound(LABEL, count=32),
     "ReleaseContainers.executor_ids": Bound(ID, count=CONTAINERS),
-    "ReleaseContainers.reason": _TEXT,
     "Progress.streaming_queries": Bound(LABEL, count=1_000),
     "Progress.stages": Bound(count=1_000),
     "StageProgress.name": _LABEL,
     "ClassChanged.evidence": _TEXT,
-    "ApplicationFinished.message": _TEXT,
     # EventService
-    "WatchEventsRequest.application_id": _ID,
-    "WatchEventsRequest.node": _ID,
     "WatchEventsRequest.resume": _ID,
     # NodeService and AgentService
     "RegisterNode.name": _ID,
-    "RegisterNode.identity": _ID,
-    "RegisterNode.ownership_key": _KEY,
-    "RegisterNode.followed_epoch_id": _KEY,
     "RegisterNode.incarnation": _ID,
     "RegisterNode.host": _LABEL,
     "RegisterNode.endpoint": _LABEL,
@@ -154,37 +152,20 @@ FIELDS: dict[str, Bound] = {
     "RegisterNode.containers": Bound(count=STATUSES),
     "RegisterNode.isolation": _LABEL,
     "RegisterNode.spark_versions": Bound(LABEL, count=100),
-    "RegisterNode.platform": _LABEL,
     "RegisterNode.remarks": Bound(TEXT, count=100),
-    "ResourceUnit.resource_unit_id": Bound(2 * ID),
     "ResourceUnit.cpus": Bound(count=CPUS),
     "ResourceUnit.pool": Bound(2 * ID),
     "Gpu.uuid": _LABEL,
     "Gpu.name": _LABEL,
-    "ContainerStatus.container_id": Bound(2 * ID),
-    "ContainerStatus.application_id": _ID,
-    "ContainerStatus.executor_id": _ID,
-    "ContainerStatus.node": _ID,
-    "ContainerStatus.resource_unit_id": Bound(2 * ID),
     "ContainerStatus.stdout_url": _TEXT,
     "ContainerStatus.stderr_url": _TEXT,
-    "ContainerEnd.message": _TEXT,
     "NodeHeartbeat.containers": Bound(count=STATUSES),
     "NodeHeartbeat.shortcuts": Bound(count=100),
     "Shortcut.name": _ID,
     "Shortcut.state": _ID,
     "Shortcut.note": _TEXT,
     "Shortcut.why_missed": _TEXT,
-    "RebindingAnswer.message": _TEXT,
-    "ReadLogRequest.container_id": Bound(2 * ID),
-    "ReadLogRequest.stream": _ID,
-    "LinkContainerLogRequest.container_id": Bound(2 * ID),
-    "LinkContainerLogRequest.stream": _ID,
-    "LinkContainerLogRequest.asker": _LABEL,
     # PipelineService and GpuService
-    "SubmitPipelineTaskRequest.task_id": _ID,
-    "SubmitPipelineTaskRequest.user": _LABEL,
-    "SubmitPipelineTaskRequest.ownership_key": _KEY,
     "SubmitPipelineTaskRequest.result_key": _KEY,
     "SubmitPipelineTaskRequest.payload": Bound(60 * MIB, setting="pipeline_payload_mib"),
     "SubmitPipelineTaskRequest.files": Bound(count=10_000),
@@ -192,83 +173,43 @@ FIELDS: dict[str, Bound] = {
     "PipelineSpec.reference": _LABEL,
     "PipelineSpec.subtasks": Bound(count=1_000),
     "PipelineSubtask.name": _ID,
-    "PipelineSubtask.kind": _ID,
     "PipelineSubtask.after": Bound(ID, count=1_000),
     "PipelineSubtask.devices": Bound(count=16),
     "SourceFile.path": Bound(TEXT),
     "SourceFile.content": Bound(60 * MIB),
     "WatchPipelineTasksRequest.task_ids": Bound(ID, count=100_000),
-    "GetPipelineResultRequest.task_id": _ID,
-    "GetPipelineResultRequest.ownership_key": _KEY,
-    "CancelPipelineTaskRequest.task_id": _ID,
-    "CancelPipelineTaskRequest.reason": _TEXT,
-    "ListPipelineTasksRequest.page_token": _LABEL,
-    "RegisterPipelineNode.identity": _ID,
-    "RegisterPipelineNode.ownership_key": _KEY,
     "RegisterPipelineNode.runs_as": _TEXT,
     "RegisterPipelineNode.tasks": Bound(count=20_000),
-    "PipelineAttempt.task_id": _ID,
-    "PipelineCapacity.node": _ID,
     "PipelineCapacity.gpus": Bound(count=1_024),
-    "PipelineCapacity.platform": _LABEL,
-    "PipelineGpu.model": _LABEL,
     "PipelineLoad.task_ids": Bound(ID, count=20_000),
     "PipelineLoad.policies": Bound(count=100),
-    "LearnedPolicy.policy": _ID,
-    "LearnedPolicy.kind": _ID,
     "LearnedPolicy.heuristic": _LABEL,
-    "LearnedPolicy.model": _LABEL,
     "LearnedPolicy.schema": _TEXT,
-    "LearnedPolicy.mode": _ID,
     "LearnedPolicy.fallbacks": Bound(count=1_000, key=LABEL),
     "LearnedPolicy.last": _TEXT,
     "LearnedPolicy.records": Bound(count=10_000),
-    "LearnedPolicy.node": _ID,
     "LearnedPolicy.nodes": Bound(ID, count=20_000),
     "ShadowRecord.key": _LABEL,
     "ShadowRecord.heuristic": _TEXT,
     "ShadowRecord.learned": _TEXT,
-    "ShadowRecord.reason": _TEXT,
     "SubtaskTiming.subtask": _ID,
     "SubtaskTiming.co_runners": Bound(count=1_024),
-    "SubtaskTiming.message": _TEXT,
-    "SubtaskTiming.node": _ID,
     "SubtaskTiming.placed_by": _TEXT,
     "SubtaskTiming.fallback": _TEXT,
-    "PipelineRow.kind": _ID,
     "PipelineRow.gpu_model": _LABEL,
     "PipelineData.data": Bound(2 * MIB),
-    "PipelineTaskEnd.message": _TEXT,
-    "PipelineTaskEnd.node": _ID,
     "PipelineTaskEnd.proof": _KEY,
     "PipelineTaskEnd.timings": Bound(count=10_000),
-    "AcquireGpuRequest.kind": _ID,
-    # PolicyService
-    "ShowPoliciesRequest.policy": _ID,
-    "SetPolicyModeRequest.policy": _ID,
-    "SetPolicyModeRequest.mode": _ID,
     # SharedStateService
     "SubscribeRequest.name": _ID,
-    "SubscribeRequest.followed_epoch_id": _KEY,
-    "ProposeRequest.scheduler": _ID,
-    "ProposeRequest.application_id": _ID,
     "ProposeRequest.claims": Bound(count=CONTAINERS),
     "ProposeRequest.problem": _TEXT,
-    "UnitClaim.container_id": Bound(2 * ID),
-    "UnitClaim.resource_unit_id": Bound(2 * ID),
-    "AcquireLeaseRequest.scheduler": _ID,
-    "AcquireLeaseRequest.application_id": _ID,
-    "ReleaseLeaseRequest.scheduler": _ID,
     # SubmissionService
     "FindFilesRequest.files": Bound(count=10_000),
-    "FileDigest.sha256": _ID,
     "FileDigest.name": _TEXT,
     "PutPieceRequest.data": Bound(2 * MIB),
-    "GetFileRequest.sha256": _ID,
     "SubmitRequest.key": _ID,
-    "SubmitRequest.ownership_key": _KEY,
     "DriverSpec.name": _LABEL,
-    "DriverSpec.user": _LABEL,
     "DriverSpec.main_class": Bound(LABEL, executed=True),
     "DriverSpec.arguments": _ARGUMENTS,
     "DriverSpec.conf": Bound(count=100_000),
@@ -279,14 +220,8 @@ FIELDS: dict[str, Bound] = {
     "DriverResource.name": _TEXT,
     "DriverResource.uri": _TEXT,
     "DriverResource.fragment": _LABEL,
-    "GetSubmissionRequest.submission_id": _ID,
-    "KillSubmissionRequest.submission_id": _ID,
-    "KillSubmissionRequest.reason": _TEXT,
-    "ListSubmissionsRequest.page_token": _LABEL,
-    "LeaseDriverRequest.submission_id": _ID,
-    "LeaseDriverRequest.ownership_key": _KEY,
 }
-"""By message and field; what a response alone holds is not here."""
+"""By message and field, of what ``TEXTS`` does not bound. What a response alone holds: not here."""
 
 
 HINTS = {
@@ -337,6 +272,13 @@ def violation(message: Any, size: int | None = None) -> str:
     return check.problem(message, "")
 
 
+def bound_of(field: FieldDescriptor) -> Bound | None:
+    """The bound of a field, if it has one."""
+    is_text = field.cpp_type == FieldDescriptor.CPPTYPE_STRING and not field.is_repeated
+    by_name = TEXTS.get(field.name) if is_text else None
+    return FIELDS.get(f"{field.containing_type.name}.{field.name}", by_name)
+
+
 class _Check:
     """The bounds of one type of message, and of all that it holds.
 
@@ -353,7 +295,7 @@ class _Check:
         self._messages: list[tuple[str, _Check]] = []
         least = [ID]
         for field in descriptor.fields:
-            bound = FIELDS.get(f"{descriptor.name}.{field.name}", Bound())
+            bound = bound_of(field) or Bound()
             child = _child(field)
             least += [x for x in (bound.length, bound.count, bound.key) if x]
             least += [0] * bound.executed

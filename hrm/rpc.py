@@ -1,17 +1,14 @@
 """gRPC in HRM: the token on every call, errors as statuses, channels with bounded waits.
 
 Every method of every server, health and reflection included, requires
-``authorization: Bearer <token>``. The token is a secret of the whole cluster, kept in a private
-file (``hrm.token_file``); every user who can read it is an administrator. Where the cluster has an
-authority (``hrm.tls``), channels are encrypted.
-
-Servers: ``hrm.rpc_server``. A client, such as a driver's AppMaster, does not load what they need.
+``authorization: Bearer <token>``: a secret of the whole cluster in a private file
+(``hrm.token_file``), of which every reader is an administrator. Where the cluster has an authority
+(``hrm.tls``), channels are encrypted. Servers: ``hrm.rpc_server``, which clients do not load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
@@ -87,31 +84,30 @@ def error_from(error: grpc.RpcError, target: str) -> errors.HrmError:
     return kind(details)
 
 
-_Add: TypeAlias = Callable[[grpc.aio.ClientCallDetails], grpc.aio.ClientCallDetails]
+class _Bearer:
+    """Adds the token to calls; gRPC wants a class for each kind of them."""
+
+    def __init__(self, token: str) -> None:
+        self._pair = ("authorization", f"Bearer {token}")
+
+    async def _call(self, continuation: Any, details: Any, request: Any) -> Any:
+        metadata = grpc.aio.Metadata(*(details.metadata or ()), self._pair)
+        return await continuation(details._replace(metadata=metadata), request)
 
 
-class _BearerUnaryUnary(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
-    def __init__(self, add: _Add) -> None:
-        self._add = add
-
+class _BearerUnaryUnary(_Bearer, grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
     async def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        return await continuation(self._add(details), request)
+        return await self._call(continuation, details, request)
 
 
-class _BearerUnaryStream(grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
-    def __init__(self, add: _Add) -> None:
-        self._add = add
-
+class _BearerUnaryStream(_Bearer, grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
     async def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
-        return await continuation(self._add(details), request)
+        return await self._call(continuation, details, request)
 
 
-class _BearerStreamStream(grpc.aio.StreamStreamClientInterceptor):  # type: ignore[type-arg]
-    def __init__(self, add: _Add) -> None:
-        self._add = add
-
+class _BearerStreamStream(_Bearer, grpc.aio.StreamStreamClientInterceptor):  # type: ignore[type-arg]
     async def intercept_stream_stream(self, continuation: Any, details: Any, request: Any) -> Any:
-        return await continuation(self._add(details), request)
+        return await self._call(continuation, details, request)
 
 
 def channel(
@@ -127,22 +123,8 @@ def channel(
     if ca is None:
         clear_text.check_client(target, allow=allow_clear_text)
 
-    def add(details: grpc.aio.ClientCallDetails) -> grpc.aio.ClientCallDetails:
-        metadata = grpc.aio.Metadata(*(details.metadata or ()))
-        metadata.add("authorization", f"Bearer {token}")
-        return grpc.aio.ClientCallDetails(
-            details.method,
-            details.timeout,
-            metadata,
-            details.credentials,
-            details.wait_for_ready,
-        )
-
-    interceptors: list[Any] = [
-        _BearerUnaryUnary(add),
-        _BearerUnaryStream(add),
-        _BearerStreamStream(add),
-    ]
+    kinds = (_BearerUnaryUnary, _BearerUnaryStream, _BearerStreamStream)
+    interceptors: list[Any] = [kind(token) for kind in kinds]
     if ca is None:
         return grpc.aio.insecure_channel(target, options=OPTIONS, interceptors=interceptors)
     trusted = grpc.ssl_channel_credentials(ca)

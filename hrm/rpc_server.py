@@ -7,9 +7,10 @@ handshake. Each of them was chosen by attacks (``tests/hostile``).
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn, TypeVar
 
@@ -21,7 +22,7 @@ from hrm import descriptors, errors, request_bounds, rpc, text
 from hrm.connections import ConnectionWatch
 from hrm.peer_limits import PeerLimits
 
-__all__ = ["SERVER_OPTIONS", "TokenInterceptor", "abort", "server"]
+__all__ = ["SERVER_OPTIONS", "TokenInterceptor", "abort", "both_ways", "first_message", "server"]
 
 SERVER_OPTIONS = [
     *rpc.OPTIONS,
@@ -40,6 +41,7 @@ SERVER_OPTIONS = [
 _REFUSAL = "missing or wrong token; HRM_TOKEN_FILE must name a copy of the master's token file"
 Error = TypeVar("Error", bound=Exception)
 
+FIRST_MESSAGE_TIMEOUT_S = 10.0
 _IDLE_WITHOUT_TOKEN_MS = 10_000
 
 _EOF: Any = vars(grpc.aio)["EOF"]  # which its stubs do not know
@@ -47,10 +49,45 @@ _EOF: Any = vars(grpc.aio)["EOF"]  # which its stubs do not know
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.HrmError) -> NoReturn:
     """End the call with the status of ``error``, and its message in one line of bounded length: an
-    id that is echoed in it is as long, and as odd, as the client sent it."""
+    id that is echoed in it is as long, and as odd, as the client sent it. Methods just raise it."""
     _untied(error)
     await context.abort(rpc.status_of(error), text.detail(error.message))
     raise AssertionError("abort returned")
+
+
+async def first_message(requests: Any, what: str) -> Any:
+    """The first message of a stream, which must be ``what``.
+
+    Raises:
+        InvalidRequest: the stream ended before.
+        Unavailable: it did not come in time, or this process was suspended and has not read it yet.
+    """
+    try:
+        return await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_TIMEOUT_S)
+    except StopAsyncIteration:
+        raise errors.InvalidRequest(f"the stream ended before {what}") from None
+    except TimeoutError:
+        raise errors.Unavailable(
+            f"{what} has not come within {FIRST_MESSAGE_TIMEOUT_S:.0f} s; register again"
+        ) from None
+
+
+async def both_ways(reading: Coroutine[Any, Any, None], writing: Coroutine[Any, Any, None]) -> None:
+    """Serve both directions of a stream until the first of them ends; the other one is cancelled.
+
+    Raises:
+        HrmError: what ended ``reading``. Whatever else ends a direction just ends the stream.
+    """
+    tasks = [asyncio.create_task(reading), asyncio.create_task(writing)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        problem = tasks[0].exception() if tasks[0].done() else None
+        if isinstance(problem, errors.HrmError):
+            raise problem
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
@@ -61,12 +98,15 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """
 
     def __init__(
-        self, token: str, watch: ConnectionWatch | None = None, limits: PeerLimits | None = None
+        self,
+        token: str | None,
+        watch: ConnectionWatch | None = None,
+        limits: PeerLimits | None = None,
     ) -> None:
-        """``limits``: per calling address; None: there are none."""
-        self._watch = watch or ConnectionWatch()
+        """``token`` None: none is required. ``limits``: per calling address; None: none."""
+        self._watch = watch
         self._limits = limits
-        self._expected = f"Bearer {token}".encode()
+        self._expected = None if token is None else f"Bearer {token}".encode()
         self._refusal = grpc.stream_stream_rpc_method_handler(self._refuse)
 
     @staticmethod
@@ -82,30 +122,28 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        for key, value in handler_call_details.invocation_metadata or ():
-            if key == "authorization":
-                given = value if isinstance(value, bytes) else value.encode()
-                if hmac.compare_digest(given, self._expected):
-                    handler = await continuation(handler_call_details)
-                    known = self._watch.known
-                    return _decoding(handler, handler_call_details.method, known, self._limits)
-        return self._refusal
-
-
-class _DecodingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuses every malformed message, where no token is required."""
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
+        if not self._accepts(handler_call_details.invocation_metadata or ()):
+            return self._refusal
         handler = await continuation(handler_call_details)
-        return _decoding(handler, handler_call_details.method, lambda _peer: None)
+        known = _ignore if self._watch is None else self._watch.known
+        return _decoding(handler, handler_call_details.method, known, self._limits)
+
+    def _accepts(self, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
+        if self._expected is None:
+            return True
+        for key, value in metadata:
+            given = value if isinstance(value, bytes) else value.encode()
+            if key == "authorization" and hmac.compare_digest(given, self._expected):
+                return True
+        return False
+
+
+def _ignore(_peer: str) -> None:
+    """In place of a watch."""
 
 
 def _decoding(
-    handler: Any, name: str, known: Callable[[str], None], limits: PeerLimits | None = None
+    handler: Any, name: str, known: Callable[[str], None], limits: PeerLimits | None
 ) -> Any:
     """The same handler, which replies INVALID_ARGUMENT to bytes that are no message, and to a
     message beyond its bounds, whether it returns responses, yields them or writes them. ``known``
@@ -255,5 +293,5 @@ def server(
     ]
     if token is None:  # where no watch distinguishes callers from idle connections
         options.append(("grpc.max_connection_idle_ms", _IDLE_WITHOUT_TOKEN_MS))
-    first = _DecodingInterceptor() if token is None else TokenInterceptor(token, watch, limits)
+    first = TokenInterceptor(token, watch, limits)
     return grpc.aio.server(interceptors=[first], options=options)

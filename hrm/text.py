@@ -1,19 +1,14 @@
 """Untrusted text, made fit to be shown.
 
 Names, messages, exceptions and logs come from outside: a job may be called ``\\x1b[2J`` (which
-clears the reader's screen), an exception may carry U+202E (which turns the rest of the line
-around), a name may hold a line break and a forged second row. So no text of another party is
-printed as it is. The store and the journal keep the original; here, on the way to a user, each
-character that is not visible by itself is replaced by its escape: ``\\x1b``, ``\\u202e``, ``\\n``.
+clears the reader's screen), a name may hold a line break and a forged second row. The store and the
+journal keep the original; on the way to a user, each character that is not visible by itself is
+replaced by its escape: ``\\x1b``, ``\\u202e``, ``\\n``.
 
-What counts as visible is Unicode's own division, as ``str.isprintable`` reads it: no control (Cc),
-no format character (Cf: the bidirectional marks, joiners, the byte order mark), no surrogate, no
-line or paragraph separator, nothing private or unassigned. Spaces other than U+0020 stay. So do
-combining marks, and letters of other scripts that look like ours: an id is confined to ASCII
-(``hrm.wire.codec.to_name``), a name is not.
-
-A backslash stays as it is, since paths and patterns are full of them: the output is for reading,
-not for parsing. ``--output json`` has the original, in JSON's escapes (``json_shown``).
+Visible is what ``str.isprintable`` says, and any space. Combining marks stay, and letters of other
+scripts that look like ours: an id is confined to ASCII (``hrm.wire.codec.to_name``), a name is not.
+A backslash stays as it is: the output is for reading, not for parsing. ``--output json`` has the
+original, in JSON's escapes (``json_shown``).
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """TLS on HRM's ports: which authority a client trusts, and what a failed handshake means.
 
 A cluster uses TLS everywhere or nowhere. Master and agents have a certificate each; every client
-has the file ``ca.pem`` of the authority that signed them. A client with that file requires TLS: its
-channel never falls back to clear text, and a server that finds the file but has no certificate
-refuses to start. The token still authenticates the caller; certificates authenticate the server,
-and encrypt both.
-
-The file is the one that is named, else that of ``$HRM_TLS_CA``, else ``ca.pem`` next to the token:
-a cluster's token and its authority are copied together. ``HRM_TLS_CA=`` (empty) means clear text.
+has the file ``ca.pem`` of the authority that signed them: the one that is named, else that of
+``$HRM_TLS_CA`` (empty: clear text), else the one next to the token. A client with that file never
+falls back to clear text, and a server that finds it but has no certificate refuses to start. The
+token still authenticates the caller.
 
 What servers need is in ``hrm.tls_server``; ``hrm.certificates`` creates certificates.
 """

@@ -12,33 +12,22 @@ import ssl
 import stat
 import threading
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
 import structlog
 
 from hrm import clear_text, tls
+from hrm.config.sources import ServerSettings
 from hrm.errors import InvalidConfig, Unavailable
 
-__all__ = ["ServerTls", "TlsSettings", "listen", "server_tls"]
+__all__ = ["ServerTls", "listen", "server_tls"]
 
 _log = structlog.get_logger("tls")
 
 
-class TlsSettings(Protocol):
-    """What master and agent have in common."""
-
-    host: str
-    port: int
-    token_file: Path
-    tls_ca: Path | None
-    tls_cert: Path | None
-    tls_key: Path | None
-    allow_clear_text: bool
-
-
-def server_tls(settings: TlsSettings) -> ServerTls | None:
+def server_tls(settings: ServerSettings) -> ServerTls | None:
     """The TLS of a daemon; None: clear text.
 
     Raises:

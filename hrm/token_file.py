@@ -1,12 +1,8 @@
 """The file with the cluster's secret: created atomically, refused where it is not private.
 
-A new token is written to a file of its own, flushed to the disk, and only then linked to its place:
-a full disk or a crash leaves no empty token, and of several daemons that start together one creates
-it and all use that one.
-
-A token is checked before it is used: a regular file that its owner alone may read, one
-line of printable ASCII, neither so short that it could be guessed nor so long that it is something
-else.
+A new token is flushed to the disk before it is linked to its place: a full disk or a crash leaves
+no empty one, and daemons that start together use one. A token is checked before it is used: a
+regular file that its owner alone may read, one line of printable ASCII of a sensible length.
 """
 
 from __future__ import annotations
@@ -16,6 +12,7 @@ import secrets
 import stat
 from pathlib import Path
 
+from hrm import durable
 from hrm.errors import InvalidConfig, PermissionDenied
 
 __all__ = ["TOKEN_CHARS_MAX", "TOKEN_CHARS_MIN", "create_token", "read_token"]
@@ -116,8 +113,4 @@ def _put_into_place(path: Path, content: str) -> None:
         os.link(partial, path)
     finally:
         partial.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    durable.sync(path.parent)

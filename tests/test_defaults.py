@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import hrm
+from docs.generate.configuration import SPARK_SETTINGS
 from hrm import address, config
 from hrm.cli.cluster import up
-from hrm.cli.configdoc import SPARK_SETTINGS
 from hrm.core.appmaster.application_master import AppMasterLimits
 from hrm.core.messages.submissions import SubmissionBounds
 from hrm.core.vocabulary.bounds import BOUNDS, SCHEDULERS, AutoBindingRules, Bounds
@@ -43,7 +43,6 @@ OF_THE_CORE: list[tuple[Any, Any, dict[str, str]]] = [
 ]
 EACH_ITS_OWN = {
     "connections_max": "a master has many, an agent few, a client of pipelines as it needs",
-    "streams_max": "of a master's connections, and of an agent's",
     "reconnect_delay_max_s": "an agent's, a scheduler's",
     "pipeline_policy": "a cluster's and a node's, which are of different kinds",
     "name": "of policies and drivers, which are no settings",

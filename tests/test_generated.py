@@ -43,6 +43,6 @@ def test_generated_code_is_fresh(tmp_path: Path) -> None:
 
 
 def test_configuration_table_is_fresh() -> None:
-    from hrm.cli.configdoc import document
+    from docs.generate.configuration import document
 
     assert (ROOT / "docs/configuration.md").read_text() == document(), "run: make docs"

@@ -10,10 +10,10 @@ import pytest
 from hrm.core.messages.state_changes import StateChanged
 from hrm.core.vocabulary.model import ContainerEnd, EndCause, Gpu, NodeName, WorkloadClass
 from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning
-from hrm.testing.remote import VirtualScheduler
 from hrm.testing.virtual import SMALL, VirtualCluster
 from hrm.v1 import scheduler_pb2 as pb
 from hrm.wire import shared_state as state_wire
+from tests.virtual_scheduler import VirtualScheduler
 
 MACHINE = Hardware(
     cores=tuple(Core(number) for number in range(4)),

@@ -93,7 +93,7 @@ def _lines(found: Iterable[str]) -> str:
     return "\n" + "\n".join(sorted(found))
 
 
-everything = _python_files("hrm", "tests", "benchmarks")
+everything = _python_files("hrm", "tests", "benchmarks", "docs")
 
 
 def test_there_is_something_to_check() -> None:

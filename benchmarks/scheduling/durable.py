@@ -53,7 +53,7 @@ from hrm.core.vocabulary.model import (
 from hrm.errors import HrmError
 from hrm.master.events import Journal
 from hrm.master.interpreter import Interpreter, Outbox
-from hrm.master.store import SqliteStore
+from hrm.master.store import Store
 
 __all__ = ["DurableSample", "LocalMaster", "measure_durable"]
 
@@ -92,7 +92,7 @@ class LocalMaster:
     """A master's core, interpreter and store in this process, with nodes that only listen."""
 
     def __init__(self, nodes: int, policy: str, store: Path, schedulers: int = SCHEDULERS) -> None:
-        self.store = SqliteStore(store)
+        self.store = Store(store)
         self.bounds = Bounds(
             node_timeout_s=86_400.0, application_grace_s=86_400.0, ended_applications_kept=0
         )

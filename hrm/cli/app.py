@@ -1,10 +1,7 @@
-"""The tree of commands, each loaded when it is typed.
+"""The tree of commands, each loaded when it is typed: ``COMMANDS`` maps a command to its module.
 
-Parsing ``hrm status`` must not pay for the settings of the daemons or for the code that
-starts clusters. So the root group knows only the names: ``COMMANDS`` maps a command to its module,
-and the module is imported when the command runs or when ``hrm --help`` lists them all.
-
-Errors end here, too. An ``HrmError`` becomes one line ``error: …`` on stderr and exit status 1;
+``hrm status`` must not pay for the settings of the daemons or for the code that starts clusters.
+Errors end here, too: an ``HrmError`` becomes one line ``error: …`` on stderr and exit status 1;
 with ``HRM_DEBUG=1`` the traceback comes first.
 """
 
@@ -67,8 +64,8 @@ class _LazyGroup(TyperGroup):
             return None
         if cmd_name not in self.commands:
             module = importlib.import_module(COMMANDS[cmd_name])
-            group: Any = get_command(module.app)
-            self.commands.update(group.commands)
+            found: Any = get_command(module.app)  # where it has one command, that itself
+            self.commands.update(getattr(found, "commands", {cmd_name: found}))
         return self.commands[cmd_name]
 
     def invoke(self, ctx: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
     from hrm.v1.events_pb2_grpc import EventServiceStub
     from hrm.v1.policy_pb2_grpc import PolicyServiceStub
+    from hrm.v1.submission_pb2_grpc import SubmissionServiceStub
 
-__all__ = ["Master", "all_pages", "connect", "connected"]
+__all__ = ["Master", "all_pages", "connect", "connected", "document"]
 
 
 class Master(NamedTuple):
-    """What the queries need: where they ask, whom they ask, how long they wait."""
+    """The services of one master."""
 
-    target: str
-    stub: AdminServiceStub
+    admin: AdminServiceStub
     policies: PolicyServiceStub
-    timeout_s: float
     events: EventServiceStub
+    submissions: SubmissionServiceStub
 
 
 A = TypeVar("A", bound="Message")
@@ -56,10 +56,18 @@ def all_pages(call: Callable[..., A], request: Any, timeout_s: float) -> A:
     raise HrmError(f"the list does not end: the master has sent {PAGES_MAX} pages of it")
 
 
-@contextmanager
-def connect(
-    master: str | None, timeout_s: float, *, token_path: Path | None = None
-) -> Iterator[Master]:
+def document(message: Message) -> dict[str, Any]:
+    """``message`` as protobuf's JSON, empty fields included; a list's, with all its pages."""
+    from google.protobuf.json_format import MessageToDict
+
+    values: dict[str, Any] = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    values.pop("next_page_token", None)
+    return values
+
+
+def connect(master: str | None) -> AbstractContextManager[Master]:
     """A connection for the length of a ``with``; failed calls leave it as ``HrmError``.
 
     Raises:
@@ -67,16 +75,12 @@ def connect(
     """
     from hrm import tls
 
-    target = default_master(master)
-    token = token_file(master, token_path)
-    with connected(target, token, tls.ca_file(token), timeout_s) as answer:
-        yield answer
+    token = token_file(master)
+    return connected(default_master(master), token, tls.ca_file(token))
 
 
 @contextmanager
-def connected(
-    target: str, token_path: Path, ca_path: Path | None, timeout_s: float
-) -> Iterator[Master]:
+def connected(target: str, token_path: Path, ca_path: Path | None) -> Iterator[Master]:
     """As ``connect``, to ``target`` (host:port), whatever the environment means."""
     import grpc
 
@@ -84,11 +88,15 @@ def connected(
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
     from hrm.v1.events_pb2_grpc import EventServiceStub
     from hrm.v1.policy_pb2_grpc import PolicyServiceStub
+    from hrm.v1.submission_pb2_grpc import SubmissionServiceStub
 
     with rpc.sync_channel(target, rpc.read_token(token_path), tls.read_ca(ca_path)) as channel:
         try:
-            stub = AdminServiceStub(channel)
-            policies, events = PolicyServiceStub(channel), EventServiceStub(channel)
-            yield Master(target, stub, policies, timeout_s, events)
+            yield Master(
+                AdminServiceStub(channel),
+                PolicyServiceStub(channel),
+                EventServiceStub(channel),
+                SubmissionServiceStub(channel),
+            )
         except grpc.RpcError as error:
             raise rpc.error_from(error, target) from error

@@ -99,7 +99,8 @@ def up(
             host=host,
             port=embedded.free_port(host, port),
             nodes=nodes,
-            size=size,
+            cores=size.cores,
+            memory_mib=size.memory_mib,
             event_log=event_log,
             tls=tls,
         )

@@ -1,11 +1,9 @@
 """The two places a command may write to: stdout for data, stderr for everything else.
 
-rich itself respects ``NO_COLOR``. A pipe has no width, so lines that go into one are not folded or
-truncated: ``hrm apps | grep …`` must see whole names.
-
-Names and messages come from other parties (``hrm.text``): what goes into a table passes ``plain``,
-a line ``error_line``, ``note`` or ``line``, a document ``print_json``. Logs are different: a file
-or a pipe gets the bytes, a terminal gets them as ``less`` shows them (``LogWriter``).
+A pipe has no width, so lines that go into one are not folded or truncated: ``hrm apps | grep …``
+must see whole names. Names and messages come from other parties (``hrm.text``): what goes into a
+table passes ``plain``, a line ``error_line``, ``note`` or ``line``, a document ``print_json``. Logs
+go as bytes into a file or a pipe, and as ``less`` shows them to a terminal (``LogWriter``).
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from hrm import text
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 __all__ = [
     "LogWriter",
@@ -33,6 +32,7 @@ __all__ = [
     "print_json",
     "stderr",
     "stdout",
+    "table",
 ]
 
 _PIPE_WIDTH = 10_000
@@ -70,6 +70,19 @@ def plain(value: str, limit: int | None = None) -> str:
     from rich.markup import escape
 
     return escape(text.shown(value, limit))
+
+
+def table(*columns: str) -> Table:
+    """An unframed table; a column whose name begins with ``>`` is right-aligned."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        right = column.startswith(">")
+        made.add_column(
+            column.removeprefix(">"), justify="right" if right else "left", overflow="fold"
+        )
+    return made
 
 
 def error_line(message: str) -> None:

@@ -12,7 +12,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -101,56 +101,49 @@ def _master(flags: dict[str, Any]) -> None:
     """Run a master in the foreground. See docs/configuration.md for its settings."""
     by_hand = {parameter.name: flags.pop(parameter.name) for parameter in store.PARAMETERS}
 
-    async def do_by_hand(settings: config.MasterSettings) -> int:
-        return store.run(by_hand, settings.state_dir)
-
-    def start() -> Awaitable[int]:
+    async def serve() -> int:
         settings = config.load(config.MasterSettings, **flags)
         if store.is_wanted(by_hand):
-            return do_by_hand(settings)
+            return store.run(by_hand, settings.state_dir)
         from hrm.master import daemon
 
         daemon.collect_seldom()
-        return daemon.run(settings)
+        return await daemon.run(settings)
 
-    _run(start)
+    _run(serve())
 
 
 def _agent(flags: dict[str, str | None]) -> None:
     """Run a node's agent in the foreground. See docs/configuration.md for its settings."""
 
-    def start() -> Awaitable[int]:
+    async def serve() -> int:
         settings = config.load(config.AgentSettings, **flags)
         from hrm.agent import daemon
 
-        return daemon.run(settings)
+        return await daemon.run(settings)
 
-    _run(start, own_log=True)
+    _run(serve(), own_log=True)
 
 
 def _scheduler(flags: dict[str, str | None]) -> None:
     """Run a scheduler in a process of its own. See docs/configuration.md for its settings."""
 
-    def start() -> Awaitable[int]:
+    async def serve() -> int:
         settings = config.load(config.SchedulerSettings, **flags)
         from hrm.scheduler import daemon
 
-        return daemon.run(settings)
+        return await daemon.run(settings)
 
-    _run(start)
+    _run(serve())
 
 
-def _run(start: Callable[[], Awaitable[int]], *, own_log: bool = False) -> None:
+def _run(daemon: Coroutine[Any, Any, int], *, own_log: bool = False) -> None:
     """``own_log``: the daemon sets up structlog by itself."""
-
-    async def main() -> int:
-        return await start()
-
     allocator.few_heaps()
     if not own_log:
         _escape_logs()
     try:
-        code = asyncio.run(main())
+        code = asyncio.run(daemon)
     except errors.InvalidConfig as error:
         console.error_line(error.message)
         raise typer.Exit(BAD_CONFIGURATION) from None

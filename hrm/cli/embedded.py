@@ -32,12 +32,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from hrm import __version__, errors
 from hrm.agent.containers.shim import PROCESS_FILE, boot_id, descendants, start_ticks, write_json
 from hrm.cli import client, console
-from hrm.cli.machine import NodeSize
 from hrm.tls import CA_FILE
 
 __all__ = ["Cluster", "Process", "Progress", "free_port", "locked", "start", "stop"]
@@ -88,9 +87,10 @@ class Cluster:
     host: str
     port: int
     nodes: int
-    size: NodeSize
+    cores: int
+    memory_mib: int
     version: str = __version__
-    boot: str = field(default_factory=boot_id)
+    boot_id: str = field(default_factory=boot_id)
     started_at_s: float = field(default_factory=time.time)
     event_log: bool = True
     tls: bool = False
@@ -115,27 +115,14 @@ class Cluster:
         return str(self.directory / EVENT_LOGS) if self.event_log else ""
 
     def alive(self) -> list[Process]:
-        if self.boot != boot_id():
+        if self.boot_id != boot_id():
             return []
         return [process for process in self.processes if process.alive()]
 
     def save(self) -> None:
-        write_json(
-            record_path(self.directory),
-            {
-                "version": self.version,
-                "boot_id": self.boot,
-                "started_at_s": self.started_at_s,
-                "host": self.host,
-                "port": self.port,
-                "nodes": self.nodes,
-                "cores": self.size.cores,
-                "memory_mib": self.size.memory_mib,
-                "event_log": self.event_log,
-                "tls": self.tls,
-                "processes": [asdict(process) for process in self.processes],
-            },
-        )
+        document = asdict(self)
+        del document["directory"]
+        write_json(record_path(self.directory), document)
 
     @classmethod
     def read(cls, directory: Path) -> Cluster | None:
@@ -147,24 +134,11 @@ class Cluster:
         path = record_path(directory)
         try:
             document: dict[str, Any] = json.loads(path.read_text())
-            return cls(
-                directory=directory,
-                host=str(document["host"]),
-                port=int(document["port"]),
-                nodes=int(document["nodes"]),
-                size=NodeSize(
-                    cores=int(document["cores"]), memory_mib=int(document["memory_mib"]), notes=()
-                ),
-                version=str(document["version"]),
-                boot=str(document["boot_id"]),
-                started_at_s=float(document["started_at_s"]),
-                event_log=bool(document.get("event_log", False)),
-                tls=bool(document.get("tls", False)),
-                processes=[Process(**process) for process in document["processes"]],
-            )
+            processes = [Process(**process) for process in document.pop("processes")]
+            return cls(directory=directory, processes=processes, **document)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise errors.InvalidConfig(
                 f"{path} is damaged ({error!r}); end the daemons by hand (pgrep -af hrm.cli), "
                 f"then remove the file"
@@ -201,8 +175,8 @@ def locked(directory: Path) -> Iterator[None]:
         yield
 
 
-def free_port(host: str, port: int) -> int:
-    """``port``, or any free one for 0.
+def free_port(host: str, port: int, other: str = "hrm up --port 0") -> int:
+    """``port``, or any free one for 0. ``other``: the command that takes another one.
 
     Raises:
         Unavailable: the port is in use.
@@ -214,7 +188,7 @@ def free_port(host: str, port: int) -> int:
         except OSError as error:
             raise errors.Unavailable(
                 f"port {port} of {host} cannot be used ({error.strerror}); end what listens there, "
-                f"or choose another: hrm up --port 0"
+                f"or choose another: {other}"
             ) from error
         return int(probe.getsockname()[1])
 
@@ -287,7 +261,7 @@ def _end_applications(cluster: Cluster, progress: Progress) -> list[str]:
     try:
         with _connected(cluster) as master:
             listing = admin_pb2.ListApplicationsRequest(limit=APPLICATIONS_LISTED_MAX)
-            ask, timeout_s = master.stub.ListApplications, _CALL_TIMEOUT_S
+            ask, timeout_s = master.admin.ListApplications, _CALL_TIMEOUT_S
             live = client.all_pages(ask, listing, timeout_s).applications
             for app in live:
                 progress(f"ending application {app.application_id} ({app.name})")
@@ -295,7 +269,7 @@ def _end_applications(cluster: Cluster, progress: Progress) -> list[str]:
                     application_id=app.application_id, reason="the cluster was ended by hrm down"
                 )
                 try:
-                    master.stub.KillApplication(kill, timeout=_CALL_TIMEOUT_S)
+                    master.admin.KillApplication(kill, timeout=_CALL_TIMEOUT_S)
                 except grpc.RpcError as error:
                     if error.code() is not grpc.StatusCode.NOT_FOUND:
                         raise
@@ -311,7 +285,7 @@ def _end_applications(cluster: Cluster, progress: Progress) -> list[str]:
 
 
 def _connected(cluster: Cluster) -> AbstractContextManager[client.Master]:
-    return client.connected(cluster.address, cluster.token, cluster.ca, _CALL_TIMEOUT_S)
+    return client.connected(cluster.address, cluster.token, cluster.ca)
 
 
 def sweep_containers(directory: Path) -> list[str]:
@@ -397,13 +371,10 @@ def _start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
 
     directory = cluster.directory
     shared = ["--token-file", str(cluster.token), "--host", cluster.host, *_tls_flags(cluster)]
-    children = {}
     progress("starting the master")
     master = ["master", "--port", str(cluster.port), "--state-dir", str(directory / "master"),
               "--schedulers", str(schedulers)]  # fmt: skip
-    # All of an embedded cluster belongs to its user: there is no other user to run as.
-    own = [] if "run_as" in load(AgentSettings).model_fields_set else ["--run-as", "off"]
-    children["master"] = _spawn(cluster, "master", "master", [*master, *shared])
+    children = [_spawn(cluster, "master", "master", [*master, *shared])]
     _wait(
         children,
         lambda: _accepts(cluster) and _nodes_alive(cluster) is not None,
@@ -411,13 +382,14 @@ def _start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
         lambda: "the master does not answer",
     )
     names = [f"node-{number}" for number in range(1, cluster.nodes + 1)]
-    shared += own
+    # All of an embedded cluster belongs to its user: there is no other user to run as.
+    shared += [] if "run_as" in load(AgentSettings).model_fields_set else ["--run-as", "off"]
     for name in names:
         agent = ["agent", "--master", cluster.address, "--name", name, "--port", "0",
                  "--log-port", "0", "--work-dir", str(directory / "nodes" / name),
-                 "--cores", str(cluster.size.cores),
-                 "--memory-mib", str(cluster.size.memory_mib)]  # fmt: skip
-        children[name] = _spawn(cluster, "agent", name, [*agent, *shared])
+                 "--cores", str(cluster.cores),
+                 "--memory-mib", str(cluster.memory_mib)]  # fmt: skip
+        children.append(_spawn(cluster, "agent", name, [*agent, *shared]))
     missing = set(names)
 
     def all_alive() -> bool:
@@ -433,7 +405,9 @@ def _start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
     )
 
 
-def _spawn(cluster: Cluster, role: str, name: str, arguments: list[str]) -> _Child:
+def _spawn(
+    cluster: Cluster, role: str, name: str, arguments: list[str]
+) -> tuple[Process, subprocess.Popen[bytes]]:
     """Start a daemon in a session of its own and write it down."""
     log = cluster.directory / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -461,17 +435,11 @@ def _spawn(cluster: Cluster, role: str, name: str, arguments: list[str]) -> _Chi
     record = Process(role=role, name=name, pid=process.pid, start_ticks=ticks or 0, log=str(log))
     cluster.processes.append(record)
     cluster.save()
-    return _Child(record, process)
-
-
-@dataclass(frozen=True, slots=True)
-class _Child:
-    record: Process
-    process: subprocess.Popen[bytes]
+    return record, process
 
 
 def _wait(
-    children: dict[str, _Child],
+    children: list[tuple[Process, subprocess.Popen[bytes]]],
     ready: Callable[[], bool],
     timeout_s: float,
     problem: Callable[[], str],
@@ -479,16 +447,16 @@ def _wait(
     """Until ``ready``; Unavailable when a child ends before, or the time does."""
     deadline = time.monotonic() + timeout_s
     while not ready():
-        for name, child in children.items():
-            code = child.process.poll()
+        for record, process in children:
+            code = process.poll()
             if code is not None:
-                said = last_line(Path(child.record.log)) or "it said nothing"
+                said = last_line(Path(record.log)) or "it said nothing"
                 end = f"signal {-code}" if code < 0 else f"exit status {code}"
                 raise errors.Unavailable(
-                    f"{name} ended at its start ({end}): {said} (whole log: {child.record.log})"
+                    f"{record.name} ended at its start ({end}): {said} (whole log: {record.log})"
                 )
         if time.monotonic() > deadline:
-            logs = ", ".join(child.record.log for child in children.values())
+            logs = ", ".join(record.log for record, _ in children)
             raise errors.Unavailable(f"{problem()} after {timeout_s:g} s; see {logs}")
         time.sleep(_POLL_S)
 
@@ -519,7 +487,7 @@ def _nodes_alive(cluster: Cluster) -> set[str] | None:
     try:
         with _connected(cluster) as master:
             ask = admin_pb2.ListNodesRequest()
-            answer = client.all_pages(master.stub.ListNodes, ask, master.timeout_s)
+            answer = client.all_pages(master.admin.ListNodes, ask, _CALL_TIMEOUT_S)
     except errors.Unavailable:
         return None
     return {n.name for n in answer.nodes if n.state == common_pb2.NODE_STATE_ALIVE}
@@ -529,14 +497,10 @@ def last_line(log: Path) -> str:
     """What a daemon said last: its last ``error:`` line, else its last line of any kind."""
     try:
         with log.open("rb") as file:
-            lines = _tail(file).decode(errors="replace").splitlines()
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return ""
     spoken = [line.strip() for line in lines if line.strip()]
     told = [line.removeprefix("error: ") for line in spoken if line.startswith("error: ")]
     return (told or spoken or [""])[-1].removeprefix("hrm agent: ")
-
-
-def _tail(file: IO[bytes]) -> bytes:
-    file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
-    return file.read()

@@ -40,11 +40,6 @@ _LATEST_SINCE = 100_000
 app = typer.Typer(no_args_is_help=True)
 
 
-@app.callback()
-def _group() -> None:
-    """Without this the only command would be the whole program."""
-
-
 @app.command()
 def events(
     follow: Annotated[
@@ -87,7 +82,7 @@ def events(
         if follow:
             _follow(request, master, timeout, shown)
         else:
-            with client.connect(master, timeout) as connection:
+            with client.connect(master) as connection:
                 for page in connection.events.WatchEvents(request, timeout=timeout):
                     shown.add(page)
             shown.end()
@@ -119,7 +114,7 @@ def _follow(
     pause_s = _RETRY_S
     while True:
         try:
-            with client.connect(master, timeout_s) as connection:
+            with client.connect(master) as connection:
                 for page in connection.events.WatchEvents(request):
                     shown.add(page)
                     request.resume = page.resume
@@ -159,12 +154,12 @@ class _Shown:
                 console.line(line_of(event))
             sys.stdout.flush()
             return
-        documents = [_document(event) for event in page.events]
+        documents = [client.document(event) for event in page.events]
         if not self._follow:
             self._kept += documents
             return
         if page.gap:
-            documents.insert(0, _document(_gap()))
+            documents.insert(0, client.document(_gap()))
         for document in documents:
             console.json_line(document)
 
@@ -201,12 +196,3 @@ def line_of(event: events_pb2.StateEvent) -> str:
     why = f": {console.one_line(event.reason)}" if event.reason else ""
     stamp = f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03d}"
     return f"{stamp} {event.kind} {subject} {change}{where}{cause}{why} [{event.actor}]"
-
-
-def _document(event: events_pb2.StateEvent) -> dict[str, Any]:
-    from google.protobuf.json_format import MessageToDict
-
-    document: dict[str, Any] = MessageToDict(
-        event, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    return document

@@ -30,11 +30,6 @@ _CLASS = "org.apache.spark.deploy.history.HistoryServer"
 app = typer.Typer(no_args_is_help=True)
 
 
-@app.callback()
-def _group() -> None:
-    """Without this the only command would be the whole program."""
-
-
 @app.command()
 def history(
     port: Annotated[
@@ -58,13 +53,7 @@ def history(
             f"there is no directory {logs} of event logs; run an application on a cluster of "
             f"hrm up, or name one with --dir"
         )
-    try:
-        port = embedded.free_port(address.DEFAULT_HOST, port)
-    except errors.Unavailable:
-        raise errors.Unavailable(
-            f"port {port} of {address.DEFAULT_HOST} is in use; end what listens there, or choose "
-            f"another: hrm history --port 0"
-        ) from None
+    port = embedded.free_port(address.DEFAULT_HOST, port, "hrm history --port 0")
     variables = spark.spark_environment()
     program = spark.spark_submit().with_name("spark-class")
     console.note(f"the history server reads {logs}; Ctrl-C ends it")

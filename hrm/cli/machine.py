@@ -1,9 +1,8 @@
 """What this machine has, and how an embedded cluster divides it among its nodes.
 
-The nodes of ``hrm up`` all run on one machine, together with the drivers that use them, the master
-and anything else. Cores are shared in time, so all of them are offered; memory is not, so a quarter
-of it (at least 2 GiB) is left for the rest. Explicit values above what the machine has are applied,
-with a warning.
+Drivers, the master and anything else run there, too. Cores are shared in time, so all are offered;
+memory is not, so a quarter of it (at least 2 GiB) is left. Explicit values above what the machine
+has are applied, with a warning.
 """
 
 from __future__ import annotations

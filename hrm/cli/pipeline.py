@@ -7,15 +7,18 @@ import enum
 import json
 import pickle
 from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hrm import errors
-from hrm.cli.console import Output, error_line, note, plain, print_json, stdout
+from hrm.cli.client import document
+from hrm.cli.console import Output, error_line, note, one_line, plain, print_json, stdout, table
 from hrm.cli.queries import TIMEOUT_S, MasterOption, OutputOption, TimeoutOption
 from hrm.cli.signals import sigterm_as_interrupt
+from hrm.text import shortened
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,11 +43,6 @@ FORMAT_HELP = (
 app = typer.Typer(no_args_is_help=True)
 group = typer.Typer(no_args_is_help=True, help="Run pipelines of Python functions on the cluster.")
 app.add_typer(group, name="pipeline")
-
-
-@group.callback()
-def _pipeline() -> None:
-    """Run pipelines of Python functions on the cluster."""
 
 
 class Kind(enum.StrEnum):
@@ -138,9 +136,7 @@ def list_tasks(
     with Client(master, patience_s=0.0, call_timeout_s=timeout) as client:
         answer = client.tasks(everything=everything, limit=limit)
     if output is Output.JSON:
-        from google.protobuf.json_format import MessageToDict
-
-        print_json(MessageToDict(answer, preserving_proto_field_name=True))
+        print_json(document(answer))
         return
     if answer.nodes:
         stdout().print(_nodes_table(answer))
@@ -228,7 +224,7 @@ def _on_cluster(
                     pipeline, value, size_mb=size_mb, workload=kind, result_format=result_format
                 )
                 tasks.append(task)
-                tasks[-1].when_done(advance)
+                task.when_done(advance)
             _note_without_nodes(client, tasks)
             return [task.outcome(max(0.0, deadline - time.monotonic())) for task in tasks]
         except (TimeoutError, KeyboardInterrupt):
@@ -260,78 +256,35 @@ def _save(results: Iterable[TaskResult], directory: Path) -> None:
         raise errors.InvalidRequest(f"cannot write results to {directory}: {error}") from error
 
 
-def _short(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
-
-
 def _as_json(text: str, one: TaskResult) -> dict[str, Any]:
-    return {
-        "input": text,
-        "task_id": one.task_id,
-        "value": repr(one.value),
-        "error": one.error,
-        "node": one.node,
-        "attempt": one.attempt,
-        "response_s": one.response_s,
-        "runs": [
-            {
-                "subtask": run.subtask,
-                "device": run.device.value,
-                "number": run.number,
-                "node": run.node,
-                "waited_s": run.waited_s,
-                "ran_s": run.ran_s,
-                "outcome": run.outcome,
-                "message": run.message,
-                "placed_by": run.placed_by,
-                "fallback": run.fallback,
-            }
-            for run in one.runs
-        ],
-    }
-
-
-def _table(*columns: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column.endswith(" s") else "left")
-    return table
+    document = asdict(replace(one, value=repr(one.value)))
+    runs = [asdict(run) | {"device": run.device.value} for run in one.runs]
+    return {"input": text, **document, "runs": runs}
 
 
 def _results_table(inputs: list[str], results: list[TaskResult]) -> Table:
-    table = _table("input", "result", "node", "subtask", "on", "waited s", "ran s", "")
+    rows = table("input", "result", "node", "subtask", "on", ">waited s", ">ran s", "")
     for text, one in zip(inputs, results, strict=True):
-        value = "failed" if one.error else _short(one.value)
-        table.add_row(
+        value = "failed" if one.error else shortened(one_line(repr(one.value)), SHOWN_CHARACTERS)
+        rows.add_row(
             plain(text), plain(value), plain(one.node), "", "", "", f"{one.response_s:.2f}", ""
         )
         for run in one.runs:
             where = f"{run.device.value} {run.number}"
             said = "" if run.ok else plain(run.outcome)
-            table.add_row(
-                "",
-                "",
-                "",
-                plain(run.subtask),
-                where,
-                f"{run.waited_s:.2f}",
-                f"{run.ran_s:.2f}",
-                said,
-            )
-    return table
+            times = (f"{run.waited_s:.2f}", f"{run.ran_s:.2f}")
+            rows.add_row("", "", "", plain(run.subtask), where, *times, said)
+    return rows
 
 
 def _nodes_table(answer: pipeline_pb2.ListPipelineTasksResponse) -> Table:
-    table = _table(
-        "node", "cores free", "GPUs", "tasks", "expected wait s", "workers run as", "state"
+    rows = table(
+        "node", "cores free", "GPUs", "tasks", ">expected wait s", "workers run as", "state"
     )
     for node in answer.nodes:
         capacity, load = node.capacity, node.load
         models = ", ".join(sorted({gpu.model for gpu in capacity.gpus}))
-        table.add_row(
+        rows.add_row(
             plain(capacity.node),
             f"{load.free_cores} of {capacity.cores}",
             plain(f"{len(capacity.gpus)} {models}".strip()),
@@ -340,25 +293,25 @@ def _nodes_table(answer: pipeline_pb2.ListPipelineTasksResponse) -> Table:
             plain(node.runs_as),
             "draining" if node.draining else "",
         )
-    table.caption = f"policy {plain(answer.policy)}" + (
+    rows.caption = f"policy {plain(answer.policy)}" + (
         f", replaced {answer.policy_faults} times because it failed" if answer.policy_faults else ""
     )
-    return table
+    return rows
 
 
 def _tasks_table(tasks: Iterable[pipeline_pb2.PipelineTaskInfo]) -> Table:
-    table = _table(
+    rows = table(
         "task", "pipeline", "user", "MB", "node", "attempt", "placed by", "steps by", "state"
     )
     for task in tasks:
         steps = sorted(task.runs_placed_by.items(), key=lambda item: (-item[1], item[0]))
         steps_by = ", ".join(f"{who} {count}" for who, count in steps)
-        table.add_row(
+        rows.add_row(
             plain(task.task_id), plain(task.pipeline), plain(task.user), f"{task.size_mb:.1f}",
             plain(task.node), str(task.attempt), plain(_by(task.placed_by, task.fallback)),
             plain(_by(steps_by, task.run_fallback)), plain(task.state),
         )  # fmt: skip
-    return table
+    return rows
 
 
 def _by(who: str, fallback: str) -> str:

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hrm.cli import client, console
+from hrm.cli import client, console, queries
 from hrm.cli.console import Output, plain
 from hrm.cli.queries import TIMEOUT_S, MasterOption, OutputOption, TimeoutOption
 
 if TYPE_CHECKING:
-    from google.protobuf.message import Message
     from rich.console import RenderableType
 
     from hrm.v1 import policy_pb2
@@ -33,11 +32,6 @@ NODES_SHOWN = 8
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="The policy's name; `hrm policy show` lists them.")
 ]
-
-
-@policy_group.callback()
-def _policy() -> None:
-    """Learned policies: show, trust, train."""
 
 
 @policy_group.command()
@@ -55,7 +49,7 @@ def show(
             "no learned policy is in use, by the master or by a node; docs/learned-policies.md "
             "says how to use one, hrm policy train trains one"
         )
-    _print(answer, output, policies_view(answer))
+    queries.show(answer, output, lambda _: policies_view(answer))
 
 
 @policy_group.command()
@@ -72,7 +66,7 @@ def shadow(
     elif not any(policy.records for policy in answer.policies) and output is Output.TABLE:
         console.note(f"nothing yet; hrm policy set {name} shadow records its decisions")
         return
-    _print(answer, output, shadow_view(answer))
+    queries.show(answer, output, lambda _: shadow_view(answer))
 
 
 @policy_group.command(name="set")
@@ -89,9 +83,10 @@ def set_mode(
     from hrm.v1.policy_pb2 import SetPolicyModeRequest
 
     request = SetPolicyModeRequest(policy=name, mode=mode)
-    with client.connect(master, timeout) as connection:
+    with client.connect(master) as connection:
         answer = connection.policies.SetPolicyMode(request, timeout=timeout)
-    _print(answer, output, told_view(answer) if answer.nodes else policy_view(answer))
+    view = told_view if answer.nodes else policy_view
+    queries.show(answer, output, lambda _: view(answer))
 
 
 @policy_group.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -146,23 +141,10 @@ def _shown(
     from hrm.v1.policy_pb2 import ShowPoliciesRequest, ShowPoliciesResponse
 
     request = ShowPoliciesRequest(policy=name, records=records)
-    with client.connect(master, timeout) as connection:
+    with client.connect(master) as connection:
         answer = connection.policies.ShowPolicies(request, timeout=timeout)
     assert isinstance(answer, ShowPoliciesResponse)
     return answer
-
-
-def _print(message: Message, output: Output, view: RenderableType) -> None:
-    if output is Output.JSON:
-        from google.protobuf.json_format import MessageToDict
-
-        console.print_json(
-            MessageToDict(
-                message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-            )
-        )
-        return
-    console.stdout().print(view)
 
 
 def policies_view(answer: policy_pb2.ShowPoliciesResponse) -> RenderableType:
@@ -221,11 +203,7 @@ def told_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
 
 def shadow_view(answer: policy_pb2.ShowPoliciesResponse) -> RenderableType:
     """What was answered in the shadow, latest last."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("TASK", "SAME", "DONE", "LEARNED"):
-        table.add_column(column)
+    table = console.table("TASK", "SAME", "DONE", "LEARNED")
     for policy in answer.policies:
         for record in policy.records:
             learned = plain(record.learned) if record.learned else f"- ({plain(record.reason)})"

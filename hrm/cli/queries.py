@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import getpass
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from hrm.v1 import admin_pb2, node_pb2
 
-__all__ = ["app"]
+__all__ = ["app", "show"]
 
 TIMEOUT_S = 10.0
 
@@ -61,6 +62,15 @@ OutputOption = Annotated[
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the answer.")
 ]
+StreamOption = Annotated[
+    Literal["stdout", "stderr"], typer.Option("--stream", help="Which of the two files.")
+]
+TailOption = Annotated[
+    int, typer.Option("--tail", metavar="BYTES", min=0, help="Only the end; 0: all of it.")
+]
+FollowOption = Annotated[
+    bool, typer.Option("--follow", "-f", help="Go on as the log grows, until Ctrl-C.")
+]
 ApplicationArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The application's id; `hrm apps` lists them.")
 ]
@@ -75,9 +85,9 @@ def status(
     """Show the cluster at a glance: master, nodes, what is free, schedulers."""
     from hrm.v1.admin_pb2 import GetClusterRequest
 
-    with client.connect(master, timeout) as connection:
-        cluster = connection.stub.GetCluster(GetClusterRequest(), timeout=timeout)
-    _show(cluster, output, lambda render: render.cluster_view(cluster))
+    with client.connect(master) as connection:
+        cluster = connection.admin.GetCluster(GetClusterRequest(), timeout=timeout)
+    show(cluster, output, lambda render: render.cluster_view(cluster))
 
 
 @app.command()
@@ -89,12 +99,12 @@ def nodes(
     """List the nodes and their resource units."""
     from hrm.v1.admin_pb2 import ListNodesRequest
 
-    with client.connect(master, timeout) as connection:
-        answer = client.all_pages(connection.stub.ListNodes, ListNodesRequest(), timeout)
+    with client.connect(master) as connection:
+        answer = client.all_pages(connection.admin.ListNodes, ListNodesRequest(), timeout)
     if not answer.nodes and output is Output.TABLE:
         console.note("no node yet; start an agent: hrm agent --master HOST:PORT")
         return
-    _show(answer, output, lambda render: render.nodes_table(answer.nodes))
+    show(answer, output, lambda render: render.nodes_table(answer.nodes))
 
 
 @app.command()
@@ -111,13 +121,13 @@ def apps(
     from hrm.v1.admin_pb2 import ListApplicationsRequest
 
     request = ListApplicationsRequest(include_ended=every, limit=limit)
-    with client.connect(master, timeout) as connection:
-        answer = client.all_pages(connection.stub.ListApplications, request, timeout)
+    with client.connect(master) as connection:
+        answer = client.all_pages(connection.admin.ListApplications, request, timeout)
     if not answer.applications and output is Output.TABLE:
         ended = "" if every else "hrm apps --all shows ended ones; "
         console.note(f"no applications; {ended}to run one: hrm spark-submit app.py")
         return
-    _show(answer, output, lambda render: render.applications_table(answer.applications))
+    show(answer, output, lambda render: render.applications_table(answer.applications))
     if len(answer.applications) == (limit or APPLICATIONS_DEFAULT):
         shown = len(answer.applications)
         console.note(f"the latest {shown} are shown; for more: hrm apps --limit {10 * shown}")
@@ -134,9 +144,9 @@ def app_show(
     from hrm.v1.admin_pb2 import GetApplicationRequest
 
     request = GetApplicationRequest(application_id=application_id)
-    with _application_known(), client.connect(master, timeout) as connection:
-        found = connection.stub.GetApplication(request, timeout=timeout)
-    _show(found, output, lambda render: render.application_view(found))
+    with _application_known(), client.connect(master) as connection:
+        found = connection.admin.GetApplication(request, timeout=timeout)
+    show(found, output, lambda render: render.application_view(found))
 
 
 @app_group.command("why")
@@ -150,9 +160,9 @@ def app_why(
     from hrm.v1.admin_pb2 import ExplainApplicationRequest
 
     request = ExplainApplicationRequest(application_id=application_id)
-    with _application_known(), client.connect(master, timeout) as connection:
-        answer = connection.stub.ExplainApplication(request, timeout=timeout)
-    _show(answer, output, lambda render: render.explanation_view(answer))
+    with _application_known(), client.connect(master) as connection:
+        answer = connection.admin.ExplainApplication(request, timeout=timeout)
+    show(answer, output, lambda render: render.explanation_view(answer))
 
 
 @app_group.command("kill")
@@ -169,9 +179,9 @@ def app_kill(
     from hrm.v1.admin_pb2 import KillApplicationRequest
 
     request = KillApplicationRequest(application_id=application_id, reason=reason)
-    with _application_known(), client.connect(master, timeout) as connection:
-        killed = connection.stub.KillApplication(request, timeout=timeout)
-    _show(killed, output, lambda render: render.applications_table([killed]))
+    with _application_known(), client.connect(master) as connection:
+        killed = connection.admin.KillApplication(request, timeout=timeout)
+    show(killed, output, lambda render: render.applications_table([killed]))
 
 
 @app_group.command("logs")
@@ -189,15 +199,9 @@ def app_logs(
         int,
         typer.Option("--attempt", min=0, help="With --executor driver: which; 0: this one's."),
     ] = 0,
-    stream: Annotated[
-        Literal["stdout", "stderr"], typer.Option("--stream", help="Which of the two files.")
-    ] = "stderr",
-    tail: Annotated[
-        int, typer.Option("--tail", metavar="BYTES", min=0, help="Only the end; 0: all of it.")
-    ] = 0,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on as the log grows, until Ctrl-C.")
-    ] = False,
+    stream: StreamOption = "stderr",
+    tail: TailOption = 0,
+    follow: FollowOption = False,
     link: Annotated[
         bool, typer.Option("--link", help="Print a link to it for your browser instead.")
     ] = False,
@@ -221,10 +225,10 @@ def app_logs(
             stream=stream,
             asker=getpass.getuser(),
         )
-        with _application_known(), client.connect(master, timeout) as connection:
-            answer = connection.stub.LinkLog(ask, timeout=timeout)
+        with _application_known(), client.connect(master) as connection:
+            answer = connection.admin.LinkLog(ask, timeout=timeout)
         if output is Output.JSON:
-            _show(answer, output, lambda _: "")
+            show(answer, output, lambda _: "")
         else:
             typer.echo(answer.url)  # whole, however wide the terminal
         return
@@ -235,10 +239,10 @@ def app_logs(
         tail_bytes=tail,
         follow=follow,
     )
-    with _application_known(), client.connect(master, timeout) as connection:
+    with _application_known(), client.connect(master) as connection:
         # However long the log, the master ends a transfer that stands still, and the channel's
         # keepalive notices a dead master.
-        call = connection.stub.ReadLogs(request)
+        call = connection.admin.ReadLogs(request)
         try:
             _print_log(call, request, output)
         except KeyboardInterrupt:
@@ -256,12 +260,12 @@ def node_show(
     """Show one node: its resource units, and by which shortcuts its executors start faster."""
     from hrm.v1.admin_pb2 import ListNodesRequest
 
-    with client.connect(master, timeout) as connection:
-        answer = client.all_pages(connection.stub.ListNodes, ListNodesRequest(name=name), timeout)
+    with client.connect(master) as connection:
+        answer = client.all_pages(connection.admin.ListNodes, ListNodesRequest(name=name), timeout)
     found = next((node for node in answer.nodes if node.name == name), None)
     if found is None:
         raise errors.NotFound(f"no node {name}; hrm nodes lists them")
-    _show(found, output, lambda render: render.node_view(found))
+    show(found, output, lambda render: render.node_view(found))
 
 
 @node_group.command("drain")
@@ -287,10 +291,10 @@ def node_drain(
 
     if undo and move:
         raise errors.InvalidRequest("--undo and --move exclude each other; leave one of them out")
-    with _hint("hrm nodes lists them"), client.connect(master, timeout) as connection:
+    with _hint("hrm nodes lists them"), client.connect(master) as connection:
         request = DrainNodesRequest(names=names, undo=undo, move_within_s=move)
-        answer = connection.stub.DrainNodes(request, timeout=timeout)
-    _show(answer, output, lambda render: render.nodes_table(answer.nodes))
+        answer = connection.admin.DrainNodes(request, timeout=timeout)
+    show(answer, output, lambda render: render.nodes_table(answer.nodes))
 
 
 @node_group.command("bind")
@@ -322,20 +326,15 @@ def node_bind(
         bound_cores=bound_cores,
         reserve_cores=reserve,
     )
-    with _hint("hrm nodes shows how it is cut"), client.connect(master, timeout) as connection:
-        answer = connection.stub.BindNode(request, timeout=timeout)
-    _show(answer, output, lambda _: plain(answer.message))
+    with _hint("hrm nodes shows how it is cut"), client.connect(master) as connection:
+        answer = connection.admin.BindNode(request, timeout=timeout)
+    show(answer, output, lambda _: plain(answer.message))
 
 
-def _show(message: Message, output: Output, view: Callable[[Any], RenderableType]) -> None:
+def show(message: Message, output: Output, view: Callable[[Any], RenderableType]) -> None:
+    """Print a service's message: as JSON, or as ``view`` makes it of the module ``render``."""
     if output is Output.JSON:
-        from google.protobuf.json_format import MessageToDict
-
-        document = MessageToDict(
-            message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
-        document.pop("next_page_token", None)  # all pages are in it
-        console.print_json(document)
+        console.print_json(client.document(message))
         return
     from hrm.cli import render
 
@@ -368,19 +367,16 @@ def _print_log(
         console.json_line({**about, "text": decoder.decode(chunk.data)})
 
 
-class _hint:  # noqa: N801 - used like a function
-    """Adds the next command to a NotFound that passes, unless the message contains it already."""
-
-    def __init__(self, hint: str) -> None:
-        self._hint = hint
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
-        if isinstance(error, errors.NotFound) and "hrm " not in error.message:
-            raise errors.NotFound(f"{error.message}; {self._hint}") from error
+@contextmanager
+def _hint(hint: str) -> Iterator[None]:
+    """Add the next command to a NotFound that passes, unless the message contains it already."""
+    try:
+        yield
+    except errors.NotFound as error:
+        if "hrm " in error.message:
+            raise
+        raise errors.NotFound(f"{error.message}; {hint}") from error
 
 
-def _application_known() -> _hint:
+def _application_known() -> AbstractContextManager[None]:
     return _hint("hrm apps --all lists every application")

@@ -8,17 +8,19 @@ the message as protobuf's own JSON.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from hrm import text
+from hrm.cli import console
 from hrm.cli.console import plain
 from hrm.v1 import common_pb2
 
 if TYPE_CHECKING:
-    from hrm.v1 import admin_pb2
+    from hrm.v1 import admin_pb2, submission_pb2
 
 __all__ = [
     "age",
@@ -30,6 +32,7 @@ __all__ = [
     "memory",
     "node_view",
     "nodes_table",
+    "submissions_table",
 ]
 
 NAME_SHOWN = 60
@@ -74,7 +77,6 @@ def cluster_view(cluster: admin_pb2.Cluster) -> RenderableType:
     """``hrm status``."""
     now = time.time()
     free, capacity = cluster.free, cluster.capacity
-    facts = Table.grid(padding=(0, 2))
     rows = {
         "master": f"{cluster.address}  HRM {cluster.version}, epoch {cluster.epoch}, "
         f"up {age(now - cluster.started_at_s)}",
@@ -91,11 +93,12 @@ def cluster_view(cluster: admin_pb2.Cluster) -> RenderableType:
         if cluster.lease.holder
         else "free",
     }
-    for name, value in rows.items():
-        facts.add_row(f"[bold]{name}[/]", plain(value))
+    facts = _facts({name: plain(value) for name, value in rows.items()})
     if cluster.paused:
         facts.add_row("[bold red]paused[/]", f"[red]{plain(cluster.paused)}[/]")
-    schedulers = _table("SCHEDULER", ">QUEUED", ">ROUNDS", ">PLACED", ">RETRIES", ">P50", ">P99")
+    schedulers = console.table(
+        "SCHEDULER", ">QUEUED", ">ROUNDS", ">PLACED", ">RETRIES", ">P50", ">P99"
+    )
     for scheduler in cluster.schedulers:
         schedulers.add_row(
             plain(scheduler.name),
@@ -112,7 +115,7 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
     listed = list(nodes)
     with_gpus = any(x.unit.HasField("gpu") for node in listed for x in node.resource_units)
     gpu_column = ["GPU, FREE MEMORY"] if with_gpus else []
-    table = _table(
+    table = console.table(
         "NODE", "STATE", "UNIT", ">FREE VCORES", ">FREE MEMORY", *gpu_column, ">RUNNING",
         ">WAITING S/B", ">CPU", "ISOLATION", "SPARK", ">HEARD",
     )  # fmt: skip
@@ -152,7 +155,7 @@ def node_view(node: admin_pb2.Node) -> RenderableType:
 
 
 def _shortcuts(node: admin_pb2.Node) -> Table:
-    table = _table("SHORTCUT", "STATE", ">USED", ">MISSED", "NOTE")
+    table = console.table("SHORTCUT", "STATE", ">USED", ">MISSED", "NOTE")
     for shortcut in node.shortcuts:
         notes = [shortcut.note]
         if shortcut.why_missed:
@@ -168,7 +171,7 @@ def _shortcuts(node: admin_pb2.Node) -> Table:
 
 
 def _node_facts(node: admin_pb2.Node) -> Table:
-    facts = Table.grid(padding=(0, 2))
+    facts = _facts({})
     usage = node.usage
     if usage.disk_used_mib or usage.disk_free_mib:
         disk = f"containers use {memory(usage.disk_used_mib)}, {memory(usage.disk_free_mib)} free"
@@ -176,6 +179,14 @@ def _node_facts(node: admin_pb2.Node) -> Table:
     for remark in node.remarks:
         name, separator, text = remark.partition(": ")
         facts.add_row(f"[bold]{plain(name)}[/]" if separator else "", plain(text or remark))
+    return facts
+
+
+def _facts(rows: Mapping[str, str]) -> Table:
+    """A grid of names and what is true of them."""
+    facts = Table.grid(padding=(0, 2))
+    for name, value in rows.items():
+        facts.add_row(f"[bold]{name}[/]", value)
     return facts
 
 
@@ -191,7 +202,7 @@ def _node_state(node: admin_pb2.Node) -> str:
 def applications_table(applications: Iterable[admin_pb2.Application]) -> RenderableType:
     """``hrm apps``."""
     now = time.time()
-    table = _table(
+    table = console.table(
         "APPLICATION", "NAME", "USER", "CLASS", "STATE", ">RUN/WAIT/PEND", ">TASKS", ">MEAN WAIT",
         ">AGE", ">ENDED AFTER", "MESSAGE",
     )  # fmt: skip
@@ -251,14 +262,34 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         driver = f"{app.submission_attempt} of {app.submission_id}; "
         driver += f"its log: hrm app logs {app.application_id} --executor driver"
     rows["driver"] = plain(driver)
-    facts = Table.grid(padding=(0, 2))
-    for name, value in rows.items():
-        facts.add_row(f"[bold]{name}[/]", value)
+    facts = _facts(rows)
     containers = _containers_table(app.containers, now) if app.containers else "no executors"
     if len(app.containers) > CONTAINERS_SHOWN:
         earlier = len(app.containers) - CONTAINERS_SHOWN
         facts.add_row("[bold]below[/]", f"the latest {CONTAINERS_SHOWN}; {earlier} more: -o json")
     return Group(facts, "", containers)
+
+
+def submissions_table(submissions: Sequence[submission_pb2.Submission]) -> RenderableType:
+    """``hrm submissions``; of one submission, with its whole message."""
+    from hrm.spark.submit import state_name
+
+    table = console.table(
+        "SUBMISSION", "NAME", "USER", "STATE", "DRIVER", "NODE", "APPLICATION", ">AGE",
+        ">ENDED AFTER", "MESSAGE",
+    )  # fmt: skip
+    for each in submissions:
+        cells = (
+            each.submission_id, text.shortened(each.name, NAME_SHOWN),
+            text.shortened(each.user, NAME_SHOWN), state_name(each.state),
+            f"{each.attempt}{' (supervised)' if each.supervise else ''}", each.node or "-",
+            each.application_ids[-1] if each.application_ids else "-",
+            age(time.time() - each.submitted_at_s),
+            ended_after(each.submitted_at_s, each.ended_at_s),
+            text.shortened(each.message, MESSAGE_SHOWN) if len(submissions) > 1 else each.message,
+        )  # fmt: skip
+        table.add_row(*map(plain, cells))
+    return table
 
 
 def explanation_view(explanation: admin_pb2.Explanation) -> RenderableType:
@@ -270,7 +301,7 @@ def explanation_view(explanation: admin_pb2.Explanation) -> RenderableType:
 def _containers_table(
     containers: Sequence[common_pb2.ContainerStatus], now: float
 ) -> RenderableType:
-    table = _table(
+    table = console.table(
         "EXECUTOR", "STATE", "NODE", ">VCORES", ">MEMORY", ">USED", ">CPU", ">WAITED", ">RAN",
         "END",
     )  # fmt: skip
@@ -327,14 +358,3 @@ def _gpu(free: common_pb2.Resources, capacity: common_pb2.Resources) -> str:
     if not capacity.gpu_memory_mib:
         return ""
     return f", {memory(free.gpu_memory_mib)} of {memory(capacity.gpu_memory_mib)} GPU memory"
-
-
-def _table(*columns: str) -> Table:
-    """An unframed table; a column whose name begins with ``>`` is right-aligned."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        right = column.startswith(">")
-        table.add_column(
-            column.removeprefix(">"), justify="right" if right else "left", overflow="fold"
-        )
-    return table

@@ -54,11 +54,6 @@ sim_group = typer.Typer(
 app.add_typer(sim_group, name="sim")
 
 
-@sim_group.callback()
-def _sim() -> None:
-    """Run the core in simulated clusters."""
-
-
 @sim_group.command()
 def faults(
     seed: Annotated[int, typer.Option("--seed", min=0, help="The first run's seed.")] = 0,

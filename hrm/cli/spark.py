@@ -1,9 +1,8 @@
 """``hrm env`` and ``hrm spark-submit``: a stock Spark that understands ``hrm://``.
 
 Spark reads ``$SPARK_CONF_DIR/spark-env.sh`` in the shell that starts it; HRM's copy of that file is
-all that an unmodified Spark needs. So the environment is at most five variables, which these two
-commands print or set. A user with an existing ``SPARK_CONF_DIR`` keeps it and adds one line to its
-``spark-env.sh``.
+all that it needs, found by the few variables that these commands print or set. A user with an
+existing ``SPARK_CONF_DIR`` keeps it and adds one line to its ``spark-env.sh``.
 """
 
 from __future__ import annotations
@@ -67,7 +66,9 @@ def env(
     if output is Output.JSON:
         console.print_json(variables)
         return
-    chosen = shell or _users_shell()
+    users = Path(os.environ.get("SHELL", "")).name
+    shells = {"fish": Shell.FISH, "csh": Shell.CSH, "tcsh": Shell.CSH}
+    chosen = shell or shells.get(users, Shell.SH)
     for name, value in variables.items():
         typer.echo(_export(chosen, name, value))
 
@@ -154,7 +155,7 @@ def spark_environment() -> dict[str, str]:
         InvalidConfig: the user's own ``SPARK_CONF_DIR`` does not include HRM's settings yet.
         NotFound: there is no Spark.
     """
-    token = Path(os.environ.get("HRM_TOKEN_FILE") or address.state_home() / "token")
+    token = address.token_path()
     binaries = [Path(sys.executable).parent, spark_submit().parent]
     path = os.environ.get("PATH", os.defpath)
     for directory in dict.fromkeys(map(str, reversed(binaries))):
@@ -163,7 +164,7 @@ def spark_environment() -> dict[str, str]:
     variables = {
         "SPARK_CONF_DIR": str(_chosen_conf_dir()),
         "HRM_PYTHON": sys.executable,
-        "HRM_TOKEN_FILE": str(token.expanduser().absolute()),
+        "HRM_TOKEN_FILE": str(token),
         "PATH": path,
     }
     if ca := tls.ca_file(token):
@@ -226,11 +227,6 @@ def _chosen_conf_dir() -> Path:
         f"adding this as the last line of {theirs / 'spark-env.sh'}: {line} - or unset "
         f"SPARK_CONF_DIR"
     )
-
-
-def _users_shell() -> Shell:
-    name = Path(os.environ.get("SHELL", "")).name
-    return {"fish": Shell.FISH, "csh": Shell.CSH, "tcsh": Shell.CSH}.get(name, Shell.SH)
 
 
 def _export(shell: Shell, name: str, value: str) -> str:

@@ -24,39 +24,37 @@ __all__ = ["PARAMETERS", "is_wanted", "run"]
 DAMAGED = 1
 LINES_MAX = 100
 
-_OPTIONS: dict[str, tuple[Any, Any, Any]] = {
-    "check": (bool, False, typer.Option("--check", help="Look for damage, and change nothing.")),
-    "repair": (
+
+def _flags(
+    *,
+    check: Annotated[
+        bool, typer.Option("--check", help="Look for damage, and change nothing.")
+    ] = False,
+    repair: Annotated[
         bool,
-        False,
         typer.Option(
             "--repair", help="Keep what can be read of a damaged store; what was there is kept."
         ),
-    ),
-    "backup": (
+    ] = False,
+    backup: Annotated[
         Path | None,
-        None,
         typer.Option(
             "--backup", metavar="FILE", help="Copy the store, also while a master serves."
         ),
-    ),
-    "restore": (
+    ] = None,
+    restore: Annotated[
         Path | None,
-        None,
         typer.Option("--restore", metavar="FILE", help="Put a backup in place of the store."),
-    ),
-    "output": (
+    ] = None,
+    output: Annotated[
         Output,
-        Output.TABLE,
         typer.Option("--output", "-o", help="Of these: a table for people, JSON for programs."),
-    ),
-}
-PARAMETERS = [
-    inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
-    )
-    for name, (kind, default, option) in _OPTIONS.items()
-]
+    ] = Output.TABLE,
+) -> None:
+    """The signature alone counts."""
+
+
+PARAMETERS = list(inspect.signature(_flags, eval_str=True).parameters.values())
 """For typer: the flags that ``run`` takes."""
 
 
@@ -96,11 +94,7 @@ def run(flags: dict[str, Any], state_dir: Path) -> int:
 
 
 def _show(report: Report, what: str) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("KIND", "READABLE"):
-        table.add_column(column)
+    table = console.table("KIND", "READABLE")
     for name, count in report.kept.items():
         table.add_row(console.plain(name), str(count))
     out = console.stdout()

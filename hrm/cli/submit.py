@@ -12,14 +12,22 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hrm import address, errors, text
-from hrm.cli import client, console
-from hrm.cli.console import Output, plain
-from hrm.cli.queries import TIMEOUT_S, MasterOption, OutputOption, TimeoutOption
+from hrm import address, errors
+from hrm.cli import client, console, queries
+from hrm.cli.console import Output
+from hrm.cli.queries import (
+    TIMEOUT_S,
+    FollowOption,
+    MasterOption,
+    OutputOption,
+    StreamOption,
+    TailOption,
+    TimeoutOption,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from hrm.spark.submit import Client
@@ -223,12 +231,13 @@ def submissions(
     from hrm.v1 import submission_pb2 as pb
 
     request = pb.ListSubmissionsRequest(include_ended=every, limit=limit)
-    answer = _ask(master, "List", request, timeout, pages=True)
+    with client.connect(master) as connection:
+        answer = client.all_pages(connection.submissions.List, request, timeout)
     if not answer.submissions and output is Output.TABLE:
         ended = "" if every else "hrm submissions --all shows ended ones; "
         console.note(f"no submissions; {ended}to run one: hrm submit app.py")
         return
-    _show(answer, output, answer.submissions)
+    queries.show(answer, output, lambda render: render.submissions_table(answer.submissions))
 
 
 @group.command("show")
@@ -241,8 +250,10 @@ def show(
     """Show one submitted driver. `hrm app why ID` shows why it waits."""
     from hrm.v1 import submission_pb2 as pb
 
-    found = _ask(master, "Get", pb.GetSubmissionRequest(submission_id=submission_id), timeout)
-    _show(found, output, [found])
+    request = pb.GetSubmissionRequest(submission_id=submission_id)
+    with client.connect(master) as connection:
+        found = connection.submissions.Get(request, timeout=timeout)
+    queries.show(found, output, lambda render: render.submissions_table([found]))
 
 
 @group.command("kill")
@@ -257,8 +268,9 @@ def kill(
     from hrm.v1 import submission_pb2 as pb
 
     request = pb.KillSubmissionRequest(submission_id=submission_id, reason=reason)
-    killed = _ask(master, "Kill", request, timeout)
-    _show(killed, output, [killed])
+    with client.connect(master) as connection:
+        killed = connection.submissions.Kill(request, timeout=timeout)
+    queries.show(killed, output, lambda render: render.submissions_table([killed]))
 
 
 @group.command("logs")
@@ -267,79 +279,15 @@ def logs(
     attempt: Annotated[
         int, typer.Option("--attempt", min=0, help="Which of its drivers; 0: the latest.")
     ] = 0,
-    stream: Annotated[
-        Literal["stdout", "stderr"], typer.Option("--stream", help="Which of the two files.")
-    ] = "stderr",
-    tail: Annotated[
-        int, typer.Option("--tail", metavar="BYTES", min=0, help="Only the end; 0: all of it.")
-    ] = 0,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on as the log grows, until Ctrl-C.")
-    ] = False,
+    stream: StreamOption = "stderr",
+    tail: TailOption = 0,
+    follow: FollowOption = False,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
     """Print a driver's log."""
-    from hrm.cli.queries import app_logs
-
-    app_logs(
+    queries.app_logs(
         submission_id, executor="driver", attempt=attempt, stream=stream, tail=tail,
         follow=follow, master=master, output=output, timeout=timeout,
     )  # fmt: skip
-
-
-def _ask(
-    master: str | None, method: str, request: Any, timeout_s: float, *, pages: bool = False
-) -> Any:
-    import grpc
-
-    from hrm import rpc, tls
-    from hrm.v1.submission_pb2_grpc import SubmissionServiceStub
-
-    target = address.default_master(master)
-    token = address.token_file(master)
-    ca = tls.read_ca(tls.ca_file(token))
-    with rpc.sync_channel(target, rpc.read_token(token), ca) as channel:
-        try:
-            call = getattr(SubmissionServiceStub(channel), method)
-            if pages:
-                return client.all_pages(call, request, timeout_s)
-            return call(request, timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise rpc.error_from(error, target) from error
-
-
-def _show(message: Any, output: Output, rows: Sequence[pb.Submission]) -> None:
-    if output is Output.JSON:
-        from google.protobuf.json_format import MessageToDict
-
-        document = MessageToDict(
-            message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
-        document.pop("next_page_token", None)  # all pages are in it
-        console.print_json(document)
-        return
-    from rich.table import Table
-
-    from hrm.cli.render import MESSAGE_SHOWN, NAME_SHOWN, age, ended_after
-    from hrm.spark.submit import state_name
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("SUBMISSION", "NAME", "USER", "STATE", "DRIVER", "NODE", "APPLICATION"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("AGE", justify="right")
-    table.add_column("ENDED AFTER", justify="right")
-    table.add_column("MESSAGE")
-    for each in rows:
-        cells = (
-            each.submission_id, text.shortened(each.name, NAME_SHOWN),
-            text.shortened(each.user, NAME_SHOWN), state_name(each.state),
-            f"{each.attempt}{' (supervised)' if each.supervise else ''}", each.node or "-",
-            each.application_ids[-1] if each.application_ids else "-",
-            age(time.time() - each.submitted_at_s),
-            ended_after(each.submitted_at_s, each.ended_at_s),
-            text.shortened(each.message, MESSAGE_SHOWN) if len(rows) > 1 else each.message,
-        )  # fmt: skip
-        table.add_row(*map(plain, cells))
-    console.stdout().print(table)

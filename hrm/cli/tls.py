@@ -16,11 +16,6 @@ DAYS_MAX = 3650
 app = typer.Typer(no_args_is_help=True)
 
 
-@app.callback()
-def _group() -> None:
-    """Without this the only command would be the whole program."""
-
-
 @app.command("tls")
 def tls(
     directory: Annotated[

@@ -9,24 +9,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from hrm import clear_text
-from hrm.address import DEFAULT_HOST
+from hrm.address import DEFAULT_HOST, DEFAULT_PORT
 from hrm.config.sources import (
-    DEFAULT_PORT,
-    AllowClearText,
-    ConnectionsMax,
     ListenHost,
     MasterAddress,
     ReconnectDelay,
-    Settings,
-    StreamsMax,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    TokenFile,
+    ServerSettings,
     hrm_home,
     label,
-    token_file,
 )
 from hrm.core.vocabulary.bounds import BOUNDS, PREEMPTION_GRACE_S, AutoBindingRules
 from hrm.core.vocabulary.partitioning import Partitioning
@@ -58,7 +48,7 @@ class DeclaredGpu(BaseModel):
     """A character device that stands for it: closed to containers that do not hold the GPU."""
 
 
-class AgentSettings(Settings):
+class AgentSettings(ServerSettings):
     """``hrm agent``."""
 
     model_config = SettingsConfigDict(env_prefix="HRM_AGENT_", extra="forbid")
@@ -77,13 +67,6 @@ class AgentSettings(Settings):
         default_factory=lambda: hrm_home() / "agent",
         description="containers' work directories and logs",
     )
-    token_file: TokenFile = Field(default_factory=token_file)
-    tls_ca: TlsCa = None
-    tls_cert: TlsCert = None
-    tls_key: TlsKey = None
-    allow_clear_text: AllowClearText = Field(default_factory=clear_text.allowed)
-    connections_max: ConnectionsMax = 256
-    streams_max: StreamsMax = 64
 
     cores: int = Field(
         default=0, ge=0, le=4096, description="vcores offered; 0: all of the machine"

@@ -8,23 +8,14 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from hrm import clear_text
-from hrm.address import DEFAULT_HOST
+from hrm.address import DEFAULT_HOST, DEFAULT_PORT
 from hrm.config.sources import (
     DEFAULT_POLICY,
-    DEFAULT_PORT,
-    AllowClearText,
     ConnectionsMax,
     ListenHost,
     PlacementPolicy,
-    Settings,
-    StreamsMax,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    TokenFile,
+    ServerSettings,
     hrm_home,
-    token_file,
 )
 from hrm.core.messages.submissions import SubmissionBounds
 from hrm.core.vocabulary.bounds import BOUNDS, SCHEDULERS
@@ -34,7 +25,7 @@ __all__ = ["MasterSettings"]
 _SUBMISSIONS = SubmissionBounds()
 
 
-class MasterSettings(Settings):
+class MasterSettings(ServerSettings):
     """``hrm master``."""
 
     model_config = SettingsConfigDict(env_prefix="HRM_MASTER_", extra="forbid")
@@ -47,13 +38,7 @@ class MasterSettings(Settings):
     state_dir: Path = Field(
         default_factory=lambda: hrm_home() / "master", description="directory of its store"
     )
-    token_file: TokenFile = Field(default_factory=token_file)
-    tls_ca: TlsCa = None
-    tls_cert: TlsCert = None
-    tls_key: TlsKey = None
-    allow_clear_text: AllowClearText = Field(default_factory=clear_text.allowed)
     connections_max: ConnectionsMax = 16_384
-    streams_max: StreamsMax = 64
     schedulers: int = Field(
         default=SCHEDULERS, ge=1, le=256, description="parallel schedulers in the master"
     )

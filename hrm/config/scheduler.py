@@ -9,26 +9,20 @@ from typing import ClassVar
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from hrm import clear_text
-from hrm.address import DEFAULT_HOST
+from hrm.address import DEFAULT_HOST, DEFAULT_PORT
 from hrm.config.sources import (
     DEFAULT_POLICY,
-    DEFAULT_PORT,
-    AllowClearText,
+    ClientSettings,
     MasterAddress,
     PlacementPolicy,
     ReconnectDelay,
-    Settings,
-    TlsCa,
-    TokenFile,
     label,
-    token_file,
 )
 
 __all__ = ["SchedulerSettings"]
 
 
-class SchedulerSettings(Settings):
+class SchedulerSettings(ClientSettings):
     """``hrm scheduler``."""
 
     model_config = SettingsConfigDict(env_prefix="HRM_SCHEDULER_", extra="forbid")
@@ -39,9 +33,6 @@ class SchedulerSettings(Settings):
         default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
         description="name of this scheduler, of no other one; default: host and process",
     )
-    token_file: TokenFile = Field(default_factory=token_file)
-    tls_ca: TlsCa = None
-    allow_clear_text: AllowClearText = Field(default_factory=clear_text.allowed)
     placement_policy: PlacementPolicy = DEFAULT_POLICY
     reconnect_delay_max_s: ReconnectDelay = 5.0
 

@@ -2,11 +2,8 @@
 
 The file is looked for at ``$HRM_CONFIG``, then ``./hrm.toml``, then ``$HRM_HOME/hrm.toml``; it has
 one table a daemon (``[master]``, ``[agent]``, ``[scheduler]``). Variables are ``HRM_MASTER_PORT``,
-``HRM_AGENT_CORES`` and so on.
-
-Paths are absolute from here on, whatever was written: ``~`` is expanded, and what is relative means
-the directory in which the daemon was started. Containers run in directories of their own, where a
-relative path would name something else.
+``HRM_AGENT_CORES`` and so on. Paths are absolute from here on: ``~`` is expanded, and what is
+relative means the directory in which the daemon was started.
 """
 
 from __future__ import annotations
@@ -20,24 +17,23 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import AfterValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from hrm.address import DEFAULT_PORT
+from hrm import clear_text
+from hrm.address import DEFAULT_HOST, DEFAULT_PORT
+from hrm.address import state_home as hrm_home
+from hrm.address import token_path as token_file
 from hrm.errors import InvalidConfig
 
 __all__ = [
     "DEFAULT_POLICY",
     "DEFAULT_PORT",
-    "AllowClearText",
+    "ClientSettings",
     "ConnectionsMax",
     "ListenHost",
     "MasterAddress",
     "PlacementPolicy",
     "ReconnectDelay",
+    "ServerSettings",
     "Settings",
-    "StreamsMax",
-    "TlsCa",
-    "TlsCert",
-    "TlsKey",
-    "TokenFile",
     "config_file",
     "hrm_home",
     "label",
@@ -59,69 +55,6 @@ def _checked_host(host: str) -> str:
     if ":" in bare and host != f"[{bare}]":
         raise ValueError(f"{host!r}: write an IPv6 address in brackets, [{bare}]")
     return host
-
-
-# Settings that several daemons share are described and bounded once; each has its own default.
-ListenHost = Annotated[str, AfterValidator(_checked_host)]
-MasterAddress = Annotated[str, Field(description="host:port of the master")]
-ReconnectDelay = Annotated[
-    float, Field(gt=0, description="longest back-off between attempts to reach the master")
-]
-TokenFile = Annotated[Path, Field(description="the cluster's secret, mode 0600")]
-PlacementPolicy = Annotated[
-    str,
-    Field(
-        min_length=1,
-        description="what chooses units for containers; `docs/policies.md` lists them",
-    ),
-]
-TlsCa = Annotated[
-    Path | None,
-    Field(
-        description="authorities of servers (PEM): all of HRM's traffic is encrypted; "
-        "default: $HRM_TLS_CA, else ca.pem next to token_file, else clear text"
-    ),
-]
-TlsCert = Annotated[
-    Path | None,
-    Field(description="this server's own certificate and those above it (PEM), with tls_key"),
-]
-TlsKey = Annotated[Path | None, Field(description="the private key of tls_cert (PEM), mode 0600")]
-AllowClearText = Annotated[
-    bool,
-    Field(
-        description="speak without TLS on addresses other than loopback, where an eavesdropper, or "
-        "a process that takes a port, learns the token; default: $HRM_ALLOW_CLEAR_TEXT, else false"
-    ),
-]
-StreamsMax = Annotated[
-    int,
-    Field(
-        ge=8,
-        le=1_000_000,
-        description="calls that one connection may have open; more of them wait at the client, or "
-        "are refused as UNAVAILABLE and may be made again",
-    ),
-]
-ConnectionsMax = Annotated[
-    int,
-    Field(
-        ge=16,
-        le=250_000,
-        description="connections at one time, as far as the limit on open files goes; others are "
-        "closed at once",
-    ),
-]
-
-
-def hrm_home() -> Path:
-    """The directory of everything HRM keeps for this user: ``$HRM_HOME``, else ``~/.hrm``."""
-    return Path(os.environ.get("HRM_HOME") or "~/.hrm").expanduser().absolute()
-
-
-def token_file() -> Path:
-    """Where clients look for the cluster's token: ``$HRM_TOKEN_FILE``, else in ``hrm_home()``."""
-    return Path(os.environ.get("HRM_TOKEN_FILE") or hrm_home() / "token").expanduser().absolute()
 
 
 def config_file() -> Path | None:
@@ -191,6 +124,72 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings, env_settings, _TomlTable(settings_cls, cls.table))
+
+
+ListenHost = Annotated[str, AfterValidator(_checked_host)]
+ConnectionsMax = Annotated[
+    int,
+    Field(
+        ge=16,
+        le=250_000,
+        description="connections at one time, as far as the limit on open files goes; others are "
+        "closed at once",
+    ),
+]
+
+
+class ClientSettings(Settings):
+    """What every daemon has: it is a client of the master, or the master."""
+
+    token_file: Path = Field(
+        default_factory=token_file, description="the cluster's secret, mode 0600"
+    )
+    tls_ca: Path | None = Field(
+        default=None,
+        description="authorities of servers (PEM): all of HRM's traffic is encrypted; "
+        "default: $HRM_TLS_CA, else ca.pem next to token_file, else clear text",
+    )
+    allow_clear_text: bool = Field(
+        default_factory=clear_text.allowed,
+        description="speak without TLS on addresses other than loopback, where an eavesdropper, or "
+        "a process that takes a port, learns the token; default: $HRM_ALLOW_CLEAR_TEXT, else false",
+    )
+
+
+class ServerSettings(ClientSettings):
+    """What a daemon that listens has besides."""
+
+    host: ListenHost = DEFAULT_HOST
+    port: int = Field(default=0, ge=0, le=65535)
+    tls_cert: Path | None = Field(
+        default=None,
+        description="this server's own certificate and those above it (PEM), with tls_key",
+    )
+    tls_key: Path | None = Field(
+        default=None, description="the private key of tls_cert (PEM), mode 0600"
+    )
+    connections_max: ConnectionsMax = 256
+    streams_max: int = Field(
+        default=64,
+        ge=8,
+        le=1_000_000,
+        description="calls that one connection may have open; more of them wait at the client, or "
+        "are refused as UNAVAILABLE and may be made again",
+    )
+
+
+# Settings that some daemons share are described and bounded once.
+MasterAddress = Annotated[str, Field(description="host:port of the master")]
+ReconnectDelay = Annotated[
+    float, Field(gt=0, description="longest back-off between attempts to reach the master")
+]
+PlacementPolicy = Annotated[
+    str,
+    Field(
+        min_length=1,
+        description="what chooses units for containers; `docs/policies.md` lists them",
+    ),
+]
 
 
 def label(value: str) -> str:

@@ -9,7 +9,7 @@ simulations.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -173,8 +173,11 @@ class Learner:
         """Shape (batch,): what Q(s, a) should have been; if ``double``, as van Hasselt et al.
         (2016) have it."""
         wanted = torch.tensor([t.reward for t in batch], dtype=torch.float32)
-        going = [n for n, t in enumerate(batch) if t.discount > 0.0 and t.after is not None]
-        going = [n for n in going if self._mask(batch[n]).any()]
+        going = [
+            n
+            for n, t in enumerate(batch)
+            if t.discount > 0.0 and t.after is not None and self.brain.mask(t.after).any()
+        ]
         if not going:
             return wanted
         after = [batch[number].after for number in going]
@@ -224,10 +227,6 @@ class Learner:
         if interval is not None and self._open is not None:
             reward, discount = interval
             self.replay.add(Transition(*self._open, reward, state, discount))
-
-    def _mask(self, transition: Transition) -> Any:
-        assert transition.after is not None
-        return self.brain.mask(transition.after)
 
     def _moved(self) -> None:
         """The network has other inputs: what is in the replay has another shape."""

@@ -1,10 +1,8 @@
 """The environment that a cluster policy is trained in: successive decisions and their outcomes.
 
 A trainer drives anything with ``reset`` and ``step``: HRM's simulator of pipelines, a queueing
-system of a few lines, a replay. The environment draws its cluster, its arrivals and its failures
-from the seed, so that a seed is one history, as independent of the decisions as possible.
-Seeds are split once and for all: a policy learns on ``TRAINING``, is selected on ``VALIDATION`` and
-measured on ``TEST``.
+system of a few lines, a replay. A seed is one history, as independent of the decisions as possible:
+a policy learns on ``TRAINING``, is selected on ``VALIDATION`` and measured on ``TEST``.
 """
 
 from __future__ import annotations
@@ -105,15 +103,14 @@ def ideal_s(decision: Decision) -> float:
 
 
 def drive(
-    environment: Environment, policy: ClusterPolicy, seed: int, *, decisions_max: int = 1_000_000
+    environment: Environment, policy: ClusterPolicy, seed: int
 ) -> tuple[list[tuple[Ended, float]], bool]:
     """Let ``policy`` decide a whole trace: (end, ideal time) of each task, and
     ``Step.terminal``."""
     decision: Decision | None = environment.reset(seed)
     ideal: dict[TaskId, float] = {}
     found: list[tuple[Ended, float]] = []
-    for _ in range(decisions_max):
-        assert decision is not None
+    while decision is not None:
         # A waiting task comes up again; its first ideal time is the reference.
         ideal.setdefault(decision.task.task_id, ideal_s(decision))
         step = environment.step(policy.choose(*decision).node)
@@ -121,9 +118,7 @@ def drive(
             policy.ended(end.task_id, now=end.at, response_s=end.response_s, ok=end.ok)
             found.append((end, ideal.pop(end.task_id, float("nan"))))
         decision = step.decision
-        if decision is None:
-            return found, step.terminal
-    return found, False
+    return found, step.terminal
 
 
 def evaluate(

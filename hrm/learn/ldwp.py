@@ -1,13 +1,10 @@
 """Trains the cluster half of LDWP: ``python -m hrm.learn.ldwp ldwp-set --out weights.npz``.
 
-In order: a thousand random decisions show the scale of the rewards; ``ect``, with some random
-actions, is watched and its transitions are kept; twenty rounds of fitted Q-iteration fit the
-network to them (pre-training); then the network decides itself and learns on, with plain gradient
-descent. Every so often it is tried, greedily, on validation seeds: the best of these becomes the
-model, with the ranges of what it has seen. Nothing here touches the seeds that results are measured
-on.
-
-The file is written after every trial that is the best so far, and names the command that made it.
+A thousand random decisions show the scale of the rewards; ``ect``, with some random actions, is
+watched, and rounds of fitted Q-iteration fit the network to its transitions (pre-training); then
+the network decides itself and learns on. Every so often it is tried, greedily, on validation seeds:
+the best of these is written, with the ranges of what it has seen and the command that made it.
+Nothing here touches the seeds that results are measured on.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """What a placement is worth, in three ways, and the schedules of learning.
 
 ``delta`` is the LDWP paper's: throughput now minus throughput at the last decision, throughput
-being the tasks completed in the last minute. With a discount of 1 these differences add up to the
-last minus the first throughput, whatever was done between; with 0.8 they forget within three
-decisions; and below saturation throughput is the rate of arrivals. ``smdp`` counts the completions
-between two decisions and discounts by the time between them. ``slowdown`` waits until the task
-itself has ended and rewards its own placement with -ln(response / ideal): nothing to discount,
-nothing to guess whose merit it was. What it cannot learn is to leave room for others.
+being the tasks completed in the last minute. These differences add up to the last minus the first,
+whatever was done between, and below saturation throughput is the rate of arrivals. ``smdp`` counts
+the completions between two decisions and discounts by the time between them. ``slowdown`` waits for
+the task's own end and rewards its placement with -ln(response / ideal): nothing to discount or to
+guess. What it cannot learn is to leave capacity for others.
 
 Rewards are scaled by ``kappa``, so that their standard deviation under a random policy is 0.5; the
 paper's learning rate is not stable far from that.

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from hrm import __version__, rpc_server, text, tls
+from hrm import __version__, text
 from hrm.core.master.explain import explain, explain_past
 from hrm.core.master.state import Application, MasterState
 from hrm.core.messages import commands as c
@@ -20,10 +20,9 @@ from hrm.core.vocabulary.model import (
     ApplicationId,
     NodeName,
 )
-from hrm.errors import HrmError, InvalidRequest, NotFound, Unavailable
-from hrm.master import log_links
+from hrm.errors import InvalidRequest, NotFound, Unavailable
 from hrm.master.interpreter import Interpreter
-from hrm.master.log_sources import LogSources
+from hrm.master.log_sources import LogSources, no_log, refusal_of
 from hrm.master.paging import MESSAGE_LISTED, NAME_LISTED, page
 from hrm.pipelines.core.cluster import PipelineCluster
 from hrm.pipelines.core.model import TaskId
@@ -40,6 +39,7 @@ CONTAINERS_BYTES_MAX = 32 * 1024 * 1024
 """Per application and response: some 100,000 containers; the latest, where there are more."""
 CONTAINERS_AT_ONCE = 500
 """Of a response with containers, between which the loop runs: a millisecond or two."""
+LINK_TIMEOUT_S = 10.0
 LOG_IDLE_TIMEOUT_S = 60.0
 LOG_FOLLOW_TIMEOUT_S = 24 * 3600.0
 
@@ -86,15 +86,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             listed = [] if one is None else [one]
         else:
             listed = list(nodes.values())
-        try:
-            messages, token = page(
-                listed,
-                lambda x: (x.name,),
-                lambda x: admin_wire.from_node(self._master_state, x, now),
-                request,
-            )
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        messages, token = page(
+            listed,
+            lambda x: (x.name,),
+            lambda x: admin_wire.from_node(self._master_state, x, now),
+            request,
+        )
         return pb.ListNodesResponse(nodes=messages, next_page_token=token)
 
     async def ListApplications(  # noqa: N802
@@ -102,26 +99,22 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> pb.ListApplicationsResponse:
         limit = request.limit or LISTED_DEFAULT
         if not 1 <= limit <= LISTED_MAX:
-            error = InvalidRequest(f"limit is {limit}; it must be from 1 to {LISTED_MAX}")
-            await rpc_server.abort(context, error)
+            raise InvalidRequest(f"limit is {limit}; it must be from 1 to {LISTED_MAX}")
         master_state = self._master_state
         apps = master_state.applications if request.include_ended else master_state.live
-        try:
-            listed, token = page(
-                apps.values(),
-                lambda app: (app.record.submitted_at_s, app.application_id),
-                self._listed,
-                request,
-                limit=limit,
-            )
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        listed, token = page(
+            apps.values(),
+            lambda app: (app.record.submitted_at_s, app.application_id),
+            self._listed,
+            request,
+            limit=limit,
+        )
         return pb.ListApplicationsResponse(applications=listed, next_page_token=token)
 
     async def GetApplication(  # noqa: N802
         self, request: pb.GetApplicationRequest, context: Any
     ) -> pb.Application:
-        return await self._whole(await self._find(request.application_id, context))
+        return await self._whole(self._find(request.application_id))
 
     async def ExplainApplication(  # noqa: N802
         self, request: pb.ExplainApplicationRequest, context: Any
@@ -137,85 +130,74 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if app is None and history:
             summary, details = explain_past(history)
         else:
-            app = await self._find(application_id, context)
+            app = self._find(application_id)
             summary, details = explain(self._master_state, app, self._master.now(), history)
         return pb.Explanation(application_id=application_id, summary=summary, details=details)
 
     async def KillApplication(  # noqa: N802
         self, request: pb.KillApplicationRequest, context: Any
     ) -> pb.Application:
-        app = await self._find(request.application_id, context)
-        try:
-            await self._master.call(
-                lambda call_id: admin_wire.to_kill(request, call_id, self._master.now())
-            )
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        app = self._find(request.application_id)
+        await self._master.call(
+            lambda call_id: admin_wire.to_kill(request, call_id, self._master.now())
+        )
         return await self._whole(app)
 
     async def DrainNodes(  # noqa: N802
         self, request: pb.DrainNodesRequest, context: Any
     ) -> pb.ListNodesResponse:
-        try:
-            await self._master.call(
-                lambda call_id: admin_wire.to_drain(request, call_id, self._master.now())
-            )
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        await self._master.call(
+            lambda call_id: admin_wire.to_drain(request, call_id, self._master.now())
+        )
         return self._nodes(request.names)
 
     async def BindNode(  # noqa: N802
         self, request: pb.BindNodeRequest, context: Any
     ) -> pb.BindNodeResponse:
-        try:
-            answer = await self._master.call(
-                lambda call_id: admin_wire.to_rebinding(request, call_id, self._master.now())
-            )
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        answer = await self._master.call(
+            lambda call_id: admin_wire.to_rebinding(request, call_id, self._master.now())
+        )
         assert isinstance(answer, c.Rebound)
         return pb.BindNodeResponse(message=answer.message)
 
     async def ReadLogs(  # noqa: N802
         self, request: pb.ReadLogsRequest, context: Any
     ) -> AsyncIterator[node_pb2.LogChunk]:
-        try:
-            container_id, node = await self._logs.find(
-                ApplicationId(request.application_id), request.executor_id
-            )
-        except HrmError as error:
-            await rpc_server.abort(context, error)
-        channel = self._to_agent(node.endpoint)
+        container_id, node = await self._logs.find(
+            ApplicationId(request.application_id), request.executor_id
+        )
         ask = node_pb2.ReadLogRequest(
             container_id=container_id,
             stream=request.stream or "stderr",
             tail_bytes=request.tail_bytes,
             follow=request.follow,
         )
-        try:
-            stub = node_pb2_grpc.AgentServiceStub(channel)
-            idle_s = LOG_FOLLOW_TIMEOUT_S if request.follow else LOG_IDLE_TIMEOUT_S
-            chunks = aiter(stub.ReadLog(ask))
-            with contextlib.suppress(StopAsyncIteration):
-                while True:
-                    yield await asyncio.wait_for(anext(chunks), idle_s)
-        except TimeoutError:
-            await context.abort(*_no_log(node.name, f"nothing came for {idle_s:.0f} s"))
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.NOT_FOUND:
-                said = text.detail(f"{node.name}: {error.details()}")
-                await context.abort(error.code(), said)
-            unsafe = tls.failure(node.endpoint, error.details() or "")
-            why = unsafe.message if unsafe else error.details() or str(error.code())
-            await context.abort(*_no_log(node.name, why))
-        finally:
-            await channel.close(None)
+        idle_s = LOG_FOLLOW_TIMEOUT_S if request.follow else LOG_IDLE_TIMEOUT_S
+        async with self._to_agent(node.endpoint) as channel:
+            chunks = aiter(node_pb2_grpc.AgentServiceStub(channel).ReadLog(ask))
+            try:
+                with contextlib.suppress(StopAsyncIteration):
+                    while True:
+                        yield await asyncio.wait_for(anext(chunks), idle_s)
+            except TimeoutError:
+                raise no_log(node, f"nothing came for {idle_s:.0f} s") from None
+            except grpc.aio.AioRpcError as error:
+                raise refusal_of(node, error, "does not give the log") from error
 
     async def LinkLog(self, request: pb.LinkLogRequest, context: Any) -> node_pb2.LogLink:  # noqa: N802
-        try:
-            return await log_links.link(request, self._logs, self._to_agent)
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        container_id, node = await self._logs.find(
+            ApplicationId(request.application_id), request.executor_id
+        )
+        ask = node_pb2.LinkContainerLogRequest(
+            container_id=container_id, stream=request.stream or "stderr", asker=request.asker
+        )
+        async with self._to_agent(node.endpoint) as channel:
+            stub = node_pb2_grpc.AgentServiceStub(channel)
+            try:
+                link: node_pb2.LogLink = await stub.LinkLog(ask, timeout=LINK_TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                raise refusal_of(node, error, "gives no link") from error
+        return link
 
     async def _history(self, application_id: ApplicationId) -> list[StateEvent]:
         journal = self._master.journal
@@ -227,11 +209,10 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         except Unavailable:
             return []  # the list from the core's state is useful without it
 
-    async def _find(self, application_id: str, context: Any) -> Application:
+    def _find(self, application_id: str) -> Application:
         app = self._master_state.applications.get(ApplicationId(application_id))
         if app is None:
-            message = f"no such application: {application_id!r}; hrm apps --all lists them"
-            await rpc_server.abort(context, NotFound(message))
+            raise NotFound(f"no such application: {application_id!r}; hrm apps --all lists them")
         return app
 
     def _nodes(self, names: Any) -> pb.ListNodesResponse:
@@ -275,9 +256,3 @@ def _latest(statuses: list[common_pb2.ContainerStatus]) -> list[common_pb2.Conta
         first -= 1
         room -= statuses[first].ByteSize()
     return statuses[first:]
-
-
-def _no_log(node: str, why: str) -> tuple[grpc.StatusCode, str]:
-    """The error of a log that cannot be fetched: a failure of the node, not of the master."""
-    message = f"the agent of {node} does not give the log: {why}; see hrm nodes"
-    return grpc.StatusCode.FAILED_PRECONDITION, text.detail(message)

@@ -16,7 +16,7 @@ from hrm import rpc_server
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import ApplicationId
-from hrm.errors import HrmError, InvalidRequest, Unavailable
+from hrm.errors import HrmError
 from hrm.master.interpreter import Interpreter, Outbox
 from hrm.v1 import application_pb2 as pb
 from hrm.v1 import application_pb2_grpc
@@ -24,7 +24,6 @@ from hrm.wire import applications as app_wire
 
 __all__ = ["ApplicationService"]
 
-FIRST_MESSAGE_TIMEOUT_S = 10.0
 STATUSES_MAX = 1_000
 
 log = structlog.get_logger("master.applications")
@@ -46,8 +45,8 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         self,
         master: Interpreter,
         heartbeat_interval_s: float,
-        may_register: Callable[[str, int, str], None] | None = None,
-        registered: Callable[[str, int, str], None] | None = None,
+        may_register: Callable[[str, int, str], None],
+        registered: Callable[[str, int, str], None],
     ) -> None:
         self._master = master
         self._may_register = may_register
@@ -58,20 +57,17 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
     async def Register(  # noqa: N802
         self, request: pb.RegisterApplicationRequest, context: _Register
     ) -> pb.RegisterApplicationResponse:
-        try:
-            if request.submission_id and self._may_register is not None:
-                self._may_register(
-                    request.submission_id,
-                    request.submission_attempt,
-                    request.submission_ownership_key,
-                )
-            answer = await self._master.call(
-                lambda call_id: app_wire.to_registration(request, call_id, self._master.now())
+        if request.submission_id:
+            self._may_register(
+                request.submission_id,
+                request.submission_attempt,
+                request.submission_ownership_key,
             )
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        answer = await self._master.call(
+            lambda call_id: app_wire.to_registration(request, call_id, self._master.now())
+        )
         assert isinstance(answer, c.ApplicationAdmitted)
-        if request.submission_id and self._registered is not None:
+        if request.submission_id:
             self._registered(
                 request.submission_id, request.submission_attempt, answer.application_id
             )
@@ -82,33 +78,19 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         """One AppMaster's session, from its attachment to its end."""
         session = next(self._sessions)
         outbox = Outbox()
-        try:
-            admitted = await self._attach(requests, session, outbox)
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        admitted = await self._attach(requests, session, outbox)
         application_id = admitted.application_id
-        hello = app_wire.attached(admitted)
-        reading = asyncio.create_task(self._read(requests, application_id))
-        writing = asyncio.create_task(_write(outbox, hello, context))
         try:
-            await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
-            problem = reading.exception() if reading.done() else None
-            if isinstance(problem, HrmError):
-                await rpc_server.abort(context, problem)
+            # Before anything is read: a refusal may not meet the first write under way.
+            await context.write(app_wire.attached(admitted))
+            await rpc_server.both_ways(
+                self._read(requests, application_id), _write(outbox, context)
+            )
         finally:
             self._detach(application_id, session, outbox)
-            for task in (reading, writing):
-                task.cancel()
-            await asyncio.gather(reading, writing, return_exceptions=True)
 
     async def _attach(self, requests: Any, session: int, outbox: Outbox) -> c.ApplicationAdmitted:
-        try:
-            first = await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_TIMEOUT_S)
-        except StopAsyncIteration:
-            raise InvalidRequest("the session ended before `attach`") from None
-        except TimeoutError:  # or this process was suspended, and has not read it yet
-            limit = f"{FIRST_MESSAGE_TIMEOUT_S:.0f} s"
-            raise Unavailable(f"no `attach` came within {limit}; register again") from None
+        first = await rpc_server.first_message(requests, "`attach`")
         attached = app_wire.to_attachment(first, session, self._master.now())
         application_id = attached.application_id
         refusal = self._master.core.applications.attach_refusal(attached)
@@ -148,8 +130,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
                 self._master.submit(event)
 
 
-async def _write(outbox: Outbox, hello: pb.ApplicationNotice, context: _Session) -> None:
-    await context.write(hello)
+async def _write(outbox: Outbox, context: _Session) -> None:
     while notices := await outbox.take():
         for kind, some in itertools.groupby(notices, key=type):
             run = list(some)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import secrets
 import signal
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from grpc_health.v1.health import SERVICE_NAME as HEALTH
 from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]
 from grpc_reflection.v1alpha import reflection
 
-from hrm import clock, descriptors, policies, rpc, rpc_server, tls
+from hrm import allocator, clock, descriptors, policies, rpc, rpc_server, tls
 from hrm.config import MasterSettings
 from hrm.connections import ConnectionWatch
 from hrm.core.master.core import MasterCore
@@ -29,11 +30,10 @@ from hrm.master.disk_space import full, is_full
 from hrm.master.events import Journal
 from hrm.master.events_service import EventService
 from hrm.master.interpreter import Interpreter
-from hrm.master.memory import give_back_forever
 from hrm.master.node_service import NodeService
 from hrm.master.policy_service import PolicyService, load_modes, save_modes
 from hrm.master.scheduler_service import SharedStateService
-from hrm.master.store import SqliteStore
+from hrm.master.store import Store
 from hrm.master.store_repair import locked
 from hrm.master.submission_service import SubmissionService
 from hrm.master.submissions import Submissions
@@ -43,21 +43,13 @@ from hrm.pipelines.master.tasks import PipelineTasks, pipeline_policy
 from hrm.policies.guard import Hosts
 from hrm.tls_server import ServerTls, listen, server_tls
 from hrm.v1 import (
-    admin_pb2,
     admin_pb2_grpc,
-    application_pb2,
     application_pb2_grpc,
-    events_pb2,
     events_pb2_grpc,
-    node_pb2,
     node_pb2_grpc,
-    pipeline_pb2,
     pipeline_pb2_grpc,
-    policy_pb2,
     policy_pb2_grpc,
-    scheduler_pb2,
     scheduler_pb2_grpc,
-    submission_pb2,
     submission_pb2_grpc,
 )
 
@@ -65,6 +57,13 @@ __all__ = ["bounds_of", "collect_seldom", "known_to", "run"]
 
 TICK_INTERVAL_S = 0.25
 STOP_GRACE_S = 1.0
+GIVE_BACK_INTERVAL_S = 2.0
+DROPPED_BYTES_MIN = 8 * 1024 * 1024
+SERVICES = (
+    "AdminService", "ApplicationService", "EventService", "NodeService", "PipelineService",
+    "PolicyService", "SharedStateService", "SubmissionService",
+)  # fmt: skip
+"""What the master serves, of ``hrm.v1``; for health checks and reflection."""
 
 log = structlog.get_logger("master")
 
@@ -109,32 +108,25 @@ async def _run(settings: MasterSettings) -> int:
     secure = server_tls(settings)  # before anything is made that a wrong address would leave behind
     token = rpc.create_token(settings.token_file)
     settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with locked(settings.state_dir / "lock"):
-        store = SqliteStore(settings.state_dir / "hrm.sqlite")
-        try:
-            known = known_to(store)
-            epoch = store.next_epoch()
-            journal = Journal(
-                settings.state_dir / "events.sqlite",
-                epoch,
-                kept=settings.events_kept,
-                keep_s=settings.events_keep_s,
-            )
+    with (
+        locked(settings.state_dir / "lock"),
+        closing(Store(settings.state_dir / "hrm.sqlite")) as store,
+    ):
+        known = known_to(store)
+        epoch = store.next_epoch()
+        kept, keep_s = settings.events_kept, settings.events_keep_s
+        path = settings.state_dir / "events.sqlite"
+        with closing(Journal(path, epoch, kept=kept, keep_s=keep_s)) as journal:
             if journal.newest_epoch >= epoch:
                 log.warning(
                     "the store is older than its journal: what was written in between is lost, "
                     "and what runs is taken back as after a lost store",
                     epoch=epoch, epoch_of_the_journal=journal.newest_epoch,
                 )  # fmt: skip
-            try:
-                return await _serve(settings, token, secure, store, known, journal, epoch)
-            finally:
-                journal.close()
-        finally:
-            store.close()
+            return await _serve(settings, token, secure, store, known, journal, epoch)
 
 
-def known_to(store: SqliteStore) -> dict[str, Any]:
+def known_to(store: Store) -> dict[str, Any]:
     """What the core has to know of the store. All of it is read before anything is written: a store
     that is damaged stays as it is.
 
@@ -155,7 +147,7 @@ async def _serve(
     settings: MasterSettings,
     token: str,
     secure: ServerTls | None,
-    store: SqliteStore,
+    store: Store,
     known: dict[str, Any],
     journal: Journal,
     epoch: int,
@@ -186,8 +178,7 @@ async def _serve(
         epoch=core.epoch,
     )
     submissions = Submissions(master, settings)
-    await _add_services(server, master, pipelines, hosts, settings, address, token)
-    _add_applications(server, master, submissions, settings)
+    await _add_services(server, master, pipelines, submissions, hosts, settings, address, token)
     stopped = master.stopped
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _finish, stopped)
@@ -203,7 +194,7 @@ async def _serve(
         pipelines.tick_forever(partial(_draining, core)),
         submissions.run(TICK_INTERVAL_S),
         watch.run(),
-        give_back_forever(lambda: core.master_state.holdings.dropped_bytes),
+        _give_back_forever(core),
     )
     try:
         error = await stopped
@@ -219,29 +210,38 @@ async def _serve(
     return 0
 
 
+async def _give_back_forever(core: MasterCore) -> None:
+    """Return the memory of large applications that were dropped. glibc keeps what is free, unless
+    it lies at the end of the heap; to ask for it takes time in proportion to the heap."""
+    returned = 0
+    while True:
+        await asyncio.sleep(GIVE_BACK_INTERVAL_S)
+        dropped = core.master_state.holdings.dropped_bytes
+        if dropped - returned >= DROPPED_BYTES_MIN:
+            returned = dropped
+            await asyncio.to_thread(allocator.give_back)
+
+
 def _listening(
     settings: MasterSettings, token: str, secure: ServerTls | None, watch: ConnectionWatch
 ) -> tuple[grpc.aio.Server, str]:
     """A server that does not serve yet, and its address."""
+    limits = PeerLimits(
+        streams=settings.streams_per_peer,
+        calls=settings.calls_per_peer,
+        registrations_per_s=settings.registrations_per_s,
+    )
     server = rpc_server.server(
         token,
         streams_max=settings.streams_max,
         connections_max=settings.connections_max,
         watch=watch,
-        limits=_limits_of(settings),
+        limits=limits,
     )
     wanted = f"{settings.host}:{settings.port}"
     port = listen(server, wanted, secure, allow_clear_text=settings.allow_clear_text)
     watch.ports.add(port)
     return server, f"{settings.host}:{port}"
-
-
-def _limits_of(settings: MasterSettings) -> PeerLimits:
-    return PeerLimits(
-        streams=settings.streams_per_peer,
-        calls=settings.calls_per_peer,
-        registrations_per_s=settings.registrations_per_s,
-    )
 
 
 def _draining(core: MasterCore, name: NodeName) -> bool:
@@ -258,6 +258,7 @@ async def _add_services(
     server: grpc.aio.Server,
     master: Interpreter,
     pipelines: PipelineTasks,
+    submissions: Submissions,
     hosts: Hosts,
     settings: MasterSettings,
     address: str,
@@ -286,36 +287,16 @@ async def _add_services(
     policy_pb2_grpc.add_PolicyServiceServicer_to_server(
         PolicyService(hosts, pipelines.policies, settings.state_dir), server
     )
-    names = [
-        admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
-        application_pb2.DESCRIPTOR.services_by_name["ApplicationService"].full_name,
-        events_pb2.DESCRIPTOR.services_by_name["EventService"].full_name,
-        node_pb2.DESCRIPTOR.services_by_name["NodeService"].full_name,
-        pipeline_pb2.DESCRIPTOR.services_by_name["PipelineService"].full_name,
-        policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name,
-        scheduler_pb2.DESCRIPTOR.services_by_name["SharedStateService"].full_name,
-        submission_pb2.DESCRIPTOR.services_by_name["SubmissionService"].full_name,
-    ]
-    checker = health_aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(checker, server)
-    for name in names:
-        await checker.set(name, health_pb2.HealthCheckResponse.SERVING)
-    reflection.enable_server_reflection([*names, HEALTH, reflection.SERVICE_NAME], server)
-
-
-def _add_applications(
-    server: grpc.aio.Server,
-    master: Interpreter,
-    submissions: Submissions,
-    settings: MasterSettings,
-) -> None:
     applications = ApplicationService(
-        master,
-        settings.heartbeat_interval_s,
-        may_register=submissions.may_register,
-        registered=submissions.registered,
+        master, interval_s, submissions.may_register, submissions.registered
     )
     application_pb2_grpc.add_ApplicationServiceServicer_to_server(applications, server)
     submission_pb2_grpc.add_SubmissionServiceServicer_to_server(
         SubmissionService(submissions), server
     )
+    names = [f"hrm.v1.{name}" for name in SERVICES]
+    checker = health_aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checker, server)
+    for name in names:
+        await checker.set(name, health_pb2.HealthCheckResponse.SERVING)
+    reflection.enable_server_reflection([*names, HEALTH, reflection.SERVICE_NAME], server)

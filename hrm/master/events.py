@@ -1,20 +1,14 @@
 """The journal: every state change of an application, a container or a node, on disk; also node
 exclusions.
 
-It observes the core without delaying it. A change enters a bounded queue in the turn of the loop
-that made it. A dedicated thread turns changes into rows and writes them in groups to an SQLite file
-of the journal's own, so that no commit of the master's intent (``hrm.master.store``) waits for it.
-The thread works a twentieth of the time while the queue has capacity, so it falls behind in a
-burst. When the queue is full, changes are dropped and counted, and an event in their place states
-how many. Every reader receives that event, whatever its filter.
+It observes the core without delaying it: changes enter a bounded queue, and a thread writes them in
+groups to an SQLite file of the journal's own. It works a twentieth of the time while the queue has
+capacity. When the queue is full, changes are dropped, and an event in their place, which every
+reader receives, states how many. A crash can lose only what was queued, which no reader has seen.
 
-So a crash of the process can lose only what was queued: in quiet times a quarter of a second's
-events. No reader has seen those, because readers read only the file.
-
-An event's number is the master's epoch times 2**32, plus a count. It rises across restarts,
-whatever the last master lost, so it serves as the token from which a reader resumes.
-
-The oldest events are removed beyond ``kept`` events or an age of ``keep_s``.
+An event's number is the master's epoch times 2**32, plus a count. It rises across restarts, so it
+serves as the token from which a reader resumes. The oldest events are removed beyond ``kept``
+events or an age of ``keep_s``.
 """
 
 from __future__ import annotations
@@ -242,49 +236,35 @@ class Journal:
 
     async def latest(self, wish: Wish, limit: int) -> list[StateEvent]:
         """The latest ``limit`` events that match ``wish``, oldest first."""
-        where, values = wish.where()
-        sql = f"SELECT * FROM events WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608
-        return (await asyncio.to_thread(self._select, sql, [*values, limit]))[::-1]
-
-    async def after(self, event_id: int, wish: Wish, limit: int) -> list[StateEvent]:
-        """The first ``limit`` events that match ``wish`` and follow ``event_id``."""
-        return (await self.page(event_id, wish, limit))[0]
+        return await self._select(*wish.where(), limit, latest=True)
 
     async def page(self, event_id: int, wish: Wish, limit: int) -> tuple[list[StateEvent], int]:
-        """The same, and the number up to which events that followed ``event_id`` have been dropped
-        for their age or number; 0: none has."""
+        """The first ``limit`` events that match ``wish`` and follow ``event_id``; and the number up
+        to which such events have been dropped for their age or number; 0: none has."""
         where, values = wish.where()
         sql = f"SELECT * FROM events WHERE id > ? AND {where} ORDER BY id LIMIT ?"  # noqa: S608
-        return await asyncio.to_thread(self._page, sql, [event_id, *values, limit], event_id)
 
-    def _page(
-        self, sql: str, values: list[str | int], event_id: int
-    ) -> tuple[list[StateEvent], int]:
         def read(db: sqlite3.Connection) -> tuple[list[StateEvent], int]:
-            found = [_event(row) for row in db.execute(sql, values)]
+            found = [_event(row) for row in db.execute(sql, [event_id, *values, limit])]
             (trimmed,) = db.execute("SELECT id FROM trimmed").fetchone()
             return found, int(trimmed) if 0 < event_id < trimmed else 0
 
-        return self._read(read)
+        return await asyncio.to_thread(self._read, read)
 
     async def story(self, application_id: str) -> list[StateEvent]:
         """The events that explain an application's end and failures: its own changes, and the
         unwanted ends of its containers; the latest ``STORY_MAX``, oldest first."""
-        sql = (
-            "SELECT * FROM events WHERE application = ? AND (kind = 'application' OR cause NOT IN "
-            "('', 'released', 'killed') AND (cause != 'exited' OR exit_code != 0)) "
-            "ORDER BY id DESC LIMIT ?"
+        where = (
+            "application = ? AND (kind = 'application' OR cause NOT IN ('', 'released', 'killed') "
+            "AND (cause != 'exited' OR exit_code != 0))"
         )
-        return (await asyncio.to_thread(self._select, sql, [application_id, STORY_MAX]))[::-1]
+        return await self._select(where, [application_id], STORY_MAX, latest=True)
 
     async def registration(self, application_id: str) -> StateEvent | None:
         """The event of an application's beginning, unless it is too old."""
-        sql = (
-            "SELECT * FROM events WHERE application = ? AND kind = 'application' AND was = '' "
-            "AND became = ? ORDER BY id LIMIT 1"
-        )
+        where = "application = ? AND kind = 'application' AND was = '' AND became = ?"
         began = ApplicationState.SUBMITTED.value
-        found = await asyncio.to_thread(self._select, sql, [application_id, began])
+        found = await self._select(where, [application_id, began], 1)
         return found[0] if found else None
 
     async def ran(
@@ -292,24 +272,30 @@ class Journal:
     ) -> StateEvent | None:
         """The event of the start of an executor, or (empty) of the application's first or latest
         one."""
-        sql = (
-            "SELECT * FROM events WHERE application = ? AND became = 'running' AND container != ''"
-        )
+        where = "application = ? AND became = 'running' AND container != ''"
         values: list[str | int] = [application_id]
         if executor_id:
-            sql += " AND container = ?"
-            container_id = container_id_of(ApplicationId(application_id), executor_id)
-            values.append(container_id)
-        sql += f" ORDER BY id {'DESC' if latest else 'ASC'} LIMIT 1"
-        found = await asyncio.to_thread(self._select, sql, values)
+            where += " AND container = ?"
+            values.append(container_id_of(ApplicationId(application_id), executor_id))
+        found = await self._select(where, values, 1, latest=latest)
         return found[0] if found else None
 
     def newest(self) -> int:
         """The number of the newest event on disk; 0: there has been none."""
         return self._last_id
 
-    def _select(self, sql: str, values: list[str | int]) -> list[StateEvent]:
-        return self._read(lambda db: [_event(row) for row in db.execute(sql, values)])
+    async def _select(
+        self, where: str, values: list[str | int], limit: int, *, latest: bool = False
+    ) -> list[StateEvent]:
+        """The first or the latest events that match, oldest first."""
+        order = "DESC" if latest else "ASC"
+        sql = f"SELECT * FROM events WHERE {where} ORDER BY id {order} LIMIT ?"  # noqa: S608
+
+        def read(db: sqlite3.Connection) -> list[StateEvent]:
+            return [_event(row) for row in db.execute(sql, [*values, limit])]
+
+        found = await asyncio.to_thread(self._read, read)
+        return found[::-1] if latest else found
 
     def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         try:

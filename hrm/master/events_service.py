@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
-from hrm import rpc_server
-from hrm.errors import HrmError, InvalidRequest, LimitReached
+from hrm.errors import InvalidRequest, LimitReached
 from hrm.master.events import Journal, Wish
 from hrm.peer_limits import address_of
 from hrm.v1 import events_pb2 as pb
@@ -43,22 +42,17 @@ class EventService(events_pb2_grpc.EventServiceServicer):
     async def WatchEvents(  # noqa: N802 - the contract's name
         self, request: pb.WatchEventsRequest, context: Any
     ) -> AsyncIterator[pb.EventPage]:
-        try:
-            wish, at = _wish(request), _token(request.resume)
-            limit = request.limit or LISTED_DEFAULT
-            if not 1 <= limit <= LISTED_MAX:
-                raise InvalidRequest(f"limit is {limit}; it must be from 1 to {LISTED_MAX}")
-            address = address_of(context.peer())
-            if request.follow:
-                self._check_followers(address)
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        wish, at = _wish(request), _token(request.resume)
+        limit = request.limit or LISTED_DEFAULT
+        if not 1 <= limit <= LISTED_MAX:
+            raise InvalidRequest(f"limit is {limit}; it must be from 1 to {LISTED_MAX}")
+        address = address_of(context.peer())
+        if request.follow:
+            self._check_followers(address)
         self._followers[address] += request.follow
         try:
             async for page in self._pages(wish, at, limit, follow=request.follow):
                 yield page
-        except HrmError as error:
-            await rpc_server.abort(context, error)
         finally:
             self._followers[address] -= request.follow
             if not self._followers[address]:
@@ -66,14 +60,10 @@ class EventService(events_pb2_grpc.EventServiceServicer):
 
     def _check_followers(self, address: str) -> None:
         """Raises LimitReached: one more would be too many."""
+        all_of_them, of_one = self._followers.total(), self._followers[address]
         for count, limit, of, setting in (
-            (self._followers.total(), self._followers_max, "", "event_followers"),
-            (
-                self._followers[address],
-                self._followers_per_peer,
-                f" from {address}",
-                "event_followers_per_peer",
-            ),
+            (all_of_them, self._followers_max, "", "event_followers"),
+            (of_one, self._followers_per_peer, f" from {address}", "event_followers_per_peer"),
         ):
             if count >= limit:
                 raise LimitReached(

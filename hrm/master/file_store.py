@@ -1,20 +1,16 @@
 """Files of submitted applications on the master's disk, each under the hash of what is in it.
 
-Content addresses remove most cases: a file that is present is not sent again, whichever client sent
-it first; a repeated piece changes nothing; an interrupted transfer resumes where it ended, also
-after a restart of the master; and a reader can verify a file by itself.
-
     <sha256>        a whole file
     <sha256>.part   what has been received of one so far
 
-No reference counts are kept that could drift: a file stays while a live submission names it, or
-until ``keep_s`` after it was last named or sent. The same holds for parts. The hash of a whole
-file is computed once, on receipt of its last piece.
+A file that is present is not sent again, a repeated piece changes nothing, and an interrupted
+transfer resumes where it ended. There are no reference counts that could drift: a file or a part
+stays while a live submission names it, or until ``keep_s`` after it was last named or sent. A
+whole file's hash is computed once, on receipt of its last piece.
 
-No call blocks the event loop on the disk: a few threads do all file operations, at most one at a
-time per file, and an operation that has begun runs to completion, even if the sender of the piece
-disconnects. The bytes held are counted as pieces arrive and files are removed. The directory is
-read at the start and at each cleaning, which corrects the count after files were removed by hand.
+A few threads do all file operations, at most one at a time per file, and one that has begun runs to
+completion, even if the sender disconnects. Each cleaning reads the directory again, which corrects
+the count of bytes after files were removed by hand.
 """
 
 from __future__ import annotations

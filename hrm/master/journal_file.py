@@ -12,7 +12,6 @@ import os
 import shutil
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +20,7 @@ import structlog
 
 from hrm.errors import InvalidConfig
 from hrm.master.disk_space import full, is_full
-from hrm.master.store_file import is_damage, what_is
+from hrm.master.store_file import SUFFIXES, is_damage, set_aside, what_is
 
 __all__ = ["JournalFile"]
 
@@ -45,7 +44,6 @@ _COLUMNS = (
     "id", "at_ms", "kind", "application", "container", "node", "was", "became", "reason", "actor",
     "cause", "exit_code",
 )  # fmt: skip
-_SUFFIXES = ("", "-wal", "-shm")
 
 
 class JournalFile:
@@ -163,30 +161,16 @@ class JournalFile:
 
     def _rename(self, why: str) -> str:
         """Put the file aside; its new name."""
-        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        aside = self._path.with_name(f"{self._path.name}.damaged-{stamp}")
-        number = 1
-        while os.path.lexists(aside):
-            number += 1
-            aside = self._path.with_name(f"{self._path.name}.damaged-{stamp}-{number}")
+        aside = set_aside(self._path, "damaged")
         log.error("the journal is damaged; beginning a new one", why=why, old=str(aside))
-        for suffix in _SUFFIXES:
-            with contextlib.suppress(FileNotFoundError):
-                self._path.with_name(self._path.name + suffix).rename(
-                    aside.with_name(aside.name + suffix)
-                )
         self._drop_oldest()
         return aside.name
 
     def _drop_oldest(self) -> None:
-        names = f"{self._path.name}.damaged-*"
-        found = [
-            each
-            for each in self._path.parent.glob(names)
-            if not each.name.endswith(("-wal", "-shm"))
-        ]
+        named = self._path.parent.glob(f"{self._path.name}.damaged-*")
+        found = [each for each in named if not each.name.endswith(SUFFIXES[1:])]
         for old in sorted(found)[:-ASIDE_KEPT]:
-            for suffix in _SUFFIXES:
+            for suffix in SUFFIXES:
                 path = old.with_name(old.name + suffix)
                 with contextlib.suppress(OSError):
                     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

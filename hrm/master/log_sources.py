@@ -9,16 +9,38 @@ from __future__ import annotations
 
 import re
 
+import grpc
+import grpc.aio
+
+from hrm import rpc, tls
 from hrm.core.master.state import Application, Container, MasterState, Node
-from hrm.core.vocabulary.history import StateEvent
 from hrm.core.vocabulary.model import ApplicationId, NodeName, NodeState, is_driver
-from hrm.errors import NotFound
+from hrm.errors import HrmError, NotFound, Unsatisfiable
 from hrm.master.events import Journal
 from hrm.master.interpreter import Interpreter
 
-__all__ = ["LogSources"]
+__all__ = ["LogSources", "no_log", "refusal_of"]
 
+_OLDER = "its HRM is older than this master's; upgrade it"
 _DRIVER = re.compile(r"driver(?:/([1-9]\d{0,8}))?")
+
+
+def no_log(node: Node, why: str, what: str = "does not give the log") -> Unsatisfiable:
+    """The error of a log that cannot be fetched: a failure of the node, not of the master."""
+    return Unsatisfiable(f"the agent of {node.name} {what}: {why}; see hrm nodes")
+
+
+def refusal_of(node: Node, error: grpc.aio.AioRpcError, what: str) -> HrmError:
+    """The master's error for a failed call to the agent of ``node``, which ``what``."""
+    details = error.details() or str(error.code())
+    if error.code() is grpc.StatusCode.NOT_FOUND:
+        return NotFound(f"{node.name}: {details}")
+    if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+        return rpc.error_from(error, node.endpoint)
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return no_log(node, _OLDER, what)
+    unsafe = tls.failure(node.endpoint, details)
+    return no_log(node, unsafe.message if unsafe else details, what)
 
 
 class LogSources:
@@ -46,7 +68,10 @@ class LogSources:
         if container is not None:
             container_id, name = str(container.container_id), container.node or ""
         else:
-            started = await self._started(application_id, executor_id, latest=latest)
+            journal = await self._journal()
+            started = None
+            if journal is not None:
+                started = await journal.ran(application_id, executor_id, latest=latest)
             if started is None:
                 raise self._nothing_ran(application_id, executor_id)
             container_id, name = started.container_id, started.node
@@ -93,14 +118,6 @@ class LogSources:
             containers = [x for x in containers if x.request.executor_id == executor_id]
         containers.sort(key=lambda x: x.requested_at_s, reverse=latest)
         return containers[0] if containers else None
-
-    async def _started(
-        self, application_id: ApplicationId, executor_id: str, *, latest: bool
-    ) -> StateEvent | None:
-        journal = await self._journal()
-        if journal is None:
-            return None
-        return await journal.ran(application_id, executor_id, latest=latest)
 
     async def _journal(self) -> Journal | None:
         """With all that has happened so far."""

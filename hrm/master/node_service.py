@@ -14,15 +14,13 @@ from hrm import rpc_server
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import NodeName
-from hrm.errors import HrmError, InvalidRequest, Unavailable
+from hrm.errors import HrmError
 from hrm.master.interpreter import Interpreter, Outbox, drain
 from hrm.v1 import node_pb2 as pb
 from hrm.v1 import node_pb2_grpc
 from hrm.wire import nodes as node_wire
 
 __all__ = ["NodeService"]
-
-FIRST_MESSAGE_TIMEOUT_S = 10.0
 
 log = structlog.get_logger("master.nodes")
 
@@ -38,25 +36,21 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
 
     async def Connect(self, requests: Any, context: _Context) -> None:  # noqa: N802
         """One agent's stream, from its registration to its end."""
-        try:
-            name, incarnation, outbox = await self._register(requests)
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        name, incarnation, outbox = await self._register(requests)
         log.info("node registered", node=name, incarnation=incarnation)
-        reading = asyncio.create_task(self._read(requests, name, incarnation))
-        writing = asyncio.create_task(self._write(outbox, context))
         try:
+            core, interval_s = self._master.core, self._heartbeat_interval_s
+            epoch_id = core.master_state.epoch_id
+            await context.write(node_wire.registered(core.epoch, epoch_id, interval_s))
             # A writer that ends (its outbox overflowed, a newer stream took over) ends the stream:
             # the agent reconnects and receives the whole state again.
-            await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
-            problem = reading.exception() if reading.done() else None
-            if isinstance(problem, HrmError):
-                log.warning("node sent a bad message", node=name, error=str(problem))
-                await rpc_server.abort(context, problem)
+            await rpc_server.both_ways(
+                self._read(requests, name, incarnation), self._write(outbox, context)
+            )
+        except HrmError as error:
+            log.warning("node sent a bad message", node=name, error=error.message)
+            raise
         finally:
-            for task in (reading, writing):
-                task.cancel()
-            await asyncio.gather(reading, writing, return_exceptions=True)
             self._disconnect(name, incarnation, outbox)
             log.info("node disconnected", node=name, incarnation=incarnation)
 
@@ -68,14 +62,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         self._master.submit(event)
 
     async def _register(self, requests: Any) -> tuple[NodeName, str, Outbox]:
-        try:
-            first = await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_TIMEOUT_S)
-        except StopAsyncIteration:
-            raise InvalidRequest("the stream ended before a registration") from None
-        except TimeoutError:
-            # Or this process was suspended, and has not read it yet: no fault of the agent.
-            limit = f"{FIRST_MESSAGE_TIMEOUT_S:.0f} s"
-            raise Unavailable(f"no registration came within {limit}; register again") from None
+        first = await rpc_server.first_message(requests, "a registration")
         event = node_wire.to_registration(first, self._master.now())
         refusal = self._master.core.nodes.refusal(event)
         if refusal is not None:
@@ -85,7 +72,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         previous = self._master.node_outboxes.get(key)
         self._master.node_outboxes[key] = outbox
         try:
-            await self._master.call(lambda call_id: _with_call(event, call_id))
+            await self._master.call(lambda call_id: replace(event, call_id=call_id))
         except asyncio.CancelledError:
             # The agent disconnected before the reply; the core may have registered it already.
             self._disconnect(*key, outbox)
@@ -108,8 +95,6 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
 
     async def _write(self, outbox: Outbox, context: _Context) -> None:
         core = self._master.core
-        epoch_id = core.master_state.epoch_id
-        await context.write(node_wire.registered(core.epoch, epoch_id, self._heartbeat_interval_s))
 
         async def send(message: object) -> None:
             assert isinstance(message, c.NodeMessage)
@@ -117,7 +102,3 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             await context.write(node_wire.from_order(message, core.epoch))
 
         await drain(outbox, send)
-
-
-def _with_call(event: e.NodeRegistered, call_id: int) -> e.NodeRegistered:
-    return replace(event, call_id=call_id)

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import structlog
 
-from hrm import rpc_server
 from hrm.durable import write_durably
-from hrm.errors import HrmError, InvalidConfig, NotFound
+from hrm.errors import InvalidConfig, NotFound
 from hrm.master.node_policies import NodePolicies
 from hrm.pipelines.core.model import ClusterPolicy
 from hrm.pipelines.policies import cluster
@@ -103,38 +101,28 @@ def cluster_policy(
 class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
     """Shows ``hosts`` and ``nodes``, and sets their modes."""
 
-    def __init__(
-        self,
-        hosts: Hosts,
-        nodes: NodePolicies,
-        state_dir: Path,
-        now: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, hosts: Hosts, nodes: NodePolicies, state_dir: Path) -> None:
         self._hosts = hosts
         self._nodes = nodes
         self._state_dir = state_dir
-        self._now = now
 
     async def ShowPolicies(  # noqa: N802
         self, request: pb.ShowPoliciesRequest, context: Any
     ) -> pb.ShowPoliciesResponse:
-        now = self._now()
+        now = time.time()
         statuses = self._hosts.statuses(now)
         reports = self._nodes.all()
         files = models.listed(state_dir=self._state_dir / MODELS_DIR)
-        try:
-            if request.policy:
-                name = codec.to_name(request.policy, "policy")
-                statuses = [status for status in statuses if status.policy == name]
-                reports = [report for report in reports if report.policy == name]
-                files = [file for file in files if file.kind == name]
-                if not statuses and not reports and not files:
-                    raise NotFound(
-                        f"no learned policy {name!r} is in use, and it has no model; hrm policy "
-                        f"show lists those that there are"
-                    )
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        if request.policy:
+            name = codec.to_name(request.policy, "policy")
+            statuses = [status for status in statuses if status.policy == name]
+            reports = [report for report in reports if report.policy == name]
+            files = [file for file in files if file.kind == name]
+            if not statuses and not reports and not files:
+                raise NotFound(
+                    f"no learned policy {name!r} is in use, and it has no model; hrm policy "
+                    f"show lists those that there are"
+                )
         return pb.ShowPoliciesResponse(
             policies=[
                 *(policy_wire.from_status(one, now, records=request.records) for one in statuses),
@@ -146,17 +134,14 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
     async def SetPolicyMode(  # noqa: N802
         self, request: pb.SetPolicyModeRequest, context: Any
     ) -> pb.LearnedPolicy:
-        try:
-            policy = codec.to_name(request.policy, "policy")
-            mode = mode_of(codec.to_text(request.mode, "mode"))
-            shown = self._set_mode(policy, mode)
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        policy = codec.to_name(request.policy, "policy")
+        mode = mode_of(codec.to_text(request.mode, "mode"))
+        shown = self._set_mode(policy, mode)
         log.info("mode set", policy=policy, mode=mode.value)
         return shown
 
     def _set_mode(self, policy: str, mode: Mode) -> pb.LearnedPolicy:
-        now = self._now()
+        now = time.time()
         own = [each.policy for each in self._hosts.statuses(now)]
         reports = self._nodes.all()
         if policy in own:

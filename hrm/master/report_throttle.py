@@ -1,10 +1,9 @@
 """Priority in the master's loop: the work of schedulers first, then the reports of nodes.
 
-A burst of grants is followed by a burst of reports, which would queue ahead of the next commits.
-Learning a little later that a container runs does no harm, so reports wait while wakes and
-proposals of schedulers are due. The stream behind a waiting report is not read, so no queue grows
-here, and a node's reports keep their order. No report waits longer than ``REPORT_DELAY_MAX_S``, and
-only some are admitted together, to keep each turn of the loop short.
+A burst of grants is followed by a burst of reports, which would queue ahead of the next commits. So
+reports wait while wakes and proposals of schedulers are due, but no longer than
+``REPORT_DELAY_MAX_S``; only some are admitted together, to keep each turn of the loop short. The
+stream behind a waiting report is not read, so no queue grows here and reports keep their order.
 """
 
 from __future__ import annotations

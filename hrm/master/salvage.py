@@ -1,11 +1,10 @@
 """Recovers what is readable of a damaged store or journal, from a copy: the original is unchanged.
 
-How rows are found where pages are damaged: a table is read from its beginning and from its end, and
-between them by ever smaller ranges of row numbers, each of which needs only its own pages. Rows
-that carry their own key, those of applications and submissions, are also searched for on pages that
-the table no longer reaches: each page of rows that is not free replaces the table's root, and is
-read. A damaged first page, which lists where the tables begin, is replaced by that of a new store:
-HRM creates its tables in one order, so they begin at the same pages.
+A table is read from its beginning and from its end, and between them by ever smaller ranges of row
+numbers, each of which needs only its own pages. Rows that carry their own key are also searched for
+on pages that the table no longer reaches: each page of rows that is not free replaces the table's
+root, and is read. A damaged first page is replaced by that of a new store: HRM creates its tables
+in one order, so they begin at the same pages.
 
 Not detected: a changed byte within a text whose record is still readable. SQLite keeps no checksums
 of its pages.
@@ -214,7 +213,9 @@ def _salvaged(db: sqlite3.Connection, name: str, found: Salvaged) -> list[Row]:
 def _cut_off(db: sqlite3.Connection, name: str) -> Iterator[tuple[int, Row]]:
     """Numbers and rows of all pages of rows that are not free."""
     (_, _, copy) = db.execute("PRAGMA database_list").fetchone()
-    path, root = Path(bytes(copy).decode()), _root_of(db, name)
+    path = Path(bytes(copy).decode())
+    sql = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+    (root,) = db.execute(sql, (name,)).fetchone()
     size, content = _page_bytes(path), path.read_bytes()
     free = _free_pages(content, size)
     trial = path.with_name("trial.sqlite")
@@ -235,11 +236,6 @@ def _cut_off(db: sqlite3.Connection, name: str) -> Iterator[tuple[int, Row]]:
                 with contextlib.suppress(ValueError):
                     TABLES[name].read(plain)
                     yield number, tuple(row)
-
-
-def _root_of(db: sqlite3.Connection, name: str) -> int:
-    sql = "SELECT rootpage FROM sqlite_master WHERE name = ?"
-    return int(db.execute(sql, (name,)).fetchone()[0])
 
 
 def _free_pages(content: bytes, size: int) -> set[int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import secrets
 from typing import Any, TypeAlias
 
@@ -11,7 +9,6 @@ import grpc
 import grpc.aio
 import structlog
 
-from hrm import rpc_server
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.state_changes import StateChanged, Subscribed
@@ -58,14 +55,19 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
                     followed=followed,
                 )
             )
-        except HrmError as error:
+        except HrmError:
             self._master.scheduler_outboxes.pop((request.name, session), None)
-            await rpc_server.abort(context, error)
+            raise
         assert isinstance(hello, Subscribed)
         log.info("scheduler subscribed", scheduler=name)
         try:
             await context.write(state_wire.subscribed(hello))
-            await self._write(outbox, context)
+
+            async def send(message: Any) -> None:
+                assert isinstance(message, StateChanged)
+                await context.write(state_wire.changed(message))
+
+            await drain(outbox, send)
         finally:
             del self._master.scheduler_outboxes[name, session]
             self._master.submit(
@@ -74,49 +76,25 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
             log.info("scheduler gone", scheduler=name)
 
     async def Propose(self, request: pb.ProposeRequest, context: Any) -> pb.ProposeResponse:  # noqa: N802
-        try:
-            answer = await self._master.call(
-                lambda call_id: state_wire.to_claims(request, call_id, self._master.now())
-            )
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        answer = await self._master.call(
+            lambda call_id: state_wire.to_claims(request, call_id, self._master.now())
+        )
         assert isinstance(answer, c.ClaimsSettled)
         return state_wire.from_outcomes(answer)
 
     async def AcquireLease(  # noqa: N802
         self, request: pb.AcquireLeaseRequest, context: Any
     ) -> pb.AcquireLeaseResponse:
-        try:
-            answer = await self._master.call(
-                lambda call_id: state_wire.to_lease_request(request, call_id, self._master.now())
-            )
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        answer = await self._master.call(
+            lambda call_id: state_wire.to_lease_request(request, call_id, self._master.now())
+        )
         assert isinstance(answer, c.LeaseGranted)
         return state_wire.from_lease(answer)
 
     async def ReleaseLease(  # noqa: N802
         self, request: pb.ReleaseLeaseRequest, context: Any
     ) -> pb.ReleaseLeaseResponse:
-        try:
-            await self._master.call(
-                lambda call_id: state_wire.to_lease_return(request, call_id, self._master.now())
-            )
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        await self._master.call(
+            lambda call_id: state_wire.to_lease_return(request, call_id, self._master.now())
+        )
         return pb.ReleaseLeaseResponse()
-
-    async def _write(self, outbox: Outbox, context: _Subscription) -> None:
-        """Send until the outbox is closed or the stream breaks, whichever is first."""
-
-        async def send(message: Any) -> None:
-            assert isinstance(message, StateChanged)
-            await context.write(state_wire.changed(message))
-
-        writing = asyncio.create_task(drain(outbox, send))
-        try:
-            await writing
-        finally:
-            writing.cancel()
-            with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
-                await writing

@@ -1,12 +1,11 @@
 """The master's durable memory: intent, never observation.
 
 One SQLite file in WAL mode (``hrm.master.store_file``), written by one thread
-(``hrm.master.write_queue``). Callers get a future that is done once their write is on disk.
-
-Kept: the epoch, application records, nodes with their owners, drains, mean run times, submissions
-with their configuration and the secrets in it. Not kept: containers, resource state and secrets of
-running applications, which agents and AppMasters report again after a restart. Of ownership keys
-only digests are kept, except those of submissions, which the node of the next driver needs.
+(``hrm.master.write_queue``). Kept: the epoch, application records, nodes with their owners, drains,
+mean run times, submissions with their configuration and the secrets in it. Not kept: containers,
+resource state and secrets of running applications, which agents and AppMasters report again. Of
+ownership keys only digests are kept, except those of submissions, which the next driver's node
+needs.
 
 Nothing is discarded without a request: if a page, a record or the epoch is damaged, the master does
 not start, and its error names the command to run (``hrm.master.store_repair``).
@@ -19,7 +18,7 @@ import sqlite3
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hrm.core.messages.submissions import SubmissionRecord
 from hrm.core.vocabulary.model import ApplicationId, NodeName
@@ -27,73 +26,33 @@ from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import RunTime, RunTimeKey
 from hrm.errors import HrmError, InvalidConfig
 from hrm.master.disk_space import full, is_full
-from hrm.master.record_json import encode, encode_submission
+from hrm.master.record_json import encode
 from hrm.master.store_file import TABLES, damaged, epoch_in, is_damage, open_store
 from hrm.master.write_queue import WriteQueue
 
-__all__ = ["SqliteStore", "Store"]
+__all__ = ["Store"]
 
-_PUT_APPLICATION = (
-    "INSERT INTO applications VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET record = excluded.record"
+_ROWS = (
+    "SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?) WHERE true"
 )
-_PUT_NODE = (
-    "INSERT INTO nodes VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET owner = excluded.owner"
-)
-_MANY = {
-    _PUT_APPLICATION: "INSERT INTO applications "
-    "SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?) "
-    "WHERE true ON CONFLICT (id) DO UPDATE SET record = excluded.record",
-    _PUT_NODE: "INSERT INTO nodes "
-    "SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?) "
-    "WHERE true ON CONFLICT (name) DO UPDATE SET owner = excluded.owner",
-}
+
+
+def _put(table: str) -> str:
+    key, value = TABLES[table].columns
+    return (
+        f"INSERT INTO {table} VALUES (?, ?) "  # noqa: S608
+        f"ON CONFLICT ({key}) DO UPDATE SET {value} = excluded.{value}"
+    )
+
+
+_PUT = {table: _put(table) for table in ("applications", "nodes", "submissions")}
+_MANY = {sql: sql.replace("VALUES (?, ?)", _ROWS) for sql in _PUT.values()}
 """A statement for bulk writes: the same for a JSON list of rows."""
 
 
-class Store(Protocol):
-    """The master's interface to its store. ``write`` returns a future: done when durable."""
-
-    def next_epoch(self) -> int: ...
-
-    def put_epoch(self, epoch: int) -> asyncio.Future[None]: ...
-
-    def applications(self) -> list[ApplicationRecord]: ...
-
-    def nodes(self) -> dict[NodeName, str]: ...
-
-    def put_application(self, record: ApplicationRecord) -> asyncio.Future[None]: ...
-
-    def forget_application(self, application_id: ApplicationId) -> asyncio.Future[None]: ...
-
-    def put_node(self, name: NodeName, owner: str = "") -> asyncio.Future[None]: ...
-
-    def forget_node(self, name: NodeName) -> asyncio.Future[None]: ...
-
-    def drains(self) -> list[NodeName]: ...
-
-    def put_drain(self, name: NodeName) -> asyncio.Future[None]: ...
-
-    def forget_drain(self, name: NodeName) -> asyncio.Future[None]: ...
-
-    def run_times(self) -> list[RunTime]: ...
-
-    def put_run_time(self, row: RunTime) -> asyncio.Future[None]: ...
-
-    def forget_run_time(self, key: RunTimeKey) -> asyncio.Future[None]: ...
-
-    def submissions(self) -> list[SubmissionRecord]: ...
-
-    def put_submission(self, record: SubmissionRecord) -> asyncio.Future[None]: ...
-
-    def forget_submission(self, submission_id: str) -> asyncio.Future[None]: ...
-
-    def watch_disk(self, on_disk: Callable[[Exception | None], None]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class SqliteStore:
-    """A store in ``path``. One at a time may have it open.
+class Store:
+    """A store in ``path``. One at a time may have it open. What is written is on disk when the
+    future that the call returned is done.
 
     Raises:
         InvalidConfig: the file cannot be opened, is damaged, or belongs to a newer HRM.
@@ -139,14 +98,13 @@ class SqliteStore:
         return dict(self._read("nodes"))
 
     def put_application(self, record: ApplicationRecord) -> asyncio.Future[None]:
-        row = (record.application_id, encode(record))
-        return self._writes.put("applications", row[:1], _PUT_APPLICATION, row)
+        return self._put("applications", record.application_id, encode(record))
 
     def forget_application(self, application_id: ApplicationId) -> asyncio.Future[None]:
         return self._forget("applications", application_id)
 
     def put_node(self, name: NodeName, owner: str = "") -> asyncio.Future[None]:
-        return self._writes.put("nodes", (name,), _PUT_NODE, (name, owner))
+        return self._put("nodes", name, owner)
 
     def forget_node(self, name: NodeName) -> asyncio.Future[None]:
         return self._forget("nodes", name)
@@ -177,12 +135,7 @@ class SqliteStore:
         return self._read("submissions")
 
     def put_submission(self, record: SubmissionRecord) -> asyncio.Future[None]:
-        sql = (
-            "INSERT INTO submissions VALUES (?, ?) "
-            "ON CONFLICT (id) DO UPDATE SET record = excluded.record"
-        )
-        row = (record.submission_id, encode_submission(record))
-        return self._writes.put("submissions", row[:1], sql, row)
+        return self._put("submissions", record.submission_id, encode(record))
 
     def forget_submission(self, submission_id: str) -> asyncio.Future[None]:
         return self._forget("submissions", submission_id)
@@ -191,6 +144,9 @@ class SqliteStore:
         """Write what is queued, then close."""
         self._writes.close()
         self._db.close()
+
+    def _put(self, table: str, key: str, value: str) -> asyncio.Future[None]:
+        return self._writes.put(table, (key,), _PUT[table], (key, value))
 
     def _forget(self, table: str, *key: str | int) -> asyncio.Future[None]:
         tests = " AND ".join(f"{name} = ?" for name in TABLES[table].columns[: len(key)])

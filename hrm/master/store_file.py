@@ -7,30 +7,38 @@ names the remedy, and the file is never replaced: it is the cluster's intent.
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
+import shutil
 import sqlite3
 import stat
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from hrm import durable
+from hrm.core.messages.submissions import SubmissionRecord
 from hrm.core.vocabulary.model import NodeName
+from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import RunTime
 from hrm.errors import InvalidConfig
-from hrm.master.record_json import decode, decode_submission
+from hrm.master.record_json import decode
 from hrm.master.wal_file import wal_damage
 
 __all__ = [
-    "EPOCH_MAX", "SCHEMA_VERSION", "TABLES", "Row", "create", "damaged", "epoch_in", "is_damage",
-    "open_store", "upgrade", "what_is",
+    "EPOCH_MAX", "SCHEMA_VERSION", "SUFFIXES", "TABLES", "Row", "create", "damaged", "epoch_in",
+    "is_damage", "open_store", "set_aside", "upgrade", "what_is",
 ]  # fmt: skip
 
 SCHEMA_VERSION = 5
 EPOCH_MAX = 1 << 27
 """So that an event's number, of which an epoch is a part, has at most 18 digits."""
 OPEN_TIMEOUT_S = 5.0
+SUFFIXES = ("", "-wal", "-shm")
+"""Of the names of a database's files."""
 Row: TypeAlias = tuple[Any, ...]
 _NO_DAMAGE = (
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR,
@@ -53,9 +61,9 @@ class Table:
     order: str = "rowid"
 
 
-def _record(decoder: Callable[[str], Any], attribute: str) -> Callable[[Row], Any]:
+def _record(kind: type[Any], attribute: str) -> Callable[[Row], Any]:
     def read(row: Row) -> Any:
-        record = decoder(_text(row[1]))
+        record = decode(kind, _text(row[1]))
         if getattr(record, attribute) != row[0]:
             raise ValueError(f"it names {getattr(record, attribute)!r}")
         return record
@@ -93,7 +101,7 @@ def _run_time(row: Row) -> RunTime:
 TABLES: dict[str, Table] = {
     "applications": Table(
         "CREATE TABLE IF NOT EXISTS applications (id TEXT PRIMARY KEY, record TEXT NOT NULL);",
-        ("id", "record"), 1, _record(decode, "application_id"),
+        ("id", "record"), 1, _record(ApplicationRecord, "application_id"),
     ),
     "nodes": Table(
         "CREATE TABLE IF NOT EXISTS nodes (name TEXT PRIMARY KEY, owner TEXT NOT NULL DEFAULT '') "
@@ -110,7 +118,7 @@ TABLES: dict[str, Table] = {
     ),
     "submissions": Table(
         "CREATE TABLE IF NOT EXISTS submissions (id TEXT PRIMARY KEY, record TEXT NOT NULL);",
-        ("id", "record"), 1, _record(decode_submission, "submission_id"),
+        ("id", "record"), 1, _record(SubmissionRecord, "submission_id"),
     ),
 }  # fmt: skip
 _NODES_BEFORE_5 = ("nodes", "name")
@@ -150,9 +158,9 @@ def create(path: Path, epoch: int = 0, rows: dict[str, Iterable[Row]] | None = N
             db.commit()
         finally:
             db.close()
-        _sync(partial)
+        durable.sync(partial)
         partial.replace(path)
-        _sync(path.parent)
+        durable.sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -279,9 +287,19 @@ def is_damage(error: Exception) -> bool:
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF not in _NO_DAMAGE
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def set_aside(path: Path, why: str, *, copy: bool = False) -> Path:
+    """A timestamped name for a database's files; ``copy``: they also stay under their own names."""
+    stamp = f"{path.name}.{why}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"
+    names = itertools.chain((stamp,), (f"{stamp}-{number}" for number in itertools.count(2)))
+    aside = next(x for x in map(path.with_name, names) if not os.path.lexists(x))
+    for suffix in SUFFIXES:
+        here, there = (each.with_name(each.name + suffix) for each in (path, aside))
+        if not os.path.lexists(here):
+            continue
+        if copy and here.is_file():
+            shutil.copyfile(here, there)
+            there.chmod(0o600)
+            durable.sync(there)
+        else:
+            here.rename(there)
+    return aside

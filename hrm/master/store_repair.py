@@ -13,19 +13,18 @@ import contextlib
 import fcntl
 import os
 import re
-import shutil
 import sqlite3
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hrm import durable
 from hrm.errors import HrmError, InvalidConfig, NotFound
 from hrm.master.disk_space import full, is_full
 from hrm.master.policy_service import MODES_FILE, load_modes
 from hrm.master.salvage import Salvaged, examined, journal_damage, journal_epoch
-from hrm.master.store_file import EPOCH_MAX, TABLES, create
+from hrm.master.store_file import EPOCH_MAX, TABLES, create, set_aside
 
 __all__ = ["STORE_FILE", "Report", "backup", "check", "locked", "repair", "restore"]
 
@@ -111,13 +110,13 @@ def repair(state_dir: Path) -> Report:
         report.epoch = found.epoch
         if report.damage:
             report.epoch = _epoch_beyond([found], state_dir)
-            report.copy = str(_set_aside(path, "damaged", copy=True))
+            report.copy = str(set_aside(path, "damaged", copy=True))
             _replace(path, report.epoch, found)
             report.done = "repaired"
         beside = _damage_beside(state_dir)
         for name in (MODES_FILE, JOURNAL_FILE):
             if any(line.startswith(f"{name}:") for line in beside):
-                _set_aside(state_dir / name, "damaged")
+                set_aside(state_dir / name, "damaged")
                 report.done = "repaired"
         report.damage += beside
         return report
@@ -150,8 +149,7 @@ def backup(state_dir: Path, target: Path) -> Report:
                     f"the store {path} is damaged ({found.problems[0]}), and was not "
                     f"copied; stop the master, and see hrm master --check --state-dir {state_dir}"
                 )
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
+            durable.sync(partial)
             partial.replace(target)
         except sqlite3.DatabaseError as error:
             if is_full(error, target.parent):
@@ -189,7 +187,7 @@ def restore(state_dir: Path, source: Path) -> Report:
         report = Report(str(state_dir), [], _counts(found))
         report.epoch = _epoch_beyond([found, present], state_dir)
         if os.path.lexists(path):
-            report.copy = str(_set_aside(path, "replaced", copy=True))
+            report.copy = str(set_aside(path, "replaced", copy=True))
         _replace(path, report.epoch, found)
         report.done = "restored"
         return report
@@ -284,28 +282,6 @@ def _counts(found: Salvaged) -> dict[str, int]:
     return {name: len(found.rows.get(name, ())) for name in TABLES}
 
 
-def _set_aside(path: Path, why: str, *, copy: bool = False) -> Path:
-    """A timestamped name for the present files; ``copy``: they also stay under their own names."""
-    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-    aside = path.with_name(f"{path.name}.{why}-{stamp}")
-    number = 1
-    while os.path.lexists(aside):
-        number += 1
-        aside = path.with_name(f"{path.name}.{why}-{stamp}-{number}")
-    for suffix in ("", "-wal", "-shm"):
-        here, there = (each.with_name(each.name + suffix) for each in (path, aside))
-        if not os.path.lexists(here):
-            continue
-        if copy and here.is_file():
-            shutil.copyfile(here, there)
-            there.chmod(0o600)
-            with there.open("rb") as file:
-                os.fsync(file.fileno())
-        else:
-            here.rename(there)
-    return aside
-
-
 def _replace(path: Path, epoch: int, found: Salvaged) -> None:
     """A new store of these rows. The old log of changes must be gone before it is there: SQLite
     would add it to the new one."""
@@ -314,8 +290,4 @@ def _replace(path: Path, epoch: int, found: Salvaged) -> None:
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     new.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    durable.sync(path.parent)

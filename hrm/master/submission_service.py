@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
 
-from hrm import rpc_server
 from hrm.core.submission.submissions import Entry
-from hrm.errors import HrmError, InvalidRequest
+from hrm.errors import InvalidRequest
 from hrm.master.file_store import PIECE_BYTES
 from hrm.master.paging import MESSAGE_LISTED, NAME_LISTED, check_limit, page
 from hrm.master.submissions import Submissions
@@ -25,7 +24,6 @@ __all__ = ["SubmissionService"]
 FILES_MAX = 10_000
 
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-T = TypeVar("T")
 
 
 class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
@@ -36,37 +34,28 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
     async def FindFiles(  # noqa: N802
         self, request: pb.FindFilesRequest, context: _Context
     ) -> pb.FindFilesResponse:
-        try:
-            if len(request.files) > FILES_MAX:
-                raise InvalidRequest(f"at most {FILES_MAX} files a submission")
-            for each in request.files:
-                self._files.check_size(each.size_bytes, codec.to_text(each.name, "file.name"))
-            known = [sw.to_file(each) for each in request.files if each.sha256]
-            offsets = await self._files.find(known)
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        if len(request.files) > FILES_MAX:
+            raise InvalidRequest(f"at most {FILES_MAX} files a submission")
+        for each in request.files:
+            self._files.check_size(each.size_bytes, codec.to_text(each.name, "file.name"))
+        known = [sw.to_file(each) for each in request.files if each.sha256]
+        offsets = await self._files.find(known)
         return pb.FindFilesResponse(offsets=offsets)
 
     async def PutPiece(  # noqa: N802
         self, request: pb.PutPieceRequest, context: _Context
     ) -> pb.PutPieceResponse:
-        try:
-            if len(request.data) > PIECE_BYTES:
-                raise InvalidRequest(f"a piece has at most {PIECE_BYTES} bytes")
-            digest, size, name = sw.to_file(request.file)
-            offset = await self._files.put(digest, size, name, request.offset, request.data)
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        if len(request.data) > PIECE_BYTES:
+            raise InvalidRequest(f"a piece has at most {PIECE_BYTES} bytes")
+        digest, size, name = sw.to_file(request.file)
+        offset = await self._files.put(digest, size, name, request.offset, request.data)
         return pb.PutPieceResponse(offset=offset)
 
     async def GetFile(  # noqa: N802
         self, request: pb.GetFileRequest, context: _Context
     ) -> AsyncIterator[pb.FilePiece]:
-        try:
-            async for data in self._files.pieces(request.sha256, request.offset):
-                yield pb.FilePiece(data=data)
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        async for data in self._files.pieces(request.sha256, request.offset):
+            yield pb.FilePiece(data=data)
 
     async def Submit(  # noqa: N802
         self, request: pb.SubmitRequest, context: _Context
@@ -74,52 +63,40 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
         entry = self._submissions.submit(
             request.key, lambda submission_id, now: sw.to_record(request, submission_id, now)
         )
-        return sw.from_entry(await _or_abort(entry, context))
+        return sw.from_entry(await entry)
 
     async def Get(  # noqa: N802
         self, request: pb.GetSubmissionRequest, context: _Context
     ) -> pb.Submission:
-        try:
-            return sw.from_entry(self._submissions.find(request.submission_id))
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        return sw.from_entry(self._submissions.find(request.submission_id))
 
     async def List(  # noqa: N802
         self, request: pb.ListSubmissionsRequest, context: _Context
     ) -> pb.ListSubmissionsResponse:
         core = self._submissions.core
         entries = list(core.entries.values()) if request.include_ended else core.live()
-        try:
-            limit = check_limit(request.limit)
-            listed, token = page(
-                entries,
-                lambda x: (x.record.submitted_at_s, x.record.submission_id),
-                _listed,
-                request,
-                limit=limit,
-            )
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        limit = check_limit(request.limit)
+        listed, token = page(
+            entries,
+            lambda x: (x.record.submitted_at_s, x.record.submission_id),
+            _listed,
+            request,
+            limit=limit,
+        )
         return pb.ListSubmissionsResponse(submissions=listed, next_page_token=token)
 
     async def Kill(  # noqa: N802
         self, request: pb.KillSubmissionRequest, context: _Context
     ) -> pb.Submission:
-        try:
-            reason = codec.to_text(request.reason, "reason")
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        reason = codec.to_text(request.reason, "reason")
         killed = self._submissions.kill(request.submission_id, reason)
-        return sw.from_entry(await _or_abort(killed, context))
+        return sw.from_entry(await killed)
 
     async def Watch(  # noqa: N802
         self, request: pb.GetSubmissionRequest, context: _Context
     ) -> AsyncIterator[pb.Submission]:
-        try:
-            async for entry in self._submissions.watch(request.submission_id):
-                yield sw.from_entry(entry)
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        async for entry in self._submissions.watch(request.submission_id):
+            yield sw.from_entry(entry)
 
     async def Lease(  # noqa: N802
         self, request: pb.LeaseDriverRequest, context: _Context
@@ -127,7 +104,7 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
         asked = self._submissions.lease(
             request.submission_id, request.attempt, request.gone, request.ownership_key
         )
-        lease_s, renew_s = await _or_abort(asked, context)
+        lease_s, renew_s = await asked
         return pb.LeaseDriverResponse(lease_s=lease_s, renew_s=renew_s)
 
 
@@ -138,10 +115,3 @@ def _listed(entry: Entry) -> pb.Submission:
     message.user = shortened(message.user, NAME_LISTED)
     message.message = shortened(message.message, MESSAGE_LISTED)
     return message
-
-
-async def _or_abort(asked: Awaitable[T], context: _Context) -> T:
-    try:
-        return await asked
-    except HrmError as error:
-        await rpc_server.abort(context, error)

@@ -48,12 +48,10 @@ def bounds_of(settings: MasterSettings, recovery_window_s: float) -> m.Submissio
 class Submissions:
     """The live side of submissions; on the master's loop."""
 
-    def __init__(
-        self, master: Interpreter, settings: MasterSettings, files: FileStore | None = None
-    ) -> None:
+    def __init__(self, master: Interpreter, settings: MasterSettings) -> None:
         bounds = bounds_of(settings, master.core.master_state.bounds.recovery_window_s)
         self.core = SubmissionsCore(bounds, master.store.submissions(), self.now())
-        self.files = files or FileStore(
+        self.files = FileStore(
             settings.state_dir / "files",
             file_mib_max=settings.file_mib_max,
             held_mib_max=settings.files_held_mib,
@@ -163,8 +161,9 @@ class Submissions:
             while True:
                 changed.clear()
                 entry = self.find(submission_id)
+                has_ended = entry.record.state.ended  # it may end while the reader takes this
                 yield entry
-                if entry.record.state.ended:
+                if has_ended:
                     return
                 await changed.wait()
         finally:

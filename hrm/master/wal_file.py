@@ -1,12 +1,12 @@
 """Is a store's write-ahead log (``-wal``) damaged, or only truncated?
 
 SQLite reads such a log up to the first frame whose checksum is wrong, and assumes that a crash
-truncated it there. After a crash that is right. But a frame that was damaged later hides all
-following ones, whose transactions had been acknowledged. The difference is in what follows: each
-commit waits for the disk, so if a commit and then another frame of the same log stand behind the
-bad frame, that frame had been whole. For the last transaction this cannot be decided.
+truncated it there. But a frame that was damaged later hides all following ones, whose transactions
+had been acknowledged. Each commit waits for the disk, so if a commit and then another frame of the
+same log stand behind the bad frame, that frame had been whole. For the last transaction this cannot
+be decided.
 
-Source: the format is SQLite's ("WAL-mode File Format", sections 4.1 to 4.3 of its file format).
+Source: SQLite's "WAL-mode File Format", sections 4.1 to 4.3.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Writes to the store: in groups, in order, and retried while the disk is full.
 
-One thread takes everything that has queued up since its last commit into the next one (group
-commit), so durability costs one flush of the disk a batch. Callers get a future that is done once
-their write is on disk.
-
-When the disk is full, nothing is dropped: the writes stay queued and are retried every ``RETRY_S``.
-Meanwhile a later write of a row replaces an earlier one, so a pause of days holds no more than one
-or two writes per row.
+One thread takes everything that has queued up since its last commit into the next one. Callers get
+a future that is done once their write is on disk. When the disk is full, nothing is dropped: writes
+are retried every ``RETRY_S``, and a later write of a row replaces an earlier one, so a pause of
+days holds no more than one or two per row.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
 """Dominant-resource fairness as far as a placement can give it, with first fit and no waiting.
 
-The idea: of two jobs, the one whose largest share of any resource is smaller goes first, and so
-their dominant shares rise together. A placement policy is asked job by job; it does not choose the
-job and does not know what a job holds already. What it can do is to make the *steps* equal: in one
-round a batch job gets containers worth at most ``TURN_SHARE`` of the cluster in their dominant
-resource (always one), and the rest of it goes back behind the jobs that are ready. Jobs that arrive
-together and want different resources therefore fill up at equal dominant shares.
+Of two jobs, the one whose largest share of any resource is smaller goes first, and so their
+dominant shares rise together. A placement policy does not choose the job, but can make the *steps*
+equal: in one round a batch job gets containers worth at most ``TURN_SHARE`` of the cluster in their
+dominant resource (always one), and the rest of it goes back behind the jobs that are ready.
 
 What it does not do: make up for what a job got before the others came, take anything back, weigh
-users, or know of the jobs of other schedulers. Run it with ``schedulers = 1``: it stands for a
-central scheduler. A stream or a gang is all or nothing in HRM and is placed whole.
+users, or know of other schedulers' jobs: run it with ``schedulers = 1``. A stream or a gang is all
+or nothing in HRM and is placed whole.
 
-Source: the allocation rule is progressive filling by dominant share (Ghodsi et al., "Dominant
-Resource Fairness", NSDI 2011, section 4.1), here in equal steps instead of by an account.
+Source: progressive filling by dominant share (Ghodsi et al., "Dominant Resource Fairness", NSDI
+2011, section 4.1), here in equal steps instead of by an account.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """First in, first out: first fit in row order, and nothing overtakes a container without a place.
 
-The way of a classic queue at a central scheduler: no container waits at a unit, all wait with the
-scheduler until the first of them fits. ``strict_order`` asks the scheduler for its half: the oldest
-job blocks the others, streams before batch, and within a job the oldest container does.
-
-What it does not do: order jobs *across* schedulers. Each has its own queue; for one queue in the
-whole cluster run one (``schedulers = 1``). A head that needs a node which has left blocks until a
-node like it comes.
+No container waits at a unit, all wait with the scheduler until the first of them fits.
+``strict_order`` asks the scheduler for its half: the oldest job blocks the others, streams before
+batch. What it does not do: order jobs *across* schedulers; for one queue in the whole cluster run
+one (``schedulers = 1``). A head that needs a node which has left blocks until a node like it
+comes.
 """
 
 from __future__ import annotations

@@ -8,21 +8,16 @@ A guard has two ways to answer a question: a learned one, and a heuristic that a
     canary   the learned one acts for 1, 10 or 50 % of the questions, by a hash of their key
     on       it acts for all (for 90 % until there is something to compare it with)
 
-It is lowered automatically. Before a decision takes effect, a ``Doubt`` may send the question to
-the heuristic (a *fallback*), for a ``Reason`` that is counted and reported: the learned one raised,
-doubted itself, or exceeded its budget; three such delays in a row open a breaker, and for a minute
-it is not asked. A watchdog also compares how long tasks took with what the heuristic had expected
-of its own choice in the same situation. That ratio has a distribution of its own for the tasks that
-the heuristic placed; if the 95th percentile of the learned one's is worse by 10 % for 10 minutes,
-the mode falls back to ``shadow``, and stays there over a restart.
+A ``Doubt`` sends one question to the heuristic (a *fallback*), for a ``Reason`` that is counted:
+the learned one raised, doubted itself, or exceeded its budget; three such delays in a row open a
+breaker for a minute. A watchdog compares how long tasks took with what the heuristic had expected:
+where the 95th percentile of that ratio is worse by 10 % than that of the heuristic's own tasks, for
+10 minutes, the mode falls back to ``shadow``, and stays there over a restart.
 
-Nothing here knows tasks, nodes or networks, reads a clock or draws at random: questions ``V`` and
-decisions ``D`` are the user's (``hrm.pipelines.policies.cluster.hosted`` places tasks on nodes,
-``hrm.pipelines.policies.corun.hosted`` subtasks on devices), and so are the two times, ``now`` and
-the clock that measures the budget.
-
-A decision may begin one thing, known by the question's key, or several, which the user names one by
-one (``expect``). What has ended is compared (``ended``).
+Nothing here knows tasks, nodes or networks, reads a clock or draws at random: questions ``V``,
+decisions ``D`` and both times are the caller's (``hrm.pipelines.policies.cluster.hosted``,
+``hrm.pipelines.policies.corun.hosted``). A decision may begin one thing, known by the question's
+key, or several, which the caller names one by one (``expect``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Least estimated wait: the placement of the HRM paper (section 4.2, algorithm 1).
 
 The search order of units is the policy's to choose; this one rotates, so that the containers of a
-job spread over nodes and parallel schedulers do not all begin at the same unit. Waits are estimated
-only when no unit is immediately feasible, for all units at once, and afterwards only for the unit
-that got a container.
+job spread over nodes and parallel schedulers do not all begin at one unit. Waits are estimated only
+when no unit is immediately feasible, for all units at once.
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
 """Files of learned weights: arrays and what must be known of them, and no code.
 
-A model is one ``.npz``: named arrays, and ``meta``, JSON as bytes. It is read without pickles: a
-file can at worst be wrong, never run anything. What is checked is what would otherwise show as
-nonsense decisions: the format, the kind of network, the hash of the feature schema (which numbers
-the network is fed, in which order and scale), the shape of every array, and that all weights are
-finite.
+A model is one ``.npz``: named arrays, and ``meta``, JSON as bytes. It is read without pickles, so
+it can at worst be wrong. Checked is what would otherwise show as nonsense decisions: the format,
+the kind of network, the hash of the feature schema, shapes, and that all weights are finite.
 
-Files are called ``KIND-VERSION.npz``, versions are whole numbers, and the greatest one counts.
-Those of HRM lie in ``hrm/policies/weights``; those trained here lie in a state directory and win
-over a default of the same version.
+Files are called ``KIND-VERSION.npz``, and the greatest version counts. HRM's lie in
+``hrm/policies/weights``; those trained here lie in a state directory and win over a default of the
+same version.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import zipfile
 import zlib
@@ -27,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hrm.durable import write_durably
 from hrm.errors import InvalidConfig, NotFound
 
 __all__ = ["PACKAGE_DIR", "Model", "ModelFile", "find", "listed", "read", "write"]
@@ -114,12 +112,7 @@ def write(model: Model, path: Path) -> None:
     }
     np.savez_compressed(held, meta=text, **arrays)
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_bytes(held.getvalue())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_durably(path, held.getvalue())
 
 
 def read(path: Path, *, kind: str | None = None) -> Model:

@@ -1,9 +1,8 @@
 """What placement policies share: which rows admit a container, and ways of spending them.
 
-A policy is a few of these put together. The masks are vector operations over all units; the ways of
-spending touch only the rows that get a container, so their Python loops are over containers, never
-over units. All of them put what they choose on the view at once (``ClusterView.apply``), so that
-the next choice sees it.
+The masks are vector operations over all units; the ways of spending loop over containers, never
+over units, and put what they choose on the view at once (``ClusterView.apply``), so that the next
+choice sees it.
 """
 
 from __future__ import annotations

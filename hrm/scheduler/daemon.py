@@ -1,12 +1,10 @@
 """``hrm scheduler``: subscribes to a master, chooses on its copy of the state, proposes.
 
-Several may run, on any machine that reaches the master, each under its own name. They take work off
-the master's process: a slow policy, such as a learned one, delays only its own jobs. The master
-works without any, and gives a lost one's jobs to another.
+Several may run, on any machine that reaches the master, each under its own name: a slow policy,
+such as a learned one, delays only its own jobs. The master gives a lost one's jobs to another.
 
 What a session does is in ``hrm.core.scheduling.session``; here one task reads its stream, and
-another makes the calls that it asks for, one at a time. The session ends with its stream: all is
-forgotten then, and the next one begins with a snapshot.
+another makes the calls that it asks for. The next session begins with a snapshot.
 """
 
 from __future__ import annotations

@@ -1,23 +1,18 @@
 """The AppMaster: one process per application, on the machine of its driver.
 
 It connects Spark, reached through ``bridge`` (py4j), and the master (gRPC), and decides nothing
-itself: messages of both become events of ``hrm.core.appmaster.application_master``, whose commands
-are carried out here. The plugin in the driver starts it, with its whole input as one JSON line on
-standard input, because secrets must be neither in arguments nor in the environment. That input
-stays open: it ends when the driver does, however that dies.
-
-Stages of its life::
+itself: ``hrm.core.appmaster.application_master`` does. The plugin in the driver starts it, with its
+whole input as one JSON line on standard input, because secrets must be neither in arguments nor in
+the environment. That input ends when the driver does, however that dies. ::
 
     read the introduction -> Register -> Session: attached -> events, until the driver finishes
                                 ^            |
                                 +-- broken --+   the application goes on with what it has
 
-At its first start an unreachable master is an immediate error, because a user waits at the prompt;
-later it is waited for, with growing pauses, up to ``spark.hrm.master.timeout``.
-
-The driver never waits for an unreachable master: an AppMaster whose final update is not delivered
-soon releases the driver and stays behind alone, for as long as the master holds an application
-without a session, so that a success is not recorded as a failure.
+At its first start an unreachable master is an error, because a user waits at the prompt; later it
+is waited for, up to ``spark.hrm.master.timeout``. The driver never waits: an AppMaster whose final
+update is not delivered soon releases it and stays behind alone, for as long as the master holds an
+application without a session, so that a success is not recorded as a failure.
 
 Imports are kept light: this process starts with every ``spark-submit``.
 """
@@ -38,7 +33,7 @@ from typing import Any
 
 import grpc
 
-from hrm import clear_text, errors, rpc, tls
+from hrm import address, clear_text, errors, rpc, tls
 from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
 from hrm.core.messages import appmaster as messages
 from hrm.core.vocabulary.backoff import Backoff
@@ -74,11 +69,12 @@ class AppMaster:
         # The driver's, so that another AppMaster of it has the same; one that was started before
         # an upgrade of HRM has none.
         self._ownership_key: str = introduction.get("ownership_key", "")
+        validity_ms = float(introduction["failures_validity_ms"])
         self.core = AppMasterCore(
             took_over=bool(introduction["application_id"]),
             limits=AppMasterLimits(
                 failures_max=int(introduction["max_failures"]),
-                failures_window_s=_window_s(introduction["failures_validity_ms"]),
+                failures_window_s=validity_ms / 1000 if validity_ms > 0 else float("inf"),
                 locality_wait_s=float(introduction["locality_wait_ms"]) / 1000,
                 backoff_s=float(introduction["retry_delay_ms"]) / 1000,
                 backoff_max_s=float(introduction["retry_delay_max_ms"]) / 1000,
@@ -153,7 +149,7 @@ class AppMaster:
                 )
             )
         try:
-            token_file = _token_file(self.hello["token_file"])
+            token_file = address.token_path(self.hello["token_file"])
             self._token = rpc.read_token(token_file)
             self._ca = tls.read_ca(tls.ca_file(token_file, self.hello["tls_ca"]))
             allowed = self.hello["allow_clear_text"]
@@ -388,17 +384,6 @@ def _exit_code(exit_file: Path) -> int | None:
         return int(exit_file.read_text())
     except (OSError, ValueError):
         return None
-
-
-def _window_s(validity_ms: int | float) -> float:
-    return float(validity_ms) / 1000 if validity_ms > 0 else float("inf")
-
-
-def _token_file(named: str) -> Path:
-    """As ``hrm.config.token_file``, without the settings library, which takes long to import."""
-    home = os.environ.get("HRM_HOME") or "~/.hrm"
-    path = named or os.environ.get("HRM_TOKEN_FILE") or f"{home}/token"
-    return Path(path).expanduser()
 
 
 def _submission_ownership_key() -> str:

@@ -2,14 +2,11 @@
 # ruff: noqa: PTH120, PTH123, PTH208
 """Class-data archives: the loaded classes of Spark, saved by one JVM for later ones.
 
-Half of an executor's start is reading, checking and linking thousands of classes. A JVM can save
-them as it ends (``-XX:ArchiveClassesAtExit``, a dynamic AppCDS archive) and another can map that
-file (``-XX:SharedArchiveFile``), if it is the same Java and its class path begins with the same
-jars in the same order; otherwise Java silently goes on without.
-
-So an archive has a key: the Java, the jars with their sizes and times, compressed pointers, and
-the training's parameters. There is a directory per key, which all agents and drivers of a machine
-share:
+Half of an executor's start is loading classes. A JVM can save them as it ends (a dynamic AppCDS
+archive) for another to map, if it is the same Java and its class path begins with the same jars in
+the same order; otherwise Java silently goes on without. All agents and drivers of a machine share a
+directory per key, which is made from the Java, the jars with their sizes and times, and the
+training's parameters:
 
     $HRM_HOME/archives/<Spark's version>-<key>/
         executor.jsa, driver.jsa    some 50 MB each

@@ -1,20 +1,15 @@
 """Make the class-data archives of a Spark by running its smallest application.
 
-One run of ``rehearsal.py`` on a cluster of one executor gives both archives: driver and executor
-each write their own as they end. Each is then tested with a JVM of its own, and only an archive
-that Java really takes classes from is moved to its place, in one step.
-
-Several agents of a machine, and users, may want the same archive at once: a lock lets one train.
-Training has a time limit, and counts its attempts before they begin, so that one that takes the
-machine down with it is not repeated for ever. It runs at the lowest priority.
+One run of ``rehearsal.py`` on a cluster of one executor gives both archives. Each is tested with a
+JVM of its own, and moved to its place only if Java really takes classes from it. A lock lets one
+process train; attempts are counted before they begin, so that one that takes the machine down is
+not repeated for ever.
 
     python -m hrm.spark.archive_training --root DIR --java JAVA --spark-home DIR --plugins DIR
 
 ends with 0 where there are archives afterwards, 1 where it failed, 3 where another process trains.
-
-With ``--held-by-input`` it ends when its standard input does. An agent holds the other end of that
-pipe, and the kernel closes it for a killed agent: a training never outlives the agent that started
-it. Such an end is no failure, and takes back the attempt: the next agent starts where it did.
+With ``--held-by-input`` it ends with its standard input, a pipe that its agent holds: a training
+never outlives it. Such an end is no failure, and takes back the attempt.
 """
 
 from __future__ import annotations

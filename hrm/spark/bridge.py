@@ -1,9 +1,8 @@
 """The AppMaster's channel to the driver: calls into its JVM through py4j.
 
-py4j blocks, the AppMaster is asyncio; so one thread polls for events (a long poll) and another
-makes the calls, in their order, from a bounded queue. Both are daemon threads: a driver that hangs
-cannot keep the AppMaster alive. The driver never calls Python, so an AppMaster that hangs cannot
-block Spark.
+py4j blocks, so one thread polls for events and another makes the calls, in their order, from a
+bounded queue. Both are daemon threads: a driver that hangs cannot keep the AppMaster alive. The
+driver never calls Python, so an AppMaster that hangs cannot block Spark.
 """
 
 from __future__ import annotations

@@ -2,18 +2,14 @@
 # ruff: noqa: PTH119, PTH120, PTH123, PTH208
 """Compile the Spark plugin once per Spark, and print its path.
 
-The plugin uses Spark's private interfaces, so it must be compiled against the very jars it runs
-with. Spark brings the compiler: its ``jars`` directory holds scala-compiler, scala-library and
-scala-reflect, and any Java that runs Spark runs them. The result is kept in ``$HRM_HOME/plugins``
-(``~/.hrm/plugins``) under a name made from Spark's version, the identity of its core jar and a hash
-of the sources; a change in any of them is a new file, an old one is never overwritten. One unused
-for ``KEPT_S`` is removed when another is built, unless it is among the ``KEPT_MAX`` most recently
-used, or a program of this machine has it open. The time of last use is its access time, which every
-use sets explicitly, because a file system may not.
+The plugin uses Spark's private interfaces, so it is compiled against the very jars it runs with, by
+the compiler that is among them. The result is kept in ``$HRM_HOME/plugins`` (``~/.hrm/plugins``)
+under a name made from Spark's version, its core jar and the sources. One unused for ``KEPT_S`` is
+removed when another is built, unless it is among the ``KEPT_MAX`` most recently used, or a program
+of this machine has it open. Every use sets its access time, because a file system may not.
 
 This file runs at every ``spark-submit`` as ``python -I -S build.py SPARK_HOME``. It imports what a
-hit in the cache needs and nothing more, not even pathlib: the rest is imported when there is
-something to compile.
+hit in the cache needs and nothing more, not even pathlib.
 """
 
 from __future__ import annotations
@@ -66,7 +62,8 @@ def plugin_jar(spark_home: str, sources: str = SOURCES, cache: str | None = None
     if core is None:
         raise BuildError(f"no spark-core jar in {jars}; set SPARK_HOME to a Spark 3.5 or newer")
     texts = _read_sources(sources)
-    jar = os.path.join(cache or _cache_dir(), _key(jars, core, texts) + ".jar")
+    home = os.path.expanduser(os.environ.get("HRM_HOME") or "~/.hrm")
+    jar = os.path.join(cache or f"{home}/plugins", _key(jars, core, texts) + ".jar")
     if not _use(jar):
         _build_once(jar, jars, names, core, texts)
     return jar
@@ -84,11 +81,6 @@ def _use(jar: str) -> bool:
     except OSError:
         pass  # another user's, whose own uses keep it
     return True
-
-
-def _cache_dir() -> str:
-    home = os.environ.get("HRM_HOME") or os.path.expanduser("~/.hrm")
-    return os.path.join(os.path.expanduser(home), "plugins")
 
 
 def _read_sources(directory: str) -> list[tuple[str, bytes]]:

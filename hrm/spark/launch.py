@@ -1,16 +1,12 @@
 """From a container's specification to the command that becomes a Spark executor.
 
-The executor of every Spark is the class ``CoarseGrainedExecutorBackend`` in the jars of that Spark,
-so HRM installs nothing in addition to a Spark: a node needs one (a distribution, or the package
-pyspark) of exactly the driver's version, and a Java 17 or newer. Both are looked up once.
+The executor of every Spark is the class ``CoarseGrainedExecutorBackend`` in its jars, so a node
+needs nothing but a Spark of exactly the driver's version, and a Java 17 or newer.
 
 The class path is every jar of that Spark in one fixed order, which lets executors use an archive of
-its classes (``hrm.spark.archive``); it is passed in an argument file, since it is 20 KB long.
-Entries of ``spark.executor.extraClassPath`` precede it, so that they can replace classes of Spark's
-jars; that disables the archive.
-
-Secrets are passed in the environment, never in the arguments, which every user of a machine can
-read.
+its classes (``hrm.spark.archive``). Entries of ``spark.executor.extraClassPath`` precede it, so
+that they can replace classes of Spark's jars; that disables the archive. Secrets are passed in the
+environment, never in the arguments, which every user of a machine can read.
 """
 
 from __future__ import annotations

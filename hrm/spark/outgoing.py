@@ -1,8 +1,7 @@
 """The updates that one session sends to the master.
 
-gRPC takes the updates of a call from an iterator, and goes on taking after the *server* has ended
-that call. An iterator shared by two sessions would so lose updates of the new one to the dead call
-of the old. Therefore every session has an object of its own, which is closed with it::
+gRPC goes on taking updates from a call's iterator after the *server* has ended that call. So every
+session has an iterator of its own, which is closed with it::
 
     attach -> (progress | update | heartbeat) ... -> finished
               progress waits for the master's reply to attach and precedes what else waits, so that

@@ -1,11 +1,9 @@
 """The application whose classes go into the class-data archives: a sample of common operations.
 
-``hrm.spark.archive`` runs it with a driver and an executor that save, as they end, which classes
-they loaded. So its contents decide what starts faster: Python tasks, shuffles, cached blocks, SQL
-with joins, windows and Python functions, files in and out. The data are tiny, since classes are
-loaded by the first row.
-
-It runs on its own (``spark-submit rehearsal.py DIRECTORY``) and imports nothing of HRM.
+``hrm.spark.archive_training`` runs it with a driver and an executor that save, as they end, which
+classes they loaded, so its contents decide what starts faster. The data are tiny: classes are
+loaded by the first row. It runs on its own (``spark-submit rehearsal.py DIRECTORY``) and imports
+nothing of HRM.
 """
 
 from __future__ import annotations

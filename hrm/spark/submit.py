@@ -1,13 +1,12 @@
 """The client of cluster deploy mode: sends an application's files, submits it, waits for its end.
 
-File names are resolved here, as in Spark: a path without a scheme, or with ``file:``, is a file of
-this machine, and is sent; ``local:`` is a file that each node has; any other URI is read by the
-node that runs the driver. All files are checked before any is sent, so that a missing or too large
-one costs nothing.
+File names are resolved as in Spark: a path without a scheme, or with ``file:``, is a file of this
+machine, and is sent; ``local:`` is a file that each node has; any other URI is read by the driver's
+node. All files are checked before any is sent.
 
-A file is read twice: once for its hash, by which the master may have it already, and once to be
-sent. The master checks the whole against the hash, and this client that the file's time and size
-are unchanged; so a file that changes in between is refused by one of them.
+A file is read twice: for its hash, and to be sent. The master checks the whole against the hash,
+and this client that the file's time and size are unchanged, so a file that changes in between is
+refused.
 """
 
 from __future__ import annotations

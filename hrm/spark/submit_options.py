@@ -1,12 +1,9 @@
-"""The arguments of ``spark-submit``, parsed as Spark parses them.
+"""The arguments of ``spark-submit``, parsed as Spark parses them, for cluster deploy mode alone.
 
-Options come before the application's file, in any order, as ``--name value`` or ``--name=value``;
-all arguments after the file are the application's own. Of a setting that is given in several places
-the most specific one counts: its own option, then ``--conf``, then the properties file, then
-``spark-defaults.conf`` (which is read where no properties file is named, or
-``--load-spark-defaults`` asks for it).
-
-Only cluster deploy mode needs this; in client mode Spark reads its options itself.
+Options come before the application's file, as ``--name value`` or ``--name=value``; all arguments
+after it are the application's own. The most specific place of a setting counts: its own option,
+then ``--conf``, then the properties file, then ``spark-defaults.conf`` (read where no properties
+file is named, or ``--load-spark-defaults`` asks for it).
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def unit(
 
 
 class SchedulerLike(Protocol):
-    """A scheduler of another process; see ``hrm.testing.remote``."""
+    """A scheduler of another process."""
 
     dropped: bool
 

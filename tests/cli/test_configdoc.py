@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hrm.cli.configdoc import SPARK_SETTINGS, document
+from docs.generate.configuration import SPARK_SETTINGS, document
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = re.compile(r'"(spark\.hrm\.[A-Za-z.]*[A-Za-z])"(?:\s*,\s*"?([\w]+)"?\s*\))?')

@@ -9,7 +9,7 @@ import pytest
 
 from hrm import errors
 from hrm.agent.containers.shim import start_ticks
-from hrm.cli import cluster, embedded, machine
+from hrm.cli import cluster, embedded
 
 
 def test_a_half_alive_cluster_names_the_log_of_what_died(tmp_path: Path) -> None:
@@ -27,7 +27,8 @@ def test_a_half_alive_cluster_names_the_log_of_what_died(tmp_path: Path) -> None
         host="127.0.0.1",
         port=7480,
         nodes=1,
-        size=machine.NodeSize(cores=1, memory_mib=1024, notes=()),
+        cores=1,
+        memory_mib=1024,
         processes=[dead, living],
     )
     with pytest.raises(errors.AlreadyExists) as caught:

@@ -14,14 +14,18 @@ from typer.testing import Result
 
 from hrm.cli import history
 from hrm.cli.embedded import Cluster
-from hrm.cli.machine import NodeSize
 from hrm.cli.spark import conf_dir, spark_environment
 
 
 def cluster_in(home: Path, *, event_log: bool) -> Cluster:
-    size = NodeSize(cores=1, memory_mib=1024, notes=())
     cluster = Cluster(
-        directory=home, host="127.0.0.1", port=7480, nodes=1, size=size, event_log=event_log
+        directory=home,
+        host="127.0.0.1",
+        port=7480,
+        nodes=1,
+        cores=1,
+        memory_mib=1024,
+        event_log=event_log,
     )
     cluster.save()
     return cluster

@@ -61,7 +61,7 @@ def test_submissions_events_and_errors(capsys: pytest.CaptureFixture[str]) -> No
     from hrm.cli import submit
 
     rows = [filled(submission_pb2.Submission)] * 2
-    submit._show(rows[0], console.Output.TABLE, rows)
+    queries.show(rows[0], console.Output.TABLE, lambda render: render.submissions_table(rows))
     console.line(line_of(filled(events_pb2.StateEvent)))
     console.line(submit._line(rows[0]))
     console.error_line(HOSTILE)
@@ -79,7 +79,7 @@ def test_submissions_events_and_errors(capsys: pytest.CaptureFixture[str]) -> No
 def test_json_has_the_truth_in_its_own_escapes(
     kind: type[Message], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    queries._show(filled(kind), console.Output.JSON, lambda _: "")
+    queries.show(filled(kind), console.Output.JSON, lambda _: "")
     output = capsys.readouterr().out
     assert unseen(output) == []
     assert HOSTILE in _strings(json.loads(output))

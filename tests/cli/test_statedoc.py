@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from pathlib import Path
 
-from hrm.cli.statedoc import diagram, document, reasons, table
+from docs.generate.states import diagram, document, reasons, table
 from hrm.core.vocabulary.event_table import EventTable, Ignored, Impossible, Refused, to
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,6 @@ import pytest
 
 from hrm.agent.containers.shim import boot_id, descendants, start_ticks
 from hrm.cli import embedded
-from hrm.cli.machine import NodeSize
 
 SMALL = ("--nodes", "2", "--cores", "1", "--memory", "1g", "--port", "0")
 
@@ -248,7 +247,8 @@ def test_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
         host="127.0.0.1",
         port=1,
         nodes=1,
-        size=NodeSize(cores=1, memory_mib=512, notes=()),
+        cores=1,
+        memory_mib=512,
         processes=[mine],
     )
     cluster.save()
@@ -258,7 +258,7 @@ def test_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
         embedded.Process(role="master", name="m", pid=os.getpid(), start_ticks=ticks, log="")
     ]
     assert len(cluster.alive()) == 1
-    cluster.boot = "another boot"
+    cluster.boot_id = "another boot"
     assert cluster.alive() == []
 
 

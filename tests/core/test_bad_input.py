@@ -24,8 +24,8 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.errors import InvalidRequest, NotFound, StaleEpoch
-from hrm.testing.remote import VirtualScheduler
 from hrm.testing.virtual import SMALL, VirtualCluster, unit
+from tests.virtual_scheduler import VirtualScheduler
 
 NAN = math.nan
 NOW = 1000.0

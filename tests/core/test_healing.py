@@ -20,8 +20,8 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
     container_id_of,
 )
-from hrm.testing.remote import VirtualScheduler
 from hrm.testing.virtual import VirtualCluster, unit
+from tests.virtual_scheduler import VirtualScheduler
 
 
 def test_a_node_that_was_silent_for_too_long_is_taken_back_on_its_old_stream() -> None:

@@ -29,8 +29,8 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.policies import known, load
-from hrm.testing.remote import VirtualScheduler
 from hrm.testing.virtual import VirtualCluster, unit
+from tests.virtual_scheduler import VirtualScheduler
 
 DATA = ("n3",)
 

@@ -28,8 +28,8 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning
 from hrm.errors import AlreadyExists, InvalidRequest, NotFound
-from hrm.testing.remote import VirtualScheduler
 from hrm.testing.virtual import SMALL, VirtualCluster, unit
+from tests.virtual_scheduler import VirtualScheduler
 
 BATCH = WorkloadClass.BATCH
 STREAM = WorkloadClass.STREAM

@@ -16,7 +16,7 @@ from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import ApplicationId, NodeName, NodeState, WorkloadClass
 from hrm.errors import DiskFull
 from hrm.master import write_queue
-from hrm.master.store import SqliteStore
+from hrm.master.store import Store
 from tests.master.test_interpreter import NODE, TIMEOUT_S, Master
 from tests.master.test_store import _run_time
 
@@ -26,7 +26,7 @@ BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM
 class Disk:
     """Behind a store: it can be made full, and counts what was tried meanwhile."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: Store) -> None:
         self.is_full = False
         self.tries = 0
         self.batches: list[Any] = []
@@ -45,7 +45,7 @@ class Disk:
 
 
 class OnDisk(Master):
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: Store) -> None:
         super().__init__(store)
         self.store = store
         self.disk = Disk(store)
@@ -85,7 +85,7 @@ class OnDisk(Master):
 @pytest.fixture
 async def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OnDisk]:
     monkeypatch.setattr(write_queue, "RETRY_S", 0.02)
-    store = SqliteStore(tmp_path / "store.sqlite")
+    store = Store(tmp_path / "store.sqlite")
     made = OnDisk(store)
     await made.start()
     yield made
@@ -202,7 +202,7 @@ async def test_a_pause_holds_one_write_a_row(master: OnDisk) -> None:
 
 
 async def test_another_failure_of_the_disk_ends_the_master(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "store.sqlite")
+    store = Store(tmp_path / "store.sqlite")
     master = Master(store)
     await master.start()
     with sqlite3.connect(tmp_path / "store.sqlite") as db:
@@ -217,7 +217,7 @@ async def test_another_failure_of_the_disk_ends_the_master(tmp_path: Path) -> No
 
 
 async def test_a_store_that_closes_on_a_full_disk_gives_up_in_time(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "store.sqlite")
+    store = Store(tmp_path / "store.sqlite")
     disk = Disk(store)
     disk.is_full = True
     write = store.put_node(NODE)

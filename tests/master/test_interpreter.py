@@ -26,7 +26,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.master.interpreter import Interpreter, Outbox
-from hrm.master.store import SqliteStore
+from hrm.master.store import Store
 
 NODE = NodeName("n1")
 TIMEOUT_S = 10.0
@@ -36,7 +36,7 @@ BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM
 class Master:
     """A master with one scheduler and one node of 16 slots, whose stream nobody reads."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: Store) -> None:
         # Back-offs outlast every test.
         bounds = Bounds(node_timeout_s=1e9, retry_delay_s=1e3, retry_delay_max_s=1e3)
         core = MasterCore(1, [policies.load("min-wait", 0)], bounds)
@@ -112,7 +112,7 @@ class Master:
 
 @pytest.fixture
 async def master(tmp_path: Path) -> AsyncIterator[Master]:
-    store = SqliteStore(tmp_path / "store.sqlite")
+    store = Store(tmp_path / "store.sqlite")
     try:
         made = Master(store)
         await made.start()

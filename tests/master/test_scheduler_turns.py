@@ -18,7 +18,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.master.interpreter import Interpreter
-from hrm.master.store import SqliteStore
+from hrm.master.store import Store
 from hrm.policies.min_wait import MinWait
 
 SCHEDULERS = 3
@@ -47,7 +47,7 @@ async def _attached(master: Interpreter, key: str) -> ApplicationId:
 async def _rounds(path: Path) -> tuple[list[str], int]:
     """Who looked and who committed when all schedulers were woken at once, in order; and how many
     containers were granted."""
-    store = SqliteStore(path)
+    store = Store(path)
     core = MasterCore(store.next_epoch(), [MinWait(index) for index in range(SCHEDULERS)])
     master = Interpreter(core, store)
     unit = ResourceUnit(

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import pytest
 
 from hrm import rpc
 from hrm.core.messages import events as e
-from hrm.core.vocabulary.model import ApplicationId
+from hrm.core.messages.submissions import SubmissionRecord, SubmissionState
+from hrm.core.vocabulary.model import ApplicationId, Resources
 from hrm.errors import HrmError, InvalidRequest, LimitReached, NotFound
 from hrm.master.interpreter import Interpreter
 from hrm.master.log_sources import LogSources
+from hrm.master.submissions import Submissions
 from hrm.spark import submit
 from hrm.spark.submit_options import parse
 from hrm.v1 import admin_pb2, common_pb2, node_pb2, submission_pb2_grpc
@@ -306,6 +311,24 @@ async def test_a_driver_that_no_node_can_run_fails_at_once(master: Running) -> N
         failed = await state_of(master, sent.submission_id, pb.SUBMISSION_STATE_FAILED)
         assert "the driver asks for 64 vcores" in failed.message
         assert "spark.driver.cores" in failed.message
+
+
+async def test_a_watcher_gets_the_end_that_comes_while_it_takes_the_state_before() -> None:
+    record = SubmissionRecord(
+        submission_id="driver-1", key="k", name="app", user="ada", driver="{}",
+        resources=Resources(1, 1024), state=SubmissionState.RUNNING,
+    )  # fmt: skip
+    entry = SimpleNamespace(record=record)
+    submissions = Submissions.__new__(Submissions)
+    submissions.core = cast("Any", SimpleNamespace(entries={"driver-1": entry}))
+    submissions._watchers = defaultdict(set)
+    states = submissions.watch("driver-1")
+    seen = [(await anext(states)).record.state]
+    entry.record = replace(record, state=SubmissionState.FINISHED)
+    for changed in submissions._watchers["driver-1"]:
+        changed.set()
+    seen += [each.record.state async for each in states]
+    assert seen == [SubmissionState.RUNNING, SubmissionState.FINISHED]
 
 
 async def test_another_master_knows_what_was_submitted(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Writes ``docs/configuration.md`` from the settings themselves, so that it is never out of date.
 
-``python -m hrm.cli.configdoc docs/configuration.md`` (or ``make docs``) writes the file; without an
-argument the text goes to stdout. A test compares the committed file with what this writes.
+``python -m docs.generate.configuration docs/configuration.md`` (or ``make docs``) writes the file;
+without an argument the text goes to stdout.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes ``docs/states.md``: the state diagrams, drawn from the transition tables themselves.
 
-``python -m hrm.cli.statedoc docs/states.md`` (or ``make docs``) writes the file; without an
-argument the text goes to stdout. A test compares the committed file with what this writes.
+``python -m docs.generate.states docs/states.md`` (or ``make docs``) writes the file; without an
+argument the text goes to stdout.
 """
 
 from __future__ import annotations
