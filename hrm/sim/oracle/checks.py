@@ -36,6 +36,7 @@ from hrm.sim.oracle.copies import Copies
 from hrm.sim.oracle.evictions import needless_evictions
 from hrm.sim.oracle.grants import Grants
 from hrm.sim.oracle.overtaking import Overtaking, held_up
+from hrm.sim.oracle.rounds import Rounds
 from hrm.sim.oracle.silences import Silences
 from hrm.sim.oracle.submission_checks import SubmissionChecks
 from hrm.sim.oracle.views import Views
@@ -62,6 +63,7 @@ class Oracle:
     copies: Copies = field(init=False)
     grants: Grants = field(init=False)
     overtaking: Overtaking = field(init=False)
+    rounds: Rounds = field(init=False)
     silences: Silences = field(init=False)
     submissions: SubmissionChecks = field(init=False)
     views: Views = field(init=False)
@@ -74,6 +76,7 @@ class Oracle:
         self.copies = Copies(self.violated)
         self.grants = Grants(self.violated)
         self.overtaking = Overtaking(self.violated)
+        self.rounds = Rounds(self.violated, self.silences.awake_s)
         self.submissions = SubmissionChecks(self.violated, self.silences.awake_s)
         self.views = Views(self.violated)
 
@@ -86,6 +89,7 @@ class Oracle:
         self.answers.master_began()
         self.silences.master_began()
         self.copies.master_began()
+        self.rounds.master_began()
         self.views.master_began()
         self.grants.master_began(core)
         self._master_restarted(core)
@@ -111,6 +115,7 @@ class Oracle:
         self.answers.after(core, event, commands)
         self.grants.after(core, event, commands)
         self.copies.after(core, commands)
+        self.rounds.after(core, event, commands)
         self.views.after(core, commands, event.now)
         for scheduler in core.placement.schedulers.values():
             for job in scheduler.jobs.values():
