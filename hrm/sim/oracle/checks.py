@@ -33,6 +33,7 @@ from hrm.sim.actors.sleepers import Sleepers
 from hrm.sim.faults.room import room
 from hrm.sim.oracle.answers import Answers
 from hrm.sim.oracle.copies import Copies
+from hrm.sim.oracle.departures import Departures
 from hrm.sim.oracle.evictions import needless_evictions
 from hrm.sim.oracle.grants import Grants
 from hrm.sim.oracle.overtaking import Overtaking, held_up
@@ -61,6 +62,7 @@ class Oracle:
     processes: dict[str, str] = field(default_factory=dict)
     answers: Answers = field(init=False)
     copies: Copies = field(init=False)
+    departures: Departures = field(init=False)
     grants: Grants = field(init=False)
     overtaking: Overtaking = field(init=False)
     rounds: Rounds = field(init=False)
@@ -74,6 +76,7 @@ class Oracle:
         self.silences = Silences(self.violated, self.sleepers)
         self.answers = Answers(self.violated, self.silences.awake_s)
         self.copies = Copies(self.violated)
+        self.departures = Departures(self.violated)
         self.grants = Grants(self.violated)
         self.overtaking = Overtaking(self.violated)
         self.rounds = Rounds(self.violated, self.silences.awake_s)
@@ -89,6 +92,7 @@ class Oracle:
         self.answers.master_began()
         self.silences.master_began()
         self.copies.master_began()
+        self.departures.master_began()
         self.rounds.master_began()
         self.views.master_began()
         self.grants.master_began(core)
@@ -116,6 +120,7 @@ class Oracle:
         self.grants.after(core, event, commands)
         self.copies.after(core, commands)
         self.rounds.after(core, event, commands)
+        self.departures.after(event, commands)
         self.views.after(core, commands, event.now)
         for scheduler in core.placement.schedulers.values():
             for job in scheduler.jobs.values():
@@ -138,7 +143,8 @@ class Oracle:
                 )
 
     def left_master(self, command: c.MasterCommand, durable: dict[ApplicationId, object]) -> None:
-        """No application is reported that a crash could forget."""
+        """No application is reported that a crash could forget; each command leaves in turn."""
+        self.departures.left(command)
         match command:
             case c.Reply(answer=c.ApplicationAdmitted(application_id=application_id)):
                 if application_id not in durable:
@@ -290,6 +296,7 @@ class Oracle:
         for scheduler in core.placement.schedulers.values():
             left += [f"{scheduler.name} keeps the job of {x}" for x in scheduler.jobs]
         left += self.answers.unanswered()
+        left += self.departures.held()
         if core.negotiator.parked:
             left.append(f"{len(core.negotiator.parked)} proposals are parked")
         for node_core in nodes:
