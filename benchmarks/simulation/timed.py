@@ -166,15 +166,11 @@ class _Master(DirectMaster):
         self._cluster = cluster
         self._hop_s = 0.0 if cluster.setup.centralised else cluster.setup.hop_s
 
-    def carry_out(self, event: e.MasterEvent, commands: Sequence[c.MasterCommand]) -> None:
-        """Schedulers are woken by messages to other processes, which no later wake takes back."""
-        super().carry_out(event, [x for x in commands if not isinstance(x, c.WakeScheduler)])
-        for command in commands:
-            if isinstance(command, c.WakeScheduler):
-                at_s = max(command.at_s, self.clock.now) + self._hop_s
-                woken = e.SchedulerWoken(now=at_s, scheduler=command.scheduler)
-                server = self._cluster.schedulers[command.scheduler]
-                self.clock.at(at_s, server.arrive, Kind.ROUND, 0, woken)
+    def wake(self, scheduler: str) -> None:
+        """By a message to the scheduler's process, whose rounds overlap with those of others."""
+        woken = e.SchedulerWoken(now=self.clock.now, scheduler=scheduler)
+        server = self._cluster.schedulers[scheduler]
+        self.clock.after(self._hop_s, server.arrive, Kind.ROUND, 0, woken)
 
     def propose(self, proposal: Proposal) -> None:
         event = e.ClaimsProposed(now=self.clock.now, proposal=proposal)

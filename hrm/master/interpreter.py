@@ -8,10 +8,10 @@ claims are internal and wait for nothing.
 When the disk is full the master is paused: what needs no write continues, calls that need one are
 refused immediately, and everything resumes without intervention when there is space.
 
-A stream's request is served in the turn of the loop that took it in: its scheduler is woken and its
-claims are committed immediately. Batch advances one step per turn, one scheduler at a time from its
-snapshot to its commit, and messages that the disk releases are sent in slices. So turns are short:
-a stream that arrives in between waits for the rest of one.
+In which order schedulers look and commit is not decided here (``hrm.core.master.rounds``): streams
+in the turn of the loop that took in their request, batch one step per turn. Messages that the disk
+releases are sent in slices. So turns are short: a stream that arrives in between waits for the rest
+of one.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ import structlog
 
 from hrm import clock
 from hrm.core.master.core import MasterCore
+from hrm.core.master.rounds import RoundSequencer
 from hrm.core.master.wake_timers import WakeTimers
 from hrm.core.master.write_gate import Held, Write, WriteGate, needs_room
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.messages.claims import Proposal
 from hrm.core.messages.state_changes import StateChanged
 from hrm.core.vocabulary.history import Service
-from hrm.core.vocabulary.model import ApplicationId, ContainerId, NodeName, WorkloadClass
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, NodeName
 from hrm.errors import DiskFull, HrmError, Unavailable
 from hrm.master.events import Journal
 from hrm.master.report_throttle import ReportThrottle
@@ -44,8 +44,6 @@ __all__ = ["Interpreter", "Outbox"]
 
 OUTBOX_MAX = 100_000
 CALL_TIMEOUT_S = 10.0
-AT_ONCE_MAX = 64
-"""Steps for streams that may follow one event in the same turn of the loop; the rest comes next."""
 ACKNOWLEDGE_DELAY_S = 0.5
 """How long acknowledged ends are collected for one message, for which no component waits."""
 SLICE_S = 0.001
@@ -138,9 +136,7 @@ class Interpreter:
     ``full``: why the master is paused; None: it is not.
 
     Invariants: ``_writes`` are those of the batches that ``gate`` holds. ``_timer`` fires for the
-    next of ``_wakes``. ``_rounds``: schedulers whose round is due, in order and without duplicates
-    among those not yet begun; ``_looked`` is whether the first one's has begun. A commit is due iff
-    ``_proposals`` has any.
+    next of ``_wakes``. While a step of ``_rounds`` is due, and only then, a turn is planned for it.
     """
 
     def __init__(self, core: MasterCore, store: Store, journal: Journal | None = None) -> None:
@@ -160,12 +156,10 @@ class Interpreter:
         self._full_since_s = 0.0
         store.watch_disk(self._disk_changed)
         self._flushing: asyncio.Task[None] | None = None
-        self._at_once: deque[e.MasterEvent] = deque()
         self._wakes = WakeTimers()
         self._timer: asyncio.TimerHandle | None = None
-        self._rounds: deque[str] = deque()
-        self._looked = False
-        self._proposals: deque[Proposal] = deque()
+        self._rounds = RoundSequencer(core)
+        self._turn_is_planned = False
         self.throttle = ReportThrottle()
 
     def now(self) -> float:
@@ -178,17 +172,31 @@ class Interpreter:
         if self.full is not None and type(event) is e.NodeReported and needs_room(self.core, event):
             return  # the next heartbeat reports it again
         self._feed(event)
-        if type(event) is e.ContainersRequested:
-            # Its scheduler may be due to wake for batch, and not have done so yet.
-            app = self.core.master_state.applications.get(event.application_id)
-            if app is not None and app.record.workload_class is WorkloadClass.STREAM:
-                self._hurry(app.scheduler)
-        for _ in range(AT_ONCE_MAX):
-            if not self._at_once or self.stopped.done():
-                return
-            self._feed(self._at_once.popleft())
-        if self._at_once:
-            asyncio.get_running_loop().call_soon(self.submit, self._at_once.popleft())
+        self._wake_due()
+        self._rounds.taken(event, self.now())
+        while not self.stopped.done():
+            following = self._rounds.at_once(self.now())
+            if following is None:
+                break
+            self._feed(following)
+        self._plan_turn()
+
+    def _plan_turn(self) -> None:
+        if not self._turn_is_planned and self._rounds.is_due and not self.stopped.done():
+            self._turn_is_planned = True
+            self.throttle.step_due()
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """One step of the schedulers in this process."""
+        event = self._rounds.step(self.now())
+        if event is not None:
+            self.submit(event)
+        if self._rounds.is_due and not self.stopped.done():
+            asyncio.get_running_loop().call_soon(self._turn)
+        else:
+            self._turn_is_planned = False
+            self.throttle.step_done()
 
     def _say_slept(self) -> None:
         slept_s, self.core.slept_s = self.core.slept_s, 0.0
@@ -320,7 +328,7 @@ class Interpreter:
             case c.WakeScheduler():
                 self._wake(command)
             case c.ProposeClaims():
-                self._propose(command.proposal)
+                self._rounds.propose(command.proposal)
             case _:
                 raise AssertionError(f"{type(command).__name__} is for others")
         return None
@@ -357,22 +365,20 @@ class Interpreter:
                 begun_s = time.monotonic()
         self._flushing = None
 
-    def _propose(self, proposal: Proposal) -> None:
-        if proposal.workload_class is WorkloadClass.STREAM:
-            self._at_once.append(e.ClaimsProposed(now=self.now(), proposal=proposal))
-            return
-        self.throttle.step_due()
-        self._proposals.append(proposal)
-        if len(self._proposals) == 1:
-            asyncio.get_running_loop().call_soon(self._commit)
-
     def _wake(self, command: c.WakeScheduler) -> None:
-        """Set the scheduler's wake; one that is due by now hurries if a stream waits for it."""
         self._wakes.set(command.scheduler, command.at_s)
-        for scheduler in self._wakes.take_due(self.now()):
-            if not self._hurry(scheduler):
-                self._due(scheduler)
-        self._set_timer()
+        if not self._wake_due():
+            self._set_timer()
+
+    def _wake_due(self) -> bool:
+        """Are any wakes due? Then their rounds are."""
+        now = self.now()
+        due = self._wakes.take_due(now)
+        for scheduler in due:
+            self._rounds.wake(scheduler, now)
+        if due:
+            self._set_timer()
+        return bool(due)
 
     def _set_timer(self) -> None:
         """For the next wake of any scheduler."""
@@ -384,53 +390,9 @@ class Interpreter:
             self._timer = asyncio.get_running_loop().call_later(at_s - self.now(), self._ring)
 
     def _ring(self) -> None:
-        for scheduler in self._wakes.take_due(self.now()):
-            self._due(scheduler)
-        self._set_timer()
-
-    def _due(self, scheduler: str) -> None:
-        """A round of ``scheduler`` after those that are due already.
-
-        On one thread rounds cannot overlap. Begun together they would only choose on a state that
-        the others are about to change, and let every job wait for the places of the others'.
-        """
-        if scheduler in itertools.islice(self._rounds, self._looked, None):
-            return
-        self.throttle.step_due()
-        self._rounds.append(scheduler)
-        if len(self._rounds) == 1:
-            asyncio.get_running_loop().call_soon(self._look)
-
-    def _look(self) -> None:
-        """The first step of a round; what it proposes is committed in the next turn of the loop."""
-        self._looked = True
-        self.submit(e.SchedulerWoken(now=self.now(), scheduler=self._rounds[0]))
-        if not self._proposals:
-            self._end_round()
-
-    def _commit(self) -> None:
-        self.submit(e.ClaimsProposed(now=self.now(), proposal=self._proposals[0]))
-        self._proposals.popleft()
-        self.throttle.step_done()
-        if self._proposals:
-            asyncio.get_running_loop().call_soon(self._commit)
-        elif self._looked:
-            self._end_round()
-
-    def _end_round(self) -> None:
-        self._looked = False
-        self._rounds.popleft()
-        self.throttle.step_done()
-        if self._rounds:
-            asyncio.get_running_loop().call_soon(self._look)
-
-    def _hurry(self, scheduler: str) -> bool:
-        """Wake a scheduler in this turn of the loop, if a stream waits for it."""
-        now = self.now()
-        hurries = self.core.placement.has_stream(scheduler, now)
-        if hurries:
-            self._at_once.append(e.SchedulerWoken(now=now, scheduler=scheduler))
-        return hurries
+        if not self._wake_due():
+            self._set_timer()
+        self._plan_turn()
 
     def _send_all(self, commands: Sequence[c.MasterCommand]) -> None:
         for command in commands:

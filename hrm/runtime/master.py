@@ -1,10 +1,11 @@
 """One life of a master in virtual time, around ``MasterCore``.
 
-As the live interpreter does, it feeds the core one event at a time, wakes schedulers by the same
-rule (``WakeTimers``) and holds what waits for the disk behind the same gate (``WriteGate``). While
-the disk is full its writes wait, and callers of what would have to be written are refused. What
-leaves goes to the end of a stream or to its caller; what lies behind an end, a network with faults
-or one without, is not this module's concern.
+As the live interpreter does, it feeds the core one event at a time, wakes schedulers and orders
+their rounds by the same rules (``WakeTimers``, ``RoundSequencer``), and holds what waits for the
+disk behind the same gate (``WriteGate``). What the loop does in one turn happens at one moment.
+While the disk is full its writes wait, and callers of what would have to be written are refused.
+What leaves goes to the end of a stream or to its caller; what lies behind an end, a network with
+faults or one without, is not this module's concern.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from hrm.core.master.core import MasterCore
+from hrm.core.master.rounds import RoundSequencer
 from hrm.core.master.wake_timers import WakeTimers
 from hrm.core.master.write_gate import WRITES, Held, Write, WriteGate, needs_room
 from hrm.core.messages import commands as c
@@ -56,6 +58,9 @@ class MasterRuntime:
         self.writing: deque[tuple[list[Write], bool]] = deque()
         """Writes of batches in turn, and whether the gate holds what comes after them."""
         self._wakes = WakeTimers()
+        self._rounds = RoundSequencer(core)
+        self._turn_is_planned = False
+        self._arriving: deque[e.MasterEvent] = deque()
         self._gate = WriteGate(core.master_state.applications)
         self._calls: dict[int, Answered] = {}
         self.call_ids = itertools.count(1)
@@ -66,9 +71,18 @@ class MasterRuntime:
     def decide(self, event: e.MasterEvent) -> list[c.MasterCommand]:
         return self.core.handle(event)
 
+    def wake(self, scheduler: str) -> None:
+        """A round of a scheduler is due."""
+        self._rounds.wake(scheduler, self.clock.now)
+
     def propose(self, proposal: Proposal) -> None:
-        """A scheduler has chosen: its claims come back, behind what happens now."""
-        self.clock.at(self.clock.now, self.proposed, proposal)
+        """A scheduler has chosen: its claims come back in their turn."""
+        self._rounds.propose(proposal)
+        self._plan_turn()
+
+    def turn_s(self) -> float:
+        """How long it takes until the loop has its next turn."""
+        return 0.0
 
     def notify(self, command: c.NotifyApplication) -> None:
         """Bring a notice to its application."""
@@ -95,12 +109,31 @@ class MasterRuntime:
     # --- events in, commands out ----------------------------------------------------------------
 
     def submit(self, event: e.MasterEvent) -> None:
-        """Let the core take in one event, and carry out what it commands."""
+        """Let the core take in one event, and carry out what it commands; then what streams wait
+        for. What a reply leads to at once comes after that, as another turn of the loop."""
+        self._arriving.append(event)
+        if len(self._arriving) > 1:
+            return
+        while self._arriving:
+            try:
+                self._take_in(self._arriving[0])
+            finally:
+                self._arriving.popleft()
+
+    def _take_in(self, event: e.MasterEvent) -> None:
         if self.over:
             return
         if self.full is not None and type(event) is e.NodeReported and needs_room(self.core, event):
             return  # the next heartbeat repeats it
         self.carry_out(event, self.decide(event))
+        self._wake_due()
+        self._rounds.taken(event, self.clock.now)
+        while not self.over:
+            following = self._rounds.at_once(self.clock.now)
+            if following is None:
+                break
+            self.carry_out(following, self.decide(following))
+        self._plan_turn()
 
     def call(self, make: Callable[[int], e.MasterEvent], answered: Answered) -> None:
         """Submit the event that ``make`` builds around a call id."""
@@ -112,9 +145,6 @@ class MasterRuntime:
         self._calls[call_id] = answered
         self.submit(event)
 
-    def proposed(self, proposal: Proposal) -> None:
-        self.submit(e.ClaimsProposed(now=self.clock.now, proposal=proposal))
-
     def carry_out(self, event: e.MasterEvent, commands: Sequence[c.MasterCommand]) -> None:
         """What ``event`` led to: what stays inside, what is written, what leaves."""
         writes: list[Write] = []
@@ -122,8 +152,7 @@ class MasterRuntime:
         for command in commands:
             match command:
                 case c.WakeScheduler():
-                    self._wakes.set(command.scheduler, command.at_s)
-                    self.clock.at(command.at_s, self._wake)
+                    self._set_wake(command)
                 case c.ProposeClaims():
                     self.propose(command.proposal)
                 case _ if type(command) in WRITES:
@@ -141,9 +170,33 @@ class MasterRuntime:
         while self.writing and not self.disk.write_s:
             self._written()
 
-    def _wake(self) -> None:
+    # --- schedulers -----------------------------------------------------------------------------
+
+    def _set_wake(self, command: c.WakeScheduler) -> None:
+        self._wakes.set(command.scheduler, command.at_s)
+        if command.at_s > self.clock.now:
+            self.clock.at(command.at_s, self._ring)
+        self._wake_due()
+
+    def _wake_due(self) -> None:
         for scheduler in self._wakes.take_due(self.clock.now):
-            self.submit(e.SchedulerWoken(now=self.clock.now, scheduler=scheduler))
+            self.wake(scheduler)
+
+    def _ring(self) -> None:
+        self._wake_due()
+        self._plan_turn()
+
+    def _plan_turn(self) -> None:
+        if not self._turn_is_planned and self._rounds.is_due:
+            self._turn_is_planned = True
+            self.clock.after(self.turn_s(), self._turn)
+
+    def _turn(self) -> None:
+        """One step of the schedulers in this process."""
+        self._turn_is_planned = False
+        event = self._rounds.step(self.clock.now)
+        if event is not None:
+            self.submit(event)
 
     # --- the disk -------------------------------------------------------------------------------
 

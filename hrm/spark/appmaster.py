@@ -38,6 +38,7 @@ from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
 from hrm.core.messages import appmaster as messages
 from hrm.core.vocabulary.backoff import Backoff
 from hrm.core.vocabulary.bounds import BOUNDS
+from hrm.core.vocabulary.latest_timer import LatestTimer, Ring
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.spark.bridge import DriverBridge
 from hrm.spark.outgoing import Outgoing
@@ -97,7 +98,8 @@ class AppMaster:
         self._followed = (0, "")
         self._orphaned = False
         self._parting: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = LatestTimer()
+        self._planned: asyncio.TimerHandle | None = None
         self._bridge = DriverBridge(
             int(introduction["port"]), introduction["auth_token"], self._driver_says,
             self._driver_lost,
@@ -362,17 +364,18 @@ class AppMaster:
                     self._call.cancel()
 
     def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        due_s = self.core.wake_at_s()
-        if due_s is not None:
-            delay_s = max(0.001, due_s - time.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+        if self._planned is not None:
+            self._planned.cancel()  # which keeps the loop's list of timers short
+            self._planned = None
+        now = time.monotonic()
+        ring = self._timer.set(self.core.wake_at_s(), now)
+        if ring is not None:
+            loop = asyncio.get_running_loop()
+            self._planned = loop.call_later(ring.at_s - now, self._tick, ring)
 
-    def _tick(self) -> None:
-        self._timer = None
-        self._handle(messages.Ticked(now=time.monotonic()))
+    def _tick(self, ring: Ring) -> None:
+        if self._timer.rings(ring):
+            self._handle(messages.Ticked(now=time.monotonic()))
 
 
 def _exit_code(exit_file: Path) -> int | None:

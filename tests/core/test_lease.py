@@ -128,7 +128,9 @@ def test_candidates_are_those_with_room_or_all_that_are_large_enough() -> None:
 
 
 @pytest.mark.parametrize(("scope", "passes"), [("global", False), ("candidates", True)])
-def test_batch_runs_beside_a_stream_that_takes_its_time(scope: Scope, passes: bool) -> None:
+def test_batch_runs_beside_a_stream_that_takes_its_time(
+    scope: Scope, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The stream's proposal is on its way; only the small unit that it does not fit is free."""
     cluster = VirtualCluster(
         [unit("n1", vcores=4), unit("n2", vcores=1)], schedulers=2, bounds=Bounds(lease_scope=scope)
@@ -137,8 +139,10 @@ def test_batch_runs_beside_a_stream_that_takes_its_time(scope: Scope, passes: bo
     stream = cluster.submit(0, workload_class=STREAM)
     batch = cluster.submit(0)
     big, small = cluster.app(stream).scheduler, cluster.app(batch).scheduler
-    cluster.request(stream, [1, 2], resources=unit("x", vcores=2, memory_mib=10).capacity)
-    cluster.request(batch, [1])
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.runtime, "wake", lambda scheduler: None)
+        cluster.request(stream, [1, 2], resources=unit("x", vcores=2, memory_mib=10).capacity)
+        cluster.request(batch, [1])
     held = master.handle(e.SchedulerWoken(now=cluster.now, scheduler=big))
     assert any(isinstance(command, c.ProposeClaims) for command in held)
     master.negotiator.state.open[master.negotiator.state.rows[N1]] = False

@@ -152,6 +152,29 @@ async def test_batch_leaves_the_loop_to_others_between_its_steps(master: Master)
     assert message.spec.application_id == batch
 
 
+async def test_an_order_is_for_one_life_of_an_agent_and_so_is_the_end_of_a_stream(
+    master: Master,
+) -> None:
+    newest = master.interpreter.node_outboxes[NODE, "2"] = Outbox()
+    stop = c.StopContainer(
+        container_id=ContainerId("a-x1"), cause=EndCause.RELEASED, reason="", grace_s=1.0
+    )
+
+    master.interpreter._send_all(
+        [
+            c.SendToNode(node=NODE, incarnation="1", message=stop),
+            c.SendToNode(node=NODE, incarnation="0", message=stop),
+            c.DropNode(node=NODE, incarnation="1"),
+        ]
+    )
+
+    assert await asyncio.wait_for(master.outbox.take(), TIMEOUT_S) == [stop]
+    assert await asyncio.wait_for(master.outbox.take(), TIMEOUT_S) == []
+    assert (master.outbox.closed, newest.closed) == (True, False)
+    newest.close()
+    assert await asyncio.wait_for(newest.take(), TIMEOUT_S) == []
+
+
 async def test_ends_are_acknowledged_some_at_a_time_and_delay_nothing_else() -> None:
     outbox = Outbox()
     stop = c.StopContainer(

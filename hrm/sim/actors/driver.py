@@ -15,6 +15,7 @@ from hrm.core.messages import appmaster as am
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.backoff import Backoff
+from hrm.core.vocabulary.latest_timer import LatestTimer, Ring
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -216,7 +217,7 @@ class _AppMaster(Peer):
             limit_s=_MASTER_TIMEOUT_S,
             late_s=CALL_TIMEOUT_S + _RECONNECT_MAX_S + 1.0,
         )
-        self._timer = 0
+        self._timer = LatestTimer()
 
     def begin(self, executors: dict[str, int]) -> None:
         self.core.adopt(executors)
@@ -258,14 +259,12 @@ class _AppMaster(Peer):
         self._set_timer()
 
     def _set_timer(self) -> None:
-        self._timer += 1
-        due_s = self.core.wake_at_s()
-        if due_s is not None:
-            at_s = max(due_s, self.clock.now + 0.001)
-            self.clock.at(at_s, self._tick, self._timer)
+        ring = self._timer.set(self.core.wake_at_s(), self.clock.now)
+        if ring is not None:
+            self.clock.at(ring.at_s, self._tick, ring)
 
-    def _tick(self, timer: int) -> None:
-        if timer == self._timer:
+    def _tick(self, ring: Ring) -> None:
+        if self._timer.rings(ring):
             self.handle(am.Ticked(now=self.clock.now))
 
     def _carry_out(self, command: am.Command) -> None:

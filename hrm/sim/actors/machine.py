@@ -405,6 +405,7 @@ class Machine:
     def master_said(self, epoch: int, message: c.NodeMessage, incarnation: int) -> None:
         if self.core is None or incarnation != self._incarnation:
             return
+        self.world.oracle.departures.arrived(self.name, str(incarnation), message)
         if isinstance(message, c.AcknowledgeEnded) and epoch >= self.core.epoch:
             for container_id in message.container_ids:
                 if container_id not in self.processes:

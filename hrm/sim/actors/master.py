@@ -26,6 +26,7 @@ from hrm.sim.actors.remote_schedulers import SchedulerEnd
 from hrm.sim.actors.sleepers import MASTER
 from hrm.sim.actors.submissions import Submissions
 from hrm.sim.faults.network import Stream
+from hrm.sim.faults.plan import source
 
 if TYPE_CHECKING:
     from hrm.sim.world import World
@@ -34,6 +35,7 @@ __all__ = ["MasterProcess"]
 
 TICK_S = 0.5
 _WRITE_S = 0.002
+_TURN_MAX_S = 0.005
 
 
 class _Life(MasterRuntime):
@@ -61,16 +63,23 @@ class _Life(MasterRuntime):
         return commands
 
     def propose(self, proposal: Proposal) -> None:
-        """If the scheduler lives, as late as it stalls."""
+        """If the scheduler lives, as late as it stalls. What comes late, or twice, belongs to no
+        round any more: it is committed in its turn all the same."""
         network, clock = self._world.network, self.clock
         if network.happens("proposal-death"):
+            self._world.oracle.rounds.astray(proposal)
             return
-        delay_s = 0.0
         if network.happens("proposal-stall"):
-            delay_s = network.chance.uniform(0.02, 2.0)
-        clock.after(delay_s, self.proposed, proposal)
+            self._world.oracle.rounds.astray(proposal)
+            clock.after(network.chance.uniform(0.02, 2.0), super().propose, proposal)
+        else:
+            super().propose(proposal)
         if network.happens("proposal-duplicate"):
-            clock.after(network.chance.uniform(0.0, 1.5), self.proposed, proposal)
+            clock.after(network.chance.uniform(0.0, 1.5), super().propose, proposal)
+
+    def turn_s(self) -> float:
+        """Messages arrive between a snapshot and its commit."""
+        return self._process.turns.uniform(0.0, _TURN_MAX_S)
 
     def send(self, command: c.MasterCommand) -> None:
         durable: dict[ApplicationId, object] = dict(self.disk.applications)
@@ -106,6 +115,7 @@ class MasterProcess:
     """The master over all its lives. ``life`` and ``core`` are None while it is down.
 
     ``submissions``: None also in a run without any; ``ears``: get the notices to holders.
+    ``turns``: where it is drawn how long each turn of its loop takes.
     """
 
     def __init__(self, world: World) -> None:
@@ -119,6 +129,7 @@ class MasterProcess:
         self.ears: dict[ApplicationId, Submissions] = {}
         self.submissions: Submissions | None = None
         self.call_ids = itertools.count(1)
+        self.turns = source(world.plan.seed, "turns")
         self._reigns = 0
         self._sessions = 0
         self._subscriptions = 0

@@ -32,9 +32,11 @@ from hrm.sim.actors.sleepers import Sleepers
 from hrm.sim.faults.room import room
 from hrm.sim.oracle.answers import Answers
 from hrm.sim.oracle.copies import Copies, Views
+from hrm.sim.oracle.departures import Departures
 from hrm.sim.oracle.evictions import needless_evictions
 from hrm.sim.oracle.grants import Grants
 from hrm.sim.oracle.overtaking import Overtaking, held_up
+from hrm.sim.oracle.rounds import Rounds
 from hrm.sim.oracle.silences import Silences
 from hrm.sim.oracle.submission_checks import SubmissionChecks
 
@@ -60,8 +62,10 @@ class Oracle:
         self.silences = Silences(self.violated, sleepers)
         self.answers = Answers(self.violated, self.silences.awake_s)
         self.copies = Copies(self.violated)
+        self.departures = Departures(self.violated)
         self.grants = Grants(self.violated)
         self.overtaking = Overtaking(self.violated)
+        self.rounds = Rounds(self.violated, self.silences.awake_s)
         self.submissions = SubmissionChecks(self.violated, self.silences.awake_s)
         self.views = Views(self.violated)
 
@@ -72,6 +76,8 @@ class Oracle:
         self.answers.master_began()
         self.silences.master_began()
         self.copies.master_began()
+        self.departures.master_began()
+        self.rounds.master_began()
         self.views.master_began()
         self.grants.master_began(core)
         for application_id in self.told:  # whatever was reported to an AppMaster survives
@@ -99,6 +105,8 @@ class Oracle:
         self.answers.after(core, event, commands)
         self.grants.after(core, event, commands)
         self.copies.after(core, commands)
+        self.rounds.after(core, event, commands)
+        self.departures.after(event, commands)
         self.views.after(core, commands, event.now)
         for scheduler in core.placement.schedulers.values():
             for job in scheduler.jobs.values():
@@ -121,7 +129,8 @@ class Oracle:
                 )
 
     def left_master(self, command: c.MasterCommand, durable: dict[ApplicationId, object]) -> None:
-        """No application is reported that a crash could forget."""
+        """No application is reported that a crash could forget; each command leaves in turn."""
+        self.departures.left(command)
         match command:
             case c.Reply(answer=c.ApplicationAdmitted(application_id=application_id)):
                 if application_id not in durable:
@@ -261,6 +270,7 @@ class Oracle:
         for scheduler in core.placement.schedulers.values():
             left += [f"{scheduler.name} keeps the job of {x}" for x in scheduler.jobs]
         left += self.answers.unanswered()
+        left += self.departures.held()
         if core.negotiator.parked:
             left.append(f"{len(core.negotiator.parked)} proposals are parked")
         for node_core in nodes:

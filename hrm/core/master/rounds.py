@@ -1,0 +1,107 @@
+"""In which order the schedulers inside the master look and commit: streams at once, batch in turns.
+
+A round of a scheduler is two steps: it looks (``SchedulerWoken``: snapshot, choice, proposal), and
+its proposal is committed (``ClaimsProposed``). What happens between the two makes a snapshot stale.
+Schedulers of other processes have to live with that; those of one process share a thread and cannot
+overlap. Begun together they would only choose on a state that the others are about to change, and
+let every job wait for the places of the others' jobs. So one round of batch is begun at a time, and
+the next scheduler looks when the one before it has committed.
+
+A stream waits for none of this: its scheduler looks, and its claims are committed, in the same turn
+of the loop that made it wait, ahead of all batch that is due. Batch advances one step per turn, so
+that turns are short and a stream that arrives in between waits for the rest of one.
+
+A round that is due is begun once. Until then ``PlacementCoordinator`` counts on it and asks for no
+other, so one that were forgotten would stop its scheduler.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Proposal
+from hrm.core.vocabulary.model import WorkloadClass
+
+__all__ = ["AT_ONCE_MAX", "RoundSequencer"]
+
+AT_ONCE_MAX = 64
+"""Steps for streams that may follow one event in the same turn of the loop; the rest comes next."""
+
+
+class RoundSequencer:
+    """The order of one master's rounds. It is fed wakes that are due (``wake``) and what schedulers
+    propose (``propose``), and returns events to submit: all of ``at_once`` in the turn that took in
+    an event, and one ``step`` in each turn of the loop while ``is_due``.
+
+    Invariant: a scheduler is at most once in ``_due`` and ``_streams`` together: those whose round
+    is due and has not begun, in order.
+    """
+
+    def __init__(self, core: MasterCore) -> None:
+        self._core = core
+        self._due: deque[str] = deque()
+        self._streams: deque[str] = deque()
+        self._proposals: deque[Proposal] = deque()
+        self._stream_proposals: deque[Proposal] = deque()
+        self._left_at_once = AT_ONCE_MAX
+
+    def wake(self, scheduler: str, now: float) -> None:
+        """A round of ``scheduler`` is due: at once if a stream waits for it, else after those that
+        are due already."""
+        if scheduler in self._due or scheduler in self._streams:
+            return
+        hurries = self._core.placement.has_stream(scheduler, now)
+        (self._streams if hurries else self._due).append(scheduler)
+
+    def propose(self, proposal: Proposal) -> None:
+        """A scheduler has chosen."""
+        stream = proposal.workload_class is WorkloadClass.STREAM
+        (self._stream_proposals if stream else self._proposals).append(proposal)
+
+    def taken(self, event: e.MasterEvent, now: float) -> None:
+        """The core has taken in what begins a turn of the loop, and all wakes that are due by now
+        are known. A scheduler whose round is due for batch hurries if a stream waits for it."""
+        self._left_at_once = AT_ONCE_MAX
+        if isinstance(event, e.ContainersRequested | e.WorkloadClassObserved) and self._due:
+            app = self._core.master_state.applications.get(event.application_id)
+            scheduler = "" if app is None else app.scheduler
+            if scheduler in self._due and self._core.placement.has_stream(scheduler, now):
+                self._due.remove(scheduler)
+                self._streams.append(scheduler)
+
+    def at_once(self, now: float) -> e.MasterEvent | None:
+        """What else belongs to this turn of the loop; None: nothing, or it has been long enough."""
+        if not self._left_at_once:
+            return None
+        event = self._next_for_streams(now)
+        if event is not None:
+            self._left_at_once -= 1
+        return event
+
+    @property
+    def is_due(self) -> bool:
+        """Is there a step to take in another turn of the loop?"""
+        return bool(self._stream_proposals or self._streams or self._proposals or self._due)
+
+    def step(self, now: float) -> e.MasterEvent | None:
+        """The one step of a turn: what streams still wait for, then a commit, then a look."""
+        event = self._next_for_streams(now)
+        if event is not None:
+            return event
+        if self._proposals:
+            return e.ClaimsProposed(now=now, proposal=self._proposals.popleft())
+        if self._due:
+            return e.SchedulerWoken(now=now, scheduler=self._due.popleft())
+        return None
+
+    def _next_for_streams(self, now: float) -> e.MasterEvent | None:
+        if self._stream_proposals:
+            return e.ClaimsProposed(now=now, proposal=self._stream_proposals.popleft())
+        while self._streams:
+            scheduler = self._streams.popleft()
+            if self._core.placement.has_stream(scheduler, now):
+                return e.SchedulerWoken(now=now, scheduler=scheduler)
+            self._due.append(scheduler)  # its stream is gone meanwhile
+        return None

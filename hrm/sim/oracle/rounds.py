@@ -1,0 +1,124 @@
+"""Do the schedulers inside the master take turns, and does every round that is due happen?
+
+Counted from what reaches the core and what it commands: a wake that the core asks for leads to one
+look, not before its time and not much later; no batch scheduler looks between another's look and
+its commit; and what a stream waits for is all that happens until it has been looked for and
+committed. Proposals that a fault delays or loses are out of turn, and looked at no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Proposal
+from hrm.core.scheduling.remote_scheduler import RemoteScheduler
+from hrm.core.scheduling.scheduler import Scheduler
+from hrm.core.vocabulary.model import WorkloadClass
+
+__all__ = ["Rounds"]
+
+_LATE_S = 0.5
+"""More turns of the loop than a few schedulers take between them."""
+
+
+class Rounds:
+    """``_asked_s``: for when the core has asked that a scheduler be woken, until it is.
+
+    ``_open``: proposals that are to be committed in turn. ``_owed``: schedulers that are to look in
+    this turn of the loop, because a stream waits.
+    """
+
+    def __init__(
+        self, violated: Callable[[str], None], awake_s: Callable[[float, float], float]
+    ) -> None:
+        """``awake_s``: how much of a time the master was awake."""
+        self._violated = violated
+        self._awake_s = awake_s
+        self._asked_s: dict[str, float] = {}
+        self._open: list[Proposal] = []
+        self._owed: set[str] = set()
+
+    def master_began(self) -> None:
+        self._asked_s.clear()
+        self._open.clear()
+        self._owed.clear()
+
+    def after(
+        self, core: MasterCore, event: e.MasterEvent, commands: Iterable[c.MasterCommand]
+    ) -> None:
+        proposals = [x.proposal for x in commands if isinstance(x, c.ProposeClaims)]
+        self._in_turn(event, proposals)
+        if isinstance(event, e.SchedulerWoken):
+            self._looked(event, proposals)
+        elif isinstance(event, e.ClaimsProposed):
+            self._open = [x for x in self._open if x is not event.proposal]
+        self._open += proposals
+        wakes = [x for x in commands if isinstance(x, c.WakeScheduler)]
+        asked = {x.scheduler: max(x.at_s, event.now) for x in wakes}
+        self._asked_s |= asked
+        self._owe(core, event, asked)
+        if isinstance(event, e.Ticked):
+            for scheduler, at_s in self._asked_s.items():
+                self._in_time(scheduler, at_s, event.now)
+
+    def astray(self, proposal: Proposal) -> None:
+        """A fault keeps it from being committed in turn."""
+        self._open = [x for x in self._open if x is not proposal]
+
+    def _in_turn(self, event: e.MasterEvent, proposals: list[Proposal]) -> None:
+        """A stream's look, and its commit, wait for nothing but those of other streams."""
+        waiting = [f"{x} is to look for a stream" for x in sorted(self._owed)]
+        waiting += [f"{x.scheduler} has claims of a stream" for x in self._open if _is_stream(x)]
+        match event:
+            case e.SchedulerWoken():
+                served = all(map(_is_stream, proposals))
+            case e.ClaimsProposed(call_id=0):
+                served = _is_stream(event.proposal)
+            case _:
+                served = False
+        if waiting and not served:
+            self._violated(f"{waiting[0]}, and {type(event).__name__} is taken in before")
+
+    def _looked(self, event: e.SchedulerWoken, proposals: list[Proposal]) -> None:
+        scheduler = event.scheduler
+        self._owed.discard(scheduler)
+        asked_s = self._asked_s.pop(scheduler, None)
+        if asked_s is None or asked_s > event.now:
+            self._violated(f"{scheduler} is woken, and has not been asked for, or not yet")
+        else:
+            self._in_time(scheduler, asked_s, event.now)
+        for before in self._open:
+            if proposals and not _is_stream(proposals[0]):
+                self._violated(f"{scheduler} looks before {before.scheduler} has committed")
+
+    def _in_time(self, scheduler: str, asked_s: float, now: float) -> None:
+        if self._awake_s(asked_s, now) > _LATE_S:
+            self._violated(f"{scheduler} was to be woken {now - asked_s:.2f} s ago")
+
+    def _owe(self, core: MasterCore, event: e.MasterEvent, asked: dict[str, float]) -> None:
+        for name in asked:
+            if self._stream_waits(core.placement.schedulers.get(name), event.now):
+                self._owed.add(name)
+        if isinstance(event, e.ContainersRequested | e.WorkloadClassObserved):
+            app = core.master_state.applications.get(event.application_id)
+            scheduler = None if app is None else core.placement.schedulers.get(app.scheduler)
+            if scheduler is not None and self._stream_waits(scheduler, event.now):
+                self._owed.add(scheduler.name)
+
+    def _stream_waits(self, scheduler: Scheduler | None, now: float) -> bool:
+        """Is its round due, and would it be for a stream?"""
+        if scheduler is None or isinstance(scheduler, RemoteScheduler):
+            return False
+        if self._asked_s.get(scheduler.name, now + 1.0) > now:
+            return False
+        streams = [x for x in scheduler.jobs.values() if x.workload_class is WorkloadClass.STREAM]
+        if scheduler.strict_order:
+            streams = streams[:1]
+        return any(job.not_before_s <= now for job in streams)
+
+
+def _is_stream(proposal: Proposal) -> bool:
+    return proposal.workload_class is WorkloadClass.STREAM

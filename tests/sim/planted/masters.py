@@ -1,0 +1,186 @@
+"""Bugs of the master's lives: what is written first, whose word counts, submissions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hrm.core.master import nodes
+from hrm.core.master.applications import Applications
+from hrm.core.master.core import MasterCore
+from hrm.core.master.epochs import Epochs
+from hrm.core.master.nodes import Nodes
+from hrm.core.master.write_gate import WriteGate
+from hrm.core.messages import submissions as m
+from hrm.core.submission import submissions
+from hrm.core.submission.driver_lease import DriverLease
+from hrm.core.submission.hosting import Step, SubmissionHost
+from hrm.core.submission.submissions import SubmissionsCore
+from hrm.core.vocabulary import ownership
+from hrm.core.vocabulary.wakefulness import Wakefulness
+
+__all__ = ["BUGS"]
+
+
+def written_too_late(patch: pytest.MonkeyPatch) -> None:
+    """The record of a new application is written with the answer, not before it."""
+    new = Applications._new
+
+    def new_without_record(self: Applications, event: object) -> object:
+        app = new(self, event)  # type: ignore[arg-type]
+        self.master_state.out.pop()
+        return app
+
+    patch.setattr(Applications, "_new", new_without_record)
+
+
+def next_driver_too_early(patch: pytest.MonkeyPatch) -> None:
+    """Nobody waits until the last lease of a driver that is lost has ended."""
+    patch.setattr(SubmissionsCore, "_fence_ends_at_s", lambda *_: 0.0)
+
+
+def lost_driver_taken_for_dead(patch: pytest.MonkeyPatch) -> None:
+    """A node that is not heard of any more counts as one that has reported its driver's end."""
+    ended = SubmissionsCore._driver_ended
+
+    def seen(self: SubmissionsCore, event: m.DriverEnded) -> None:
+        ended(self, replace(event, lost=False))
+
+    patch.setattr(SubmissionsCore, "_driver_ended", seen)
+
+
+def lease_for_former_drivers(patch: pytest.MonkeyPatch) -> None:
+    """The number of a driver, which is the fence, is not looked at."""
+
+    def any_attempt(self: SubmissionsCore, event: Any, happening: m.SubmissionHappening) -> Any:
+        entry = self.entries.get(event.submission_id)
+        return entry if entry is not None and entry.life.takes(happening) else None
+
+    patch.setattr(SubmissionsCore, "_current", any_attempt)
+
+
+def lease_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
+    """Answers leave before what they rest on is on the disk."""
+    answers = (m.Committed, m.GrantLease)
+    patch.setattr(submissions, "_who_hears_last", lambda each: 0 if type(each) in answers else 1)
+
+
+def driver_not_missed(patch: pytest.MonkeyPatch) -> None:
+    """A driver of which a restarted master hears nothing is waited for for ever."""
+    patch.setattr(SubmissionsCore, "_unconfirmed", lambda *_: None)
+
+
+def submitted_twice(patch: pytest.MonkeyPatch) -> None:
+    """Who asks again, because the answer was lost, gets a second driver."""
+    patch.setattr(SubmissionsCore, "submitted_as", lambda *_: None)
+
+
+def application_taken_by_its_id(patch: pytest.MonkeyPatch) -> None:
+    """An application's id is enough to register and attach as it."""
+    patch.setattr(ownership, "is_owner", lambda *_: True)
+
+
+def node_taken_by_its_identity(patch: pytest.MonkeyPatch) -> None:
+    """A node's name and identity, which others see, are enough to be it."""
+    patch.setattr(nodes, "is_owner", lambda *_: True)
+
+
+def runner_by_its_attempt(patch: pytest.MonkeyPatch) -> None:
+    """Knowing a driver's number is enough to say that it is gone."""
+    patch.setattr(submissions, "is_owner", lambda *_: True)
+
+
+def sleep_held_against_others(patch: pytest.MonkeyPatch) -> None:
+    """A master that slept takes the others' silence for what it looks like."""
+    patch.setattr(Wakefulness, "passed", lambda self, now: 0.0)
+    patch.setattr(Wakefulness, "ticked", lambda self, now: 0.0)
+
+
+def sleep_held_against_nodes(patch: pytest.MonkeyPatch) -> None:
+    """After a sleep all others have a fresh limit, and nodes have none."""
+    patch.setattr(Nodes, "woke", lambda *_: None)
+
+
+def admitted_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
+    """An AppMaster hears that it is admitted before that is on the disk."""
+    patch.setattr(WriteGate, "_is_intent", lambda *_: False)
+
+
+def behind_its_nodes(patch: pytest.MonkeyPatch) -> None:
+    """A master with the epoch of an emptied store stays there; nodes do not obey it."""
+    patch.setattr(Epochs, "admits", lambda *_: True)
+
+
+def unknown_applications_ended(patch: pytest.MonkeyPatch) -> None:
+    """A master whose store was emptied stops what it does not know at once."""
+    woke = MasterCore.handle
+
+    def knows_all(self: MasterCore, event: Any) -> Any:
+        self.master_state.forgot_until_s = 0.0
+        return woke(self, event)
+
+    patch.setattr(MasterCore, "handle", knows_all)
+
+
+def lease_that_does_not_run_out(patch: pytest.MonkeyPatch) -> None:
+    """A runner goes by refusals alone: its driver outlives a lease that no master renews."""
+    granted = DriverLease.granted
+
+    def for_ever(self: DriverLease, number: int, **terms: Any) -> None:
+        granted(self, number, **terms)
+        self._ends_at_s = math.inf
+
+    patch.setattr(DriverLease, "granted", for_ever)
+
+
+def command_overtakes_its_write(patch: pytest.MonkeyPatch) -> None:
+    """What a submission's record says leaves the master before the record is on the disk."""
+    work = SubmissionHost._work
+
+    def at_once(self: SubmissionHost, submission_id: str, now: float) -> None:
+        self._waits.clear()
+        work(self, submission_id, now)
+        self._waits.clear()
+
+    def written(self: SubmissionHost, number: int, now: float) -> list[Step]:
+        at_once(self, self._writing.pop(number), now)
+        return self._flush()
+
+    patch.setattr(SubmissionHost, "_work", at_once)
+    patch.setattr(SubmissionHost, "written", written)
+
+
+def holder_not_held_again(patch: pytest.MonkeyPatch) -> None:
+    """A restarted master does not listen to the holders of drivers."""
+
+    def begin(self: SubmissionHost, now: float) -> list[Step]:
+        self._to_hold = None
+        return []
+
+    patch.setattr(SubmissionHost, "begin", begin)
+
+
+BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
+    written_too_late,
+    next_driver_too_early,
+    lost_driver_taken_for_dead,
+    lease_for_former_drivers,
+    lease_before_it_is_written,
+    driver_not_missed,
+    submitted_twice,
+    application_taken_by_its_id,
+    node_taken_by_its_identity,
+    runner_by_its_attempt,
+    sleep_held_against_others,
+    sleep_held_against_nodes,
+    admitted_before_it_is_written,
+    behind_its_nodes,
+    unknown_applications_ended,
+    lease_that_does_not_run_out,
+    command_overtakes_its_write,
+    holder_not_held_again,
+]

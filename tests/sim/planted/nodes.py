@@ -1,0 +1,274 @@
+"""Bugs of nodes: their queues, units and preemption, and what the master believes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hrm.core.master.nodes import Nodes
+from hrm.core.master.reconciliation import NodeReconciler
+from hrm.core.master.repartitioning import Repartitioning
+from hrm.core.master.state import Container, MasterState, Node
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.node import core as node
+from hrm.core.node import preemption
+from hrm.core.node.auto_partitioning import UtilizationSample, sample_utilization
+from hrm.core.node.core import NodeCore
+from hrm.core.node.preemption import Eviction
+from hrm.core.queue import resource_unit
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary import feasibility
+from hrm.core.vocabulary.model import (
+    ContainerState,
+    ContainerStatus,
+    EndCause,
+    NodeName,
+    ResourceUnit,
+    WorkloadClass,
+)
+from hrm.core.vocabulary.partitioning import Hardware, Partitioning, partition
+
+__all__ = ["BUGS"]
+
+
+def lost_release(patch: pytest.MonkeyPatch) -> None:
+    """What a container held is not given back when it was released."""
+    leave = MasterState._leave_unit
+
+    def leave_unit(self: MasterState, container: Container) -> None:
+        if container.end is None or container.end.cause is not EndCause.RELEASED:
+            leave(self, container)
+
+    patch.setattr(MasterState, "_leave_unit", leave_unit)
+
+
+def release_unheard(patch: pytest.MonkeyPatch) -> None:
+    """The node takes an order to stop for done, and does nothing."""
+    patch.setattr(NodeCore, "_stop_running", lambda *_, **__: None)
+
+
+def closed_with_who_waits(patch: pytest.MonkeyPatch) -> None:
+    """A node that closes keeps who waits there, and nobody else may have them."""
+
+    def close(self: NodeCore, event: e.NodeClosed) -> None:
+        self.closed = event.why
+        self._out.append(c.RegisterAgain(binding=None))
+
+    patch.setattr(NodeCore, "_close", close)
+
+
+def start_rule_too_wide(patch: pytest.MonkeyPatch) -> None:
+    """The node starts one vcore more than its unit has."""
+
+    def fits(demand: feasibility.Vector, offer: feasibility.Vector) -> bool:
+        return demand[0] <= offer[0] + 1 and all(
+            need <= have for need, have in zip(demand[1:], offer[1:], strict=True)
+        )
+
+    patch.setattr(resource_unit, "fits", fits)
+
+
+def start_rule_too_narrow(patch: pytest.MonkeyPatch) -> None:
+    """Nothing starts that would fill its unit to the last vcore."""
+
+    def fits(demand: feasibility.Vector, offer: feasibility.Vector) -> bool:
+        return demand[0] < offer[0] and all(
+            need <= have for need, have in zip(demand[1:], offer[1:], strict=True)
+        )
+
+    patch.setattr(resource_unit, "fits", fits)
+
+
+def grant_to_a_dead_node(patch: pytest.MonkeyPatch) -> None:
+    """A lost node's units stay in the table."""
+    lose = Nodes._lose
+
+    def lose_but_keep(self: Nodes, node: Node, now: float, why: str) -> None:
+        with pytest.MonkeyPatch.context() as kept:
+            kept.setattr(Nodes, "_close_rows", lambda *_: None)
+            lose(self, node, now, why)
+
+    patch.setattr(Nodes, "_lose", lose_but_keep)
+
+
+def dead_node_undetected(patch: pytest.MonkeyPatch) -> None:
+    """Nobody notices that a node is silent."""
+    patch.setattr(Nodes, "tick", lambda *_: None)
+
+
+def old_epoch_honoured(patch: pytest.MonkeyPatch) -> None:
+    """A node obeys a master that has been replaced."""
+    patch.setattr(NodeCore, "_accepts", lambda *_: True)
+
+
+def tombstones_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """An order that arrives again after the end starts the container again."""
+    patch.setattr(node, "TOMBSTONES", 0)
+    patch.setattr(NodeReconciler, "_stop_orphan", lambda *_: None)
+
+
+def endless_orders(patch: pytest.MonkeyPatch) -> None:
+    """Every report of a container that stops is answered with another order to stop."""
+    apply = NodeReconciler.apply
+
+    def apply_and_stop(
+        self: NodeReconciler, node: Node, status: ContainerStatus, now: float
+    ) -> None:
+        apply(self, node, status, now)
+        if status.state is ContainerState.STOPPING:
+            self._stop_orphan(node, status.container_id)
+
+    patch.setattr(NodeReconciler, "apply", apply_and_stop)
+
+
+def device_memory_from_nowhere(patch: pytest.MonkeyPatch) -> None:
+    """A GPU has twice its device memory after the node was partitioned again."""
+
+    def too_much(
+        name: NodeName, hardware: Hardware, binding: Partitioning
+    ) -> tuple[ResourceUnit, ...]:
+        units = partition(name, hardware, binding)
+        return tuple(
+            replace(x, capacity=replace(x.capacity, gpu_memory_mib=2 * x.capacity.gpu_memory_mib))
+            for x in units
+        )
+
+    patch.setattr(node, "partition", too_much)
+
+
+def cores_in_two_units(patch: pytest.MonkeyPatch) -> None:
+    """Units that share their cores forget each other."""
+    patch.setattr(UnitQueue, "join", lambda *_: None)
+
+
+def cut_under_its_containers(patch: pytest.MonkeyPatch) -> None:
+    """A node is partitioned again while containers run on what is taken away."""
+    at_once = NodeCore._cut_if_free
+
+    def cut_now(self: NodeCore) -> bool:
+        draining = [queue for queue in self.units.values() if queue.unit.draining]
+        with pytest.MonkeyPatch.context() as gone:
+            for queue in draining:
+                gone.setattr(queue, "running", {})
+            return at_once(self)
+
+    patch.setattr(NodeCore, "_cut_if_free", cut_now)
+
+
+def draining_unit_granted(patch: pytest.MonkeyPatch) -> None:
+    """A unit that is to be cut anew is open to claims."""
+    add = SharedState.add
+
+    def add_open(self: SharedState, name: NodeName, queue: UnitQueue) -> int:
+        row = add(self, name, queue)
+        self.open[row] = True
+        return row
+
+    patch.setattr(SharedState, "add", add_open)
+
+
+def rebinding_answered_twice(patch: pytest.MonkeyPatch) -> None:
+    """Who is answered is not forgotten."""
+    answered = Repartitioning.answered
+
+    def again(self: Repartitioning, event: e.RebindAnswered) -> None:
+        kept = dict(self.pending)
+        answered(self, event)
+        self.pending = kept
+
+    patch.setattr(Repartitioning, "answered", again)
+
+
+def rebinding_never_answered(patch: pytest.MonkeyPatch) -> None:
+    """Whose node does not answer waits for ever."""
+    patch.setattr(Repartitioning, "tick", lambda *_: None)
+
+
+def streams_make_way(patch: pytest.MonkeyPatch) -> None:
+    """Streams take streams' room as well."""
+    victims = preemption._victims
+
+    def anybody(room: Any, unit: UnitQueue, waiter: Any, owners: Any, now: float) -> Any:
+        kept = {queue: dict(queue.running) for queue in room.pool}
+        for queue, running in kept.items():
+            for entry in running.values():
+                batch = entry._replace(workload_class=WorkloadClass.BATCH)
+                queue.running[entry.container_id] = batch
+        chosen = victims(room, unit, waiter, owners, now)
+        for queue, running in kept.items():
+            queue.running.update(running)
+        return chosen
+
+    patch.setattr(preemption, "_victims", anybody)
+
+
+def too_many_make_way(patch: pytest.MonkeyPatch) -> None:
+    """All batch containers of a unit go where one would be enough."""
+    evictions = preemption.evictions
+
+    def all_of_them(queue: UnitQueue, ending: Any, owners: Any, now: float) -> list[Eviction]:
+        chosen = evictions(queue, ending, owners, now)
+        others = [
+            Eviction(x.container_id, chosen[-1].waiter)
+            for x in queue.running.values()
+            if chosen
+            and x.workload_class is WorkloadClass.BATCH
+            and x.container_id not in ending
+            and all(x.container_id != eviction.victim for eviction in chosen)
+        ]
+        return chosen + others
+
+    patch.setattr(node, "evictions", all_of_them)
+
+
+def drain_that_holds_up_a_stream(patch: pytest.MonkeyPatch) -> None:
+    """A node drains units by its own will, whoever is there."""
+
+    def blind(*about: Any) -> UtilizationSample:
+        return replace(sample_utilization(*about), stream=False)
+
+    patch.setattr(node, "sample_utilization", blind)
+
+
+def dead_agents_units(patch: pytest.MonkeyPatch) -> None:
+    """The units that a dead agent registered, after its successor had, stay in the table."""
+    revive = Nodes._revive
+
+    def adopt(self: Nodes, event: e.NodeReported) -> None:
+        node = self.master_state.nodes.get(event.node)
+        known = node is not None and event.incarnation in node.incarnations
+        if node is not None and known and not node.connected:
+            node.incarnation, node.sequence = event.incarnation, event.sequence - 1
+            node.connected = True
+        revive(self, event)
+
+    patch.setattr(Nodes, "_revive", adopt)
+
+
+BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
+    lost_release,
+    release_unheard,
+    closed_with_who_waits,
+    start_rule_too_wide,
+    start_rule_too_narrow,
+    grant_to_a_dead_node,
+    dead_node_undetected,
+    old_epoch_honoured,
+    tombstones_forgotten,
+    endless_orders,
+    device_memory_from_nowhere,
+    cores_in_two_units,
+    cut_under_its_containers,
+    draining_unit_granted,
+    rebinding_answered_twice,
+    rebinding_never_answered,
+    streams_make_way,
+    too_many_make_way,
+    drain_that_holds_up_a_stream,
+    dead_agents_units,
+]

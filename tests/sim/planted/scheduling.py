@@ -1,0 +1,197 @@
+"""Bugs of schedulers, the negotiator, gangs, leases, policies and what remote schedulers know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hrm.core.master import gangs
+from hrm.core.master.placement import PlacementCoordinator
+from hrm.core.master.state import Application, MasterState
+from hrm.core.master.subscriptions import Subscriptions
+from hrm.core.messages.claims import Claim, Entry, Outcome, Proposal
+from hrm.core.messages.state_changes import UnitState
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.negotiator import Negotiator, StreamLease
+from hrm.core.scheduling.replica import Replica
+from hrm.core.scheduling.scheduler import Job, Placement, Scheduler
+from hrm.core.scheduling.session import SchedulerAnswer, SchedulerSession
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.policies.min_wait import MinWait
+
+__all__ = ["BUGS"]
+
+_missing = gangs.missing
+
+
+def double_commit(patch: pytest.MonkeyPatch) -> None:
+    """A proposal that arrives twice is committed twice."""
+
+    def proposed(self: PlacementCoordinator, proposal: Proposal, now: float) -> None:
+        scheduler = self.schedulers[proposal.scheduler]
+        outcomes = self.negotiator.commit(proposal, now)
+        if outcomes is None:
+            return
+        scheduler.in_flight = None
+        job = scheduler.jobs.get(proposal.application_id)
+        if job is not None:
+            self._settle(scheduler, job, outcomes, now)
+        self.negotiator.lease.release(scheduler.name, proposal.lease_token)
+        self.lease_free(now)
+        self._sleep(scheduler)
+
+    patch.setattr(PlacementCoordinator, "proposed", proposed)
+
+
+def stale_lease(patch: pytest.MonkeyPatch) -> None:
+    """The fencing token of a stream's lease is not looked at."""
+    patch.setattr(StreamLease, "holds", lambda *_: True)
+
+
+def gang_in_parts(patch: pytest.MonkeyPatch) -> None:
+    """The negotiator grants of a gang what there is room for."""
+
+    def commit(
+        self: Negotiator, claims: tuple[Claim, ...], proposal: Proposal, now: float
+    ) -> list[Outcome]:
+        return [self._commit_claim(claim, now) for claim in claims]
+
+    patch.setattr(Negotiator, "_commit_together", commit)
+    patch.setattr(gangs, "missing", lambda app: min(1, _missing(app)))
+
+
+def gang_that_waits(patch: pytest.MonkeyPatch) -> None:
+    """Some of a gang may wait in the queue of a unit."""
+    commit = Negotiator._commit_claim
+
+    def may_wait(self: Negotiator, claim: Claim, now: float, *, must_run: bool = False) -> Outcome:
+        return commit(self, claim, now)
+
+    placement = Scheduler._placement
+
+    def in_a_queue(self: Scheduler, job: Job, *about: Any) -> Placement:
+        return replace(placement(self, job, *about), waiting_limit=self.bounds.waiting_limit)
+
+    patch.setattr(Negotiator, "_commit_claim", may_wait)
+    patch.setattr(Scheduler, "_placement", in_a_queue)
+
+
+def gang_refused_for_a_lost_node(patch: pytest.MonkeyPatch) -> None:
+    """A gang is refused for ever while a node is away."""
+    refusal = gangs.refusal
+
+    def hasty(master_state: MasterState, app: Application, resources: Any) -> str:
+        with pytest.MonkeyPatch.context() as there:
+            live = {x: n for x, n in master_state.nodes.items() if n.state.value != "lost"}
+            there.setattr(master_state, "nodes", live)
+            return refusal(master_state, app, resources)
+
+    patch.setattr(gangs, "refusal", hasty)
+
+
+def locked_units_granted(patch: pytest.MonkeyPatch) -> None:
+    """Batch commits pass a stream's lease."""
+    patch.setattr(StreamLease, "locks", lambda *_: False)
+
+
+def delta_missed(patch: pytest.MonkeyPatch) -> None:
+    """A remote scheduler drops the last unit of a message."""
+    put = Replica._put
+
+    def put_most(self: Replica, images: tuple[UnitState, ...]) -> None:
+        put(self, images[:-1] if len(images) > 1 and not images[-1].unit.pool else images)
+
+    patch.setattr(Replica, "_put", put_most)
+
+
+def change_not_told(patch: pytest.MonkeyPatch) -> None:
+    """Nobody is told that a unit opens or closes."""
+
+    def set_open(self: SharedState, unit_id: Any, is_open: bool) -> None:
+        self.open[self.rows[unit_id]] = is_open
+
+    patch.setattr(SharedState, "set_open", set_open)
+
+
+def jobs_of_a_lost_scheduler(patch: pytest.MonkeyPatch) -> None:
+    """What a remote scheduler leaves behind is given to nobody."""
+    lose = Subscriptions._lose
+
+    def lose_jobs(self: Subscriptions, scheduler: Any, now: float) -> None:
+        with pytest.MonkeyPatch.context() as kept:
+            kept.setattr(self.placement, "hand_over", lambda *_: None)
+            lose(self, scheduler, now)
+
+    patch.setattr(Subscriptions, "_lose", lose_jobs)
+
+
+def policy_that_does_not_look(patch: pytest.MonkeyPatch) -> None:
+    """A policy answers the first unit for everybody."""
+
+    def place(
+        self: MinWait, view: ClusterView, placement: Placement, now: float
+    ) -> list[int | None]:
+        return [0] * len(placement.entries)
+
+    patch.setattr(MinWait, "place", place)
+
+
+def view_that_is_not_renewed(patch: pytest.MonkeyPatch) -> None:
+    """What a scheduler spent of its view in one round is spent in the next as well."""
+    spent = ClusterView.apply
+
+    def forget(self: ClusterView, row: int, entry: Entry, now: float) -> bool:
+        ran = spent(self, row, entry, now)
+        self._spent.clear()
+        return ran
+
+    patch.setattr(ClusterView, "apply", forget)
+
+
+def excluded_node_granted(patch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at which nodes are excluded."""
+    patch.setattr(ClusterView, "avoid", lambda *_: None)
+    patch.setattr(PlacementCoordinator, "_spared", lambda self, proposal, claims, gang, now: claims)
+
+
+def data_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    """Who finds no room near its data goes elsewhere at once."""
+
+    def at_once(self: Scheduler, job: Job, *about: Any) -> Any:
+        with pytest.MonkeyPatch.context() as kept:
+            kept.setattr(self, "strict_order", True)
+            return place_near(self, job, *about)
+
+    place_near = Scheduler._place_near
+    patch.setattr(Scheduler, "_place_near", at_once)
+
+
+def answer_before_its_changes(patch: pytest.MonkeyPatch) -> None:
+    """A remote scheduler believes an answer before the changes that were sent before it."""
+    answered = SchedulerSession.answered
+
+    def at_once(self: SchedulerSession, answer: SchedulerAnswer | None, now: float) -> None:
+        answered(self, None if answer is None else replace(answer, sequence=0), now)
+
+    patch.setattr(SchedulerSession, "answered", at_once)
+
+
+BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
+    double_commit,
+    stale_lease,
+    gang_in_parts,
+    gang_that_waits,
+    gang_refused_for_a_lost_node,
+    locked_units_granted,
+    delta_missed,
+    change_not_told,
+    jobs_of_a_lost_scheduler,
+    policy_that_does_not_look,
+    view_that_is_not_renewed,
+    excluded_node_granted,
+    data_not_waited_for,
+    answer_before_its_changes,
+]
