@@ -24,12 +24,12 @@ from benchmarks.apps import sort, topk_stream, tpch, wordcount
 
 __all__ = [
     "compare_rows",
-    "duckdb_answers",
+    "duckdb_results",
     "expected_files_topk",
     "expected_words",
     "order_columns",
     "rate_complaints",
-    "read_answers",
+    "read_results",
     "sort_complaints",
     "topk_complaints",
     "tpch_complaints",
@@ -96,11 +96,11 @@ def sort_complaints(output: Path, rows: int) -> list[str]:
 def expected_files_topk(directory: Path, k: int) -> list[list[list[Any]]]:
     """The Top-K after each of the files of ``directory``, in the order of their names."""
     counts: Counter[str] = Counter()
-    answers = []
+    results = []
     for path in sorted(directory.glob("*.txt")):
         counts.update(path.read_text().split())
-        answers.append(_top(counts, k))
-    return answers
+        results.append(_top(counts, k))
+    return results
 
 
 def _top(counts: Counter[str], k: int) -> list[list[Any]]:
@@ -191,11 +191,11 @@ def compare_rows(ours: Rows, theirs: Rows, order: Sequence[tuple[int, bool]] = (
     return []
 
 
-def duckdb_answers(data: Path, scale_factor: float) -> dict[str, tuple[list[str], Rows]]:
+def duckdb_results(data: Path, scale_factor: float) -> dict[str, tuple[list[str], Rows]]:
     """Query name to (columns, rows) by DuckDB over the same Parquet files."""
     import duckdb
 
-    answers: dict[str, tuple[list[str], Rows]] = {}
+    results: dict[str, tuple[list[str], Rows]] = {}
     with duckdb.connect() as connection:
         for table in tpch.TABLES:
             path = str(data / f"{table}.parquet").replace("'", "''")
@@ -203,14 +203,14 @@ def duckdb_answers(data: Path, scale_factor: float) -> dict[str, tuple[list[str]
         for name, text in tpch.query_texts(tpch.QUERIES, scale_factor).items():
             cursor = connection.execute(text)
             columns = [column[0] for column in cursor.description or []]
-            answers[name] = (columns, cursor.fetchall())
-    return answers
+            results[name] = (columns, cursor.fetchall())
+    return results
 
 
-def read_answers(path: Path) -> dict[str, Rows]:
+def read_results(path: Path) -> dict[str, Rows]:
     """The answers that the TPC-H application kept."""
-    answers: dict[str, Rows] = json.loads(path.read_text())
-    return answers
+    results: dict[str, Rows] = json.loads(path.read_text())
+    return results
 
 
 def tpch_complaints(

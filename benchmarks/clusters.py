@@ -373,8 +373,8 @@ class Standalone(Cluster):
                 )
         try:
             url = f"http://127.0.0.1:{self.ui_port}/json/"
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                return bool(json.load(answer)["aliveworkers"] == self.shape.nodes)
+            with urllib.request.urlopen(url, timeout=5) as response:
+                return bool(json.load(response)["aliveworkers"] == self.shape.nodes)
         except (urllib.error.URLError, OSError, ValueError):
             return False
 
@@ -413,8 +413,8 @@ class Hrm(Cluster):
 
     def command(self, verb: str, *arguments: object) -> list[str]:
         """An ``hrm`` command of this environment."""
-        beside = Path(sys.executable).parent / "hrm"
-        program = str(beside) if beside.exists() else shutil.which("hrm")
+        candidate = Path(sys.executable).parent / "hrm"
+        program = str(candidate) if candidate.exists() else shutil.which("hrm")
         if program is None:
             raise BenchmarkError("no hrm command beside this Python; pip install -e .")
         return [program, verb, *map(str, arguments)]

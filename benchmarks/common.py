@@ -40,9 +40,9 @@ __all__ = [
     "interleaved",
     "machine",
     "median",
+    "note",
     "provenance",
     "ratio_of_medians",
-    "say",
     "table",
     "write_json",
     "write_results",
@@ -54,7 +54,7 @@ CONSOLE = Console(stderr=True, highlight=False)
 _RESAMPLES = 2_000
 
 
-def say(text: str) -> None:
+def note(text: str) -> None:
     """A line for whoever watches, on stderr: stdout is for results."""
     CONSOLE.print(text, markup=False, soft_wrap=True)
 

@@ -29,7 +29,7 @@ from rich.table import Table
 
 from benchmarks import checks
 from benchmarks.clusters import Hrm, Shape, Submission
-from benchmarks.common import CONSOLE, add_common_arguments, say, write_json
+from benchmarks.common import CONSOLE, add_common_arguments, note, write_json
 from benchmarks.processes import BenchmarkError, in_directory
 from benchmarks.text import Text, build_text
 from hrm import rpc
@@ -159,7 +159,7 @@ def container_table(applications: Iterable[admin_pb2.Application]) -> Table:
     return table
 
 
-def _say_command(command: Sequence[str], environment: dict[str, str] | None = None) -> None:
+def _print_command(command: Sequence[str], environment: dict[str, str] | None = None) -> None:
     words = [f"{key}={value}" for key, value in (environment or {}).items()]
     CONSOLE.print(f"$ {shlex.join([*words, *command])}", markup=False, soft_wrap=True, style="cyan")
 
@@ -204,7 +204,7 @@ def submit(
     environment = cluster.environment()
     shown = {key: environment[key] for key in ("SPARK_CONF_DIR", "HRM_TOKEN_FILE", "HRM_PYTHON")}
     every = [*arguments, "--name", name]
-    _say_command(cluster.submit_command(app, every, chosen), shown)
+    _print_command(cluster.submit_command(app, every, chosen), shown)
     return cluster.submit(app, every, cluster.directory / name.replace(" ", "-"), chosen)
 
 
@@ -330,7 +330,7 @@ def complaints_of(
     return found
 
 
-def print_answers(words: dict[str, Any], top: dict[str, Any], text: Text) -> None:
+def print_results(words: dict[str, Any], top: dict[str, Any], text: Text) -> None:
     """The twenty commonest words and the stream's last micro-batches."""
     table = Table(
         title=f"The {len(words['top'])} commonest of {words['words']:,} words in {text}",
@@ -389,7 +389,7 @@ def run(cluster: Hrm, text: Text, expected: dict[str, Any], seconds: float) -> l
         applications = wait_ended(admin)
     finally:
         admin.close()
-    print_answers(words, top, text)
+    print_results(words, top, text)
     both = [applications[STREAM], applications[WORDCOUNT]]
     history.add(both)
     _OUT.print(history.table())
@@ -403,26 +403,26 @@ def demonstrate(given: argparse.Namespace, directory: Path) -> int:
     with CONSOLE.status("collecting a text from this machine, and counting its words"):
         text = build_text(given.cache_dir, 5 if given.quick else given.megabytes)
         expected = expected_counts(text)
-    say(f"{text}: {text.path}")
+    note(f"{text}: {text.path}")
     cluster = Hrm(shape_of_machine(), directory)
     begin = time.monotonic()
-    _say_command(cluster.up_command())
+    _print_command(cluster.up_command())
     try:
         with cluster:
-            say(f"the cluster is up after {time.monotonic() - begin:.1f} s")
+            note(f"the cluster is up after {time.monotonic() - begin:.1f} s")
             wrong = run(cluster, text, expected, 10 if given.quick else given.seconds)
-            _say_command(cluster.down_command())
+            _print_command(cluster.down_command())
     finally:
         if cluster.left_behind:
-            say("had to be ended by hand: " + "; ".join(cluster.left_behind))
+            note("had to be ended by hand: " + "; ".join(cluster.left_behind))
     wrong += [f"left running by hrm down: {name}" for name in cluster.left_behind]
     for complaint in wrong:
-        say(f"WRONG: {complaint}")
+        note(f"WRONG: {complaint}")
     took_s = time.monotonic() - begin
     if given.json:
         write_json(given.json, {"benchmark": "demo", "elapsed_s": took_s, "complaints": wrong})
     if not wrong:
-        say(f"both answers are right; all is shut down after {took_s:.0f} s")
+        note(f"both answers are right; all is shut down after {took_s:.0f} s")
     return 1 if wrong else 0
 
 

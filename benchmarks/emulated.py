@@ -122,7 +122,7 @@ class _Agent:
         kind = message.WhichOneof("message")
         if kind == "assign":
             spec = message.assign
-            self.agents.told(spec)
+            self.agents.container_assigned(spec)
             if spec.container_id in self.containers:
                 return
             status = common_pb2.ContainerStatus(
@@ -214,8 +214,8 @@ class Agents:
             grpc.aio.insecure_channel(target, options=_OPTIONS) for _ in range(CHANNELS)
         ]
         self.up: set[str] = set()
-        self.on_told: dict[str, Callable[[], None]] = {}
-        self.told_count = 0
+        self.on_assigned: dict[str, Callable[[], None]] = {}
+        self.assigned_count = 0
         self._turn = itertools.cycle(self.channels)
         self._agents = [
             _Agent(self, name, NODE_MEMORY_MIB * (16 if number >= nodes - large else 1))
@@ -248,11 +248,11 @@ class Agents:
         """Containers that the nodes have."""
         return sum(len(agent.containers) for agent in self._agents)
 
-    def told(self, spec: common_pb2.ContainerSpec) -> None:
-        self.told_count += 1
-        heard = self.on_told.get(spec.application_id)
-        if heard is not None:
-            heard()
+    def container_assigned(self, spec: common_pb2.ContainerSpec) -> None:
+        self.assigned_count += 1
+        callback = self.on_assigned.get(spec.application_id)
+        if callback is not None:
+            callback()
 
     def channel(self) -> grpc.aio.Channel:
         """The next connection in turn."""
@@ -262,9 +262,9 @@ class Agents:
         """What the master says of itself."""
         stub = admin_pb2_grpc.AdminServiceStub(self.channels[0])
         request = admin_pb2.GetClusterRequest()
-        answer = await stub.GetCluster(request, metadata=self.metadata, timeout=_CALL_LIMIT_S)
-        assert isinstance(answer, admin_pb2.Cluster)
-        return answer
+        response = await stub.GetCluster(request, metadata=self.metadata, timeout=_CALL_LIMIT_S)
+        assert isinstance(response, admin_pb2.Cluster)
+        return response
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -290,9 +290,9 @@ class Agents:
 class Application:
     """One AppMaster's session: ``open``, ``ask``, perhaps ``ran``, ``finish``.
 
-    ``delays_s``: from the request until a node was told of a container, for each. With ``follow``
-    it reads what it is told: ``heard_s`` is from the request until it has heard of a place for all
-    of its containers, ``completion_s`` until it has heard that the last has ended.
+    ``delays_s``: from the request until a node knew of a container, for each. With ``follow``
+    it reads its notices: ``last_report_s`` is from the request until it knows of a place for all of
+    its containers, ``completion_s`` until it knows that the last has ended.
     """
 
     def __init__(
@@ -306,7 +306,7 @@ class Application:
     ) -> None:
         self.application_id = ""
         self.delays_s: list[float] = []
-        self.heard_s = 0.0
+        self.last_report_s = 0.0
         self.completion_s = 0.0
         self._agents = agents
         self._key = key
@@ -315,10 +315,10 @@ class Application:
         self._follow = follow
         self._stub = application_pb2_grpc.ApplicationServiceStub(agents.channel())
         self._missing = 0
-        self._unheard: set[str] = set()
+        self._unreported: set[str] = set()
         self._unended: set[str] = set()
         self._asked_at_s = 0.0
-        self._told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._all_assigned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ran: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._call: Any = None
         self._reading: asyncio.Task[None] | None = None
@@ -330,11 +330,13 @@ class Application:
             declared_class=codec.WORKLOAD_CLASS[self._class],
         )  # fmt: skip
         metadata = self._agents.metadata
-        answer = await self._stub.Register(request, metadata=metadata, timeout=_CALL_LIMIT_S)
-        self.application_id = answer.application_id
-        self._agents.on_told[self.application_id] = self._agent_told
+        response = await self._stub.Register(request, metadata=metadata, timeout=_CALL_LIMIT_S)
+        self.application_id = response.application_id
+        self._agents.on_assigned[self.application_id] = self._agent_assigned
         self._call = self._stub.Session(metadata=metadata)
-        attach = app_pb.AttachApplication(application_id=answer.application_id, epoch=answer.epoch)
+        attach = app_pb.AttachApplication(
+            application_id=response.application_id, epoch=response.epoch
+        )
         await self._call.write(app_pb.ApplicationUpdate(attach=attach))
         await self._call.read()
         self._reading = asyncio.create_task(self._read())
@@ -359,11 +361,11 @@ class Application:
             for name in names
         ]
         self._missing = tasks
-        self._unheard, self._unended = set(names), set(names)
+        self._unreported, self._unended = set(names), set(names)
         request = app_pb.RequestContainers(containers=containers)
         self._asked_at_s = time.perf_counter()
         await self._call.write(app_pb.ApplicationUpdate(request=request))
-        await asyncio.wait_for(self._told, _LIMIT_S)
+        await asyncio.wait_for(self._all_assigned, _LIMIT_S)
 
     async def ran(self) -> None:
         """Return once every container has ended. Raises as ``ask`` does; needs ``follow``."""
@@ -377,13 +379,13 @@ class Application:
         assert self._reading is not None
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._reading, _CALL_LIMIT_S)
-        self._agents.on_told.pop(self.application_id, None)
+        self._agents.on_assigned.pop(self.application_id, None)
 
-    def _agent_told(self) -> None:
+    def _agent_assigned(self) -> None:
         self.delays_s.append(time.perf_counter() - self._asked_at_s)
         self._missing -= 1
-        if self._missing == 0 and not self._told.done():
-            self._told.set_result(None)
+        if self._missing == 0 and not self._all_assigned.done():
+            self._all_assigned.set_result(None)
 
     async def _read(self) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -403,9 +405,9 @@ class Application:
             return
         passed_s = time.perf_counter() - self._asked_at_s
         for status in statuses:
-            if status.executor_id in self._unheard and status.node:
-                self._unheard.remove(status.executor_id)
-                self.heard_s = passed_s
+            if status.executor_id in self._unreported and status.node:
+                self._unreported.remove(status.executor_id)
+                self.last_report_s = passed_s
             if status.state == common_pb2.CONTAINER_STATE_ENDED:
                 self._unended.discard(status.executor_id)
         if not self._unended and not self._ran.done():
@@ -414,7 +416,7 @@ class Application:
 
     def _fail(self, why: str) -> None:
         """Whoever waits hears why it will not be."""
-        for future in (self._told, self._ran):
+        for future in (self._all_assigned, self._ran):
             if not future.done():
                 future.set_exception(BenchmarkError(f"{self.application_id}: {why}"))
                 future.exception()  # seen: not everybody waits for both

@@ -30,8 +30,8 @@ def tpch_tables(cache: Path, scale_factor: float) -> Path:
     target = cache / f"tpch-{scale_factor:g}"
     if all((target / f"{table}.parquet").exists() for table in TABLES):
         return target
-    beside = Path(sys.executable).parent / "tpchgen-cli"
-    program = str(beside) if beside.exists() else shutil.which("tpchgen-cli")
+    candidate = Path(sys.executable).parent / "tpchgen-cli"
+    program = str(candidate) if candidate.exists() else shutil.which("tpchgen-cli")
     if program is None:
         raise BenchmarkError("no tpchgen-cli here; pip install 'hrm-spark[bench]'")
     partial = cache / f"tpch-{scale_factor:g}.partial"

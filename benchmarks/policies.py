@@ -39,7 +39,7 @@ from hrm.pipelines.core.model import (
 )
 from hrm.pipelines.policies.cluster import HEURISTICS, load
 from hrm.pipelines.policies.cluster.features import NODE_FIELDS, TASK_FIELDS, TYPES, Layout
-from hrm.pipelines.policies.cluster.hosted import HostedPolicy
+from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
 from hrm.pipelines.policies.cluster.ldwp import SET_SCHEMA
 from hrm.pipelines.policies.cluster.networks import mlp_shapes, set_shapes
 from hrm.policies.guard import Mode
@@ -119,7 +119,7 @@ def _policies(nodes: int) -> dict[str, ClusterPolicy]:
     for kind in ("ldwp", "ldwp-set"):
         model = _model(kind, nodes)
         rng = np.random.default_rng(0)
-        found[kind] = load(kind, rng=rng, model=model, hosted=False)
+        found[kind] = load(kind, rng=rng, model=model, guarded=False)
         found[f"{kind} (hosted)"] = load(kind, rng=rng, model=model, mode=Mode.ON)
     return found
 
@@ -141,7 +141,7 @@ def measure(name: str, policy: ClusterPolicy, nodes: int, decisions: int) -> dic
         gc.enable()
     p50, p99 = np.percentile(times_ms[WARM_UP:], (50, 99))
     found = {"policy": name, "nodes": nodes, "p50_ms": float(p50), "p99_ms": float(p99)}
-    if isinstance(policy, HostedPolicy):
+    if isinstance(policy, GuardedClusterPolicy):
         # With random weights none is refused but for its time; else another thing was measured.
         found["fallbacks"] = policy.host.status(0.0).fallbacks
     return found

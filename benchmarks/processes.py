@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.common import say
+from benchmarks.common import note
 
 __all__ = [
     "MARK",
@@ -220,13 +220,13 @@ def in_directory(prefix: str, work: Callable[[Path], int], *, keep: bool) -> int
         with interruptible():
             status = work(directory)
     except BenchmarkError as error:
-        say(f"error: {error}")
+        note(f"error: {error}")
     except KeyboardInterrupt:
-        say("interrupted; everything that was started has been ended")
+        note("interrupted; everything that was started has been ended")
         status = 130
     finally:
         if keep or status == 1:
-            say(f"logs are in {directory}")
+            note(f"logs are in {directory}")
         else:
             shutil.rmtree(directory, ignore_errors=True)
     return status

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import common
-from benchmarks.common import say
+from benchmarks.common import note
 from benchmarks.processes import MARK, BenchmarkError, in_directory, new_mark, start, sweep, tail
 
 __all__ = ["compare", "main", "numbers"]
@@ -114,7 +114,7 @@ def _measure(arguments: argparse.Namespace, directory: Path) -> int:
     }
     runs: dict[str, list[dict[str, float]]] = {"new": [], "old": []}
     for run, side in common.interleaved(("old", "new"), arguments.runs):
-        say(f"run {run + 1} of {arguments.runs}: {side} ({commits[side]})")
+        note(f"run {run + 1} of {arguments.runs}: {side} ({commits[side]})")
         result = directory / f"{side}-{run}.json"
         runs[side].append(_run_once(directory / side, arguments.benchmark, arguments.extra, result))
     rows = compare(runs["new"], runs["old"])
@@ -138,7 +138,7 @@ def _measure(arguments: argparse.Namespace, directory: Path) -> int:
     else:
         title = f"benchmarks.{arguments.benchmark}: {commits['new']} against {commits['old']}"
         for path in common.write_results(document["benchmark"], title, document, body):
-            say(f"wrote {path}")
+            note(f"wrote {path}")
     return 0
 
 

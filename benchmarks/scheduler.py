@@ -185,11 +185,11 @@ def measure_memory(plan: Plan, results: Results) -> None:
     memory, returned = live.measure_memory(plan.memory_nodes, plan.memory_containers)
     results.numbers["memory"] = asdict(memory)
     results.numbers["returned"] = asdict(returned)
-    results.numbers["burst_told_per_s"] = memory.told_per_s
+    results.numbers["burst_told_per_s"] = memory.orders_per_s
     results.numbers["master_rss_mib"] = memory.rss_mib
     results.numbers["reregister_s"] = returned.all_s
     rows = [[
-        f"{memory.nodes:,}", f"{memory.containers:,}", f"{memory.told_per_s:,.0f}",
+        f"{memory.nodes:,}", f"{memory.containers:,}", f"{memory.orders_per_s:,.0f}",
         memory.idle_mib, memory.rss_mib,
         returned.serving_s, returned.all_s,
     ]]  # fmt: skip
@@ -297,8 +297,8 @@ def benchmark(given: argparse.Namespace) -> int:
         with CONSOLE.status(f"measuring {part}"):
             _MEASURE[part](plan, results)
         loads[part] = round(os.getloadavg()[0], 2)
-        spent_s = time.perf_counter() - begun_s
-        CONSOLE.print(f"{part}: {spent_s:.0f} s, load {loads[part]} on {os.cpu_count()} cores")
+        elapsed_s = time.perf_counter() - begun_s
+        CONSOLE.print(f"{part}: {elapsed_s:.0f} s, load {loads[part]} on {os.cpu_count()} cores")
     if given.profile:
         for part, lines in profiles(given.only).items():
             results.tables.append(f"## Where time goes: {part}\n\n```\n{lines}\n```")
@@ -307,8 +307,8 @@ def benchmark(given: argparse.Namespace) -> int:
     }  # fmt: skip
     if given.json:
         common.write_json(given.json, document)
-    said = ", ".join(f"{part} {load}" for part, load in loads.items())
-    body = "\n\n".join([f"Load (1 min) after each part: {said}.", *results.tables])
+    summary = ", ".join(f"{part} {load}" for part, load in loads.items())
+    body = "\n\n".join([f"Load (1 min) after each part: {summary}.", *results.tables])
     if not given.quick and set(given.only) == set(PARTS):
         for path in common.write_results("scheduler", "How fast HRM schedules", document, body):
             CONSOLE.print(f"wrote {path}")

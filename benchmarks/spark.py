@@ -93,7 +93,7 @@ def workloads(plan: Plan, cache: Path, measurements: Measurements) -> dict[str, 
     stream = inputs.stream_files(cache, plan.batches, plan.batch_rows)
     topk = checks.expected_files_topk(stream, 10)
     tables = inputs.tpch_tables(cache, plan.scale_factor)
-    reference = checks.duckdb_answers(tables, plan.scale_factor)
+    reference = checks.duckdb_results(tables, plan.scale_factor)
 
     def check_sort(_result: dict[str, Any], directory: Path) -> list[str]:
         complaints = checks.sort_complaints(directory / "sorted", plan.sort_rows)
@@ -101,7 +101,7 @@ def workloads(plan: Plan, cache: Path, measurements: Measurements) -> dict[str, 
         return complaints
 
     def check_tpch(_result: dict[str, Any], directory: Path) -> list[str]:
-        ours = checks.read_answers(directory / "answers.json")
+        ours = checks.read_results(directory / "answers.json")
         found = checks.tpch_complaints(ours, reference, plan.scale_factor)
         correct = sum(not complaints for complaints in found.values())
         measurements.tpch_correct.setdefault(directory.name.split("-")[0], []).append(correct)

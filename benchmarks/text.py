@@ -46,8 +46,8 @@ class Text:
     repeats: float
 
     def __str__(self) -> str:
-        said = f"{self.bytes / 1e6:.1f} MB of text from {self.files} files"
-        return said if self.repeats <= 1 else f"{said}, repeated {self.repeats:.1f} times"
+        summary = f"{self.bytes / 1e6:.1f} MB of text from {self.files} files"
+        return summary if self.repeats <= 1 else f"{summary}, repeated {self.repeats:.1f} times"
 
 
 def places() -> list[Path]:

@@ -64,7 +64,7 @@ class GiveBack:
         self._smallest = resident()
         self._tries = 0
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """Check once; returns whether memory was returned to the system.
 
         Raises:

@@ -37,8 +37,8 @@ def parse(value: str, name: str) -> bool:
     Raises:
         InvalidConfig: it is neither.
     """
-    if (said := value.strip().lower()) in (*_YES, *_NO):
-        return said in _YES
+    if (text := value.strip().lower()) in (*_YES, *_NO):
+        return text in _YES
     raise InvalidConfig(f"{name} is {value!r}; it must be true or false")
 
 

@@ -3,8 +3,8 @@
 gRPC bounds a server's connections, but not per client: one without the token could keep all of
 them. So they are checked several times a second. One on which a call with the token has arrived is
 *known*, and stays. All others are strangers: closed after ``limit_s``, or, oldest first, where an
-address has more than ``strangers_max`` (none in its first second), or at once after
-``STRANGER_BYTES_MAX``: the token comes with the first headers, so that much is a flood.
+address has more than ``unauthenticated_max`` (none in its first second), or at once after
+``UNAUTHENTICATED_BYTES_MAX``: the token comes with the first headers, so that much is a flood.
 
 The kernel lists this process's sockets, and a connection is ended by shutting its socket down
 through a duplicate descriptor, so that no other connection can have replaced the checked one.
@@ -30,14 +30,14 @@ import structlog
 
 from hrm.allocator import GiveBack
 
-__all__ = ["LIMIT_S", "STRANGERS_MAX", "ConnectionWatch"]
+__all__ = ["LIMIT_S", "UNAUTHENTICATED_MAX", "ConnectionWatch"]
 
 LIMIT_S = 10.0
 """Time in which a new connection must carry a call with the token."""
-STRANGERS_MAX = 32
+UNAUTHENTICATED_MAX = 32
 """Connections of one address on which that has not happened yet. Each may
 have as many calls refused at a time as a connection may have calls, and others wait for those."""
-STRANGER_BYTES_MAX = 4 * 1024 * 1024
+UNAUTHENTICATED_BYTES_MAX = 4 * 1024 * 1024
 """Of one connection on which that has not happened yet."""
 _GRACE_S = 1.0
 _PERIOD_S = 0.25
@@ -71,17 +71,19 @@ class ConnectionWatch:
     ``known`` belongs to the event loop; a look runs in a thread.
     """
 
-    def __init__(self, limit_s: float = LIMIT_S, strangers_max: int = STRANGERS_MAX) -> None:
+    def __init__(
+        self, limit_s: float = LIMIT_S, unauthenticated_max: int = UNAUTHENTICATED_MAX
+    ) -> None:
         self.ports: set[int] = set()
         self._limit_s = limit_s
-        self._strangers_max = strangers_max
+        self._unauthenticated_max = unauthenticated_max
         self._known: dict[str, float] = {}
         """The connections that have presented the token, and when first."""
         self._seen: dict[int, _Seen] = {}
         """All sockets of this process, by inode, as of the last look."""
         self._closed: Counter[str] = Counter()
         self._logged_at_s = -_LOG_PERIOD_S
-        self._strangers = False
+        self._any_unauthenticated = False
         """As of the last look."""
 
     def known(self, peer: str) -> None:
@@ -91,21 +93,21 @@ class ConnectionWatch:
 
     async def run(self) -> None:
         """Look, again and again, until cancelled; and give back memory that floods have taken."""
-        await asyncio.gather(self._look_forever(), _give_back_forever())
+        await asyncio.gather(self._check_forever(), _give_back_forever())
 
-    async def _look_forever(self) -> None:
+    async def _check_forever(self) -> None:
         while True:
             began_s = time.monotonic()
             try:
-                await asyncio.to_thread(self.look)
+                await asyncio.to_thread(self.check)
             except OSError as error:
                 # No free descriptor, for example; the next check may have one.
                 _log.warning("cannot look at connections", why=error.strerror)
             took_s = time.monotonic() - began_s
-            period_s = _ALERT_PERIOD_S if self._strangers else _PERIOD_S
+            period_s = _ALERT_PERIOD_S if self._any_unauthenticated else _PERIOD_S
             await asyncio.sleep(max(period_s, _SHARE * took_s))
 
-    def look(self) -> int:
+    def check(self) -> int:
         """Check once, now; returns how many were closed."""
         now = time.monotonic()
         present = _sockets()
@@ -116,28 +118,28 @@ class ConnectionWatch:
                 with _own(descriptor, inode) as connection:
                     if connection is not None:
                         self._seen[inode] = _about(connection, self.ports, now)
-        strangers: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
+        unauthenticated: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
         for inode, seen in self._seen.items():
             if not seen.known and seen.name:
                 seen.known = seen.name in self._known
                 if not seen.known:
-                    strangers[seen.address].append((seen.since_s, inode))
-        self._strangers = bool(strangers)
+                    unauthenticated[seen.address].append((seen.since_s, inode))
+        self._any_unauthenticated = bool(unauthenticated)
         self._forget(now)
         closed = 0
-        for address, found in strangers.items():
-            loud = {inode for _, inode in found if _said_much(present[inode], inode)}
+        for address, found in unauthenticated.items():
+            loud = {inode for _, inode in found if _exceeds_bytes(present[inode], inode)}
             for inode in loud.union(self._unwelcome(found, now)):
                 self._close(present[inode], inode)
                 self._seen[inode] = _Seen()
                 self._closed[address] += 1
                 closed += 1
-        self._tell(now)
+        self._log_closed(now)
         return closed
 
     def _unwelcome(self, found: list[tuple[float, int]], now: float) -> Iterator[int]:
         """Of one address's strangers (since when, inode) those to close."""
-        too_many = len(found) - self._strangers_max
+        too_many = len(found) - self._unauthenticated_max
         for number, (since_s, inode) in enumerate(sorted(found)):
             if now - since_s >= (_GRACE_S if number < too_many else self._limit_s):
                 yield inode
@@ -155,7 +157,7 @@ class ConnectionWatch:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
 
-    def _tell(self, now: float) -> None:
+    def _log_closed(self, now: float) -> None:
         if self._closed and now - self._logged_at_s >= _LOG_PERIOD_S:
             self._logged_at_s = now
             address, most = self._closed.most_common(1)[0]
@@ -166,7 +168,7 @@ class ConnectionWatch:
             self._closed.clear()
 
 
-def _said_much(descriptor: int, inode: int) -> bool:
+def _exceeds_bytes(descriptor: int, inode: int) -> bool:
     with _own(descriptor, inode) as connection:
         if connection is None:
             return False
@@ -174,7 +176,7 @@ def _said_much(descriptor: int, inode: int) -> bool:
             info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED.stop)
         except OSError:
             return False
-        return int.from_bytes(info[_BYTES_RECEIVED], sys.byteorder) > STRANGER_BYTES_MAX
+        return int.from_bytes(info[_BYTES_RECEIVED], sys.byteorder) > UNAUTHENTICATED_BYTES_MAX
 
 
 async def _give_back_forever() -> None:
@@ -182,7 +184,7 @@ async def _give_back_forever() -> None:
     while True:
         began_s = time.monotonic()
         with contextlib.suppress(OSError):  # no descriptor to look with; the next time, perhaps
-            await asyncio.to_thread(memory.look)
+            await asyncio.to_thread(memory.check)
         took_s = time.monotonic() - began_s
         await asyncio.sleep(max(_MEMORY_PERIOD_S, _MEMORY_SHARE * took_s))
 

@@ -65,7 +65,7 @@ class PeerLimits:
         if not is_stream and known.calls >= self._calls:
             raise _full(address, self._calls, "calls under way", "calls_per_peer")
         if method in REGISTRATIONS:
-            self._spend(known, address)
+            self._take_credit(known, address)
         known.streams += is_stream
         known.calls += not is_stream
         try:
@@ -83,7 +83,7 @@ class PeerLimits:
             known = self._peers[address] = _Peer(self._burst, self._now())
         return known
 
-    def _spend(self, known: _Peer, address: str) -> None:
+    def _take_credit(self, known: _Peer, address: str) -> None:
         now = self._now()
         known.credit = min(self._burst, known.credit + (now - known.at_s) * self._rate)
         known.at_s = now

@@ -62,8 +62,8 @@ def error_from(error: grpc.RpcError, target: str) -> errors.HrmError:
     """The HRM error behind a failed call to ``target`` (host:port). Its details are untrusted text,
     which goes on into logs, terminals and drivers' exceptions."""
     code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
-    said = (error.details() if hasattr(error, "details") else None) or str(error)
-    details = text.detail(said)
+    message_text = (error.details() if hasattr(error, "details") else None) or str(error)
+    details = text.detail(message_text)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.Unavailable(
             f"{target} has not answered in time; try again, or allow more with --timeout"
@@ -73,7 +73,7 @@ def error_from(error: grpc.RpcError, target: str) -> errors.HrmError:
     from_master = details.startswith("the master ") or "register again" in details
     if code is grpc.StatusCode.UNAVAILABLE and from_master:
         return errors.Unavailable(details)
-    if code is grpc.StatusCode.UNAVAILABLE and (failure := tls.failure(target, said)):
+    if code is grpc.StatusCode.UNAVAILABLE and (failure := tls.failure(target, message_text)):
         return failure
     if code is grpc.StatusCode.UNAVAILABLE:
         return errors.Unavailable(

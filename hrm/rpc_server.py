@@ -159,7 +159,7 @@ def _decoding(
     if inspect.isasyncgenfunction(checked.method):
         serve: Any = checked.yielded
     elif inspect.iscoroutinefunction(checked.method):
-        serve = checked.answered
+        serve = checked.respond
     else:
         return handler  # an unknown method: gRPC's own handler replies so
     made = (
@@ -190,7 +190,7 @@ class _Checked:
         self._is_stream = from_stream or to_stream
         self._decode = request_bounds.checked(name, handler.request_deserializer)
 
-    async def answered(self, _requests: Any, context: Any) -> Any:
+    async def respond(self, _requests: Any, context: Any) -> Any:
         request = None
         try:
             try:

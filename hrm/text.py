@@ -44,11 +44,11 @@ def shown(value: str, limit: int | None = None) -> str:
     """
     if limit is not None and len(value) > limit:
         value = value[:limit]  # what is truncated need not be escaped first
-        return _cut(_SUSPECT.sub(_escape, value), limit)
+        return _truncate(_SUSPECT.sub(_escape, value), limit)
     if value.isascii() and value.isprintable():
         return value
     escaped = _SUSPECT.sub(_escape, value)
-    return escaped if limit is None or len(escaped) <= limit else _cut(escaped, limit)
+    return escaped if limit is None or len(escaped) <= limit else _truncate(escaped, limit)
 
 
 def shown_lines(value: str) -> str:
@@ -99,7 +99,7 @@ def _logged(key: str, value: Any, depth: int) -> Any:
     return shown(repr(value) if not isinstance(value, BaseException) else str(value), LOG_VALUE_MAX)
 
 
-def _cut(text: str, limit: int) -> str:
+def _truncate(text: str, limit: int) -> str:
     """An escape split by the truncation is removed as a whole."""
     kept = text[: max(0, limit - 1)]
     last = kept.rfind("\\", max(0, len(kept) - 9))

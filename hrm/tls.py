@@ -35,8 +35,8 @@ def ca_file(token_file: Path, given: str | Path | None = None) -> Path | None:
     named = os.environ.get("HRM_TLS_CA")
     if named is not None:
         return Path(named).expanduser() if named else None
-    beside = token_file.expanduser().parent / CA_FILE
-    return beside if beside.exists() else None
+    default_ca = token_file.expanduser().parent / CA_FILE
+    return default_ca if default_ca.exists() else None
 
 
 def read_ca(path: Path | None) -> bytes | None:

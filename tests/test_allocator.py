@@ -21,36 +21,36 @@ class Process:
         self.given += 1
 
 
-def test_growth_is_given_back_and_looked_for_again() -> None:
+def test_growth_is_given_back_and_searched_for_again() -> None:
     process = Process(100 * MIB)
-    assert not process.memory.look()
+    assert not process.memory.check()
     for _ in range(2):
         process.size = 100 * MIB + GROWN_BYTES_MIN
-        assert process.memory.look()
-        assert not process.memory.look()
+        assert process.memory.check()
+        assert not process.memory.check()
     assert process.given == 2
 
 
 def test_what_does_not_come_back_is_the_new_size_after_some_tries() -> None:
     process = Process(100 * MIB)
     process.size = process.kept = 200 * MIB
-    assert [process.memory.look() for _ in range(TRIES_MAX)] == [True] * TRIES_MAX
-    assert not process.memory.look()
+    assert [process.memory.check() for _ in range(TRIES_MAX)] == [True] * TRIES_MAX
+    assert not process.memory.check()
 
 
 def test_where_it_takes_long_it_is_tried_once() -> None:
     process = Process(100 * MIB)
     process.size = process.kept = 200 * MIB
     process.takes_s = 2 * LONG_S
-    assert [process.memory.look(), process.memory.look()] == [True, False]
+    assert [process.memory.check(), process.memory.check()] == [True, False]
 
 
 def test_a_large_process_is_asked_more_seldom() -> None:
     process = Process(1_600 * MIB)
     process.size = 1_700 * MIB
-    assert not process.memory.look()
+    assert not process.memory.check()
     process.size = 1_800 * MIB
-    assert process.memory.look()
+    assert process.memory.check()
 
 
 def test_real_memory_is_given_back() -> None:

@@ -45,7 +45,7 @@ def test_what_is_no_name_makes_nothing(tmp_path: Path, host: str) -> None:
     assert not (tmp_path / "tls").exists()
 
 
-def test_an_authority_of_which_half_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+def test_an_authority_of_which_half_is_gone_is_not_created_again(tmp_path: Path) -> None:
     certificates.make(tmp_path, ["a"])
     (tmp_path / "ca.key").unlink()
     before = (tmp_path / "ca.pem").read_bytes()
@@ -62,7 +62,7 @@ def test_the_key_of_another_authority_signs_nothing(tmp_path: Path) -> None:
         certificates.make(tmp_path / "one", ["a"])
 
 
-def test_an_authority_that_has_expired_says_how_to_go_on(
+def test_an_authority_that_has_expired_states_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(certificates, "AUTHORITY_DAYS", 0)

@@ -22,7 +22,7 @@ def test_names_and_addresses(daemon: Any, host: str) -> None:
 
 @pytest.mark.parametrize("daemon", DAEMONS)
 @pytest.mark.parametrize(
-    ("host", "said"),
+    ("host", "fields"),
     [
         ("", "no host name"),
         ("[]", "no host name"),
@@ -34,8 +34,8 @@ def test_names_and_addresses(daemon: Any, host: str) -> None:
         ("node-7:7480", "a setting of its own"),
     ],
 )
-def test_what_is_neither(daemon: Any, host: str, said: str) -> None:
-    with pytest.raises(InvalidConfig, match=said):
+def test_what_is_neither(daemon: Any, host: str, fields: str) -> None:
+    with pytest.raises(InvalidConfig, match=fields):
         config.load(daemon, host=host)
 
 

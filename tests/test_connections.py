@@ -60,31 +60,33 @@ def name(connection: socket.socket) -> str:
     return "ipv4:{}:{}".format(*connection.getsockname())
 
 
-def test_a_stranger_is_closed_after_its_time_and_one_that_is_known_is_not() -> None:
+def test_an_unauthenticated_connection_is_closed_after_its_time_and_one_that_is_known_is_not() -> (
+    None
+):
     with listening() as (server, port):
-        stranger, _kept = accepted(server, port)
+        unauthenticated, _kept = accepted(server, port)
         friend, _too = accepted(server, port)
         watch = ConnectionWatch(limit_s=0.0)
-        assert watch.look() == 0, "not its port"
+        assert watch.check() == 0, "not its port"
         watch = ConnectionWatch(limit_s=0.0)
         watch.ports.add(port)
         watch.known(name(friend))
-        assert watch.look() == 1
-        assert is_closed(stranger)
+        assert watch.check() == 1
+        assert is_closed(unauthenticated)
         assert not is_closed(friend)
-        assert watch.look() == 0, "what is closed is not ours any more"
-        for one in (stranger, _kept, friend, _too):
+        assert watch.check() == 0, "what is closed is not ours any more"
+        for one in (unauthenticated, _kept, friend, _too):
             one.close()
 
 
-def test_a_stranger_in_its_time_is_left_alone() -> None:
+def test_an_unauthenticated_connection_in_its_time_is_left_alone() -> None:
     with listening() as (server, port):
-        stranger, kept = accepted(server, port)
+        unauthenticated, kept = accepted(server, port)
         watch = ConnectionWatch(limit_s=60.0)
         watch.ports.add(port)
-        assert watch.look() == 0
-        assert not is_closed(stranger)
-        for one in (stranger, kept):
+        assert watch.check() == 0
+        assert not is_closed(unauthenticated)
+        for one in (unauthenticated, kept):
             one.close()
 
 
@@ -94,40 +96,40 @@ def test_of_too_many_the_oldest_go_but_none_in_its_first_second(
     now = [100.0]
     monkeypatch.setattr("hrm.connections.time.monotonic", lambda: now[0])
     with listening() as (server, port):
-        watch = ConnectionWatch(limit_s=60.0, strangers_max=2)
+        watch = ConnectionWatch(limit_s=60.0, unauthenticated_max=2)
         watch.ports.add(port)
         made = []
         for _ in range(5):
             made.append(accepted(server, port))
-            assert watch.look() == 0
+            assert watch.check() == 0
             now[0] += 0.24
         now[0] += 0.06  # ages: 1.26, 1.02, 0.78, 0.54, 0.3 s
-        assert watch.look() == 2
+        assert watch.check() == 2
         assert [is_closed(ours) for ours, _ in made] == [True, True, False, False, False]
         now[0] += 1.0
-        assert watch.look() == 1
+        assert watch.check() == 1
         assert [is_closed(ours) for ours, _ in made][2:] == [True, False, False]
         for pair in made:
             for one in pair:
                 one.close()
 
 
-async def test_who_shows_the_token_is_known_before_its_message_has_come() -> None:
+async def test_one_that_shows_the_token_is_known_before_its_message_has_come() -> None:
     """A large message takes its time, and more bytes than a stranger may send."""
     watch = ConnectionWatch(limit_s=0.0)
     server = rpc_server.server("t", streams_max=8, connections_max=16, watch=watch)
     node_pb2_grpc.add_AgentServiceServicer_to_server(Service(), server)
     watch.ports.add(port := server.add_insecure_port("127.0.0.1:0"))
     await server.start()
-    heard = asyncio.Event()
+    token_seen = asyncio.Event()
     known = watch.known
-    watch.known = lambda peer: (known(peer), heard.set())  # type: ignore[assignment, func-returns-value]
+    watch.known = lambda peer: (known(peer), token_seen.set())  # type: ignore[assignment, func-returns-value]
     async with rpc.channel(f"127.0.0.1:{port}", "t") as channel:
         begin: Any = channel.stream_stream
         method = "/hrm.v1.AgentService/ReadLog"
         call = begin(method, response_deserializer=node_pb2.LogChunk.FromString)()
-        await asyncio.wait_for(heard.wait(), 30)
-        assert watch.look() == 0
+        await asyncio.wait_for(token_seen.wait(), 30)
+        assert watch.check() == 0
         await call.write(node_pb2.ReadLogRequest().SerializeToString())
         await call.done_writing()
         assert (await call.read()).data == b"x"
@@ -181,11 +183,11 @@ async def test_grpc_names_its_callers_as_the_watch_does(eventually: Any, tmp_pat
         async with rpc.channel(f"{host}:{port}", "t") as channel:
             stub = node_pb2_grpc.AgentServiceStub(channel)
             assert [x.data async for x in stub.ReadLog(node_pb2.ReadLogRequest())] == [b"x"]
-            assert watch.look() == 0, "it has shown the token"
+            assert watch.check() == 0, "it has shown the token"
         async with rpc.channel(f"{host}:{port}", "wrong") as channel:
             stub = node_pb2_grpc.AgentServiceStub(channel)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await anext(aiter(stub.ReadLog(node_pb2.ReadLogRequest())))
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-            assert watch.look() == 1, "it has not"
+            assert watch.check() == 1, "it has not"
         await server.stop(None)

@@ -55,7 +55,7 @@ EACH_ITS_OWN = {
 """Settings whose names have other defaults elsewhere, and what these are of."""
 
 
-def _mirrors() -> list[tuple[str, str, Any, Any]]:
+def _copies_of_defaults() -> list[tuple[str, str, Any, Any]]:
     found = []
     for settings, core, renamed in OF_THE_CORE:
         defaults = {x.name: x.default for x in fields(core) if x.default is not MISSING}
@@ -67,7 +67,7 @@ def _mirrors() -> list[tuple[str, str, Any, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("settings", "name", "default", "of_the_core"), _mirrors(), ids=lambda x: str(x)
+    ("settings", "name", "default", "of_the_core"), _copies_of_defaults(), ids=lambda x: str(x)
 )
 def test_a_setting_that_the_core_knows_has_the_cores_default(
     settings: str, name: str, default: Any, of_the_core: Any
@@ -77,8 +77,8 @@ def test_a_setting_that_the_core_knows_has_the_cores_default(
     assert name not in _literals(HERE / "config"), "refer to the core's"
 
 
-def test_what_mirrors_the_core_is_found() -> None:
-    found = {name for _, name, _, _ in _mirrors()}
+def test_what_copies_the_core_is_found() -> None:
+    found = {name for _, name, _, _ in _copies_of_defaults()}
     assert {"node_timeout_s", "driver_lease_s", "stop_grace_s", "auto_binding_window"} <= found
     for settings, core, renamed in OF_THE_CORE:
         assert set(renamed) <= set(settings.model_fields)
@@ -114,17 +114,17 @@ def _literal_names(source: str) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            if _says_something(_default_of(node.value)):
+            if _is_documented(_default_of(node.value)):
                 found.add(node.target.id)
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            if node.targets[0].id.isupper() and _says_something(node.value):
+            if node.targets[0].id.isupper() and _is_documented(node.value):
                 found.add(node.targets[0].id.lower())
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             takes = node.args
             last = [*takes.posonlyargs, *takes.args][-len(takes.defaults) :]
             pairs = [*zip(last, takes.defaults, strict=False)]
             pairs += [(x, y) for x, y in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if y]
-            found |= {x.arg for x, y in pairs if _says_something(y)}
+            found |= {x.arg for x, y in pairs if _is_documented(y)}
     return found
 
 
@@ -134,10 +134,10 @@ def _default_of(value: ast.expr | None) -> ast.expr | None:
     return next((x.value for x in value.keywords if x.arg == "default"), None)
 
 
-def _says_something(value: ast.expr | None) -> bool:
+def _is_documented(value: ast.expr | None) -> bool:
     """A number or a text, or a product of some; nothing, no and 0 are what anything begins with."""
     if isinstance(value, ast.BinOp):
-        return _says_something(value.left) and _says_something(value.right)
+        return _is_documented(value.left) and _is_documented(value.right)
     return isinstance(value, ast.Constant) and bool(value.value) and value.value is not True
 
 
@@ -203,8 +203,8 @@ def test_hrm_up_has_as_many_schedulers_as_a_master() -> None:
     assert inspect.signature(up).parameters["schedulers"].default == SCHEDULERS
 
 
-def test_a_goodbye_waits_as_long_as_the_master_does() -> None:
-    assert BOUNDS.application_grace_s == appmaster.FAREWELL_MAX_S
+def test_a_final_update_waits_as_long_as_the_master_does() -> None:
+    assert BOUNDS.application_grace_s == appmaster.FINAL_UPDATE_MAX_S
 
 
 def test_bounds_of_pipelines_are_their_cores() -> None:

@@ -11,7 +11,7 @@ import pytest
 @pytest.mark.parametrize(
     "module", ["hrm.agent.daemon", "hrm.spark.appmaster", "hrm.pipelines.client.client"]
 )
-def test_who_only_sends_messages_loads_nothing_that_schedules(module: str) -> None:
+def test_one_that_only_sends_messages_loads_nothing_that_schedules(module: str) -> None:
     script = (
         f"import sys, {module}\n"
         "deciders = ('hrm.core.scheduling.', 'hrm.core.master.')\n"

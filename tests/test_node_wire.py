@@ -53,7 +53,7 @@ STOP = node_pb2.StopContainer(
 
 
 @pytest.mark.parametrize(
-    ("said", "event"),
+    ("fields", "event"),
     [
         (
             {"stop": STOP},
@@ -82,9 +82,9 @@ STOP = node_pb2.StopContainer(
     ],
 )  # fmt: skip
 def test_each_order_is_one_event_or_none(
-    said: dict[str, object], event: e.NodeEvent | None
+    fields: dict[str, object], event: e.NodeEvent | None
 ) -> None:
-    assert to_event(node_pb2.MasterMessage(epoch=7, **said), 5.0) == event  # type: ignore[arg-type]
+    assert to_event(node_pb2.MasterMessage(epoch=7, **fields), 5.0) == event  # type: ignore[arg-type]
 
 
 def test_a_malformed_order_is_refused() -> None:
@@ -225,9 +225,9 @@ def test_a_heartbeat_arrives(statuses: tuple[ContainerStatus, ...], now: float) 
 
 
 @given(accepted=st.booleans(), message=text, number=st.integers(0, 2**31))
-def test_an_answer_to_a_rebinding_arrives(accepted: bool, message: str, number: int) -> None:
-    answer = c.AnswerRebinding(request_id=number, accepted=accepted, message=message)
-    assert to_report(from_rebinding(answer), NODE, "i1", 1.0) == e.RebindAnswered(
+def test_a_reply_to_a_rebinding_arrives(accepted: bool, message: str, number: int) -> None:
+    response = c.ReplyToRebinding(request_id=number, accepted=accepted, message=message)
+    assert to_report(from_rebinding(response), NODE, "i1", 1.0) == e.RebindReplied(
         now=1.0, node=NODE, request_id=number, accepted=accepted, message=message
     )
 
@@ -235,13 +235,13 @@ def test_an_answer_to_a_rebinding_arrives(accepted: bool, message: str, number: 
 @given(statuses=st.lists(status, max_size=3).map(tuple))
 def test_a_registration_arrives(statuses: tuple[ContainerStatus, ...]) -> None:
     offered = unit("n1", vcores=4)
-    said = {"name": "n1", "identity": "i", "incarnation": "i1", "host": "h", "endpoint": "h:1",
+    fields = {"name": "n1", "identity": "i", "incarnation": "i1", "host": "h", "endpoint": "h:1",
             "isolation": "none", "spark_versions": ["4.0"], "platform": "cpu", "remarks": ["r"],
             "ownership_key": ownership.new_key()}  # fmt: skip
-    message = registering(from_registration([offered], statuses, **said), 7, "e7")
+    message = registering(from_registration([offered], statuses, **fields), 7, "e7")
     assert to_registration(message, 3.0) == e.NodeRegistered(
         now=3.0, call_id=0, node=NODE, identity="i", incarnation="i1", sequence=0, host="h",
         endpoint="h:1", units=(offered,), containers=statuses, isolation="none",
         spark_versions=("4.0",), platform="cpu", remarks=("r",),
-        owner=ownership.owner_of(str(said["ownership_key"])), followed=Followed(7, "e7"),
+        owner=ownership.owner_of(str(fields["ownership_key"])), followed=Followed(7, "e7"),
     )  # fmt: skip

@@ -88,7 +88,7 @@ def test_a_large_cluster_behind_one_address_stays_below_the_defaults(tmp_path: P
     assert settings.nodes_limit >= nodes
 
 
-async def test_a_master_says_which_limit_and_what_to_change(tmp_path: Path) -> None:
+async def test_a_master_states_which_limit_and_what_to_change(tmp_path: Path) -> None:
     few = {"streams_per_peer": 1, "registrations_per_s": 0.1, "event_followers_per_peer": 1}
     async with running(tmp_path, **few) as master:
         stream = master.nodes.Connect(timeout=TIMEOUT_S)

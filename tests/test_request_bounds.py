@@ -75,7 +75,7 @@ def test_every_field_that_can_grow_has_a_bound(name: str) -> None:
     assert (bound.key > 0) == is_map(field)
 
 
-def test_no_bound_is_of_a_field_that_nobody_sends() -> None:
+def test_no_bound_is_of_a_field_that_nothing_sends() -> None:
     assert set(rb.FIELDS) - set(BOUNDED) == set()
     assert set(rb.TEXTS) - {field.name for field in BOUNDED.values() if is_text(field)} == set()
     assert set(rb.METHODS) - {name for name, _ in methods()} == set()
@@ -141,7 +141,7 @@ def test_what_no_process_can_be_given_is_refused_at_once(name: str) -> None:
     assert "NUL" in rb.violation(request)
 
 
-def test_the_bytes_of_a_message_are_judged_before_it_is_parsed() -> None:
+def test_the_bytes_of_a_message_are_checked_before_it_is_parsed() -> None:
     parsed: list[bytes] = []
     decode = rb.checked(REGISTER, parsed.append)
     decode(b"x" * rb.METHODS[REGISTER])
@@ -161,7 +161,7 @@ def test_a_field_deep_inside_is_named_by_its_path() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_short_messages_are_not_looked_at_and_need_not_be(data: bytes) -> None:
+def test_short_messages_are_not_examined_and_need_not_be(data: bytes) -> None:
     """A message below the least bound breaks none: what ``least`` skips is nothing."""
     try:
         message = node_pb2.NodeMessage.FromString(data)
@@ -171,7 +171,7 @@ def test_short_messages_are_not_looked_at_and_need_not_be(data: bytes) -> None:
         assert rb.violation(message) == ""
 
 
-def test_what_our_own_programs_pass_on_is_cut_to_the_bound() -> None:
+def test_what_our_own_programs_pass_on_is_truncated_to_the_bound() -> None:
     long = "é" * 100_000
     shortcut = nodes.from_shortcut(Shortcut(name="a", state="off", note=long, why_missed=long))
     assert rb.violation(shortcut) == ""

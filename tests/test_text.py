@@ -65,7 +65,7 @@ def test_what_travels_in_a_header_is_short_and_printable(value: str) -> None:
 
 
 @given(st.recursive(TEXT, lambda x: st.lists(x) | st.dictionaries(TEXT, x), max_leaves=8))
-def test_json_says_the_same_and_acts_on_nothing(value: object) -> None:
+def test_json_reports_the_same_and_acts_on_nothing(value: object) -> None:
     for indent in (None, 2):
         document = text.json_shown(json.dumps(value, indent=indent, ensure_ascii=False))
         assert json.loads(document) == value

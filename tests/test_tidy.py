@@ -127,7 +127,7 @@ def test_functions_are_short() -> None:
     assert set(LONG_FUNCTIONS) - long == set(), "no longer long: take them off the list"
 
 
-def test_modules_say_what_they_are() -> None:
+def test_modules_have_docstrings() -> None:
     silent = [
         _relative(path)
         for path in everything
@@ -195,7 +195,7 @@ def test_public_names_are_listed_and_exist(path: Path) -> None:
     assert [name for name in names if not hasattr(module, name)] == []
 
 
-def test_nothing_is_left_to_do_and_nobody_prints() -> None:
+def test_nothing_is_left_to_do_and_nothing_is_printed() -> None:
     found = []
     for path in _modules():
         for number, word in _words(path):
@@ -227,7 +227,7 @@ def _merge_marks(text: bytes) -> list[int]:
     return [text.count(b"\n", 0, mark.start()) + 1 for mark in MERGE_MARK.finditer(text)]
 
 
-def test_merge_marks_are_told_from_what_looks_like_them() -> None:
+def test_merge_marks_are_distinguished_from_similar_lines() -> None:
     both = b"a\n<<<<<<< HEAD\nb\n||||||| base\n=======\nc\n>>>>>>> main\nd\n"
     assert _merge_marks(both) == [2, 4, 5, 7]
     assert _merge_marks(both.replace(b"\n", b"\r\n")) == [2, 4, 5, 7]

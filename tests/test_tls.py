@@ -45,8 +45,8 @@ async def ask(target: str, ca: bytes | None, token: str = TOKEN) -> Any:
     try:
         async with rpc.channel(target, token, ca) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
-            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE * 20)
-            return answer.status
+            response = await stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE * 20)
+            return response.status
     except grpc.RpcError as error:
         raise rpc.error_from(error, target) from error
 
@@ -85,7 +85,7 @@ def ours(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "tls")
 
 
-async def test_an_address_and_a_name_are_answered_and_the_token_counts_as_ever(
+async def test_an_address_and_a_name_are_both_served_and_the_token_counts_as_ever(
     ours: Authority,
 ) -> None:
     async with serving(ours.server()) as port:
@@ -96,7 +96,7 @@ async def test_an_address_and_a_name_are_answered_and_the_token_counts_as_ever(
             await ask(f"127.0.0.1:{port}", ours.ca, "another")
 
 
-async def test_what_does_not_fit_together_is_told_at_once_with_the_cure(
+async def test_what_does_not_fit_together_is_reported_at_once_with_the_cure(
     ours: Authority, tmp_path: Path
 ) -> None:
     began_s = time.monotonic()
@@ -118,7 +118,7 @@ async def test_a_certificate_for_another_name_is_no_good(ours: Authority) -> Non
             await ask(f"127.0.0.1:{port}", ours.ca)
 
 
-async def test_nobody_is_there_is_no_matter_of_tls(ours: Authority) -> None:
+async def test_an_absent_server_is_no_matter_of_tls(ours: Authority) -> None:
     async with serving(None) as port:
         pass
     for ca in (None, ours.ca):
@@ -145,13 +145,13 @@ async def test_a_client_that_has_patience_has_none_with_this(
             await asyncio.to_thread(list_tasks, clear, ours.ca_path)
 
 
-def test_the_authority_is_the_named_one_or_lies_beside_the_token(
+def test_the_authority_is_the_named_one_or_lies_next_to_the_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token, beside = tmp_path / "token", tmp_path / "ca.pem"
+    token, default_ca = tmp_path / "token", tmp_path / "ca.pem"
     assert tls.ca_file(token) is None
-    beside.touch()
-    assert tls.ca_file(token) == beside
+    default_ca.touch()
+    assert tls.ca_file(token) == default_ca
     monkeypatch.setenv("HRM_TLS_CA", "/of/the/environment.pem")
     assert tls.ca_file(token) == Path("/of/the/environment.pem")
     assert tls.ca_file(token, "") == Path("/of/the/environment.pem")

@@ -122,10 +122,10 @@ async def _page(port: int, path: str, ca: Path) -> str:
     context = ssl.create_default_context(cafile=str(ca))
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
     writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
-    answer = (await reader.read()).decode()
+    response = (await reader.read()).decode()
     writer.close()
     await writer.wait_closed()
-    return answer
+    return response
 
 
 async def test_log_pages_are_encrypted_too_and_renewed(ours: Authority, tmp_path: Path) -> None:

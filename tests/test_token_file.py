@@ -53,7 +53,7 @@ def test_a_full_disk_leaves_no_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "expected"),
     [
         (b"", "is empty"),
         (b"\n \n", "is empty"),
@@ -65,9 +65,11 @@ def test_a_full_disk_leaves_no_token(tmp_path: Path) -> None:
         ("höchstgeheimes-wort".encode(), "something else than one line"),
     ],
 )
-def test_what_is_no_token_is_refused_in_one_line(tmp_path: Path, content: bytes, says: str) -> None:
+def test_what_is_no_token_is_refused_in_one_line(
+    tmp_path: Path, content: bytes, expected: str
+) -> None:
     path = written(tmp_path, content)
-    with pytest.raises(InvalidConfig, match=says) as caught:
+    with pytest.raises(InvalidConfig, match=expected) as caught:
         create_token(path)
     assert "\n" not in caught.value.message
     assert str(path) in caught.value.message
@@ -82,13 +84,13 @@ def test_something_else_in_its_place_is_named(tmp_path: Path) -> None:
     directory, fifo, device = tmp_path / "directory", tmp_path / "fifo", Path("/dev/null")
     directory.mkdir()
     os.mkfifo(fifo, 0o600)
-    for path, says in (
+    for path, expected in (
         (directory, "is a directory; remove it, or name"),
         (fifo, "is no regular file"),
         (device, "is no regular file"),
     ):
         for reader in (read_token, create_token):
-            with pytest.raises(InvalidConfig, match=says):
+            with pytest.raises(InvalidConfig, match=expected):
                 reader(path)
 
 
@@ -106,7 +108,7 @@ def test_a_token_that_others_can_read_is_refused(tmp_path: Path) -> None:
         read_token(path)
 
 
-def test_a_daemon_says_so_and_ends(tmp_path: Path) -> None:
+def test_a_daemon_reports_it_and_ends(tmp_path: Path) -> None:
     path = written(tmp_path, b"abc")
     done = subprocess.run(
         [sys.executable, "-m", "hrm.cli", "master", "--port", "0", "--token-file", str(path)],

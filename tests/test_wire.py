@@ -281,7 +281,7 @@ def test_an_attachment_arrives_and_comes_first() -> None:
 
 
 def test_a_registration_arrives() -> None:
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "name": "n", "user": "u", "tenant": "t", "spark_version": "4.0", "driver_host": "h",
         "web_url": "http://h", "submission_key": "k",
     }  # fmt: skip
@@ -289,7 +289,7 @@ def test_a_registration_arrives() -> None:
               "decommissions": True,
               "java_options": ["-Xss1m"], "extra_class_path": ["/x"]}  # fmt: skip
     request = appmaster_wire.registration(
-        {**said, "class": "stream", "gang_min": 2, "launch": launch},
+        {**fields, "class": "stream", "gang_min": 2, "launch": launch},
         application_id=APP,
         ownership_key=KEY,
         submission_id="driver-1",
@@ -315,7 +315,7 @@ def test_a_registration_arrives() -> None:
         submission_attempt=2,
         owner=ownership.owner_of(KEY),
         followed=Followed(7, "e7"),
-        **said,
+        **fields,
     )
 
 
@@ -359,7 +359,9 @@ def test_every_notice_has_its_example() -> None:
 
 
 @pytest.mark.parametrize(("notice", "event"), NOTICES, ids=lambda x: type(x).__name__)
-def test_what_the_master_says_to_an_application_arrives(notice: c.Notice, event: am.Event) -> None:
+def test_what_the_master_reports_to_an_application_arrives(
+    notice: c.Notice, event: am.Event
+) -> None:
     assert appmaster_wire.events(applications.from_notice(notice), 0, 9.0) == [event]
 
 
@@ -374,10 +376,14 @@ def test_a_session_opens() -> None:
     admitted = c.ApplicationAdmitted(
         application_id=APP, epoch=7, containers=(RUNS,), last_executor_number=5, epoch_id="e7"
     )
-    answer = applications.from_admitted(admitted, 1.5)
-    assert (answer.application_id, answer.epoch_id, answer.heartbeat_interval_s) == (APP, "e7", 1.5)
+    response = applications.from_admitted(admitted, 1.5)
+    assert (response.application_id, response.epoch_id, response.heartbeat_interval_s) == (
+        APP,
+        "e7",
+        1.5,
+    )
     hello = applications.attached(admitted)
-    assert appmaster_wire.events(hello, answer.last_executor_number, 9.0) == [
+    assert appmaster_wire.events(hello, response.last_executor_number, 9.0) == [
         am.SessionOpened(now=9.0, epoch=7, containers=(RUNS_SEEN,), last_executor_number=5)
     ]
 

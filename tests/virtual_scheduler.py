@@ -39,10 +39,10 @@ class VirtualScheduler:
         event = e.SchedulerConnected(
             now=cluster.now, call_id=call_id, scheduler=name, session=self.session
         )
-        cluster.tell_master(event)
-        answer = cluster.answers[call_id]
-        if isinstance(answer, c.Refuse):
-            raise answer.error
+        cluster.submit_to_master(event)
+        result = cluster.replies[call_id]
+        if isinstance(result, c.Refuse):
+            raise result.error
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ class VirtualScheduler:
         event = e.SchedulerDisconnected(
             now=self.cluster.now, scheduler=self.name, session=self.session
         )
-        self.cluster.tell_master(event)
+        self.cluster.submit_to_master(event)
 
     def _soon(self) -> None:
         self.cluster.at(self.cluster.now, self._step)
@@ -80,14 +80,14 @@ class VirtualScheduler:
         call_id = self.cluster.next_call()
         event = replace(call, call_id=call_id)
 
-        def answered(reply: c.Reply | c.Refuse) -> None:
-            answer = reply.answer if isinstance(reply, c.Reply) else None
-            taken = answer if isinstance(answer, c.LeaseGranted | c.ClaimsSettled) else None
-            self.core.answered(taken, self.cluster.now)
+        def reply_received(reply: c.Reply | c.Refuse) -> None:
+            result = reply.result if isinstance(reply, c.Reply) else None
+            taken = result if isinstance(result, c.LeaseGranted | c.ClaimsSettled) else None
+            self.core.reply_received(taken, self.cluster.now)
             self._soon()
 
-        self.cluster.callbacks[call_id] = answered
+        self.cluster.callbacks[call_id] = reply_received
         self.cluster.at(
             self.cluster.now + self.cluster.network_delay_s,
-            lambda: self.cluster.tell_master(replace(event, now=self.cluster.now)),
+            lambda: self.cluster.submit_to_master(replace(event, now=self.cluster.now)),
         )

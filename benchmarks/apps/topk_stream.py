@@ -57,15 +57,15 @@ class TopK:
     def __call__(self, counts: DataFrame, batch: int) -> None:
         begin = time.monotonic()
         top = counts.orderBy(F.desc("count"), "key").limit(self.k).collect()
-        answer = {
+        summary = {
             "batch": batch,
             "at_s": time.time(),
             "elapsed_s": time.monotonic() - begin,
             "top": [[row["key"], int(row["count"])] for row in top],
         }
-        self.seen.append(answer)
+        self.seen.append(summary)
         if not self.quiet:
-            print(json.dumps(answer), flush=True)
+            print(json.dumps(summary), flush=True)
         if self.batches and len(self.seen) >= self.batches:
             self.enough.set()
 
@@ -80,32 +80,32 @@ def run(spark: SparkSession, given: argparse.Namespace) -> dict[str, Any]:
         keys = rate_keys(spark, given.rate, KEYS)
     else:
         keys = file_keys(spark, given.input)
-    answers = TopK(given.k, given.batches if given.source == "files" else 0, given.quiet)
+    results = TopK(given.k, given.batches if given.source == "files" else 0, given.quiet)
     writer = keys.groupBy("key").count().writeStream.outputMode("complete").queryName("topk")
     if given.trigger_s:
         writer = writer.trigger(processingTime=f"{given.trigger_s} seconds")
     begin = time.monotonic()
-    query = writer.foreachBatch(answers).start()
+    query = writer.foreachBatch(results).start()
     limit_s = given.seconds if given.source == "rate" else given.timeout
-    while not answers.enough.wait(0.1):
+    while not results.enough.wait(0.1):
         passed_s = time.monotonic() - begin
         if query.exception() is not None or not query.isActive:
             raise RuntimeError(f"the query ended early: {query.exception()}")
         if passed_s >= limit_s:
-            if given.source == "rate" and any(batch["top"] for batch in answers.seen):
+            if given.source == "rate" and any(batch["top"] for batch in results.seen):
                 break
             # The rate source gives nothing at first, and on a slow machine that is long.
             if given.source == "files" or passed_s >= given.timeout:
-                raise RuntimeError(f"{len(answers.seen)} batches in {passed_s:.0f} s, too few")
+                raise RuntimeError(f"{len(results.seen)} batches in {passed_s:.0f} s, too few")
     elapsed_s = time.monotonic() - begin
     durations = [progress["durationMs"] for progress in query.recentProgress]
     query.stop()
     query.awaitTermination(_END_TIMEOUT_S)
     return {
-        "batches": len(answers.seen),
+        "batches": len(results.seen),
         "elapsed_s": elapsed_s,
         "batch_ms": [int(each.get("triggerExecution", 0)) for each in durations],
-        "last": answers.seen[-3:],
+        "last": results.seen[-3:],
     }
 
 

@@ -57,16 +57,16 @@ def main() -> None:
         path = (given.data / f"{table}.parquet").resolve().as_uri()
         spark.read.parquet(path).createOrReplaceTempView(table)
     seconds: dict[str, float] = {}
-    answers: dict[str, list[list[Any]]] = {}
+    results: dict[str, list[list[Any]]] = {}
     for name, text in query_texts(given.queries, given.scale_factor).items():
         query_begin = time.monotonic()
         rows = spark.sql(text).collect()
         seconds[name] = time.monotonic() - query_begin
-        answers[name] = [[plain(cell) for cell in row] for row in rows]
+        results[name] = [[plain(cell) for cell in row] for row in rows]
     elapsed_s = time.monotonic() - begin
     spark.stop()
-    if given.answers:
-        given.answers.write_text(json.dumps(answers))
+    if given.results:
+        given.results.write_text(json.dumps(results))
     print(json.dumps({"app": "tpch", "elapsed_s": elapsed_s, "queries": seconds}), flush=True)
 
 

@@ -77,8 +77,8 @@ class Ended(BenchmarkError):
     """It ended by itself, and must not have; the message has all that it said."""
 
     def __init__(self, status: int, submission: Submission) -> None:
-        said = [tail(path, 400) for path in (submission.process.log, submission.output)]
-        super().__init__("\n".join([f"status {status}:", *said]))
+        summary = [tail(path, 400) for path in (submission.process.log, submission.output)]
+        super().__init__("\n".join([f"status {status}:", *summary]))
 
 
 class Runner:
@@ -110,7 +110,7 @@ class Runner:
         began_s = time.monotonic()
         try:
             with self._input(plan, work) as arguments:
-                note = self._judge(
+                note = self._result_of(
                     plan, work, self._submit(example, plan, work, arguments, self._cluster)
                 )
             result = _PASSED
@@ -160,7 +160,7 @@ class Runner:
         path = self._home / "examples" / "src" / "main" / "python" / example
         return cluster.submit(path, arguments, work, settings)
 
-    def _judge(self, plan: Plan, work: Path, submission: Submission) -> str:
+    def _result_of(self, plan: Plan, work: Path, submission: Submission) -> str:
         """Wait for its end, or for its output; answers a note.
 
         Raises:
@@ -206,8 +206,8 @@ class Runner:
         if not ids:
             raise BenchmarkError("it made no application on this cluster")
         request = admin_pb2.GetApplicationRequest(application_id=sorted(ids)[-1])
-        answer: admin_pb2.Application = self._admin.GetApplication(request, timeout=10.0)
-        return answer
+        response: admin_pb2.Application = self._admin.GetApplication(request, timeout=10.0)
+        return response
 
 
 def _short(message: str) -> str:
@@ -215,8 +215,8 @@ def _short(message: str) -> str:
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     errors = [x for x in lines if re.match(r"(\w+\.)*\w*(Error|Exception)\b", x)]
     causes = [x.removeprefix("Caused by: ") for x in lines if x.startswith("Caused by: ")]
-    said = (causes or errors or lines or ["no word"])[-1]
-    return re.sub(r"(file:)?/\S*hrm-examples-\w+/[^/]+/", "", said).replace("|", "/")[:160]
+    summary = (causes or errors or lines or ["no word"])[-1]
+    return re.sub(r"(file:)?/\S*hrm-examples-\w+/[^/]+/", "", summary).replace("|", "/")[:160]
 
 
 def _alike(one: str, other: str) -> bool:
@@ -241,14 +241,14 @@ def _report(document: dict[str, Any]) -> str:
         )
         for x in outcomes
     ]
-    said = ", ".join(f"{many} {kind}" for kind, many in counts.items())
+    summary = ", ".join(f"{many} {kind}" for kind, many in counts.items())
     dates = sorted(x["date"] for x in outcomes if x["date"])
     commits = {x["commit"] for x in outcomes if x["commit"]}
     taken = ["", f"Rows of {len(commits)} commits, {dates[0]} to {dates[-1]}."] if dates else []
     return "\n".join(
         [
             f"Spark's own examples ({len(outcomes)} of {document['known']} run), unchanged, each "
-            f"by the stock spark-submit on two nodes of HRM: {said}.",
+            f"by the stock spark-submit on two nodes of HRM: {summary}.",
             *taken,
             "",
             common.table(("example", "result", "kind", "s", "note", "commit"), rows),
@@ -329,8 +329,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for outcome in pool.map(runner.run, wanted[: options.most]):
             run = {key: document["provenance"][key] for key in ("commit", "date")}
             known[outcome.example] = replace(outcome, **run)
-            said = f"{outcome.result} {outcome.example} {outcome.seconds:.0f} s {outcome.note}"
-            CONSOLE.print(said, markup=False)
+            summary = f"{outcome.result} {outcome.example} {outcome.seconds:.0f} s {outcome.note}"
+            CONSOLE.print(summary, markup=False)
             write()
     return int(any(x.result == _FAILED for x in known.values()))
 

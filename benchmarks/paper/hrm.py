@@ -53,9 +53,9 @@ def virtual(name: str, given: argparse.Namespace) -> list[dict[str, Any]]:
             replace(point, to_completion=False) for point in points if point.charging == "measured"
         ]
     with Progress(console=CONSOLE, transient=True) as progress:
-        bar = progress.add_task(f"{name}, {len(points)} points", total=given.runs)
-        said: Callable[[str], None] = lambda _: progress.advance(bar)  # noqa: E731
-        return run_points(points, seed=given.seed, runs=given.runs, said=said)
+        task = progress.add_task(f"{name}, {len(points)} points", total=given.runs)
+        on_progress: Callable[[str], None] = lambda _: progress.advance(task)  # noqa: E731
+        return run_points(points, seed=given.seed, runs=given.runs, on_progress=on_progress)
 
 
 def short_names(rows: Sequence[dict[str, Any]], ours: str, suffix: str = "") -> dict[str, float]:
@@ -101,7 +101,7 @@ def measure(name: str, given: argparse.Namespace, directory: Path) -> dict[str, 
         systems = (live.CENTRALISED, LIVE_OURS) if given.quick else tuple(live.SYSTEMS)
         hold_s = QUICK_HOLD_S if given.quick else live.HOLD_S
         rows = live.run_bursts(
-            systems, runs, directory, hold_s=hold_s, seed=given.seed, said=CONSOLE.print
+            systems, runs, directory, hold_s=hold_s, seed=given.seed, on_progress=CONSOLE.print
         )
         short = short_names(rows, LIVE_OURS, "_live")
         if not given.quick:
@@ -109,13 +109,13 @@ def measure(name: str, given: argparse.Namespace, directory: Path) -> dict[str, 
             where = directory / "choice-bound"
             rows += live.run_bursts(
                 slow, runs, where, jobs=CHOICE_BOUND_JOBS, thinks=True, seed=given.seed,
-                said=CONSOLE.print,
+                on_progress=CONSOLE.print,
             )  # fmt: skip
     elif name == LIVE_MIXED:
         rates = live.STREAMS_PER_S[-1:] if given.quick else live.STREAMS_PER_S
         rows = live.run_mixed(
             tuple(live.LEASES), runs, directory, streams_per_s=rates, seed=given.seed,
-            said=CONSOLE.print,
+            on_progress=CONSOLE.print,
         )  # fmt: skip
     else:
         rows = virtual(name, given)

@@ -132,7 +132,7 @@ def _validate(plan: Plan, given: argparse.Namespace, learned: Sequence[str]) -> 
     jobs = [Job(setting, seed, (pair,), given.profiles, given.weights)
             for seed in seeds for pair in pairs]  # fmt: skip
     scores: dict[str, list[float]] = {}
-    for run in run_all(jobs, processes=given.processes, said=CONSOLE.print, kept=given.runs):
+    for run in run_all(jobs, processes=given.processes, on_progress=CONSOLE.print, kept=given.runs):
         scores.setdefault(run.pair, []).append(run.values["throughput"])
     means = {pair: sum(values) / len(values) for pair, values in scores.items()}
     best = max(BASELINES, key=lambda pair: means[pair])
@@ -194,7 +194,9 @@ def _measure(plan: Plan, given: argparse.Namespace, chosen: Chosen) -> list[Run]
         if number < plan.fewer or setting.name in SHIP_SETTINGS
     ]
     CONSOLE.print(f"{len(jobs)} jobs, {sum(len(job.pairs) for job in jobs)} runs")
-    return list(run_all(jobs, processes=given.processes, said=CONSOLE.print, kept=given.runs))
+    return list(
+        run_all(jobs, processes=given.processes, on_progress=CONSOLE.print, kept=given.runs)
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -59,13 +59,15 @@ class Curve:
 
 
 def curves(
-    jobs: Sequence[Curve], *, processes: int, said: Callable[[str], None]
+    jobs: Sequence[Curve], *, processes: int, on_progress: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """Figure 3: of each policy, with and without pre-training, means over its seeds."""
     held: dict[tuple[str, bool], list[list[dict[str, Any]]]] = {}
     for job, trials in zip(jobs, _each(_learn, jobs, processes), strict=True):
         held.setdefault((job.policy, job.pretrained), []).append(trials)
-        said(f"learning curve of {job.policy}, seed {job.seed}, pre-trained: {job.pretrained}")
+        on_progress(
+            f"learning curve of {job.policy}, seed {job.seed}, pre-trained: {job.pretrained}"
+        )
     found = []
     for (policy, pretrained), several in held.items():
         decisions = [int(trial["decisions"]) for trial in several[0]]
@@ -153,11 +155,13 @@ def train_first(folder: Path, *, decisions: int, tasks: int, profiles: Path | No
     return out
 
 
-def online(jobs: Sequence[Online], *, processes: int, said: Callable[[str], None]) -> list[Run]:
+def online(
+    jobs: Sequence[Online], *, processes: int, on_progress: Callable[[str], None]
+) -> list[Run]:
     """All runs of all jobs."""
     found = []
     for job, runs in zip(jobs, _each(_run_online, jobs, processes), strict=True):
-        said(f"nodes join and leave, learning, seed {job.seed}")
+        on_progress(f"nodes join and leave, learning, seed {job.seed}")
         found += runs
     return found
 
@@ -328,7 +332,7 @@ def _measure_online(
                    profiles=given.profiles, weights=None)
             for number in range(plan.online_seeds)
         ]  # fmt: skip
-        runs = online(jobs, processes=given.processes, said=CONSOLE.print)
+        runs = online(jobs, processes=given.processes, on_progress=CONSOLE.print)
     return summed(runs, whole=plan is FULL)
 
 
@@ -366,7 +370,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     document: dict[str, Any] = {
         "benchmark": "ldwp-learning",
         "provenance": common.provenance("benchmarks.paper.ldwp_learning", ["numpy", "torch"]),
-        "curves": curves(jobs, processes=given.processes, said=CONSOLE.print),
+        "curves": curves(jobs, processes=given.processes, on_progress=CONSOLE.print),
         "online": rows,
         "fluctuations": fluctuations,
     }

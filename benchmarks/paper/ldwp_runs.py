@@ -184,7 +184,11 @@ def _balance(result: Result, arrives_s: Sequence[float]) -> list[tuple[int, floa
 
 
 def run_all(
-    jobs: Sequence[Job], *, processes: int, said: Callable[[str], None], kept: Path | None = None
+    jobs: Sequence[Job],
+    *,
+    processes: int,
+    on_progress: Callable[[str], None],
+    kept: Path | None = None,
 ) -> Iterator[Run]:
     """All runs of all jobs, in the order of the jobs. ``processes`` 1: in this one.
 
@@ -201,7 +205,7 @@ def run_all(
             if kept is not None:
                 _keep(kept, job, runs)
         first = runs[0]
-        said(
+        on_progress(
             f"{done} of {len(jobs)}: {first.setting.name} {first.setting.x:g}, seed {first.seed}, "
             f"{len(runs)} pairs, {sum(run.seconds for run in runs):.0f} s"
         )
@@ -228,8 +232,8 @@ def _keep(path: Path, job: Job, runs: Sequence[Run]) -> None:
         # A line that was cut off must not take this one with it.
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 1))
-        cut_off = file.read(1) not in (b"", b"\n")
-        file.write((b"\n" if cut_off else b"") + json.dumps(line).encode() + b"\n")
+        truncated = file.read(1) not in (b"", b"\n")
+        file.write((b"\n" if truncated else b"") + json.dumps(line).encode() + b"\n")
 
 
 def _kept(path: Path) -> dict[str, list[Run]]:

@@ -59,7 +59,7 @@ WARM_UP_HOLD_S = 0.5
 HOLD_S = 4.0
 HEARTBEAT_S = 5.0
 LIMIT_S = 90.0
-LOOK_S = 0.2
+SAMPLE_PERIOD_S = 0.2
 OPEN_AT_ONCE = 16
 CENTRALISED = "centralised"
 LIVE, CHOICE_BOUND = "live", "live, choice-bound"
@@ -101,7 +101,7 @@ def run_bursts(
     hold_s: float = HOLD_S,
     thinks: bool = False,
     seed: int = 0,
-    said: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Rows as ``benchmarks.simulation.run_points`` gives them, by jobs at once; with a policy that
     takes long where it ``thinks``. ``seed``: of the first run's jobs; each run has the next one.
@@ -121,7 +121,9 @@ def run_bursts(
         ]
 
     every = {name: replace(SYSTEMS[name], thinks=thinks) for name in systems}
-    return _rows(every, runs, directory, functools.partial(_cluster, nodes=nodes), bursts, said)
+    return _rows(
+        every, runs, directory, functools.partial(_cluster, nodes=nodes), bursts, on_progress
+    )
 
 
 def run_mixed(
@@ -133,7 +135,7 @@ def run_mixed(
     jobs: int = MIXED_JOBS,
     streams_per_s: Sequence[float] = STREAMS_PER_S,
     seed: int = 0,
-    said: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """The same by streams a second, of which a tenth of the nodes has room; see ``run_bursts``."""
 
@@ -150,7 +152,7 @@ def run_mixed(
 
     every = {name: LEASES[name] for name in leases}
     cluster = functools.partial(_cluster, nodes=nodes, large=nodes // 10)
-    return _rows(every, runs, directory, cluster, rates, said)
+    return _rows(every, runs, directory, cluster, rates, on_progress)
 
 
 def _rows(
@@ -159,7 +161,7 @@ def _rows(
     directory: Path,
     cluster: Callable[..., contextlib.AbstractAsyncContextManager[Agents]],
     measure: Callable[[int, Agents], Awaitable[_Measured]],
-    said: Callable[[str], None],
+    on_progress: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     found: dict[tuple[float, str], list[_Figures]] = {}
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # masters that end are no news
@@ -170,7 +172,7 @@ def _rows(
             for x, figures in await measure(number, agents):
                 found.setdefault((x, name), []).append(figures)
                 delay_ms = figures["delay_ms"]
-                said(f"live run {number + 1} of {runs}, {name}, {x:g}: {delay_ms:.0f} ms")
+                on_progress(f"live run {number + 1} of {runs}, {name}, {x:g}: {delay_ms:.0f} ms")
 
     for number, name in common.interleaved(list(systems), runs):
         try:
@@ -235,7 +237,7 @@ async def _play(agents: Agents, name: str, plans: Sequence[JobPlan]) -> _Figures
                 asyncio.create_task(_ask(job, plan, begun_s))
                 for job, plan in zip(jobs, plans, strict=True)
             ]
-            looks = await _watch(agents, placing)
+            samples = await _watch(agents, placing)
             placed_s = [await each for each in placing]
             await asyncio.gather(*(job.ran() for job in jobs))
         after = await agents.cluster()
@@ -243,9 +245,9 @@ async def _play(agents: Agents, name: str, plans: Sequence[JobPlan]) -> _Figures
     times = [_times(job, plan) for job, plan in zip(jobs, plans, strict=True)]
     makespan_s = max(placed_s) - begun_s
     loads = {
-        "scheduler_queue": fmean(look.jobs for look in looks),
-        "scheduler_queue_max": float(max(look.jobs for look in looks)),
-        "call_ms": 1e3 * fmean(look.took_s for look in looks),
+        "scheduler_queue": fmean(sample.jobs for sample in samples),
+        "scheduler_queue_max": float(max(sample.jobs for sample in samples)),
+        "call_ms": 1e3 * fmean(sample.took_s for sample in samples),
         "makespan_ms": 1e3 * makespan_s,
         "containers_per_s": sum(plan.containers for plan in plans) / makespan_s,
     }
@@ -262,30 +264,30 @@ async def _ask(job: Application, plan: JobPlan, begun_s: float) -> float:
 def _times(job: Application, plan: JobPlan) -> JobTimes:
     """As in virtual time, but from the moment of the request."""
     granted_s = {str(number): delay_s for number, delay_s in enumerate(job.delays_s)}
-    told_s = dict.fromkeys(granted_s, job.heard_s)
-    return JobTimes(plan.workload_class, 0.0, granted_s, told_s, job.completion_s)
+    notified_s = dict.fromkeys(granted_s, job.last_report_s)
+    return JobTimes(plan.workload_class, 0.0, granted_s, notified_s, job.completion_s)
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Sample:
     """What the master said ``took_s`` after it was asked: how many jobs its schedulers have."""
 
     took_s: float
     jobs: int
 
 
-async def _watch(agents: Agents, placing: Sequence[asyncio.Task[float]]) -> list[_Look]:
+async def _watch(agents: Agents, placing: Sequence[asyncio.Task[float]]) -> list[_Sample]:
     """Looks at the master until nothing is being placed any more, at least one; few, for each
     costs it some milliseconds."""
-    looks: list[_Look] = []
+    samples: list[_Sample] = []
     left: Collection[asyncio.Task[float]] = placing
     while left:
         asked_s = time.perf_counter()
         cluster = await agents.cluster()
         jobs = sum(scheduler.queued_jobs for scheduler in cluster.schedulers)
-        looks.append(_Look(time.perf_counter() - asked_s, jobs))
-        _, left = await asyncio.wait(left, timeout=LOOK_S)
-    return looks
+        samples.append(_Sample(time.perf_counter() - asked_s, jobs))
+        _, left = await asyncio.wait(left, timeout=SAMPLE_PERIOD_S)
+    return samples
 
 
 def _counts(before: admin_pb2.Cluster, after: admin_pb2.Cluster) -> dict[str, int]:

@@ -62,7 +62,7 @@ def measure_metrics(measured: Measured, seeds: int, trials: int) -> dict[str, An
     seconds: dict[str, float] = {}
     for fold in methods.folds(measured):
         rest, tests = methods.split(fold, measured)
-        told = methods.tuned_score("learned", fold, measured, trials) if tests else {}
+        predicted = methods.tuned_score("learned", fold, measured, trials) if tests else {}
         tables: dict[str, list[Any]] = {"measured": [measured.table]}
         for method in methods.METHODS:
             begun = time.process_time()
@@ -79,7 +79,7 @@ def measure_metrics(measured: Measured, seeds: int, trials: int) -> dict[str, An
             )
         for method, seen in tables.items() if tests else ():
             found = [
-                methods.spearman(*methods.victim_scores(told, measured, rest, tests, table))
+                methods.spearman(*methods.victim_scores(predicted, measured, rest, tests, table))
                 for table in seen
             ]
             ranks.setdefault(method, []).append(found * (seeds if len(found) < seeds else 1))

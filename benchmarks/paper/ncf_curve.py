@@ -63,14 +63,14 @@ def _one(table: Floats, fold: Fold, seed: int, steps: Sequence[int]) -> Mapping[
     drawn = fresh(before, settings, np.random.default_rng(seed))
     cells = np.argwhere(ours & learned)
     order = np.concatenate([rng.permutation(cells) for _ in range(steps[-1] // len(cells) + 1)])
-    told = [(int(row), int(column), float(table[row, column])) for row, column in order]
+    scores = [(int(row), int(column), float(table[row, column])) for row, column in order]
     model = Gaussian()
     model.fit(table[~fold.test])
     filled = np.stack([model.predict(row) for row in known[fold.test]])
     hidden = ~learned[fold.test]
     return {
-        "pretrained": _followed(trained, table, ours, learned, told, steps),
-        "fresh": _followed(drawn, table, ours, learned, told, steps),
+        "pretrained": _followed(trained, table, ours, learned, scores, steps),
+        "fresh": _followed(drawn, table, ours, learned, scores, steps),
         "gaussian": float(np.abs(filled - table[fold.test])[hidden].mean()),
     }
 
@@ -80,12 +80,12 @@ def _followed(
     table: Floats,
     ours: Any,
     learned: Any,
-    told: Sequence[tuple[int, int, float]],
+    scores: Sequence[tuple[int, int, float]],
     steps: Sequence[int],
 ) -> list[tuple[float, float]]:
     found, done = [], 0
     for count in steps:
-        network = learn_cells(network, told[done:count]) if count > done else network
+        network = learn_cells(network, scores[done:count]) if count > done else network
         done = count
         wrong = network.cells() - table
         loss = float((wrong[ours & learned] ** 2).mean())

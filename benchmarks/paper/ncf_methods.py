@@ -172,7 +172,7 @@ def metric_errors(
 
 # -- interference ------------------------------------------------------------------------------
 
-BELIEF: Options = {"overload": (0.6, 0.2, 0.4), "partner": (0.0, 0.05, 0.05)}
+PRIOR: Options = {"overload": (0.6, 0.2, 0.4), "partner": (0.0, 0.05, 0.05)}
 """The same as the package's, for the three loads that these pairs have."""
 
 SCORES: dict[str, tuple[Options, ...]] = {
@@ -202,7 +202,7 @@ def _both(table: Floats, pair: Pair) -> tuple[Floats, Floats]:
 
 def learned_from(table: Floats, pairs: Sequence[Pair], options: Options) -> Slowdowns:
     """The regression after it has seen ``pairs``, both sides of each."""
-    model = Slowdowns(**BELIEF, **options)
+    model = Slowdowns(**PRIOR, **options)
     for pair in pairs:
         first, second = (side[:3] for side in _both(table, pair))
         model.observe(first, second, pair.slowdown_first)
@@ -266,9 +266,9 @@ def victim_scores(
     sides = [_both(seen, pair) for pair in test_pairs]
     first = np.array([side[0][:3] for side in sides])
     second = np.array([side[1][:3] for side in sides])
-    told = np.concatenate([model.excess(first, second), model.excess(second, first)])
+    predicted_excess = np.concatenate([model.excess(first, second), model.excess(second, first)])
     truth = [pair.slowdown_first for pair in test_pairs]
-    return told, np.array(truth + [pair.slowdown_second for pair in test_pairs])
+    return predicted_excess, np.array(truth + [pair.slowdown_second for pair in test_pairs])
 
 
 def tuned_score(name: str, fold: Fold, measured: Measured, trials: int) -> Options:

@@ -26,8 +26,8 @@ import numpy as np
 from benchmarks import common
 from benchmarks.common import CONSOLE
 from benchmarks.pipelines import PIPELINES, live, profile
-from benchmarks.pipelines.answers import ANSWERS, Answer, same
 from benchmarks.pipelines.live import Cluster, Decisions
+from benchmarks.pipelines.outputs import OUTPUTS, Output, same
 from benchmarks.processes import BenchmarkError, interruptible
 from hrm.errors import HrmError, InvalidConfig
 from hrm.pipelines import Client, Pipeline, Task, TaskResult
@@ -65,8 +65,8 @@ class Job:
     pipeline: Pipeline
     value: Any
     size_mb: float
-    answer: Answer
-    canonical: Callable[[Any], Answer]
+    output: Output
+    canonical: Callable[[Any], Output]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -137,13 +137,13 @@ def jobs_of_pipelines() -> list[Job]:
     """Every pipeline with some inputs of its own, drawn into the cache, and what they give here."""
     found = []
     for name in PIPELINES:
-        pipeline, canonical = profile.load(name), ANSWERS[name]
+        pipeline, canonical = profile.load(name), OUTPUTS[name]
         for size_mb in SIZES_MB.get(name, SIZES_ELSE_MB):
             for seed in range(SEEDS):
                 profile.input_of(name, size_mb, seed)
                 value = f"synthetic:mb={size_mb},seed={seed}"
-                answer = canonical(pipeline.run_here(value))
-                found.append(Job(pipeline, value, size_mb, answer, canonical))
+                output = canonical(pipeline.run_here(value))
+                found.append(Job(pipeline, value, size_mb, output, canonical))
     return found
 
 
@@ -206,7 +206,7 @@ def run_pair(directory: Path, pair: Pair, jobs: Sequence[Job], limit_s: float = 
             learned = asyncio.run(cluster.decisions())
         # After the agents' last words.
         cluster.close()
-        return _judged(cluster, flow, jobs, seconds, on_victim, learned)
+        return _checked(cluster, flow, jobs, seconds, on_victim, learned)
 
 
 def _kill_if_busy(cluster: Cluster, client: Client, anyway: bool) -> int:
@@ -218,7 +218,7 @@ def _kill_if_busy(cluster: Cluster, client: Client, anyway: bool) -> int:
     return has
 
 
-def _judged(
+def _checked(
     cluster: Cluster,
     flow: _Flow,
     jobs: Sequence[Job],
@@ -233,21 +233,21 @@ def _judged(
             results[number] = task.outcome(0)
         except (TimeoutError, HrmError) as error:
             why.append(str(error))
-    told = cluster.ends_told()
+    ends_seen = cluster.ends_reported()
     repeated = [
         task.task_id
         for number, task in enumerate(flow.tasks)
-        if number in results and (flow.ends[number], told[task.task_id]) != (1, 1)
+        if number in results and (flow.ends[number], ends_seen[task.task_id]) != (1, 1)
     ]
-    repeated += [one for one in told if one not in {task.task_id for task in flow.tasks}]
+    repeated += [one for one in ends_seen if one not in {task.task_id for task in flow.tasks}]
     wrong = [
         number
         for number, result in results.items()
-        if result.ok and not same(jobs[number].canonical(result.value), jobs[number].answer)
+        if result.ok and not same(jobs[number].canonical(result.value), jobs[number].output)
     ]
     why += [result.error for result in results.values() if not result.ok]
     why += [f"{results[one].task_id} ({jobs[one].value}): another answer" for one in wrong]
-    why += [f"{one} ended {told[one]} times" for one in repeated]
+    why += [f"{one} ended {ends_seen[one]} times" for one in repeated]
     response_s = [result.response_s for result in results.values() if result.ok] or [0.0]
     runs = [run for result in results.values() for run in result.runs if run.ok]
     on_gpu = sum(run.device is Device.GPU for run in runs)
@@ -286,11 +286,11 @@ def table(runs: dict[str, Run]) -> str:
 
 
 def _decided(run: Run) -> str:
-    told = []
+    ends_seen = []
     for name, one in run.learned.items():
         why = ", ".join(f"{count} {reason}" for reason, count in sorted(one.fallbacks.items()))
-        told.append(f"{name} {one.learned} of {one.asked}{f' ({why})' if why else ''}")
-    return "; ".join(told) or "-"
+        ends_seen.append(f"{name} {one.learned} of {one.asked}{f' ({why})' if why else ''}")
+    return "; ".join(ends_seen) or "-"
 
 
 def _pair(text: str) -> Pair:
@@ -360,7 +360,7 @@ def main(options: argparse.Namespace) -> int:
     document |= {
         "seconds": round(time.monotonic() - began_s, 1),
         "inputs": len(jobs),
-        "digests": {f"{job.pipeline.name} {job.value}": job.answer.digest for job in jobs},
+        "digests": {f"{job.pipeline.name} {job.value}": job.output.digest for job in jobs},
         "pairs": {
             name: asdict(run) | {"learned": {of: d._asdict() for of, d in run.learned.items()}}
             for name, run in runs.items()

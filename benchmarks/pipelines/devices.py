@@ -59,7 +59,7 @@ def watch(watcher: Watcher | None) -> None:
     _watchers[:] = [] if watcher is None else [watcher]
 
 
-def _tell(size: int) -> None:
+def _report_copy(size: int) -> None:
     for watcher in _watchers:
         watcher(size)
 
@@ -71,12 +71,12 @@ def upload(array: npt.NDArray[Any]) -> torch.Tensor:
     source = np.ascontiguousarray(array)
     if not source.flags.writeable:
         source = source.copy()
-    _tell(source.nbytes)
+    _report_copy(source.nbytes)
     return torch.from_numpy(source).to(device())
 
 
 def download(tensor: torch.Tensor) -> npt.NDArray[Any]:
     """The tensor as an array on the host."""
-    _tell(tensor.element_size() * tensor.nelement())
+    _report_copy(tensor.element_size() * tensor.nelement())
     array: npt.NDArray[Any] = tensor.detach().cpu().numpy()
     return array

@@ -144,11 +144,11 @@ def cached(key: str, make: Callable[[Path], None]) -> npt.NDArray[Any]:
         finally:
             partial.unlink(missing_ok=True)
         made: npt.NDArray[Any] = np.load(path, mmap_mode="r")
-        _make_room(folder, keep=path)
+        _evict_oldest(folder, keep=path)
         return made
 
 
-def _make_room(folder: Path, keep: Path) -> None:
+def _evict_oldest(folder: Path, keep: Path) -> None:
     files = sorted(
         ((one.stat().st_mtime, one.stat().st_size, one) for one in folder.glob("*.npy")),
         reverse=True,

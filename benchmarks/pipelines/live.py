@@ -183,7 +183,7 @@ class Cluster:
         os.killpg(agent.process.pid, signal.SIGKILL)
         agent.process.wait(10)
 
-    def ends_told(self) -> Counter[str]:
+    def ends_reported(self) -> Counter[str]:
         """How often the master has ended each task, as its log says."""
         text = self.log("master").read_text(errors="replace")
         return Counter(_ENDED.findall(text))

@@ -72,7 +72,7 @@ class HalfFull:
         self.live.extend((container_id, rows[number]) for container_id, number in filled)
         self.size = len(self.live)
 
-    def book(self, outcomes: Sequence[Outcome]) -> None:
+    def record(self, outcomes: Sequence[Outcome]) -> None:
         """Remember who came, so that they can go."""
         rows = self.state.rows
         self.live.extend(
@@ -104,7 +104,7 @@ class Rounds:
         self.scheduler = Scheduler(f"scheduler-{index + 1}", policy, cluster.bounds)
         self.view: ClusterView = cluster.state.view()
         self.requests = requests_of(cell.tasks)
-        self.spent_s = dict.fromkeys(_STAGES, 0.0)
+        self.elapsed_s = dict.fromkeys(_STAGES, 0.0)
         self.decided = 0
         self.token = 0
 
@@ -117,7 +117,7 @@ class Rounds:
 
     def choose(self) -> tuple[Job, Proposal]:
         """The first half of a round: up to the proposal."""
-        clock, spent = time.perf_counter, self.spent_s
+        clock, elapsed = time.perf_counter, self.elapsed_s
         begun = clock()
         job = self.scheduler.next_job(0.0)
         assert job is not None
@@ -130,14 +130,14 @@ class Rounds:
         seen = clock()
         proposal = self.scheduler.choose(job, self.view, self.token, 0.0)
         chosen = clock()
-        spent["next"] += found - begun
-        spent["snapshot"] += seen - found
-        spent["choose"] += chosen - seen
+        elapsed["next"] += found - begun
+        elapsed["snapshot"] += seen - found
+        elapsed["choose"] += chosen - seen
         return job, proposal
 
     def commit(self, job: Job, proposal: Proposal) -> list[Outcome]:
         """The second half: up to the grants."""
-        clock, spent = time.perf_counter, self.spent_s
+        clock, elapsed = time.perf_counter, self.elapsed_s
         begun = clock()
         outcomes = self.cluster.negotiator.commit(proposal, 0.0)
         assert outcomes is not None
@@ -146,8 +146,8 @@ class Rounds:
             self.token = 0
         committed = clock()
         granted = self.scheduler.settle(job, outcomes, 0.0)
-        spent["commit"] += committed - begun
-        spent["settle"] += clock() - committed
+        elapsed["commit"] += committed - begun
+        elapsed["settle"] += clock() - committed
         self.decided += len(granted)
         return granted
 
@@ -156,7 +156,7 @@ class Rounds:
     ) -> tuple[float, float, dict[str, float]]:
         """Over at least ``decisions``, or as many as ``RUN_LIMIT_S`` allows: how many per second,
         how many per second of this thread's processor time, and microseconds of each by stage."""
-        self.spent_s = dict.fromkeys(_STAGES, 0.0)
+        self.elapsed_s = dict.fromkeys(_STAGES, 0.0)
         self.decided = 0
         cpu_s = 0.0
         limit_s = time.perf_counter() + RUN_LIMIT_S
@@ -170,10 +170,10 @@ class Rounds:
             if profile:
                 profile.disable()
             assert len(granted) == self.cell.tasks, "a half-empty cluster has room for every job"
-            self.cluster.book(granted)
+            self.cluster.record(granted)
             self.cluster.thin()
-        total_s = sum(self.spent_s.values())
-        stages_us = {name: 1e6 * s / self.decided for name, s in self.spent_s.items()}
+        total_s = sum(self.elapsed_s.values())
+        stages_us = {name: 1e6 * s / self.decided for name, s in self.elapsed_s.items()}
         return self.decided / total_s, self.decided / cpu_s, stages_us
 
 
@@ -198,8 +198,8 @@ def measure_decisions(
                 if turn:
                     samples[cell].values.append(rate)
                     samples[cell].cpu_values.append(cpu_rate)
-                    for name, spent_us in stages_us.items():
-                        samples[cell].stages_us.setdefault(name, []).append(spent_us)
+                    for name, elapsed_us in stages_us.items():
+                        samples[cell].stages_us.setdefault(name, []).append(elapsed_us)
     finally:
         gc.unfreeze()
     return samples
@@ -233,7 +233,7 @@ def measure_conflicts(cell: Cell, schedulers: int, rounds: int, filled: float) -
     size = int(filled * cell.nodes * NODE_SLOTS)
     each[0].add_job(requests_of(max(1, size - cluster.size)))
     if size > cluster.size:
-        cluster.book(each[0].commit(*each[0].choose()))
+        cluster.record(each[0].commit(*each[0].choose()))
     else:
         each[0].scheduler.jobs.clear()
     counts = dict.fromkeys(Decision, 0)
@@ -253,7 +253,7 @@ def measure_conflicts(cell: Cell, schedulers: int, rounds: int, filled: float) -
             for outcome in outcomes:
                 counts[outcome.decision] += 1
             one.scheduler.settle(job, outcomes, 0.0)
-            cluster.book(outcomes)
+            cluster.record(outcomes)
     return Conflicts(
         schedulers,
         claims,

@@ -68,7 +68,7 @@ Moment: TypeAlias = tuple[float, float]
 """``time.perf_counter`` and ``time.thread_time``."""
 
 
-class _Told(Outbox):
+class _OrderCounter(Outbox):
     """A node's outbox that is read at once."""
 
     def __init__(self, master: LocalMaster, node: NodeName) -> None:
@@ -81,7 +81,7 @@ class _Told(Outbox):
             self._master.assigned(self._node, message)
 
 
-class _Heard(Outbox):
+class _NoticeCounter(Outbox):
     """An application's outbox that is read at once, and whose notices nobody keeps."""
 
     def put(self, message: object) -> None:
@@ -121,7 +121,7 @@ class LocalMaster:
                 await asyncio.gather(*calls)
 
     async def _register(self, name: NodeName) -> None:
-        self.interpreter.node_outboxes[name, "1"] = _Told(self, name)
+        self.interpreter.node_outboxes[name, "1"] = _OrderCounter(self, name)
         await self.interpreter.call(
             lambda call_id: e.NodeRegistered(
                 now=self.interpreter.now(), call_id=call_id, node=name, identity=name,
@@ -142,7 +142,7 @@ class LocalMaster:
             )
         )  # fmt: skip
         assert isinstance(admitted, c.ApplicationAdmitted)
-        self.interpreter.application_outboxes[admitted.application_id] = _Heard()
+        self.interpreter.application_outboxes[admitted.application_id] = _NoticeCounter()
         await call(
             lambda call_id: e.ApplicationAttached(
                 now=now(), call_id=call_id, application_id=admitted.application_id, session=1,
@@ -248,10 +248,10 @@ async def _fill(master: LocalMaster, cell: Cell, jobs: int, clients: int) -> tup
     begun_s, cpu_s = time.perf_counter(), time.process_time()
     async with asyncio.timeout(_LIMIT_S):
         await asyncio.gather(*(client() for _ in range(min(clients, jobs))))
-    spent_s, used_s = time.perf_counter() - begun_s, time.process_time() - cpu_s
+    elapsed_s, used_s = time.perf_counter() - begun_s, time.process_time() - cpu_s
     master.check()
     assert len(master.granted) == jobs * cell.tasks
-    return spent_s, used_s
+    return elapsed_s, used_s
 
 
 def _jobs_of(cell: Cell, containers: int) -> int:
@@ -287,14 +287,14 @@ async def _measure(
                     gc.collect()
                     if profile and turn:
                         profile.enable()
-                    spent_s, used_s = await _fill(master, cell, jobs, clients)
+                    elapsed_s, used_s = await _fill(master, cell, jobs, clients)
                     if profile and turn:
                         profile.disable()
                     if turn:
                         sample = samples[cell]
-                        sample.commits.values.append(jobs * cell.tasks / spent_s)
+                        sample.commits.values.append(jobs * cell.tasks / elapsed_s)
                         sample.commits.cpu_values.append(jobs * cell.tasks / used_s)
-                        sample.applications.values.append(jobs / spent_s)
+                        sample.applications.values.append(jobs / elapsed_s)
                     await master.empty()
         finally:
             gc.unfreeze()

@@ -54,13 +54,13 @@ class EndToEnd:
 class Memory:
     """A master's resident memory with ``containers`` running on ``nodes``.
 
-    ``told_per_s``: how fast agents were told of them when all were asked for at once, while they
+    ``orders_per_s``: how fast agents were told of them when all were asked for at once, while they
     reported that they run.
     """
 
     nodes: int
     containers: int
-    told_per_s: float
+    orders_per_s: float
     idle_mib: float
     rss_mib: float
 
@@ -123,19 +123,19 @@ async def _end_to_end(
                 gc.collect()
                 gc.freeze()
                 await _drive(agents, cell, clients, min(2.0, seconds / 4))
-                told, begun_s = agents.told_count, time.perf_counter()
+                before, begun_s = agents.assigned_count, time.perf_counter()
                 used_s, own_s = _cpu_s(master), time.process_time()
                 jobs, delays_s = await _drive(agents, cell, clients, seconds)
-                spent_s = time.perf_counter() - begun_s
+                elapsed_s = time.perf_counter() - begun_s
                 return EndToEnd(
                     nodes=cell.nodes, tasks=cell.tasks, schedulers=0 if remote else 2,
                     remote_schedulers=remote, register_s=register_s,
-                    containers_per_s=(agents.told_count - told) / spent_s,
-                    applications_per_s=jobs / spent_s,
+                    containers_per_s=(agents.assigned_count - before) / elapsed_s,
+                    applications_per_s=jobs / elapsed_s,
                     p50_ms=1e3 * percentile(delays_s, 0.5),
                     p99_ms=1e3 * percentile(delays_s, 0.99),
-                    master_cores=(_cpu_s(master) - used_s) / spent_s,
-                    generator_cores=(time.process_time() - own_s) / spent_s,
+                    master_cores=(_cpu_s(master) - used_s) / elapsed_s,
+                    generator_cores=(time.process_time() - own_s) / elapsed_s,
                     rss_mib=_rss_mib(master),
                 )  # fmt: skip
             finally:
@@ -176,11 +176,11 @@ async def _memory(nodes: int, containers: int) -> tuple[Memory, Returned]:
             try:
                 idle_mib = _rss_mib(master)
                 await agents.start(master.heartbeat_interval_s, _REGISTER_LIMIT_S)
-                told_per_s = await _burst(agents, nodes, containers)
+                orders_per_s = await _burst(agents, nodes, containers)
                 await asyncio.sleep(master.heartbeat_interval_s)  # every node has reported once
                 there = agents.running()
                 memory = Memory(
-                    nodes=nodes, containers=there, told_per_s=told_per_s, idle_mib=idle_mib,
+                    nodes=nodes, containers=there, orders_per_s=orders_per_s, idle_mib=idle_mib,
                     rss_mib=_rss_mib(master),
                 )  # fmt: skip
                 master.kill()

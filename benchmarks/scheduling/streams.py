@@ -108,12 +108,12 @@ async def _measure(cell: Cell, requests: int) -> StreamDelays:
                 wanted = requests_of(STREAM_TASKS, first)
                 first += STREAM_TASKS
                 asked_s, asked_cpu_s = time.perf_counter(), time.thread_time()
-                told_s, told_cpu_s = await master.ask(stream, wanted)
-                delays_s.append(told_s - asked_s)
-                cpu_s.append(told_cpu_s - asked_cpu_s)
+                notified_s, notified_cpu_s = await master.ask(stream, wanted)
+                delays_s.append(notified_s - asked_s)
+                cpu_s.append(notified_cpu_s - asked_cpu_s)
                 await asyncio.sleep(_PAUSE_S)
                 master.check()
-            spent_s, granted = time.perf_counter() - begun_s, load.granted - before
+            elapsed_s, granted = time.perf_counter() - begun_s, load.granted - before
         finally:
             gc.unfreeze()
             gc.set_threshold(*thresholds)
@@ -123,7 +123,7 @@ async def _measure(cell: Cell, requests: int) -> StreamDelays:
         nodes=cell.nodes, tasks=cell.tasks, requests=requests,
         p50_ms=1e3 * percentile(delays_s, 0.5), p99_ms=1e3 * percentile(delays_s, 0.99),
         max_ms=1e3 * max(delays_s), p99_cpu_ms=1e3 * percentile(cpu_s, 0.99),
-        batch_containers_per_s=granted / spent_s,
+        batch_containers_per_s=granted / elapsed_s,
     )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def _experiment(
     """
     points = points_of(experiment, quick=quick)
     note(f"{EXPERIMENTS[experiment].about}: {len(points)} points, {runs} runs each")
-    rows = run_points(points, seed=seed, runs=runs, said=note)
+    rows = run_points(points, seed=seed, runs=runs, on_progress=note)
     if output is Output.JSON:
         print_json({"experiment": experiment, "seed": seed, "runs": runs, "points": rows})
     else:

@@ -271,7 +271,7 @@ def run_points(
     *,
     seed: int = 0,
     runs: int = 7,
-    said: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Each point with ``runs`` seeds from ``seed`` on, in turns; one JSON object a point.
 
@@ -290,7 +290,7 @@ def run_points(
                 point.setup, costs, point.plan(seed + number), to_completion=point.to_completion
             )
             found[index].append(result.values())
-        said(f"run {number + 1} of {runs}")
+        on_progress(f"run {number + 1} of {runs}")
     return [
         {
             "system": point.system,

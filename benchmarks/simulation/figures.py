@@ -31,12 +31,12 @@ _NORMAL_95 = 1.960
 
 @dataclass(slots=True)
 class JobTimes:
-    """One job, in seconds from the start of the run. ``granted_s`` and ``told_s``: by executor."""
+    """One job, in seconds from the start; ``granted_s`` and ``notified_s`` by executor."""
 
     workload_class: WorkloadClass
     requested_s: float
     granted_s: dict[str, float] = field(default_factory=dict)
-    told_s: dict[str, float] = field(default_factory=dict)
+    notified_s: dict[str, float] = field(default_factory=dict)
     completed_s: float = math.nan
 
     @property
@@ -69,9 +69,9 @@ class RunResult:
             found |= _quantiles(f"{prefix}delay", delays)
             each = [at_s - job.requested_s for job in jobs for at_s in job.granted_s.values()]
             found |= _quantiles(f"{prefix}container_delay", each)
-            if all(len(job.told_s) == len(job.granted_s) for job in jobs):
-                told = [max(job.told_s.values()) - job.requested_s for job in jobs]
-                found[f"{prefix}told_ms"] = 1e3 * statistics.fmean(told)
+            if all(len(job.notified_s) == len(job.granted_s) for job in jobs):
+                notified = [max(job.notified_s.values()) - job.requested_s for job in jobs]
+                found[f"{prefix}told_ms"] = 1e3 * statistics.fmean(notified)
             completions = [job.completion_s for job in jobs]
             if not any(map(math.isnan, completions)):
                 found[f"{prefix}completion_s"] = statistics.fmean(completions)

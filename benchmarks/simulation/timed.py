@@ -179,7 +179,7 @@ class _Master(DirectMaster):
 
     def notify(self, command: c.NotifyApplication) -> None:
         job = self._cluster.jobs[command.application_id]
-        self.clock.after(self.delay_s, job.told, command.notice)
+        self.clock.after(self.delay_s, job.notified, command.notice)
 
 
 class _Node(DirectNode):
@@ -255,7 +255,7 @@ class _Job:
             if len(granted_s) == self.plan.containers:
                 self.cluster.granted()
 
-    def told(self, notice: c.Notice) -> None:
+    def notified(self, notice: c.Notice) -> None:
         if isinstance(notice, c.RequestRefused):
             raise HrmError(f"the master refused a request of the experiment: {notice.message}")
         if not isinstance(notice, c.ContainerChanged):
@@ -270,8 +270,8 @@ class _Job:
             if self._left == 0:
                 times.completed_s = now
                 self.cluster.completed(self)
-        elif len(times.told_s) < self.plan.containers and status.node:
-            times.told_s.setdefault(status.executor_id, now)
+        elif len(times.notified_s) < self.plan.containers and status.node:
+            times.notified_s.setdefault(status.executor_id, now)
 
 
 class TimedCluster:
@@ -287,7 +287,7 @@ class TimedCluster:
         )
         self.loads: dict[str, float] = {}
         self._claimed: list[ResourceUnitId] = []
-        self._looked: dict[str, int] = {}
+        self._rounds_of: dict[str, int] = {}
         count = max(1, setup.schedulers)
         step = max(1, setup.nodes // count)
         policies = [MinWait(index * step) for index in range(count)]
@@ -356,7 +356,7 @@ class TimedCluster:
         elif isinstance(event, e.SchedulerWoken):
             in_flight = self.core.placement.schedulers[event.scheduler].in_flight
             if in_flight is None:
-                self._looked[event.scheduler] = len(self._claimed)
+                self._rounds_of[event.scheduler] = len(self._claimed)
         begun_s = self.tally.clock()
         commands = self.runtime.decide(event)
         used_s = self.tally.clock() - begun_s
@@ -414,8 +414,8 @@ class TimedCluster:
             now=now, call_id=1, application_id=ApplicationId(""), name=f"job-{number}",
             submission_key=f"job-{number}", user="somebody", declared_class=plan.workload_class,
         )  # fmt: skip
-        answers = [x.answer for x in self.core.handle(registered) if isinstance(x, c.Reply)]
-        (admitted,) = answers
+        results = [x.result for x in self.core.handle(registered) if isinstance(x, c.Reply)]
+        (admitted,) = results
         assert isinstance(admitted, c.ApplicationAdmitted)
         job = _Job(self, plan, admitted.application_id)
         self.jobs[job.application_id] = job
@@ -432,7 +432,7 @@ class TimedCluster:
 
     def _count_stale(self, proposal: Proposal) -> None:
         """Claims on units that others have got since this scheduler looked."""
-        since = set(itertools.islice(self._claimed, self._looked[proposal.scheduler], None))
+        since = set(itertools.islice(self._claimed, self._rounds_of[proposal.scheduler], None))
         units = [claim.unit_id for claim in proposal.claims]
         self.counts["stale"] += sum(unit in since for unit in units)
         self._claimed += units

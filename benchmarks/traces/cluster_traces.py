@@ -249,12 +249,12 @@ def _queries(file: Path, report: LoadReport) -> Iterator[TraceJob]:
         raise InvalidRequest(f"{file} is no such trace: its JSON is no object of queries")
     scale = re.sub(r"\.json.*$", "", file.name)
     taken = 0
-    for query, told in document.items():
+    for query, record in document.items():
         where = f"{file}: query {query}"
         try:
-            job = _query(f"{scale}-q{query}", told)
+            job = _query(f"{scale}-q{query}", record)
         except BadRow as why:
-            stages = told.get("num_stages", 1) if isinstance(told, Mapping) else 1
+            stages = record.get("num_stages", 1) if isinstance(record, Mapping) else 1
             report.refused(where, why, stages if isinstance(stages, int) and stages > 0 else 1)
         else:
             report.taken(len(job.tasks))
@@ -265,10 +265,10 @@ def _queries(file: Path, report: LoadReport) -> Iterator[TraceJob]:
         raise InvalidRequest(f"{file} is no such trace: none of its queries could be read{last}")
 
 
-def _query(name: str, told: Any) -> TraceJob:
+def _query(name: str, record: Any) -> TraceJob:
     try:
-        durations = told["task_durations_ms"]
-        edges = [(str(parent), str(child)) for parent, child in told["edges"]]
+        durations = record["task_durations_ms"]
+        edges = [(str(parent), str(child)) for parent, child in record["edges"]]
         tasks = {str(stage): _stage(str(stage), waves) for stage, waves in durations.items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadRow("a query lacks a field", f"{type(error).__name__}: {error}") from None

@@ -260,10 +260,10 @@ def _times(
 ) -> str | None:
     """The ratio of a value in the same window, where all of them ended and none is 0."""
     pairs = [(a, b) for a, b in zip(runs, others, strict=True) if a is not None and b is not None]
-    told = ratio([value(a) for a, _ in pairs], [value(b) for _, b in pairs])
-    if told is None or len(pairs) < len(runs):
+    record = ratio([value(a) for a, _ in pairs], [value(b) for _, b in pairs])
+    if record is None or len(pairs) < len(runs):
         return None
-    mean, low, high = told
+    mean, low, high = record
     return f"{mean:.2f}" if math.isnan(low) else f"{mean:.2f} [{low:.2f}, {high:.2f}]"
 
 

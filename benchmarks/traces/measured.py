@@ -176,7 +176,7 @@ def _igniter(path: Path, report: LoadReport) -> Iterator[tuple[str, str, Mapping
         ):
             report.refused(where, BadRow("no object of objects"))
         else:
-            yield from ((where, str(key), told) for key, told in value.items())
+            yield from ((where, str(key), entry_value) for key, entry_value in value.items())
     check_taken(file, report)
 
 

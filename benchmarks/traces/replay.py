@@ -165,11 +165,11 @@ class _Master(DirectMaster):
     def notify(self, command: c.NotifyApplication) -> None:
         self.clock.after(self.delay_s, self._world.noticed, command.application_id, command.notice)
 
-    def answer(self, command: c.Reply | c.Refuse) -> None:
+    def complete_call(self, command: c.Reply | c.Refuse) -> None:
         if isinstance(command, c.Refuse):
             raise command.error
-        if isinstance(command.answer, c.ApplicationAdmitted):
-            application_id = command.answer.application_id
+        if isinstance(command.result, c.ApplicationAdmitted):
+            application_id = command.result.application_id
             self.clock.after(self.delay_s, self._world.admitted, command.call_id, application_id)
 
 

@@ -51,7 +51,7 @@ def distribution(values: Sequence[float]) -> Distribution:
 
 
 @dataclass(slots=True)
-class _NodeRoom:
+class _NodeFree:
     """What a node has free. ``device_mib``: of each GPU's unit. ``usable``: of the resource that
     fragmentation is counted in."""
 
@@ -75,28 +75,28 @@ class Measures:
         self.completions_s: list[float] = []
         self.starts = 0
         self._median = median
-        self._rooms: dict[NodeName, _NodeRoom] = {}
+        self._nodes_free: dict[NodeName, _NodeFree] = {}
         self._history = hashlib.sha256()
         self._at_s = self._from_s = self._until_s = 0.0
         self._used_vcore_s = self._used_device_s = self._free_s = self._usable_s = 0.0
         for name, units in nodes:
-            room = _NodeRoom(0, 0)
+            node_free = _NodeFree(0, 0)
             for unit in units:
                 own = unit.own_capacity
-                room.vcores += own.vcores
-                room.memory_mib += own.memory_mib
+                node_free.vcores += own.vcores
+                node_free.memory_mib += own.memory_mib
                 if unit.gpu is not None:
-                    room.device_mib[unit.unit_id] = own.gpu_memory_mib
-            room.usable = self._usable_of(room)
-            self._rooms[name] = room
-        rooms = self._rooms.values()
+                    node_free.device_mib[unit.unit_id] = own.gpu_memory_mib
+            node_free.usable = self._usable_of(node_free)
+            self._nodes_free[name] = node_free
+        nodes_free = self._nodes_free.values()
         self.capacity = Resources(
-            sum(room.vcores for room in rooms),
-            sum(room.memory_mib for room in rooms),
-            sum(sum(room.device_mib.values()) for room in rooms),
+            sum(node_free.vcores for node_free in nodes_free),
+            sum(node_free.memory_mib for node_free in nodes_free),
+            sum(sum(node_free.device_mib.values()) for node_free in nodes_free),
         )
         self._free = self.capacity
-        self._usable = sum(room.usable for room in rooms)
+        self._usable = sum(node_free.usable for node_free in nodes_free)
 
     def begin(self, from_s: float, until_s: float) -> None:
         """The first job arrives at ``from_s``, the last at ``until_s``."""
@@ -155,19 +155,19 @@ class Measures:
         self._usable_s += passed_s * self._usable
 
     def _change(self, node: NodeName, unit: ResourceUnitId, held: Resources, sign: int) -> None:
-        room = self._rooms[node]
-        room.vcores += sign * held.vcores
-        room.memory_mib += sign * held.memory_mib
+        node_free = self._nodes_free[node]
+        node_free.vcores += sign * held.vcores
+        node_free.memory_mib += sign * held.memory_mib
         if held.gpu_memory_mib:
-            room.device_mib[unit] += sign * held.gpu_memory_mib
-        before, room.usable = room.usable, self._usable_of(room)
-        self._usable += room.usable - before
+            node_free.device_mib[unit] += sign * held.gpu_memory_mib
+        before, node_free.usable = node_free.usable, self._usable_of(node_free)
+        self._usable += node_free.usable - before
         self._free = self._free + held if sign > 0 else self._free - held
 
-    def _usable_of(self, room: _NodeRoom) -> int:
+    def _usable_of(self, node_free: _NodeFree) -> int:
         wanted = self._median
-        fold = min(room.vcores // wanted.vcores, room.memory_mib // wanted.memory_mib)
+        fold = min(node_free.vcores // wanted.vcores, node_free.memory_mib // wanted.memory_mib)
         if not wanted.gpu_memory_mib:
             return fold * wanted.vcores
-        on_gpus = sum(mib // wanted.gpu_memory_mib for mib in room.device_mib.values())
+        on_gpus = sum(mib // wanted.gpu_memory_mib for mib in node_free.device_mib.values())
         return min(fold, on_gpus) * wanted.gpu_memory_mib

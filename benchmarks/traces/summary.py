@@ -101,13 +101,13 @@ def describe(name: str, path: Path) -> dict[str, Any]:
     chosen = find_format(name)
     report = LoadReport()
     records = chosen.read(path, report)
-    told = _jobs(records) if chosen.has_jobs else _table(records)
+    document = _jobs(records) if chosen.has_jobs else _table(records)
     return {
         "format": chosen.name,
         "path": str(path),
         "origin": chosen.origin,
         "holds": chosen.rows,
-        **told,
+        **document,
         "rows": report.as_json(),
     }
 

@@ -158,21 +158,21 @@ def pollux_jobs(
 def deeprm_generator(path: Path, report: LoadReport) -> Iterator[JobGenerator]:
     """The parameters of DeepRM's job generator: one record."""
     file = find(path, "params.json*")
-    told = read_json(file)
+    record = read_json(file)
     try:
-        bimodal = told["bimodal_distribution"]
+        bimodal = record["bimodal_distribution"]
         generator = JobGenerator(
-            resources=int(told["num_resources"]),
-            slots=int(told["res_slots_per_resource"]),
-            arrival_probability=float(told["new_job_rate_bernoulli_per_step"]),
+            resources=int(record["num_resources"]),
+            slots=int(record["res_slots_per_resource"]),
+            arrival_probability=float(record["new_job_rate_bernoulli_per_step"]),
             short_probability=float(bimodal["small_job_chance"]),
             short_steps=_pair(bimodal["small_len_uniform_int_inclusive"]),
             long_steps=_pair(bimodal["big_len_uniform_int_inclusive"]),
             dominant_slots=_pair(bimodal["dominant_size_uniform_int_inclusive"]),
             other_slots=_pair(bimodal["other_size_uniform_int_inclusive"]),
-            queue_visible=int(told["num_visible_jobs"]),
-            backlog=int(told["backlog_size"]),
-            extra={k: float(v) for k, v in told.items() if isinstance(v, int | float)},
+            queue_visible=int(record["num_visible_jobs"]),
+            backlog=int(record["backlog_size"]),
+            extra={k: float(v) for k, v in record.items() if isinstance(v, int | float)},
         )
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise InvalidRequest(

@@ -176,8 +176,8 @@ def ends() -> str:
             rule.complete,
             not rule.unseen,
         )
-        said = (x if isinstance(x, str) else "yes" if x else "no" for x in columns)
-        lines.append(f"| {name} | {' | '.join(said)} |")
+        cells = (x if isinstance(x, str) else "yes" if x else "no" for x in columns)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

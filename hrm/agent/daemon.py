@@ -132,7 +132,7 @@ class Agent:
         self._housekeeping = Housekeeping(settings, self._containers, self._core, shuffle)
         self._ending = asyncio.Event()
         self._keeping = False
-        self._hurry = asyncio.Event()
+        self._end_now = asyncio.Event()
         self._link = self._to_master()
         self._pipelines: PipelineRuntime | None = None
         if machine.pipelines is not None:
@@ -150,7 +150,7 @@ class Agent:
             target=self._settings.master,
             open_channel=self._open_channel,
             register=self._reports.registration,
-            on_message=self._master_said,
+            on_message=self._message_received,
             on_up=self._connected,
             on_down=lambda: self._deliver(e.MasterDisconnected(now=time.time())),
             heartbeat=lambda: self._deliver(e.HeartbeatDue(now=time.time())),
@@ -169,7 +169,7 @@ class Agent:
                 limit_mib=settings.disk_limit_mib,
                 node_limit_mib=settings.disk_node_limit_mib,
                 free_min_mib=settings.disk_free_min_mib,
-                beside=settings.work_dir / SHUFFLE_DIR,
+                shuffle_dir=settings.work_dir / SHUFFLE_DIR,
             ),
             device_memory=self._machine.device_memory,
         )
@@ -214,16 +214,16 @@ class Agent:
                 self._shortcuts.start()
                 stack.push_async_callback(self._shortcuts.close)
             for number in (signal.SIGTERM, signal.SIGINT):
-                self._loop.add_signal_handler(number, self._told_to_end, number)
+                self._loop.add_signal_handler(number, self._end_signalled, number)
                 stack.callback(self._loop.remove_signal_handler, number)
             if self._shuffle is not None:
                 serving = asyncio.create_task(self._shuffle.run())
                 stack.push_async_callback(_cancelled, serving)
             cleaning = asyncio.create_task(self._housekeeping.run())
             linked = asyncio.create_task(self._link.run())
-            told = asyncio.create_task(self._ending.wait())
+            end_requested = asyncio.create_task(self._ending.wait())
             try:
-                await asyncio.wait((linked, told), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((linked, end_requested), return_when=asyncio.FIRST_COMPLETED)
                 if linked.done():
                     # This agent gives up; its containers are not at fault.
                     self._keeping = self._settings.keep_containers
@@ -234,15 +234,15 @@ class Agent:
                 if await self._containers.drain(0.0):
                     await asyncio.to_thread(self._mps.stop)
                 await self._link.close(_FLUSH_LIMIT_S)
-                for task in (cleaning, linked, told):
+                for task in (cleaning, linked, end_requested):
                     task.cancel()
-                await asyncio.gather(cleaning, linked, told, return_exceptions=True)
+                await asyncio.gather(cleaning, linked, end_requested, return_exceptions=True)
                 (self._settings.work_dir / READY_FILE).unlink(missing_ok=True)
                 self._machine.isolation.driver.close()
 
-    def _told_to_end(self, number: int) -> None:
+    def _end_signalled(self, number: int) -> None:
         if self._ending.is_set():
-            self._hurry.set()
+            self._end_now.set()
         else:
             self._keeping = number == signal.SIGTERM and self._settings.keep_containers
         self._ending.set()
@@ -303,11 +303,11 @@ class Agent:
             )
             self._stop_now(status.container_id, reason)
         ended = asyncio.create_task(self._all_ended(grace_s + _STOP_MARGIN_S))
-        hurried = asyncio.create_task(self._hurry.wait())
-        await asyncio.wait((ended, hurried), return_when=asyncio.FIRST_COMPLETED)
-        hurried.cancel()
+        end_now = asyncio.create_task(self._end_now.wait())
+        await asyncio.wait((ended, end_now), return_when=asyncio.FIRST_COMPLETED)
+        end_now.cancel()
         if not ended.done():
-            self._processes.hurry()
+            self._processes.end_now()
         await ended
 
     async def _all_ended(self, limit_s: float) -> None:
@@ -329,7 +329,7 @@ class Agent:
                 case c.ReportContainer():
                     status = self._reports.status(command.status)
                     self._link.send(node_wire.from_container(status))
-                case c.AnswerRebinding():
+                case c.ReplyToRebinding():
                     self._link.send(node_wire.from_rebinding(command))
                     _log.info("asked for another binding", answer=command.message)
                 case c.RegisterAgain():
@@ -410,7 +410,7 @@ class Agent:
         shim.write_json(self._settings.work_dir / READY_FILE, ready)
         print(describe(self._machine, self._settings.master), flush=True)
 
-    def _master_said(self, message: node_pb2.MasterMessage) -> None:
+    def _message_received(self, message: node_pb2.MasterMessage) -> None:
         kind = message.WhichOneof("message")
         if kind == "assign" and self._ending.is_set():
             return

@@ -39,7 +39,7 @@ _BLOCK_BYTES = 512
 _ENTRIES_A_TURN = 500
 _PAUSE_S = 0.005
 _STOP_LIMIT_S = 10.0
-_LOOK_PERIOD_S = 1.0
+_SAMPLE_PERIOD_S = 1.0
 _PATIENCE_S = 60.0
 """How long one that was ended for the floor may take to give its disk back, before the next is."""
 _FLOOR_PARTS = 4
@@ -135,23 +135,24 @@ class DiskWatch:
         limit_mib: int = 0,
         node_limit_mib: int = 0,
         free_min_mib: int = 0,
-        beside: Path | None = None,
+        shuffle_dir: Path | None = None,
         usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage,
     ) -> None:
         """``beside``: where ``<application>/<container>`` holds what outlives a container; it
         counts while the container runs. ``usage``: bytes of a path's file system: all, used,
         free."""
         self._dir = containers_dir
-        self._beside = beside
+        self._shuffle_dir = shuffle_dir
         self._interval_s = interval_s
         self._limit_mib = limit_mib
         self._node_limit_mib = node_limit_mib
         self._free_min_mib = free_min_mib
         self._usage = usage
         self._free_mib = self._floor_mib = 0
-        self._judged: DiskUse | None = None
+        self._last_measured: DiskUse | None = None
         self._victim = ""
-        """The last container ended for the floor, until it has ended; its sweep: ``_judged``."""
+        """The last container ended for the floor, until it has ended; ``_last_measured``: its
+        sweep."""
         self._patient_until_s = 0.0
         self._ended: dict[str, tuple[int, Measured]] = {}
         """Of ended containers: the directory's last change, and what was measured then."""
@@ -163,7 +164,7 @@ class DiskWatch:
         """Why disk use cannot be measured; empty: it can."""
 
     def start(self) -> None:
-        self.look()
+        self.sample_free()
         self._thread.start()
 
     def stop(self) -> None:
@@ -173,10 +174,10 @@ class DiskWatch:
 
     def _run(self) -> None:
         swept_s, took_s = time.monotonic(), 0.0
-        while not self._ending.wait(min(_LOOK_PERIOD_S, self._interval_s)):
+        while not self._ending.wait(min(_SAMPLE_PERIOD_S, self._interval_s)):
             began_s = time.monotonic()
             try:
-                self.look()
+                self.sample_free()
                 if began_s - swept_s < (took_s if self.low else self._interval_s):
                     continue
                 self.sweep()
@@ -188,7 +189,7 @@ class DiskWatch:
             swept_s = time.monotonic()
             took_s = swept_s - began_s
 
-    def look(self) -> int:
+    def sample_free(self) -> int:
         """Is enough free? Returns the free space, MiB."""
         directory = self._dir if self._dir.is_dir() else self._dir.parent
         total, _, free = self._usage(directory)
@@ -207,10 +208,12 @@ class DiskWatch:
         """Look once, now."""
         ended: dict[str, tuple[int, Measured]] = {}
         use: dict[str, Measured] = {}
-        beside = {path.name: path for path in self._beside.glob("*/*")} if self._beside else {}
+        shuffle_dir = (
+            {path.name: path for path in self._shuffle_dir.glob("*/*")} if self._shuffle_dir else {}
+        )
         for directory in sorted(self._dir.iterdir()) if self._dir.is_dir() else ():
             name = directory.name
-            self.look()
+            self.sample_free()
             # Both read before measuring: what it wrote before its end is then included.
             over = (directory / EXIT_FILE).exists()
             try:
@@ -220,14 +223,14 @@ class DiskWatch:
             known_ns, measured = self._ended.get(name, (0, _NOTHING))
             if not over or known_ns != changed_ns:
                 measured = measure(directory, self._ending)
-            if not over and name in beside:
-                more = measure(beside[name], self._ending)
+            if not over and name in shuffle_dir:
+                more = measure(shuffle_dir[name], self._ending)
                 measured = Measured(measured.mib + more.mib, measured.whole and more.whole)
             use[name] = measured
             if over:
                 ended[name] = (changed_ns, measured)
         self._ended = ended
-        free_mib = self.look() if self._dir.is_dir() else 0
+        free_mib = self.sample_free() if self._dir.is_dir() else 0
         if not self._ending.is_set():
             self.use = DiskUse(containers=use, free_mib=free_mib)
         return self.use
@@ -236,27 +239,27 @@ class DiskWatch:
         """Which of these containers must end, each with a line for its user."""
         found = self.use.containers
         use = {name: found[name] for name in live if name in found}
-        told: dict[str, str] = {}
+        breaches: dict[str, str] = {}
         for name, measured in use.items():
             if self._limit_mib and measured.mib > self._limit_mib:
-                told[name] = (
+                breaches[name] = (
                     f"used {measured.mib} MiB of disk, and a container may use {self._limit_mib} "
                     f"(disk_limit_mib of the agent); {_ADVICE}"
                 )
             elif (self._limit_mib or self._node_limit_mib) and not measured.whole:
-                told[name] = (
+                breaches[name] = (
                     f"its disk use cannot be measured (more than {ENTRIES_MAX} files, or "
                     f"directories nested too deep), and the node bounds it (disk_limit_mib)"
                 )
         total_mib = sum(measured.mib for measured in use.values())
-        if self._node_limit_mib and total_mib > self._node_limit_mib and not told:
+        if self._node_limit_mib and total_mib > self._node_limit_mib and not breaches:
             most = max(use, key=lambda name: (use[name].mib, name))
-            told[most] = (
+            breaches[most] = (
                 f"used {use[most].mib} MiB of disk, the most on a node whose containers together "
                 f"used {total_mib} of {self._node_limit_mib} MiB (disk_node_limit_mib of the "
                 f"agent); {_ADVICE}"
             )
-        return told or self._under_the_floor(use)
+        return breaches or self._under_the_floor(use)
 
     def _under_the_floor(self, use: dict[str, Measured]) -> dict[str, str]:
         """The container to end because too little is free; one at a time. ``use``: of live ones."""
@@ -264,15 +267,15 @@ class DiskWatch:
             return {}
         if self._victim:
             # What it held is free again by now; what a sweep before has seen no longer counts.
-            self._victim, self._judged = "", self.use
+            self._victim, self._last_measured = "", self.use
         lacking_mib = self._floor_mib - max(self._free_mib, self.use.free_mib)
-        if not self.low or lacking_mib <= 0 or self.use is self._judged or not use:
+        if not self.low or lacking_mib <= 0 or self.use is self._last_measured or not use:
             return {}
         total_mib = sum(measured.mib for measured in use.values())
         most = max(use, key=lambda name: (not use[name].whole, use[name].mib, name))
         if total_mib < lacking_mib and use[most].whole:
             return {}  # others have filled the disk
-        self._victim, self._judged = most, self.use
+        self._victim, self._last_measured = most, self.use
         self._patient_until_s = time.monotonic() + _PATIENCE_S
         share_mib = max(0, total_mib - lacking_mib) // len(use)
         among = f"the most of {len(use)} containers, " if len(use) > 1 else ""

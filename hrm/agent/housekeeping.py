@@ -69,8 +69,8 @@ class Housekeeping:
             return
         if swept.old or swept.too_much:
             _log.info("removed logs", old=swept.old, too_much=swept.too_much)
-        if swept.unheard:
-            _log.warning("dropped ends that no master has acknowledged", ends=swept.unheard)
+        if swept.unacknowledged:
+            _log.warning("dropped ends that no master has acknowledged", ends=swept.unacknowledged)
 
     async def _clear_files(self, keep_s: float) -> None:
         """Of the files of applications, those that no driver here needs and that are too much."""

@@ -78,18 +78,18 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
         self._is_up = False
         self._was_up = False
         self._was_up_this_time = False
-        self._hurried = False
+        self._reconnect_now = False
         self._logged_at_s = 0.0
         self._logged: type[HrmError] | None = None
 
     def send(self, message: node_pb2.NodeMessage) -> None:
         """Send if a stream is up. One that cannot keep up is closed and reopened."""
         if self._takes_more():
-            self._say((self._numbered(message),))
+            self._enqueue((self._numbered(message),))
 
     def reconnect(self) -> None:
         """End the stream once all is sent, and register again immediately."""
-        self._hurried = True
+        self._reconnect_now = True
         self._end_stream()
 
     async def run(self) -> None:
@@ -107,19 +107,19 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
                 return
             if self._was_up_this_time and not isinstance(problem, _HeartbeatFailed):
                 self._backoff.succeeded()
-            if self._hurried:
-                self._hurried = False
+            if self._reconnect_now:
+                self._reconnect_now = False
                 continue
-            self._tell(problem)
+            self._log_problem(problem)
             await self._pause()
 
     def _is_fatal(self, error: HrmError) -> bool:
         if isinstance(error, PermissionDenied | InvalidRequest):
-            answered = isinstance(error.__cause__, grpc.RpcError)
-            return not self._was_up and (self._proven or not answered)
+            from_peer = isinstance(error.__cause__, grpc.RpcError)
+            return not self._was_up and (self._proven or not from_peer)
         return isinstance(error, AlreadyExists)
 
-    def _tell(self, problem: HrmError) -> None:
+    def _log_problem(self, problem: HrmError) -> None:
         now = asyncio.get_running_loop().time()
         another = type(problem) is not self._logged
         if self._logged_at_s == 0.0 or another or now - self._logged_at_s >= _LOG_PERIOD_S:
@@ -131,8 +131,10 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
         message.sequence = self._sequence
         return message
 
-    def _connect(self, channel: grpc.aio.Channel, said: AsyncIterator[node_pb2.NodeMessage]) -> Any:
-        return node_pb2_grpc.NodeServiceStub(channel).Connect(said)
+    def _connect(
+        self, channel: grpc.aio.Channel, outgoing: AsyncIterator[node_pb2.NodeMessage]
+    ) -> Any:
+        return node_pb2_grpc.NodeServiceStub(channel).Connect(outgoing)
 
     def _registration(self) -> node_pb2.NodeMessage:
         message = node_wire.registering(self._register(), self._epoch, self._epoch_id)

@@ -103,14 +103,14 @@ class Machine:
         """Remarks for operators on how this node isolates its containers."""
         run_as = self.run_as.remark
         workers = run_as.replace("containers run", "workers run")
-        told = (
+        candidates = (
             f"isolation: {self.isolation.explanation}",
             f"run as: {run_as}",
             f"pipelines: {workers}" if self.pipelines is not None else "",
             self.gpu_devices.remark(self.isolation.driver),
             _memory_remark(self),
         )
-        return tuple(remark for remark in told if remark)
+        return tuple(remark for remark in candidates if remark)
 
     def core(self, settings: AgentSettings) -> NodeCore:
         """The core of its agent, without containers."""
@@ -149,7 +149,7 @@ class Machine:
                 units = partition(name, hardware, binding)
             except InvalidRequest as error:
                 raise InvalidConfig(f"this node cannot be bound as set: {error}") from error
-            _say_binding(hardware, binding, units)
+            _log_partitioning(hardware, binding, units)
             if settings.auto_binding and binding.mode is not BindingMode.PARTIAL:
                 _log.warning(
                     "auto_binding changes a partial binding alone; hrm node bind, or binding_mode, "
@@ -298,7 +298,7 @@ def _plain(binding: Partitioning) -> dict[str, Any]:
     return {**asdict(binding), "mode": binding.mode.value}
 
 
-def _say_binding(
+def _log_partitioning(
     hardware: Hardware, binding: Partitioning, units: tuple[ResourceUnit, ...]
 ) -> None:
     for gpu in hardware.gpus:

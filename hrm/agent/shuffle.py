@@ -49,7 +49,7 @@ _DELAY_MAX_S = 30.0
 _SETTLED_S = 60.0
 _START_LIMIT_S = 60.0
 _END_LIMIT_S = 5.0
-_BOOK = "registeredExecutors"
+_REGISTRY_FILE = "registeredExecutors"
 
 _log = structlog.get_logger("hrm.agent.shuffle")
 
@@ -105,7 +105,7 @@ class ShuffleService:
     def prepare(self, spec: ContainerSpec, launch: Launch) -> Launch:
         """Let the service know the application; the launch with a place for files that stay."""
         self._secrets[spec.application_id] = _secret_of(spec)
-        self._say("know", spec.application_id, self._secrets[spec.application_id])
+        self._send_command("know", spec.application_id, self._secrets[spec.application_id])
         place = self._directory.resolve() / spec.application_id / spec.container_id
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         places = {"SPARK_LOCAL_DIRS": str(place), "SPARK_EXECUTOR_DIRS": str(place)}
@@ -114,7 +114,7 @@ class ShuffleService:
     async def forget(self, application_id: ApplicationId) -> None:
         """The application has ended. Its files, maybe very many, are removed in a thread."""
         if self._secrets.pop(application_id, None) is not None:
-            self._say("forget", application_id)
+            self._send_command("forget", application_id)
         if _names_a_place(application_id):
             await asyncio.to_thread(remove_tree, self._directory / application_id)
 
@@ -147,12 +147,12 @@ class ShuffleService:
         try:
             assert process.stdout is not None
             async with asyncio.timeout(_START_LIMIT_S):
-                said = await process.stdout.readline()
-            if said.strip() != b"READY":
+                first_line = await process.stdout.readline()
+            if first_line.strip() != b"READY":
                 where = self._directory / "service.log"
                 return f"it did not start on port {self._port}; see {where}"
             for application_id, secret in self._secrets.items():
-                self._say("know", application_id, secret)
+                self._send_command("know", application_id, secret)
             self.ready.set()
             _log.info("the shuffle service is up", port=self._port, pid=process.pid)
             return f"it ended with exit code {await process.wait()}"
@@ -162,7 +162,7 @@ class ShuffleService:
             self._process = None
             await _end(process)
 
-    def _say(self, *words: str) -> None:
+    def _send_command(self, *words: str) -> None:
         process = self._process
         if process is not None and process.stdin is not None and process.returncode is None:
             with contextlib.suppress(ConnectionError):
@@ -188,7 +188,7 @@ class ShuffleService:
 def _names_a_place(application_id: str) -> bool:
     """May files of this application lie in a directory of its name, and nowhere else?"""
     plain = Path(application_id).name == application_id and application_id != ".."
-    return plain and not application_id.startswith(_BOOK)
+    return plain and not application_id.startswith(_REGISTRY_FILE)
 
 
 def _secret_of(spec: ContainerSpec) -> str:

@@ -27,11 +27,11 @@ _DELAY_S = 0.2
 _REGISTER_LIMIT_S = 10.0
 _QUEUE_MAX = 10_000
 
-Said = TypeVar("Said")
-Heard = TypeVar("Heard")
+Sent = TypeVar("Sent")
+Received = TypeVar("Received")
 
 
-class MasterStream(abc.ABC, Generic[Said, Heard]):
+class MasterStream(abc.ABC, Generic[Sent, Received]):
     """One stream, and the next. All of it belongs to the event loop."""
 
     def __init__(
@@ -46,23 +46,23 @@ class MasterStream(abc.ABC, Generic[Said, Heard]):
         self._open_channel = open_channel
         self._backoff = Backoff(_DELAY_S, delay_max_s, random.random)
         self._log = log
-        self._queue: asyncio.Queue[Iterable[Said] | None] | None = None
+        self._queue: asyncio.Queue[Iterable[Sent] | None] | None = None
         self._closing = asyncio.Event()
 
     @abc.abstractmethod
-    def _connect(self, channel: grpc.aio.Channel, said: AsyncIterator[Said]) -> Any:
+    def _connect(self, channel: grpc.aio.Channel, outgoing: AsyncIterator[Sent]) -> Any:
         """The call that sends all of ``said``; an async iterable of the master's messages."""
 
     @abc.abstractmethod
-    def _registration(self) -> Said:
+    def _registration(self) -> Sent:
         """The first message."""
 
     @abc.abstractmethod
-    def _registered(self, message: Heard) -> float:
+    def _registered(self, message: Received) -> float:
         """Take in the master's first message; returns the seconds between heartbeats."""
 
     @abc.abstractmethod
-    def _take(self, message: Heard) -> None:
+    def _take(self, message: Received) -> None:
         """Take in every other message."""
 
     @abc.abstractmethod
@@ -82,7 +82,7 @@ class MasterStream(abc.ABC, Generic[Said, Heard]):
             return False
         return True
 
-    def _say(self, messages: Iterable[Said]) -> None:
+    def _enqueue(self, messages: Iterable[Sent]) -> None:
         """Queue a message that ``_takes_more`` has admitted."""
         assert self._queue is not None
         self._queue.put_nowait(messages)
@@ -101,9 +101,9 @@ class MasterStream(abc.ABC, Generic[Said, Heard]):
 
     async def _session(self) -> None:
         """One stream from registration to its end. Raises the HrmError that ended it."""
-        queue: asyncio.Queue[Iterable[Said] | None] = asyncio.Queue()
+        queue: asyncio.Queue[Iterable[Sent] | None] = asyncio.Queue()
         self._queue = queue
-        self._say((self._registration(),))
+        self._enqueue((self._registration(),))
         async with self._open_channel() as channel:
             call = self._connect(channel, _drained(queue))
             tasks: list[asyncio.Task[None]] = []
@@ -127,7 +127,7 @@ class MasterStream(abc.ABC, Generic[Said, Heard]):
                 self._end_stream()
                 self._ended()
 
-    async def _first(self, messages: AsyncIterator[Heard]) -> Heard:
+    async def _first(self, messages: AsyncIterator[Received]) -> Received:
         try:
             async with asyncio.timeout(_REGISTER_LIMIT_S):
                 return await anext(messages)
@@ -139,7 +139,7 @@ class MasterStream(abc.ABC, Generic[Said, Heard]):
         except StopAsyncIteration as error:
             raise Unavailable(f"the master at {self._target} ended the stream") from error
 
-    async def _read(self, messages: AsyncIterator[Heard]) -> None:
+    async def _read(self, messages: AsyncIterator[Received]) -> None:
         async for message in messages:
             self._take(message)
 
@@ -159,7 +159,7 @@ class MasterStream(abc.ABC, Generic[Said, Heard]):
                     await queue.join()
 
 
-async def _drained(queue: asyncio.Queue[Iterable[Said] | None]) -> AsyncIterator[Said]:
+async def _drained(queue: asyncio.Queue[Iterable[Sent] | None]) -> AsyncIterator[Sent]:
     while True:
         item = await queue.get()
         # An item counts as done when the next is asked for: by then it has left this process.

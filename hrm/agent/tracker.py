@@ -275,8 +275,8 @@ def _cpu_percent(entry: _Watched, processes: list[psutil.Process]) -> float:
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
             cpu_s[process.pid] = times.user + times.system
-    spent = sum(max(0.0, s - entry.cpu_s.get(pid, 0.0)) for pid, s in cpu_s.items())
+    cpu_used_s = sum(max(0.0, s - entry.cpu_s.get(pid, 0.0)) for pid, s in cpu_s.items())
     elapsed = now - entry.sampled_at_s
     first = entry.sampled_at_s == 0.0
     entry.cpu_s, entry.sampled_at_s = cpu_s, now
-    return 0.0 if first or elapsed <= 0 else round(100.0 * spent / elapsed, 1)
+    return 0.0 if first or elapsed <= 0 else round(100.0 * cpu_used_s / elapsed, 1)

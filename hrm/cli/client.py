@@ -43,15 +43,15 @@ def all_pages(call: Callable[..., A], request: Any, timeout_s: float) -> A:
     """
     asked = type(request)()
     asked.CopyFrom(request)
-    answer: Any = call(asked, timeout=timeout_s)
-    token = answer.next_page_token
+    response: Any = call(asked, timeout=timeout_s)
+    token = response.next_page_token
     for _ in range(PAGES_MAX):
         if not token:
-            answer.ClearField("next_page_token")
-            return cast("A", answer)
+            response.ClearField("next_page_token")
+            return cast("A", response)
         asked.page_token = token
         more: Any = call(asked, timeout=timeout_s)
-        answer.MergeFrom(more)
+        response.MergeFrom(more)
         token = more.next_page_token
     raise HrmError(f"the list does not end: the master has sent {PAGES_MAX} pages of it")
 

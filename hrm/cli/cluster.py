@@ -109,7 +109,7 @@ def up(
         began = time.monotonic()
         with _interruptible(), _progress() as progress:
             embedded.start(cluster, schedulers, progress)
-    _say_next_steps(cluster, time.monotonic() - began)
+    _print_next_steps(cluster, time.monotonic() - began)
 
 
 @app.command()
@@ -181,15 +181,15 @@ def _progress() -> Iterator[Progress]:
         with screen.status("") as line:
             yield line.update
         return
-    said = ""
+    last_shown = ""
 
-    def say(what: str) -> None:
-        nonlocal said
-        if what != said:
-            said = what
+    def show(what: str) -> None:
+        nonlocal last_shown
+        if what != last_shown:
+            last_shown = what
             console.note(what)
 
-    yield say
+    yield show
 
 
 def _needed(cluster: Cluster) -> dict[str, str]:
@@ -203,7 +203,7 @@ def _needed(cluster: Cluster) -> dict[str, str]:
     return needed | {n: value for n, value in meant.items() if os.environ.get(n, value) != value}
 
 
-def _say_next_steps(cluster: Cluster, took_s: float) -> None:
+def _print_next_steps(cluster: Cluster, took_s: float) -> None:
     lines = [
         f"HRM is up at hrm://{cluster.address} ({took_s:.1f} s). Next:",
         *(f"  export {name}={shlex.quote(value)}" for name, value in _needed(cluster).items()),

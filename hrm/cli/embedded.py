@@ -344,18 +344,18 @@ def _certify(cluster: Cluster) -> None:
     Raises:
         InvalidConfig: the CA certificate next to the token belongs to another cluster.
     """
-    own, beside = cluster.directory / TLS_DIR / CA_FILE, cluster.directory / CA_FILE
-    if beside.exists() and not (own.exists() and own.read_bytes() == beside.read_bytes()):
+    own, shared_ca = cluster.directory / TLS_DIR / CA_FILE, cluster.directory / CA_FILE
+    if shared_ca.exists() and not (own.exists() and own.read_bytes() == shared_ca.read_bytes()):
         raise errors.InvalidConfig(
-            f"{beside} was not made by hrm up; if it belongs to another cluster, keep this one "
+            f"{shared_ca} was not made by hrm up; if it belongs to another cluster, keep this one "
             f"apart from it: hrm up --state-dir DIR, else remove it"
         )
-    beside.unlink(missing_ok=True)
+    shared_ca.unlink(missing_ok=True)
     if cluster.tls:
         from hrm import certificates
 
         certificates.make(cluster.directory / TLS_DIR, [f"{CERTIFICATE},{cluster.host}"])
-        beside.write_bytes(own.read_bytes())
+        shared_ca.write_bytes(own.read_bytes())
 
 
 def _tls_flags(cluster: Cluster) -> list[str]:
@@ -450,10 +450,11 @@ def _wait(
         for record, process in children:
             code = process.poll()
             if code is not None:
-                said = last_line(Path(record.log)) or "it said nothing"
+                last_output = last_line(Path(record.log)) or "it said nothing"
                 end = f"signal {-code}" if code < 0 else f"exit status {code}"
                 raise errors.Unavailable(
-                    f"{record.name} ended at its start ({end}): {said} (whole log: {record.log})"
+                    f"{record.name} ended at its start ({end}): {last_output} "
+                    f"(whole log: {record.log})"
                 )
         if time.monotonic() > deadline:
             logs = ", ".join(record.log for record, _ in children)
@@ -487,10 +488,10 @@ def _nodes_alive(cluster: Cluster) -> set[str] | None:
     try:
         with _connected(cluster) as master:
             ask = admin_pb2.ListNodesRequest()
-            answer = client.all_pages(master.admin.ListNodes, ask, _CALL_TIMEOUT_S)
+            response = client.all_pages(master.admin.ListNodes, ask, _CALL_TIMEOUT_S)
     except errors.Unavailable:
         return None
-    return {n.name for n in answer.nodes if n.state == common_pb2.NODE_STATE_ALIVE}
+    return {n.name for n in response.nodes if n.state == common_pb2.NODE_STATE_ALIVE}
 
 
 def last_line(log: Path) -> str:
@@ -501,6 +502,8 @@ def last_line(log: Path) -> str:
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return ""
-    spoken = [line.strip() for line in lines if line.strip()]
-    told = [line.removeprefix("error: ") for line in spoken if line.startswith("error: ")]
-    return (told or spoken or [""])[-1].removeprefix("hrm agent: ")
+    lines_of_output = [line.strip() for line in lines if line.strip()]
+    errors_found = [
+        line.removeprefix("error: ") for line in lines_of_output if line.startswith("error: ")
+    ]
+    return (errors_found or lines_of_output or [""])[-1].removeprefix("hrm agent: ")

@@ -125,7 +125,7 @@ def _follow(
             # One that is stopped politely cancels the stream, which is no error of any other kind.
             away = type(error) in (errors.Unavailable, errors.HrmError)
             if patience is not None and pause_s == _RETRY_S:
-                patience.heard(time.monotonic())  # pages come when there are events
+                patience.contact(time.monotonic())  # pages come when there are events
             if not away or patience is None or patience.is_over(time.monotonic()):
                 raise
             if pause_s == _RETRY_S:

@@ -134,16 +134,16 @@ def list_tasks(
     from hrm.pipelines.client.client import Client
 
     with Client(master, patience_s=0.0, call_timeout_s=timeout) as client:
-        answer = client.tasks(everything=everything, limit=limit)
+        response = client.tasks(everything=everything, limit=limit)
     if output is Output.JSON:
-        print_json(document(answer))
+        print_json(document(response))
         return
-    if answer.nodes:
-        stdout().print(_nodes_table(answer))
+    if response.nodes:
+        stdout().print(_nodes_table(response))
     else:
         note(NO_NODES)
-    if answer.tasks:
-        stdout().print(_tasks_table(answer.tasks))
+    if response.tasks:
+        stdout().print(_tasks_table(response.tasks))
     else:
         ended = "" if everything else " waits or runs; hrm pipeline list --all shows ended ones"
         note(f"no pipeline task{ended}; to run one: hrm pipeline run MODULE:NAME FILE")
@@ -271,17 +271,17 @@ def _results_table(inputs: list[str], results: list[TaskResult]) -> Table:
         )
         for run in one.runs:
             where = f"{run.device.value} {run.number}"
-            said = "" if run.ok else plain(run.outcome)
+            outcome_text = "" if run.ok else plain(run.outcome)
             times = (f"{run.waited_s:.2f}", f"{run.ran_s:.2f}")
-            rows.add_row("", "", "", plain(run.subtask), where, *times, said)
+            rows.add_row("", "", "", plain(run.subtask), where, *times, outcome_text)
     return rows
 
 
-def _nodes_table(answer: pipeline_pb2.ListPipelineTasksResponse) -> Table:
+def _nodes_table(response: pipeline_pb2.ListPipelineTasksResponse) -> Table:
     rows = table(
         "node", "cores free", "GPUs", "tasks", ">expected wait s", "workers run as", "state"
     )
-    for node in answer.nodes:
+    for node in response.nodes:
         capacity, load = node.capacity, node.load
         models = ", ".join(sorted({gpu.model for gpu in capacity.gpus}))
         rows.add_row(
@@ -293,8 +293,10 @@ def _nodes_table(answer: pipeline_pb2.ListPipelineTasksResponse) -> Table:
             plain(node.runs_as),
             "draining" if node.draining else "",
         )
-    rows.caption = f"policy {plain(answer.policy)}" + (
-        f", replaced {answer.policy_faults} times because it failed" if answer.policy_faults else ""
+    rows.caption = f"policy {plain(response.policy)}" + (
+        f", replaced {response.policy_faults} times because it failed"
+        if response.policy_faults
+        else ""
     )
     return rows
 
@@ -305,7 +307,7 @@ def _tasks_table(tasks: Iterable[pipeline_pb2.PipelineTaskInfo]) -> Table:
     )
     for task in tasks:
         steps = sorted(task.runs_placed_by.items(), key=lambda item: (-item[1], item[0]))
-        steps_by = ", ".join(f"{who} {count}" for who, count in steps)
+        steps_by = ", ".join(f"{decided_by} {count}" for decided_by, count in steps)
         rows.add_row(
             plain(task.task_id), plain(task.pipeline), plain(task.user), f"{task.size_mb:.1f}",
             plain(task.node), str(task.attempt), plain(_by(task.placed_by, task.fallback)),
@@ -314,6 +316,6 @@ def _tasks_table(tasks: Iterable[pipeline_pb2.PipelineTaskInfo]) -> Table:
     return rows
 
 
-def _by(who: str, fallback: str) -> str:
+def _by(decided_by: str, fallback: str) -> str:
     """The policy that decided, with the reason in a word if it replaced the learned one."""
-    return f"{who} ({fallback.partition(':')[0]})" if fallback else who
+    return f"{decided_by} ({fallback.partition(':')[0]})" if fallback else decided_by

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from hrm.v1 import policy_pb2
 
-__all__ = ["app", "policies_view", "policy_view", "shadow_view", "told_view"]
+__all__ = ["app", "ordered_view", "policies_view", "policy_view", "shadow_view"]
 
 app = typer.Typer(no_args_is_help=True)
 policy_group = typer.Typer(no_args_is_help=True, help="Learned policies: show, trust, train.")
@@ -43,13 +43,13 @@ def show(
 ) -> None:
     """Show the learned policies in use, with mode, counters and fallbacks, and the models at
     hand."""
-    answer = _shown(name, master, timeout, records=False)
-    if not answer.policies and output is Output.TABLE:
+    response = _shown(name, master, timeout, records=False)
+    if not response.policies and output is Output.TABLE:
         console.note(
             "no learned policy is in use, by the master or by a node; docs/learned-policies.md "
             "says how to use one, hrm policy train trains one"
         )
-    queries.show(answer, output, lambda _: policies_view(answer))
+    queries.show(response, output, lambda _: policies_view(response))
 
 
 @policy_group.command()
@@ -60,13 +60,13 @@ def shadow(
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
     """Show what a policy would have done in shadow mode, next to what was done."""
-    answer = _shown(name, master, timeout, records=True)
-    if any(policy.kind == "node" for policy in answer.policies):
+    response = _shown(name, master, timeout, records=True)
+    if any(policy.kind == "node" for policy in response.policies):
         console.note(f"nodes report counters alone: hrm policy show {name}")
-    elif not any(policy.records for policy in answer.policies) and output is Output.TABLE:
+    elif not any(policy.records for policy in response.policies) and output is Output.TABLE:
         console.note(f"nothing yet; hrm policy set {name} shadow records its decisions")
         return
-    queries.show(answer, output, lambda _: shadow_view(answer))
+    queries.show(response, output, lambda _: shadow_view(response))
 
 
 @policy_group.command(name="set")
@@ -84,9 +84,9 @@ def set_mode(
 
     request = SetPolicyModeRequest(policy=name, mode=mode)
     with client.connect(master) as connection:
-        answer = connection.policies.SetPolicyMode(request, timeout=timeout)
-    view = told_view if answer.nodes else policy_view
-    queries.show(answer, output, lambda _: view(answer))
+        response = connection.policies.SetPolicyMode(request, timeout=timeout)
+    view = ordered_view if response.nodes else policy_view
+    queries.show(response, output, lambda _: view(response))
 
 
 @policy_group.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -112,7 +112,7 @@ def train(
     path = out or Path(f"{name}-{version}.npz")
     words = [name, "--out", str(path), "--version", str(version), *context.args]
     args = ldwp.parse(words)
-    result = _with_progress(lambda said: ldwp.train(args, said))
+    result = _with_progress(lambda on_progress: ldwp.train(args, on_progress))
     if output is Output.JSON:
         console.print_json(result)
         return
@@ -142,17 +142,17 @@ def _shown(
 
     request = ShowPoliciesRequest(policy=name, records=records)
     with client.connect(master) as connection:
-        answer = connection.policies.ShowPolicies(request, timeout=timeout)
-    assert isinstance(answer, ShowPoliciesResponse)
-    return answer
+        response = connection.policies.ShowPolicies(request, timeout=timeout)
+    assert isinstance(response, ShowPoliciesResponse)
+    return response
 
 
-def policies_view(answer: policy_pb2.ShowPoliciesResponse) -> RenderableType:
+def policies_view(response: policy_pb2.ShowPoliciesResponse) -> RenderableType:
     """All policies, and the models at hand."""
     from rich.console import Group
 
-    files = [f"model {plain(f.kind)}-{f.version}: {plain(f.path)}" for f in answer.models]
-    return Group(*(policy_view(policy) for policy in answer.policies), *files)
+    files = [f"model {plain(f.kind)}-{f.version}: {plain(f.path)}" for f in response.models]
+    return Group(*(policy_view(policy) for policy in response.policies), *files)
 
 
 def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
@@ -189,7 +189,7 @@ def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
     return Group(*lines)
 
 
-def told_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
+def ordered_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
     """The mode that was sent to the nodes; each applies it on its own."""
     count = len(policy.nodes)
     shown = ", ".join(plain(name) for name in policy.nodes[:NODES_SHOWN])
@@ -201,10 +201,10 @@ def told_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
     )
 
 
-def shadow_view(answer: policy_pb2.ShowPoliciesResponse) -> RenderableType:
+def shadow_view(response: policy_pb2.ShowPoliciesResponse) -> RenderableType:
     """What was answered in the shadow, latest last."""
     table = console.table("TASK", "SAME", "DONE", "LEARNED")
-    for policy in answer.policies:
+    for policy in response.policies:
         for record in policy.records:
             learned = plain(record.learned) if record.learned else f"- ({plain(record.reason)})"
             same = "yes" if record.same else "no"

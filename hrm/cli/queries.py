@@ -100,11 +100,11 @@ def nodes(
     from hrm.v1.admin_pb2 import ListNodesRequest
 
     with client.connect(master) as connection:
-        answer = client.all_pages(connection.admin.ListNodes, ListNodesRequest(), timeout)
-    if not answer.nodes and output is Output.TABLE:
+        response = client.all_pages(connection.admin.ListNodes, ListNodesRequest(), timeout)
+    if not response.nodes and output is Output.TABLE:
         console.note("no node yet; start an agent: hrm agent --master HOST:PORT")
         return
-    show(answer, output, lambda render: render.nodes_table(answer.nodes))
+    show(response, output, lambda render: render.nodes_table(response.nodes))
 
 
 @app.command()
@@ -122,14 +122,14 @@ def apps(
 
     request = ListApplicationsRequest(include_ended=every, limit=limit)
     with client.connect(master) as connection:
-        answer = client.all_pages(connection.admin.ListApplications, request, timeout)
-    if not answer.applications and output is Output.TABLE:
+        response = client.all_pages(connection.admin.ListApplications, request, timeout)
+    if not response.applications and output is Output.TABLE:
         ended = "" if every else "hrm apps --all shows ended ones; "
         console.note(f"no applications; {ended}to run one: hrm spark-submit app.py")
         return
-    show(answer, output, lambda render: render.applications_table(answer.applications))
-    if len(answer.applications) == (limit or APPLICATIONS_DEFAULT):
-        shown = len(answer.applications)
+    show(response, output, lambda render: render.applications_table(response.applications))
+    if len(response.applications) == (limit or APPLICATIONS_DEFAULT):
+        shown = len(response.applications)
         console.note(f"the latest {shown} are shown; for more: hrm apps --limit {10 * shown}")
 
 
@@ -161,8 +161,8 @@ def app_why(
 
     request = ExplainApplicationRequest(application_id=application_id)
     with _application_known(), client.connect(master) as connection:
-        answer = connection.admin.ExplainApplication(request, timeout=timeout)
-    show(answer, output, lambda render: render.explanation_view(answer))
+        response = connection.admin.ExplainApplication(request, timeout=timeout)
+    show(response, output, lambda render: render.explanation_view(response))
 
 
 @app_group.command("kill")
@@ -226,11 +226,11 @@ def app_logs(
             asker=getpass.getuser(),
         )
         with _application_known(), client.connect(master) as connection:
-            answer = connection.admin.LinkLog(ask, timeout=timeout)
+            response = connection.admin.LinkLog(ask, timeout=timeout)
         if output is Output.JSON:
-            show(answer, output, lambda _: "")
+            show(response, output, lambda _: "")
         else:
-            typer.echo(answer.url)  # whole, however wide the terminal
+            typer.echo(response.url)  # whole, however wide the terminal
         return
     request = ReadLogsRequest(
         application_id=application_id,
@@ -261,8 +261,10 @@ def node_show(
     from hrm.v1.admin_pb2 import ListNodesRequest
 
     with client.connect(master) as connection:
-        answer = client.all_pages(connection.admin.ListNodes, ListNodesRequest(name=name), timeout)
-    found = next((node for node in answer.nodes if node.name == name), None)
+        response = client.all_pages(
+            connection.admin.ListNodes, ListNodesRequest(name=name), timeout
+        )
+    found = next((node for node in response.nodes if node.name == name), None)
     if found is None:
         raise errors.NotFound(f"no node {name}; hrm nodes lists them")
     show(found, output, lambda render: render.node_view(found))
@@ -293,8 +295,8 @@ def node_drain(
         raise errors.InvalidRequest("--undo and --move exclude each other; leave one of them out")
     with _hint("hrm nodes lists them"), client.connect(master) as connection:
         request = DrainNodesRequest(names=names, undo=undo, move_within_s=move)
-        answer = connection.admin.DrainNodes(request, timeout=timeout)
-    show(answer, output, lambda render: render.nodes_table(answer.nodes))
+        response = connection.admin.DrainNodes(request, timeout=timeout)
+    show(response, output, lambda render: render.nodes_table(response.nodes))
 
 
 @node_group.command("bind")
@@ -327,8 +329,8 @@ def node_bind(
         reserve_cores=reserve,
     )
     with _hint("hrm nodes shows how it is cut"), client.connect(master) as connection:
-        answer = connection.admin.BindNode(request, timeout=timeout)
-    show(answer, output, lambda _: plain(answer.message))
+        response = connection.admin.BindNode(request, timeout=timeout)
+    show(response, output, lambda _: plain(response.message))
 
 
 def show(message: Message, output: Output, view: Callable[[Any], RenderableType]) -> None:

@@ -97,7 +97,7 @@ def faults(
         raise InvalidRequest(f"--json {json_file}: no such directory; create it, or name another")
     limits = Limits(nodes, applications, horizon, frozenset(without or ()))
     summary = Summary()
-    told_s = time.monotonic()
+    shown_at_s = time.monotonic()
     for number in range(seed, seed + runs):
         result = run_seed(number, limits)
         summary.add(result)
@@ -106,11 +106,11 @@ def faults(
         if result.violations:
             _show(result)
             if shrink:
-                small = make_small(result, said=note)
+                small = make_small(result, on_progress=note)
                 typer.echo("shrunk:")
                 _show(small)
-        if time.monotonic() - told_s > PROGRESS_PERIOD_S:
-            told_s = time.monotonic()
+        if time.monotonic() - shown_at_s > PROGRESS_PERIOD_S:
+            shown_at_s = time.monotonic()
             note(f"{summary.runs} of {runs} runs, {summary.violations} with violations")
     line: dict[str, Any] = summary.as_dict()
     if json_file is not None:

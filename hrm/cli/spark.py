@@ -120,8 +120,8 @@ def _make_archive() -> None:
 
 def _submitted_spark() -> Path | None:
     """The Spark home of the ``spark-submit`` in use, if its path reveals it; None: pyspark's."""
-    beside = spark_submit().resolve().parent.parent
-    return beside if (beside / "jars").is_dir() else None
+    candidate = spark_submit().resolve().parent.parent
+    return candidate if (candidate / "jars").is_dir() else None
 
 
 def spark_submit() -> Path:
@@ -138,8 +138,8 @@ def spark_submit() -> Path:
         raise errors.NotFound(f"there is no {program}; correct or unset SPARK_HOME")
     spec = importlib.util.find_spec("pyspark")
     found = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
-    beside = Path(sys.executable).parent / "spark-submit"
-    for program in (beside, *(place / "bin" / "spark-submit" for place in found)):
+    candidate = Path(sys.executable).parent / "spark-submit"
+    for program in (candidate, *(place / "bin" / "spark-submit" for place in found)):
         if program.is_file():
             return program
     on_path = shutil.which("spark-submit")

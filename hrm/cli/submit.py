@@ -112,8 +112,8 @@ def run_submit(arguments: Sequence[str]) -> int:
 
     ca = tls.ca_file(token, options.conf.get("spark.hrm.tls.ca"))
     target = address.default_master(master or None)
-    said = options.conf.get(_ALLOW_CLEAR_TEXT)
-    allow = clear_text.parse(said, _ALLOW_CLEAR_TEXT) if said else None
+    allowed = options.conf.get(_ALLOW_CLEAR_TEXT)
+    allow = clear_text.parse(allowed, _ALLOW_CLEAR_TEXT) if allowed else None
     with submit.connect(target, token, ca, allow_clear_text=allow) as (client, channel):
         if options.status or options.kill:
             return _status_or_kill(client, options.status, options.kill)
@@ -156,18 +156,18 @@ def _follow(client: Client, submission_id: str, channel: Any) -> int:
     from hrm.spark.submit import exit_status
     from hrm.v1 import submission_pb2 as pb
 
-    told, last = "", pb.Submission()
+    last_line, last = "", pb.Submission()
     for last in client.watch(submission_id):
         line = _line(last)
-        if line != told:
+        if line != last_line:
             console.note(f"HRM: {line}")
-        told = line
+        last_line = line
     if last.state == pb.SUBMISSION_STATE_FAILED and last.node:
-        _tell_last_words(last, channel)
+        _print_log_tail(last, channel)
     return exit_status(last)
 
 
-def _tell_last_words(submission: pb.Submission, channel: Any) -> None:
+def _print_log_tail(submission: pb.Submission, channel: Any) -> None:
     """The end of the driver's logs, as far as its node still has them. What a Python driver writes
     to either comes to stdout, by way of its JVM."""
     import grpc
@@ -232,12 +232,12 @@ def submissions(
 
     request = pb.ListSubmissionsRequest(include_ended=every, limit=limit)
     with client.connect(master) as connection:
-        answer = client.all_pages(connection.submissions.List, request, timeout)
-    if not answer.submissions and output is Output.TABLE:
+        response = client.all_pages(connection.submissions.List, request, timeout)
+    if not response.submissions and output is Output.TABLE:
         ended = "" if every else "hrm submissions --all shows ended ones; "
         console.note(f"no submissions; {ended}to run one: hrm submit app.py")
         return
-    queries.show(answer, output, lambda render: render.submissions_table(answer.submissions))
+    queries.show(response, output, lambda render: render.submissions_table(response.submissions))
 
 
 @group.command("show")

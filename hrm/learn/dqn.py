@@ -183,8 +183,8 @@ class Learner:
         after = [batch[number].after for number in going]
         with torch.no_grad():
             frozen = self.brain.values(self._target, after)
-            judge = self.brain.values(self.brain.weights, after) if self.hyper.double else frozen
-            best = frozen.gather(1, judge.argmax(1, keepdim=True)).squeeze(1)
+            selector = self.brain.values(self.brain.weights, after) if self.hyper.double else frozen
+            best = frozen.gather(1, selector.argmax(1, keepdim=True)).squeeze(1)
         wanted[going] += torch.tensor([batch[n].discount for n in going]) * best
         return wanted
 

@@ -141,7 +141,7 @@ class Args:
         )
 
 
-def train(args: Args, said: Progress = lambda share, doing: None) -> dict[str, Any]:
+def train(args: Args, on_progress: Progress = lambda share, doing: None) -> dict[str, Any]:
     """Train as ``args`` say, write the model, and answer how it did on validation seeds.
 
     Raises:
@@ -154,14 +154,14 @@ def train(args: Args, said: Progress = lambda share, doing: None) -> dict[str, A
     brain = _brain(args, environment)
     rewards = Rewards(args.reward, gamma=args.gamma, tau_s=args.tau_s)
     learner = Learner(brain, rewards, args.hyper(), rng)
-    said(0.0, "scale of the rewards")
+    on_progress(0.0, "scale of the rewards")
     first = _calibrate(learner, environment)
     if args.pretrain_decisions:
-        _pretrain(learner, environment, args, said)
-    return _learn(learner, environment, args, said, first)
+        _pretrain(learner, environment, args, on_progress)
+    return _learn(learner, environment, args, on_progress, first)
 
 
-def run(learner: Learner, environment: Environment, decisions: int, said: Progress) -> None:
+def run(learner: Learner, environment: Environment, decisions: int, on_progress: Progress) -> None:
     """Let ``learner`` decide training traces, one after the other, until it has decided enough."""
     last = learner.decisions + decisions
     while True:
@@ -175,7 +175,9 @@ def run(learner: Learner, environment: Environment, decisions: int, said: Progre
             if learner.decisions >= last:
                 return
             if learner.decisions % 500 == 0:
-                said(1.0 - (last - learner.decisions) / decisions, f"loss {learner.loss:.4f}")
+                on_progress(
+                    1.0 - (last - learner.decisions) / decisions, f"loss {learner.loss:.4f}"
+                )
             if step.decision is None and step.terminal:
                 learner.finish(decision.view.now)
             decision = step.decision
@@ -213,14 +215,16 @@ def _calibrate(learner: Learner, environment: Environment) -> list[Transition]:
     return seen
 
 
-def _pretrain(learner: Learner, environment: Environment, args: Args, said: Progress) -> None:
+def _pretrain(
+    learner: Learner, environment: Environment, args: Args, on_progress: Progress
+) -> None:
     learner.teacher, learner.learning = Ect(), False
     learner.begin((args.pretrain_epsilon, args.pretrain_epsilon, 0))
     run(
         learner,
         environment,
         args.pretrain_decisions,
-        lambda share, doing: said(0.2 * share, "watching ect"),
+        lambda share, doing: on_progress(0.2 * share, "watching ect"),
     )
     learner.teacher, learner.learning = None, True
     held = list(learner.replay.held)
@@ -230,7 +234,9 @@ def _pretrain(learner: Learner, environment: Environment, args: Args, said: Prog
     optimizer = torch.optim.Adam(list(learner.brain.weights.values()), lr=PRETRAIN_LR)
     for number in range(args.pretrain_rounds):
         loss = _fit(learner, held, args.pretrain_epochs, optimizer, rng)
-        said(0.2 + 0.2 * (number + 1) / args.pretrain_rounds, f"pre-training, loss {loss:.4f}")
+        on_progress(
+            0.2 + 0.2 * (number + 1) / args.pretrain_rounds, f"pre-training, loss {loss:.4f}"
+        )
     learner.begin(learner.hyper.epsilon)
 
 
@@ -260,7 +266,7 @@ def _learn(
     learner: Learner,
     environment: Environment,
     args: Args,
-    said: Progress,
+    on_progress: Progress,
     first: Sequence[Transition],
 ) -> dict[str, Any]:
     """Learn by doing; the model that does best on validation seeds is written and described."""
@@ -285,13 +291,13 @@ def _learn(
         part = min(args.validate_every, args.decisions - done)
         begun = done / args.decisions
 
-        def tell(share: float, doing: str, begun: float = begun, part: int = part) -> None:
-            said(0.4 + 0.6 * (begun + share * part / args.decisions), doing)
+        def on_part(share: float, doing: str, begun: float = begun, part: int = part) -> None:
+            on_progress(0.4 + 0.6 * (begun + share * part / args.decisions), doing)
 
-        run(learner, environment, part, tell)
+        run(learner, environment, part, on_part)
         done += part
     assert best is not None
-    said(1.0, f"wrote {args.out}")
+    on_progress(1.0, f"wrote {args.out}")
     kappa = learner.rewards.kappa
     held = {"model": str(best), "out": str(args.out), "kappa": kappa, "ect": ect, "trials": trials}
     return {**held, "best": _best(trials)}
@@ -303,7 +309,7 @@ def _best(trials: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _frozen(model: Model) -> Callable[[], ClusterPolicy]:
     rng = np.random.default_rng(0)
-    return lambda: load_policy(model.kind, rng=rng, model=model, hosted=False)
+    return lambda: load_policy(model.kind, rng=rng, model=model, guarded=False)
 
 
 def _model(learner: Learner, args: Args, seen: Sequence[Transition]) -> Model:
@@ -365,11 +371,11 @@ def main(words: Sequence[str] | None = None) -> int:
     """Train, with progress on stderr and the result as JSON on stdout."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
 
-    def said(share: float, doing: str) -> None:
+    def on_progress(share: float, doing: str) -> None:
         sys.stderr.write(f"{share:4.0%} {doing}\n")
 
     args = parse(sys.argv[1:] if words is None else words)
-    sys.stdout.write(json.dumps(train(args, said), indent=2) + "\n")
+    sys.stdout.write(json.dumps(train(args, on_progress), indent=2) + "\n")
     return 0
 
 

@@ -154,11 +154,11 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def BindNode(  # noqa: N802
         self, request: pb.BindNodeRequest, context: Any
     ) -> pb.BindNodeResponse:
-        answer = await self._master.call(
+        result = await self._master.call(
             lambda call_id: admin_wire.to_rebinding(request, call_id, self._master.now())
         )
-        assert isinstance(answer, c.Rebound)
-        return pb.BindNodeResponse(message=answer.message)
+        assert isinstance(result, c.Rebound)
+        return pb.BindNodeResponse(message=result.message)
 
     async def ReadLogs(  # noqa: N802
         self, request: pb.ReadLogsRequest, context: Any
@@ -251,8 +251,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
 def _latest(statuses: list[common_pb2.ContainerStatus]) -> list[common_pb2.ContainerStatus]:
     """The last of them, as many as fit into one response."""
-    room, first = CONTAINERS_BYTES_MAX, len(statuses)
-    while first and room > 0:
+    bytes_left, first = CONTAINERS_BYTES_MAX, len(statuses)
+    while first and bytes_left > 0:
         first -= 1
-        room -= statuses[first].ByteSize()
+        bytes_left -= statuses[first].ByteSize()
     return statuses[first:]

@@ -63,16 +63,16 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
                 request.submission_attempt,
                 request.submission_ownership_key,
             )
-        answer = await self._master.call(
+        result = await self._master.call(
             lambda call_id: app_wire.to_registration(request, call_id, self._master.now())
         )
-        assert isinstance(answer, c.ApplicationAdmitted)
+        assert isinstance(result, c.ApplicationAdmitted)
         if request.submission_id:
             self._registered(
-                request.submission_id, request.submission_attempt, answer.application_id
+                request.submission_id, request.submission_attempt, result.application_id
             )
-        log.info("application registered", application=answer.application_id, name=request.name)
-        return app_wire.from_admitted(answer, self._heartbeat_interval_s)
+        log.info("application registered", application=result.application_id, name=request.name)
+        return app_wire.from_admitted(result, self._heartbeat_interval_s)
 
     async def Session(self, requests: Any, context: _Session) -> None:  # noqa: N802
         """One AppMaster's session, from its attachment to its end."""
@@ -99,7 +99,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         previous = self._master.application_outboxes.get(application_id)
         self._master.application_outboxes[application_id] = outbox
         try:
-            answer = await self._master.call(lambda call_id: replace(attached, call_id=call_id))
+            result = await self._master.call(lambda call_id: replace(attached, call_id=call_id))
         except HrmError:
             if previous is None:
                 self._master.application_outboxes.pop(application_id, None)
@@ -112,8 +112,8 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
             raise
         if previous is not None:
             previous.close()
-        assert isinstance(answer, c.ApplicationAdmitted)
-        return answer
+        assert isinstance(result, c.ApplicationAdmitted)
+        return result
 
     def _detach(self, application_id: ApplicationId, session: int, outbox: Outbox) -> None:
         if self._master.application_outboxes.get(application_id) is outbox:

@@ -40,7 +40,7 @@ from hrm.master.submissions import Submissions
 from hrm.peer_limits import PeerLimits
 from hrm.pipelines.master.service import PipelineService
 from hrm.pipelines.master.tasks import PipelineTasks, pipeline_policy
-from hrm.policies.guard import Hosts
+from hrm.policies.guard import GuardRegistry
 from hrm.tls_server import ServerTls, listen, server_tls
 from hrm.v1 import (
     admin_pb2_grpc,
@@ -170,7 +170,7 @@ async def _serve(
     journal.took(None)
     master = Interpreter(core, store, journal)
     state_dir = settings.state_dir
-    hosts = Hosts(load_modes(state_dir), keep=lambda modes: save_modes(state_dir, modes))
+    hosts = GuardRegistry(load_modes(state_dir), keep=lambda modes: save_modes(state_dir, modes))
     pipelines = PipelineTasks(
         settings,
         policy=pipeline_policy(settings, hosts, seed=core.epoch),
@@ -259,7 +259,7 @@ async def _add_services(
     master: Interpreter,
     pipelines: PipelineTasks,
     submissions: Submissions,
-    hosts: Hosts,
+    hosts: GuardRegistry,
     settings: MasterSettings,
     address: str,
     token: str,

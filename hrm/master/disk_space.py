@@ -16,7 +16,7 @@ from hrm.errors import DiskFull
 
 __all__ = ["full", "is_full"]
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 _MAY_MEAN_IT = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 PROBE_BYTES = 64 * 1024
 """SQLite's own files grow by 32 KiB at a time."""
@@ -29,11 +29,11 @@ def is_full(error: BaseException, directory: Path) -> bool:
     memory or a new file does. In that case a test write of some size decides.
     """
     if isinstance(error, OSError):
-        return error.errno in _NO_ROOM
+        return error.errno in _FULL_ERRNOS
     if not isinstance(error, sqlite3.Error):
         return False
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-    return code == sqlite3.SQLITE_FULL or (code in _MAY_MEAN_IT and not _has_room(directory))
+    return code == sqlite3.SQLITE_FULL or (code in _MAY_MEAN_IT and not _has_space(directory))
 
 
 def full(directory: Path, error: BaseException) -> DiskFull:
@@ -44,12 +44,12 @@ def full(directory: Path, error: BaseException) -> DiskFull:
     )
 
 
-def _has_room(directory: Path) -> bool:
+def _has_space(directory: Path) -> bool:
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
             file.write(bytes(PROBE_BYTES))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        return error.errno not in _NO_ROOM
+        return error.errno not in _FULL_ERRNOS
     return True

@@ -44,7 +44,7 @@ from hrm.core.vocabulary.model import (
 from hrm.errors import Unavailable
 from hrm.master.journal_file import JournalFile
 
-__all__ = ["EPOCH_BITS", "Journal", "Wish"]
+__all__ = ["EPOCH_BITS", "EventFilter", "Journal"]
 
 QUEUED_MAX = 100_000
 EPOCH_BITS = 32
@@ -82,7 +82,7 @@ _APPLICATION = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class EventFilter:
     """A reader's filter. Empty: all events; ``since_s``: none before that second."""
 
     application_id: str = ""
@@ -117,9 +117,10 @@ class Journal:
 
     Invariants: events are numbered in ``_file.write`` alone. ``_put`` counts the moves queued,
     ``_taken`` those the writer has dequeued, ``_written`` those it has written or dropped.
-    ``_no_room`` counts those that met a full queue; each entry of the queue carries that count as
-    of its enqueueing, and ``_told`` is how many of them the journal has recorded. ``_unwritten``
-    counts those that the disk refused, ``_untold`` those of them not yet recorded.
+    ``_dropped_full`` counts those that met a full queue; each entry of the queue carries that count
+    as of its enqueueing, and ``_dropped_reported`` is how many of them the journal has recorded.
+    ``_unwritten`` counts those that the disk refused, ``_dropped_unreported`` those of them not yet
+    recorded.
     """
 
     def __init__(self, path: Path, epoch: int, *, kept: int, keep_s: float) -> None:
@@ -130,21 +131,21 @@ class Journal:
         newest, self._count = self._file.read(lambda db: db.execute(sql).fetchone())
         self._last_id = newest or 0
         self._next_id = max((epoch << EPOCH_BITS) + 1, self._last_id + 1)
-        self._file.replaced = self._begun_anew
+        self._file.replaced = self._replaced
         if self._file.at_start is not None:
             aside, why = self._file.at_start
-            self._file.write(lambda db: self._begun_anew(db, aside, why))
+            self._file.write(lambda db: self._replaced(db, aside, why))
         self._moves: list[Move] = []
         self._queue: deque[tuple[str, list[Move], int]] = deque()
         self._begun: tuple[str, Iterator[Move]] = ("", iter(()))
         self._put = 0
         self._taken = 0
         self._written = 0
-        self._no_room = 0
-        self._told = 0
+        self._dropped_full = 0
+        self._dropped_reported = 0
         self._unwritten = 0
-        self._untold = 0
-        self._hurried = threading.Event()
+        self._dropped_unreported = 0
+        self._flush_requested = threading.Event()
         self._closing = False
         self._failing = False
         self._failure = ""
@@ -162,7 +163,7 @@ class Journal:
     @property
     def dropped(self) -> int:
         """How many changes the journal lacks, because the queue was full or the disk failed."""
-        return self._no_room + self._unwritten
+        return self._dropped_full + self._unwritten
 
     # --- from the core, in the loop -----------------------------------------------------------
 
@@ -181,25 +182,25 @@ class Journal:
         if not moves:
             return
         if self._put - self._taken + len(moves) > QUEUED_MAX:
-            self._no_room += len(moves)
+            self._dropped_full += len(moves)
         else:
             self._put += len(moves)
-            self._queue.append((_actor(event), moves[:], self._no_room))
+            self._queue.append((_actor(event), moves[:], self._dropped_full))
         moves.clear()
 
     def _refused(self, application_id: str, notice: c.Notice, now: float) -> None:
         """No state changes, and yet it is news."""
         if type(notice) is c.RequestRefused:
             many = len(notice.executor_ids)
-            who = f"{many} executor{'s' if many > 1 else ''}"
+            subject = f"{many} executor{'s' if many > 1 else ''}"
             if is_driver(ApplicationId(application_id)):
-                who = "its driver"
-            why = f"{who}: {notice.message}"
+                subject = "its driver"
+            why = f"{subject}: {notice.message}"
             self._moves.append(
                 ("application", application_id, None, None, Refused.REFUSED, now, why)
             )
 
-    def say(self, state: Service, now: float, why: str) -> None:
+    def record_service(self, state: Service, now: float, why: str) -> None:
         """Of the master itself."""
         self._moves.append(("master", "", None, None, state, now, why))
         self.took(None)
@@ -209,14 +210,14 @@ class Journal:
     async def flush(self) -> None:
         """Wait until what has happened so far is on disk, at most ``FLUSH_TIMEOUT_S``."""
         target = self._put
-        await self._wait_until(lambda: self._written >= target, FLUSH_TIMEOUT_S, hurry=True)
+        await self._wait_until(lambda: self._written >= target, FLUSH_TIMEOUT_S, flush_now=True)
 
     async def grown(self, event_id: int, timeout_s: float) -> bool:
         """Wait for events after ``event_id``, at most ``timeout_s``: are there any?"""
         return await self._wait_until(lambda: self._last_id > event_id, timeout_s)
 
     async def _wait_until(
-        self, done: Callable[[], bool], timeout_s: float, *, hurry: bool = False
+        self, done: Callable[[], bool], timeout_s: float, *, flush_now: bool = False
     ) -> bool:
         self._loop = asyncio.get_running_loop()
         waiting = asyncio.Event()
@@ -224,8 +225,8 @@ class Journal:
         try:
             async with asyncio.timeout(timeout_s):
                 while not done():
-                    if hurry:
-                        self._hurried.set()
+                    if flush_now:
+                        self._flush_requested.set()
                     await waiting.wait()
                     waiting.clear()
         except TimeoutError:
@@ -234,14 +235,16 @@ class Journal:
             self._waiting.discard(waiting)
         return True
 
-    async def latest(self, wish: Wish, limit: int) -> list[StateEvent]:
+    async def latest(self, event_filter: EventFilter, limit: int) -> list[StateEvent]:
         """The latest ``limit`` events that match ``wish``, oldest first."""
-        return await self._select(*wish.where(), limit, latest=True)
+        return await self._select(*event_filter.where(), limit, latest=True)
 
-    async def page(self, event_id: int, wish: Wish, limit: int) -> tuple[list[StateEvent], int]:
+    async def page(
+        self, event_id: int, event_filter: EventFilter, limit: int
+    ) -> tuple[list[StateEvent], int]:
         """The first ``limit`` events that match ``wish`` and follow ``event_id``; and the number up
         to which such events have been dropped for their age or number; 0: none has."""
-        where, values = wish.where()
+        where, values = event_filter.where()
         sql = f"SELECT * FROM events WHERE id > ? AND {where} ORDER BY id LIMIT ?"  # noqa: S608
 
         def read(db: sqlite3.Connection) -> tuple[list[StateEvent], int]:
@@ -306,7 +309,7 @@ class Journal:
     def close(self) -> None:
         """Write what is queued, then close."""
         self._closing = True
-        self._hurried.set()
+        self._flush_requested.set()
         self._thread.join(CLOSE_TIMEOUT_S)
         self._file.close()
 
@@ -317,35 +320,35 @@ class Journal:
             if self._put == self._written:
                 if self._closing:
                     return
-                self._hurried.wait(FLUSH_INTERVAL_S)
-                self._hurried.clear()
+                self._flush_requested.wait(FLUSH_INTERVAL_S)
+                self._flush_requested.clear()
                 self._trim()
             begun_s = time.monotonic()
             if self._write_group():
                 self._wake_readers()
-                room = 1.0 - (self._put - self._taken) / QUEUED_MAX
-                self._hurried.wait(REST_SHARE * room * (time.monotonic() - begun_s))
+                free_share = 1.0 - (self._put - self._taken) / QUEUED_MAX
+                self._flush_requested.wait(REST_SHARE * free_share * (time.monotonic() - begun_s))
 
     def _write_group(self) -> bool:
         """Write some of what is queued; False: there was nothing."""
-        told = self._told
+        reported_before = self._dropped_reported
         rows, taken = self._rows()
         if not rows:
             return False
         self._taken += taken
-        if self._untold:
-            rows.insert(0, _dropped(self._untold, self._failure))
+        if self._dropped_unreported:
+            rows.insert(0, _dropped(self._dropped_unreported, self._failure))
         try:
             self._file.write(lambda db: self._insert(db, rows))
             self._failing = False
-            lost = self._told - told + self._untold
-            self._untold, self._failure = 0, ""
+            lost = self._dropped_reported - reported_before + self._dropped_unreported
+            self._dropped_unreported, self._failure = 0, ""
             if lost:
                 log.warning("events were dropped", count=lost)
         except sqlite3.Error as error:
-            self._told = told
+            self._dropped_reported = reported_before
             self._unwritten += taken
-            self._untold += taken
+            self._dropped_unreported += taken
             self._failure = str(error)
             if not self._failing:
                 log.error("events cannot be written; they are dropped", error=str(error))
@@ -364,7 +367,7 @@ class Journal:
         self._last_id = self._next_id - 1
         self._count += len(rows)
 
-    def _begun_anew(self, db: sqlite3.Connection, aside: str, why: str) -> None:
+    def _replaced(self, db: sqlite3.Connection, aside: str, why: str) -> None:
         """A damaged file was set aside: readers of its events learn of the gap from ``trimmed``."""
         db.execute("UPDATE trimmed SET id = ?", (self._last_id,))
         self._count = 0
@@ -383,14 +386,14 @@ class Journal:
             taken += len(found)
             if found:
                 continue
-            no_room = self._no_room  # before the queue: what comes meanwhile stands there
+            dropped_full = self._dropped_full  # before the queue: what comes meanwhile stands there
             is_last = not self._queue
             if not is_last:
-                actor, new, no_room = self._queue.popleft()
+                actor, new, dropped_full = self._queue.popleft()
                 self._begun = (actor, iter(new))
-            if no_room > self._told:
-                rows.append(_dropped(no_room - self._told, ""))
-                self._told = no_room
+            if dropped_full > self._dropped_reported:
+                rows.append(_dropped(dropped_full - self._dropped_reported, ""))
+                self._dropped_reported = dropped_full
             if is_last:
                 break
         return rows, taken

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from hrm.errors import InvalidRequest, LimitReached
-from hrm.master.events import Journal, Wish
+from hrm.master.events import EventFilter, Journal
 from hrm.peer_limits import address_of
 from hrm.v1 import events_pb2 as pb
 from hrm.v1 import events_pb2_grpc
@@ -42,7 +42,7 @@ class EventService(events_pb2_grpc.EventServiceServicer):
     async def WatchEvents(  # noqa: N802 - the contract's name
         self, request: pb.WatchEventsRequest, context: Any
     ) -> AsyncIterator[pb.EventPage]:
-        wish, at = _wish(request), _token(request.resume)
+        event_filter, at = _event_filter(request), _token(request.resume)
         limit = request.limit or LISTED_DEFAULT
         if not 1 <= limit <= LISTED_MAX:
             raise InvalidRequest(f"limit is {limit}; it must be from 1 to {LISTED_MAX}")
@@ -51,7 +51,7 @@ class EventService(events_pb2_grpc.EventServiceServicer):
             self._check_followers(address)
         self._followers[address] += request.follow
         try:
-            async for page in self._pages(wish, at, limit, follow=request.follow):
+            async for page in self._pages(event_filter, at, limit, follow=request.follow):
                 yield page
         finally:
             self._followers[address] -= request.follow
@@ -72,20 +72,20 @@ class EventService(events_pb2_grpc.EventServiceServicer):
                 )
 
     async def _pages(
-        self, wish: Wish, at: int | None, limit: int, *, follow: bool
+        self, event_filter: EventFilter, at: int | None, limit: int, *, follow: bool
     ) -> AsyncIterator[pb.EventPage]:
         journal = self._journal
         await journal.flush()
         if at is None:
             newest = journal.newest()
-            found = await journal.latest(wish, limit)
+            found = await journal.latest(event_filter, limit)
             for first in range(0, len(found), PAGE_EVENTS):
                 yield event_wire.from_events(found[first : first + PAGE_EVENTS])
             at = max(newest, found[-1].event_id if found else 0)
             yield event_wire.reached(at)
         while True:
             newest = journal.newest()
-            found, gone = await journal.page(at, wish, PAGE_EVENTS)
+            found, gone = await journal.page(at, event_filter, PAGE_EVENTS)
             if gone:  # the reader came late, or is slower than events expire
                 at = gone
                 yield event_wire.reached(at, gap=True)
@@ -102,11 +102,11 @@ class EventService(events_pb2_grpc.EventServiceServicer):
                 yield event_wire.reached(at)
 
 
-def _wish(request: pb.WatchEventsRequest) -> Wish:
+def _event_filter(request: pb.WatchEventsRequest) -> EventFilter:
     since_s = request.since_s
     if not 0 <= since_s < 1e12:
         raise InvalidRequest(f"since_s is {since_s}; it is in seconds since the epoch")
-    return Wish(
+    return EventFilter(
         application_id=codec.to_text(request.application_id, "application_id"),
         node=codec.to_text(request.node, "node"),
         since_s=since_s,

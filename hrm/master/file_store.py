@@ -85,8 +85,10 @@ class FileStore:
         asked = list(files)
         for digest, size, name in asked:
             self.check(digest, size, name)
-        offsets = await self._disk.do(self._look_at, [(digest, size) for digest, size, _ in asked])
-        self._room_for(sum(max(0, x[1] - offset) for x, offset in zip(asked, offsets, strict=True)))
+        offsets = await self._disk.do(self._sizes_of, [(digest, size) for digest, size, _ in asked])
+        self._check_limit(
+            sum(max(0, x[1] - offset) for x, offset in zip(asked, offsets, strict=True))
+        )
         return offsets
 
     async def put(self, digest: str, size: int, name: str, offset: int, data: bytes) -> int:
@@ -108,7 +110,7 @@ class FileStore:
             raise StaleEpoch(f"{name}: the next piece begins at {here}, not at {offset}")
         if offset + len(data) > size or (not data and size):
             raise InvalidRequest(f"{name}: a piece that does not fit into {size} bytes")
-        self._room_for(len(data))
+        self._check_limit(len(data))
         part = self._part(digest)
         self._count(part.name, here + len(data))
         try:
@@ -206,7 +208,7 @@ class FileStore:
         if size:
             self._sizes[name] = size
 
-    def _room_for(self, size: int) -> None:
+    def _check_limit(self, size: int) -> None:
         held, limit = self.held_bytes, self._held_mib_max * _MIB
         if held + size > limit:
             raise LimitReached(
@@ -228,7 +230,7 @@ class FileStore:
         """Bytes that are present; None: all of them."""
         return None if self._whole(digest).exists() else size_of(self._part(digest))
 
-    def _look_at(self, files: list[tuple[str, int]]) -> list[int]:
+    def _sizes_of(self, files: list[tuple[str, int]]) -> list[int]:
         """How much of each is here; from now on they count as named lately."""
         whole = self._whole_ones([digest for digest, _ in files])
         return [size if digest in whole else size_of(self._part(digest)) for digest, size in files]

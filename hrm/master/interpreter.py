@@ -29,7 +29,7 @@ from hrm import clock
 from hrm.core.master.core import MasterCore
 from hrm.core.master.rounds import RoundSequencer
 from hrm.core.master.wake_timers import WakeTimers
-from hrm.core.master.write_gate import Held, Write, WriteGate, needs_room
+from hrm.core.master.write_gate import Held, Write, WriteGate, requires_write
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.state_changes import StateChanged
@@ -148,7 +148,7 @@ class Interpreter:
         self.application_outboxes: dict[ApplicationId, Outbox] = {}
         self.stopped: asyncio.Future[HrmError | None]
         self.stopped = asyncio.get_running_loop().create_future()
-        self._calls: dict[int, asyncio.Future[c.Answer]] = {}
+        self._calls: dict[int, asyncio.Future[c.CallResult]] = {}
         self._call_ids = itertools.count(1)
         self.gate = WriteGate(core.master_state.applications)
         self._writes: deque[list[asyncio.Future[None]]] = deque()
@@ -169,7 +169,11 @@ class Interpreter:
         """Let the core handle one event and carry out its commands; then what streams wait for."""
         if self.stopped.done():
             return
-        if self.full is not None and type(event) is e.NodeReported and needs_room(self.core, event):
+        if (
+            self.full is not None
+            and type(event) is e.NodeReported
+            and requires_write(self.core, event)
+        ):
             return  # the next heartbeat reports it again
         self._feed(event)
         self._wake_due()
@@ -198,7 +202,7 @@ class Interpreter:
             self._turn_is_planned = False
             self.throttle.step_done()
 
-    def _say_slept(self) -> None:
+    def _log_sleep(self) -> None:
         slept_s, self.core.slept_s = self.core.slept_s, 0.0
         log.warning(
             "this process was stopped, or busy, for a while; that time counts as no component's "
@@ -210,7 +214,7 @@ class Interpreter:
         try:
             commands = self.core.handle(event)
             if self.core.slept_s:
-                self._say_slept()
+                self._log_sleep()
             if self.journal is not None:
                 self.journal.took(event, commands)
             self._take(event, commands)
@@ -221,7 +225,7 @@ class Interpreter:
             log.critical("core failed", input=name, error=repr(error), exc_info=True)
             self.stopped.set_result(HrmError(f"{name} could not be taken in: {error!r}"))
 
-    async def call(self, make: Callable[[int], e.MasterEvent]) -> c.Answer:
+    async def call(self, make: Callable[[int], e.MasterEvent]) -> c.CallResult:
         """Submit the event that ``make`` builds around a call id, and wait for its result.
 
         Raises:
@@ -230,10 +234,10 @@ class Interpreter:
             Unavailable: no answer within ``CALL_TIMEOUT_S``.
         """
         call_id = next(self._call_ids)
-        future: asyncio.Future[c.Answer]
+        future: asyncio.Future[c.CallResult]
         future = asyncio.get_running_loop().create_future()
         event = make(call_id)
-        if self.full is not None and needs_room(self.core, event):
+        if self.full is not None and requires_write(self.core, event):
             raise self.full
         self._calls[call_id] = future
         try:
@@ -294,15 +298,15 @@ class Interpreter:
             "resumed: the disk has space again", paused_s=round(now - self._full_since_s, 1)
         )
         if self.journal is not None:  # which could not be written meanwhile either
-            self.journal.say(Service.PAUSED, self._full_since_s, was.message)
-            self.journal.say(Service.RESUMED, now, "the disk has space again")
+            self.journal.record_service(Service.PAUSED, self._full_since_s, was.message)
+            self.journal.record_service(Service.RESUMED, now, "the disk has space again")
 
     def _refuse(self, held: Held, error: HrmError) -> None:
         """Release callers from waiting for a full disk: their requests are written when there is
         space, and may be repeated."""
         for command in held.leaving:
             if isinstance(command, c.Reply | c.Refuse):
-                self._answer(c.Refuse(call_id=command.call_id, error=error))
+                self._complete_call(c.Refuse(call_id=command.call_id, error=error))
 
     def _carry_out(self, command: c.MasterCommand) -> asyncio.Future[None] | None:
         """Do what stays in this process; returns the write to wait for, if it is one."""
@@ -409,7 +413,7 @@ class Interpreter:
                         if isinstance(command.notice, c.EndApplication):
                             outbox.close()
                 case c.Reply() | c.Refuse():
-                    self._answer(command)
+                    self._complete_call(command)
                 case c.SendToScheduler():
                     key = (command.scheduler, command.session)
                     if key in self.scheduler_outboxes:
@@ -425,12 +429,12 @@ class Interpreter:
                     if key in self.scheduler_outboxes:
                         self.scheduler_outboxes[key].close()
 
-    def _answer(self, command: c.Reply | c.Refuse) -> None:
+    def _complete_call(self, command: c.Reply | c.Refuse) -> None:
         future = self._calls.get(command.call_id)
         if future is None or future.done():
             return
         if isinstance(command, c.Reply):
-            future.set_result(command.answer)
+            future.set_result(command.result)
         else:
             future.set_exception(command.error)
 

@@ -33,17 +33,17 @@ log = structlog.get_logger("master.policies")
 class NodePolicies:
     """``tell`` sends an order to the nodes that are connected."""
 
-    def __init__(self, state_dir: Path, tell: Callable[[pb.PolicyOrder], None]) -> None:
+    def __init__(self, state_dir: Path, send_order: Callable[[pb.PolicyOrder], None]) -> None:
         """Raises:
         InvalidConfig: the file is damaged.
         """
         self._path = state_dir / NODE_MODES_FILE
-        self._tell = tell
+        self._send_order = send_order
         self._reports: dict[NodeName, dict[str, pb.LearnedPolicy]] = {}
         self.orders = self._kept()
         """The latest of each policy."""
 
-    def heard(self, node: NodeName, policies: Iterable[pb.LearnedPolicy]) -> None:
+    def take_report(self, node: NodeName, policies: Iterable[pb.LearnedPolicy]) -> None:
         """Take in the report of ``node`` on its policies.
 
         Raises:
@@ -70,7 +70,7 @@ class NodePolicies:
         order = policy_wire.order(policy, mode, number)
         self._keep(self.orders | {policy: order})
         self.orders[policy] = order
-        self._tell(order)
+        self._send_order(order)
         return [one.node for one in self.all() if one.policy == policy]
 
     def _kept(self) -> dict[str, pb.PolicyOrder]:

@@ -61,11 +61,11 @@ def page(
     else:
         first = max(0, len(ordered) - limit) if limit else 0
     messages: list[M] = []
-    room = PAGE_BYTES
+    bytes_left = PAGE_BYTES
     for element in ordered[first : first + size]:
         messages.append(message(element))
-        room -= messages[-1].ByteSize()  # type: ignore[attr-defined]
-        if room <= 0:
+        bytes_left -= messages[-1].ByteSize()  # type: ignore[attr-defined]
+        if bytes_left <= 0:
             break
     end = first + len(messages)
     return messages, _token_of(key(ordered[end - 1])) if messages and end < len(ordered) else ""

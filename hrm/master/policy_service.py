@@ -20,9 +20,9 @@ from hrm.errors import InvalidConfig, NotFound
 from hrm.master.node_policies import NodePolicies
 from hrm.pipelines.core.model import ClusterPolicy
 from hrm.pipelines.policies import cluster
-from hrm.pipelines.policies.cluster.hosted import HostedPolicy
+from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
 from hrm.policies import models
-from hrm.policies.guard import Hosts, Mode, mode_of
+from hrm.policies.guard import GuardRegistry, Mode, mode_of
 from hrm.v1 import policy_pb2 as pb
 from hrm.v1 import policy_pb2_grpc
 from hrm.wire import codec
@@ -79,7 +79,7 @@ def save_modes(state_dir: Path, modes: dict[str, Mode]) -> None:
 
 
 def cluster_policy(
-    name: str, *, hosts: Hosts, state_dir: Path, heartbeat_s: float, seed: int
+    name: str, *, hosts: GuardRegistry, state_dir: Path, heartbeat_s: float, seed: int
 ) -> ClusterPolicy:
     """The policy that places the pipeline tasks of a master; a learned one is known to ``hosts``.
 
@@ -93,7 +93,7 @@ def cluster_policy(
         state_dir=state_dir / MODELS_DIR,
         heartbeat_s=heartbeat_s,
     )
-    if isinstance(policy, HostedPolicy):
+    if isinstance(policy, GuardedClusterPolicy):
         hosts.add(policy.host)
     return policy
 
@@ -101,8 +101,8 @@ def cluster_policy(
 class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
     """Shows ``hosts`` and ``nodes``, and sets their modes."""
 
-    def __init__(self, hosts: Hosts, nodes: NodePolicies, state_dir: Path) -> None:
-        self._hosts = hosts
+    def __init__(self, hosts: GuardRegistry, nodes: NodePolicies, state_dir: Path) -> None:
+        self._guards = hosts
         self._nodes = nodes
         self._state_dir = state_dir
 
@@ -110,7 +110,7 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
         self, request: pb.ShowPoliciesRequest, context: Any
     ) -> pb.ShowPoliciesResponse:
         now = time.time()
-        statuses = self._hosts.statuses(now)
+        statuses = self._guards.statuses(now)
         reports = self._nodes.all()
         files = models.listed(state_dir=self._state_dir / MODELS_DIR)
         if request.policy:
@@ -142,12 +142,12 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
 
     def _set_mode(self, policy: str, mode: Mode) -> pb.LearnedPolicy:
         now = time.time()
-        own = [each.policy for each in self._hosts.statuses(now)]
+        own = [each.policy for each in self._guards.statuses(now)]
         reports = self._nodes.all()
         if policy in own:
-            self._hosts.set_mode(policy, mode)
-            save_modes(self._state_dir, self._hosts.modes)
-            (status,) = (each for each in self._hosts.statuses(now) if each.policy == policy)
+            self._guards.set_mode(policy, mode)
+            save_modes(self._state_dir, self._guards.modes)
+            (status,) = (each for each in self._guards.statuses(now) if each.policy == policy)
             return policy_wire.from_status(status, now)
         one = next((report for report in reports if report.policy == policy), None)
         if one is None:

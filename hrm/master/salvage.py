@@ -57,9 +57,9 @@ def _copied(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="hrm-store-") as place:
         copy = Path(place) / path.name
         for suffix in _SUFFIXES:
-            beside = path.with_name(path.name + suffix)
-            if beside.exists():
-                shutil.copyfile(beside, copy.with_name(copy.name + suffix))
+            sidecar = path.with_name(path.name + suffix)
+            if sidecar.exists():
+                shutil.copyfile(sidecar, copy.with_name(copy.name + suffix))
         yield copy
 
 
@@ -110,7 +110,7 @@ def _read(copy: Path, path: Path) -> Salvaged | None:
             raise InvalidConfig(
                 f"{path} was written by a newer HRM (schema {version}); upgrade HRM"
             )
-        _look_at_pages(db, path, found)
+        _check_pages(db, path, found)
         if version < SCHEMA_VERSION:
             with contextlib.suppress(sqlite3.DatabaseError):
                 db.text_factory = str
@@ -138,7 +138,7 @@ def _version(db: sqlite3.Connection, path: Path, found: Salvaged) -> int:
         return SCHEMA_VERSION
 
 
-def _look_at_pages(db: sqlite3.Connection, path: Path, found: Salvaged) -> None:
+def _check_pages(db: sqlite3.Connection, path: Path, found: Salvaged) -> None:
     try:
         for (line,) in db.execute(f"PRAGMA integrity_check({LISTED_MAX})"):
             for each in bytes(line).decode("utf-8", "replace").splitlines():
@@ -204,13 +204,13 @@ def _salvaged(db: sqlite3.Connection, name: str, found: Salvaged) -> list[Row]:
                 middle = (begin + end) // 2
                 ranges += [(begin, middle), (middle + 1, end)]
     if name in _NAME_THEMSELVES:
-        for number, row in _cut_off(db, name):
+        for number, row in _rows_of_leaf_pages(db, name):
             rows.setdefault(number, row)
     found.lost.append(f"{name}: what was in damaged pages; {len(rows)} rows can be read")
     return [rows[number] for number in sorted(rows)]
 
 
-def _cut_off(db: sqlite3.Connection, name: str) -> Iterator[tuple[int, Row]]:
+def _rows_of_leaf_pages(db: sqlite3.Connection, name: str) -> Iterator[tuple[int, Row]]:
     """Numbers and rows of all pages of rows that are not free."""
     (_, _, copy) = db.execute("PRAGMA database_list").fetchone()
     path = Path(bytes(copy).decode())

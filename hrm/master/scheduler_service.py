@@ -76,20 +76,20 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
             log.info("scheduler gone", scheduler=name)
 
     async def Propose(self, request: pb.ProposeRequest, context: Any) -> pb.ProposeResponse:  # noqa: N802
-        answer = await self._master.call(
+        result = await self._master.call(
             lambda call_id: state_wire.to_claims(request, call_id, self._master.now())
         )
-        assert isinstance(answer, c.ClaimsSettled)
-        return state_wire.from_outcomes(answer)
+        assert isinstance(result, c.ClaimsSettled)
+        return state_wire.from_outcomes(result)
 
     async def AcquireLease(  # noqa: N802
         self, request: pb.AcquireLeaseRequest, context: Any
     ) -> pb.AcquireLeaseResponse:
-        answer = await self._master.call(
+        result = await self._master.call(
             lambda call_id: state_wire.to_lease_request(request, call_id, self._master.now())
         )
-        assert isinstance(answer, c.LeaseGranted)
-        return state_wire.from_lease(answer)
+        assert isinstance(result, c.LeaseGranted)
+        return state_wire.from_lease(result)
 
     async def ReleaseLease(  # noqa: N802
         self, request: pb.ReleaseLeaseRequest, context: Any

@@ -89,9 +89,11 @@ def check(state_dir: Path) -> Report:
         found = examined(state_dir / STORE_FILE)
         report = Report(str(state_dir), found.problems, _counts(found), epoch=found.epoch)
         report.damage += _older_than_journal(found.epoch, state_dir)
-        beside = _damage_beside(state_dir)
-        report.damage += beside
-        report.only_journal = report.damage == [x for x in beside if x.startswith(JOURNAL_FILE)]
+        other_damage = _other_damage(state_dir)
+        report.damage += other_damage
+        report.only_journal = report.damage == [
+            x for x in other_damage if x.startswith(JOURNAL_FILE)
+        ]
         return report
 
 
@@ -113,12 +115,12 @@ def repair(state_dir: Path) -> Report:
             report.copy = str(set_aside(path, "damaged", copy=True))
             _replace(path, report.epoch, found)
             report.done = "repaired"
-        beside = _damage_beside(state_dir)
+        other_damage = _other_damage(state_dir)
         for name in (MODES_FILE, JOURNAL_FILE):
-            if any(line.startswith(f"{name}:") for line in beside):
+            if any(line.startswith(f"{name}:") for line in other_damage):
                 set_aside(state_dir / name, "damaged")
                 report.done = "repaired"
-        report.damage += beside
+        report.damage += other_damage
         return report
 
 
@@ -207,7 +209,7 @@ def _older_than_journal(epoch: int | None, state_dir: Path) -> list[str]:
     ]
 
 
-def _damage_beside(state_dir: Path) -> list[str]:
+def _other_damage(state_dir: Path) -> list[str]:
     """Damage of files that the master does without: it sets the journal aside unaided."""
     damage = []
     try:
@@ -221,21 +223,21 @@ def _damage_beside(state_dir: Path) -> list[str]:
             damage.append(
                 f"{JOURNAL_FILE}: {why}; it is set aside at the next start, or when it is read"
             )
-    beside = [state_dir / name for name in ("files", "pipelines", "models")]
-    wrong = [each.name for each in beside if each.exists() and not each.is_dir()]
+    other_damage = [state_dir / name for name in ("files", "pipelines", "models")]
+    wrong = [each.name for each in other_damage if each.exists() and not each.is_dir()]
     return damage + [f"{name}: it is no directory; remove it" for name in wrong]
 
 
 def _epoch_beyond(stores: list[Salvaged], state_dir: Path) -> int:
     """Above every epoch found here."""
-    told = [store.epoch for store in stores if store.epoch is not None]
-    known = bool(told)
+    epochs = [store.epoch for store in stores if store.epoch is not None]
+    known = bool(epochs)
     for store in stores:
         ids = (_ID.fullmatch(str(row[0])) for row in store.rows.get("applications", ()))
-        told += [int(match[1]) for match in ids if match]
-    told.append(journal_epoch(state_dir / JOURNAL_FILE))
+        epochs += [int(match[1]) for match in ids if match]
+    epochs.append(journal_epoch(state_dir / JOURNAL_FILE))
     margin = EPOCH_MARGIN if known else EPOCH_UNKNOWN
-    return min(max(told) + margin, EPOCH_MAX - EPOCH_MARGIN)
+    return min(max(epochs) + margin, EPOCH_MAX - EPOCH_MARGIN)
 
 
 # --- changing files ----------------------------------------------------------------------------

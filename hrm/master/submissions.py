@@ -94,7 +94,7 @@ class Submissions:
         known = self.core.submitted_as(key)
         if known is not None:
             return await self._enter(known.record)
-        self._check_room()
+        self._check_disk()
         self.core.admit()
         now = self.now()
         record = make(self.core.new_id(now), now)
@@ -104,15 +104,15 @@ class Submissions:
             log.info("submitted", submission=record.submission_id, name=record.name)
         return entry
 
-    def _check_room(self) -> None:
+    def _check_disk(self) -> None:
         """Raises DiskFull while nothing can be written."""
         if self._master.full is not None:
             raise self._master.full
 
     async def _enter(self, record: m.SubmissionRecord) -> Entry:
         """The submission of this record's key, once it is on the disk."""
-        answer = await self._call(lambda call_id: self._host.submit(call_id, record, self.now()))
-        return self.find(answer.submission_id)
+        result = await self._call(lambda call_id: self._host.submit(call_id, record, self.now()))
+        return self.find(result.submission_id)
 
     async def lease(
         self, submission_id: str, attempt: int, gone: bool, ownership_key: str
@@ -123,7 +123,7 @@ class Submissions:
             StaleEpoch: it may not run.
             NotOwner: the submission has another key.
         """
-        answer = await self._call(
+        result = await self._call(
             lambda call_id: self._host.take(
                 m.LeaseAsked(
                     now=self.now(), call_id=call_id, submission_id=submission_id,
@@ -131,10 +131,10 @@ class Submissions:
                 )
             )
         )  # fmt: skip
-        return (answer.lease_s, answer.renew_s) if isinstance(answer, m.GrantLease) else (0.0, 0.0)
+        return (result.lease_s, result.renew_s) if isinstance(result, m.GrantLease) else (0.0, 0.0)
 
     async def kill(self, submission_id: str, reason: str) -> Entry:
-        self._check_room()
+        self._check_disk()
         await self._call(
             lambda call_id: self._host.take(
                 m.KillAsked(
@@ -189,9 +189,9 @@ class Submissions:
 
     # --- steps --------------------------------------------------------------------------------
 
-    def heard(self, submission_id: str, notice: Any) -> None:
+    def notice_received(self, submission_id: str, notice: Any) -> None:
         """News of a holder or its container."""
-        self._carry_out(self._host.heard(submission_id, notice, self.now()))
+        self._carry_out(self._host.notice_received(submission_id, notice, self.now()))
 
     async def _call(self, begin: Callable[[int], list[hosting.Step]]) -> Any:
         """The result of the call that ``begin`` makes of a call id."""
@@ -214,7 +214,7 @@ class Submissions:
             match step:
                 case hosting.WriteSubmission():
                     self._begin(self._write(step))
-                case hosting.TellMaster():
+                case hosting.SubmitToMaster():
                     master.submit(replace(step.event, now=master.now()))
                     if isinstance(step.because, m.EndHolder):
                         log.info(
@@ -225,11 +225,11 @@ class Submissions:
                     self._begin(self._call_master(step))
                 case hosting.Listen():
                     app_id = ApplicationId(step.submission_id)
-                    master.application_outboxes[app_id] = _Ear(self, step.submission_id)
+                    master.application_outboxes[app_id] = _NoticeForwarder(self, step.submission_id)
                 case hosting.StopListening():
                     master.application_outboxes.pop(ApplicationId(step.submission_id), None)
-                case hosting.AnswerCall():
-                    self._answer(step.call_id, step.answer)
+                case hosting.CompleteCall():
+                    self._complete_call(step.call_id, step.result)
                 case hosting.NotifyWatchers():
                     for changed in self._watchers.get(step.submission_id, ()):
                         changed.set()
@@ -258,26 +258,26 @@ class Submissions:
         master = self._master
         reply: c.Reply | c.Refuse
         try:
-            answer = await master.call(
+            result = await master.call(
                 lambda call_id: replace(step.event, now=master.now(), call_id=call_id)
             )
-            reply = c.Reply(call_id=0, answer=answer)
+            reply = c.Reply(call_id=0, result=result)
         except HrmError as error:
             log.warning(
                 "the holder of a driver is refused",
                 submission=step.submission_id, why=error.message,
             )  # fmt: skip
             reply = c.Refuse(call_id=0, error=error)
-        return self._host.answered(step.number, reply, self.now())
+        return self._host.reply_received(step.number, reply, self.now())
 
-    def _answer(self, call_id: int, answer: Any) -> None:
+    def _complete_call(self, call_id: int, result: Any) -> None:
         future = self._calls.get(call_id)
         if future is None or future.done():
             return
-        if isinstance(answer, HrmError):
-            future.set_exception(answer)
+        if isinstance(result, HrmError):
+            future.set_exception(result)
         else:
-            future.set_result(answer)
+            future.set_result(result)
 
     async def _tick_forever(self, interval_s: float) -> None:
         while True:
@@ -296,7 +296,7 @@ class Submissions:
             await asyncio.sleep(min(CLEAN_INTERVAL_S, max(1.0, self._keep_s)))
 
 
-class _Ear(Outbox):
+class _NoticeForwarder(Outbox):
     """Receives the notices for an AppMaster; after the core's present commands."""
 
     def __init__(self, submissions: Submissions, submission_id: str) -> None:
@@ -306,7 +306,7 @@ class _Ear(Outbox):
 
     def put(self, message: Any) -> None:
         loop = asyncio.get_running_loop()
-        loop.call_soon(self._submissions.heard, self._submission_id, message)
+        loop.call_soon(self._submissions.notice_received, self._submission_id, message)
 
 
 def _document(record: m.SubmissionRecord) -> str:

@@ -122,7 +122,7 @@ class WriteQueue:
                 error = self._explain(problem)
                 if is_full(problem, self._directory):
                     reason = full(self._directory, problem)
-                    if self._wait_for_room(batch, reason):
+                    if self._wait_for_space(batch, reason):
                         continue
             if error is None and self._paused:
                 self._paused = False
@@ -143,7 +143,7 @@ class WriteQueue:
                     for values in rows:
                         self._db.execute(sql, values)
 
-    def _wait_for_room(self, batch: dict[tuple[str, Values], _Row], error: HrmError) -> bool:
+    def _wait_for_space(self, batch: dict[tuple[str, Values], _Row], error: HrmError) -> bool:
         """Put ``batch`` back before what has come meanwhile; False: there is no more time, and
         ``batch`` is all that there was."""
         if not self._paused:

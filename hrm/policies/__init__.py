@@ -32,19 +32,19 @@ def load(name: str, index: int = 0) -> PlacementPolicy:
         InvalidConfig: no package provides it, two do, or it does not load; with the cause.
     """
     point = _find(name)
-    who = f"placement policy {name!r} ({_origin(point)})"
+    label = f"placement policy {name!r} ({_origin(point)})"
     try:
         policy = point.load()(index)
     except Exception as error:
         raise InvalidConfig(
-            f"{who} cannot be loaded: {type(error).__name__}: {error}; mend or reinstall its "
+            f"{label} cannot be loaded: {type(error).__name__}: {error}; mend or reinstall its "
             f"package, or choose another placement_policy: {_names()}"
         ) from error
     if not callable(getattr(policy, "place", None)) or not isinstance(
         getattr(policy, "name", None), str
     ):
         raise InvalidConfig(
-            f"{who} gave {policy!r}, which is no placement policy: it needs a name and "
+            f"{label} gave {policy!r}, which is no placement policy: it needs a name and "
             f"place(view, placement, now); see docs/policies.md"
         )
     loaded: PlacementPolicy = policy

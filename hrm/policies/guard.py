@@ -15,8 +15,8 @@ where the 95th percentile of that ratio is worse by 10 % than that of the heuris
 10 minutes, the mode falls back to ``shadow``, and stays there over a restart.
 
 Nothing here knows tasks, nodes or networks, reads a clock or draws at random: questions ``V``,
-decisions ``D`` and both times are the caller's (``hrm.pipelines.policies.cluster.hosted``,
-``hrm.pipelines.policies.corun.hosted``). A decision may begin one thing, known by the question's
+decisions ``D`` and both times are the caller's (``hrm.pipelines.policies.cluster.guarded``,
+``hrm.pipelines.policies.corun.guarded``). A decision may begin one thing, known by the question's
 key, or several, which the caller names one by one (``expect``).
 """
 
@@ -36,15 +36,15 @@ import numpy as np
 from hrm.errors import InvalidRequest, NotFound
 
 __all__ = [
-    "Answer",
     "Decided",
     "Doubt",
     "GuardBounds",
+    "GuardRegistry",
     "GuardStatus",
-    "Hosts",
     "Mode",
     "PolicyGuard",
     "Reason",
+    "Recommendation",
     "ShadowRecord",
     "Watchdog",
     "canary_place",
@@ -129,7 +129,7 @@ class GuardBounds:
     """Shadow records kept."""
 
 
-class Answer(NamedTuple, Generic[D]):
+class Recommendation(NamedTuple, Generic[D]):
     """A decision, its reason as text, and the expected response (seconds, NaN: unknown)."""
 
     decision: D
@@ -266,8 +266,8 @@ class PolicyGuard(Generic[V, D]):
         heuristic: str,
         model: str,
         schema: str,
-        learned: Callable[[V], Answer[D]],
-        fallback: Callable[[V], Answer[D]],
+        learned: Callable[[V], Recommendation[D]],
+        fallback: Callable[[V], Recommendation[D]],
         clock_s: Callable[[], float],
         mode: Mode = Mode.SHADOW,
         bounds: GuardBounds | None = None,
@@ -308,35 +308,35 @@ class PolicyGuard(Generic[V, D]):
     def decide(self, key: str, view: V, now: float) -> Decided[D]:
         """The answer that counts for the question ``view``, which is known as ``key``, as is what
         the answer begins."""
-        decided, expected_s = self.answer(key, view, now)
+        decided, expected_s = self.recommendation(key, view, now)
         self.expect(key, expected_s, learned=decided.learned)
         return decided
 
-    def answer(self, key: str, view: V, now: float) -> tuple[Decided[D], float]:
+    def recommendation(self, key: str, view: V, now: float) -> tuple[Decided[D], float]:
         """As ``decide``, with what the heuristic expects (seconds); nothing is awaited."""
         self._counters.asked += 1
         safe = self._fallback(view)
         trusted = canary_place(key) < self._share()
         if self._mode is Mode.OFF or not (trusted or self._mode is Mode.SHADOW):
             return Decided(safe.decision, safe.why, False, None), safe.expected_s
-        answer: Answer[D] | None = None
+        recommendation: Recommendation[D] | None = None
         doubt: Doubt | None = None
         started_s = self._clock_s()
         try:
-            answer = self._asked(view, now)
+            recommendation = self._asked(view, now)
         except Doubt as caught:
             doubt = caught
             self._count(doubt)
         if self._mode is Mode.SHADOW:
-            self._record(key, now, safe, answer, doubt, self._clock_s() - started_s)
+            self._record(key, now, safe, recommendation, doubt, self._clock_s() - started_s)
             return Decided(safe.decision, safe.why, False, None), safe.expected_s
-        if answer is None:
+        if recommendation is None:
             assert doubt is not None
             why = f"{safe.why}; {self.heuristic} decided, not {self.policy}: {doubt}"
             decided = Decided(safe.decision, why, False, doubt.reason, str(doubt))
             return decided, safe.expected_s
         self._counters.learned += 1
-        return Decided(answer.decision, answer.why, True, None), safe.expected_s
+        return Decided(recommendation.decision, recommendation.why, True, None), safe.expected_s
 
     def expect(self, key: str, expected_s: float, *, learned: bool) -> None:
         """Await the end of ``key``: ``learned`` if the learned policy started it; the heuristic
@@ -394,7 +394,7 @@ class PolicyGuard(Generic[V, D]):
         share = self._mode.share
         return share if self._watchdog.has_reference else min(share, self.bounds.blind_share)
 
-    def _asked(self, view: V, now: float) -> Answer[D]:
+    def _asked(self, view: V, now: float) -> Recommendation[D]:
         """The learned policy's answer, if it may count."""
         if self._breaker_until is not None:
             if now < self._breaker_until:
@@ -403,7 +403,7 @@ class PolicyGuard(Generic[V, D]):
             self._breaker_until = None
         started_s = self._clock_s()
         try:
-            answer = self._learned(view)
+            recommendation = self._learned(view)
         except Doubt:
             raise
         except Exception as error:  # whatever a learned policy does, the cluster goes on
@@ -413,7 +413,7 @@ class PolicyGuard(Generic[V, D]):
             self._seconds.append(took_s)
         if took_s <= self.bounds.budget_s:
             self._strikes = 0
-            return answer
+            return recommendation
         self._strikes += 1
         if self._strikes >= self.bounds.strikes:
             self._strikes = 0
@@ -425,12 +425,12 @@ class PolicyGuard(Generic[V, D]):
         self,
         key: str,
         now: float,
-        safe: Answer[D],
-        answer: Answer[D] | None,
+        safe: Recommendation[D],
+        recommendation: Recommendation[D] | None,
         doubt: Doubt | None,
         seconds: float,
     ) -> None:
-        same = answer is not None and answer.decision == safe.decision
+        same = recommendation is not None and recommendation.decision == safe.decision
         self._counters.shadowed += 1
         self._counters.agreed += same
         self._records.append(
@@ -438,7 +438,7 @@ class PolicyGuard(Generic[V, D]):
                 now=now,
                 key=key,
                 heuristic=safe.why,
-                learned="" if answer is None else answer.why,
+                learned="" if recommendation is None else recommendation.why,
                 same=same,
                 reason="" if doubt is None else str(doubt),
                 seconds=seconds,
@@ -476,7 +476,7 @@ def canary_place(key: str) -> float:
     return int.from_bytes(digest, "big") % PARTS / PARTS
 
 
-class Hosts:
+class GuardRegistry:
     """The hosts of one daemon, by the name of their policy, and what people want of them."""
 
     def __init__(
@@ -486,26 +486,26 @@ class Hosts:
     ) -> None:
         """``modes``: as set in an earlier life, by policy; ``keep`` is called with them when one
         falls back by itself: only people move a mode up, not a restart."""
-        self._hosts: dict[str, PolicyGuard[object, object]] = {}
+        self._guards: dict[str, PolicyGuard[object, object]] = {}
         self._keep = keep
         self.modes: dict[str, Mode] = dict(modes or {})
 
     def add(self, host: PolicyGuard[V, D]) -> None:
         """Let ``host`` serve its policy from now on, in the mode that was set for it."""
         held: PolicyGuard[object, object] = host  # type: ignore[assignment]  # never asked to decide here
-        self._hosts[host.policy] = held
+        self._guards[host.policy] = held
         host.on_roll_back = partial(self._rolled_back, host.policy)
         if host.policy in self.modes:
             host.set_mode(self.modes[host.policy])
 
     def _rolled_back(self, policy: str) -> None:
-        self.modes[policy] = self._hosts[policy].mode
+        self.modes[policy] = self._guards[policy].mode
         if self._keep is not None:
             self._keep(self.modes)
 
     def statuses(self, now: float) -> list[GuardStatus]:
         """Of all hosts, by name."""
-        return [self._hosts[name].status(now) for name in sorted(self._hosts)]
+        return [self._guards[name].status(now) for name in sorted(self._guards)]
 
     def set_mode(self, policy: str, mode: Mode) -> None:
         """Set it for now and for later lives.
@@ -513,13 +513,13 @@ class Hosts:
         Raises:
             NotFound: no such policy is in use.
         """
-        if policy not in self._hosts:
-            names = ", ".join(sorted(self._hosts)) or "none"
+        if policy not in self._guards:
+            names = ", ".join(sorted(self._guards)) or "none"
             raise NotFound(
                 f"no learned policy {policy!r} is in use by this master; in use: {names}. Which "
                 f"one places pipeline tasks is set in hrm.toml"
             )
-        self._hosts[policy].set_mode(mode)
+        self._guards[policy].set_mode(mode)
         self.modes[policy] = mode
 
 

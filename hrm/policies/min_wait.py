@@ -14,7 +14,7 @@ from hrm.core.scheduling.scheduler import Placement
 from hrm.policies.placement_helpers import (
     by_score,
     first_row,
-    in_turn_with_room,
+    in_turn_feasible,
     may_still_wait,
     queueable,
     with_nones,
@@ -36,7 +36,7 @@ class MinWait:
         """See ``PlacementPolicy.place``."""
         entries = placement.entries
         cursor = first_row(self._index, view) if self._cursor is None else self._cursor
-        chosen, self._cursor = in_turn_with_room(view, placement, cursor, now)
+        chosen, self._cursor = in_turn_feasible(view, placement, cursor, now)
         left = entries[len(chosen) :]
         if left:
             rows, waits = queueable(view, placement, now)

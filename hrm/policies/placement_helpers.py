@@ -30,7 +30,7 @@ __all__ = [
     "immediately_feasible",
     "in_order",
     "in_turn",
-    "in_turn_with_room",
+    "in_turn_feasible",
     "may_still_wait",
     "queueable",
     "to_shortest_queue",
@@ -56,9 +56,9 @@ def first_row(index: int, view: ClusterView) -> int:
 
 def immediately_feasible(view: ClusterView, placement: Placement) -> Ints:
     """Rows at which a container of ``placement`` would start at once, in row order."""
-    nobody_before = view.waiting_before(placement.workload_class) == 0
-    room = view.open & nobody_before & fitting_rows(placement.demand, view.free)
-    return np.flatnonzero(room)
+    no_waiters = view.waiting_before(placement.workload_class) == 0
+    feasible = view.open & no_waiters & fitting_rows(placement.demand, view.free)
+    return np.flatnonzero(feasible)
 
 
 def queueable(view: ClusterView, placement: Placement, now: float) -> tuple[Ints, Floats]:
@@ -117,7 +117,7 @@ def in_order(
     return placed
 
 
-def in_turn_with_room(
+def in_turn_feasible(
     view: ClusterView, placement: Placement, cursor: int, now: float
 ) -> tuple[list[int], int]:
     """One entry to each row with room, from row ``cursor`` on, pass after pass.
@@ -175,23 +175,23 @@ def by_score(
     again: Callable[[int], tuple[bool, float]],
     now: float,
     *,
-    room_for: Vector | None = None,
+    contended: Vector | None = None,
 ) -> list[int]:
     """Each entry to the row with the least score; of equals, the one that stands first in ``rows``.
 
     ``again``: whether a row that has just got a container admits another, and its new score, which
     must not be less than the old one. So at most as many rows as entries can ever matter, except
-    where a row loses the capacity ``room_for`` to one that shares its cores.
+    where a row loses the capacity ``contended`` to one that shares its cores.
     """
     best = np.argsort(scores, kind="stable").tolist()
-    if room_for is None or not view.shares_cores:
+    if contended is None or not view.shares_cores:
         best = best[: len(entries)]
     heap = [(float(scores[index]), index, int(rows[index])) for index in best]
     heapq.heapify(heap)
     chosen: list[int] = []
     while heap and len(chosen) < len(entries):
         _, index, row = heapq.heappop(heap)
-        if room_for is not None and not leaves(view.free[row].tolist(), room_for):
+        if contended is not None and not leaves(view.free[row].tolist(), contended):
             continue
         view.apply(row, entries[len(chosen)], now)
         chosen.append(row)

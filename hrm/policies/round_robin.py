@@ -11,7 +11,7 @@ from hrm.core.scheduling.scheduler import Placement
 from hrm.policies.placement_helpers import (
     first_row,
     in_turn,
-    in_turn_with_room,
+    in_turn_feasible,
     queueable,
     with_nones,
 )
@@ -32,7 +32,7 @@ class RoundRobin:
         """See ``PlacementPolicy.place``."""
         entries = placement.entries
         cursor = first_row(self._index, view) if self._cursor is None else self._cursor
-        chosen, self._cursor = in_turn_with_room(view, placement, cursor, now)
+        chosen, self._cursor = in_turn_feasible(view, placement, cursor, now)
         waiting, self._cursor = in_turn(
             view,
             entries[len(chosen) :],

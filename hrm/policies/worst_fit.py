@@ -35,11 +35,11 @@ class WorstFit:
         entries = placement.entries
 
         def again(row: int) -> tuple[bool, float]:
-            has_room = fits(placement.demand, view.image(row).free)
-            return has_room, float(used_share(view, np.array([row]))[0])
+            feasible = fits(placement.demand, view.image(row).free)
+            return feasible, float(used_share(view, np.array([row]))[0])
 
         rows = immediately_feasible(view, placement)
         scores = used_share(view, rows)
-        chosen = by_score(view, entries, rows, scores, again, now, room_for=placement.demand)
+        chosen = by_score(view, entries, rows, scores, again, now, contended=placement.demand)
         chosen += to_shortest_queue(view, placement, entries[len(chosen) :], now)
         return with_nones(chosen, entries)

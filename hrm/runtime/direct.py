@@ -15,7 +15,7 @@ from hrm.core.vocabulary.model import ContainerEnd, ContainerId, ContainerSpec, 
 from hrm.runtime.clock import Timeline
 from hrm.runtime.disk import Disk
 from hrm.runtime.master import End, MasterRuntime
-from hrm.runtime.node import NodeRuntime, NodeSays, order
+from hrm.runtime.node import NodeReport, NodeRuntime, order
 
 __all__ = ["DirectMaster", "DirectNode"]
 
@@ -86,11 +86,11 @@ class DirectNode(NodeRuntime):
         if self.is_joined(incarnation):
             self.handle(order(message, self.clock.now, epoch))
 
-    def say(self, report: NodeSays) -> None:
+    def emit(self, report: NodeReport) -> None:
         if self.connected:
             self.clock.after(self.master.delay_s, self._arrive, report)
 
-    def _arrive(self, report: NodeSays) -> None:
+    def _arrive(self, report: NodeReport) -> None:
         if self.connected:
             self.submit(replace(report, now=self.clock.now))
 

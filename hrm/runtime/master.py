@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 from hrm.core.master.core import MasterCore
 from hrm.core.master.rounds import RoundSequencer
 from hrm.core.master.wake_timers import WakeTimers
-from hrm.core.master.write_gate import WRITES, Held, Write, WriteGate, needs_room
+from hrm.core.master.write_gate import WRITES, Held, Write, WriteGate, requires_write
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Proposal
@@ -27,11 +27,11 @@ from hrm.errors import DiskFull
 from hrm.runtime.clock import Timeline
 from hrm.runtime.disk import Disk
 
-__all__ = ["Answered", "End", "MasterRuntime"]
+__all__ = ["End", "MasterRuntime", "OnReply"]
 
 RETRY_S = 0.5
 
-Answered: TypeAlias = Callable[[c.Reply | c.Refuse], None]
+OnReply: TypeAlias = Callable[[c.Reply | c.Refuse], None]
 
 
 class End(Protocol):
@@ -62,7 +62,7 @@ class MasterRuntime:
         self._turn_is_planned = False
         self._arriving: deque[e.MasterEvent] = deque()
         self._gate = WriteGate(core.master_state.applications)
-        self._calls: dict[int, Answered] = {}
+        self._calls: dict[int, OnReply] = {}
         self.call_ids = itertools.count(1)
         self._leaving: deque[c.MasterCommand] = deque()
 
@@ -95,10 +95,10 @@ class MasterRuntime:
         """The end of a stream to a scheduler of another process; None: it is over."""
         return None
 
-    def answer(self, command: c.Reply | c.Refuse) -> None:
-        answered = self._calls.pop(command.call_id, None)
-        if answered is not None:
-            answered(command)
+    def complete_call(self, command: c.Reply | c.Refuse) -> None:
+        on_reply = self._calls.pop(command.call_id, None)
+        if on_reply is not None:
+            on_reply(command)
 
     def paused(self, why: DiskFull) -> None:
         """The disk is full."""
@@ -123,7 +123,11 @@ class MasterRuntime:
     def _take_in(self, event: e.MasterEvent) -> None:
         if self.over:
             return
-        if self.full is not None and type(event) is e.NodeReported and needs_room(self.core, event):
+        if (
+            self.full is not None
+            and type(event) is e.NodeReported
+            and requires_write(self.core, event)
+        ):
             return  # the next heartbeat repeats it
         self.carry_out(event, self.decide(event))
         self._wake_due()
@@ -135,14 +139,14 @@ class MasterRuntime:
             self.carry_out(following, self.decide(following))
         self._plan_turn()
 
-    def call(self, make: Callable[[int], e.MasterEvent], answered: Answered) -> None:
+    def call(self, make: Callable[[int], e.MasterEvent], on_reply: OnReply) -> None:
         """Submit the event that ``make`` builds around a call id."""
         call_id = next(self.call_ids)
         event = make(call_id)
-        if self.full is not None and needs_room(self.core, event):
-            answered(c.Refuse(call_id=call_id, error=self.full))
+        if self.full is not None and requires_write(self.core, event):
+            on_reply(c.Refuse(call_id=call_id, error=self.full))
             return
-        self._calls[call_id] = answered
+        self._calls[call_id] = on_reply
         self.submit(event)
 
     def carry_out(self, event: e.MasterEvent, commands: Sequence[c.MasterCommand]) -> None:
@@ -237,7 +241,7 @@ class MasterRuntime:
     def _refuse(self, held: Held, error: DiskFull) -> None:
         for command in held.leaving:
             if isinstance(command, c.Reply | c.Refuse):
-                self.answer(c.Refuse(call_id=command.call_id, error=error))
+                self.complete_call(c.Refuse(call_id=command.call_id, error=error))
 
     # --- what leaves ----------------------------------------------------------------------------
 
@@ -253,7 +257,7 @@ class MasterRuntime:
         """One command that leaves; one for a stream that is over goes nowhere."""
         match command:
             case c.Reply() | c.Refuse():
-                self.answer(command)
+                self.complete_call(command)
             case c.NotifyApplication():
                 self.notify(command)
             case c.SendToNode():

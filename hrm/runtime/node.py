@@ -17,9 +17,9 @@ from hrm.core.node.core import NodeCore
 from hrm.core.vocabulary.model import ContainerSpec, Followed, NodeName
 from hrm.runtime.clock import Timeline
 
-__all__ = ["NodeRuntime", "NodeSays", "order"]
+__all__ = ["NodeReport", "NodeRuntime", "order"]
 
-NodeSays: TypeAlias = e.ContainerReported | e.NodeReported | e.RebindAnswered
+NodeReport: TypeAlias = e.ContainerReported | e.NodeReported | e.RebindReplied
 
 
 class NodeRuntime(ABC):
@@ -42,7 +42,7 @@ class NodeRuntime(ABC):
     def stop(self, command: c.StopProcess) -> None: ...
 
     @abstractmethod
-    def say(self, report: NodeSays) -> None:
+    def emit(self, report: NodeReport) -> None:
         """Bring a report to the master, which takes it in with its own time."""
 
     @abstractmethod
@@ -61,8 +61,8 @@ class NodeRuntime(ABC):
                     self.stop(command)
                 case c.RegisterAgain():
                     self.register_again(command)
-                case c.ReportContainer() | c.SendHeartbeat() | c.AnswerRebinding():
-                    self.say(self._report(command))
+                case c.ReportContainer() | c.SendHeartbeat() | c.ReplyToRebinding():
+                    self.emit(self._report(command))
 
     def registration(
         self, identity: str, *, call_id: int = 0, owner: str = "", followed: Followed | None = None
@@ -87,7 +87,9 @@ class NodeRuntime(ABC):
         self.sequence += 1
         return self.sequence
 
-    def _report(self, command: c.ReportContainer | c.SendHeartbeat | c.AnswerRebinding) -> NodeSays:
+    def _report(
+        self, command: c.ReportContainer | c.SendHeartbeat | c.ReplyToRebinding
+    ) -> NodeReport:
         now, incarnation = self.clock.now, str(self.incarnation)
         match command:
             case c.ReportContainer():
@@ -106,8 +108,8 @@ class NodeRuntime(ABC):
                     sequence=self.next_sequence(),
                     containers=command.statuses,
                 )
-            case c.AnswerRebinding():
-                return e.RebindAnswered(
+            case c.ReplyToRebinding():
+                return e.RebindReplied(
                     now=now,
                     node=self.name,
                     request_id=command.request_id,
@@ -128,5 +130,5 @@ _ORDERS: dict[type[c.NodeMessage], Callable[..., e.NodeEvent]] = {
 
 def order(message: c.NodeMessage, now: float, epoch: int) -> e.NodeEvent:
     """What a message of the master is to a node: the same fields, with their time and epoch."""
-    said = {field.name: getattr(message, field.name) for field in fields(message)}
-    return _ORDERS[type(message)](now=now, epoch=epoch, **said)
+    values = {field.name: getattr(message, field.name) for field in fields(message)}
+    return _ORDERS[type(message)](now=now, epoch=epoch, **values)

@@ -26,8 +26,8 @@ from hrm.core.messages.events import ClaimsProposed, LeaseRequested, LeaseReturn
 from hrm.core.scheduling.scheduler import Scheduler
 from hrm.core.scheduling.session import (
     CALL_TIMEOUT_S,
-    SchedulerAnswer,
     SchedulerCall,
+    SchedulerReply,
     SchedulerSession,
 )
 from hrm.core.vocabulary.backoff import Backoff
@@ -193,8 +193,8 @@ class Session:
             self._changed.clear()
             call = self.core.step(time.time())
             if call is not None:
-                answer = await self._make(call)
-                self.core.answered(answer, time.time())
+                reply = await self._make(call)
+                self.core.reply_received(reply, time.time())
                 continue
             due_s = self.core.due_s()
             timeout_s = None if due_s is None else max(0.0, due_s - time.time())
@@ -202,7 +202,7 @@ class Session:
                 async with asyncio.timeout(timeout_s):
                     await self._changed.wait()
 
-    async def _make(self, call: SchedulerCall) -> SchedulerAnswer | None:
+    async def _make(self, call: SchedulerCall) -> SchedulerReply | None:
         """The master's reply; None: it refuses, or gives none in time. Where the session is over,
         its stream reports it."""
         stub, limit_s = self._stub, CALL_TIMEOUT_S

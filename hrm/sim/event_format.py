@@ -36,7 +36,7 @@ class EventLog:
         self._hash = hashlib.sha256()
         self._buffer: list[str] = []
 
-    def say(self, actor: str, what: str) -> None:
+    def emit(self, actor: str, what: str) -> None:
         self.events += 1
         line = f"{self._clock.now - self._begin_s:.6f} {actor}: {what}"
         self.tail.append(line)
@@ -111,7 +111,7 @@ def of_command(command: Any) -> str:
         case c.ProposeClaims():
             return f"{name} {_proposal(command.proposal)}"
         case c.Reply():
-            return f"{name} {command.call_id} {type(command.answer).__name__}"
+            return f"{name} {command.call_id} {type(command.result).__name__}"
         case c.Refuse() | m.RefuseCall():
             return f"{name} {command.call_id} {command.error.message}"
         case c.SendToScheduler():
@@ -127,13 +127,15 @@ def of_change(message: StateChanged) -> str:
     """What a message to a remote scheduler contains."""
     jobs = " ".join(f"{x.application_id}:{len(x.pending)}" for x in message.jobs)
     units = ",".join(x.unit.unit_id for x in message.units)
-    room = " room" if message.room else ""
-    return f"#{message.sequence} [{units}] gone [{','.join(message.gone)}] [{jobs}]{room}"
+    has_freed = " room" if message.has_freed else ""
+    return f"#{message.sequence} [{units}] gone [{','.join(message.gone)}] [{jobs}]{has_freed}"
 
 
-def _fields(thing: Any) -> str:
-    names = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
-    shown = (getattr(thing, name) for name in names if name not in ("now", "launch"))
+def _fields(message_or_command: Any) -> str:
+    names = [
+        name for kind in type(message_or_command).__mro__ for name in getattr(kind, "__slots__", ())
+    ]
+    shown = (getattr(message_or_command, name) for name in names if name not in ("now", "launch"))
     return " ".join(_value(value) for value in shown)
 
 

@@ -97,7 +97,7 @@ def run_seed(seed: int, limits: Limits | None = None) -> Result:
     return run_plan(draw(seed, limits))
 
 
-def shrink(failing: Result, said: Callable[[str], None] = lambda _: None) -> Result:
+def shrink(failing: Result, on_progress: Callable[[str], None] = lambda _: None) -> Result:
     """From a failing run to a small one that fails as well, at most ``RUNS_MAX`` runs later.
 
     Greedy: leave out a trait or a kind of fault, applications, nodes, or the end of the horizon,
@@ -115,7 +115,7 @@ def shrink(failing: Result, said: Callable[[str], None] = lambda _: None) -> Res
             result = run_plan(candidate)
             if result.violations:
                 best, progress = result, True
-                said(f"still fails: {candidate.command()}")
+                on_progress(f"still fails: {candidate.command()}")
                 break
     return best
 

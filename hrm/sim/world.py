@@ -26,17 +26,17 @@ from hrm.sim.actors.remote_schedulers import RemoteSchedulerProcess
 from hrm.sim.actors.sleepers import MASTER, ProcessClock, Sleepers
 from hrm.sim.actors.submitters import Submitters
 from hrm.sim.event_format import EventLog
+from hrm.sim.faults.capacity import demand_of, how_many, serves
 from hrm.sim.faults.network import Network
 from hrm.sim.faults.plan import ApplicationPlan, Plan, TimedFault, source
 from hrm.sim.faults.plan_generator import must_run_at_once
-from hrm.sim.faults.room import demand_of, how_many, serves
 from hrm.sim.oracle.checks import Oracle
 
 __all__ = ["World"]
 
 QUIET_S = 150.0
 EVENTS_MAX = 60_000
-_LOOK_S = 0.5
+_CHECK_PERIOD_S = 0.5
 _START_S = 1_000_000.0
 _OPERATOR_S = 15.0
 _KILLERS = ("executor-crash", "launch-failure", "bad-node")
@@ -57,7 +57,7 @@ class World:
         self.killed: set[str] = set()
         self.refused: set[str] = set()
         self.gone: set[str] = set()
-        self.calm = False
+        self.faults_stopped = False
         self.network = Network(self.clock, source(plan.seed, "network"), plan.rates, self.sleepers)
         self.submitters = Submitters(self)
         self.master = MasterProcess(self)
@@ -87,7 +87,7 @@ class World:
             "scheduler-crash": self._scheduler_crash,
             "bad-node": self._bad_node,
             "submission-kill": self.submitters.kill,
-            "driver-cut": self.submitters.cut,
+            "driver-cut": self.submitters.partition,
             "full-disk": self._full_disk,
             "impostor": partial(impostor.strike, self),
             "sleep": self._sleep,
@@ -105,15 +105,15 @@ class World:
         self._live_until(horizon_s)
         if self.oracle.found:
             return
-        self._calm()
+        self._stop_faults()
         end_s = self.clock.now + QUIET_S
         while not self.oracle.found:
-            look_s = self.clock.now + _LOOK_S
-            self._live_until(look_s)
-            self.clock.now = max(self.clock.now, look_s)
+            check_period_s = self.clock.now + _CHECK_PERIOD_S
+            self._live_until(check_period_s)
+            self.clock.now = max(self.clock.now, check_period_s)
             left = self._left()
             if not left:
-                self._judge()
+                self._check_outcomes()
                 return
             if self.clock.now >= end_s:
                 self.oracle.violated(
@@ -127,7 +127,7 @@ class World:
         """An operator's call; it gets its time and number when the master takes it in."""
         self.master.call(
             lambda call_id: replace(event, now=self.clock.now, call_id=call_id),
-            lambda _answer: None,
+            lambda _result: None,
         )
 
     def noticed(self, core: MasterCore, command: c.NotifyApplication) -> None:
@@ -164,9 +164,9 @@ class World:
         left += [f"{x.name} is not partitioned as at first" for x in self._bound_otherwise()]
         return left + [why for outside in self.remote_schedulers if (why := outside.behind())]
 
-    def _judge(self) -> None:
+    def _check_outcomes(self) -> None:
         """All have ended; each that failed must have had a reason."""
-        self.submitters.judge()
+        self.submitters.check_outcome()
         injected = self.network.injected
         for driver in self.drivers:
             why = driver.outcome
@@ -203,10 +203,10 @@ class World:
         if self._strikes[fault.kind](fault):
             self.network.injected[fault.kind] += 1
 
-    def _calm(self) -> None:
-        self.calm = True
-        self.log.say("world", "faults stop")
-        self.network.calm()
+    def _stop_faults(self) -> None:
+        self.faults_stopped = True
+        self.log.emit("world", "faults stop")
+        self.network.faults_stopped()
         self.master.disk.slow_until_s = 0.0
         self.master.disk.full_until_s = 0.0
         self._restart_master()
@@ -293,8 +293,8 @@ class World:
             chosen = [name for name in names if self.chance.random() < 0.5]
         until_s = self.clock.now + 0.3 + 9.0 * fault.size
         for name in chosen:
-            self.network.cuts[name] = until_s
-        self.log.say("world", f"partition of {','.join(chosen)} for {9.0 * fault.size:.1f} s")
+            self.network.partitioned_until_s[name] = until_s
+        self.log.emit("world", f"partition of {','.join(chosen)} for {9.0 * fault.size:.1f} s")
         return bool(chosen)
 
     def _node_crash(self, fault: TimedFault) -> bool:
@@ -334,7 +334,7 @@ class World:
         """For a while whatever a machine starts fails: its disk is full."""
         machine = self._machine(fault)
         machine.bad_until_s = self.clock.now + 1.0 + 8.0 * fault.size
-        self.log.say(machine.name, f"kills what it starts for {1.0 + 8.0 * fault.size:.1f} s")
+        self.log.emit(machine.name, f"kills what it starts for {1.0 + 8.0 * fault.size:.1f} s")
         return True
 
     def _full_disk(self, fault: TimedFault) -> bool:
@@ -353,13 +353,13 @@ class World:
         which, for_s = int(fault.pick * (len(names) + len(runners))), 0.3 + 12.0 * fault.size
         if which >= len(names):
             runner = runners[which - len(names)]
-            self.log.say(runner.name, f"sleeps with its driver for {for_s:.1f} s")
+            self.log.emit(runner.name, f"sleeps with its driver for {for_s:.1f} s")
             runner.sleep(for_s)
             return True
         name = names[which]
         if self.sleepers.is_asleep(name) or (name == MASTER and self.master.core is None):
             return False
-        self.log.say(name, f"sleeps for {for_s:.1f} s")
+        self.log.emit(name, f"sleeps for {for_s:.1f} s")
         self.network.sleep(name, for_s)
         return True
 
@@ -436,21 +436,21 @@ class World:
         disk = self.master.disk
         disk.slow_until_s = self.clock.now + 0.5 + 3.0 * fault.pick
         disk.slow_write_s = 0.05 + fault.size
-        self.log.say("world", f"each write takes {disk.slow_write_s:.2f} s")
+        self.log.emit("world", f"each write takes {disk.slow_write_s:.2f} s")
         return True
 
     def _full_master_disk(self, fault: TimedFault) -> bool:
         """For a while the master can write nothing."""
         self.master.disk.full_until_s = self.clock.now + 0.5 + 9.0 * fault.size
-        self.log.say("world", "the master's disk is full")
+        self.log.emit("world", "the master's disk is full")
         return True
 
     def _rebind(self, fault: TimedFault) -> bool:
         """An operator has a node partitioned again, possibly in vain, or twice in a row."""
-        cuttable = [machine for machine in self.machines if machine.plan.hardware is not None]
-        if not cuttable or self.master.core is None:
+        partitionable = [machine for machine in self.machines if machine.plan.hardware is not None]
+        if not partitionable or self.master.core is None:
             return False
-        machine = cuttable[int(fault.pick * len(cuttable))]
+        machine = partitionable[int(fault.pick * len(partitionable))]
         mode = self.chance.choice((*BindingMode, None))
         bound = self.chance.choice((None, 1, 2, 3))
         self._ask_rebind(machine.name, mode, bound, self.chance.choice((None, 0, 1, 2)))

@@ -51,8 +51,8 @@ UPDATES_MAX = 10_000
 RECONNECT_DELAY_S = 0.1
 RECONNECT_DELAY_MAX_S = 2.0
 REGISTER_TIMEOUT_S = 10.0
-GOODBYE_TIMEOUT_S = 2.0
-FAREWELL_MAX_S = BOUNDS.application_grace_s
+FINAL_UPDATE_TIMEOUT_S = 2.0
+FINAL_UPDATE_MAX_S = BOUNDS.application_grace_s
 """The master's default for an application without a session."""
 HEARTBEAT_MIN_S = 0.05
 LATE_S = 5.0
@@ -101,7 +101,7 @@ class AppMaster:
         self._timer = LatestTimer()
         self._planned: asyncio.TimerHandle | None = None
         self._bridge = DriverBridge(
-            int(introduction["port"]), introduction["auth_token"], self._driver_says,
+            int(introduction["port"]), introduction["auth_token"], self._driver_event,
             self._driver_lost,
         )  # fmt: skip
 
@@ -119,27 +119,27 @@ class AppMaster:
             # so after a fault of ours: then this process ends with it, and is restarted.
             await sessions
             await finishing
-        await self._farewell(sessions)
+        await self._deliver_final_update(sessions)
         sessions.cancel()
-        await asyncio.wait({sessions}, timeout=GOODBYE_TIMEOUT_S)
+        await asyncio.wait({sessions}, timeout=FINAL_UPDATE_TIMEOUT_S)
 
-    async def _farewell(self, sessions: asyncio.Task[None]) -> None:
+    async def _deliver_final_update(self, sessions: asyncio.Task[None]) -> None:
         """Lets the goodbye arrive: with the driver for a moment, without it for much longer."""
         if self.core.attached and not self._orphaned:
             stop_s = float(self.hello["stop_timeout_ms"]) / 1000
-            await asyncio.wait({sessions}, timeout=min(GOODBYE_TIMEOUT_S, stop_s / 2))
+            await asyncio.wait({sessions}, timeout=min(FINAL_UPDATE_TIMEOUT_S, stop_s / 2))
         if sessions.done():
             return
         if not self._orphaned:
-            await self._tell("detached")
+            await self._notify_driver("detached")
         _leave_terminal()
-        await asyncio.wait({sessions}, timeout=FAREWELL_MAX_S)
+        await asyncio.wait({sessions}, timeout=FINAL_UPDATE_MAX_S)
 
     async def _prepare(self) -> bool:
         """Checks the user's settings; False: refused, and the driver is notified."""
         wanted = self.hello["class"].upper()
         if wanted not in ("", "BATCH", "STREAM"):
-            await self._tell_failure(
+            await self._notify_failure(
                 f"spark.hrm.class must be stream or batch, not '{self.hello['class']}'; leave it "
                 f"out to let HRM observe the class"
             )
@@ -160,13 +160,13 @@ class AppMaster:
             if self._ca is None:
                 clear_text.check_client(self.hello["master"], allow=self._allow_clear_text)
         except errors.HrmError as error:
-            await self._tell_failure(error.message)
+            await self._notify_failure(error.message)
             return False
         return True
 
     # The driver's side.
 
-    def _driver_says(self, event: dict[str, Any]) -> None:
+    def _driver_event(self, event: dict[str, Any]) -> None:
         now = time.monotonic()
         match event["event"]:
             case "targets":
@@ -217,15 +217,15 @@ class AppMaster:
             )
             self._finishing.set()
 
-    async def _tell_failure(self, message: str) -> None:
+    async def _notify_failure(self, message: str) -> None:
         """Reports a permanent failure to the driver; returns when it is delivered."""
-        await self._tell("failed", message)
+        await self._notify_driver("failed", message)
 
-    async def _tell(self, method: str, *arguments: str) -> None:
+    async def _notify_driver(self, method: str, *arguments: str) -> None:
         """Calls the driver; returns when it is delivered, or after a short limit."""
         done = self._bridge.call(method, *arguments)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(done, GOODBYE_TIMEOUT_S)
+            await asyncio.wait_for(done, FINAL_UPDATE_TIMEOUT_S)
 
     # The master's side.
 
@@ -245,7 +245,7 @@ class AppMaster:
                 except errors.HrmError as error:
                     if not self._may_retry(error):
                         if not self.core.ended:
-                            await self._tell_failure(error.message)
+                            await self._notify_failure(error.message)
                         return
                 if self._attached_at_s > began_s:
                     backoff.succeeded()  # this session had been attached
@@ -269,18 +269,18 @@ class AppMaster:
             HrmError: the master refused, or could not be reached.
         """
         try:
-            answer = await stub.Register(self._registration(), timeout=self._register_timeout_s())
+            response = await stub.Register(self._registration(), timeout=self._register_timeout_s())
         except grpc.RpcError as error:
             raise rpc.error_from(error, self.hello["master"]) from error
-        self.application_id = answer.application_id
+        self.application_id = response.application_id
         await self._targets_known.wait()
-        attach = app_wire.attach(answer.application_id, answer.epoch, self._ownership_key)
+        attach = app_wire.attach(response.application_id, response.epoch, self._ownership_key)
         outgoing = self._outgoing = Outgoing(attach, UPDATES_MAX)
         call = self._call = stub.Session(
-            outgoing.stream(max(HEARTBEAT_MIN_S, answer.heartbeat_interval_s))
+            outgoing.stream(max(HEARTBEAT_MIN_S, response.heartbeat_interval_s))
         )
         try:
-            return await self._listen(call, answer, outgoing)
+            return await self._listen(call, response, outgoing)
         except grpc.RpcError as error:
             raise rpc.error_from(error, self.hello["master"]) from error
         except asyncio.CancelledError:
@@ -294,31 +294,31 @@ class AppMaster:
         finally:
             if self.core.attached:
                 self._attached_at_s = time.monotonic()
-                self._patience.heard(self._attached_at_s)
+                self._patience.contact(self._attached_at_s)
                 self._handle(messages.SessionLost(now=self._attached_at_s))
             # The call may be over for the master and yet ask for more to send.
             self._outgoing = self._call = None
             outgoing.close()
             call.cancel()
 
-    async def _listen(self, call: Any, answer: Any, outgoing: Outgoing) -> bool:
+    async def _listen(self, call: Any, response: Any, outgoing: Outgoing) -> bool:
         end_ordered = False
         async for notice in call:
             now = time.monotonic()
             kind = notice.WhichOneof("notice")
             if kind == "attached":
                 outgoing.attached = True
-                self._followed = (answer.epoch, answer.epoch_id)
+                self._followed = (response.epoch, response.epoch_id)
                 if self._progress is not None:
                     outgoing.report(self._progress)
             end_ordered = end_ordered or kind == "end"
-            for event in app_wire.events(notice, answer.last_executor_number, now):
+            for event in app_wire.events(notice, response.last_executor_number, now):
                 self._handle(event)
             if kind == "attached":
                 self._bridge.call("registered", self.application_id)
         if not outgoing.attached:
             raise errors.Unavailable(f"the master at {self.hello['master']} closed the session")
-        return outgoing.goodbye_said or end_ordered
+        return outgoing.final_update_sent or end_ordered
 
     def _registration(self) -> application_pb2.RegisterApplicationRequest:
         return app_wire.registration(

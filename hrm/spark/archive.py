@@ -141,8 +141,8 @@ class Archives:
         """Why ``path(kind)`` cannot be used; empty: it can, as far as its files show."""
         state = self.state()
         if state.get("state") != "ready":
-            told = state.get("problem")
-            return f"its training failed: {told}" if told else "there is none yet"
+            problem_found = state.get("problem")
+            return f"its training failed: {problem_found}" if problem_found else "there is none yet"
         path = self.path(kind)
         try:
             for place in (self.directory, path):

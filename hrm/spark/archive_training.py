@@ -48,7 +48,7 @@ KEPT_MAX = 4
 BUSY = 3
 _WORK = "work-"
 _TRIAL_LIMIT_S = 120.0
-_TOLD_TO_END = 128 + signal.SIGTERM
+_EXIT_ON_SIGTERM = 128 + signal.SIGTERM
 _PR_SET_PDEATHSIG = 1
 _TRIALS = {
     "executor": ("org.apache.spark.executor.CoarseGrainedExecutorBackend",),
@@ -299,13 +299,13 @@ def _end_with_input() -> None:
     threading.Thread(target=watch, name="hrm-input", daemon=True).start()
 
 
-def _told_to_end(*, held_by_input: bool) -> NoReturn:
+def _on_sigterm(*, held_by_input: bool) -> NoReturn:
     """SIGTERM, of which there may be two: the watcher's and the agent's. One is enough, the second
     would interrupt the cleanup after the first."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if held_by_input and _input_is_over():
-        raise _LetGo(_TOLD_TO_END)
-    raise SystemExit(_TOLD_TO_END)
+        raise _LetGo(_EXIT_ON_SIGTERM)
+    raise SystemExit(_EXIT_ON_SIGTERM)
 
 
 def _input_is_over() -> bool:
@@ -328,7 +328,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with contextlib.suppress(OSError, psutil.Error):
         psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
     held = given.held_by_input
-    signal.signal(signal.SIGTERM, lambda *_: _told_to_end(held_by_input=held))
+    signal.signal(signal.SIGTERM, lambda *_: _on_sigterm(held_by_input=held))
     if held:
         _end_with_input()
     archives = Archives(given.root, given.java, given.spark_home)

@@ -130,7 +130,7 @@ def _take(lock: TextIO) -> None:
     import fcntl
 
     begun = time.monotonic()
-    told = False
+    reported = False
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -141,10 +141,10 @@ def _take(lock: TextIO) -> None:
                     f"another program has been compiling the plugin for {LOCK_LIMIT_S:.0f} s, or "
                     f"has been stopped at it; end it, or remove {lock.name}"
                 ) from None
-        if not told:
+        if not reported:
             sys.stderr.write("HRM: waiting for another program that compiles the plugin …\n")
             sys.stderr.flush()
-            told = True
+            reported = True
         time.sleep(LOCK_PERIOD_S)
 
 

@@ -134,7 +134,7 @@ def find_java(home: Path | None = None) -> Java:
 
 @functools.cache
 def _java_at(command: Path, home: Path | None) -> Java:
-    version = _released_version(home) or _spoken_version(command)
+    version = _released_version(home) or _version_output(command)
     major = int(re.split(r"[^\d]", version.removeprefix("1."))[0])
     if major < JAVA_VERSION_MIN:
         raise InvalidConfig(
@@ -154,7 +154,7 @@ def _released_version(home: Path | None) -> str | None:
     return matched[1] if matched else None
 
 
-def _spoken_version(command: Path) -> str:
+def _version_output(command: Path) -> str:
     try:
         done = subprocess.run(
             [str(command), "-version"],

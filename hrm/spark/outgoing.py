@@ -34,44 +34,44 @@ class Outgoing:
         self._updates = collections.deque([attach])
         self._updates_max = updates_max
         self._progress: application_pb2.ApplicationUpdate | None = None
-        self._news = asyncio.Event()
-        self._news.set()
+        self._pending = asyncio.Event()
+        self._pending.set()
         self._closed = False
         self.attached = False
-        self.goodbye_said = False
+        self.final_update_sent = False
         self.overflowed = False
 
     def put(self, update: application_pb2.ApplicationUpdate) -> None:
         if not self._closed:
             self._updates.append(update)
             self.overflowed = self.overflowed or len(self._updates) > self._updates_max
-            self._news.set()
+            self._pending.set()
 
     def report(self, progress: application_pb2.ApplicationUpdate) -> None:
         """Replaces a report that has not gone yet: only the newest counts."""
         self._progress = progress
-        self._news.set()
+        self._pending.set()
 
     def close(self) -> None:
         """Drops all updates; the iteration stops."""
         self._closed = True
         self._updates.clear()
         self._progress = None
-        self._news.set()
+        self._pending.set()
 
     async def stream(self, interval_s: float) -> AsyncIterator[application_pb2.ApplicationUpdate]:
         """The updates; a heartbeat after a while without any. Ends after the final update."""
         while not self._closed:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), interval_s)
-            self._news.clear()
+                await asyncio.wait_for(self._pending.wait(), interval_s)
+            self._pending.clear()
             update = self._next()
             if update is None and not self._closed:
                 yield app_wire.heartbeat()
             while update is not None:
-                self.goodbye_said = update.HasField("finished")
+                self.final_update_sent = update.HasField("finished")
                 yield update
-                if self.goodbye_said:
+                if self.final_update_sent:
                     return
                 update = self._next()
 

@@ -232,10 +232,10 @@ def _size(spec: pb.DriverSpec, conf: dict[str, str], *, is_python: bool) -> None
 class Client:
     """Calls of SubmissionService; every failure is an ``HrmError``."""
 
-    def __init__(self, stub: Any, target: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, stub: Any, target: str, notify: Callable[[str], None]) -> None:
         self._stub = stub
         self.target = target
-        self._tell = tell
+        self._notify = notify
 
     def submit(self, spec: pb.DriverSpec, files: dict[str, LocalFile]) -> pb.Submission:
         """Send what the master does not have, and submit.
@@ -277,7 +277,7 @@ class Client:
                     if time.monotonic() - gained_s > UPLOAD_RETRY_LIMIT_S:
                         raise
                     if not broken:
-                        self._tell(f"sending {file.path} goes on after: {error.message}")
+                        self._notify(f"sending {file.path} goes on after: {error.message}")
                     broken = True
                 time.sleep(RETRY_S)
         file.check()
@@ -329,11 +329,11 @@ class Client:
                 if isinstance(error, NotFound):
                     raise error from broken
                 if not away:
-                    patience.heard(time.monotonic())  # from here on there is no stream
+                    patience.contact(time.monotonic())  # from here on there is no stream
                 if patience.is_over(time.monotonic()):
                     raise error from broken
                 if not away:
-                    self._tell(f"still waiting: {error.message}")
+                    self._notify(f"still waiting: {error.message}")
                 away = True
             time.sleep(RETRY_S)
 
@@ -365,14 +365,14 @@ def connect(
         HrmError: there is no usable token, or no usable authority.
     """
 
-    def tell(message: str) -> None:
+    def notify(message: str) -> None:
         sys.stderr.write(f"HRM: {shown(message)}\n")
 
     token = rpc.read_token(token_path)
     ca = tls.read_ca(ca_path)
     with rpc.sync_channel(target, token, ca, allow_clear_text=allow_clear_text) as channel:
         stub = submission_pb2_grpc.SubmissionServiceStub(channel)
-        yield Client(stub, target, tell), channel
+        yield Client(stub, target, notify), channel
 
 
 def exit_status(submission: pb.Submission) -> int:

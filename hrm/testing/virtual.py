@@ -39,7 +39,7 @@ from hrm.policies.min_wait import MinWait
 from hrm.runtime.clock import Clock
 from hrm.runtime.direct import DirectMaster, DirectNode
 from hrm.runtime.disk import Disk
-from hrm.runtime.master import Answered, End
+from hrm.runtime.master import End, OnReply
 
 __all__ = ["VirtualCluster", "VirtualNode", "unit"]
 
@@ -97,8 +97,8 @@ class _Master(DirectMaster):
     def notify(self, command: c.NotifyApplication) -> None:
         self._cluster.notices.setdefault(command.application_id, []).append(command.notice)
 
-    def answer(self, command: c.Reply | c.Refuse) -> None:
-        self._cluster.answers[command.call_id] = command
+    def complete_call(self, command: c.Reply | c.Refuse) -> None:
+        self._cluster.replies[command.call_id] = command
         callback = self._cluster.callbacks.pop(command.call_id, None)
         if callback is not None:
             self.clock.after(self.delay_s, callback, command)
@@ -155,8 +155,8 @@ class VirtualCluster:
         self.disk = Disk()
         self.durable, self.durable_nodes = self.disk.applications, self.disk.nodes
         self.durable_drains, self.durable_run_times = self.disk.drains, self.disk.run_times
-        self.answers: dict[int, c.Reply | c.Refuse] = {}
-        self.callbacks: dict[int, Answered] = {}
+        self.replies: dict[int, c.Reply | c.Refuse] = {}
+        self.callbacks: dict[int, OnReply] = {}
         self.remote: dict[tuple[str, int], SchedulerLike] = {}
         self.nodes: dict[str, VirtualNode] = {}
         self._schedulers = schedulers
@@ -209,7 +209,7 @@ class VirtualCluster:
     ) -> ApplicationId:
         """Register an application, attach it, and ask for executors 1..n. ``new_id``: its id."""
         call_id = next(self._calls)
-        self.tell_master(
+        self.submit_to_master(
             e.ApplicationRegistered(
                 now=self.now,
                 call_id=call_id,
@@ -229,7 +229,7 @@ class VirtualCluster:
 
     def attach(self, application_id: ApplicationId) -> int:
         call_id = next(self._calls)
-        self.tell_master(
+        self.submit_to_master(
             e.ApplicationAttached(
                 now=self.now,
                 call_id=call_id,
@@ -259,20 +259,20 @@ class VirtualCluster:
             )
             for x in executors
         )
-        self.tell_master(
+        self.submit_to_master(
             e.ContainersRequested(now=self.now, application_id=application_id, requests=requests)
         )
 
     def release(self, application_id: ApplicationId, *executors: int) -> None:
         ids = tuple(str(x) for x in executors)
-        self.tell_master(
+        self.submit_to_master(
             e.ContainersReleased(now=self.now, application_id=application_id, executor_ids=ids)
         )
 
     def finish(
         self, application_id: ApplicationId, state: ApplicationState = ApplicationState.SUCCEEDED
     ) -> None:
-        self.tell_master(
+        self.submit_to_master(
             e.ApplicationFinished(now=self.now, application_id=application_id, state=state)
         )
 
@@ -285,19 +285,19 @@ class VirtualCluster:
                 return
         raise AssertionError(f"{container_id} runs nowhere")
 
-    def rebind(self, node: str, **wish: Any) -> int:
+    def rebind(self, node: str, **changes: Any) -> int:
         """Request another binding (``mode``, ``bound_cores``, ``reserve_cores``); the call id."""
         call_id = next(self._calls)
-        self.tell_master(
-            e.RebindRequested(now=self.now, call_id=call_id, node=NodeName(node), **wish)
+        self.submit_to_master(
+            e.RebindRequested(now=self.now, call_id=call_id, node=NodeName(node), **changes)
         )
         return call_id
 
     def disconnect(self, node: VirtualNode) -> None:
         """The network between a node and the master breaks."""
         node.connected = False
-        self.tell_node(node, e.MasterDisconnected(now=self.now))
-        self.tell_master(
+        self.submit_to_node(node, e.MasterDisconnected(now=self.now))
+        self.submit_to_master(
             e.NodeDisconnected(now=self.now, node=node.name, incarnation=str(node.incarnation))
         )
 
@@ -346,10 +346,10 @@ class VirtualCluster:
         return sum(len(node.processes) for node in self.nodes.values())
 
     def admitted(self, call_id: int) -> c.ApplicationAdmitted:
-        reply = self.answers[call_id]
+        reply = self.replies[call_id]
         assert isinstance(reply, c.Reply), reply
-        assert isinstance(reply.answer, c.ApplicationAdmitted)
-        return reply.answer
+        assert isinstance(reply.result, c.ApplicationAdmitted)
+        return reply.result
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -369,11 +369,11 @@ class VirtualCluster:
             raise AssertionError(f"{EVENTS_MAX} events without an end")
         self.now = until
 
-    def tell_master(self, event: e.MasterEvent) -> None:
+    def submit_to_master(self, event: e.MasterEvent) -> None:
         """Let the master take in an event now."""
         self.runtime.submit(event)
 
-    def tell_node(self, node: VirtualNode, event: e.NodeEvent) -> None:
+    def submit_to_node(self, node: VirtualNode, event: e.NodeEvent) -> None:
         """Let a node take in an event now."""
         node.handle(event)
 
@@ -383,8 +383,8 @@ class VirtualCluster:
 
     def _second(self) -> None:
         for node in self.nodes.values():
-            self.tell_node(node, e.HeartbeatDue(now=self.now))
-        self.tell_master(e.Ticked(now=self.now))
+            self.submit_to_node(node, e.HeartbeatDue(now=self.now))
+        self.submit_to_master(e.Ticked(now=self.now))
 
     def at(self, at_s: float, action: Callable[[], None]) -> None:
         """Let something happen at ``at_s``, or now where that is past."""

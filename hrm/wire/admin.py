@@ -87,7 +87,7 @@ def to_rebinding(request: pb.BindNodeRequest, call_id: int, now: float) -> e.Reb
     return e.RebindRequested(now=now, call_id=call_id, node=node, **nodes.to_binding(request))
 
 
-def from_cluster(core: MasterCore, now: float, **said: Any) -> pb.Cluster:
+def from_cluster(core: MasterCore, now: float, **agent_error: Any) -> pb.Cluster:
     """``said``: what the core does not know, the other fields of the message."""
     master_state = core.master_state
     states = [node.state for node in master_state.nodes.values()]
@@ -116,7 +116,7 @@ def from_cluster(core: MasterCore, now: float, **said: Any) -> pb.Cluster:
         claims_committed=core.negotiator.committed,
         claims_queued=core.negotiator.queued,
         claims_aborted=core.negotiator.aborted,
-        **said,
+        **agent_error,
     )
 
 
@@ -220,12 +220,12 @@ def from_node(master_state: MasterState, node: Node, now: float) -> pb.Node:
         shortcuts=[nodes.from_shortcut(shortcut) for shortcut in node.shortcuts],
         remarks=node.remarks,
     )
-    book = master_state.exclusions
-    for exclusion in book.of_all(now):
+    tracker = master_state.exclusions
+    for exclusion in tracker.of_all(now):
         if exclusion.node == node.name:
             message.excluded_for_s = exclusion.until_s - now
             message.exclusion = exclusion.why
-    message.excluded_applications = book.applications_without(node.name, now, master_state.live)
+    message.excluded_applications = tracker.applications_without(node.name, now, master_state.live)
     if node.usage is not None:
         message.usage.CopyFrom(nodes.from_usage(node.usage))
     for unit in node.units:

@@ -147,22 +147,22 @@ def to_event(
 
 
 def from_admitted(
-    answer: c.ApplicationAdmitted, heartbeat_interval_s: float
+    result: c.ApplicationAdmitted, heartbeat_interval_s: float
 ) -> pb.RegisterApplicationResponse:
     return pb.RegisterApplicationResponse(
-        application_id=answer.application_id,
-        epoch=answer.epoch,
-        containers=[codec.from_status(x) for x in answer.containers],
+        application_id=result.application_id,
+        epoch=result.epoch,
+        containers=[codec.from_status(x) for x in result.containers],
         heartbeat_interval_s=heartbeat_interval_s,
-        last_executor_number=answer.last_executor_number,
-        epoch_id=answer.epoch_id,
+        last_executor_number=result.last_executor_number,
+        epoch_id=result.epoch_id,
     )
 
 
-def attached(answer: c.ApplicationAdmitted) -> pb.ApplicationNotice:
+def attached(result: c.ApplicationAdmitted) -> pb.ApplicationNotice:
     """The first message of a master in a session."""
     hello = pb.AttachedApplication(
-        epoch=answer.epoch, containers=[codec.from_status(x) for x in answer.containers]
+        epoch=result.epoch, containers=[codec.from_status(x) for x in result.containers]
     )
     return pb.ApplicationNotice(attached=hello)
 

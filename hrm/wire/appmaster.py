@@ -248,9 +248,9 @@ def _stage(report: Mapping[str, Any]) -> common_pb2.StageProgress:
     return common_pb2.StageProgress(**{**report, **counts, "name": _label(report["name"])})
 
 
-def _words(said: str) -> str:
+def _words(long_text: str) -> str:
     """Text of others, truncated to the master's bounds: a long error must not end the session."""
-    return shortened(said, request_bounds.TEXT)
+    return shortened(long_text, request_bounds.TEXT)
 
 
 def _label(name: str) -> str:

@@ -60,13 +60,13 @@ _TO_BINDING_MODE = {number: member for member, number in BINDING_MODE.items()}
 
 
 def from_registration(
-    units: Iterable[ResourceUnit], containers: Iterable[ContainerStatus], **said: Any
+    units: Iterable[ResourceUnit], containers: Iterable[ContainerStatus], **fields: Any
 ) -> pb.RegisterNode:
     """``said``: the other fields of the message."""
     return pb.RegisterNode(
         resource_units=[from_unit(unit) for unit in units],
         containers=[codec.from_status(status) for status in containers],
-        **said,
+        **fields,
     )
 
 
@@ -91,13 +91,13 @@ def from_container(status: ContainerStatus) -> pb.NodeMessage:
     return pb.NodeMessage(container=codec.from_status(status))
 
 
-def from_rebinding(command: c.AnswerRebinding) -> pb.NodeMessage:
-    answer = pb.RebindingAnswer(
+def from_rebinding(command: c.ReplyToRebinding) -> pb.NodeMessage:
+    reply = pb.RebindingAnswer(
         request_id=command.request_id,
         accepted=command.accepted,
         message=shortened(command.message, codec.TEXT_LENGTH_MAX),
     )
-    return pb.NodeMessage(rebinding=answer)
+    return pb.NodeMessage(rebinding=reply)
 
 
 def to_registration(message: pb.NodeMessage, now: float) -> e.NodeRegistered:
@@ -132,7 +132,7 @@ def to_registration(message: pb.NodeMessage, now: float) -> e.NodeRegistered:
 
 def to_report(
     message: pb.NodeMessage, node: NodeName, incarnation: str, now: float
-) -> e.NodeReported | e.ContainerReported | e.RebindAnswered:
+) -> e.NodeReported | e.ContainerReported | e.RebindReplied:
     """Any later message of a node.
 
     Raises:
@@ -158,13 +158,13 @@ def to_report(
                 container=codec.to_status(message.container),
             )
         case "rebinding":
-            answer = message.rebinding
-            return e.RebindAnswered(
+            reply = message.rebinding
+            return e.RebindReplied(
                 now=now,
                 node=node,
-                request_id=answer.request_id,
-                accepted=answer.accepted,
-                message=codec.to_text(answer.message, "rebinding.message"),
+                request_id=reply.request_id,
+                accepted=reply.accepted,
+                message=codec.to_text(reply.message, "rebinding.message"),
             )
         case kind:
             raise InvalidRequest(f"a registered node may not send {kind or 'nothing'}")

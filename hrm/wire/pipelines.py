@@ -172,13 +172,13 @@ def to_pipeline(message: pb.PipelineSpec) -> PipelineSpec:
     subtasks: dict[str, SubtaskSpec] = {}
     for number, one in enumerate(message.subtasks):
         spec = _subtask(one, f"pipeline.subtasks[{number}]")
-        who = f"pipeline {name}, subtask {spec.name!r}"
+        label = f"pipeline {name}, subtask {spec.name!r}"
         if spec.name in subtasks:
-            raise InvalidRequest(f"{who} is there twice")
+            raise InvalidRequest(f"{label} is there twice")
         for before in spec.after:
             if before not in subtasks:
                 raise InvalidRequest(
-                    f"{who} comes after {before!r}, which does not stand before it; order them, "
+                    f"{label} comes after {before!r}, which does not stand before it; order them, "
                     f"and take out what goes in a circle"
                 )
         subtasks[spec.name] = spec

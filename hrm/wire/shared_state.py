@@ -128,7 +128,7 @@ def from_change(value: StateChanged) -> pb.StateChange:
         units=[_from_unit(unit) for unit in value.units],
         gone=value.gone,
         jobs=[_from_job(job) for job in value.jobs],
-        room=value.room,
+        room=value.has_freed,
     )
 
 
@@ -139,7 +139,7 @@ def to_change(message: pb.StateChange) -> StateChanged:
         units=tuple(_to_unit(unit) for unit in message.units),
         gone=tuple(ResourceUnitId(unit_id) for unit_id in message.gone),
         jobs=tuple(_to_job(job) for job in message.jobs),
-        room=message.room,
+        has_freed=message.room,
     )
 
 

@@ -38,7 +38,7 @@ class Master(node_pb2_grpc.NodeServiceServicer):
         self.epoch = 1
         self.registrations: list[node_pb2.RegisterNode] = []
         self.heartbeats: list[node_pb2.NodeHeartbeat] = []
-        self.answers: list[node_pb2.RebindingAnswer] = []
+        self.replies: list[node_pb2.RebindingAnswer] = []
         self.statuses: dict[str, common_pb2.ContainerStatus] = {}
         self.refuse: grpc.StatusCode | None = None
         self.port = 0
@@ -67,7 +67,7 @@ class Master(node_pb2_grpc.NodeServiceServicer):
             await context.abort(self.refuse, "another live agent has the name")
         first = await anext(messages)
         self._out = asyncio.Queue()
-        await self._heard(first)
+        await self._received(first)
         yield self._message(registered=node_pb2.NodeRegistered(heartbeat_interval_s=0.1))
         listening = asyncio.create_task(self._listen(messages))
         try:
@@ -81,10 +81,10 @@ class Master(node_pb2_grpc.NodeServiceServicer):
 
     async def _listen(self, messages: AsyncIterator[node_pb2.NodeMessage]) -> None:
         async for message in messages:
-            await self._heard(message)
+            await self._received(message)
         await self._out.put(None)
 
-    async def _heard(self, message: node_pb2.NodeMessage) -> None:
+    async def _received(self, message: node_pb2.NodeMessage) -> None:
         kind = message.WhichOneof("message")
         if kind == "register":
             self.registrations.append(message.register)
@@ -93,7 +93,7 @@ class Master(node_pb2_grpc.NodeServiceServicer):
             self.heartbeats.append(message.heartbeat)
             statuses = list(message.heartbeat.containers)
         elif kind == "rebinding":
-            self.answers.append(message.rebinding)
+            self.replies.append(message.rebinding)
             statuses = []
         else:
             statuses = [message.container]
@@ -145,8 +145,8 @@ class Master(node_pb2_grpc.NodeServiceServicer):
         )
         self._out.put_nowait(self._message(assign=spec))
 
-    def rebind(self, request_id: int, **wish: Any) -> None:
-        message = node_pb2.RebindUnits(request_id=request_id, **wish)
+    def rebind(self, request_id: int, **request: Any) -> None:
+        message = node_pb2.RebindUnits(request_id=request_id, **request)
         self._out.put_nowait(self._message(rebind=message))
 
     def order_stop(self, container_id: str, grace_s: float = 5.0) -> None:
@@ -199,7 +199,7 @@ class AgentProcess:
             while part not in self.log:  # noqa: ASYNC110 - another process writes it
                 await asyncio.sleep(0.02)
 
-    def said(self, container_id: str) -> str:
+    def stdout_of(self, container_id: str) -> str:
         """A container's standard output."""
         path = self.work_dir / "containers" / container_id / "stdout"
         return path.read_text() if path.exists() else ""

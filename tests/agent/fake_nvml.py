@@ -14,13 +14,13 @@ from typing import Any
 
 import pynvml
 
-__all__ = ["VARIABLE", "install", "say"]
+__all__ = ["VARIABLE", "install", "write_state"]
 
 VARIABLE = "TEST_FAKE_NVML"
 _MIB = 1 << 20
 
 
-def say(path: Path, memory_mib: list[int], processes: dict[int, dict[int, int]]) -> None:
+def write_state(path: Path, memory_mib: list[int], processes: dict[int, dict[int, int]]) -> None:
     """Write what the driver knows, all at once."""
     made = path.with_suffix(".partial")
     made.write_text(json.dumps({"memory_mib": memory_mib, "processes": processes}))
@@ -37,7 +37,7 @@ def install(path: Path) -> None:
         found = known()["processes"].get(str(index), {})
         return [SimpleNamespace(pid=int(p), usedGpuMemory=mib * _MIB) for p, mib in found.items()]
 
-    answers = {
+    replies = {
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,
         "nvmlDeviceGetCount": lambda: len(known()["memory_mib"]),
@@ -50,5 +50,5 @@ def install(path: Path) -> None:
         "nvmlDeviceGetComputeRunningProcesses": computing,
         "nvmlDeviceGetGraphicsRunningProcesses": lambda _index: [],
     }
-    for name, answer in answers.items():
-        setattr(pynvml, name, answer)
+    for name, response in replies.items():
+        setattr(pynvml, name, response)

@@ -32,7 +32,7 @@ async def test_an_agent_proves_with_a_key_of_its_work_directory_that_it_is_its_n
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-async def test_an_agent_whose_node_is_anothers_says_so_and_gets_the_name_when_it_is_free(
+async def test_an_agent_whose_node_is_anothers_reports_it_and_gets_the_name_when_it_is_free(
     master: Master, start_agent: StartAgent
 ) -> None:
     master.refuse = grpc.StatusCode.PERMISSION_DENIED
@@ -43,7 +43,7 @@ async def test_an_agent_whose_node_is_anothers_says_so_and_gets_the_name_when_it
     assert "Traceback" not in agent.log
 
 
-async def test_a_wrong_token_is_told_and_the_right_one_is_taken_without_a_restart(
+async def test_a_wrong_token_is_reported_and_the_right_one_is_taken_without_a_restart(
     master: Master, start_agent: StartAgent, tmp_path: Path
 ) -> None:
     token = tmp_path / "another"
@@ -104,7 +104,7 @@ async def test_an_unreachable_master_is_waited_for(master: Master, start_agent: 
     assert (await agent.end())[0] == 0
 
 
-async def test_an_agent_without_a_master_ends_when_told(
+async def test_an_agent_without_a_master_ends_on_request(
     master: Master, start_agent: StartAgent
 ) -> None:
     await master.stop()

@@ -51,7 +51,7 @@ async def test_it_registers_and_serves_logs_encrypted(
         assert refused.value.code().name == code
 
 
-async def test_what_speaks_no_tls_on_the_masters_port_is_no_master_and_is_outlived(
+async def test_what_uses_no_tls_on_the_masters_port_is_no_master_and_is_outlived(
     master: Master, start_agent: StartAgent, pair: certificates.Pair, settings: dict[str, Any]
 ) -> None:
     agent = start_agent(**settings)
@@ -65,7 +65,7 @@ async def test_what_speaks_no_tls_on_the_masters_port_is_no_master_and_is_outliv
     assert agent.process.poll() is None
 
 
-async def test_an_agent_in_clear_text_is_told_of_a_master_that_speaks_tls(
+async def test_an_agent_in_clear_text_is_informed_of_a_master_that_uses_tls(
     master: Master, start_agent: StartAgent, pair: certificates.Pair
 ) -> None:
     await _encrypted(master, pair)
@@ -90,7 +90,7 @@ async def test_a_master_that_proves_itself_and_refuses_the_token_is_the_end(
     assert "hrm agent: missing or wrong token; HRM_TOKEN_FILE" in agent.log.splitlines()[-1]
 
 
-async def test_one_that_has_the_authority_and_no_certificate_is_told(
+async def test_one_that_has_the_authority_and_no_certificate_is_reported(
     master: Master, start_agent: StartAgent, settings: dict[str, Any]
 ) -> None:
     agent = start_agent(tls_ca=settings["tls_ca"])

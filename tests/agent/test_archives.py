@@ -129,13 +129,13 @@ async def test_executors_use_an_archive_that_is_there(
     assert "class path entries of its own" in keeper.report()[0].why_missed
 
 
-async def test_a_training_that_fails_is_told_and_has_an_end(
+async def test_a_training_that_fails_is_reported_and_has_an_end(
     machine: tuple[Spark, Java],
     settings: Callable[..., AgentSettings],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hrm.agent.startup.archives._LOOK_PERIOD_S", 0.01)
+    monkeypatch.setattr("hrm.agent.startup.archives._POLL_PERIOD_S", 0.01)
     monkeypatch.setattr("hrm.agent.startup.archives._MEMORY_MIN_MIB", 0)
     keeper = ArchiveKeeper(settings(archive_attempts=2), *machine)
     state = files(machine, tmp_path).state
@@ -155,7 +155,7 @@ async def test_an_agent_waits_for_another_one_that_trains(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hrm.agent.startup.archives._LOOK_PERIOD_S", 0.01)
+    monkeypatch.setattr("hrm.agent.startup.archives._POLL_PERIOD_S", 0.01)
     archives = files(machine, tmp_path)
     make(archives)
     spoil(archives)

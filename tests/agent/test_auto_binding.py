@@ -72,7 +72,7 @@ async def test_an_agent_takes_a_change_back_that_takes_too_long(
     master.order_stop("app-1-x1", grace_s=0.0)
 
 
-async def test_an_agent_leaves_its_binding_alone_unless_it_is_told(
+async def test_an_agent_leaves_its_binding_alone_unless_configured(
     master: Master, start_agent: StartAgent
 ) -> None:
     start_agent(**{**SETTINGS, "auto_binding": False})
@@ -85,7 +85,7 @@ async def test_an_agent_leaves_its_binding_alone_unless_it_is_told(
     master.order_stop("app-1-x1", grace_s=0.0)
 
 
-def test_the_settings_say_how(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_state_how(monkeypatch: pytest.MonkeyPatch) -> None:
     assert auto_binding(load(AgentSettings)) is None, "off unless asked for"
     monkeypatch.setenv("HRM_AGENT_AUTO_BINDING", "true")
     assert auto_binding(load(AgentSettings)) == AutoBindingRules(), "the core has the same defaults"
@@ -93,7 +93,7 @@ def test_the_settings_say_how(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rules == AutoBindingRules(cores_min=4, window=60)
 
 
-def test_an_agent_says_that_its_binding_is_none_that_changes(tmp_path: Path) -> None:
+def test_an_agent_reports_that_its_binding_is_none_that_changes(tmp_path: Path) -> None:
     for mode, warnings in (("shared", 1), ("partial", 0)):
         settings = load(
             AgentSettings,
@@ -106,8 +106,8 @@ def test_an_agent_says_that_its_binding_is_none_that_changes(tmp_path: Path) -> 
             auto_binding=True,
         )
         with capture_logs() as logs, Machine.prepare(settings):
-            said = [line["event"] for line in logs if "auto_binding" in line["event"]]
-        assert len(said) == warnings
+            output = [line["event"] for line in logs if "auto_binding" in line["event"]]
+        assert len(output) == warnings
 
 
 @pytest.mark.parametrize(

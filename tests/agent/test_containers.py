@@ -157,7 +157,7 @@ async def test_an_order_to_stop_outlives_the_agent(hands: Hands, tmp_path: Path)
     assert adopted.ended.order == order
 
 
-async def test_an_end_during_the_adoption_is_told_after_its_beginning(
+async def test_an_end_during_the_adoption_is_reported_after_its_beginning(
     hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await hands.containers.start(spec_of("c1"), shell(FOREVER))
@@ -211,7 +211,7 @@ async def test_a_pid_of_another_process_is_not_adopted(tmp_path: Path) -> None:
         assert found[0].ended is not None
 
 
-async def test_a_group_nobody_knows_is_emptied_and_removed(tmp_path: Path) -> None:
+async def test_a_group_nothing_knows_is_emptied_and_removed(tmp_path: Path) -> None:
     driver = detect("auto", f"test-{uuid.uuid4().hex[:12]}", vcores=1).driver
     files = driver.create("lost", Limits(vcores=1, memory_mib=64))
     if not isinstance(driver, GroupIsolation):
@@ -269,7 +269,7 @@ class Undying(subprocess.Popen[bytes]):
         pass
 
 
-def test_a_supervisor_that_does_not_die_holds_up_nobody(
+def test_a_supervisor_that_does_not_die_delays_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervisor, "_REMAINS_LIMIT_S", 0.1)

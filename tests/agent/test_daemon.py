@@ -52,7 +52,7 @@ async def test_one_container_from_assignment_to_end(
     assert status.end.exit_code == 3
     assert status.end.message == "exited with code 3: the last line of its stderr: failing"
     work = agent.work_dir / "containers" / "app-1-x1"
-    assert agent.said("app-1-x1") == "hello\n"
+    assert agent.stdout_of("app-1-x1") == "hello\n"
     assert shim.start_ticks(int((work.parent / "daemon.pid").read_text())) is None
     assert not (work / "local").exists()
 
@@ -100,7 +100,7 @@ async def _linked(endpoint: str, container_id: str) -> str:
         return str((await stub.LinkLog(ask, timeout=20)).url)
 
 
-async def test_a_waiting_container_starts_when_room_appears(
+async def test_a_waiting_container_starts_when_capacity_appears(
     master: Master, start_agent: StartAgent
 ) -> None:
     start_agent(cores=1)
@@ -116,7 +116,7 @@ async def test_a_waiting_container_starts_when_room_appears(
     await master.until_state("app-1-x2", RUNNING)
 
 
-async def test_batch_makes_way_for_a_stream_without_a_word_of_the_master(
+async def test_batch_is_preempted_for_a_stream_without_a_word_of_the_master(
     master: Master, start_agent: StartAgent
 ) -> None:
     agent = start_agent(cores=1)
@@ -124,7 +124,7 @@ async def test_batch_makes_way_for_a_stream_without_a_word_of_the_master(
     command = "trap 'exit 0' PWR; echo set; while :; do sleep 0.05; done"
     master.assign("app-1-x1", command)
     await master.until_state("app-1-x1", RUNNING)
-    await master.until(lambda: agent.said("app-1-x1") == "set\n")
+    await master.until(lambda: agent.stdout_of("app-1-x1") == "set\n")
     stream = common_pb2.WORKLOAD_CLASS_STREAM
     master.assign("app-2-x1", FOREVER, workload_class=stream)
     batch = await master.until_state("app-1-x1", ENDED)
@@ -133,17 +133,17 @@ async def test_batch_makes_way_for_a_stream_without_a_word_of_the_master(
     await master.until_state("app-2-x1", RUNNING)
 
 
-async def test_who_does_not_decommission_is_asked_politely(
+async def test_one_that_does_not_decommission_is_asked_politely(
     master: Master, start_agent: StartAgent
 ) -> None:
     agent = start_agent(cores=1)
     await master.until(lambda: master.registrations)
     master.assign("app-1-x1", TRAPPED, decommissions=False)
-    await master.until(lambda: agent.said("app-1-x1") == "set\n")
+    await master.until(lambda: agent.stdout_of("app-1-x1") == "set\n")
     master.assign("app-2-x1", FOREVER, workload_class=common_pb2.WORKLOAD_CLASS_STREAM)
     batch = await master.until_state("app-1-x1", ENDED)
     assert batch.end.cause == common_pb2.END_CAUSE_PREEMPTED
-    assert agent.said("app-1-x1") == "set\nbye\n"
+    assert agent.stdout_of("app-1-x1") == "set\nbye\n"
 
 
 async def test_a_stop_that_comes_at_once_is_not_lost(
@@ -168,8 +168,8 @@ async def test_memory_over_the_limit(
     start_agent(isolation=isolation)
     await master.until(lambda: master.registrations)
     # The shell lives on when its child dies of the limit: the whole container must end.
-    hog = 'python3 -I -S -c "x = bytearray(300 << 20); import time; time.sleep(600)"'
-    master.assign("app-1-x1", f"{hog}; sleep 600", memory_mib=100)
+    memory_filler = 'python3 -I -S -c "x = bytearray(300 << 20); import time; time.sleep(600)"'
+    master.assign("app-1-x1", f"{memory_filler}; sleep 600", memory_mib=100)
     status = await master.until_state("app-1-x1", ENDED)
     assert status.end.cause == common_pb2.END_CAUSE_MEMORY_LIMIT
     assert "100 MiB (spark.executor.memory + overhead); raise spark.executor.memoryOverhead" in (
@@ -256,7 +256,7 @@ async def test_a_killed_supervisor_is_noticed(master: Master, start_agent: Start
     await master.until(lambda: master.registrations)
     master.assign("app-1-x1", SPAWN + FOREVER)
     work = agent.work_dir / "containers" / "app-1-x1"
-    await until(lambda: agent.said("app-1-x1"))
+    await until(lambda: agent.stdout_of("app-1-x1"))
     os.kill(json.loads((work / "process.json").read_text())["shim_pid"], signal.SIGKILL)
     status = await master.until_state("app-1-x1", ENDED)
     assert status.end.cause == common_pb2.END_CAUSE_LOST
@@ -279,7 +279,7 @@ async def test_a_node_that_cannot_sample_is_closed_until_it_can(
     await master.until(lambda: not any(u.draining for u in master.registrations[-1].resource_units))
     master.assign("app-1-x1", "ulimit -Sn")
     await master.until_state("app-1-x1", ENDED)
-    assert agent.said("app-1-x1").strip() == str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    assert agent.stdout_of("app-1-x1").strip() == str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 async def test_a_log_followed_over_grpc(master: Master, start_agent: StartAgent) -> None:

@@ -52,7 +52,7 @@ def test_a_process_is_counted_once_on_each_gpu(driver: Any) -> None:
     assert DeviceMemory(GPUS[1:]).used_bytes() == {7: 50 * MIB}
 
 
-def test_a_driver_that_fails_ends_nobody(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_fails_ends_no_other(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = DeviceMemory(GPUS)
 
     def lost(_handle: int) -> list[SimpleNamespace]:
@@ -80,7 +80,7 @@ async def with_a_container(
 ) -> tuple[AgentProcess, Path]:
     """An agent on one fake GPU of 1000 MiB, and a container that holds 500 of it."""
     path = tmp_path / "nvml.json"
-    fake_nvml.say(path, [1000], {})
+    fake_nvml.write_state(path, [1000], {})
     monkeypatch.setenv(fake_nvml.VARIABLE, str(path))
     agent = start_agent(**settings)
     await master.until(lambda: master.registrations)
@@ -105,14 +105,14 @@ async def test_a_container_over_its_share_ends_with_the_reason(
 ) -> None:
     agent, path = await with_a_container(tmp_path, master, start_agent, monkeypatch)
     pid = child_of(agent, "app-1-x1", eventually)
-    fake_nvml.say(path, [1000], {0: {pid: 400, 1: 999}})
+    fake_nvml.write_state(path, [1000], {0: {pid: 400, 1: 999}})
     status = await master.until(
         lambda: (
             master.statuses["app-1-x1"].usage.gpu_memory_mib == 400 and master.statuses["app-1-x1"]
         )
     )
     assert status.state == RUNNING, "inside its share, whatever others use"
-    fake_nvml.say(path, [1000], {0: {pid: 501}})
+    fake_nvml.write_state(path, [1000], {0: {pid: 501}})
     end = (await master.until_state("app-1-x1", ENDED)).end
     assert end.cause == common_pb2.END_CAUSE_GPU_MEMORY_LIMIT
     assert "used 501 MiB of device memory of 500 MiB" in end.message
@@ -128,14 +128,14 @@ async def test_one_that_holds_none_may_use_none(
     agent, path = await with_a_container(tmp_path, master, start_agent, monkeypatch)
     master.assign("app-2-x1", FOREVER)
     await master.until_state("app-2-x1", RUNNING)
-    fake_nvml.say(path, [1000], {0: {child_of(agent, "app-2-x1", eventually): 20}})
+    fake_nvml.write_state(path, [1000], {0: {child_of(agent, "app-2-x1", eventually): 20}})
     end = (await master.until_state("app-2-x1", ENDED)).end
     assert end.cause == common_pb2.END_CAUSE_GPU_MEMORY_LIMIT
     assert "used 20 MiB of device memory and holds none" in end.message
     assert master.statuses["app-1-x1"].state == RUNNING
 
 
-async def test_the_node_says_what_becomes_of_over_users(
+async def test_the_node_states_what_becomes_of_over_users(
     tmp_path: Path,
     master: Master,
     start_agent: StartAgent,

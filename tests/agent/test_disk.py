@@ -61,14 +61,14 @@ def test_what_is_removed_meanwhile_is_no_error(tmp_path: Path) -> None:
     assert measured(tmp_path / "gone") == Measured(0, whole=True)
 
 
-def test_more_files_than_are_looked_at_are_said(tmp_path: Path) -> None:
+def test_more_files_than_are_examined_are_reported(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / str(number)).touch()
     assert not measured(tmp_path, entries_max=19).whole
     assert measured(tmp_path, entries_max=20).whole
 
 
-def test_directories_too_deep_to_walk_are_said(tmp_path: Path) -> None:
+def test_directories_too_deep_to_walk_are_reported(tmp_path: Path) -> None:
     before = Path.cwd()
     deep = tmp_path
     try:
@@ -98,10 +98,10 @@ def test_a_sweep_has_every_container_and_what_is_free(tmp_path: Path) -> None:
 def test_ended_containers_are_measured_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked: list[str] = []
+    sampled: list[str] = []
 
     def spy(directory: Path, ending: threading.Event) -> Measured:
-        looked.append(directory.name)
+        sampled.append(directory.name)
         return measure(directory, ending)
 
     monkeypatch.setattr(disk, "measure", spy)
@@ -110,7 +110,7 @@ def test_ended_containers_are_measured_once(
     fill(tmp_path / "live/stdout", 1)
     sweeps = watch(tmp_path)
     assert sweeps.sweep() == sweeps.sweep()
-    assert sorted(looked) == ["ended", "live", "live"]
+    assert sorted(sampled) == ["ended", "live", "live"]
     (tmp_path / "ended/stdout").unlink()
     assert sweeps.sweep().containers["ended"] == Measured(0), "its logs were cleared away"
 
@@ -120,18 +120,18 @@ def test_one_over_its_own_bound_is_named_with_the_setting(tmp_path: Path) -> Non
     fill(tmp_path / "b/x", 2)
     bounded = watch(tmp_path, limit_mib=2)
     bounded.sweep()
-    told = bounded.too_much(["a", "b"])
-    assert list(told) == ["a"], "at the bound is inside"
-    assert "used 3 MiB of disk, and a container may use 2 (disk_limit_mib" in told["a"]
+    breaches = bounded.too_much(["a", "b"])
+    assert list(breaches) == ["a"], "at the bound is inside"
+    assert "used 3 MiB of disk, and a container may use 2 (disk_limit_mib" in breaches["a"]
     assert bounded.too_much(["b"]) == {}, "one that has ended uses what it uses"
     assert watch(tmp_path).too_much(["a", "b"]) == {}, "off by default"
 
 
 def test_shuffle_files_of_one_that_runs_count(tmp_path: Path) -> None:
-    containers, beside = tmp_path / "containers", tmp_path / "shuffle"
+    containers, shuffle_dir = tmp_path / "containers", tmp_path / "shuffle"
     fill(containers / "a/x", 1)
-    fill(beside / "app-1/a/blockmgr-1/0a/shuffle_0_0_0.data", 2)
-    bounded = DiskWatch(containers, interval_s=60.0, limit_mib=2, beside=beside)
+    fill(shuffle_dir / "app-1/a/blockmgr-1/0a/shuffle_0_0_0.data", 2)
+    bounded = DiskWatch(containers, interval_s=60.0, limit_mib=2, shuffle_dir=shuffle_dir)
     assert bounded.sweep().containers == {"a": Measured(3)}
     assert list(bounded.too_much(["a"])) == ["a"]
     (containers / "a/exit.json").touch()
@@ -144,9 +144,9 @@ def test_over_the_nodes_bound_the_largest_goes_first(tmp_path: Path) -> None:
     fill(tmp_path / "ended/x", 9)
     bounded = watch(tmp_path, node_limit_mib=4)
     bounded.sweep()
-    told = bounded.too_much(["a", "b"])
-    assert list(told) == ["b"]
-    assert "together used 5 of 4 MiB (disk_node_limit_mib" in told["b"]
+    breaches = bounded.too_much(["a", "b"])
+    assert list(breaches) == ["b"]
+    assert "together used 5 of 4 MiB (disk_node_limit_mib" in breaches["b"]
     assert bounded.too_much(["a"]) == {}
 
 
@@ -173,16 +173,16 @@ class FileSystem:
         return self.total_mib * MIB, used_mib * MIB, self.free_mib * MIB
 
 
-def test_too_little_free_space_is_said_until_there_is_clearly_more(tmp_path: Path) -> None:
+def test_too_little_free_space_is_reported_until_there_is_clearly_more(tmp_path: Path) -> None:
     system = FileSystem(1000, 100)
     floored = watch(tmp_path, free_min_mib=100, usage=system)
-    said = []
+    output = []
     for system.free_mib in (100, 99, 101, 124, 125, 101):
-        floored.look()
-        said.append(bool(floored.low))
-    assert said == [False, True, True, True, False, False]
+        floored.sample_free()
+        output.append(bool(floored.low))
+    assert output == [False, True, True, True, False, False]
     system.free_mib = 99
-    floored.look()
+    floored.sample_free()
     assert "less than 100 MiB are free" in floored.low
     assert "disk_free_min_mib" in floored.low
 
@@ -191,26 +191,26 @@ def test_the_floor_is_a_quarter_of_a_small_file_system_and_nothing_where_it_is_o
     tmp_path: Path,
 ) -> None:
     small = watch(tmp_path, free_min_mib=2048, usage=FileSystem(64, 15))
-    small.look()
+    small.sample_free()
     assert "less than 16 MiB" in small.low
     off = watch(tmp_path, usage=FileSystem(64, 0))
-    off.look()
+    off.sample_free()
     assert off.low == ""
 
 
-def test_whoever_uses_most_ends_for_the_floor_and_the_next_only_if_that_was_not_enough(
+def test_the_one_that_uses_most_ends_for_the_floor_and_the_next_only_if_that_was_not_enough(
     tmp_path: Path,
 ) -> None:
     for name, mib in (("a", 3), ("b", 5), ("c", 4)):
         fill(tmp_path / name / "x", mib)
     system = FileSystem(1000, 90)
     floored = watch(tmp_path, free_min_mib=100, usage=system)
-    floored.look()
+    floored.sample_free()
     assert floored.too_much("abc") == {}, "nothing has been measured yet"
     floored.sweep()
-    told = floored.too_much("abc")
-    assert list(told) == ["b"]
-    assert told["b"].startswith(
+    breaches = floored.too_much("abc")
+    assert list(breaches) == ["b"]
+    assert breaches["b"].startswith(
         "used 5 MiB of disk, the most of 3 containers, and its fair share was 0 MiB, on a node "
         "with 90 MiB free where 100 must stay (disk_free_min_mib of the agent)"
     )
@@ -222,7 +222,7 @@ def test_whoever_uses_most_ends_for_the_floor_and_the_next_only_if_that_was_not_
     assert list(floored.too_much("ac")) == ["c"]
     floored.sweep()
     system.free_mib = 99
-    floored.look()
+    floored.sample_free()
     assert floored.too_much("a") == {}
     system.free_mib = 104
     floored.sweep()
@@ -230,7 +230,7 @@ def test_whoever_uses_most_ends_for_the_floor_and_the_next_only_if_that_was_not_
     assert floored.too_much("a") == {}, "and nobody ends"
 
 
-def test_nobody_ends_for_a_disk_that_others_have_filled(tmp_path: Path) -> None:
+def test_no_container_ends_for_a_disk_that_others_have_filled(tmp_path: Path) -> None:
     fill(tmp_path / "a/x", 3)
     fill(tmp_path / "b/x", 2)
     floored = watch(tmp_path, free_min_mib=100, usage=FileSystem(1000, 94))
@@ -241,7 +241,7 @@ def test_nobody_ends_for_a_disk_that_others_have_filled(tmp_path: Path) -> None:
     assert list(floored.too_much(["a", "b"])) == ["a"]
 
 
-def test_who_cannot_be_measured_ends_first_for_the_floor(
+def test_one_that_cannot_be_measured_ends_first_for_the_floor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "ab":
@@ -304,8 +304,8 @@ async def test_a_container_over_its_disk_ends_with_the_reason_and_leaves_nothing
 ) -> None:
     agent = start_agent(disk_limit_mib=8, disk_interval_s=0.1)
     await master.until(lambda: master.registrations)
-    hog = "head -c 20000000 /dev/urandom > local/block; exec sleep 600"
-    master.assign("app-1-x1", hog)
+    memory_filler = "head -c 20000000 /dev/urandom > local/block; exec sleep 600"
+    master.assign("app-1-x1", memory_filler)
     master.assign("app-1-x2", "head -c 2000000 /dev/urandom > local/block; exec sleep 600")
     end = (await master.until_state("app-1-x1", ENDED)).end
     assert end.cause == common_pb2.END_CAUSE_DISK_LIMIT
@@ -321,6 +321,6 @@ async def test_a_container_over_its_disk_ends_with_the_reason_and_leaves_nothing
     assert master.statuses["app-1-x2"].state != ENDED
 
 
-def test_the_causes_have_names_for_people() -> None:
+def test_the_causes_have_readable_names() -> None:
     assert EndCause.DISK_LIMIT.value == "disk-limit"
     assert EndCause.GPU_MEMORY_LIMIT.value == "gpu-memory-limit"

@@ -198,7 +198,7 @@ def test_a_driver_whose_lease_is_refused_is_killed(
     assert master.asked[-1].gone, "its successor need not wait"
 
 
-def test_a_driver_that_no_master_is_heard_of_is_killed_when_its_lease_ends(
+def test_a_driver_that_reaches_no_master_is_killed_when_its_lease_ends(
     node: Node, master: FakeMaster, eventually: Callable[..., Any]
 ) -> None:
     master.lease_s = 2.0
@@ -235,7 +235,7 @@ def test_a_driver_dies_with_its_runner(
     eventually(lambda: gone(int(pid.read_text())), 10.0, "the driver is gone")
 
 
-def test_a_driver_answers_sigterm_itself(
+def test_a_driver_handles_sigterm_itself(
     node: Node, master: FakeMaster, eventually: Callable[..., Any]
 ) -> None:
     runner = node.start('trap "exit 9" TERM; touch ready; while :; do sleep 0.1; done')
@@ -260,7 +260,7 @@ def test_a_kill_while_files_are_fetched_ends_at_once(
     assert not master.asked, "it never had a lease"
 
 
-def test_a_kill_while_no_master_answers_ends_at_once(
+def test_a_kill_while_no_master_replies_ends_at_once(
     node: Node, master: FakeMaster, eventually: Callable[..., Any]
 ) -> None:
     master.silent = True
@@ -302,18 +302,18 @@ def test_a_transfer_that_breaks_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "data", "says"),
+    ("error", "data", "expected"),
     [(NotFound("it is gone"), b"", "it is gone"), (None, b"other", "is not what the master has")],
 )
 def test_what_is_not_the_file_is_never_run(
-    tmp_path: Path, error: HrmError | None, data: bytes, says: str
+    tmp_path: Path, error: HrmError | None, data: bytes, expected: str
 ) -> None:
     def fetch(digest: str, offset: int) -> Iterator[bytes]:
         yield data
         if error is not None:
             raise error
 
-    with pytest.raises(LaunchFailed, match=says):
+    with pytest.raises(LaunchFailed, match=expected):
         bring(fetch, DIGEST, tmp_path / "a.jar", tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 
@@ -379,21 +379,27 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "hrm.agent.drivers.driver_runner",
         str(tmp_path / "driver.json"),
     )
-    told = json.loads(made.files["driver.json"])
-    assert (told["attempt"], told["master"], told["host"]) == (2, "10.0.0.1:7480", "10.0.0.7")
-    assert told["cache_dir"] == str(tmp_path / "cache")
-    assert told["token_file"] == str(tmp_path / "token") == made.environment["HRM_TOKEN_FILE"]
+    given = json.loads(made.files["driver.json"])
+    assert (given["attempt"], given["master"], given["host"]) == (
+        2,
+        "10.0.0.1:7480",
+        "10.0.0.7",
+    )
+    assert given["cache_dir"] == str(tmp_path / "cache")
+    assert given["token_file"] == str(tmp_path / "token") == made.environment["HRM_TOKEN_FILE"]
     assert made.files["token"] == "secret-of-the-tests"
     key_file = made.environment["HRM_SUBMISSION_OWNERSHIP_KEY_FILE"]
     assert (key_file, made.files["ownership-key"]) == (str(tmp_path / "ownership-key"), "k" * 64)
     assert "k" * 64 not in str((made.argv, made.environment))
-    assert told["tls_ca"] == "" == made.environment["HRM_TLS_CA"], "clear text, whatever lies there"
+    assert given["tls_ca"] == "" == made.environment["HRM_TLS_CA"], (
+        "clear text, whatever lies there"
+    )
     certificates.make(tmp_path, ["node-1"])
     settings = settings.model_copy(update={"tls_ca": tmp_path / "ca.pem"})
     made = launch()
-    told = json.loads(made.files["driver.json"])
+    given = json.loads(made.files["driver.json"])
     assert made.files["ca.pem"] == (tmp_path / "ca.pem").read_text()
-    assert told["tls_ca"] == str(tmp_path / "ca.pem") == made.environment["HRM_TLS_CA"]
+    assert given["tls_ca"] == str(tmp_path / "ca.pem") == made.environment["HRM_TLS_CA"]
     assert made.environment["REGION"] == "north"
     assert made.environment["HRM_SUBMISSION_ATTEMPT"] == "2"
     assert made.environment["HRM_EVENT_LOG_DIR"] == "/shared/logs", "as where one submits"

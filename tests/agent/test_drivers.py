@@ -136,7 +136,7 @@ async def test_a_driver_runs_on_while_its_agent_is_restarted(
     assert pids_of(tmp_path) == [pid], "one driver, from first to last"
 
 
-async def test_a_driver_that_its_agent_ends_is_started_again_and_the_reason_told(
+async def test_a_driver_that_its_agent_ends_is_started_again_and_the_reason_reported(
     master: Running, start_agent: StartAgent, tmp_path: Path
 ) -> None:
     settings = made_spark(tmp_path, SUBMIT.format(directory=tmp_path))
@@ -162,7 +162,7 @@ async def test_a_driver_that_its_agent_ends_is_started_again_and_the_reason_told
 USER = "games"
 """Every machine has it; its uid is below the default bound."""
 
-TELL = """#!/bin/sh
+REPORTING = """#!/bin/sh
 for main; do :; done
 id -u; stat -c '%u %a' "$main" "$HRM_TOKEN_FILE" \\
     "$HRM_SUBMISSION_OWNERSHIP_KEY_FILE"; cat "$main"; echo "# changed" >> "$main"
@@ -199,7 +199,9 @@ async def test_a_driver_of_another_user_has_its_files_and_the_next_one_finds_the
 ) -> None:
     uid = pwd.getpwnam(USER).pw_uid
     work = open_dir / "work"
-    start_agent(**made_spark(open_dir, TELL), WORK_DIR=work, RUN_AS="submitter", RUN_AS_UID_MIN=1)
+    start_agent(
+        **made_spark(open_dir, REPORTING), WORK_DIR=work, RUN_AS="submitter", RUN_AS_UID_MIN=1
+    )
     stub = submission_pb2_grpc.SubmissionServiceStub(master.channel)
     digest = pb.FileDigest(sha256=DIGEST, size_bytes=len(DATA), name="a.jar")
     await stub.PutPiece(pb.PutPieceRequest(file=digest, data=DATA))
@@ -210,8 +212,8 @@ async def test_a_driver_of_another_user_has_its_files_and_the_next_one_finds_the
         submission_id = await submitted(master, user=USER, resources=[main], supervise=False)
         done = await until(master, submission_id, lambda found: found.state in ended)
         assert done.state == pb.SUBMISSION_STATE_FINISHED, done.message
-        said = (work / "containers" / f"{submission_id}-x1" / "stdout").read_text()
-        assert said.splitlines() == [str(uid), *[f"{uid} 600"] * 3, "print(1)"], attempt
+        output = (work / "containers" / f"{submission_id}-x1" / "stdout").read_text()
+        assert output.splitlines() == [str(uid), *[f"{uid} 600"] * 3, "print(1)"], attempt
         assert kept.read_bytes() == DATA
         assert (kept.stat().st_uid, kept.stat().st_mode & 0o077) == (uid, 0)
         assert (kept.stat().st_mtime > 1000) or attempt == "first", "the second has used it"

@@ -47,7 +47,7 @@ def test_no_cache_is_no_error(tmp_path: Path) -> None:
     assert swept(tmp_path / "none") == Swept()
 
 
-def test_what_nobody_has_used_for_long_goes(tmp_path: Path) -> None:
+def test_what_nothing_has_used_for_long_goes(tmp_path: Path) -> None:
     place = own_place(tmp_path, None)
     kept(place, digest(1), 3601.0)
     kept(place, f"{digest(2)}.77.part", 3601.0)
@@ -79,7 +79,7 @@ def test_what_a_running_driver_needs_stays(tmp_path: Path) -> None:
     assert swept(tmp_path, mib=0).bytes_left == 0
 
 
-def test_what_is_used_while_it_is_looked_at_stays(
+def test_what_is_used_while_it_is_examined_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = kept(own_place(tmp_path, None), digest(1), 9000.0)
@@ -164,8 +164,8 @@ def account_of(name: str) -> Account:
 
 def brought(account: Account, name: str, target: Path, place: Path) -> bool:
     """Bring a file as that user; whether it was fetched."""
-    who = (str(account.uid), str(account.gid))
-    command = [sys.executable, "-c", BRING, name, str(target), str(place), *who]
+    ids = (str(account.uid), str(account.gid))
+    command = [sys.executable, "-c", BRING, name, str(target), str(place), *ids]
     done = subprocess.run(command, timeout=60, check=True, capture_output=True, text=True)
     return "fetched" in done.stdout
 
@@ -196,11 +196,14 @@ def test_each_user_has_a_cache_that_no_other_can_see(open_dir: Path) -> None:
         assert (about.st_uid, about.st_mode & 0o777) == (account.uid, 0o600)
     assert fetched == [True, False, True, False], "once for each user"
     nobody, other = account_of("nobody"), account_of("daemon")
-    for path, look in ((files / str(nobody.uid), "ls"), (files / str(nobody.uid) / hashed, "cat")):
+    for path, shell_command in (
+        (files / str(nobody.uid), "ls"),
+        (files / str(nobody.uid) / hashed, "cat"),
+    ):
         assert path.stat().st_uid == nobody.uid
         assert path.stat().st_mode & 0o077 == 0
-        assert may(nobody, look, str(path))
-        assert not may(other, look, str(path))
+        assert may(nobody, shell_command, str(path))
+        assert not may(other, shell_command, str(path))
     assert not may(nobody, "touch", str(files / "mine"))
     assert not may(nobody, "ls", str(files))
     assert left(files) == sorted([str(nobody.uid), str(other.uid)])

@@ -58,7 +58,7 @@ def test_what_programs_ask_the_agent_for_stays_open(machine: Path) -> None:
     assert devices.closed(None) == (Device(195, 0), Device(195, 2), Device(195, 3))
 
 
-def test_a_driver_that_tells_no_minor_number_counts_from_zero(
+def test_a_driver_that_reports_no_minor_number_counts_from_zero(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_handle: int) -> int:
@@ -74,7 +74,7 @@ def test_a_machine_without_the_driver_has_nothing_to_close(tmp_path: Path) -> No
     assert devices.remark(Isolation()) == ""
 
 
-def test_it_is_said_where_nothing_closes_them(machine: Path) -> None:
+def test_it_is_reported_where_nothing_closes_them(machine: Path) -> None:
     devices = found(machine)
     cgroup1 = Cgroup1("me", 1)
     if cgroup1.restricts_devices:

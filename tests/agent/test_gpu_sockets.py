@@ -75,9 +75,9 @@ async def test_each_user_has_a_socket_that_others_cannot_open(
         container = f"app-2-{user}-x1"
         master.assign(container, CONNECT, user=user, THEIRS=str(paths[theirs]))
         await master.until_state(container, ENDED)
-        said = (work / "containers" / container / "stdout").read_text().splitlines()
-        assert said[-1] == str(paths[user])
-        assert set(said[:-1]) == {f"open {paths[opened]}"}, said
+        output = (work / "containers" / container / "stdout").read_text().splitlines()
+        assert output[-1] == str(paths[user])
+        assert set(output[:-1]) == {f"open {paths[opened]}"}, output
 
 
 async def test_a_path_that_is_too_long_and_too_many_users_are_warnings(

@@ -30,7 +30,7 @@ async def seen(master: Master, agent: AgentProcess, name: str, unit: int, gpu_mi
     master.assign(name, SEEN, unit=unit, gpu_memory_mib=gpu_mib)
     status = await master.until_state(name, ENDED)
     assert status.end.exit_code == 0, status.end.message
-    return agent.said(name)
+    return agent.stdout_of(name)
 
 
 async def test_a_container_sees_the_gpu_of_its_unit_and_no_other(
@@ -61,8 +61,8 @@ async def test_the_device_of_a_gpu_is_closed_to_all_others(
         master.assign(name, OPEN, unit=unit, gpu_memory_mib=gpu_mib)
         status = await master.until_state(name, ENDED)
         assert status.end.exit_code == 0, status.end.message
-        said = agent.said(name)
-        assert said.split() == may_open.split(), name
+        stdout_of = agent.stdout_of(name)
+        assert stdout_of.split() == may_open.split(), name
 
 
 async def test_bound_cores_are_enforced(master: Master, start_agent: StartAgent) -> None:
@@ -74,23 +74,25 @@ async def test_bound_cores_are_enforced(master: Master, start_agent: StartAgent)
     cpu, gpu = registration.resource_units
     assert (len(cpu.cpus), len(gpu.cpus)) == (1, 1)
     assert set(cpu.cpus).isdisjoint(gpu.cpus)
-    said = await seen(master, agent, "app-1-x1", 1, 700)
-    assert said.split()[-1] == str(gpu.cpus[0])
+    stdout_of = await seen(master, agent, "app-1-x1", 1, 700)
+    assert stdout_of.split()[-1] == str(gpu.cpus[0])
 
 
-async def test_an_agent_is_cut_anew_and_stays_so(master: Master, start_agent: StartAgent) -> None:
+async def test_an_agent_is_repartitioned_and_stays_so(
+    master: Master, start_agent: StartAgent
+) -> None:
     agent = start_agent(gpus=GPUS[:1])
     await master.until(lambda: master.registrations)
     master.rebind(1, mode="BINDING_MODE_PARTIAL", bound_cores=2)
-    refused = await master.until(lambda: master.answers and master.answers[-1])
+    refused = await master.until(lambda: master.replies and master.replies[-1])
     assert not refused.accepted
     assert "leave 0 of 2, fewer than the 1 kept" in refused.message
 
     master.assign("app-1-x1", "echo set; exec sleep 600")
     await master.until_state("app-1-x1", RUNNING)
     master.rebind(2, mode="BINDING_MODE_PARTIAL")
-    answer = await master.until(lambda: len(master.answers) == 2 and master.answers[-1])
-    assert answer.accepted and "1 at node-1/cpu" in answer.message
+    response = await master.until(lambda: len(master.replies) == 2 and master.replies[-1])
+    assert response.accepted and "1 at node-1/cpu" in response.message
     again = await master.until(lambda: len(master.registrations) == 2 and master.registrations[-1])
     assert [unit.draining for unit in again.resource_units] == [True, True]
     assert master.statuses["app-1-x1"].state == RUNNING

@@ -42,7 +42,7 @@ def test_more_cores_than_there_are_have_no_numbers(machine: Path) -> None:
     assert cores(5, machine) == (Core(None),) * 5
 
 
-def test_a_machine_that_tells_nothing_is_fine(tmp_path: Path) -> None:
+def test_a_machine_that_reports_nothing_is_fine(tmp_path: Path) -> None:
     assert {core.numa for core in cores(0, tmp_path)} == {-1}
     assert numa_distances(tmp_path) == ()
 
@@ -55,11 +55,11 @@ def test_without_nvidias_library_there_are_no_gpus(monkeypatch: pytest.MonkeyPat
     assert find_gpus(()) == ()
 
 
-def test_gpus_as_the_driver_tells_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_as_the_driver_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "bus/pci/devices/0000:3b:00.0"
     place.mkdir(parents=True)
     (place / "numa_node").write_text("1\n")
-    answers = {
+    replies = {
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,
         "nvmlDeviceGetCount": lambda: 2,
@@ -71,8 +71,8 @@ def test_gpus_as_the_driver_tells_them(tmp_path: Path, monkeypatch: pytest.Monke
         "nvmlDeviceGetUUID": lambda h: f"GPU-{h}",
         "nvmlDeviceGetName": lambda _: b"Fast One",
     }
-    for name, answer in answers.items():
-        monkeypatch.setattr(pynvml, name, answer)
+    for name, response in replies.items():
+        monkeypatch.setattr(pynvml, name, response)
     assert find_gpus((), tmp_path) == (
         Gpu(index=0, memory_mib=1000, numa=1, uuid="GPU-0", name="Fast One"),
         Gpu(index=1, memory_mib=2000, numa=-1, uuid="GPU-1", name="Fast One"),
@@ -120,7 +120,7 @@ def settings_in(directory: Path, **more: object) -> AgentSettings:
     )
 
 
-def test_a_machine_is_cut_as_its_settings_say(tmp_path: Path) -> None:
+def test_a_machine_is_partitioned_as_its_settings_state(tmp_path: Path) -> None:
     settings = settings_in(tmp_path, binding_mode="partial")
     with Machine.prepare(settings) as machine:
         assert [unit.unit_id for unit in machine.units] == ["n1/cpu", "n1/gpu0", "n1/gpu1"]

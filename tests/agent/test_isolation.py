@@ -63,7 +63,7 @@ class Cgroup2WithoutLimits(Cgroup2):
 
     enforces_memory = False
 
-    def _weigh(self, parent: Path) -> None:
+    def _set_cpu_weight(self, parent: Path) -> None:
         assert (parent / "cgroup.kill").exists()
 
     def _limit(self, root: Path, group: Path, limits: Limits) -> None:
@@ -296,7 +296,7 @@ def test_the_next_agent_takes_over(driver: Isolation, run_in: Any) -> None:
     assert driver.existing() == ()
 
 
-def test_groups_that_nobody_knows_are_emptied(driver: Isolation, run_in: Any) -> None:
+def test_groups_that_nothing_knows_are_emptied(driver: Isolation, run_in: Any) -> None:
     """What an agent does that finds groups of its identity without a container."""
     if not isinstance(driver, GroupIsolation):
         pytest.skip(f"{driver.name} has no groups")
@@ -319,8 +319,8 @@ FULL = Device(1, 7)  # Linux has given these numbers to /dev/full for good
 def test_a_closed_device_cannot_be_opened(driver: Isolation, run_in: Any) -> None:
     limits = Limits(vcores=1, memory_mib=64, closed=(FULL,))
     process = run_in(driver.create("app-1-x1", limits), TRY)
-    said = process.stdout.readline()
-    assert said == (b"closed\n" if driver.restricts_devices else b"open\n")
+    output = process.stdout.readline()
+    assert output == (b"closed\n" if driver.restricts_devices else b"open\n")
     other = run_in(driver.create("app-1-x2", LIMITS), TRY)
     assert other.stdout.readline() == b"open\n", "it is closed to the one container alone"
 
@@ -340,7 +340,7 @@ def test_closing_leaves_no_trace(driver: Isolation) -> None:
     assert not any(path.parent.parent.exists() for path in files)
 
 
-def test_cgroup1_writes_what_it_was_told() -> None:
+def test_cgroup1_writes_the_limits_given() -> None:
     working("cgroup1")
     driver = Cgroup1(f"test-{uuid.uuid4().hex[:12]}", 2, "quota")
     limits = Limits(vcores=2, memory_mib=96, cpus=(0,))
@@ -375,7 +375,7 @@ def test_mount_points_are_bytes_in_whatever_encoding(
     assert (kind, options) == ("cgroup", frozenset({"rw", "memory"}))
 
 
-def test_cgroup2_writes_what_it_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cgroup2_writes_the_limits_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = FakeCgroup2(tmp_path / "cgroup2", monkeypatch).root
     driver = Cgroup2("me", 4, "quota", root=root)
     (join,) = driver.create("c1", Limits(vcores=3, memory_mib=512, cpus=(1, 2)))
@@ -440,7 +440,7 @@ def test_cgroup2_needs_its_controllers(tmp_path: Path) -> None:
         driver.check()
 
 
-def test_auto_takes_the_best_that_works_and_says_why() -> None:
+def test_auto_takes_the_best_that_works_and_states_why() -> None:
     detection = detect("auto", "test-auto", vcores=2)
     order = list(DRIVERS)
     better = order[: order.index(detection.driver.name)]

@@ -31,7 +31,7 @@ OF_PY4J = (
 
 
 @pytest.mark.parametrize(
-    ("stderr", "stdout", "says"),
+    ("stderr", "stdout", "expected"),
     [
         (OF_SPARK, f"hello\n{TRACEBACK}", "NameError: name 'x' is not defined"),
         (f"warned\n{TRACEBACK}", "bye\n", "NameError: name 'x' is not defined"),
@@ -57,15 +57,15 @@ OF_PY4J = (
         (f"{TRACEBACK}", f"{TRACEBACK.replace('NameError', 'KeyError')}", "KeyError: name 'x' is"),
     ],
 )
-def test_a_driver_is_quoted_with_its_exception(stderr: str, stdout: str, says: str) -> None:
+def test_a_driver_is_quoted_with_its_exception(stderr: str, stdout: str, expected: str) -> None:
     found = last_words(stderr, stdout)
-    assert found.startswith(says)
+    assert found.startswith(expected)
     assert "\n" not in found
     assert "at org.x" not in found
 
 
 @pytest.mark.parametrize(
-    ("stderr", "says"),
+    ("stderr", "expected"),
     [
         ("first\nfailing\n\n", "the last line of its stderr: failing"),
         (f"failing\n{SHUTDOWN}", "the last line of its stderr: failing"),
@@ -82,25 +82,25 @@ def test_a_driver_is_quoted_with_its_exception(stderr: str, stdout: str, says: s
         (FRAMES, ""),
     ],
 )
-def test_anything_else_is_quoted_with_the_last_line_that_tells_something(
-    stderr: str, says: str
+def test_anything_else_is_quoted_with_the_last_line_that_is_not_empty(
+    stderr: str, expected: str
 ) -> None:
-    assert last_words(stderr) == says
+    assert last_words(stderr) == expected
 
 
 def test_a_stale_traceback_of_a_task_is_not_an_executors_end() -> None:
     assert last_words(f"{TRACEBACK}lost its driver\n").endswith("stderr: lost its driver")
 
 
-def test_a_long_exception_is_cut() -> None:
+def test_a_long_exception_is_truncated() -> None:
     long = "x" * 10 * LENGTH_MAX
     main = f'Exception in thread "main" a.BException: {long}\nCaused by: c.DError: {long}\n'
     for stderr, stdout in (("", f"{TRACEBACK}{long}"), (main, ""), (long, "")):
         found = last_words(stderr, stdout)
         assert 0 < len(found) <= LENGTH_MAX
     assert "a.BException" in last_words(main) and "caused by c.DError" in last_words(main)
-    cut = last_words("", TRACEBACK.replace("not defined", long))
-    assert len(cut) == LENGTH_MAX and cut.endswith("…")
+    truncated = last_words("", TRACEBACK.replace("not defined", long))
+    assert len(truncated) == LENGTH_MAX and truncated.endswith("…")
 
 
 def test_only_the_end_of_a_log_is_read(tmp_path: Path) -> None:

@@ -160,18 +160,18 @@ def a_java(directory: Path, script: str, release: str = "") -> Path:
 def test_javas_that_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     silent = a_java(tmp_path / "a", "exit 1", 'IMPLEMENTOR="x"\nJAVA_VERSION="21.0.2"\n')
     assert find_java(silent).version == "21.0.2"
-    speaking = a_java(tmp_path / "b", """echo 'openjdk version "17.0.9" 2023' >&2""")
-    monkeypatch.setenv("JAVA_HOME", str(speaking))
-    assert find_java() == Java(command=speaking / "bin/java", home=speaking, version="17.0.9")
+    responding = a_java(tmp_path / "b", """echo 'openjdk version "17.0.9" 2023' >&2""")
+    monkeypatch.setenv("JAVA_HOME", str(responding))
+    assert find_java() == Java(command=responding / "bin/java", home=responding, version="17.0.9")
 
 
 def test_javas_that_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = a_java(tmp_path / "old", "", 'JAVA_VERSION="1.8.0_392"\n')
     with pytest.raises(InvalidConfig, match=r"is Java 1.8.0_392; Spark needs 17 or newer"):
         find_java(old)
-    mute = a_java(tmp_path / "mute", "echo broken; exit 2")
+    failing = a_java(tmp_path / "mute", "echo broken; exit 2")
     with pytest.raises(InvalidConfig, match=r"does not report its version .exit status 2"):
-        find_java(mute)
+        find_java(failing)
     with pytest.raises(InvalidConfig, match="no Java at"):
         find_java(tmp_path)
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -181,7 +181,7 @@ def test_javas_that_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.spark
-async def test_a_real_executor_starts_and_says_that_it_finds_no_driver(tmp_path: Path) -> None:
+async def test_a_real_executor_starts_and_reports_that_it_finds_no_driver(tmp_path: Path) -> None:
     ends: asyncio.Queue[Ended] = asyncio.Queue()
     containers = Containers(
         tmp_path,

@@ -62,13 +62,13 @@ async def test_a_heartbeat_that_fails_ends_the_session_and_the_next_one_is_compl
             assert not running.done()
             assert len(master.registrations) == 3, "one more for each failure, none after"
             assert len(downs) == 2
-    said = [entry for entry in logs if entry["log_level"] == "error"]
-    assert ["cannot make a heartbeat" in entry["event"] for entry in said] == [True, True]
-    assert all(entry["exc_info"] for entry in said), "with the traceback"
+    output = [entry for entry in logs if entry["log_level"] == "error"]
+    assert ["cannot make a heartbeat" in entry["event"] for entry in output] == [True, True]
+    assert all(entry["exc_info"] for entry in output), "with the traceback"
 
 
-def more_than(things: Sequence[object], number: int) -> bool:
-    return len(things) > number
+def more_than(items: Sequence[object], number: int) -> bool:
+    return len(items) > number
 
 
 async def test_a_master_that_ends_the_stream_is_found_again(master: Master) -> None:

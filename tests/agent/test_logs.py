@@ -116,10 +116,10 @@ class Node:
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(request)
         async with asyncio.timeout(10):
-            answer = (await reader.read()).decode()
+            response = (await reader.read()).decode()
         writer.close()
         await writer.wait_closed()
-        return int(answer.split(" ", 2)[1]), answer
+        return int(response.split(" ", 2)[1]), response
 
     def link(self, stream: str = "stdout") -> str:
         return self.target(self.logs.url("c1", stream, "ada"))
@@ -149,15 +149,15 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 async def test_a_signed_link_opens_its_log(node: Node) -> None:
     (node.dir / "stdout").write_text("hello <b>\n")
-    status, answer = await node.get(node.link())
+    status, response = await node.get(node.link())
     assert status == 200
-    assert answer.endswith("\r\n\r\nhello <b>\n")
-    assert "HRM-Log-Range: 0-10/10" in answer
-    status, answer = await node.get(node.link(), accept="text/html,*/*")
+    assert response.endswith("\r\n\r\nhello <b>\n")
+    assert "HRM-Log-Range: 0-10/10" in response
+    status, response = await node.get(node.link(), accept="text/html,*/*")
     assert status == 200
-    assert "<pre>hello &lt;b&gt;\n</pre>" in answer
-    status, answer = await node.get(node.link(), method="HEAD")
-    assert (status, answer.endswith("\r\n\r\n")) == (200, True)
+    assert "<pre>hello &lt;b&gt;\n</pre>" in response
+    status, response = await node.get(node.link(), method="HEAD")
+    assert (status, response.endswith("\r\n\r\n")) == (200, True)
 
 
 async def test_pages_of_a_long_log(node: Node) -> None:
@@ -167,9 +167,9 @@ async def test_pages_of_a_long_log(node: Node) -> None:
     pages = {}
     for start in (None, 0, 90_000, 199_990, 999_999):
         where = "" if start is None else f"&start={start}"
-        status, answer = await node.get(node.link() + where)
+        status, response = await node.get(node.link() + where)
         assert status == 200
-        pages[start] = answer.partition("\r\n\r\n")[2]
+        pages[start] = response.partition("\r\n\r\n")[2]
     assert pages[None] == text[-PAGE_BYTES:]
     assert pages[0] == text[:PAGE_BYTES]
     assert pages[90_000] == text[90_000 : 90_000 + PAGE_BYTES]
@@ -198,11 +198,11 @@ async def test_a_signature_opens_nothing_else(node: Node) -> None:
         f"{path}?sig=%C3%A9",
         f"{path}?until=nan&sig=x",
     ):
-        status, answer = await node.get(target)
+        status, response = await node.get(target)
         assert status == 403, target
-        assert "hrm app logs" in answer, "how to get one"
-        assert "secret" not in answer
-        assert "public" not in answer
+        assert "hrm app logs" in response, "how to get one"
+        assert "secret" not in response
+        assert "public" not in response
 
 
 @pytest.mark.parametrize(
@@ -211,9 +211,9 @@ async def test_a_signature_opens_nothing_else(node: Node) -> None:
 )
 async def test_an_id_that_is_a_path_is_refused_even_when_signed(node: Node, path: str) -> None:
     (node.dir.parent / "stdout").write_text("outside")
-    status, answer = await node.get(f"{path}?{node.links.of_application(path, 'ada')}")
+    status, response = await node.get(f"{path}?{node.links.of_application(path, 'ada')}")
     assert status == 400
-    assert "is no container id" in answer
+    assert "is no container id" in response
 
 
 @pytest.mark.parametrize(
@@ -260,8 +260,8 @@ async def serving(before: set[asyncio.Task[Any]], *, some: bool) -> None:
 @pytest.mark.parametrize("accept", ["text/html", "*/*"])
 async def test_pages_show_a_log_and_nothing_in_it_acts(node: Node, accept: str) -> None:
     (node.dir / "stdout").write_bytes(b"a\r\n\x1b[2J\x00\tb\xe2\x80\xae\xff<i>\n")
-    status, answer = await node.get(node.link(), accept=accept)
-    body = answer.partition("\r\n\r\n")[2]
+    status, response = await node.get(node.link(), accept=accept)
+    body = response.partition("\r\n\r\n")[2]
     assert status == 200
     assert unseen(body, allowed="\n\t") == []
     tag = "&lt;i&gt;" if accept == "text/html" else "<i>"
@@ -270,9 +270,9 @@ async def test_pages_show_a_log_and_nothing_in_it_acts(node: Node, accept: str) 
 
 async def test_a_log_that_is_gone(node: Node) -> None:
     path = "/containers/c9/stdout"
-    status, answer = await node.get(f"{path}?{node.links.of_application(path, 'ada')}")
+    status, response = await node.get(f"{path}?{node.links.of_application(path, 'ada')}")
     assert status == 404
-    assert "never ran here" in answer
+    assert "never ran here" in response
 
 
 async def test_what_sparks_pages_show_opens_while_the_container_lives_and_a_time_after(
@@ -289,15 +289,15 @@ async def test_what_sparks_pages_show_opens_while_the_container_lives_and_a_time
         node.over = over
         assert (await node.get(link))[0] == 200
     node.now += 1.0
-    status, answer = await node.get(link)
+    status, response = await node.get(link)
     assert status == 410
-    assert "more than 600 s ago (log_links_keep_s)" in answer
-    assert "here" not in answer
+    assert "more than 600 s ago (log_links_keep_s)" in response
+    assert "here" not in response
     assert (await node.get(asked))[0] == 410
     assert (await node.get(node.asked()))[0] == 200, "who asks again may read it"
 
 
-async def test_a_link_is_for_who_asked_and_for_a_while(node: Node) -> None:
+async def test_a_link_is_for_one_that_asked_and_for_a_while(node: Node) -> None:
     (node.dir / "stdout").write_text("here")
     url, expires_at_s = node.logs.link("c1", "stdout", "eve")
     assert expires_at_s == node.now + 3600.0
@@ -305,10 +305,10 @@ async def test_a_link_is_for_who_asked_and_for_a_while(node: Node) -> None:
     assert url != node.logs.link("c1", "stdout", "ada")[0]
     assert (await node.get(node.target(url)))[0] == 200
     node.now += 3601.0
-    status, answer = await node.get(node.target(url))
+    status, response = await node.get(node.target(url))
     assert status == 410
-    assert "its time is over (log_link_s); for a link: hrm app logs " in answer
-    assert "--stream stdout --link" in answer
+    assert "its time is over (log_link_s); for a link: hrm app logs " in response
+    assert "--stream stdout --link" in response
     node.end(node.now)
     assert (await node.get(node.asked()))[0] == 200, "of a container that has ended, too"
 
@@ -316,8 +316,8 @@ async def test_a_link_is_for_who_asked_and_for_a_while(node: Node) -> None:
 async def test_pages_lead_on_by_the_same_link(node: Node) -> None:
     (node.dir / "stdout").write_bytes(b"x" * 3 * PAGE_BYTES)
     for link in (node.link(), node.asked()):
-        _, answer = await node.get(link, accept="text/html")
-        targets = [html.unescape(x) for x in re.findall(r'href="([^"]+)"', answer)]
+        _, response = await node.get(link, accept="text/html")
+        targets = [html.unescape(x) for x in re.findall(r'href="([^"]+)"', response)]
         assert len(targets) == 3
         for target in targets:
             assert (await node.get(target))[0] == 200, target
@@ -332,7 +332,7 @@ async def test_links_outlive_the_agent_and_are_of_its_node_alone(tmp_path: Path)
     assert KEY not in link(KEY)
 
 
-async def test_nobody_keeps_a_page_or_passes_its_link_on(node: Node) -> None:
+async def test_no_browser_keeps_a_page_or_passes_its_link_on(node: Node) -> None:
     (node.dir / "stdout").write_text("here")
     for target in (node.link(), "/containers/c1/stdout", "/"):
         for accept in ("*/*", "text/html"):
@@ -369,8 +369,8 @@ async def test_a_link_is_asked_for_with_the_token(node: Node, stub: Any) -> None
     ask = node_pb2.LinkContainerLogRequest(container_id="c1", stream="stderr", asker="eve")
     link = await stub.LinkLog(ask, timeout=20)
     assert link.expires_at_s == node.now + 3600.0
-    status, answer = await node.get(node.target(link.url))
-    assert (status, answer.endswith("here")) == (200, True)
+    status, response = await node.get(node.target(link.url))
+    assert (status, response.endswith("here")) == (200, True)
     for fields, code in (
         ({"container_id": "c9"}, grpc.StatusCode.NOT_FOUND),
         ({"container_id": "../c1"}, grpc.StatusCode.INVALID_ARGUMENT),

@@ -87,7 +87,7 @@ def test_the_next_agent_takes_the_daemons_over(work_dir: Path, control: Path, lo
     assert log.read_text().split("\n").count("GPU-a -d") == 1
 
 
-def test_a_daemon_that_does_not_start_is_said(
+def test_a_daemon_that_does_not_start_is_reported(
     tmp_path: Path, work_dir: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_control(tmp_path, log, monkeypatch, "echo 'no such device'; exit 1")
@@ -100,7 +100,7 @@ def test_a_daemon_that_does_not_start_is_said(
     mps.stop()
 
 
-def test_one_that_says_that_it_started_and_does_not_answer_is_not_used(
+def test_one_that_reports_that_it_started_and_does_not_reply_is_not_used(
     tmp_path: Path, work_dir: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_control(tmp_path, log, monkeypatch, "true")
@@ -109,7 +109,7 @@ def test_one_that_says_that_it_started_and_does_not_answer_is_not_used(
     assert "Cannot find MPS control daemon" in mps.remark
 
 
-def test_where_there_is_none_the_node_says_why(
+def test_where_there_is_none_the_node_states_why(
     tmp_path: Path, control: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declared = (Gpu(index=0, memory_mib=1_000, declared=True),)
@@ -137,7 +137,7 @@ async def test_a_container_gets_its_share_and_the_daemons_end_with_the_agent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = tmp_path / "nvml.json"
-    fake_nvml.say(path, [1000], {})
+    fake_nvml.write_state(path, [1000], {})
     monkeypatch.setenv(fake_nvml.VARIABLE, str(path))
     agent = start_agent(work_dir=str(work_dir))
     registration = await master.until(lambda: master.registrations and master.registrations[0])
@@ -145,8 +145,8 @@ async def test_a_container_gets_its_share_and_the_daemons_end_with_the_agent(
     for name, mib in (("app-1-x1", 500), ("app-1-x2", 1000)):
         master.assign(name, "env | grep ^CUDA | sort", unit=1, gpu_memory_mib=mib)
         await master.until_state(name, ENDED)
-    said = (agent.work_dir / "containers/app-1-x1/stdout").read_text().splitlines()
-    assert said == [
+    output = (agent.work_dir / "containers/app-1-x1/stdout").read_text().splitlines()
+    assert output == [
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=500M",
         f"CUDA_MPS_PIPE_DIRECTORY={work_dir}/mps/gpu0",

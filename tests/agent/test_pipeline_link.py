@@ -33,7 +33,7 @@ def _failing() -> Iterator[pb.NodePipelineMessage]:
     yield
 
 
-async def test_what_cannot_be_said_ends_the_stream_and_not_the_link() -> None:
+async def test_what_cannot_be_reported_ends_the_stream_and_not_the_link() -> None:
     master, up = _Master(), asyncio.Event()
     server = grpc.aio.server(options=rpc_server.SERVER_OPTIONS)
     pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(master, server)

@@ -63,7 +63,7 @@ async def run(runtime: PipelineRuntime, name: str, value: object) -> None:
     )
     data = pb.PipelineData(attempt=attempt, data=payload)
     for message in (pb.MasterPipelineMessage(data=data), pb.MasterPipelineMessage(place=order)):
-        runtime._master_said(message)
+        runtime._message_received(message)
     async with asyncio.timeout(LIMIT_S):
         while not runtime._unacknowledged:
             await asyncio.wait(runtime._runs, return_when=asyncio.FIRST_COMPLETED)

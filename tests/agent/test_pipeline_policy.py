@@ -12,22 +12,22 @@ from structlog.testing import capture_logs
 
 from hrm.errors import InvalidRequest
 from hrm.pipelines.agent.policy import POLICY_FILE, AgentPolicies
-from hrm.pipelines.policies.corun import HostedPolicy, Stdm, load, load_hosted
+from hrm.pipelines.policies.corun import GuardedNodePolicy, Stdm, load, load_guarded
 from hrm.policies.guard import Doubt, Mode, Reason
 from hrm.v1 import policy_pb2 as pb
 from hrm.wire import policies as policy_wire
 
 
-def agent(directory: Path) -> tuple[AgentPolicies, HostedPolicy]:
+def agent(directory: Path) -> tuple[AgentPolicies, GuardedNodePolicy]:
     """As an agent makes them when it starts."""
-    policy = load_hosted(
+    policy = load_guarded(
         "iawp",
         rng=np.random.default_rng(0),
         node="n1",
         estimates=Stdm(memory_mib=1000.0),
         sampled_at=lambda: None,
     )
-    assert isinstance(policy, HostedPolicy)
+    assert isinstance(policy, GuardedNodePolicy)
     return AgentPolicies(directory, policy), policy
 
 
@@ -58,7 +58,7 @@ def test_a_fall_back_outlives_the_agent_and_the_order(tmp_path: Path) -> None:
     assert policy.host.mode is Mode.SHADOW, "only people move it up"
 
 
-def test_what_has_changed_is_told_and_all_of_it_to_a_new_master(tmp_path: Path) -> None:
+def test_what_has_changed_is_reported_and_all_of_it_to_a_new_master(tmp_path: Path) -> None:
     policies, _ = agent(tmp_path)
     assert [one.policy for one in policies.changed(0.0)] == ["iawp"]
     assert policies.changed(0.0) == []

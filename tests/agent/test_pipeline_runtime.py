@@ -43,7 +43,7 @@ async def test_an_input_without_its_order_does_not_outlive_the_stream(
 ) -> None:
     attempt = pb.PipelineAttempt(task_id="t", attempt=1)
     data = pb.PipelineData(attempt=attempt, data=b"half of it")
-    runtime._master_said(pb.MasterPipelineMessage(data=data))
+    runtime._message_received(pb.MasterPipelineMessage(data=data))
     assert len(list((tmp_path / "pipelines" / "tasks").iterdir())) == 1
     assert not runtime._registration().tasks
     assert not list((tmp_path / "pipelines" / "tasks").iterdir())
@@ -58,7 +58,7 @@ async def test_code_is_there_whole_or_not_at_all(runtime: PipelineRuntime) -> No
     assert (whole / "b/c.py").read_bytes() == b"2"
 
 
-async def test_old_code_makes_room(
+async def test_old_code_frees_capacity(
     runtime: PipelineRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline_places, "CODE_KEPT", 3)
@@ -70,7 +70,7 @@ async def test_old_code_makes_room(
     assert len(kept) == 3 and first in kept
 
 
-async def test_a_core_that_fails_ends_pipelines_here_and_says_so(
+async def test_a_core_that_fails_ends_pipelines_here_and_reports_it(
     runtime: PipelineRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(event: Any) -> Any:
@@ -88,7 +88,7 @@ async def test_a_core_that_fails_ends_pipelines_here_and_says_so(
     await runtime._link.run()  # ended, so it does not try
 
 
-async def test_a_worker_that_was_stopped_as_it_answered_serves_nobody_else(
+async def test_a_worker_that_was_stopped_as_it_replied_serves_no_other_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "code").mkdir()
@@ -122,7 +122,7 @@ async def test_logs_of_workers_that_live_long_are_bounded(tmp_path: Path) -> Non
     assert log.stat().st_size == 0
 
 
-async def test_an_end_that_was_forgotten_is_not_told(runtime: PipelineRuntime) -> None:
+async def test_an_end_that_was_forgotten_is_not_reported(runtime: PipelineRuntime) -> None:
     end = m.EndTask(
         task_id=TaskId("t"), attempt=1, outcome=TaskOutcome.DONE, message="", timings=()
     )

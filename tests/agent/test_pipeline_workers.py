@@ -70,12 +70,12 @@ async def test_a_run_that_is_stopped_midway_takes_its_worker_along(
     pids: list[int] = []
     started = asyncio.Event()
 
-    def hear(pid: int) -> None:
+    def on_start(pid: int) -> None:
         pids.append(pid)
         started.set()
 
     job = _nap(tmp_path, 600.0)
-    run = asyncio.ensure_future(workers.run(1, (Device.CPU, 0), tmp_path, job, hear))
+    run = asyncio.ensure_future(workers.run(1, (Device.CPU, 0), tmp_path, job, on_start))
     async with asyncio.timeout(LIMIT_S):
         await started.wait()
         workers.stop(1)
@@ -106,7 +106,7 @@ async def test_few_workers_wait_on_one_gpu_whatever_their_code(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         b"[]", b"1", b"nonsense", b'{"outcome": "FINE"}', b'{"outcome": 1}', b"[" * 100_000,
         b'{"outcome": "DONE", "ran_s": "long"}', b'{"outcome": "DONE", "ran_s": NaN}',
@@ -116,11 +116,11 @@ async def test_few_workers_wait_on_one_gpu_whatever_their_code(tmp_path: Path) -
     ],
     ids=lambda one: one[:40].decode(),
 )  # fmt: skip
-async def test_what_a_function_answers_in_its_workers_place_is_checked(
-    tmp_path: Path, workers: Workers, answer: bytes
+async def test_what_a_function_returns_in_its_workers_place_is_checked(
+    tmp_path: Path, workers: Workers, response: bytes
 ) -> None:
     """A function may find the pipe to the agent. It loses its worker, and nobody else anything."""
-    (tmp_path / "answer").write_bytes(answer)
+    (tmp_path / "answer").write_bytes(response)
     (tmp_path / "lying.py").write_text(LYING.format(path=tmp_path / "answer"))
     job = {**_nap(tmp_path, 0.0), "reference": "lying:lying", "subtask": "lie"}
     async with asyncio.timeout(LIMIT_S):

@@ -32,7 +32,7 @@ async def test_what_sparks_ui_shows_opens_under_the_next_agent_too(
     await master.until(lambda: master.registrations)
     master.assign("app-1-x1", "echo $SPARK_LOG_URL_STDOUT; exec sleep 600", user="ada")
     await master.until_state("app-1-x1", RUNNING)
-    link = await master.until(lambda: agent.said("app-1-x1").strip())
+    link = await master.until(lambda: agent.stdout_of("app-1-x1").strip())
     assert "/containers/app-1-x1/stdout?for=ada&sig=" in link
     assert await asyncio.to_thread(fetched, link) == f"{link}\n".encode()
     port = urlsplit(link).port
@@ -47,7 +47,7 @@ async def test_what_sparks_ui_shows_opens_under_the_next_agent_too(
         await asyncio.to_thread(fetched, link)
 
 
-async def test_who_makes_way_goes_on_with_it_under_the_next_agent(
+async def test_one_that_is_preempted_goes_on_with_it_under_the_next_agent(
     master: Master, start_agent: StartAgent
 ) -> None:
     agent = start_agent(cores=1)
@@ -55,10 +55,10 @@ async def test_who_makes_way_goes_on_with_it_under_the_next_agent(
     slow = "trap 'echo moving; until [ -f go ]; do sleep 0.05; done; exit 0' PWR; echo set; "
     master.assign("app-1-x1", slow + "while :; do sleep 0.05; done")
     work = agent.work_dir / "containers" / "app-1-x1"
-    await master.until(lambda: agent.said("app-1-x1") == "set\n")
+    await master.until(lambda: agent.stdout_of("app-1-x1") == "set\n")
     master.assign("app-2-x1", FOREVER, workload_class=common_pb2.WORKLOAD_CLASS_STREAM)
     await master.until_state("app-1-x1", common_pb2.CONTAINER_STATE_STOPPING)
-    await master.until(lambda: "moving" in agent.said("app-1-x1"))
+    await master.until(lambda: "moving" in agent.stdout_of("app-1-x1"))
     await agent.kill()
     start_agent(cores=1)
     again = await master.until(lambda: len(master.registrations) == 2 and master.registrations[1])
@@ -121,10 +121,10 @@ async def test_a_signal_ends_containers_too(master: Master, start_agent: StartAg
     await master.until_state("app-1-x1", RUNNING)
     master.assign("app-1-x2", FOREVER)
     await master.until_state("app-1-x2", common_pb2.CONTAINER_STATE_WAITING)
-    await until(lambda: agent.said("app-1-x1") == "set\n")
+    await until(lambda: agent.stdout_of("app-1-x1") == "set\n")
     code, _ = await agent.end()
     assert code == 0
-    assert agent.said("app-1-x1") == "set\nbye\n"
+    assert agent.stdout_of("app-1-x1") == "set\nbye\n"
     for name in ("app-1-x1", "app-1-x2"):
         end = (await master.until_state(name, ENDED)).end
         assert end.cause == common_pb2.END_CAUSE_NODE_LOST
@@ -186,11 +186,13 @@ async def test_sigint_ends_containers_that_would_be_kept(
     assert end.cause == common_pb2.END_CAUSE_NODE_LOST
 
 
-async def test_a_second_signal_hurries(master: Master, start_agent: StartAgent) -> None:
+async def test_a_second_signal_ends_the_grace_period(
+    master: Master, start_agent: StartAgent
+) -> None:
     agent = start_agent(stop_grace_s=600)
     await master.until(lambda: master.registrations)
     master.assign("app-1-x1", "trap '' TERM; echo set; while :; do sleep 0.05; done")
-    await until(lambda: agent.said("app-1-x1") == "set\n")
+    await until(lambda: agent.stdout_of("app-1-x1") == "set\n")
     agent.process.send_signal(signal.SIGTERM)
     await until(lambda: "ending containers" in agent.log)
     agent.process.send_signal(signal.SIGTERM)

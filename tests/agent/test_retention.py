@@ -71,7 +71,7 @@ def test_a_running_container_counts_and_stays(tmp_path: Path) -> None:
     assert left(tmp_path) == ["again", "running"]
 
 
-def test_an_end_that_the_master_has_not_heard_of_stays_on_record(tmp_path: Path) -> None:
+def test_an_end_that_the_master_has_not_acknowledged_stays_on_record(tmp_path: Path) -> None:
     directory = container(tmp_path, "c", ended_ago_s=10.0, acknowledged=False)
     (directory / "stdout.d" / "deep").mkdir(parents=True)
     assert swept(tmp_path, logs=0).too_much == 1
@@ -79,7 +79,7 @@ def test_an_end_that_the_master_has_not_heard_of_stays_on_record(tmp_path: Path)
     assert swept(tmp_path, logs=0).too_much == 0
 
 
-def test_an_end_that_the_master_has_not_heard_of_outlives_its_age(tmp_path: Path) -> None:
+def test_an_end_that_the_master_has_not_acknowledged_outlives_its_age(tmp_path: Path) -> None:
     """The master is away for longer than logs are kept."""
     directory = container(tmp_path, "c", ended_ago_s=9000.0, acknowledged=False)
     assert swept(tmp_path).old == 1
@@ -90,14 +90,14 @@ def test_an_end_that_the_master_has_not_heard_of_outlives_its_age(tmp_path: Path
     assert left(tmp_path) == []
 
 
-def test_ends_that_nobody_hears_of_are_bounded_too(
+def test_ends_that_nothing_is_notified_of_are_bounded_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "UNHEARD_MAX", 2)
+    monkeypatch.setattr(retention, "UNACKNOWLEDGED_MAX", 2)
     for name, ago_s in (("b", 30.0), ("a", 20.0), ("d", 9000.0), ("c", 10.0)):
         container(tmp_path, name, ended_ago_s=ago_s, acknowledged=False)
     container(tmp_path, "heard", ended_ago_s=40.0)
-    assert swept(tmp_path).unheard == 2
+    assert swept(tmp_path).unacknowledged == 2
     assert left(tmp_path) == ["a", "c", "heard"]
 
 

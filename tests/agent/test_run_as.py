@@ -94,7 +94,7 @@ def test_a_user_of_the_machine_is_taken_at_their_word(open_dir: Path) -> None:
         ("x" * 500, "cannot name a user"),
     ],
 )
-def test_who_is_refused_is_never_mapped(
+def test_one_that_is_refused_is_never_mapped(
     open_dir: Path, user: str, why: str, fallback: str | None
 ) -> None:
     banned = rules(
@@ -118,7 +118,7 @@ def test_root_and_nobody_stay_refused_however_wide_the_bounds(open_dir: Path) ->
 
 
 @as_root
-def test_who_does_not_exist_is_refused_or_becomes_the_fallback(open_dir: Path) -> None:
+def test_one_that_does_not_exist_is_refused_or_becomes_the_fallback(open_dir: Path) -> None:
     with pytest.raises(LaunchFailed, match="user nixie-42 does not exist on this node"):
         rules(open_dir).account_of("nixie-42")
     account = low(open_dir, run_as_fallback=USER).account_of("nixie-42")
@@ -213,7 +213,7 @@ mounts = pytest.mark.skipif("not can_mount()", reason="needs mounts of its own")
         ("apt", "is in the group of nobody (gid 65534)"),
     ],
 )
-def test_users_that_rule_the_node_or_are_nobodys_are_refused(
+def test_users_that_rule_the_node_or_are_unowned_are_refused(
     open_dir: Path, user: str, why: str
 ) -> None:
     assert why in asked_where_they_are(open_dir, user)
@@ -253,8 +253,8 @@ def test_containers_have_those_of_the_users_groups_that_are_wanted(
 
 @as_root
 def test_the_rules_are_shown_with_the_node(open_dir: Path) -> None:
-    said = rules(open_dir, run_as_banned_groups="sudo,docker", run_as_groups="video").remark
-    assert said == (
+    output = rules(open_dir, run_as_banned_groups="sudo,docker", run_as_groups="video").remark
+    assert output == (
         "containers run as their submitter, uid 1000 to 60000, none of them in any of 2 groups "
         "that could rule the node (run_as_banned_groups); with groups: of video; others are refused"
     )
@@ -284,7 +284,7 @@ def test_a_home_that_is_not_there_is_replaced(tmp_path: Path) -> None:
 
 # --- the processes ----------------------------------------------------------------------------
 
-WHO = (
+IDENTITY = (
     "id -u; id -g; id -G; umask; pwd; echo $HOME $USER; "
     "grep -E 'Cap|NoNewPrivs' /proc/self/status; exit 3"
 )
@@ -296,7 +296,7 @@ async def test_nothing_of_the_agents_is_left_in_a_container(
 ) -> None:
     start_agent(work_dir=str(open_dir / "work"), run_as="submitter", **LOW)
     await master.until(lambda: master.registrations)
-    master.assign("app-1-x1", WHO, user=USER)
+    master.assign("app-1-x1", IDENTITY, user=USER)
     status = await master.until_state("app-1-x1", ENDED)
     assert status.end.exit_code == 3, status.end.message
     directory = open_dir / "work/containers/app-1-x1"
@@ -313,7 +313,7 @@ async def test_nothing_of_the_agents_is_left_in_a_container(
 
 
 @as_root
-async def test_who_may_not_is_told_why(
+async def test_one_that_may_not_is_given_the_reason(
     open_dir: Path, master: Master, start_agent: StartAgent
 ) -> None:
     start_agent(work_dir=str(open_dir / "work"), run_as="submitter")
@@ -343,7 +343,7 @@ async def test_another_users_container_sees_nothing(
     master.assign("app-1-x1", "echo hush > secret; cat secret; exec sleep 600", user=USER)
     await master.until_state("app-1-x1", RUNNING)
     theirs = open_dir / "work/containers/app-1-x1"
-    eventually(lambda: "hush" in said(theirs))
+    eventually(lambda: "hush" in output(theirs))
     process = eventually(lambda: process_of(theirs))
     uid = pwd.getpwnam(USER).pw_uid
     for name in ("work", "local", "tmp", "stdout", "stderr"):
@@ -385,7 +385,7 @@ async def test_an_adopted_container_of_another_user_is_reaped_whole(
     assert left.isdisjoint({"work", "local", "tmp", "spec.json"})
 
 
-def said(directory: Path) -> str:
+def output(directory: Path) -> str:
     path = directory / "stdout"
     return path.read_text() if path.exists() else ""
 

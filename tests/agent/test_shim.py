@@ -111,7 +111,7 @@ def test_nothing_outlives_the_command(start: StartShim, tmp_path: Path) -> None:
 def test_sigterm_is_polite(start: StartShim, tmp_path: Path) -> None:
     process = start("trap 'echo bye; exit 7' TERM; echo set; while :; do sleep 0.05; done")
     report_of(process)
-    _until_said(tmp_path, "set")
+    _wait_for_output(tmp_path, "set")
     process.terminate()
     end = exit_of(tmp_path, process)
     assert (end["exit_code"], end["stopped"], end["killed"]) == (7, True, False)
@@ -123,7 +123,7 @@ def test_decommissioning_is_the_commands_own_business(start: StartShim, tmp_path
     script = "trap 'touch done; wait; echo moved; exit 0' PWR; echo set; wait"
     process = start(helper + script, grace_s=600.0)
     report_of(process)
-    _until_said(tmp_path, "set")
+    _wait_for_output(tmp_path, "set")
     shim.write_json(tmp_path / "stop.json", {"grace_s": 600.0, "decommission": True})
     process.terminate()
     end = exit_of(tmp_path, process)
@@ -135,10 +135,10 @@ def test_a_second_order_overtakes_a_decommissioning(start: StartShim, tmp_path: 
     script = "trap 'echo draining' PWR; trap 'exit 3' TERM; echo set; while :; do sleep 0.05; done"
     process = start(script, grace_s=600.0)
     report_of(process)
-    _until_said(tmp_path, "set")
+    _wait_for_output(tmp_path, "set")
     shim.write_json(tmp_path / "stop.json", {"grace_s": 600.0, "decommission": True})
     process.terminate()
-    _until_said(tmp_path, "draining")
+    _wait_for_output(tmp_path, "draining")
     shim.write_json(tmp_path / "stop.json", {"grace_s": 600.0})
     process.terminate()
     end = exit_of(tmp_path, process)
@@ -149,7 +149,7 @@ def test_after_the_grace_period_comes_the_kill(start: StartShim, tmp_path: Path)
     script = "trap '' TERM; echo set; while :; do sleep 0.05; done"
     process = start(script, grace_s=600.0)
     report_of(process)
-    _until_said(tmp_path, "set")
+    _wait_for_output(tmp_path, "set")
     shim.write_json(tmp_path / "stop.json", {"grace_s": 0.2})
     process.terminate()
     end = exit_of(tmp_path, process)
@@ -174,8 +174,8 @@ as_root = pytest.mark.skipif(not may_switch(), reason="only root can become anot
 def test_a_command_becomes_the_account(start: StartShim, tmp_path: Path) -> None:
     end = exit_of(tmp_path, start("id -u; id -g; id -G; umask", account=ACCOUNT, cwd="/"))
     assert end["exit_code"] == 0
-    said = (tmp_path / "stdout").read_text().split("\n")
-    assert said == ["65534", "65534", "65534 100", "0077", ""]
+    output = (tmp_path / "stdout").read_text().split("\n")
+    assert output == ["65534", "65534", "65534 100", "0077", ""]
     about = (tmp_path / "stdout").stat()
     assert (about.st_uid, about.st_gid, about.st_mode & 0o777) == (65_534, 65_534, 0o600)
     assert (tmp_path / "exit.json").stat().st_uid == os.getuid()
@@ -197,7 +197,7 @@ def test_a_killed_shim_takes_a_command_of_another_user_with_it(
 
 
 @as_root
-def test_an_account_without_the_way_to_its_directory_hears_it(
+def test_an_account_without_the_way_to_its_directory_is_notified(
     start: StartShim, tmp_path: Path
 ) -> None:
     tmp_path.chmod(0o700)
@@ -205,7 +205,7 @@ def test_an_account_without_the_way_to_its_directory_hears_it(
     assert problem == f"cannot enter {tmp_path}: Permission denied"
 
 
-HURRIED = (
+PRIORITY_RAISED = (
     "import sys; from hrm.agent.containers import shim; shim._ORDER_LIMIT_S = 0.3; "
     "shim.main(sys.argv)"
 )
@@ -222,15 +222,15 @@ def test_a_command_that_does_not_read_its_order_is_given_up(tmp_path: Path) -> N
     kept = ("work_dir", "cgroup_files", "log_bytes_max", "log_files_max", "grace_s")
     order = {**{name: spec[name] for name in kept}, "input": "x" * (1 << 20)}
     with subprocess.Popen(
-        [sys.executable, "-c", HURRIED, str(tmp_path / "spec.json")],
+        [sys.executable, "-c", PRIORITY_RAISED, str(tmp_path / "spec.json")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as process:
         try:
-            said, _ = process.communicate(json.dumps(order).encode() + b"\n", timeout=LIMIT_S)
+            output, _ = process.communicate(json.dumps(order).encode() + b"\n", timeout=LIMIT_S)
         finally:
             process.kill()
-    assert json.loads(said) == {"error": "it did not read its order within 0.3 s"}
+    assert json.loads(output) == {"error": "it did not read its order within 0.3 s"}
     assert process.returncode == 0
 
 
@@ -264,7 +264,7 @@ def test_a_command_that_cannot_start(
     assert not (tmp_path / "process.json").exists()
 
 
-def _until_said(directory: Path, word: str) -> None:
+def _wait_for_output(directory: Path, word: str) -> None:
     """Follow stdout with ``tail`` until the word is in it."""
     command = ["timeout", str(LIMIT_S), "sh", "-c", 'until grep -qs "$1" stdout; do :; done']
     subprocess.run([*command, "sh", word], cwd=directory, check=True)

@@ -33,10 +33,10 @@ APP = ApplicationId("app-1")
 STANDIN = """#!{python}
 import sys
 print("READY", flush=True)
-with open({heard!r}, "a") as heard:
-    heard.write("began\\n"), heard.flush()
+with open({commands_file!r}, "a") as file:
+    file.write("began\\n"), file.flush()
     for line in sys.stdin:
-        heard.write(line), heard.flush()
+        file.write(line), file.flush()
         if line.startswith("know die"):
             sys.exit(3)
 """
@@ -60,14 +60,14 @@ def spec(application_id: str = APP, secret: str = "s3cret", wants: bool = True) 
 
 
 @pytest.fixture
-def heard(tmp_path: Path) -> Path:
+def commands_file(tmp_path: Path) -> Path:
     return tmp_path / "heard"
 
 
 @pytest.fixture
-def service(tmp_path: Path, heard: Path) -> ShuffleService:
+def service(tmp_path: Path, commands_file: Path) -> ShuffleService:
     command = tmp_path / "java"
-    command.write_text(STANDIN.format(python=sys.executable, heard=str(heard)))
+    command.write_text(STANDIN.format(python=sys.executable, commands_file=str(commands_file)))
     command.chmod(command.stat().st_mode | stat.S_IXUSR)
     return ShuffleService(
         directory=tmp_path / "shuffle",
@@ -85,34 +85,34 @@ async def soon(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
             await asyncio.sleep(0.01)
 
 
-def lines(heard: Path) -> list[str]:
-    return heard.read_text().splitlines() if heard.exists() else []
+def lines(commands_file: Path) -> list[str]:
+    return commands_file.read_text().splitlines() if commands_file.exists() else []
 
 
-async def test_it_is_told_whom_to_serve_and_again_after_it_died(
-    service: ShuffleService, heard: Path
+async def test_it_is_sent_what_to_serve_and_again_after_it_died(
+    service: ShuffleService, commands_file: Path
 ) -> None:
     running = asyncio.create_task(service.run())
     try:
         async with asyncio.timeout(20.0):
             await service.ready.wait()
         launch = service.prepare(spec(), Launch(argv=(), environment={"A": "b"}))
-        await soon(lambda: lines(heard) == ["began", "know app-1 s3cret"])
+        await soon(lambda: lines(commands_file) == ["began", "know app-1 s3cret"])
         assert launch.environment["A"] == "b"
         assert os.path.isdir(launch.environment["SPARK_LOCAL_DIRS"])  # noqa: ASYNC240, PTH112
         service.prepare(spec("die"), Launch(argv=(), environment={}))
         await service.forget(ApplicationId("die"))
-        await soon(lambda: lines(heard).count("began") == 2)
-        await soon(lambda: lines(heard)[-1] == "know app-1 s3cret")
+        await soon(lambda: lines(commands_file).count("began") == 2)
+        await soon(lambda: lines(commands_file)[-1] == "know app-1 s3cret")
         await service.forget(APP)
-        await soon(lambda: lines(heard)[-1] == "forget app-1")
+        await soon(lambda: lines(commands_file)[-1] == "forget app-1")
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    assert not service.ready.is_set() or lines(heard)
+    assert not service.ready.is_set() or lines(commands_file)
 
 
-def test_it_serves_who_asks_and_has_a_secret(service: ShuffleService) -> None:
+def test_it_serves_what_asks_and_has_a_secret(service: ShuffleService) -> None:
     assert service.serves(spec())
     assert not service.serves(spec(wants=False))
     assert not service.serves(spec(secret=""))
@@ -143,7 +143,7 @@ async def test_directories_deeper_than_python_can_follow_are_removed(
     assert not place.parent.exists()
 
 
-async def test_files_of_which_nobody_hears_again_are_removed_in_time(
+async def test_files_never_acknowledged_are_removed_in_time(
     service: ShuffleService,
 ) -> None:
     place = Path(
@@ -158,7 +158,7 @@ async def test_files_of_which_nobody_hears_again_are_removed_in_time(
     assert not place.exists()
 
 
-async def test_what_cannot_start_is_tried_again_and_harms_nobody(service: ShuffleService) -> None:
+async def test_what_cannot_start_is_tried_again_and_harms_nothing(service: ShuffleService) -> None:
     service._java = replace(service._java, command=Path("/nonexistent/java"))
     running = asyncio.create_task(service.run())
     with pytest.raises(TimeoutError):
@@ -185,7 +185,7 @@ class Undying:
         return 0
 
 
-async def test_one_that_even_a_kill_does_not_end_holds_up_nobody(
+async def test_one_that_even_a_kill_does_not_end_delays_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shuffle, "_END_LIMIT_S", 0.05)

@@ -56,7 +56,7 @@ def test_usage_of_a_tree(run: Any) -> None:
     assert usage.memory_mib >= 40
 
 
-def test_over_the_limit_is_told_once_and_names_it(run: Any) -> None:
+def test_over_the_limit_is_reported_once_and_names_it(run: Any) -> None:
     run("x = b'x' * (80 << 20)\n" + HOLD)
     tracker = Tracker(60.0, lambda _: None)
     tracker.watch("c1", os.getpid(), Isolation(), limit_mib=64, heap_mib=32)

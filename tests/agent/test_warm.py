@@ -134,9 +134,9 @@ def test_two_applications_of_one_heap_can_use_one_jvm() -> None:
     ],
 )
 def test_unusual_executors_fit_none(spec: ContainerSpec, why: str) -> None:
-    told = profile_of(launch_of(spec, JAVA, Path("/w")), JARS)
-    assert isinstance(told, str)
-    assert why in told
+    found_profile = profile_of(launch_of(spec, JAVA, Path("/w")), JARS)
+    assert isinstance(found_profile, str)
+    assert why in found_profile
 
 
 def test_what_has_a_file_of_resources_or_is_no_executor_fits_none() -> None:
@@ -315,7 +315,7 @@ async def test_none_is_started_while_the_machine_is_busy(tmp_path: Path) -> None
 async def test_a_machine_that_is_never_idle_gets_one_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm, "CALM_LIMIT_S", 0.1)
+    monkeypatch.setattr(warm, "IDLE_WAIT_MAX_S", 0.1)
     node = Node(tmp_path, delay_s=0.01, idle_s=lambda: 0.0)
     await node.run("c1")
     await node.until("ready")
@@ -380,7 +380,7 @@ async def test_applications_of_two_heaps_do_not_push_each_other_out(node: Node) 
     assert (node.shown.used, node.shown.missed) == (2, 2)
 
 
-async def test_the_kind_that_nobody_has_wanted_for_longest_makes_room(node: Node) -> None:
+async def test_the_kind_that_nothing_has_wanted_for_longest_frees_capacity(node: Node) -> None:
     await node.run("c1")
     await node.run("c2", LARGER)
     await node.until("ready", "warm-executors-1024m")
@@ -460,9 +460,9 @@ def test_a_supervisor_that_does_not_listen_is_given_up(
     monkeypatch.setattr(warm, "_ORDER_LIMIT_S", 0.2)
     path = tmp_path / "jvm"
     path.mkdir()
-    deaf = subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE, bufsize=0)
+    unresponsive = subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE, bufsize=0)
     profile = Profile(java="java", arguments="", options=(), environment=())
-    jvm = WarmJvm(path, profile, deaf)
+    jvm = WarmJvm(path, profile, unresponsive)
     document = {
         "argv": ["java", EXECUTOR_CLASS, "x" * (1 << 20)], "environment": {},
         "work_dir": str(path), "cgroup_files": [], "log_bytes_max": 1, "log_files_max": 1,
@@ -472,8 +472,8 @@ def test_a_supervisor_that_does_not_listen_is_given_up(
         with pytest.raises(LaunchFailed, match="has not read its order within"):
             jvm.hand_over(document)
     finally:
-        deaf.kill()
-        deaf.wait(LIMIT_S)
+        unresponsive.kill()
+        unresponsive.wait(LIMIT_S)
 
 
 async def test_jvms_that_do_not_start_are_given_up(tmp_path: Path) -> None:

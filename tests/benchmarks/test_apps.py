@@ -21,7 +21,7 @@ SHAPE = Shape(executors=2, executor_cores=1, shuffle_partitions=2)
 
 
 @pytest.mark.extra
-def test_every_workload_gives_the_right_answer(tmp_path: Path) -> None:
+def test_every_workload_gives_the_right_reply(tmp_path: Path) -> None:
     plan = spark.Plan(
         scale_factor=0.001, runs=1, text_mb=0.2, sort_rows=5_000, batches=2, batch_rows=100,
         run_timeout_s=300,

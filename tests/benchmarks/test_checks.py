@@ -134,15 +134,15 @@ def test_duckdb_runs_all_22_queries(tmp_path: Path) -> None:
     if not (Path(sys.executable).parent / "tpchgen-cli").exists() and not which("tpchgen-cli"):
         pytest.skip("tpchgen-cli is not installed")
     data = inputs.tpch_tables(tmp_path, 0.01)
-    answers = checks.duckdb_answers(data, 0.01)
-    assert sorted(answers) == [f"q{number:02d}" for number in range(1, 23)]
-    rows = {name: len(found) for name, (_, found) in answers.items()}
+    outputs = checks.duckdb_results(data, 0.01)
+    assert sorted(outputs) == [f"q{number:02d}" for number in range(1, 23)]
+    rows = {name: len(found) for name, (_, found) in outputs.items()}
     assert all(rows.values())
     assert rows["q01"] == 4
-    ours = {name: found for name, (_, found) in answers.items()}
-    complaints = checks.tpch_complaints(ours, answers, 0.01)
+    ours = {name: found for name, (_, found) in outputs.items()}
+    complaints = checks.tpch_complaints(ours, outputs, 0.01)
     assert not any(complaints.values())
     ours["q01"] = ours["q01"][1:]
     del ours["q22"]
-    found = checks.tpch_complaints(ours, answers, 0.01)
+    found = checks.tpch_complaints(ours, outputs, 0.01)
     assert {name for name, texts in found.items() if texts} == {"q01", "q22"}

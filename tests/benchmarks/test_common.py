@@ -64,7 +64,9 @@ def test_the_two_options_of_every_benchmark(tmp_path: Path) -> None:
     assert given.json == tmp_path / "x.json"
 
 
-def test_results_say_where_they_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_state_where_they_come_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(common, "RESULTS_DIR", tmp_path / "results")
     document: dict[str, Any] = {
         "provenance": common.provenance("benchmarks.x", ("numpy",)),

@@ -70,7 +70,7 @@ def test_every_plan_is_for_an_example_that_exists() -> None:
             assert plan_of(name).until, f"{name} would never end"
 
 
-def test_lines_come_for_as_long_as_somebody_reads() -> None:
+def test_lines_come_for_as_long_as_another_reads() -> None:
     with data.serve_lines() as port, socket.create_connection(("127.0.0.1", port)) as reader:
         reader.settimeout(10)
         lines = reader.makefile()
@@ -109,18 +109,20 @@ def vars_of(outcome: Outcome) -> dict[str, object]:
 
 
 def test_of_a_failure_the_error_is_kept() -> None:
-    said = "status 1: Traceback\n  File x\nValueError: no | such thing\n26/11/21 INFO Stopping\n"
-    assert runner._short(said) == "ValueError: no / such thing"
+    log_text = (
+        "status 1: Traceback\n  File x\nValueError: no | such thing\n26/11/21 INFO Stopping\n"
+    )
+    assert runner._short(log_text) == "ValueError: no / such thing"
     assert runner._short("") == "no word"
-    said = (
+    log_text = (
         "py4j.Py4JJavaError: o1.show\nCaused by: x.FileError: /tmp/hrm-examples-a_1/sql-x/d/f.json"
     )
-    assert runner._short(said) == "x.FileError: d/f.json"
+    assert runner._short(log_text) == "x.FileError: d/f.json"
     assert runner._alike("calling o12.show", "calling o9.show")
     assert not runner._alike("calling o12.show", "")
 
 
-def test_an_end_tells_what_was_printed_and_what_was_logged(tmp_path: Path) -> None:
+def test_an_end_reports_what_was_printed_and_what_was_logged(tmp_path: Path) -> None:
     started = start(
         [sys.executable, "-c", "import sys; print('KeyError: x'); sys.exit('log')"],
         log=tmp_path / "stderr",

@@ -49,8 +49,10 @@ def test_training_beats_the_means_on_rows_that_it_never_saw() -> None:
     model = NeuralFilter(trained.network)
     known = rows.copy()
     known[:, 2:] = np.nan
-    told = np.stack([model.predict(row) for row in known])
-    assert np.abs(told - rows)[:, 2:].mean() < 0.6 * np.abs(rows - table.mean(axis=0))[:, 2:].mean()
+    result = np.stack([model.predict(row) for row in known])
+    assert (
+        np.abs(result - rows)[:, 2:].mean() < 0.6 * np.abs(rows - table.mean(axis=0))[:, 2:].mean()
+    )
 
 
 def test_the_same_seed_trains_the_same_network() -> None:

@@ -52,10 +52,10 @@ def test_a_job_becomes_a_report() -> None:
     setting = Setting(name="rates", x=60, rate_per_min=60, tasks=15, nodes=3)
     pairs = ("random+random", "ect+mct")
     jobs = [Job(setting, seed, pairs, None, None) for seed in (1000, 1001)]
-    said: list[str] = []
-    runs = list(run_all(jobs, processes=1, said=said.append))
+    on_progress: list[str] = []
+    runs = list(run_all(jobs, processes=1, on_progress=on_progress.append))
     assert [run.pair for run in runs] == [*pairs, *pairs]
-    assert len(said) == 2
+    assert len(on_progress) == 2
     context = {
         "provenance": {}, "baseline": "ect+mct", "iawp": "iawp:cosine", "learned": [],
         "random": "random+random", "validation": {"ect+mct": 1.0}, "fluid_bound": 90.0,
@@ -76,15 +76,15 @@ def test_what_was_kept_is_not_run_again(tmp_path: Path) -> None:
     setting = Setting(name="rates", x=60, rate_per_min=60, tasks=8, nodes=2, applications=None)
     jobs = [Job(setting, seed, ("ect+mct",), None, None) for seed in (1000, 1001)]
     kept = tmp_path / "runs.jsonl"
-    first = list(run_all(jobs[:1], processes=1, said=lambda words: None, kept=kept))
+    first = list(run_all(jobs[:1], processes=1, on_progress=lambda words: None, kept=kept))
     text = kept.read_text()
     kept.write_text(text + text[: len(text) // 2])  # stopped while it wrote
-    both = list(run_all(jobs, processes=1, said=lambda words: None, kept=kept))
+    both = list(run_all(jobs, processes=1, on_progress=lambda words: None, kept=kept))
     assert both[0] == first[0]
     assert kept.read_text().startswith(text)
     assert [run.seed for run in both] == [1000, 1001]
     text = kept.read_text()
-    assert list(run_all(jobs, processes=1, said=lambda words: None, kept=kept)) == both
+    assert list(run_all(jobs, processes=1, on_progress=lambda words: None, kept=kept)) == both
     assert kept.read_text() == text, "what was written after a line that was cut off is there"
 
 
@@ -125,7 +125,7 @@ def test_a_network_learns_on_while_nodes_come_and_go(tmp_path: Path) -> None:
     models.write(held, model)
     setting = Setting(name="changes", x=50, rate_per_min=2, nodes=8, changes=True, tasks=30)
     job = Online(setting=setting, seed=1000, model=model, profiles=None, weights=None)
-    runs = online([job], processes=1, said=lambda words: None)
+    runs = online([job], processes=1, on_progress=lambda words: None)
     assert [run.pair for run in runs][:2] == ["ldwp, transfer", "ldwp, new"]
     assert all(run.values["failed"] == 0 for run in runs)
     assert len({run.log_hash for run in runs}) == len(runs)

@@ -52,8 +52,8 @@ def test_one_cell_by_hand() -> None:
 def test_the_loss_counts_measured_cells_alone() -> None:
     unknown = np.nan
     table = np.array([[0.2, unknown, 0.9], [unknown, 0.5, unknown]])
-    told = np.array([[0.3, 0.4, 0.7], [0.8, 0.5, 0.1]])
-    assert loss(TINY, told, table, 0.0) == pytest.approx(0.05 / 6, abs=1e-12)
+    result = np.array([[0.3, 0.4, 0.7], [0.8, 0.5, 0.1]])
+    assert loss(TINY, result, table, 0.0) == pytest.approx(0.05 / 6, abs=1e-12)
 
 
 def test_sizes() -> None:

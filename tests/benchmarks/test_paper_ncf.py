@@ -82,22 +82,22 @@ def test_tables_and_slowdowns_are_read(measured: Measured) -> None:
     assert pair.slowdown_first == pytest.approx(1 + dram)
 
 
-def test_what_is_ill_formed_is_told_and_left_out(written: Callable[[list[Any]], Path]) -> None:
+def test_what_is_ill_formed_is_reported_and_left_out(written: Callable[[list[Any]], Path]) -> None:
     lines = entries()
     lines[0]["alpha"]["l2cache"]["4"]["50"] = "many"
     lines[1]["alpha"]["dram"]["8"]["20"] = 140.0
     lines[-1]["interference"]["latency"] += [["alpha", "nobody", 2, 2, 50, 1.0, 1.0], [1, 2], None]
     found = read_igniter(written([*lines, "{broken", 7]))
-    told = "\n".join(found.problems)
+    result = "\n".join(found.problems)
     for what in ("alpha, batch 4: l2cache at 50", "batch 8: dram", "nobody", "[1, 2]", "None"):
-        assert what in told
-    assert "line 11" in told
-    assert "line 12" in told
+        assert what in result
+    assert "line 11" in result
+    assert "line 12" in result
     assert ("alpha", 4) not in found.rows
     assert len(found.rows) == 16
 
 
-def test_without_enough_to_go_on_it_says_so(
+def test_without_enough_to_go_on_it_reports_it(
     tmp_path: Path, written: Callable[[list[Any]], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(InvalidRequest, match="--data"):
@@ -156,7 +156,7 @@ def test_the_interval_is_students() -> None:
     assert found["half"] == pytest.approx(1.963, abs=5e-4)
 
 
-def test_a_whole_run_judges_and_reports(
+def test_a_whole_run_is_the_measure_and_reports(
     written: Callable[[list[Any]], Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -69,7 +69,7 @@ def test_a_condition_that_never_holds_ends_with_what_was_waited_for() -> None:
         processes.wait_until(lambda: False, 0.01, "the moon", interval_s=0.01)
 
 
-def test_a_second_signal_does_not_cut_the_clean_up_short() -> None:
+def test_a_second_signal_does_not_interrupt_the_clean_up() -> None:
     cleaned = False
     with pytest.raises(KeyboardInterrupt, match="SIGTERM"), processes.interruptible():
         try:

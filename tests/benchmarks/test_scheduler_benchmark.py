@@ -48,7 +48,7 @@ def test_rounds_leave_the_cluster_as_full_as_it_was(workload_class: WorkloadClas
     assert min(stages_us.values()) > 0
 
 
-def test_more_schedulers_conflict_more_where_there_is_little_room() -> None:
+def test_more_schedulers_conflict_more_where_there_is_little_capacity() -> None:
     alone = decisions.measure_conflicts(SMALL, 1, rounds=5, filled=0.8)
     many = decisions.measure_conflicts(SMALL, 12, rounds=5, filled=0.8)
 
@@ -65,7 +65,7 @@ def test_every_durable_commit_is_counted() -> None:
     assert [a / b for a, b in zip(commits, applications, strict=True)] == pytest.approx([10, 10])
 
 
-def test_a_stream_is_served_beside_batch() -> None:
+def test_a_stream_is_served_together_with_batch() -> None:
     delays = streams.measure_streams(Cell(100, 10), requests=5)
 
     assert 0 < delays.p50_ms <= delays.p99_ms <= delays.max_ms

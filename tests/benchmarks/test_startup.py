@@ -42,9 +42,9 @@ def test_the_table_has_every_target_and_whether_it_was_met() -> None:
     slow = taken()
     slow.values["first_task"]["archive"] = [9.0]
     rows = startup.report(startup.document(slow, Plan(), Shape())).splitlines()[-4:]
-    said = [row.rsplit("|", 2)[1].strip() for row in rows]
+    output = [row.rsplit("|", 2)[1].strip() for row in rows]
     across = "met by the median; the interval reaches across"  # of 1 and 2 over 2 and 4, say
-    assert said == [across, across, "missed", "met"]
+    assert output == [across, across, "missed", "met"]
     assert "| submit → first task, default settings | 10.000 | 9.000 | 0.900 [" in rows[2]
 
 
@@ -61,7 +61,7 @@ def finished(executors: dict[str, float]) -> Finished:
     )
 
 
-def test_a_launch_is_from_the_start_of_the_process_to_the_drivers_book(tmp_path: Path) -> None:
+def test_a_launch_is_from_the_start_of_the_process_to_the_drivers_record(tmp_path: Path) -> None:
     events(
         tmp_path,
         {"Event": "SparkListenerApplicationStart", "App ID": "app-1", "Timestamp": 1},

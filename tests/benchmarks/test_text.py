@@ -41,7 +41,7 @@ def test_takes_every_text_once_in_the_order_of_names(tmp_path: Path, source: Pat
     assert text.repeats == 1.0
 
 
-def test_repeats_what_is_too_little_and_says_so(tmp_path: Path, source: Path) -> None:
+def test_repeats_what_is_too_little_and_reports_it(tmp_path: Path, source: Path) -> None:
     text = build_text(tmp_path / "out", 0.01, [source])
     content = Path(text.path).read_text()
     assert text.files == 3
@@ -62,7 +62,7 @@ def test_is_built_once_and_built_alike_again(tmp_path: Path, source: Path) -> No
     assert Path(second.path).read_bytes() == Path(first.path).read_bytes()
 
 
-def test_a_cut_file_in_the_cache_is_built_again(tmp_path: Path, source: Path) -> None:
+def test_a_truncated_file_in_the_cache_is_built_again(tmp_path: Path, source: Path) -> None:
     first = build_text(tmp_path / "one", 0.002, [source])
     Path(first.path).write_text("cut")
     assert Path(build_text(tmp_path / "one", 0.002, [source]).path).stat().st_size == first.bytes

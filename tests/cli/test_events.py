@@ -91,7 +91,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJou
         server.stop(grace=None).wait(timeout=10)
 
 
-def test_a_line_says_when_what_where_why_and_by_whom() -> None:
+def test_a_line_states_when_what_where_why_and_by_which() -> None:
     line = line_of(ENDED)
     assert line.partition(".250 ")[2] == (
         "container app-1-x1 running -> ended on node-1 (memory-limit 137): over its limit of 1 GiB "
@@ -114,7 +114,7 @@ def test_what_is_no_age_is_refused_with_an_example(text: str) -> None:
         seconds_of(text)
 
 
-def test_events_for_people_and_for_programs(
+def test_events_for_users_and_for_programs(
     journal: FakeJournal, hrm: Callable[..., Result]
 ) -> None:
     done = hrm("events", "--app", "app-1", "--node", "n1")
@@ -144,10 +144,12 @@ def test_a_follower_comes_back_with_its_token(journal: FakeJournal) -> None:
         assert process.stderr is not None
         lines = [json.loads(process.stdout.readline()) for _ in range(8)]
         process.terminate()
-        said = process.stderr.read().decode()
+        stderr_text = process.stderr.read().decode()
     shown = [x["node"] or x["to_state"] for x in lines]
     assert shown == ["n1", "n2", "gap", "n3", "n4", "gap", "n5", "n6"]
     assert lines[2]["kind"] == "journal"
     assert [x.resume for x in journal.requests[:3]] == ["", "2", "4"]
-    assert said.count("waiting for it") in (2, 3), "after the last page, too, if it gets so far"
-    assert "events are missing here" in said, "the second page has a gap"
+    assert stderr_text.count("waiting for it") in (2, 3), (
+        "after the last page, too, if it gets so far"
+    )
+    assert "events are missing here" in stderr_text, "the second page has a gap"

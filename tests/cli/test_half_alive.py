@@ -33,7 +33,7 @@ def test_a_half_alive_cluster_names_the_log_of_what_died(tmp_path: Path) -> None
     )
     with pytest.raises(errors.AlreadyExists) as caught:
         cluster._refuse_second(old)
-    said = str(caught.value)
-    assert "half alive" in said and "master (/logs/master.log)" in said
-    assert "/logs/node-1.log" not in said
-    assert "hrm down" in said and "hrm up" in said
+    output = str(caught.value)
+    assert "half alive" in output and "master (/logs/master.log)" in output
+    assert "/logs/node-1.log" not in output
+    assert "hrm down" in output and "hrm up" in output

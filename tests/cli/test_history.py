@@ -73,10 +73,10 @@ def test_odd_directories_reach_java_as_they_are(tmp_path: Path) -> None:
     assert lines == ["-Dspark.eventLog.enabled=true", f'"-Dspark.eventLog.dir={escaped}"']
 
 
-def test_a_directory_that_is_none_is_said_and_stops_nobody(tmp_path: Path) -> None:
-    lines, said = _properties(tmp_path / "nowhere")
+def test_a_directory_that_is_none_is_reported_and_stops_nothing(tmp_path: Path) -> None:
+    lines, stderr_text = _properties(tmp_path / "nowhere")
     assert lines == []
-    assert "warning: no event log" in said
+    assert "warning: no event log" in stderr_text
 
 
 def test_old_logs_and_too_many_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_a_log_that_is_renamed_meanwhile_is_left_for_the_next_time(
     assert history.prune(tmp_path, time.time()) == 0
 
 
-def test_without_logs_or_with_a_port_in_use_it_says_what_to_type(
+def test_without_logs_or_with_a_port_in_use_it_states_what_to_type(
     tmp_path: Path, hrm: Callable[..., Result]
 ) -> None:
     done = hrm("history", "--state-dir", str(tmp_path))
@@ -141,8 +141,10 @@ def test_without_logs_or_with_a_port_in_use_it_says_what_to_type(
 
 
 def test_the_users_options_come_last() -> None:
-    told = history.environment(Path("/a b"), 1, {"SPARK_HISTORY_OPTS": "-Dspark.history.ui.port=2"})
-    options = told["SPARK_HISTORY_OPTS"]
+    environment_found = history.environment(
+        Path("/a b"), 1, {"SPARK_HISTORY_OPTS": "-Dspark.history.ui.port=2"}
+    )
+    options = environment_found["SPARK_HISTORY_OPTS"]
     assert '"-Dspark.history.fs.logDirectory=/a b"' in options
     assert options.index("port=1") < options.index("port=2")
-    assert told["SPARK_LOCAL_IP"] == "127.0.0.1"
+    assert environment_found["SPARK_LOCAL_IP"] == "127.0.0.1"

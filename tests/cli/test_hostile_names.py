@@ -36,7 +36,7 @@ VIEWS: dict[str, Callable[[], Any]] = {
     "app why": lambda: render.explanation_view(filled(admin_pb2.Explanation)),
     "policy show": lambda: policy.policies_view(filled(policy_pb2.ShowPoliciesResponse)),
     "policy shadow": lambda: policy.shadow_view(filled(policy_pb2.ShowPoliciesResponse)),
-    "policy set": lambda: policy.told_view(filled(policy_pb2.LearnedPolicy)),
+    "policy set": lambda: policy.ordered_view(filled(policy_pb2.LearnedPolicy)),
     "pipeline list": lambda: pipeline._tasks_table([filled(pipeline_pb2.PipelineTaskInfo)]),
     "pipeline nodes": lambda: pipeline._nodes_table(filled(pipeline_pb2.ListPipelineTasksResponse)),
 }

@@ -30,7 +30,7 @@ def test_an_equal_share_leaves_memory_to_drivers() -> None:
     assert size.notes == ()
 
 
-def test_more_than_the_machine_has_is_given_and_said() -> None:
+def test_more_than_the_machine_has_is_given_and_reported() -> None:
     size = machine.node_size(2, 4, "16g", has_cores=4, has_memory_mib=16_384)
     assert (size.cores, size.memory_mib) == (4, 16_384)
     assert len(size.notes) == 2

@@ -23,7 +23,7 @@ def policies(master: FakeMaster) -> FakePolicies:
     return master.policies
 
 
-def test_show_says_what_is_trusted_and_why_not_more(hrm: Run, policies: FakePolicies) -> None:
+def test_show_states_what_is_trusted_and_why_not_more(hrm: Run, policies: FakePolicies) -> None:
     result = hrm("policy", "show")
     assert result.exit_code == 0, result.stderr
     for part in (
@@ -40,13 +40,13 @@ def test_show_says_what_is_trusted_and_why_not_more(hrm: Run, policies: FakePoli
         assert part in result.stdout
 
 
-def test_show_as_json_is_the_whole_answer(hrm: Run, policies: FakePolicies) -> None:
+def test_show_as_json_is_the_whole_response(hrm: Run, policies: FakePolicies) -> None:
     held = json.loads(hrm("policy", "show", "ldwp-set", "--output", "json").stdout)
     assert held["policies"][0]["fallbacks"] == {"over-budget": "3", "unknown-type": "7"}
     assert policies.requests[-1].policy == "ldwp-set"
 
 
-def test_shadow_shows_both_answers(hrm: Run, policies: FakePolicies) -> None:
+def test_shadow_shows_both_decisions(hrm: Run, policies: FakePolicies) -> None:
     lines = hrm("policy", "shadow", "ldwp-set").stdout.splitlines()
     assert lines[1].split() == ["task-1", "no", "n1:", "first", "n2:", "Q", "1"]
     assert lines[2].endswith("- (fault: x)")
@@ -59,7 +59,7 @@ def test_set_asks_for_the_mode(hrm: Run, policies: FakePolicies) -> None:
     assert (request.policy, request.mode) == ("ldwp-set", "canary-50")
 
 
-def test_nothing_to_show_is_said(hrm: Run, policies: FakePolicies) -> None:
+def test_nothing_to_show_is_reported(hrm: Run, policies: FakePolicies) -> None:
     policies.empty = True
     result = hrm("policy", "show")
     assert (result.exit_code, result.stdout.strip()) == (0, "")
@@ -84,7 +84,7 @@ def test_train_writes_a_model(hrm: Run, tmp_path: Path) -> None:
     assert load("ldwp-set", rng=np.random.default_rng(0), model=model).name == "ldwp-set"
 
 
-def test_train_says_what_is_wrong(hrm: Run, tmp_path: Path) -> None:
+def test_train_states_what_is_wrong(hrm: Run, tmp_path: Path) -> None:
     result = hrm("policy", "train", "ldwp-set", "--environment", "nowhere:x")
     assert result.exit_code == 1
     assert "error: environment 'nowhere:x'" in result.stderr
@@ -95,9 +95,9 @@ def test_policies_of_nodes_stand_by_their_node(hrm: Run, policies: FakePolicies)
     lines = hrm("policy", "show").stdout.splitlines()
     assert lines[0].startswith("iawp (node n1) is shadow, with model m; else pats decides")
     assert "iawp (node n2) is shadow" in "\n".join(lines)
-    told = hrm("policy", "set", "iawp", "on").stdout
-    assert "iawp (node) is ordered to mode 'on' on 2 nodes: n1, n2" in told
-    assert "hrm policy show iawp" in told
+    output = hrm("policy", "set", "iawp", "on").stdout
+    assert "iawp (node) is ordered to mode 'on' on 2 nodes: n1, n2" in output
+    assert "hrm policy show iawp" in output
     assert "nodes report counters alone" in hrm("policy", "shadow", "iawp").stderr
     policies.nodes = [f"n{number}" for number in range(20)]
     assert "n7 and 12 more" in hrm("policy", "set", "iawp", "on").stdout

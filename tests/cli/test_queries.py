@@ -22,7 +22,7 @@ from tests.cli.conftest import APPLICATION, FakeMaster, example_application, gpu
 Run = Callable[..., Result]
 
 
-def test_status_says_what_is_there_and_what_is_free(hrm: Run, master: FakeMaster) -> None:
+def test_status_states_what_is_there_and_what_is_free(hrm: Run, master: FakeMaster) -> None:
     result = hrm("status")
     assert result.exit_code == 0, result.stderr
     assert "2 alive, 0 draining, 1 lost" in result.stdout
@@ -41,7 +41,7 @@ def test_nodes_are_listed_with_their_queues(hrm: Run, master: FakeMaster) -> Non
     assert " 1/2 " in row  # waiting: stream, batch
 
 
-def test_a_node_tells_how_it_keeps_its_containers_apart(hrm: Run, master: FakeMaster) -> None:
+def test_a_node_reports_how_it_keeps_its_containers_apart(hrm: Run, master: FakeMaster) -> None:
     shown = hrm("node", "show", "node-1").stdout
     assert "1/4" in shown, "its units"
     assert "containers use 3 GiB, 40 GiB free" in shown
@@ -57,7 +57,7 @@ def test_applications_are_listed_with_class_and_age(hrm: Run, master: FakeMaster
     assert [r.include_ended for r in master.requests] == [False]
 
 
-def test_an_ended_application_tells_its_age_and_how_long_it_took() -> None:
+def test_an_ended_application_reports_its_age_and_how_long_it_took() -> None:
     now = time.time()
     ended = admin_pb2.Application(submitted_at_s=now - 7200, ended_at_s=now - 7110)
     live = admin_pb2.Application(submitted_at_s=now - 7200)
@@ -74,7 +74,7 @@ def test_an_ended_application_tells_its_age_and_how_long_it_took() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "says"),
+    ("command", "expected"),
     [
         (
             ["apps"],
@@ -84,13 +84,13 @@ def test_an_ended_application_tells_its_age_and_how_long_it_took() -> None:
         (["nodes"], "no node yet; start an agent: hrm agent --master"),
     ],
 )
-def test_a_list_of_nothing_has_no_header_and_says_what_to_type(
-    hrm: Run, master: FakeMaster, command: list[str], says: str
+def test_a_list_of_nothing_has_no_header_and_states_what_to_type(
+    hrm: Run, master: FakeMaster, command: list[str], expected: str
 ) -> None:
     master.empty = True
     result = hrm(*command)
     assert (result.exit_code, result.stdout) == (0, "")
-    assert says in result.stderr
+    assert expected in result.stderr
     document = json.loads(hrm(*command, "-o", "json").stdout)
     assert list(document.values()) == [[]]
 
@@ -100,7 +100,7 @@ def test_all_asks_for_ended_applications_too(hrm: Run, master: FakeMaster) -> No
     assert [(r.include_ended, r.limit) for r in master.requests] == [(True, 7)]
 
 
-def test_show_tells_how_each_container_ended(hrm: Run, master: FakeMaster) -> None:
+def test_show_reports_how_each_container_ended(hrm: Run, master: FakeMaster) -> None:
     shown = hrm("app", "show", APPLICATION).stdout
     assert "query top-k, trigger ProcessingTime" in shown
     assert "memory_limit (exit code 137) over its limit of 1408 MiB" in shown
@@ -109,7 +109,7 @@ def test_show_tells_how_each_container_ended(hrm: Run, master: FakeMaster) -> No
     assert "3 executors together" in shown
 
 
-def test_why_gives_the_answer_first(hrm: Run, master: FakeMaster) -> None:
+def test_why_gives_the_reason_first(hrm: Run, master: FakeMaster) -> None:
     lines = hrm("app", "why", APPLICATION).stdout.splitlines()
     assert lines == ["4 containers wait for 2 vcores each", "  - node-1 has 1 vcore free"]
 
@@ -134,7 +134,7 @@ def test_drain_and_back(hrm: Run, master: FakeMaster) -> None:
     assert "alive" in hrm("node", "drain", "node-1", "--undo").stdout
 
 
-def test_bind_says_what_to_change_and_what_came_of_it(hrm: Run, master: FakeMaster) -> None:
+def test_bind_states_what_to_change_and_what_came_of_it(hrm: Run, master: FakeMaster) -> None:
     result = hrm("node", "bind", "node-1", "--mode", "even", "--reserve", "0")
     assert result.stdout.strip() == "node-1 is bound: even [all cores]"
     (request,) = master.requests
@@ -160,8 +160,8 @@ def test_a_node_can_be_emptied(hrm: Run, master: FakeMaster) -> None:
     assert master.requests[-1].move_within_s == 30.0
     assert hrm("node", "drain", "node-1", "--move", "3601").exit_code == 2
     asked = len(master.requests)
-    said = _one_line(hrm("node", "drain", "node-1", "--undo", "--move", "5"))
-    assert "--undo and --move exclude each other" in said
+    output = _one_line(hrm("node", "drain", "node-1", "--undo", "--move", "5"))
+    assert "--undo and --move exclude each other" in output
     assert len(master.requests) == asked
 
 
@@ -204,14 +204,14 @@ def test_where_the_driver_of_a_submission_has_its_log() -> None:
     console = Console(width=300)
     with console.capture() as captured:
         console.print(render.application_view(app))
-    said = f"2 of driver-1; its log: hrm app logs {app.application_id} --executor driver"
-    assert said in captured.get()
+    output = f"2 of driver-1; its log: hrm app logs {app.application_id} --executor driver"
+    assert output in captured.get()
 
 
-def test_a_link_to_a_log_is_one_line_for_who_asks(hrm: Run, master: FakeMaster) -> None:
+def test_a_link_to_a_log_is_one_line_for_one_that_asks(hrm: Run, master: FakeMaster) -> None:
     ask = ("app", "logs", APPLICATION, "--executor", "2", "--link")
-    said = hrm(*ask).stdout
-    assert said == f"http://node-1:1/{'x' * 200}?for=me\n"
+    output = hrm(*ask).stdout
+    assert output == f"http://node-1:1/{'x' * 200}?for=me\n"
     assert master.requests[-1].asker == getpass.getuser()
     assert (master.requests[-1].executor_id, master.requests[-1].stream) == ("2", "stderr")
     assert json.loads(hrm(*ask, "-o", "json").stdout)["expires_at_s"] == 9.0
@@ -269,26 +269,26 @@ def _one_line(result: Result) -> str:
 
 def test_unknown_application(hrm: Run, master: FakeMaster) -> None:
     for verb in ("show", "why", "kill", "logs"):
-        said = _one_line(hrm("app", verb, "nope"))
-        assert "no application nope; hrm apps --all" in said
+        output = _one_line(hrm("app", verb, "nope"))
+        assert "no application nope; hrm apps --all" in output
 
 
 def test_unknown_node(hrm: Run, master: FakeMaster) -> None:
-    said = _one_line(hrm("node", "drain", "node-1", "node-9"))
-    assert said == "error: no node node-9; hrm nodes lists them\n"
-    assert _one_line(hrm("node", "show", "node-9")) == said
+    output = _one_line(hrm("node", "drain", "node-1", "node-9"))
+    assert output == "error: no node node-9; hrm nodes lists them\n"
+    assert _one_line(hrm("node", "show", "node-9")) == output
 
 
-def test_nobody_listens(hrm: Run, master: FakeMaster) -> None:
+def test_no_server_listens(hrm: Run, master: FakeMaster) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         target = f"127.0.0.1:{unused.getsockname()[1]}"
-        said = _one_line(hrm("status", "--master", target, "--timeout", "5"))
-    assert target in said
-    assert "hrm up" in said
+        output = _one_line(hrm("status", "--master", target, "--timeout", "5"))
+    assert target in output
+    assert "hrm up" in output
 
 
-def test_a_listener_that_never_answers(hrm: Run, master: FakeMaster) -> None:
+def test_a_listener_that_never_replies(hrm: Run, master: FakeMaster) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -336,7 +336,7 @@ def test_colour_is_never_in_a_pipe(hrm: Run, master: FakeMaster) -> None:
     assert "\x1b" not in hrm("apps").stdout
 
 
-def test_all_pages_of_a_list_are_one_answer() -> None:
+def test_all_pages_of_a_list_are_one_response() -> None:
     asked: list[tuple[str, int]] = []
 
     def call(request: Any, timeout: float) -> admin_pb2.ListApplicationsResponse:
@@ -348,9 +348,9 @@ def test_all_pages_of_a_list_are_one_answer() -> None:
         )
 
     request = admin_pb2.ListApplicationsRequest(limit=7)
-    answer = client.all_pages(call, request, 1.0)
-    assert [app.name for app in answer.applications] == ["a0", "a1", "a2"]
-    assert answer.next_page_token == ""
+    response = client.all_pages(call, request, 1.0)
+    assert [app.name for app in response.applications] == ["a0", "a1", "a2"]
+    assert response.next_page_token == ""
     assert asked == [("", 7), ("1", 7), ("2", 7)]
     assert request.page_token == "", "what was asked stays as it is"
 

@@ -98,7 +98,7 @@ def test_a_backup_and_its_way_back(home: Home, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "expected"),
     [
         (("--check", "--repair"), 2, "--check and --repair exclude each other"),
         (("--check", "--state-dir", "/nowhere"), 1, "there is no store in /nowhere"),
@@ -107,11 +107,11 @@ def test_a_backup_and_its_way_back(home: Home, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_done_is_one_line(
-    home: Home, arguments: tuple[str, ...], code: int, says: str
+    home: Home, arguments: tuple[str, ...], code: int, expected: str
 ) -> None:
     done = home.hrm(*arguments)
     assert done.returncode == code
-    assert says in error_line(done)
+    assert expected in error_line(done)
 
 
 def _become(path: Path, make: Callable[[Path], Any]) -> None:
@@ -146,10 +146,10 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 @pytest.mark.parametrize("how", WRONG)
 def test_whatever_is_wrong_in_its_directory_is_one_line(home: Home, how: str) -> None:
-    spoil, says = WRONG[how]
+    spoil, expected = WRONG[how]
     spoil(home.state)
     done = home.hrm()
     assert done.returncode == 2, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("error:")]
-    assert says in lines[0]
+    assert expected in lines[0]
     assert "Traceback" not in done.stderr + done.stdout

@@ -127,7 +127,7 @@ def test_a_driver_that_fails_shows_its_last_words(
     ]  # fmt: skip
 
 
-def test_who_does_not_wait_gets_the_id(run: Any, program: str) -> None:
+def test_one_that_does_not_wait_gets_the_id(run: Any, program: str) -> None:
     done = run("submit", "--conf", "spark.hrm.submit.waitAppCompletion=false", program)
     assert (done.exit_code, done.stdout) == (0, f"{ID}\n")
 
@@ -143,7 +143,7 @@ def test_status_and_kill(run: Any, master: FakeMaster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected"),
     [
         (["--deploy-mode", "client", "a.py"], "hrm spark-submit"),
         (["--master", "spark://h:7077", "a.py"], "is no HRM master"),
@@ -151,10 +151,10 @@ def test_status_and_kill(run: Any, master: FakeMaster) -> None:
         (["--what"], "--what needs a value"),
     ],
 )
-def test_what_cannot_be_is_one_line(run: Any, arguments: list[str], says: str) -> None:
+def test_what_cannot_be_is_one_line(run: Any, arguments: list[str], expected: str) -> None:
     done = run("submit", *arguments)
     assert done.exit_code == 1
-    assert says in done.stderr
+    assert expected in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -104,9 +104,9 @@ def test_a_port_in_use_is_named_and_nothing_stays(directory: Path) -> None:
         taken.listen()
         port = str(taken.getsockname()[1])
         result = _hrm("up", "--port", port, "--state-dir", str(directory))
-    said = _one_error(result)
-    assert f"port {port}" in said
-    assert "hrm up --port" in said
+    output = _one_error(result)
+    assert f"port {port}" in output
+    assert "hrm up --port" in output
     assert not (directory / "cluster.json").exists()
 
 
@@ -114,10 +114,10 @@ def test_a_daemon_that_cannot_start_is_quoted_and_the_rest_is_ended(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HRM_AGENT_SPARK_HOME", "/nowhere")  # agents fail, after the master is up
-    said = _one_error(_hrm("up", *SMALL, "--state-dir", str(directory)))
-    assert "ended at its start (exit status 2)" in said
-    assert "/nowhere is no Spark" in said
-    assert str(directory / "logs") in said
+    output = _one_error(_hrm("up", *SMALL, "--state-dir", str(directory)))
+    assert "ended at its start (exit status 2)" in output
+    assert "/nowhere is no Spark" in output
+    assert str(directory / "logs") in output
     assert not (directory / "cluster.json").exists()
     assert _of(directory) == []
 
@@ -133,15 +133,15 @@ def test_bad_sizes_start_nothing(directory: Path, arguments: list[str], cause: s
 
 def test_a_state_directory_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    said = _one_error(_hrm("up", "--state-dir", str(tmp_path / "file" / "below")))
-    assert "--state-dir" in said
+    output = _one_error(_hrm("up", "--state-dir", str(tmp_path / "file" / "below")))
+    assert "--state-dir" in output
 
 
 def test_two_at_once_do_not_meet(directory: Path) -> None:
     with embedded.locked(directory):
         for command in ("up", "down"):
-            said = _one_error(_hrm(command, "--state-dir", str(directory)))
-            assert "another `hrm up` or `hrm down`" in said
+            output = _one_error(_hrm(command, "--state-dir", str(directory)))
+            assert "another `hrm up` or `hrm down`" in output
 
 
 def test_an_interrupted_start_leaves_nothing(
@@ -151,8 +151,8 @@ def test_an_interrupted_start_leaves_nothing(
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as up:
         eventually((directory / "cluster.json").exists, 30)
         up.send_signal(signal.SIGTERM)
-        _, said = up.communicate(timeout=60)
-    assert up.returncode == 130, said
+        _, output = up.communicate(timeout=60)
+    assert up.returncode == 130, output
     assert not (directory / "cluster.json").exists()
     assert _of(directory) == []
 
@@ -262,7 +262,7 @@ def test_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
     assert cluster.alive() == []
 
 
-def test_a_damaged_record_says_what_to_do(directory: Path) -> None:
+def test_a_damaged_record_states_what_to_do(directory: Path) -> None:
     directory.mkdir()
     (directory / "cluster.json").write_text("{")
     assert "remove the file" in _one_error(_hrm("down", "--state-dir", str(directory)))

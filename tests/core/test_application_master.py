@@ -105,11 +105,11 @@ def test_the_life_of_an_application() -> None:
     assert core.handle(DriverFinished(now=5, succeeded=True, message="")) == [
         FinishApplication(succeeded=True, message="")
     ]
-    assert core.handle(changed(6, ended("2", 0, Blame.NOBODY)))  # told, but not replaced
+    assert core.handle(changed(6, ended("2", 0, Blame.NONE)))  # told, but not replaced
     assert core.wake_at_s() is None
 
 
-def test_a_smaller_target_cancels_what_waits_and_spares_what_runs() -> None:
+def test_a_smaller_target_cancels_what_waits_and_keeps_what_runs() -> None:
     core = running(2)
     assert asked(core.handle(want(1, target(4)))) == ["3", "4"]
     assert released(core.handle(want(2, target(3)))) == ["4"], "the youngest first"
@@ -155,7 +155,7 @@ def test_executors_that_end_together_are_one_setback() -> None:
     assert len(asked(core.handle(Ticked(now=6.2)))) == 50
 
 
-def test_an_executor_that_ran_long_begins_the_back_off_anew() -> None:
+def test_an_executor_that_ran_long_begins_the_back_off_again() -> None:
     core = running(1, AppMasterLimits(failures_max=100))
     for number in range(1, 6):
         core.handle(changed(core.wake_at_s() or 0, ended(str(number))))
@@ -193,7 +193,7 @@ def test_old_failures_are_forgotten() -> None:
         core.handle(Ticked(now=number * 60.0 + 20))
 
 
-def test_a_lost_node_is_nobodys_fault_and_its_executor_is_replaced_at_once() -> None:
+def test_a_lost_node_is_no_fault_of_the_application_and_its_executor_is_replaced_at_once() -> None:
     core = running(1)
     commands = core.handle(changed(1, ended("1", -1, Blame.NODE)))
     assert commands[0] == ExecutorEnded(
@@ -205,7 +205,7 @@ def test_a_lost_node_is_nobodys_fault_and_its_executor_is_replaced_at_once() -> 
 
 def test_a_clean_exit_is_no_failure_but_cannot_spin() -> None:
     core = running(1)
-    assert asked(core.handle(changed(1, ended("1", 0, Blame.NOBODY)))) == []
+    assert asked(core.handle(changed(1, ended("1", 0, Blame.NONE)))) == []
     assert core.wake_at_s() == 1.1
     assert not core.failures
 
@@ -219,13 +219,13 @@ def test_a_refused_first_request_fails_at_once() -> None:
 
 
 def test_what_no_cluster_can_serve_fails_at_once() -> None:
-    for wish, part in (
+    for request, part in (
         (replace(target(1), gpus=2), "asks for 2 GPUs an executor, and HRM serves one"),
         (replace(target(1), unknown_resources=("fpga",)), "asks for fpga"),
     ):
         core = AppMasterCore()
         core.handle(opened(0.0))
-        commands = core.handle(want(1.0, wish))
+        commands = core.handle(want(1.0, request))
         failure = next(x for x in commands if isinstance(x, FailApplication))
         assert part in failure.message
         assert not asked(commands)
@@ -319,7 +319,7 @@ def test_an_appmaster_that_takes_over_adopts() -> None:
     assert set(core.containers) == {"3", "11", "13", "14"}
 
 
-def test_adopted_executors_outlive_a_master_that_is_still_looking_for_them() -> None:
+def test_adopted_executors_outlive_a_master_that_is_still_waiting_for_them() -> None:
     """AppMaster and master started again together: nodes have yet to say what runs on them."""
     core = AppMasterCore()
     core.adopt({"1": 0, "2": 0})

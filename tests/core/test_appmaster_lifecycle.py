@@ -96,7 +96,7 @@ def events_of(kind: type[Any]) -> list[am.Event]:
     list(itertools.product(A, EVENTS)),
     ids=lambda x: getattr(x, "__name__", str(x)),
 )
-def test_each_event_in_each_state_does_what_the_table_says(
+def test_each_event_in_each_state_does_what_the_table_states(
     state: AppMasterState, kind: type[Any]
 ) -> None:
     to = APPMASTER[state][kind]
@@ -164,7 +164,7 @@ def happened(happening: Happening, executor_id: str) -> tuple[AppMasterCore, lis
     [(x, y) for x, y in itertools.product(P, Happening) if x is not P.ENDED],
     ids=lambda x: x.value,
 )
-def test_each_happening_in_each_phase_does_what_the_table_says(
+def test_each_happening_in_each_phase_does_what_the_table_states(
     phase: am.Phase, happening: Happening
 ) -> None:
     executor_id = {P.RUNNING: "1", P.REQUESTED: "2", P.STOPPING: "3"}[phase]

@@ -18,7 +18,7 @@ from hrm.core.node.auto_partitioning import (
     PAUSE_GROWTH_MAX,
     AutoBinding,
     AutoBindingRules,
-    BindAnew,
+    ChangePartitioning,
     StayBound,
     UtilizationSample,
     sample_utilization,
@@ -56,14 +56,14 @@ RULES = AutoBindingRules(window=3, pause_s=100.0, drain_s=20.0)
 PARTIAL = Partitioning(mode=BindingMode.PARTIAL, bound_cores=2, reserve_cores=2)
 
 
-def look(gpu0: float = 0.0, gpu1: float = 0.0, **more: Any) -> UtilizationSample:
+def sample(gpu0: float = 0.0, gpu1: float = 0.0, **more: Any) -> UtilizationSample:
     """Cores used at each GPU; one container of one core is there where anything is used."""
     some = gpu0 + gpu1 > 0
     more = {"gpu_largest": (1, 100) if some else (0, 0), "busy": some, **more}
     return UtilizationSample(cores=8, used={GPU0: gpu0, GPU1: gpu1}, **more)
 
 
-def cut_by(binding: Partitioning) -> tuple[ResourceUnit, ...]:
+def units_under(binding: Partitioning) -> tuple[ResourceUnit, ...]:
     return partition(NAME, MACHINE, binding)
 
 
@@ -71,16 +71,16 @@ class Script:
     """Measurements a second, and a node that does at once what is decided."""
 
     def __init__(self, binding: Partitioning = PARTIAL, rules: AutoBindingRules = RULES) -> None:
-        self.auto, self.binding, self.now = AutoBinding(rules, cut_by), binding, 0.0
+        self.auto, self.binding, self.now = AutoBinding(rules, units_under), binding, 0.0
         self.whys: list[str] = []
 
-    def feed(self, looks: Iterable[UtilizationSample], *, may_begin: bool = True) -> list[int]:
+    def feed(self, samples: Iterable[UtilizationSample], *, may_begin: bool = True) -> list[int]:
         """The bound cores after each measurement."""
         after = []
-        for each in looks:
+        for each in samples:
             self.now += 1
             decision = self.auto.measured(self.now, self.binding, None, each, may_begin=may_begin)
-            if isinstance(decision, BindAnew):
+            if isinstance(decision, ChangePartitioning):
                 self.binding = decision.binding
                 self.whys.append(decision.why)
             after.append(self.binding.bound_cores)
@@ -89,11 +89,11 @@ class Script:
 
 def test_a_gpu_short_of_cores_gets_one_more_and_gives_it_back_when_others_wait() -> None:
     script = Script()
-    assert script.feed([look(1.9)] * 3) == [2, 2, 3]
+    assert script.feed([sample(1.9)] * 3) == [2, 2, 3]
     assert script.whys == ["containers at n1/gpu0 used 1.9 of its 2 cores"]
-    script.feed([look(1.9)])
+    script.feed([sample(1.9)])
     script.now += 100
-    assert script.feed([look(0.3, 0.1, cpu_short=True)] * 4) == [3, 3, 2, 2]
+    assert script.feed([sample(0.3, 0.1, cpu_short=True)] * 4) == [3, 3, 2, 2]
     assert script.whys[1] == (
         "containers at n1/gpu0 used 0.3 of its 3 cores, while others waited for cores"
     )
@@ -101,26 +101,29 @@ def test_a_gpu_short_of_cores_gets_one_more_and_gives_it_back_when_others_wait()
 
 def test_bound_cores_without_containers_are_given_back_down_to_the_least() -> None:
     script = Script(replace(PARTIAL, bound_cores=3), replace(RULES, cores_min=2, idle_percent=0.0))
-    script.feed([look(cpu_short=True)] * 500)
+    script.feed([sample(cpu_short=True)] * 500)
     assert script.binding.bound_cores == 2
     assert script.whys == ["no container was at a GPU, while others waited for cores"]
 
 
 STILL = {
-    "a window that is not full": [look(2.0)] * 2,
-    "one peak": [look(), look(), look(2.0)],
-    "busy, but not enough": [look(1.8)] * 50,
-    "idle, but nobody waits": [look(0.1)] * 50,
-    "nobody there, and nobody waits": [look()] * 50,
-    "idle, and somebody waits now and then": [look(0.1, cpu_short=i % 3 > 0) for i in range(50)],
-    "one GPU idle, the other not": [look(0.1, 0.5, cpu_short=True)] * 50,
-    "a GPU job that needs all its cores": [look(0.1, cpu_short=True, gpu_largest=(2, 9))] * 50,
-    "a GPU job that needs all its memory": [look(0.1, cpu_short=True, gpu_largest=(1, 1500))] * 50,
-    "a stream that draining would hold up": [look(2.0, stream=True)] * 50,
-    "somebody who waits at a GPU now and then": [look(0.1, needed=3 * (i % 2)) for i in range(50)],
-    "more cores needed than the reserve leaves": [look(0.1, needed=4)] * 50,
-    "a CPU job that needs the cores": [look(2.0, cpu_largest=(4, 9))] * 50,
-    "a CPU job that needs the memory": [look(2.0, cpu_largest=(1, 2500))] * 50,
+    "a window that is not full": [sample(2.0)] * 2,
+    "one peak": [sample(), sample(), sample(2.0)],
+    "busy, but not enough": [sample(1.8)] * 50,
+    "idle, but nobody waits": [sample(0.1)] * 50,
+    "nobody there, and nobody waits": [sample()] * 50,
+    "idle, and somebody waits now and then": [sample(0.1, cpu_short=i % 3 > 0) for i in range(50)],
+    "one GPU idle, the other not": [sample(0.1, 0.5, cpu_short=True)] * 50,
+    "a GPU job that needs all its cores": [sample(0.1, cpu_short=True, gpu_largest=(2, 9))] * 50,
+    "a GPU job that needs all its memory": [sample(0.1, cpu_short=True, gpu_largest=(1, 1500))]
+    * 50,
+    "a stream that draining would hold up": [sample(2.0, stream=True)] * 50,
+    "somebody who waits at a GPU now and then": [
+        sample(0.1, needed=3 * (i % 2)) for i in range(50)
+    ],
+    "more cores needed than the reserve leaves": [sample(0.1, needed=4)] * 50,
+    "a CPU job that needs the cores": [sample(2.0, cpu_largest=(4, 9))] * 50,
+    "a CPU job that needs the memory": [sample(2.0, cpu_largest=(1, 2500))] * 50,
 }
 
 
@@ -134,39 +137,39 @@ def test_it_never_goes_below_the_reserve_nor_below_one_core_without_a_gpu() -> N
     rules = replace(RULES, pause_s=1.0)
     for reserve_cores, most in ((6, 1), (5, 1), (4, 2), (2, 3), (0, 3)):
         binding = replace(PARTIAL, bound_cores=1, reserve_cores=reserve_cores)
-        for each in (look(8.0, 8.0), look(0.1, needed=most + 1)):
+        for each in (sample(8.0, 8.0), sample(0.1, needed=most + 1)):
             script = Script(binding, rules)
             script.feed([each] * 50)
             reached = most if each.used[GPU0] > 1 else 1
             assert script.binding.bound_cores == reached, reserve_cores
 
 
-def test_who_waits_for_cores_alone_gets_as_many_as_needed_and_they_stay() -> None:
+def test_one_that_waits_for_cores_alone_gets_as_many_as_needed_and_they_stay() -> None:
     """Else the same two jobs would move the border to and fro for ever."""
     rules = replace(RULES, pause_s=10.0)
     script = Script(replace(PARTIAL, bound_cores=1), rules)
-    assert script.feed([look(0.1, needed=3, needed_at="n1/gpu0")] * 3) == [1, 1, 3]
+    assert script.feed([sample(0.1, needed=3, needed_at="n1/gpu0")] * 3) == [1, 1, 3]
     assert script.whys == ["a container at n1/gpu0 waits for nothing but cores"]
-    script.feed([look(0.1, cpu_short=True)] * 50)
+    script.feed([sample(0.1, cpu_short=True)] * 50)
     assert script.binding.bound_cores == 3
-    script.feed([look(cpu_short=True)] * 5)
+    script.feed([sample(cpu_short=True)] * 5)
     assert script.binding.bound_cores == 2, "the GPUs were empty: other jobs, other needs"
 
 
-def test_between_two_changes_lies_a_pause_and_a_person_starts_one_too() -> None:
+def test_between_two_changes_lies_a_pause_and_an_operator_starts_one_too() -> None:
     script = Script(replace(PARTIAL, bound_cores=1))
-    script.feed([look(3.0)] * 3)
-    assert script.feed([look(3.0)] * 100)[-1] == 2
-    assert script.feed([look(3.0)] * 2) == [3, 3]
+    script.feed([sample(3.0)] * 3)
+    assert script.feed([sample(3.0)] * 100)[-1] == 2
+    assert script.feed([sample(3.0)] * 2) == [3, 3]
     script.now += 200
     script.binding = replace(PARTIAL, bound_cores=1)
-    assert script.feed([look(3.0)] * 100) == [1] * 100
+    assert script.feed([sample(3.0)] * 100) == [1] * 100
 
 
 def test_nothing_begins_while_the_master_is_away() -> None:
     script = Script()
-    assert script.feed([look(2.0)] * 10, may_begin=False) == [2] * 10
-    assert script.feed([look(2.0)]) == [3]
+    assert script.feed([sample(2.0)] * 10, may_begin=False) == [2] * 10
+    assert script.feed([sample(2.0)]) == [3]
 
 
 @given(
@@ -187,7 +190,7 @@ def test_a_steady_load_moves_the_border_one_way_at_most(
     seen = [bound_cores]
     for _ in range(60):
         seen += script.feed(
-            look(min(x, script.binding.bound_cores), 0.01, cpu_short=cpu_short) for x in used
+            sample(min(x, script.binding.bound_cores), 0.01, cpu_short=cpu_short) for x in used
         )
     assert seen in (sorted(seen), sorted(seen, reverse=True))
 
@@ -195,10 +198,10 @@ def test_a_steady_load_moves_the_border_one_way_at_most(
 # --- draining -------------------------------------------------------------------------------------
 
 
-def drained(auto: AutoBinding, begin_s: float, looks: Iterable[UtilizationSample]) -> list[float]:
+def drained(auto: AutoBinding, begin_s: float, samples: Iterable[UtilizationSample]) -> list[float]:
     """When it gives up, measured every second while units drain."""
     target, gave_up = auto.target, []
-    for step, each in enumerate(looks):
+    for step, each in enumerate(samples):
         now = begin_s + step
         if isinstance(auto.measured(now, PARTIAL, target, each, may_begin=True), StayBound):
             gave_up.append(now)
@@ -209,16 +212,16 @@ def drained(auto: AutoBinding, begin_s: float, looks: Iterable[UtilizationSample
 def begun(auto: AutoBinding, from_s: float) -> float:
     """When the next attempt begins."""
     for step in range(10_000):
-        if auto.measured(from_s + step, PARTIAL, None, look(2.0), may_begin=True) is not None:
+        if auto.measured(from_s + step, PARTIAL, None, sample(2.0), may_begin=True) is not None:
             return from_s + step
     raise AssertionError("no attempt any more")
 
 
 def test_a_drain_that_takes_too_long_is_given_up_and_the_next_attempt_comes_later() -> None:
-    auto = AutoBinding(RULES, cut_by)
+    auto = AutoBinding(RULES, units_under)
     pauses, now = [], begun(auto, 0.0)
     for _ in range(8):
-        (gave_up,) = drained(auto, now + 1, [look(2.0)] * 20)
+        (gave_up,) = drained(auto, now + 1, [sample(2.0)] * 20)
         assert gave_up == now + RULES.drain_s
         now = begun(auto, gave_up + 1)
         pauses.append(now - gave_up)
@@ -227,28 +230,32 @@ def test_a_drain_that_takes_too_long_is_given_up_and_the_next_attempt_comes_late
 
 
 def test_a_drain_is_given_up_for_a_stream_at_once() -> None:
-    auto = AutoBinding(RULES, cut_by)
+    auto = AutoBinding(RULES, units_under)
     now = begun(auto, 0.0)
-    assert drained(auto, now + 1, [look(2.0), look(2.0, stream=True)]) == [now + 2]
+    assert drained(auto, now + 1, [sample(2.0), sample(2.0, stream=True)]) == [now + 2]
 
 
 def test_without_a_limit_for_draining_only_a_node_without_containers_changes() -> None:
     rules = replace(RULES, drain_s=0.0)
-    assert set(Script(rules=rules).feed([look(2.0)] * 50)) == {2}
-    assert Script(rules=rules).feed([look(2.0), look(2.0), look(2.0, busy=False)]) == [2, 2, 3]
+    assert set(Script(rules=rules).feed([sample(2.0)] * 50)) == {2}
+    assert Script(rules=rules).feed([sample(2.0), sample(2.0), sample(2.0, busy=False)]) == [
+        2,
+        2,
+        3,
+    ]
 
 
-def test_a_persons_wish_is_never_given_up() -> None:
-    auto = AutoBinding(RULES, cut_by)
-    wish = replace(PARTIAL, bound_cores=3)
+def test_an_operators_binding_is_never_given_up() -> None:
+    auto = AutoBinding(RULES, units_under)
+    chosen = replace(PARTIAL, bound_cores=3)
     for now in range(500):
-        assert auto.measured(now, PARTIAL, wish, look(2.0, stream=True), may_begin=True) is None
+        assert auto.measured(now, PARTIAL, chosen, sample(2.0, stream=True), may_begin=True) is None
 
 
 # --- what a node sees -----------------------------------------------------------------------------
 
 
-def test_a_look_tells_who_waits_for_cores_alone() -> None:
+def test_a_sample_shows_what_waits_for_cores_alone() -> None:
     binding = replace(PARTIAL, bound_cores=1)
     queues = queues_of(partition(NAME, MACHINE, binding))
 
@@ -263,7 +270,7 @@ def test_a_look_tells_who_waits_for_cores_alone() -> None:
         return sample_utilization(NAME, MACHINE, binding, queues.values(), percents)
 
     put("a", GPU0, ON_GPU)
-    assert seen() == look(0.6)
+    assert seen() == sample(0.6)
     put("b", GPU1, replace(ON_GPU, gpu_memory_mib=1000))
     put("c", GPU1, ON_GPU)
     assert seen().needed == 0, "it lacks device memory as well"
@@ -292,16 +299,16 @@ class Cluster(VirtualCluster):
             auto_binding=rules,
         )  # fmt: skip
         self.node = self.add_core(core)
-        self.node.register_again = self.heard  # type: ignore[method-assign]
+        self.node.register_again = self.registered_again  # type: ignore[method-assign]
         self.settle()
 
     def measure(self, percent: float, seconds: int = 1) -> None:
         for _ in range(seconds):
             self.advance(1.0)
             used = tuple((x, percent) for x in self.node.processes)
-            self.tell_node(self.node, e.UsageMeasured(now=self.now, cpu_percent=used))
+            self.submit_to_node(self.node, e.UsageMeasured(now=self.now, cpu_percent=used))
 
-    def heard(self, command: c.RegisterAgain) -> None:
+    def registered_again(self, command: c.RegisterAgain) -> None:
         self.whys.append(command.why)
         VirtualNode.register_again(self.node, command)
 
@@ -309,14 +316,14 @@ class Cluster(VirtualCluster):
     def bound_cores(self) -> int:
         """What the master believes; it must be what the node says."""
         self.advance(1.0)
-        told = self.master.master_state.nodes[NAME].units
-        assert told == tuple(queue.unit for queue in self.node.core.units.values())
-        (cores,) = {unit.capacity.vcores for unit in told if unit.gpu is not None}
+        units_at_master = self.master.master_state.nodes[NAME].units
+        assert units_at_master == tuple(queue.unit for queue in self.node.core.units.values())
+        (cores,) = {unit.capacity.vcores for unit in units_at_master if unit.gpu is not None}
         assert cores == self.node.core.binding.bound_cores
         return cores
 
 
-def test_a_node_drains_is_cut_and_serves_on() -> None:
+def test_a_node_drains_is_repartitioned_and_serves_on() -> None:
     cluster = Cluster()
     app = cluster.submit(3, ON_GPU)
     cluster.settle()
@@ -357,7 +364,7 @@ def test_a_container_that_turns_out_to_be_a_streams_ends_the_drain() -> None:
     app = cluster.submit(3, ON_GPU)
     cluster.settle()
     cluster.measure(100.0, 3)
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.WorkloadClassObserved(
             now=cluster.now, application_id=app, workload_class=WorkloadClass.STREAM
         )
@@ -367,7 +374,7 @@ def test_a_container_that_turns_out_to_be_a_streams_ends_the_drain() -> None:
     assert not any(queue.unit.draining for queue in cluster.node.core.units.values())
 
 
-def test_a_person_overrules_the_node() -> None:
+def test_an_operator_overrules_the_node() -> None:
     cluster = Cluster()
     app = cluster.submit(1, replace(ON_GPU, vcores=2))
     cluster.settle()
@@ -375,8 +382,8 @@ def test_a_person_overrules_the_node() -> None:
     assert cluster.node.core.target == replace(PARTIAL, bound_cores=3)
     call = cluster.rebind("n1", reserve_cores=3)
     cluster.settle()
-    answer = cluster.answers[call]
-    assert isinstance(answer, c.Reply), "2 cores a GPU and 3 kept: the node's own wish is dropped"
+    result = cluster.replies[call]
+    assert isinstance(result, c.Reply), "2 cores a GPU and 3 kept: the node's own wish is dropped"
     assert cluster.node.core.binding == replace(PARTIAL, reserve_cores=3)
     cluster.rebind("n1", bound_cores=1)
     cluster.settle()
@@ -445,8 +452,8 @@ def test_whatever_happens_nothing_is_lost_and_the_reserve_stays(steps: list[Any]
                 now += 1
                 _measure(core, now, of[0])
         elif what == "rebind":
-            wish = {"mode": BindingMode.PARTIAL, "bound_cores": of[0], "reserve_cores": of[1]}
-            core.handle(e.RebindReceived(now=now, epoch=1, request_id=number, **wish))
+            chosen = {"mode": BindingMode.PARTIAL, "bound_cores": of[0], "reserve_cores": of[1]}
+            core.handle(e.RebindReceived(now=now, epoch=1, request_id=number, **chosen))
         elif what == "rush":
             while running := _running(core):
                 _end(core, running[0], now)

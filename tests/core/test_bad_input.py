@@ -75,7 +75,7 @@ def test_a_request_for_no_quantity_is_refused(request_: ContainerRequest, reason
     app = cluster.submit(1)
     cluster.settle()
     before = picture(cluster)
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.ContainersRequested(now=cluster.now, application_id=app, requests=(request_,))
     )
     cluster.settle()
@@ -117,36 +117,36 @@ def propose(
     )
     call_id = cluster.next_call()
     proposal = Proposal("outside", app, WorkloadClass.BATCH, claims, token)
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.ClaimsProposed(now=cluster.now, proposal=proposal, call_id=call_id, session=session)
     )
-    return cluster.answers[call_id]
+    return cluster.replies[call_id]
 
 
 def test_a_claim_on_an_unknown_unit_is_refused_by_itself() -> None:
     cluster, outside, app = stuck()
     before = picture(cluster)
-    answer = propose(cluster, app, {f"{app}-x1": "n9/cpu"}, session=outside.session)
-    assert isinstance(answer, c.Reply)
-    assert isinstance(answer.answer, c.ClaimsSettled)
-    (outcome,) = answer.answer.outcomes
+    result = propose(cluster, app, {f"{app}-x1": "n9/cpu"}, session=outside.session)
+    assert isinstance(result, c.Reply)
+    assert isinstance(result.result, c.ClaimsSettled)
+    (outcome,) = result.result.outcomes
     assert (outcome.decision, outcome.reason) == (Decision.ABORT, "the resource unit is gone")
     assert picture(cluster) == before
 
 
-def test_a_claim_for_a_container_that_nobody_asked_for_is_nothing() -> None:
+def test_a_claim_for_a_container_that_nothing_asked_for_is_nothing() -> None:
     cluster, outside, app = stuck()
     before = picture(cluster)
     for application_id in (app, ApplicationId("app-nowhere")):
-        answer = propose(cluster, application_id, {"x-x99": "n1/cpu"}, session=outside.session)
-        assert isinstance(answer, c.Reply)
-        assert isinstance(answer.answer, c.ClaimsSettled)
-        assert answer.answer.outcomes == ()
+        result = propose(cluster, application_id, {"x-x99": "n1/cpu"}, session=outside.session)
+        assert isinstance(result, c.Reply)
+        assert isinstance(result.result, c.ClaimsSettled)
+        assert result.result.outcomes == ()
     assert picture(cluster) == before
 
 
 @pytest.mark.parametrize("demand", [(-5, -5, -5, -5), (0, 0, 0, 0), (9999, 9999, 9999, 9999)])
-def test_a_claim_takes_what_was_asked_for_whatever_it_says(
+def test_a_claim_takes_what_was_asked_for_whatever_it_reports(
     demand: tuple[int, int, int, int],
 ) -> None:
     cluster, outside, app = stuck()
@@ -154,17 +154,17 @@ def test_a_claim_takes_what_was_asked_for_whatever_it_says(
     propose(cluster, app, {f"{app}-x1": "n1/cpu"}, session=outside.session, demand=demand)
     cluster.settle()
     assert cluster.states(app) == {"running": 1, "pending": 1}
-    spent = before - cluster.master.master_state.state.free
-    assert spent[0].tolist() == [SMALL.vcores, SMALL.memory_mib, 0, 1]
+    taken = before - cluster.master.master_state.state.free
+    assert taken[0].tolist() == [SMALL.vcores, SMALL.memory_mib, 0, 1]
 
 
 def test_a_commit_of_a_session_that_is_over_is_refused() -> None:
     cluster, outside, app = stuck()
     before = picture(cluster)
-    answer = propose(cluster, app, {f"{app}-x1": "n1/cpu"}, session=outside.session - 1)
-    assert isinstance(answer, c.Refuse)
-    assert isinstance(answer.error, NotFound)
-    assert "subscribe again" in answer.error.message
+    result = propose(cluster, app, {f"{app}-x1": "n1/cpu"}, session=outside.session - 1)
+    assert isinstance(result, c.Refuse)
+    assert isinstance(result.error, NotFound)
+    assert "subscribe again" in result.error.message
     assert picture(cluster) == before
 
 
@@ -173,10 +173,10 @@ def test_a_stream_is_not_committed_under_a_token_that_never_was(token: int) -> N
     cluster, outside, app = stuck(workload_class=WorkloadClass.STREAM)
     before = picture(cluster)
     claims = {f"{app}-x1": "n1/cpu", f"{app}-x2": "n1/cpu"}
-    answer = propose(cluster, app, claims, session=outside.session, token=token)
-    assert isinstance(answer, c.Reply)
-    assert isinstance(answer.answer, c.ClaimsSettled)
-    reasons = [outcome.reason for outcome in answer.answer.outcomes]
+    result = propose(cluster, app, claims, session=outside.session, token=token)
+    assert isinstance(result, c.Reply)
+    assert isinstance(result.result, c.ClaimsSettled)
+    reasons = [outcome.reason for outcome in result.result.outcomes]
     assert reasons == ["the stream's lease has ended"] * 2
     assert picture(cluster) == before
 
@@ -186,7 +186,7 @@ def test_a_lease_that_is_not_held_cannot_be_given_back(token: int) -> None:
     cluster, outside, _ = stuck()
     before = picture(cluster)
     call_id = cluster.next_call()
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.LeaseReturned(
             now=cluster.now,
             call_id=call_id,
@@ -195,10 +195,10 @@ def test_a_lease_that_is_not_held_cannot_be_given_back(token: int) -> None:
             token=token,
         )
     )
-    answer = cluster.answers[call_id]
-    assert isinstance(answer, c.Refuse)
-    assert isinstance(answer.error, InvalidRequest)
-    assert f"under token {token}" in answer.error.message
+    result = cluster.replies[call_id]
+    assert isinstance(result, c.Refuse)
+    assert isinstance(result.error, InvalidRequest)
+    assert f"under token {token}" in result.error.message
     assert picture(cluster) == before
 
 
@@ -209,15 +209,15 @@ def test_an_appmaster_of_an_older_epoch_must_register_again() -> None:
     cluster.restart_master()
     before = picture(cluster)
     call_id = cluster.next_call()
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.ApplicationAttached(
             now=cluster.now, call_id=call_id, application_id=app, session=1, epoch=1
         )
     )
-    answer = cluster.answers[call_id]
-    assert isinstance(answer, c.Refuse)
-    assert isinstance(answer.error, StaleEpoch)
-    assert "register again" in answer.error.message
+    result = cluster.replies[call_id]
+    assert isinstance(result, c.Refuse)
+    assert isinstance(result.error, StaleEpoch)
+    assert "register again" in result.error.message
     assert picture(cluster) == before
 
 

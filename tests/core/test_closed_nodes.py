@@ -45,7 +45,7 @@ def assigned(core: NodeCore, name: str, unit_id: str) -> list[c.NodeCommand]:
     return core.handle(e.AssignReceived(now=1.0, epoch=1, spec=spec(name, unit_id)))
 
 
-def told(commands: list[c.NodeCommand]) -> list[Any]:
+def reported(commands: list[c.NodeCommand]) -> list[Any]:
     """What is said of whom, in order; other commands by their names."""
     return [
         (x.status.container_id, x.status.state, x.status.end)
@@ -55,30 +55,30 @@ def told(commands: list[c.NodeCommand]) -> list[Any]:
     ]
 
 
-def test_a_closed_node_starts_nobody_and_tells_so_once() -> None:
+def test_a_closed_node_starts_nothing_and_reports_it_once() -> None:
     core = NodeCore(N1, (unit("n1", vcores=1),))
     unit_id = core.offers[0].unit_id
     for name in ("runs", "waits-1", "waits-2"):
         assigned(core, name, unit_id)
     preempted = ContainerEnd(cause=EndCause.PREEMPTED, message=f"n1 takes no containers: {FULL}")
     ended = ContainerState.ENDED
-    assert told(core.handle(e.NodeClosed(now=2.0, why=FULL))) == [
+    assert reported(core.handle(e.NodeClosed(now=2.0, why=FULL))) == [
         ("waits-1", ended, preempted), ("waits-2", ended, preempted), "RegisterAgain",
     ]  # fmt: skip
     assert [x.draining for x in core.offers] == [True]
-    assert told(core.handle(e.NodeClosed(now=3.0, why=FULL))) == [], "once"
-    assert told(assigned(core, "late", unit_id)) == [("late", ended, preempted)]
+    assert reported(core.handle(e.NodeClosed(now=3.0, why=FULL))) == [], "once"
+    assert reported(assigned(core, "late", unit_id)) == [("late", ended, preempted)]
     exited = ContainerEnd(cause=EndCause.EXITED, exit_code=0)
     ends = core.handle(e.ProcessEnded(now=4.0, container_id=ContainerId("runs"), end=exited))
-    assert told(ends) == [("runs", ended, exited)], "it ran on to its own end"
+    assert reported(ends) == [("runs", ended, exited)], "it ran on to its own end"
     assert node_violations(core) == []
-    assert told(core.handle(e.NodeOpened(now=5.0))) == ["RegisterAgain"]
-    assert told(core.handle(e.NodeOpened(now=6.0))) == []
+    assert reported(core.handle(e.NodeOpened(now=5.0))) == ["RegisterAgain"]
+    assert reported(core.handle(e.NodeOpened(now=6.0))) == []
     assert [x.draining for x in core.offers] == [False]
-    assert "StartProcess" in told(assigned(core, "next", unit_id))
+    assert "StartProcess" in reported(assigned(core, "next", unit_id))
 
 
-def test_a_node_may_be_cut_anew_while_it_is_closed() -> None:
+def test_a_node_may_be_repartitioned_while_it_is_closed() -> None:
     hardware = Hardware(
         cores=tuple(Core(number) for number in range(8)),
         memory_mib=8192,
@@ -88,7 +88,7 @@ def test_a_node_may_be_cut_anew_while_it_is_closed() -> None:
     core = NodeCore(N1, partition(N1, hardware, binding), hardware=hardware, binding=binding)
     core.handle(e.NodeClosed(now=1.0, why=FULL))
     asked = e.RebindReceived(now=2.0, epoch=1, request_id=1, bound_cores=4)
-    assert "RegisterAgain" in told(core.handle(asked))
+    assert "RegisterAgain" in reported(core.handle(asked))
     assert core.binding.bound_cores == 4
     assert all(x.draining for x in core.offers)
     core.handle(e.NodeOpened(now=3.0))
@@ -102,7 +102,7 @@ def test_what_waits_at_a_closed_node_goes_elsewhere_and_what_runs_there_runs_on(
     cluster.settle()
     assert cluster.states(app) == {"running": 2, "waiting": 2}
     cluster.add_node(unit("n2", vcores=4))
-    cluster.tell_node(cluster.nodes["n1"], e.NodeClosed(now=cluster.now, why=FULL))
+    cluster.submit_to_node(cluster.nodes["n1"], e.NodeClosed(now=cluster.now, why=FULL))
     cluster.settle()
     gone = [x.end.cause for x in cluster.app(app).ended if x.end is not None]
     assert gone == [EndCause.PREEMPTED] * 2
@@ -116,16 +116,16 @@ def test_what_waits_at_a_closed_node_goes_elsewhere_and_what_runs_there_runs_on(
     newcomer = cluster.submit(2)
     cluster.settle()
     assert {x.node for x in cluster.app(newcomer).containers.values()} == {"n2"}
-    cluster.tell_node(cluster.nodes["n2"], e.NodeClosed(now=cluster.now, why=FULL))
+    cluster.submit_to_node(cluster.nodes["n2"], e.NodeClosed(now=cluster.now, why=FULL))
     cluster.settle()
     for number in (1, 2):
         cluster.end_process(newcomer, number, exit_code=0)
-    nobody = cluster.submit(1)
+    waiting_app = cluster.submit(1)
     cluster.settle()
-    assert cluster.states(nobody) == {"pending": 1}, "there is room, and it is not offered"
-    summary, _ = explain(cluster.master.master_state, cluster.app(nobody), cluster.now)
+    assert cluster.states(waiting_app) == {"pending": 1}, "there is room, and it is not offered"
+    summary, _ = explain(cluster.master.master_state, cluster.app(waiting_app), cluster.now)
     assert "only nodes that are draining, closed or lost are large enough" in summary
-    cluster.tell_node(cluster.nodes["n2"], e.NodeOpened(now=cluster.now))
+    cluster.submit_to_node(cluster.nodes["n2"], e.NodeOpened(now=cluster.now))
     cluster.settle()
-    assert cluster.states(nobody) == {"running": 1}
+    assert cluster.states(waiting_app) == {"running": 1}
     assert master_violations(cluster.master) == []

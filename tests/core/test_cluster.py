@@ -74,7 +74,7 @@ def test_a_running_query_makes_the_application_a_stream_at_the_node_too() -> Non
     first = cluster.submit(2)
     second = cluster.submit(1)
     cluster.settle()
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.WorkloadClassObserved(
             now=cluster.now,
             application_id=second,
@@ -94,7 +94,7 @@ def test_a_running_query_makes_the_application_a_stream_at_the_node_too() -> Non
 def test_a_declared_class_is_not_overruled_by_what_is_seen() -> None:
     cluster = VirtualCluster([unit("n1")])
     app = cluster.submit(1, workload_class=WorkloadClass.BATCH)
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.WorkloadClassObserved(
             now=cluster.now, application_id=app, workload_class=WorkloadClass.STREAM
         )
@@ -128,14 +128,14 @@ def test_a_driver_that_is_too_large_is_refused_in_the_words_of_drivers() -> None
 
 
 @pytest.mark.parametrize(
-    ("new_id", "who", "settings"),
+    ("new_id", "role", "settings"),
     [
         (DRIVER, "the driver", "spark.driver.cores or spark.driver.memory"),
         (None, "1 executor", "spark.executor.cores or spark.executor.memory"),
     ],
 )
-def test_what_waits_for_a_place_hears_what_is_free_and_its_own_settings(
-    new_id: ApplicationId | None, who: str, settings: str
+def test_what_waits_for_a_place_is_notified_what_is_free_and_its_own_settings(
+    new_id: ApplicationId | None, role: str, settings: str
 ) -> None:
     cluster = VirtualCluster(
         [unit("n1", vcores=4), unit("n2", vcores=4)], bounds=Bounds(waiting_limit=0)
@@ -148,13 +148,13 @@ def test_what_waits_for_a_place_hears_what_is_free_and_its_own_settings(
     cluster.settle()
     assert cluster.states(app) == {"pending": 1}
     summary, _ = explain(cluster.master.master_state, cluster.app(app), cluster.now)
-    assert summary.startswith(f"{who} waits for a place (2 vcores, 1024 MiB")
+    assert summary.startswith(f"{role} waits for a place (2 vcores, 1024 MiB")
     assert settings in summary
     assert "has 1 vcore, " in summary
     assert "hrm nodes" in summary
 
 
-def test_a_driver_that_waits_at_a_node_hears_what_it_asks_for_and_what_is_free() -> None:
+def test_a_driver_that_waits_at_a_node_is_notified_what_it_asks_for_and_what_is_free() -> None:
     cluster = VirtualCluster([unit("n1", vcores=4)])
     cluster.submit(1, Resources(3, 1024))
     cluster.settle()
@@ -168,7 +168,7 @@ def test_a_driver_that_waits_at_a_node_hears_what_it_asks_for_and_what_is_free()
     assert " of 4 vcores, " in line
 
 
-def test_without_nodes_requests_wait_and_say_so() -> None:
+def test_without_nodes_requests_wait_and_report_it() -> None:
     cluster = VirtualCluster()
     app = cluster.submit(1)
     cluster.settle()
@@ -190,7 +190,7 @@ def test_the_waiting_limit_sends_containers_back_to_their_scheduler() -> None:
     assert cluster.states(app) == {"running": 1}
 
 
-def test_two_schedulers_may_want_the_same_room_and_both_get_a_place() -> None:
+def test_two_schedulers_may_want_the_same_capacity_and_both_get_a_place() -> None:
     cluster = VirtualCluster([unit("n1", vcores=2)], schedulers=2)
     apps = [cluster.submit(2), cluster.submit(2)]
     cluster.settle()
@@ -199,7 +199,7 @@ def test_two_schedulers_may_want_the_same_room_and_both_get_a_place() -> None:
     assert cluster.master.negotiator.queued == 2
 
 
-def test_release_frees_the_room() -> None:
+def test_release_frees_the_capacity() -> None:
     cluster = VirtualCluster([unit("n1", vcores=2)])
     app = cluster.submit(3)
     cluster.settle()
@@ -231,7 +231,9 @@ def test_an_application_whose_appmaster_stays_away_fails_after_its_grace() -> No
     session = cluster.app(app).session
     assert session is not None
     cluster.settle()
-    cluster.tell_master(e.ApplicationDetached(now=cluster.now, application_id=app, session=session))
+    cluster.submit_to_master(
+        e.ApplicationDetached(now=cluster.now, application_id=app, session=session)
+    )
     cluster.advance(4)
     assert cluster.app(app).life.state is ApplicationState.DETACHED
     assert cluster.running() == 1
@@ -280,7 +282,7 @@ def test_an_assignment_that_was_lost_is_sent_again() -> None:
     assert cluster.states(app) == {"running": 1}
 
 
-def test_two_agents_of_one_name_are_told_apart() -> None:
+def test_two_agents_of_one_name_are_distinguished() -> None:
     cluster = VirtualCluster([unit("n1")])
     other = cluster.nodes["n1"]
     call = e.NodeRegistered(
@@ -294,18 +296,20 @@ def test_two_agents_of_one_name_are_told_apart() -> None:
         endpoint="127.0.0.1:2",
         units=(unit("n1"),),
     )
-    cluster.tell_master(call)
-    answer = cluster.answers[900]
-    assert isinstance(answer, c.Refuse)
-    assert isinstance(answer.error, AlreadyExists)
-    assert "--name" in answer.error.message
+    cluster.submit_to_master(call)
+    result = cluster.replies[900]
+    assert isinstance(result, c.Refuse)
+    assert isinstance(result.error, AlreadyExists)
+    assert "--name" in result.error.message
 
 
 def test_drain_lets_running_containers_be_and_takes_no_new_ones() -> None:
     cluster = VirtualCluster([unit("n1", vcores=1)])
     app = cluster.submit(2)
     cluster.settle()
-    cluster.tell_master(e.DrainRequested(now=cluster.now, call_id=901, nodes=(NodeName("n1"),)))
+    cluster.submit_to_master(
+        e.DrainRequested(now=cluster.now, call_id=901, nodes=(NodeName("n1"),))
+    )
     cluster.settle()
     assert cluster.states(app) == {"running": 1}
     end = cluster.container(app, 2).end
@@ -315,7 +319,7 @@ def test_drain_lets_running_containers_be_and_takes_no_new_ones() -> None:
     cluster.settle()
     assert cluster.states(app) == {"running": 1, "pending": 1}
     undo = e.DrainRequested(now=cluster.now, call_id=902, nodes=(NodeName("n1"),), undo=True)
-    cluster.tell_master(undo)
+    cluster.submit_to_master(undo)
     cluster.settle()
     assert cluster.states(app) == {"running": 1, "waiting": 1}
 
@@ -366,7 +370,7 @@ def test_a_node_refuses_orders_of_an_older_master() -> None:
     app = cluster.submit(1)
     cluster.settle()
     node = cluster.nodes["n1"]
-    cluster.tell_node(node, e.MasterConnected(now=cluster.now, epoch=7))
+    cluster.submit_to_node(node, e.MasterConnected(now=cluster.now, epoch=7))
     stop = e.StopReceived(
         now=cluster.now,
         epoch=6,
@@ -375,11 +379,11 @@ def test_a_node_refuses_orders_of_an_older_master() -> None:
         reason="an order from the past",
         grace_s=0.0,
     )
-    cluster.tell_node(node, stop)
+    cluster.submit_to_node(node, stop)
     assert len(node.processes) == 1
 
 
-def test_calls_that_cannot_be_answered_are_refused_with_the_reason() -> None:
+def test_calls_that_cannot_get_a_reply_are_refused_with_the_reason() -> None:
     cluster = VirtualCluster([unit("n1")], bounds=Bounds(applications_limit=1))
     app = cluster.submit(1)
     registration = e.ApplicationRegistered(
@@ -390,22 +394,22 @@ def test_calls_that_cannot_be_answered_are_refused_with_the_reason() -> None:
         name="x",
         user="y",
     )
-    cluster.tell_master(registration)
+    cluster.submit_to_master(registration)
     assert isinstance(_refusal(cluster, 911), LimitReached)
     missing = ApplicationId("app-none")
-    cluster.tell_master(e.KillRequested(now=cluster.now, call_id=912, application_id=missing))
+    cluster.submit_to_master(e.KillRequested(now=cluster.now, call_id=912, application_id=missing))
     assert isinstance(_refusal(cluster, 912), NotFound)
     attach = e.ApplicationAttached(
         now=cluster.now, call_id=913, application_id=app, session=5, epoch=99
     )
-    cluster.tell_master(attach)
+    cluster.submit_to_master(attach)
     assert isinstance(_refusal(cluster, 913), StaleEpoch)
     drain = e.DrainRequested(now=cluster.now, call_id=914, nodes=(NodeName("nowhere"),))
-    cluster.tell_master(drain)
+    cluster.submit_to_master(drain)
     assert isinstance(_refusal(cluster, 914), NotFound)
 
 
 def _refusal(cluster: VirtualCluster, call_id: int) -> Exception:
-    answer = cluster.answers[call_id]
-    assert isinstance(answer, c.Refuse)
-    return answer.error
+    result = cluster.replies[call_id]
+    assert isinstance(result, c.Refuse)
+    return result.error

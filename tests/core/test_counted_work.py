@@ -95,7 +95,7 @@ class Master:
         self.core = MasterCore(1, [policies.load(policy, 0)], Bounds(node_timeout_s=1e9))
         self.calls = itertools.count(1)
         self.sequence = itertools.count(2)
-        self.told: list[tuple[NodeName, c.AssignContainer]] = []
+        self.reported: list[tuple[NodeName, c.AssignContainer]] = []
         self.events = self.commands = 0
         for number in range(nodes):
             name = NodeName(f"n{number:06d}")
@@ -127,7 +127,7 @@ class Master:
             elif isinstance(command, c.SendToNode) and isinstance(
                 command.message, c.AssignContainer
             ):
-                self.told.append((command.node, command.message))
+                self.reported.append((command.node, command.message))
         return done
 
     def register(self, workload_class: WorkloadClass = WorkloadClass.BATCH) -> ApplicationId:
@@ -139,9 +139,9 @@ class Master:
                 declared_class=workload_class, gang_min=0,
             )
         )  # fmt: skip
-        (answer,) = [x.answer for x in done if isinstance(x, c.Reply)]
-        assert isinstance(answer, c.ApplicationAdmitted)
-        return answer.application_id
+        (result,) = [x.result for x in done if isinstance(x, c.Reply)]
+        assert isinstance(result, c.ApplicationAdmitted)
+        return result.application_id
 
     def ask(self, app: ApplicationId, tasks: int, vcores: int = 1, first: int = 1) -> None:
         requests = tuple(
@@ -154,7 +154,7 @@ class Master:
 
     def report(self, number: int, state: ContainerState) -> None:
         """What the node says of the container that was told as number ``number``."""
-        node, message = self.told[number]
+        node, message = self.reported[number]
         spec = message.spec
         end = ContainerEnd(cause=EndCause.EXITED) if state is ContainerState.ENDED else None
         status = ContainerStatus(
@@ -175,9 +175,9 @@ def placement_calls(nodes: int, tasks: int, workload_class: WorkloadClass, polic
     master = Master(nodes, policy)
     master.ask(master.register(workload_class), tasks)
     app = master.register(workload_class)
-    before = len(master.told)
+    before = len(master.reported)
     calls = calls_of(lambda: master.ask(app, tasks))
-    assert len(master.told) - before == tasks
+    assert len(master.reported) - before == tasks
     return calls / tasks
 
 
@@ -257,7 +257,7 @@ def test_a_report_costs_the_same_in_a_larger_cluster() -> None:
     assert cost(3_000) <= 1.1 * cost(300)
 
 
-def test_registering_costs_the_same_beside_many_applications() -> None:
+def test_registering_costs_the_same_with_many_applications() -> None:
     def cost(applications: int) -> int:
         master = Master(10)
         for _ in range(applications):
@@ -290,7 +290,7 @@ def _unclaimed(number: int) -> e.NodeReported:
     return e.NodeReported(now=1.0, node=node, incarnation="1", sequence=2, containers=(status,))
 
 
-def test_most_ticks_look_at_no_node() -> None:
+def test_most_ticks_examine_no_node() -> None:
     master = Master(1_000)
     master.core.handle(e.Ticked(now=NOW))
 

@@ -14,12 +14,12 @@ N1 = NodeName("n1")
 
 def drain(cluster: VirtualCluster, name: str = N1, *, undo: bool = False) -> c.Reply | c.Refuse:
     call_id = cluster.next_call()
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.DrainRequested(now=cluster.now, call_id=call_id, nodes=(NodeName(name),), undo=undo)
     )
-    answer = cluster.answers[call_id]
-    assert isinstance(answer, c.Reply | c.Refuse)
-    return answer
+    result = cluster.replies[call_id]
+    assert isinstance(result, c.Reply | c.Refuse)
+    return result
 
 
 def state(cluster: VirtualCluster, name: str = N1) -> NodeState:
@@ -48,7 +48,7 @@ def test_a_drained_node_is_drained_for_the_next_master_too() -> None:
     assert state(cluster) is NodeState.ALIVE, "also the undoing is durable"
 
 
-def test_who_waits_at_a_drained_node_is_turned_away_by_the_next_master() -> None:
+def test_a_waiter_at_a_drained_node_is_returned_by_the_next_master() -> None:
     """The last master died before its orders to stop had left."""
     cluster = VirtualCluster([unit("n1", vcores=1)])
     app = cluster.submit(2)
@@ -111,7 +111,7 @@ def test_drains_of_nodes_that_never_come_back_are_bounded() -> None:
 
 
 def move(cluster: VirtualCluster, name: str = N1, within_s: float = 30.0) -> None:
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.DrainRequested(
             now=cluster.now,
             call_id=cluster.next_call(),
@@ -148,7 +148,7 @@ def test_a_driver_runs_on_where_executors_move_away() -> None:
     assert left.state is ContainerState.RUNNING and cluster.running() == 1
 
 
-def test_who_has_not_heard_of_it_is_told_again() -> None:
+def test_one_that_has_not_acknowledged_it_is_notified_again() -> None:
     cluster = VirtualCluster([unit("n1", vcores=2)], drain_s=1.0)
     cluster.submit(2)
     cluster.settle()
@@ -159,7 +159,7 @@ def test_who_has_not_heard_of_it_is_told_again() -> None:
     assert cluster.running() == 0
 
 
-def test_an_order_that_comes_twice_hurries_nobody_and_a_release_does() -> None:
+def test_an_order_that_comes_twice_shortens_no_grace_period_and_a_release_does() -> None:
     cluster = VirtualCluster([unit("n1", vcores=2)], drain_s=20.0)
     app = cluster.submit(2)
     cluster.settle()

@@ -54,7 +54,7 @@ def test_a_refusal_ends_it_and_silence_only_when_its_time_is_over() -> None:
         assert refused.due_s() is None
 
 
-def test_an_answer_that_comes_after_its_call_was_given_up_counts_for_nothing() -> None:
+def test_a_reply_that_comes_after_its_call_was_given_up_counts_for_nothing() -> None:
     lease = held()
     given_up = ask(lease, 5.0)
     lease.failed(given_up.number, Unavailable("no answer"), 10.0)
@@ -85,26 +85,26 @@ def test_the_end_of_the_driver_ends_it_without_a_reason() -> None:
 
 
 @given(
-    answers=st.lists(
+    replies=st.lists(
         st.tuples(st.floats(0.0, 6.0), st.sampled_from(["grant", "away", "busy"])), max_size=40
     ),
     lease_s=st.floats(0.5, 60.0),
 )
 def test_it_is_never_held_longer_than_granted(
-    answers: list[tuple[float, str]], lease_s: float
+    replies: list[tuple[float, str]], lease_s: float
 ) -> None:
     errors: dict[str, HrmError] = {"away": Unavailable("away"), "busy": LimitReached("busy")}
     lease, now, good_until_s = DriverLease(0.0, LIMITS), 0.0, float("-inf")
-    for took_s, answer in answers:
+    for took_s, result in replies:
         request = lease.step(now)
         if request is None:
             break
         asked_s, now = now, now + min(took_s, request.timeout_s)
-        if answer == "grant":
+        if result == "grant":
             lease.granted(request.number, lease_s=lease_s, renew_s=lease_s / 6, now=now)
             good_until_s = asked_s + lease_s
         else:
-            lease.failed(request.number, errors[answer], now)
+            lease.failed(request.number, errors[result], now)
         due_s = lease.due_s()
         now = now if due_s is None else max(now, due_s)
     lease.step(max(now, good_until_s))

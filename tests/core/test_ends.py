@@ -45,7 +45,7 @@ each_end = pytest.mark.parametrize("end", ENDS, ids=lambda x: f"{x.cause.value}-
 def test_every_cause_has_its_row() -> None:
     assert set(END_RULES) == set(EndCause)
     assert all(not rule.complete or rule.ordinary for rule in _rules())
-    assert all(not rule.ordinary or rule.blame is Blame.NOBODY for rule in _rules())
+    assert all(not rule.ordinary or rule.blame is Blame.NONE for rule in _rules())
     assert all(not rule.ordinary or not rule.against_node for rule in _rules())
     assert all(not rule.unseen or rule.start is Start.UNKNOWN for rule in _rules())
 
@@ -95,7 +95,7 @@ def test_an_executor_that_was_asked_to_go_is_no_failure_however_it_ends(end: Con
 
 
 @each_end
-def test_the_wire_and_the_simulator_say_the_same_of_an_end(end: ContainerEnd) -> None:
+def test_the_wire_and_the_simulator_report_the_same_of_an_end(end: ContainerEnd) -> None:
     cluster, app = _one_container()
     status = _ended(cluster, app, end)
     assert app_wire.seen(codec.from_status(status)) == seen_in_simulator(status)
@@ -171,7 +171,9 @@ def _ended(
     container_id = container_id_of(app, "1")
     (node,) = [x for x in cluster.nodes.values() if container_id in x.processes]
     del node.processes[container_id]
-    cluster.tell_node(node, e.ProcessEnded(now=cluster.now, container_id=container_id, end=end))
+    cluster.submit_to_node(
+        node, e.ProcessEnded(now=cluster.now, container_id=container_id, end=end)
+    )
     # Not a second more: the master forgets no exclusion and places no replacement meanwhile.
     cluster.advance(0.25)
     notices = [x for x in cluster.notices[app] if isinstance(x, c.ContainerChanged)]

@@ -89,7 +89,7 @@ def test_a_master_with_an_emptied_store_goes_beyond_what_its_nodes_have_followed
 
 @pytest.mark.parametrize("make", [registered, lambda now, followed: e.SchedulerConnected(
     now=now, call_id=3, scheduler="s", session=1, followed=followed)])  # fmt: skip
-def test_appmasters_and_schedulers_say_it_as_well(make: object) -> None:
+def test_appmasters_and_schedulers_report_it_as_well(make: object) -> None:
     out = master().handle(make(1.0, Followed(7, "another")))  # type: ignore[operator]
     assert (raised(out), type(refusal(out))) == ([8], Unavailable)
 
@@ -120,13 +120,13 @@ def test_sleep_does_not_prolong_the_time_in_which_it_may_go_beyond() -> None:
     assert raised(core.handle(node("n2", 1_000.1, Followed(7, "another")))) == []
 
 
-def test_a_master_that_nobody_follows_goes_beyond_however_late_they_come() -> None:
+def test_a_master_that_nothing_follows_goes_beyond_however_late_they_come() -> None:
     core = master()
     core.handle(e.Ticked(now=1_000.0))
     assert raised(core.handle(node("n2", 1_000.1, Followed(7, "another")))) == [8]
 
 
-def test_there_is_a_limit_to_what_it_believes() -> None:
+def test_there_is_a_limit_to_what_it_accepts() -> None:
     out = master().handle(node(followed=Followed(2 + EPOCH_STEP_MAX, "another")))
     assert (raised(out), type(refusal(out))) == ([], StaleEpoch)
 
@@ -156,8 +156,8 @@ def test_an_application_that_the_store_has_forgotten_goes_on() -> None:
     assert stops == [], "nobody knows what they are, and nobody ends them"
     out = core.handle(registered(2.0, Followed(7, "another")))
     (reply,) = [x for x in out if isinstance(x, c.Reply)]
-    assert isinstance(reply.answer, c.ApplicationAdmitted)
-    assert reply.answer.application_id == APP
+    assert isinstance(reply.result, c.ApplicationAdmitted)
+    assert reply.result.application_id == APP
     assert any(isinstance(x, c.PersistApplication) for x in out)
     attached = e.ApplicationAttached(now=2.1, call_id=4, application_id=APP, session=1, epoch=8)
     core.handle(attached)
@@ -193,7 +193,7 @@ def test_what_ran_on_a_node_that_is_lost_is_known_to_be_lost() -> None:
     assert ended.end.cause is EndCause.NODE_LOST
 
 
-def test_an_appmaster_whose_session_broke_has_not_said_yet_what_it_wants_again() -> None:
+def test_an_appmaster_whose_session_broke_has_not_reported_yet_what_it_wants_again() -> None:
     core = master()
     core.handle(node())
     core.handle(e.EpochRaised(now=1.0, epoch=8))
@@ -232,7 +232,7 @@ def test_what_is_asked_for_again_does_not_run_twice() -> None:
     assert container.state is ContainerState.ENDED
 
 
-def test_after_its_time_what_nobody_claims_is_stopped_and_nothing_is_taken_back() -> None:
+def test_after_its_time_what_nothing_claims_is_stopped_and_nothing_is_taken_back() -> None:
     core = master()
     core.handle(node())
     now = 0.0

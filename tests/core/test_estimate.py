@@ -70,17 +70,17 @@ def test_a_new_container_waits_for_the_waiter_that_it_would_delay() -> None:
     assert wait_of(2, unit) == 50.0
 
 
-def test_a_new_container_passes_a_waiter_beside_which_there_is_room() -> None:
+def test_a_new_container_passes_a_waiter_next_to_which_there_is_capacity() -> None:
     unit = image(4, [entry("a", 2, 10), entry("b", 2, 30)], [entry("c", 3, 20)])
     assert wait_of(1, unit) == 10.0
 
 
-def test_nobody_waits_for_a_waiter_that_streams_hold_up() -> None:
+def test_none_waits_for_a_waiter_that_streams_hold_up() -> None:
     unit = image(4, [entry("a", 1, 10), entry("b", 1, 0, STREAM)], [entry("c", 4, 20)])
     assert wait_of(2, unit) == 0.0
 
 
-def test_room_at_once_is_no_wait_and_the_first_such_unit_is_taken() -> None:
+def test_capacity_at_once_is_no_wait_and_the_first_such_unit_is_taken() -> None:
     full = image(4, [entry("a", 4, 10)])
     chosen = estimate((1, 1, 0, 1), BATCH, [(7, full), (8, image(4)), (9, image(4))], NOW)
     assert (chosen.row, chosen.wait) == (8, 0.0)

@@ -41,7 +41,7 @@ class Killer:
         """Let time pass; AppMasters ask for another executor where one has failed."""
         for _ in range(int(seconds * 4)):
             self.cluster.advance(0.25)
-            self.cluster.tell_master(e.Ticked(now=self.cluster.now))
+            self.cluster.submit_to_master(e.Ticked(now=self.cluster.now))
             for container_id in list(self.cluster.nodes[self.bad].processes):
                 application_id, _, executor = container_id.rpartition("-x")
                 app = ApplicationId(application_id)
@@ -72,28 +72,28 @@ def test_an_application_leaves_a_node_that_kills_its_executors() -> None:
     assert subject.cluster.states(app) == {"running": 6}
     assert {x.node for x in subject.cluster.app(app).containers.values()} == {"n2", "n3"}
     assert subject.placed_on(app).count("n1") <= 3, "one was on its way when the second failed"
-    said = why(subject.cluster, app)
-    assert "n1 is excluded for this application for 5" in said
-    assert "2 of its containers failed there at once" in said
+    reason = why(subject.cluster, app)
+    assert "n1 is excluded for this application for 5" in reason
+    assert "2 of its containers failed there at once" in reason
     assert not subject.cluster.master.master_state.exclusions.of_all(subject.cluster.now)
 
 
 def test_the_exclusion_ends_and_the_next_is_longer() -> None:
-    book, now = Exclusions(Bounds(node_exclusion_s=10.0, node_exclusion_max_s=50.0)), 0.0
+    tracker, now = Exclusions(Bounds(node_exclusion_s=10.0, node_exclusion_max_s=50.0)), 0.0
     lengths = []
-    assert not book.failed(A, N1, CRASH, now)
+    assert not tracker.failed(A, N1, CRASH, now)
     for _ in range(5):
-        assert book.failed(A, N1, CRASH, now), "after the first, one failure is enough"
-        (exclusion,) = book.of_application(A, now)
+        assert tracker.failed(A, N1, CRASH, now), "after the first, one failure is enough"
+        (exclusion,) = tracker.of_application(A, now)
         lengths.append(exclusion.until_s - now)
-        assert book.avoided(A, exclusion.until_s - 0.01) == {N1}
-        assert book.avoided(A, exclusion.until_s) == frozenset()
-        assert book.avoided(B, now) == frozenset()
-        assert [book.applications_without(N1, now, x) for x in ([A, B], [B])] == [1, 0]
+        assert tracker.avoided(A, exclusion.until_s - 0.01) == {N1}
+        assert tracker.avoided(A, exclusion.until_s) == frozenset()
+        assert tracker.avoided(B, now) == frozenset()
+        assert [tracker.applications_without(N1, now, x) for x in ([A, B], [B])] == [1, 0]
         now = exclusion.until_s
     assert lengths == [10.0, 20.0, 40.0, 50.0, 50.0]
     now += 50.1
-    assert not book.failed(A, N1, CRASH, now), "it kept out of trouble: two are needed again"
+    assert not tracker.failed(A, N1, CRASH, now), "it kept out of trouble: two are needed again"
 
 
 def test_a_node_that_fails_several_applications_is_excluded_for_all() -> None:
@@ -114,7 +114,7 @@ def test_a_node_that_fails_several_applications_is_excluded_for_all() -> None:
     assert "n1 is excluded for every application" in why(cluster, newcomer)
 
 
-def test_drivers_that_fail_again_and_again_accuse_no_node() -> None:
+def test_drivers_that_fail_again_and_again_report_no_node() -> None:
     """The master holds their containers: it is always there, whatever is wrong with them."""
     subject = killer("n1", "n2", "n3", node_failing_applications=2)
     cluster = subject.cluster
@@ -126,24 +126,24 @@ def test_drivers_that_fail_again_and_again_accuse_no_node() -> None:
     assert own.node == "n1", "their own next try goes elsewhere"
 
 
-def test_an_application_that_fails_everywhere_accuses_no_node() -> None:
-    book = Exclusions(Bounds(node_failing_applications=1))
+def test_an_application_that_fails_everywhere_reports_no_node() -> None:
+    tracker = Exclusions(Bounds(node_failing_applications=1))
     for node in (N1, N2):
-        assert [book.failed(A, node, CRASH, 0.0) for _ in range(2)] == [False, True]
-    assert book.tick(CONFIRM_S, lambda _: True, nodes_alive=3) == []
-    assert book.avoided(B, CONFIRM_S) == frozenset()
-    assert book.avoided(A, CONFIRM_S) == {N1, N2}
+        assert [tracker.failed(A, node, CRASH, 0.0) for _ in range(2)] == [False, True]
+    assert tracker.tick(CONFIRM_S, lambda _: True, nodes_alive=3) == []
+    assert tracker.avoided(B, CONFIRM_S) == frozenset()
+    assert tracker.avoided(A, CONFIRM_S) == {N1, N2}
 
 
-def test_an_application_that_ended_badly_meanwhile_accuses_no_node() -> None:
+def test_an_application_that_ended_badly_meanwhile_reports_no_node() -> None:
     """Executors of a driver that died end by themselves, wherever they are."""
-    book = Exclusions(Bounds(node_failing_applications=1))
-    book.failed(A, N1, CRASH, 0.0), book.failed(A, N1, CRASH, 0.0)
-    book.failed(B, N2, CRASH, 0.0), book.failed(B, N2, CRASH, 0.0)
-    assert book.tick(CONFIRM_S, lambda app: app == B, nodes_alive=4) == [N2]
+    tracker = Exclusions(Bounds(node_failing_applications=1))
+    tracker.failed(A, N1, CRASH, 0.0), tracker.failed(A, N1, CRASH, 0.0)
+    tracker.failed(B, N2, CRASH, 0.0), tracker.failed(B, N2, CRASH, 0.0)
+    assert tracker.tick(CONFIRM_S, lambda app: app == B, nodes_alive=4) == [N2]
 
 
-def test_the_last_node_is_never_excluded_and_why_says_so() -> None:
+def test_the_last_node_is_never_excluded_and_why_reports_it() -> None:
     subject = killer("n1", vcores=2)
     app = subject.cluster.submit(2)
     subject.live(3)
@@ -163,7 +163,7 @@ def test_a_node_that_alone_is_large_enough_is_used_all_the_same() -> None:
     assert {x.node for x in running} == {"n2"}, "one of its two waits there rather"
 
 
-def test_who_waits_at_a_node_that_gets_excluded_goes_elsewhere() -> None:
+def test_one_that_waits_at_a_node_that_gets_excluded_goes_elsewhere() -> None:
     subject = killer("n1", vcores=1)
     cluster = subject.cluster
     app = cluster.submit(4)
@@ -183,12 +183,12 @@ def test_who_waits_at_a_node_that_gets_excluded_goes_elsewhere() -> None:
     assert [cluster.container(app, executor).node for executor in (5, 6)] == ["n2", "n2"]
 
 
-def test_a_stream_and_a_gang_are_placed_beside_it_or_not_at_all() -> None:
+def test_a_stream_and_a_gang_are_placed_next_to_it_or_not_at_all() -> None:
     for gang_min, kind in ((0, WorkloadClass.STREAM), (3, WorkloadClass.BATCH)):
         subject = killer("n1", "n2", vcores=4, lease_scope="candidates")
-        book = subject.cluster.master.master_state.exclusions
+        tracker = subject.cluster.master.master_state.exclusions
         app = ApplicationId("app-known-before")
-        book.failed(app, N1, CRASH, 1000.0), book.failed(app, N1, CRASH, 1000.0)
+        tracker.failed(app, N1, CRASH, 1000.0), tracker.failed(app, N1, CRASH, 1000.0)
         subject.cluster.submit(3, workload_class=kind, gang_min=gang_min, new_id=app)
         subject.cluster.settle()
         assert subject.placed_on(app) == ["n2"] * 3
@@ -204,9 +204,9 @@ def test_claims_that_were_on_their_way_are_not_granted() -> None:
     commands = cluster.master.handle(e.SchedulerWoken(now=cluster.now, scheduler=scheduler.name))
     (proposal,) = [x.proposal for x in commands if isinstance(x, c.ProposeClaims)]
     node = NodeName(proposal.claims[0].unit_id.partition("/")[0])
-    book = cluster.master.master_state.exclusions
-    book.failed(app, node, CRASH, cluster.now), book.failed(app, node, CRASH, cluster.now)
-    cluster.tell_master(e.ClaimsProposed(now=cluster.now, proposal=proposal))
+    tracker = cluster.master.master_state.exclusions
+    tracker.failed(app, node, CRASH, cluster.now), tracker.failed(app, node, CRASH, cluster.now)
+    cluster.submit_to_master(e.ClaimsProposed(now=cluster.now, proposal=proposal))
     assert cluster.container(app, 1).state is ContainerState.PENDING
     cluster.settle()
     assert cluster.container(app, 1).node == ({"n1", "n2"} - {node}).pop()
@@ -230,32 +230,32 @@ def test_what_does_not_count_against_a_node() -> None:
 
 
 def test_zero_failures_switch_it_off() -> None:
-    book = Exclusions(Bounds(node_failures=0))
-    assert not any(book.failed(A, N1, CRASH, 0.0) for _ in range(10))
-    assert not book.open
+    tracker = Exclusions(Bounds(node_failures=0))
+    assert not any(tracker.failed(A, N1, CRASH, 0.0) for _ in range(10))
+    assert not tracker.open
 
 
-def test_another_machine_of_the_name_begins_anew() -> None:
-    book = Exclusions(Bounds())
-    book.failed(A, N1, CRASH, 0.0), book.failed(A, N1, CRASH, 0.0)
-    assert book.avoided(A, 1.0) == {N1}
-    book.clear(N1, 1.0, "another agent has its name")
-    assert book.avoided(A, 1.0) == frozenset()
+def test_another_machine_of_the_name_begins_again() -> None:
+    tracker = Exclusions(Bounds())
+    tracker.failed(A, N1, CRASH, 0.0), tracker.failed(A, N1, CRASH, 0.0)
+    assert tracker.avoided(A, 1.0) == {N1}
+    tracker.clear(N1, 1.0, "another agent has its name")
+    assert tracker.avoided(A, 1.0) == frozenset()
 
 
-def test_who_watches_hears_when_an_exclusion_begins_and_when_it_ends() -> None:
-    told: list[Any] = []
-    book = Exclusions(Bounds(node_failing_applications=1, node_exclusion_s=10.0), told.append)
-    assert [book.failed(A, N1, CRASH, 0.0) for _ in range(2)] == [False, True]
-    book.tick(CONFIRM_S, lambda _: True, nodes_alive=9)
-    book.tick(9.99, lambda _: True, nodes_alive=9)
-    book.tick(10.0, lambda _: True, nodes_alive=9)
-    book.tick(10.25, lambda _: True, nodes_alive=9)
-    book.clear(N1, 11.0, "taken back into service")
-    book.clear(N1, 12.0, "taken back into service")
+def test_one_that_watches_is_notified_when_an_exclusion_begins_and_when_it_ends() -> None:
+    moves: list[Any] = []
+    tracker = Exclusions(Bounds(node_failing_applications=1, node_exclusion_s=10.0), moves.append)
+    assert [tracker.failed(A, N1, CRASH, 0.0) for _ in range(2)] == [False, True]
+    tracker.tick(CONFIRM_S, lambda _: True, nodes_alive=9)
+    tracker.tick(9.99, lambda _: True, nodes_alive=9)
+    tracker.tick(10.0, lambda _: True, nodes_alive=9)
+    tracker.tick(10.25, lambda _: True, nodes_alive=9)
+    tracker.clear(N1, 11.0, "taken back into service")
+    tracker.clear(N1, 12.0, "taken back into service")
     excluded, admitted = ExclusionState.EXCLUDED, ExclusionState.ADMITTED
     of_a = "2 of its containers failed there at once, the last: exit code 52"
-    assert told == [
+    assert moves == [
         ("node", "n1", "a", None, excluded, 0.0,
          f"for a for 10 s, until 1970-01-01 00:00:10 UTC: {of_a}"),
         ("node", "n1", "", None, excluded, 5.0,
@@ -268,28 +268,28 @@ def test_who_watches_hears_when_an_exclusion_begins_and_when_it_ends() -> None:
 
 
 def test_an_exclusion_that_follows_before_a_tick_ends_the_one_before() -> None:
-    told: list[Any] = []
-    book = Exclusions(Bounds(node_failures=1, node_exclusion_s=10.0), told.append)
-    assert book.failed(A, N1, CRASH, 0.0) and book.failed(A, N1, CRASH, 10.0)
+    moves: list[Any] = []
+    tracker = Exclusions(Bounds(node_failures=1, node_exclusion_s=10.0), moves.append)
+    assert tracker.failed(A, N1, CRASH, 0.0) and tracker.failed(A, N1, CRASH, 10.0)
     excluded, admitted = ExclusionState.EXCLUDED, ExclusionState.ADMITTED
-    assert [(to, at) for _, _, _, _, to, at, _ in told] == [
+    assert [(to, at) for _, _, _, _, to, at, _ in moves] == [
         (excluded, 0.0), (admitted, 10.0), (excluded, 10.0),
     ]  # fmt: skip
 
 
-def test_a_master_tells_of_the_exclusions_of_its_nodes_in_the_order_of_its_events() -> None:
+def test_a_master_reports_the_exclusions_of_its_nodes_in_the_order_of_its_events() -> None:
     subject = killer("n1", "n2", node_exclusion_s=10.0)
-    told: list[Any] = []
-    subject.cluster.master.master_state.exclusions._watch = told.append
+    moves: list[Any] = []
+    subject.cluster.master.master_state.exclusions._watch = moves.append
     app = subject.cluster.submit(3)
     subject.live(20.0)
-    seen = [(node, owner, was, to) for _, node, owner, was, to, _, _ in told]
+    seen = [(node, owner, was, to) for _, node, owner, was, to, _, _ in moves]
     begins, ends = (
         (None, ExclusionState.EXCLUDED),
         (ExclusionState.EXCLUDED, ExclusionState.ADMITTED),
     )
     assert seen[:2] == [("n1", app, *begins), ("n1", app, *ends)]
-    assert told[1][5] - told[0][5] >= 10.0
+    assert moves[1][5] - moves[0][5] >= 10.0
 
 
 @given(
@@ -303,25 +303,27 @@ def test_a_master_tells_of_the_exclusions_of_its_nodes_in_the_order_of_its_event
         max_size=60,
     )
 )
-def test_exclusions_are_bounded_and_books_become_empty(
+def test_exclusions_are_bounded_and_records_become_empty(
     history: list[tuple[ApplicationId, NodeName, float, bool]],
 ) -> None:
     bounds = Bounds(node_exclusion_s=5.0, node_exclusion_max_s=30.0, node_failure_window_s=20.0)
-    told: list[Any] = []
-    book, again, now = Exclusions(bounds, told.append), Exclusions(bounds), 0.0
+    moves: list[Any] = []
+    tracker, again, now = Exclusions(bounds, moves.append), Exclusions(bounds), 0.0
     for app, node, pause_s, ticks in history:
         now += pause_s
-        for each in (book, again):
+        for each in (tracker, again):
             each.failed(app, node, CRASH, now)
             if ticks:
                 each.tick(now, lambda app: app != C, 3)
-        for exclusion in (*book.of_application(app, now), *book.of_all(now)):
+        for exclusion in (*tracker.of_application(app, now), *tracker.of_all(now)):
             assert 0.0 < exclusion.until_s - now <= 30.0
-        assert book.avoided(app, now) == again.avoided(app, now), "it is a function of its events"
+        assert tracker.avoided(app, now) == again.avoided(app, now), (
+            "it is a function of its events"
+        )
     for _ in range(3):
         now += 61.0
-        book.tick(now, lambda _: True, 3)
-    assert not book.open
-    begun = [(node, owner) for _, node, owner, was, _, _, _ in told if was is None]
-    ended = [(node, owner) for _, node, owner, was, _, _, _ in told if was is not None]
+        tracker.tick(now, lambda _: True, 3)
+    assert not tracker.open
+    begun = [(node, owner) for _, node, owner, was, _, _, _ in moves if was is None]
+    ended = [(node, owner) for _, node, owner, was, _, _, _ in moves if was is not None]
     assert sorted(begun) == sorted(ended), "each begins once and ends once"

@@ -84,7 +84,7 @@ def test_a_gang_waits_until_all_of_it_is_asked_for() -> None:
     assert cluster.states(app) == {"running": 3}
 
 
-def test_who_takes_requests_back_has_a_smaller_gang() -> None:
+def test_one_that_takes_requests_back_has_a_smaller_gang() -> None:
     cluster = VirtualCluster([unit("n1", vcores=4)])
     other = cluster.submit(2)
     app = cluster.submit(4, gang_min=4)
@@ -145,7 +145,7 @@ gangs = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(gangs, st.integers(1, 3), st.floats(0, 3))
 def test_gangs_never_block_each_other(
-    wishes: list[tuple[int, int, WorkloadClass]], schedulers: int, pause_s: float
+    requests: list[tuple[int, int, WorkloadClass]], schedulers: int, pause_s: float
 ) -> None:
     """Each fits alone; together they may not. Nobody ever holds a part of a gang, and whoever has
     its gang can finish, so in the end everybody has run. A gang protects the start alone: streams
@@ -154,12 +154,12 @@ def test_gangs_never_block_each_other(
         [unit("n1", vcores=4), unit("n2", vcores=4)], schedulers=schedulers, preemption_grace_s=None
     )
     left: dict[ApplicationId, int] = {}
-    for executors, extra, workload_class in wishes:
+    for executors, extra, workload_class in requests:
         gang = min(executors, max(2, extra))
         app = cluster.submit(executors, workload_class=workload_class, gang_min=gang)
         left[app] = gang
         cluster.advance(pause_s)
-    for _ in range(len(wishes)):
+    for _ in range(len(requests)):
         cluster.advance(10)
         for app, gang in left.items():
             held = [x for x in cluster.app(app).containers.values() if x.state.value != "pending"]

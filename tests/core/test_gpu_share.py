@@ -10,7 +10,7 @@ from hrm.core.scheduling.scheduler import gpu_share
 from hrm.core.vocabulary.model import ApplicationId, Resources, ResourceUnit, ResourceUnitId
 from hrm.testing.virtual import VirtualCluster
 
-WISHES = st.lists(st.integers(0, 20), max_size=8)
+DEMANDS = st.lists(st.integers(0, 20), max_size=8)
 GPU = Resources(1, 10, 1000)
 
 
@@ -29,8 +29,8 @@ def test_check_values(free: int, wanted: list[int], shares: list[int]) -> None:
     assert gpu_share(free, wanted) == shares
 
 
-@given(st.integers(0, 60), WISHES)
-def test_nobody_could_get_more_without_taking_from_who_has_no_more(
+@given(st.integers(0, 60), DEMANDS)
+def test_none_could_get_more_without_taking_from_what_has_no_more(
     free: int, wanted: list[int]
 ) -> None:
     shares = gpu_share(free, wanted)
@@ -41,8 +41,8 @@ def test_nobody_could_get_more_without_taking_from_who_has_no_more(
         assert max(shares) <= min(short) + 1
 
 
-@given(st.integers(0, 60), WISHES)
-def test_with_one_gpu_more_nobody_gets_less(free: int, wanted: list[int]) -> None:
+@given(st.integers(0, 60), DEMANDS)
+def test_with_one_gpu_more_no_job_gets_less(free: int, wanted: list[int]) -> None:
     before, after = gpu_share(free, wanted), gpu_share(free + 1, wanted)
     assert sum(after) >= sum(before)
     assert sorted(after)[:1] >= sorted(before)[:1]
@@ -79,7 +79,7 @@ def test_a_job_alone_gets_all_of_them() -> None:
     assert cluster.states(app) == {"running": 8}
 
 
-def test_who_fits_nowhere_holds_nobodys_share() -> None:
+def test_one_that_fits_nowhere_holds_no_share() -> None:
     cluster = VirtualCluster([gpu_unit("n1", 4)], schedulers=1)
     filler = cluster.submit(0)
     cluster.request(filler, [1], GPU)

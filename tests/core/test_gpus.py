@@ -87,7 +87,7 @@ def test_containers_without_need_of_a_gpu_use_one_only_where_there_is_nothing_el
     assert set(places(cluster, app)) == expected
 
 
-def test_shared_cores_are_not_spent_twice() -> None:
+def test_shared_cores_are_not_allocated_twice() -> None:
     cluster = cluster_of(BindingMode.SHARED)
     batch = cluster.submit(3, CPU_ONLY)
     cluster.settle()
@@ -124,7 +124,7 @@ def refusal_of(cluster: VirtualCluster, resources: Resources, gpus: int = 1) -> 
     request = ContainerRequest(
         executor_id="1", resource_profile_id=0, resources=resources, gpus=gpus
     )
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.ContainersRequested(now=cluster.now, application_id=app, requests=(request,))
     )
     cluster.settle()
@@ -146,8 +146,8 @@ def test_requests_for_gpus_that_cannot_be_are_refused_naming_what_there_is() -> 
     without.add_hardware("n1", replace(MACHINE, gpus=()), Partitioning())
     without.settle()
     for resources in (CPU_ONLY, ON_GPU):
-        said = refusal_of(without, resources)
-        assert "no node of the cluster has one; there are n1 (4 vcores, 4096 MiB)" in said
+        refusal = refusal_of(without, resources)
+        assert "no node of the cluster has one; there are n1 (4 vcores, 4096 MiB)" in refusal
 
 
 def test_cores_bound_to_gpus_are_no_place_for_cpu_jobs() -> None:
@@ -162,7 +162,7 @@ def test_a_gpu_without_a_number_is_a_whole_one() -> None:
         ContainerRequest(executor_id=str(x), resource_profile_id=0, resources=CPU_ONLY, gpus=1)
         for x in range(1, 4)
     )
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.ContainersRequested(now=cluster.now, application_id=app, requests=requests)
     )
     cluster.settle()
@@ -176,18 +176,18 @@ def test_a_gpu_without_a_number_is_a_whole_one() -> None:
 def unit_ids(cluster: VirtualCluster) -> list[str]:
     """What the master believes; it must be what the node says."""
     node = cluster.nodes["n1"].core
-    told = cluster.master.master_state.nodes[NodeName("n1")].units
-    assert told == tuple(queue.unit for queue in node.units.values())
-    return [f"{unit.unit_id}:{unit.capacity.vcores}" for unit in told]
+    reported = cluster.master.master_state.nodes[NodeName("n1")].units
+    assert reported == tuple(queue.unit for queue in node.units.values())
+    return [f"{unit.unit_id}:{unit.capacity.vcores}" for unit in reported]
 
 
-def test_a_free_node_is_cut_anew_at_once() -> None:
+def test_a_free_node_is_repartitioned_at_once() -> None:
     cluster = cluster_of(BindingMode.SHARED)
     call = cluster.rebind("n1", mode=BindingMode.PARTIAL, bound_cores=1)
     cluster.settle()
-    answer = cluster.answers[call]
-    assert isinstance(answer, c.Reply) and isinstance(answer.answer, c.Rebound)
-    assert "n1 is bound: partial, 1 cores a GPU" in answer.answer.message
+    result = cluster.replies[call]
+    assert isinstance(result, c.Reply) and isinstance(result.result, c.Rebound)
+    assert "n1 is bound: partial, 1 cores a GPU" in result.result.message
     assert unit_ids(cluster) == ["n1/cpu:2", "n1/gpu0:1", "n1/gpu1:1"]
     cluster.rebind("n1", mode=BindingMode.EVEN)
     cluster.settle()
@@ -204,9 +204,9 @@ def test_units_in_use_are_drained_first() -> None:
     assert cluster.states(app) == {"running": 2, "waiting": 1}
     call = cluster.rebind("n1", mode=BindingMode.EVEN)
     cluster.settle()
-    answer = cluster.answers[call]
-    assert isinstance(answer, c.Reply) and isinstance(answer.answer, c.Rebound)
-    assert "when its running containers have ended: 2 at n1/cpu" in answer.answer.message
+    result = cluster.replies[call]
+    assert isinstance(result, c.Reply) and isinstance(result.result, c.Rebound)
+    assert "when its running containers have ended: 2 at n1/cpu" in result.result.message
     waited = cluster.container(app, 3)
     assert waited.end is not None and waited.end.cause is EndCause.PREEMPTED
     assert cluster.states(app) == {"running": 2}, "what runs, runs on"
@@ -232,7 +232,7 @@ def test_units_that_stay_the_same_run_on() -> None:
     assert cluster.nodes["n1"].core.binding.reserve_cores == 2
 
 
-def test_a_wish_can_be_taken_back_while_units_drain() -> None:
+def test_a_requested_binding_can_be_taken_back_while_units_drain() -> None:
     cluster = cluster_of(BindingMode.PARTIAL, bound_cores=1)
     app = cluster.submit(1, CPU_ONLY)
     cluster.settle()
@@ -246,33 +246,33 @@ def test_a_wish_can_be_taken_back_while_units_drain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "reason"),
+    ("asked_for", "reason"),
     [
         ({"mode": BindingMode.PARTIAL, "bound_cores": 2}, "fewer than the 1 kept for CPU jobs"),
         ({"mode": BindingMode.PARTIAL, "bound_cores": 9}, "the node offers 4"),
         ({"mode": BindingMode.PARTIAL, "bound_cores": 0}, "bound_cores is 0"),
     ],
 )
-def test_an_impossible_wish_changes_nothing(wish: dict[str, object], reason: str) -> None:
+def test_an_impossible_binding_changes_nothing(asked_for: dict[str, object], reason: str) -> None:
     cluster = cluster_of(BindingMode.SHARED)
     before = unit_ids(cluster)
-    call = cluster.rebind("n1", **wish)
+    call = cluster.rebind("n1", **asked_for)
     cluster.settle()
-    answer = cluster.answers[call]
-    assert isinstance(answer, c.Refuse) and reason in answer.error.message
+    result = cluster.replies[call]
+    assert isinstance(result, c.Refuse) and reason in result.error.message
     assert unit_ids(cluster) == before
 
 
-def test_a_node_that_is_not_there_is_said_so_and_a_silent_one_too() -> None:
+def test_a_node_that_is_not_there_is_reported_and_a_silent_one_too() -> None:
     cluster = cluster_of(BindingMode.SHARED)
     call = cluster.rebind("n2", mode=BindingMode.EVEN)
-    answer = cluster.answers[call]
-    assert isinstance(answer, c.Refuse) and "no such node: n2" in answer.error.message
+    result = cluster.replies[call]
+    assert isinstance(result, c.Refuse) and "no such node: n2" in result.error.message
     cluster.disconnect(cluster.nodes["n1"])
     call = cluster.rebind("n1", mode=BindingMode.EVEN)
     cluster.advance(6.0)
-    answer = cluster.answers[call]
-    assert isinstance(answer, c.Refuse) and "n1 has not answered" in answer.error.message
+    result = cluster.replies[call]
+    assert isinstance(result, c.Refuse) and "n1 has not answered" in result.error.message
 
 
 # --- properties -----------------------------------------------------------------------------------
@@ -396,21 +396,23 @@ def test_why_a_gang_waits_counts_shared_cores_once() -> None:
     cluster = cluster_of(BindingMode.SHARED)
     cluster.submit(1, replace(CPU_ONLY, vcores=2))
     cluster.settle()
-    for resources, room in ((CPU_ONLY, 2), (replace(ON_GPU, vcores=2), 1)):
-        app = cluster.submit(4 if room == 2 else 2, resources, gang_min=4 if room == 2 else 2)
+    for resources, free_count in ((CPU_ONLY, 2), (replace(ON_GPU, vcores=2), 1)):
+        app = cluster.submit(
+            4 if free_count == 2 else 2, resources, gang_min=4 if free_count == 2 else 2
+        )
         cluster.settle()
         reason = explain(cluster.master.master_state, cluster.app(app), cluster.now)[0]
-        assert f"there is capacity for {room} of the" in reason
+        assert f"there is capacity for {free_count} of the" in reason
 
 
 def test_cores_that_units_share_count_once_in_a_view() -> None:
     cluster = cluster_of(BindingMode.SHARED)
     view = cluster.master.master_state.state.view()
     on_gpu = demand_vector(replace(ON_GPU, vcores=3))
-    assert view.room_for(on_gpu) == 1
-    assert view.room_for(demand_vector(ON_GPU)) == 4
-    assert view.room_for(demand_vector(CPU_ONLY)) == 4
-    assert view.room_for((0, 0, 500, 1)) == 4
+    assert view.startable_count(on_gpu) == 1
+    assert view.startable_count(demand_vector(ON_GPU)) == 4
+    assert view.startable_count(demand_vector(CPU_ONLY)) == 4
+    assert view.startable_count((0, 0, 500, 1)) == 4
 
 
 def test_a_lease_locks_whole_pools_and_no_gpus_of_others() -> None:

@@ -40,7 +40,7 @@ def test_a_node_that_was_silent_for_too_long_is_taken_back_on_its_old_stream() -
     assert cluster.states(app) == {"running": 1}
 
 
-def test_an_end_that_the_last_master_did_not_hear_of_is_final() -> None:
+def test_an_end_that_the_last_master_did_not_get_is_final() -> None:
     cluster = VirtualCluster([unit("n1", vcores=1)])
     app = cluster.submit(1)
     cluster.settle()
@@ -48,7 +48,7 @@ def test_an_end_that_the_last_master_did_not_hear_of_is_final() -> None:
     node.connected = False
     end = ContainerEnd(cause=EndCause.EXITED, exit_code=1)
     ended = container_id_of(app, "1")
-    cluster.tell_node(node, e.ProcessEnded(now=cluster.now, container_id=ended, end=end))
+    cluster.submit_to_node(node, e.ProcessEnded(now=cluster.now, container_id=ended, end=end))
     cluster.restart_master()
     cluster.register(node)
     cluster.attach(app)
@@ -58,7 +58,7 @@ def test_an_end_that_the_last_master_did_not_hear_of_is_final() -> None:
     assert cluster.states(app) == {"running": 1}, "the second one: the first is not started again"
 
 
-def test_a_stranger_that_stops_is_told_so_once() -> None:
+def test_an_orphan_that_stops_is_not_stopped_twice() -> None:
     cluster = VirtualCluster([unit("n1", vcores=1)])
     app = cluster.submit(1)
     cluster.settle()
@@ -76,7 +76,7 @@ def test_a_stranger_that_stops_is_told_so_once() -> None:
     assert cluster.master.handle(report) == []
 
 
-def test_a_report_of_a_start_may_overtake_the_end_that_made_room() -> None:
+def test_a_report_of_a_start_may_overtake_the_end_that_freed_capacity() -> None:
     cluster = VirtualCluster([unit("n1", vcores=1)])
     app = cluster.submit(2)
     cluster.settle()
@@ -84,11 +84,11 @@ def test_a_report_of_a_start_may_overtake_the_end_that_made_room() -> None:
     node.connected = False
     end = ContainerEnd(cause=EndCause.EXITED, exit_code=0)
     first, second = container_id_of(app, "1"), container_id_of(app, "2")
-    cluster.tell_node(node, e.ProcessEnded(now=cluster.now, container_id=first, end=end))
+    cluster.submit_to_node(node, e.ProcessEnded(now=cluster.now, container_id=first, end=end))
     node.connected = True
     running = next(s for s in node.core.statuses() if s.container_id == second)
     node.sequence += 1
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.ContainerReported(
             now=cluster.now, node=node.name, incarnation="1", sequence=node.sequence,
             container=running,
@@ -106,7 +106,7 @@ def test_a_restarted_master_may_find_a_container_that_is_being_stopped() -> None
     node = cluster.nodes["n1"]
     stopping = replace(node.core.statuses()[0], state=ContainerState.STOPPING)
     cluster.restart_master()
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.NodeRegistered(
             now=cluster.now, call_id=77, node=node.name, identity="identity-of-n1",
             incarnation="1", sequence=node.sequence + 1, host="127.0.0.1", endpoint="127.0.0.1:1",
@@ -116,7 +116,7 @@ def test_a_restarted_master_may_find_a_container_that_is_being_stopped() -> None
     assert cluster.states(app) == {"stopping": 1}
 
 
-def test_nobody_is_refused_before_all_nodes_are_back() -> None:
+def test_none_is_refused_before_all_nodes_are_back() -> None:
     cluster = VirtualCluster([unit("small", vcores=1), unit("large", vcores=8)])
     app = cluster.submit(0)
     cluster.restart_master()
@@ -176,7 +176,7 @@ def test_a_late_registration_of_a_dead_agent_does_not_shut_out_its_successor() -
     cluster.register(node)
     node.incarnation = 1
     cluster.register(node)
-    cluster.tell_master(e.NodeDisconnected(now=cluster.now, node=node.name, incarnation="1"))
+    cluster.submit_to_master(e.NodeDisconnected(now=cluster.now, node=node.name, incarnation="1"))
     node.incarnation = 2
     cluster.advance(20)
     app = cluster.submit(1)
@@ -184,7 +184,7 @@ def test_a_late_registration_of_a_dead_agent_does_not_shut_out_its_successor() -
     assert cluster.states(app) == {"running": 1}
 
 
-def test_what_a_dead_agent_said_late_of_its_units_does_not_stay() -> None:
+def test_what_a_dead_agent_reported_late_of_its_units_does_not_stay() -> None:
     """It was about to close, its disk full; its successor has long been open."""
     cluster = VirtualCluster([unit("n1", vcores=1)])
     node = cluster.nodes["n1"]
@@ -195,8 +195,8 @@ def test_what_a_dead_agent_said_late_of_its_units_does_not_stay() -> None:
         identity=f"identity-of-{node.name}", incarnation="1", sequence=9, host="127.0.0.1",
         endpoint="127.0.0.1:1", units=tuple(replace(x, draining=True) for x in node.core.offers),
     )  # fmt: skip
-    cluster.tell_master(late)
-    cluster.tell_master(e.NodeDisconnected(now=cluster.now, node=node.name, incarnation="1"))
+    cluster.submit_to_master(late)
+    cluster.submit_to_master(e.NodeDisconnected(now=cluster.now, node=node.name, incarnation="1"))
     app = cluster.submit(1)
     cluster.advance(5)
     assert cluster.states(app) == {"running": 1}
@@ -210,7 +210,7 @@ def test_an_order_that_was_lost_is_not_repeated_to_a_node_that_is_drained() -> N
     cluster.settle()
     assert cluster.states(app) == {"assigned": 1}
     drain = e.DrainRequested(now=cluster.now, call_id=77, nodes=(node.name,))
-    cluster.tell_master(drain)
+    cluster.submit_to_master(drain)
     node.connected = True
     cluster.advance(5)
     assert cluster.states(app) == {}
@@ -278,14 +278,14 @@ def test_a_gang_that_shrank_before_the_master_restarted_starts_after_it() -> Non
     assert cluster.states(app) == {"running": 1}
 
 
-def test_who_finds_the_lease_free_but_is_not_first_in_line_does_not_spin() -> None:
+def test_one_that_finds_the_lease_free_but_is_not_first_in_line_does_not_spin() -> None:
     cluster = VirtualCluster([unit("n1", vcores=1)], bounds=Bounds(lease_timeout_s=2.5))
     first, second = VirtualScheduler(cluster, "first"), VirtualScheduler(cluster, "second")
     for scheduler in (first, second):
         scheduler.hangs = True
         app = submit_to(cluster, scheduler.name)
         call_id = {"first": 900, "second": 901}[scheduler.name]
-        cluster.tell_master(
+        cluster.submit_to_master(
             e.LeaseRequested(
                 now=cluster.now,
                 call_id=call_id,
@@ -299,13 +299,13 @@ def test_who_finds_the_lease_free_but_is_not_first_in_line_does_not_spin() -> No
     assert cluster.master.negotiator.lease.holder == "second", "served as soon as it was its turn"
 
 
-def test_claims_that_waited_too_long_behind_a_lease_are_answered() -> None:
+def test_claims_that_waited_too_long_behind_a_lease_get_a_reply() -> None:
     bounds = Bounds(lease_timeout_s=8.0, proposal_timeout_s=2.0)
     cluster = VirtualCluster([unit("n1", vcores=2)], bounds=bounds)
     holder, outside = VirtualScheduler(cluster, "holder"), VirtualScheduler(cluster, "outside")
     holder.hangs = outside.hangs = True
     stream = submit_to(cluster, "holder")
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.LeaseRequested(
             now=cluster.now,
             call_id=900,
@@ -319,13 +319,13 @@ def test_claims_that_waited_too_long_behind_a_lease_are_answered() -> None:
     job = outside.scheduler.jobs[batch]
     proposal = outside.scheduler.choose(job, outside.replica.state.view(), 0, cluster.now)
     assert proposal.claims
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.ClaimsProposed(now=cluster.now, proposal=proposal, call_id=901, session=outside.session)
     )
     cluster.advance(4.0)
-    answer = cluster.answers[901]
-    assert isinstance(answer, c.Refuse)
-    assert "lease" in answer.error.message
+    result = cluster.replies[901]
+    assert isinstance(result, c.Refuse)
+    assert "lease" in result.error.message
     cluster.advance(8.0)
     assert cluster.states(batch) == {"pending": 1}, "given up is given up"
 

@@ -52,13 +52,13 @@ def register(
             submission_key=f"k{number}", name="n", user=user, launch=launch(size),
         )
     )  # fmt: skip
-    (answer,) = (x for x in out if isinstance(x, c.Reply | c.Refuse))
+    (result,) = (x for x in out if isinstance(x, c.Reply | c.Refuse))
     assert master_violations(core) == []
-    if isinstance(answer, c.Refuse):
-        assert isinstance(answer.error, LimitReached)
-        return answer.error.message
-    assert isinstance(answer.answer, c.ApplicationAdmitted)
-    return answer.answer.application_id
+    if isinstance(result, c.Refuse):
+        assert isinstance(result.error, LimitReached)
+        return result.error.message
+    assert isinstance(result.result, c.ApplicationAdmitted)
+    return result.result.application_id
 
 
 def finish(core: MasterCore, name: str, message: str = "") -> None:

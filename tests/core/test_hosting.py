@@ -12,13 +12,13 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
 from hrm.core.submission.hosting import (
-    AnswerCall,
     CallMaster,
+    CompleteCall,
     Listen,
     Step,
     StopListening,
     SubmissionHost,
-    TellMaster,
+    SubmitToMaster,
     WriteSubmission,
 )
 from hrm.core.submission.submissions import SubmissionsCore
@@ -62,16 +62,16 @@ class Master:
     def call(self, step: CallMaster) -> c.Reply | c.Refuse:
         call_id = self.cluster.next_call()
         event = replace(step.event, call_id=call_id, now=self.cluster.now)
-        self.cluster.tell_master(event)
-        return self.cluster.answers[call_id]
+        self.cluster.submit_to_master(event)
+        return self.cluster.replies[call_id]
 
-    def answer(self, steps: Sequence[Step]) -> list[Step]:
+    def result(self, steps: Sequence[Step]) -> list[Step]:
         step = only(steps, CallMaster)
-        return self.host.answered(step.number, self.call(step), self.cluster.now)
+        return self.host.reply_received(step.number, self.call(step), self.cluster.now)
 
     def hold(self, call_id: int, new: m.SubmissionRecord) -> list[Step]:
         """Submit, and answer the calls of the holder; what comes then."""
-        return self.answer(self.answer(self.host.submit(call_id, new, self.cluster.now)))
+        return self.result(self.result(self.host.submit(call_id, new, self.cluster.now)))
 
     def write(self, steps: Sequence[Step]) -> list[Step]:
         return self.host.written(only(steps, WriteSubmission).number, self.cluster.now)
@@ -88,15 +88,15 @@ def test_a_driver_is_asked_for_when_its_holder_is_held_and_its_record_written() 
     first = master.host.submit(7, record(), 0.0)
     assert isinstance(first[0], Listen)
     assert isinstance(only(first, CallMaster).event, e.ApplicationRegistered)
-    second = master.answer(first)
+    second = master.result(first)
     assert isinstance(only(second, CallMaster).event, e.ApplicationAttached)
-    held = master.answer(second)
+    held = master.result(second)
     assert [type(step) for step in held] == [WriteSubmission]
     done = master.write(held)
-    assert isinstance(only(done, TellMaster).event, e.ContainersRequested)
-    answer = only(done, AnswerCall)
-    assert answer.call_id == 7
-    assert isinstance(answer.answer, m.Committed)
+    assert isinstance(only(done, SubmitToMaster).event, e.ContainersRequested)
+    result = only(done, CompleteCall)
+    assert result.call_id == 7
+    assert isinstance(result.result, m.Committed)
 
 
 def test_a_submission_does_not_wait_for_the_writes_of_another() -> None:
@@ -105,21 +105,21 @@ def test_a_submission_does_not_wait_for_the_writes_of_another() -> None:
     stuck = master.hold(2, record(IDS[1]))
     granted = master.lease(3, IDS[0])
     assert [type(step) for step in granted] == [WriteSubmission], "the first lease is written"
-    lease = only(master.write(granted), AnswerCall)
-    assert isinstance(lease.answer, m.GrantLease)
-    renewed = only(master.lease(4, IDS[0]), AnswerCall)
-    assert isinstance(renewed.answer, m.GrantLease)
+    lease = only(master.write(granted), CompleteCall)
+    assert isinstance(lease.result, m.GrantLease)
+    renewed = only(master.lease(4, IDS[0]), CompleteCall)
+    assert isinstance(renewed.result, m.GrantLease)
     assert master.lease(5, IDS[1]) == [], "its own record is not on the disk"
-    answers = [x.call_id for x in master.write(stuck) if isinstance(x, AnswerCall)]
-    assert answers == [2], "and then comes the write that the lease needs"
+    replies = [x.call_id for x in master.write(stuck) if isinstance(x, CompleteCall)]
+    assert replies == [2], "and then comes the write that the lease needs"
 
 
-def test_a_holder_that_is_refused_is_the_answer() -> None:
+def test_a_holder_that_is_refused_is_the_reply() -> None:
     master = Master()
     begun = master.host.submit(7, record(), 0.0)
     refusal = c.Refuse(call_id=0, error=LimitReached("too many applications"))
-    steps = master.host.answered(only(begun, CallMaster).number, refusal, 0.0)
-    assert steps == [StopListening(IDS[0]), AnswerCall(7, refusal.error)]
+    steps = master.host.reply_received(only(begun, CallMaster).number, refusal, 0.0)
+    assert steps == [StopListening(IDS[0]), CompleteCall(7, refusal.error)]
     assert master.host.core.entries == {}
 
 
@@ -127,14 +127,14 @@ def test_one_key_makes_one_submission_though_its_calls_overtake_each_other() -> 
     master = Master()
     first = master.host.submit(1, record(IDS[0], key="k"), 0.0)
     second = master.host.submit(2, record(IDS[1], key="k"), 0.0)
-    entered = master.answer(master.answer(first))
-    twice = master.answer(master.answer(second))
+    entered = master.result(master.result(first))
+    twice = master.result(master.result(second))
     assert StopListening(IDS[1]) in twice
-    ended = only(twice, TellMaster).event
+    ended = only(twice, SubmitToMaster).event
     assert isinstance(ended, e.ApplicationFinished)
     assert ended.application_id == IDS[1]
-    answers = [x for x in (*master.write(entered), *twice) if isinstance(x, AnswerCall)]
-    assert {x.answer.submission_id for x in answers if isinstance(x.answer, m.Committed)} == {
+    replies = [x for x in (*master.write(entered), *twice) if isinstance(x, CompleteCall)]
+    assert {x.result.submission_id for x in replies if isinstance(x.result, m.Committed)} == {
         IDS[0]
     }
     assert list(master.host.core.entries) == [IDS[0]]
@@ -150,9 +150,9 @@ def test_after_a_restart_nothing_is_carried_out_before_all_holders_are_held() ->
     assert only(begun, CallMaster).submission_id == IDS[0], "one after the other"
     kill = m.KillAsked(now=0.0, call_id=9, submission_id=IDS[0])
     assert master.host.take(kill) == []
-    first_held = master.answer(master.answer(begun))
+    first_held = master.result(master.result(begun))
     assert only(first_held, CallMaster).submission_id == IDS[1]
-    all_held = master.answer(master.answer(first_held))
+    all_held = master.result(master.result(first_held))
     assert isinstance(only(all_held, WriteSubmission).command, m.PersistSubmission)
 
 
@@ -160,35 +160,35 @@ def test_a_submission_whose_holder_is_refused_after_a_restart_ends_alone() -> No
     master = Master(*map(launched, IDS))
     begun = master.host.begin(0.0)
     refusal = c.Refuse(call_id=0, error=LimitReached("too many applications"))
-    steps = master.host.answered(only(begun, CallMaster).number, refusal, 0.0)
+    steps = master.host.reply_received(only(begun, CallMaster).number, refusal, 0.0)
     assert StopListening(IDS[0]) in steps
     assert only(steps, CallMaster).submission_id == IDS[1]
     assert master.host.core.entries[IDS[0]].record.state.ended
     assert not master.host.core.entries[IDS[1]].record.state.ended
 
 
-def test_a_master_whose_core_does_not_answer_after_a_restart_cannot_go_on() -> None:
+def test_a_master_whose_core_does_not_reply_after_a_restart_cannot_go_on() -> None:
     master = Master(launched(IDS[0]))
     begun = master.host.begin(0.0)
     refusal = c.Refuse(call_id=0, error=Unavailable("too busy"))
     with pytest.raises(Unavailable):
-        master.host.answered(only(begun, CallMaster).number, refusal, 0.0)
+        master.host.reply_received(only(begun, CallMaster).number, refusal, 0.0)
 
 
 def test_what_became_of_the_driver_before_it_listened_is_looked_up() -> None:
     master = Master(launched(IDS[0]))
     begun = master.host.begin(0.0)
-    attached = master.answer(begun)
+    attached = master.result(begun)
     app = ApplicationId(IDS[0])
     request = ContainerRequest(executor_id="1", resource_profile_id=0, resources=Resources(1, 64))
-    master.cluster.tell_master(
+    master.cluster.submit_to_master(
         e.ContainersRequested(now=master.cluster.now, application_id=app, requests=(request,))
     )
     master.cluster.advance(2.0)
     assert {x.state for x in master.cluster.app(app).containers.values()} == {
         ContainerState.RUNNING
     }
-    master.answer(attached)
+    master.result(attached)
     assert [(x.node, x.attempt) for x in master.events if isinstance(x, m.DriverLaunched)] == [
         ("n1", 1)
     ]

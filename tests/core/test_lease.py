@@ -116,7 +116,7 @@ def test_a_lease_is_given_back_once(units: frozenset[ResourceUnitId] | None) -> 
     assert subject.lease.holder == "s2"
 
 
-def test_candidates_are_those_with_room_or_all_that_are_large_enough() -> None:
+def test_candidates_are_those_with_capacity_or_all_that_are_large_enough() -> None:
     state = negotiator().state
     state.add(NodeName("n3"), UnitQueue(unit("n3", vcores=8)))
     queue = state.queue(state.rows[N1])
@@ -128,7 +128,7 @@ def test_candidates_are_those_with_room_or_all_that_are_large_enough() -> None:
 
 
 @pytest.mark.parametrize(("scope", "passes"), [("global", False), ("candidates", True)])
-def test_batch_runs_beside_a_stream_that_takes_its_time(
+def test_batch_runs_next_to_a_stream_that_takes_its_time(
     scope: Scope, passes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream's proposal is on its way; only the small unit that it does not fit is free."""
@@ -152,11 +152,11 @@ def test_batch_runs_beside_a_stream_that_takes_its_time(
         if isinstance(command, c.ProposeClaims)
     )
     master.negotiator.state.open[master.negotiator.state.rows[N1]] = True
-    cluster.tell_master(e.ClaimsProposed(now=cluster.now, proposal=proposed.proposal))
+    cluster.submit_to_master(e.ClaimsProposed(now=cluster.now, proposal=proposed.proposal))
     assert (cluster.states(batch) == {"assigned": 1}) is passes
     for command in held:
         if isinstance(command, c.ProposeClaims):
-            cluster.tell_master(e.ClaimsProposed(now=cluster.now, proposal=command.proposal))
+            cluster.submit_to_master(e.ClaimsProposed(now=cluster.now, proposal=command.proposal))
     cluster.settle()
     assert cluster.states(stream) == {"running": 2}
     assert cluster.states(batch) == {"running": 1}

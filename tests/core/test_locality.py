@@ -47,7 +47,7 @@ def placed(cluster: VirtualCluster, app: ApplicationId) -> list[str]:
 def pump(cluster: VirtualCluster, seconds: float) -> None:
     """Time passes in steps shorter than any wait here."""
     cluster.advance(seconds)
-    cluster.tell_master(e.Ticked(now=cluster.now))
+    cluster.submit_to_master(e.Ticked(now=cluster.now))
 
 
 @pytest.mark.parametrize("policy", sorted(known()))
@@ -59,7 +59,7 @@ def test_every_policy_puts_executors_where_their_data_is(policy: str) -> None:
     assert placed(cluster, app) == ["n3"] * 4
 
 
-def test_what_finds_no_room_there_waits_and_then_goes_anywhere() -> None:
+def test_what_finds_no_capacity_there_waits_and_then_goes_anywhere() -> None:
     cluster = VirtualCluster(nodes("n1", "n2", "n3", vcores=2))
     app = cluster.submit(0)
     began_s = cluster.now
@@ -76,7 +76,7 @@ def test_what_finds_no_room_there_waits_and_then_goes_anywhere() -> None:
     assert all(abs(x.assigned_at_s - began_s - 2.0) < 0.01 for x in late), "not sooner, not later"
 
 
-def test_room_that_appears_there_in_time_is_taken() -> None:
+def test_capacity_that_appears_there_in_time_is_taken() -> None:
     cluster = VirtualCluster(nodes("n1", "n3", vcores=1))
     first = cluster.submit(0)
     cluster.request(first, [1], hosts=DATA)
@@ -123,7 +123,7 @@ def test_streams_and_gangs_prefer_and_do_not_wait(gang_min: int, kind: WorkloadC
     assert placed(cluster, app) == ["n1", "n3", "n3", "n3"]
 
 
-def test_who_waits_for_its_data_holds_nobody_up() -> None:
+def test_one_that_waits_for_its_data_delays_nothing() -> None:
     cluster = VirtualCluster(nodes("n1", "n3", vcores=2), schedulers=1)
     cluster.submit(0)
     picky, plain = cluster.submit(0), cluster.submit(0)

@@ -64,13 +64,13 @@ class Node:
         self.evicted: list[str] = []
 
     def assign(self, assigned: ContainerSpec) -> None:
-        self.tell(e.AssignReceived(now=self.now, epoch=1, spec=assigned))
+        self.feed(e.AssignReceived(now=self.now, epoch=1, spec=assigned))
 
     def ends(self, name: str) -> None:
         end = ContainerEnd(cause=EndCause.PREEMPTED)
-        self.tell(e.ProcessEnded(now=self.now, container_id=ContainerId(name), end=end))
+        self.feed(e.ProcessEnded(now=self.now, container_id=ContainerId(name), end=end))
 
-    def tell(self, event: e.NodeEvent) -> None:
+    def feed(self, event: e.NodeEvent) -> None:
         self.now += 1.0
         for command in self.core.handle(event):
             if isinstance(command, c.StartProcess):
@@ -79,7 +79,7 @@ class Node:
                 self.evicted.append(command.container_id)
 
 
-def test_a_new_session_does_not_hurry_what_makes_way() -> None:
+def test_a_new_session_does_not_shorten_the_grace_period_of_a_preemption() -> None:
     def seen(phase: m.Phase) -> m.ContainerSeen:
         return m.ContainerSeen(executor_id="1", profile=0, phase=phase, node="n1")
 
@@ -92,12 +92,16 @@ def test_a_new_session_does_not_hurry_what_makes_way() -> None:
     assert isinstance(ask, m.RequestContainers), "another is asked for at once"
     core.handle(m.SessionLost(now=4.0))
     listed = (seen(m.Phase.STOPPING),)
-    said = core.handle(m.SessionOpened(now=5.0, epoch=1, containers=listed, last_executor_number=2))
-    assert not [x for x in said if isinstance(x, m.ReleaseContainers)]
+    resumed = core.handle(
+        m.SessionOpened(now=5.0, epoch=1, containers=listed, last_executor_number=2)
+    )
+    assert not [x for x in resumed if isinstance(x, m.ReleaseContainers)]
     core.handle(m.KillRequested(now=6.0, executor_ids=("1",)))
     core.handle(m.SessionLost(now=7.0))
-    said = core.handle(m.SessionOpened(now=8.0, epoch=1, containers=listed, last_executor_number=2))
-    releases = [x for x in said if isinstance(x, m.ReleaseContainers)]
+    resumed = core.handle(
+        m.SessionOpened(now=8.0, epoch=1, containers=listed, last_executor_number=2)
+    )
+    releases = [x for x in resumed if isinstance(x, m.ReleaseContainers)]
     assert [x.executor_ids for x in releases] == [("1",)], "what Spark let go of is said again"
 
 
@@ -119,11 +123,11 @@ def restart_agent(
                 stopping="ordered" if orders_written and stopping else "",
                 decommissioning=orders_written and container.decommissioning,
             )
-            cluster.tell_node(node, adopted)
+            cluster.submit_to_node(node, adopted)
     cluster.register(node)
 
 
-def test_an_agents_restart_does_not_hurry_what_makes_way() -> None:
+def test_an_agents_restart_does_not_shorten_the_grace_period_of_a_preemption() -> None:
     cluster = VirtualCluster([unit("n1")], preemption_grace_s=300.0, drain_s=200.0)
     batch = cluster.submit(4)
     cluster.settle()
@@ -140,7 +144,7 @@ def test_an_agents_restart_does_not_hurry_what_makes_way() -> None:
     assert [x.end.cause for x in cluster.app(batch).ended if x.end] == [EndCause.PREEMPTED]
 
 
-def test_who_was_to_make_way_and_was_not_told_has_not_done_its_work() -> None:
+def test_one_to_be_preempted_that_was_not_notified_has_not_done_its_work() -> None:
     cluster = VirtualCluster([unit("n1")], preemption_grace_s=300.0, drain_s=200.0)
     batch = cluster.submit(4)
     cluster.settle()
@@ -162,7 +166,7 @@ def test_a_stream_that_its_node_takes_for_batch_is_not_evicted() -> None:
     cluster.settle()
     node = cluster.nodes[NodeName("n1")]
     launched = node.core.containers[container_id_of(old, "1")].spec
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.WorkloadClassObserved(
             now=cluster.now, application_id=old, workload_class=STREAM, evidence="a query"
         )
@@ -189,7 +193,7 @@ def test_an_application_that_turns_out_a_stream_does_not_evict_itself() -> None:
     cluster.request(app, [2], Resources(3, 1024))
     cluster.settle()
     assert cluster.states(app) == {"waiting": 1, "running": 1}
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.WorkloadClassObserved(
             now=cluster.now, application_id=app, workload_class=STREAM, evidence="a query"
         )
@@ -199,7 +203,7 @@ def test_an_application_that_turns_out_a_stream_does_not_evict_itself() -> None:
     assert cluster.states(other) == {"running": 1}, "its room would not be enough"
 
 
-def test_nobody_is_started_into_room_that_is_being_collected() -> None:
+def test_none_is_started_into_capacity_that_is_being_collected() -> None:
     """A stream lacks cores and device memory. The cores come first; batch must not take them, to be
     evicted again, one after the other."""
     node = Node(BindingMode.SHARED, cores=4)
@@ -235,7 +239,7 @@ def test_a_stream_that_only_other_streams_hold_up_does_not_keep_cores_idle() -> 
         ([(f"b{x}", BATCH, 1) for x in range(4)], [("s1", STREAM, 2), ("s2", STREAM, 4)]),
     ],
 )
-def test_units_that_are_cut_anew_start_and_evict_nobody(
+def test_units_that_are_repartitioned_start_and_preempt_nothing(
     running: list[tuple[str, WorkloadClass, int]], waiting: list[tuple[str, WorkloadClass, int]]
 ) -> None:
     node = Node(BindingMode.PARTIAL)
@@ -246,7 +250,7 @@ def test_units_that_are_cut_anew_start_and_evict_nobody(
     rebind = e.RebindReceived(
         now=node.now, epoch=1, request_id=1, mode=None, bound_cores=1, reserve_cores=None
     )
-    node.tell(rebind)
+    node.feed(rebind)
     assert node.started == [name for name, _, _ in running]
     assert node.evicted == evicted
 

@@ -142,7 +142,7 @@ def test_an_expired_lease_commits_nothing() -> None:
     assert "lease" in outcomes[0].reason
 
 
-def test_an_old_token_is_told_from_the_new_one() -> None:
+def test_an_old_token_is_distinguished_from_the_new_one() -> None:
     subject = negotiator(bounds=Bounds(lease_timeout_s=1.0))
     old = subject.lease.acquire("s1", NOW - 2.0)
     new = subject.lease.acquire("s2", NOW)
@@ -194,7 +194,7 @@ def played(queue: UnitQueue, entry: Entry) -> float:
     wait_max_s=st.sampled_from([5.0, 30.0, 90.0]),
     waiting_limit=st.integers(0, 5),
 )
-def test_nobody_is_committed_to_a_wait_beyond_the_bound(
+def test_none_is_committed_to_a_wait_beyond_the_bound(
     running: list[tuple[int, float]],
     claims: list[tuple[int, float, WorkloadClass]],
     wait_max_s: float,

@@ -44,7 +44,7 @@ def started(queue: UnitQueue, now: float, *new: Entry) -> list[str]:
     return [x.container_id for x in queue.start_all(now)]
 
 
-def test_who_ends_in_time_passes_and_who_does_not_waits() -> None:
+def test_one_that_ends_in_time_passes_and_one_that_does_not_waits() -> None:
     queue = unit_of(4, entry("a", 2, 100.0))
     large, short, long = entry("large", 4, 50.0), entry("short", 2, 90.0), entry("long", 2, 91.0)
     assert started(queue, 10.0, large, long, short) == ["short"]
@@ -56,20 +56,20 @@ def test_who_ends_in_time_passes_and_who_does_not_waits() -> None:
     assert started(queue, 150.0) == ["long"]
 
 
-def test_who_fits_beside_the_waiter_passes_however_long_it_stays() -> None:
+def test_one_that_fits_next_to_the_waiter_passes_however_long_it_stays() -> None:
     queue = unit_of(4, entry("a", 3, 100.0))
     assert started(queue, 0.0, entry("large", 3, 50.0), entry("beside", 1, math.inf)) == ["beside"]
     queue.remove(ContainerId("a"))
     assert started(queue, 100.0, entry("next", 1, math.inf)) == ["large"]
 
 
-def test_nobody_passes_while_what_a_waiter_waits_for_is_late() -> None:
+def test_none_passes_while_what_a_waiter_waits_for_is_late() -> None:
     queue = unit_of(4, entry("late", 2, 10.0))
     assert started(queue, 5.0, entry("large", 4, 50.0)) == []
     assert started(queue, 20.0, entry("short", 2, 1.0)) == []
 
 
-def test_a_waiter_that_a_running_stream_leaves_no_room_holds_up_nobody() -> None:
+def test_a_waiter_that_a_running_stream_leaves_no_capacity_delays_nothing() -> None:
     queue = unit_of(4, entry("s", 1, 0.0, STREAM), entry("a", 1, 10.0))
     assert started(queue, 0.0, entry("large", 4, 50.0), entry("b", 2, 1000.0)) == ["b"]
 
@@ -89,7 +89,7 @@ def test_passes_are_counted_in_front_of_the_waiter_alone(monkeypatch: pytest.Mon
     assert started(queue, 60.0) == ["large"]
 
 
-def test_one_that_changes_its_class_goes_to_the_end_and_has_been_passed_by_nobody() -> None:
+def test_one_that_changes_its_class_goes_to_the_end_and_has_been_passed_by_none() -> None:
     queue = unit_of(2, entry("a", 1, 1000.0))
     assert started(queue, 0.0, entry("w", 2, 50.0), entry("b", 1, 5.0)) == ["b"]
     assert queue.batch_waiting[ContainerId("w")].passed == 1
@@ -156,20 +156,20 @@ def test_the_estimate_is_when_the_unit_starts_it(
 
 @settings(max_examples=150, deadline=None)
 @given(arrivals)
-def test_no_promise_is_broken_where_run_times_are_known(
+def test_no_reservation_is_broken_where_run_times_are_known(
     happenings: list[tuple[int, float, int, bool]],
 ) -> None:
     queue = unit_of(4)
-    promised_s: dict[ContainerId, float] = {}
+    reserved_s: dict[ContainerId, float] = {}
     now = 0.0
 
-    def look() -> None:
+    def check_reservations() -> None:
         for each in queue.start_all(now):
-            assert now <= promised_s.get(each.container_id, now)
+            assert now <= reserved_s.get(each.container_id, now)
         first = next(iter(queue.batch_waiting.values()), None)
         if first is not None and not fits(first.demand, queue.free):
             made = Reservation.to(first.demand, first.passed, queue.free, queue._held(now))
-            assert made.shadow_time_s <= promised_s.setdefault(
+            assert made.shadow_time_s <= reserved_s.setdefault(
                 first.container_id, made.shadow_time_s
             )
 
@@ -179,13 +179,13 @@ def test_no_promise_is_broken_where_run_times_are_known(
             ended = min(ends, key=end_s)
             now = end_s(ended)
             queue.remove(ended.container_id)
-            look()
+            check_reservations()
         now = time_s
 
     for number, (vcores, length_s, pause_s, _) in enumerate(happenings):
         until(now + pause_s)
         queue.enqueue(entry(f"c{number}", vcores, length_s))
-        look()
+        check_reservations()
     until(1e9)
     assert not queue.waiting_count
 
@@ -214,7 +214,7 @@ steps = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(BindingMode), steps)
-def test_nobody_is_passed_more_often_than_the_bound(
+def test_none_is_passed_more_often_than_the_bound(
     mode: BindingMode, happenings: list[tuple[str, int, int, int, int]]
 ) -> None:
     """Whatever run times are worth: here each says a second, and ends when the test likes."""
@@ -227,7 +227,7 @@ def test_nobody_is_passed_more_often_than_the_bound(
         for number, (what, index, vcores, device, pick) in enumerate(happenings):
             queue = queues[index % len(queues)]
             held = [(q, x) for q in queues for x in q.running]
-            everybody = [*held, *((q, x) for q in queues for x in q.batch_waiting)]
+            all_entries = [*held, *((q, x) for q in queues for x in q.batch_waiting)]
             name = ContainerId(f"c{number}")
             if what in ("come", "stream"):
                 demand: Vector = (vcores, 1, device, 1)
@@ -240,8 +240,8 @@ def test_nobody_is_passed_more_often_than_the_bound(
             elif what == "end" and held:
                 queue, name = held[pick % len(held)]
                 queue.remove(name)
-            elif what == "class" and everybody:
-                queue, name = everybody[pick % len(everybody)]
+            elif what == "class" and all_entries:
+                queue, name = all_entries[pick % len(all_entries)]
                 if queue.reclassify(name, STREAM if vcores > 4 else BATCH) and vcores <= 4:
                     line.pop(name, None)
                     line[name] = queue
@@ -288,10 +288,10 @@ def _count(
             for x in q.running.values()
             if x.workload_class is STREAM
         ]
-        room = queue.capacity
+        left_by_streams = queue.capacity
         for each in (*streams, *pooled):
-            room = minus(room, each.demand)
-        if not fits(waiter.demand, room):
+            left_by_streams = minus(left_by_streams, each.demand)
+        if not fits(waiter.demand, left_by_streams):
             continue
         rest = waiter.demand[2:] <= free[queue][2:] and waiter.demand[3] <= free[queue][3]
         if queue is home or (rest and not fits(pooled_part(waiter.demand), free[queue])):

@@ -36,9 +36,9 @@ class Cluster(VirtualCluster):
         self.agent = VirtualNode(self, self._core())
         self.nodes["n1"] = self.agent
         self.join()
-        answer = self.application(application_id="", launch=LAUNCH)
-        assert not isinstance(answer, HrmError)
-        self.app_id = ApplicationId(answer.application_id)
+        result = self.application(application_id="", launch=LAUNCH)
+        assert not isinstance(result, HrmError)
+        self.app_id = ApplicationId(result.application_id)
         self.attach_as(OWNER)
         self.request(self.app_id, [1])
         self.settle()
@@ -49,9 +49,9 @@ class Cluster(VirtualCluster):
     def ask(self, event: Any, **fields: Any) -> Any:
         """What the master answers: the answer itself, or the error."""
         call_id = next(self._calls)
-        self.tell_master(event(now=self.now, call_id=call_id, **fields))
-        found: Any = self.answers[call_id]
-        return found.error if hasattr(found, "error") else found.answer
+        self.submit_to_master(event(now=self.now, call_id=call_id, **fields))
+        found: Any = self.replies[call_id]
+        return found.error if hasattr(found, "error") else found.result
 
     def application(self, **changes: Any) -> Any:
         fields: dict[str, Any] = {
@@ -105,7 +105,7 @@ def test_registering_again_with_anothers_id_takes_nothing(cluster: Cluster) -> N
 
 def test_an_application_whose_appmaster_is_away_is_still_its_own(cluster: Cluster) -> None:
     detached = e.ApplicationDetached(now=cluster.now, application_id=cluster.app_id, session=7)
-    cluster.tell_master(detached)
+    cluster.submit_to_master(detached)
     assert isinstance(cluster.application(owner=OTHER), NotOwner)
     assert isinstance(cluster.attach_as(OTHER), NotOwner)
     app = cluster.app(cluster.app_id)
@@ -151,7 +151,7 @@ def test_what_holds_a_driver_is_the_masters(cluster: Cluster, stored_without: bo
         application_id=ApplicationId(""), submission_key=ID, owner=OTHER
     ).application_id
     event = holder_registration(record, LAUNCH, known=False, call_id=1, now=cluster.now)
-    cluster.tell_master(replace(event, call_id=900))
+    cluster.submit_to_master(replace(event, call_id=900))
     assert cluster.admitted(900).application_id == ID != early, "a guessed key is in nobody's way"
     if stored_without:
         cluster.durable[ApplicationId(ID)] = replace(cluster.durable[ApplicationId(ID)], owner="")
@@ -197,11 +197,11 @@ def test_the_name_of_an_agent_that_is_away_is_held_for_it(cluster: Cluster) -> N
     assert cluster.durable_nodes == {"n1": OTHER}
 
 
-def test_who_had_a_name_in_between_does_not_get_it_back_by_its_old_stream(
+def test_one_that_had_a_name_in_between_does_not_get_it_back_by_its_old_stream(
     cluster: Cluster,
 ) -> None:
     def beat(sequence: int) -> None:
-        cluster.tell_master(
+        cluster.submit_to_master(
             e.NodeReported(
                 now=cluster.now, node=NodeName("n1"), incarnation="x", sequence=sequence,
                 containers=(),
@@ -251,7 +251,7 @@ def test_a_node_of_an_older_hrm_is_owned_from_its_first_key_on() -> None:
     cluster.master.nodes.check_owner(NodeName("n2"), OTHER)
 
 
-def test_only_the_key_of_a_submission_speaks_for_its_driver() -> None:
+def test_only_the_key_of_a_submission_authorizes_its_driver() -> None:
     core = SubmissionsCore()
     record = m.SubmissionRecord(
         submission_id=ID, key="k", name="app", user="u", driver="{}", resources=Resources(1, 1024),
@@ -279,6 +279,6 @@ def test_only_the_key_of_a_submission_speaks_for_its_driver() -> None:
         core.check_owner(ID, "guess")
 
 
-def test_what_no_key_has_is_anybodys() -> None:
+def test_what_no_key_has_has_no_owner() -> None:
     assert is_owner("", "") and is_owner("", OTHER) and is_owner(OWNER, OWNER)
     assert not is_owner(OWNER, "") and not is_owner(OWNER, OTHER)

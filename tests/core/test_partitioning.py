@@ -65,7 +65,7 @@ def test_gpus_of_one_socket_share_its_cores_fairly() -> None:
     assert near == [2, 2]
 
 
-def test_the_firmwares_distances_decide_where_it_tells_them() -> None:
+def test_the_firmwares_distances_decide_where_it_reports_them() -> None:
     hardware = Hardware(
         cores=(Core(0, numa=1), Core(1, numa=2), Core(2, numa=1)),
         memory_mib=300,
@@ -76,7 +76,7 @@ def test_the_firmwares_distances_decide_where_it_tells_them() -> None:
     assert gpu.cpus == (1,)
 
 
-def test_memory_beside_a_gpu_can_be_a_number() -> None:
+def test_memory_next_to_a_gpu_can_be_a_number() -> None:
     binding = Partitioning(mode=BindingMode.PARTIAL, gpu_host_memory_mib=500)
     assert [u.capacity.memory_mib for u in partition(NAME, TWO_SOCKETS, binding)] == [
         7000,
@@ -196,7 +196,7 @@ bindings = st.builds(
 
 
 @given(hardwares, bindings)
-def test_every_cut_conserves_cores_memory_and_device_memory(
+def test_every_partitioning_conserves_cores_memory_and_device_memory(
     hardware: Hardware, binding: Partitioning
 ) -> None:
     try:
@@ -223,7 +223,7 @@ def test_every_cut_conserves_cores_memory_and_device_memory(
 
 
 @given(hardwares, bindings)
-def test_a_cut_concerns_nobody_when_it_changes_nothing(
+def test_a_partitioning_that_changes_nothing_concerns_no_unit(
     hardware: Hardware, binding: Partitioning
 ) -> None:
     try:

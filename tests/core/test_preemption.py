@@ -50,25 +50,25 @@ def victims(queue: UnitQueue, ending: set[str] | None = None) -> list[str]:
     return [x.victim for x in evictions(queue, named, {}, 100.0)]
 
 
-def test_the_one_that_loses_least_work_makes_way() -> None:
+def test_the_one_that_loses_least_work_is_preempted() -> None:
     queue = unit_running(("old", BATCH, 2, 10.0), ("young", BATCH, 2, 90.0))
     queue.enqueue(entry("s", STREAM, 1))
     assert victims(queue) == ["young"]
 
 
-def test_no_more_make_way_than_are_needed() -> None:
+def test_no_more_are_preempted_than_needed() -> None:
     queue = unit_running(("old", BATCH, 3, 10.0), ("young", BATCH, 1, 90.0))
     queue.enqueue(entry("s", STREAM, 3))
     assert victims(queue) == ["old"], "the young one's room would not help"
 
 
-def test_nobody_makes_way_in_vain() -> None:
+def test_none_is_preempted_in_vain() -> None:
     queue = unit_running(("b", BATCH, 2, 90.0), ("other", STREAM, 2, 10.0))
     queue.enqueue(entry("s", STREAM, 3))
     assert victims(queue) == []
 
 
-def test_nobody_makes_way_for_its_own_application() -> None:
+def test_none_is_preempted_for_its_own_application() -> None:
     queue = unit_running(("old", BATCH, 2, 10.0), ("young", BATCH, 2, 90.0))
     queue.enqueue(entry("s", STREAM, 1))
     app, other = ApplicationId("app"), ApplicationId("other")
@@ -76,7 +76,7 @@ def test_nobody_makes_way_for_its_own_application() -> None:
     assert [x.victim for x in evictions(queue, (), owners, 100.0)] == ["old"]
 
 
-def test_what_is_ending_counts_as_room() -> None:
+def test_what_is_ending_counts_as_capacity() -> None:
     queue = unit_running(("a", BATCH, 2, 10.0), ("b", BATCH, 2, 90.0))
     queue.enqueue(entry("s1", STREAM, 2))
     assert victims(queue, ending={"b"}) == []
@@ -84,13 +84,15 @@ def test_what_is_ending_counts_as_room() -> None:
     assert victims(queue, ending={"b"}) == ["a"]
 
 
-def test_batch_that_waits_takes_nobodys_room() -> None:
+def test_batch_that_waits_takes_unowned_capacity() -> None:
     queue = unit_running(("a", BATCH, 4, 10.0))
     queue.enqueue(entry("b", BATCH, 1))
     assert victims(queue) == []
 
 
-def test_containers_of_siblings_make_way_for_a_stream_that_lacks_the_cores_they_share() -> None:
+def test_containers_of_siblings_are_preempted_for_a_stream_that_lacks_the_cores_they_share() -> (
+    None
+):
     hardware = Hardware(
         cores=tuple(Core(number) for number in range(4)),
         memory_mib=8192,
@@ -142,7 +144,7 @@ def test_victims_are_batch_are_enough_and_none_is_too_many(
         assert not chosen or not fits(first.demand, total)
 
 
-def test_a_stream_runs_at_once_and_the_batch_application_hears_why() -> None:
+def test_a_stream_runs_at_once_and_the_batch_application_is_notified_of_the_reason() -> None:
     cluster = VirtualCluster([unit("n1")])
     batch = cluster.submit(4)
     cluster.settle()
@@ -155,7 +157,7 @@ def test_a_stream_runs_at_once_and_the_batch_application_hears_why() -> None:
     assert all("preempted for the stream" in end.message for end in ends if end)
 
 
-def test_the_time_to_make_way_is_limited() -> None:
+def test_the_grace_period_is_limited() -> None:
     cluster = VirtualCluster([unit("n1")], preemption_grace_s=3.0, drain_s=1e6)
     batch = cluster.submit(4)
     cluster.settle()
@@ -167,7 +169,7 @@ def test_the_time_to_make_way_is_limited() -> None:
     assert cluster.states(stream) == {"running": 1}
 
 
-def test_what_is_let_go_of_while_it_makes_way_ends_at_once() -> None:
+def test_what_is_released_in_its_grace_period_ends_at_once() -> None:
     cluster = VirtualCluster([unit("n1")], preemption_grace_s=1000.0, drain_s=1e6)
     batch = cluster.submit(4)
     cluster.settle()
@@ -189,7 +191,7 @@ def test_preemption_can_be_switched_off() -> None:
     assert cluster.states(batch) == {"running": 4}
 
 
-def test_a_stream_waits_where_batch_can_make_way() -> None:
+def test_a_stream_waits_where_batch_can_be_preempted() -> None:
     cluster = VirtualCluster([unit("n1"), unit("n2"), unit("n3")])
     first = cluster.submit(2, BIG, WorkloadClass.STREAM)
     cluster.settle()
@@ -215,7 +217,7 @@ def spec(name: str, workload_class: WorkloadClass) -> ContainerSpec:
 
 
 @pytest.fixture
-def node_making_way() -> NodeCore:
+def preempting_node() -> NodeCore:
     node = NodeCore(NodeName("n1"), (unit("n1"),), preemption_grace_s=30.0)
     for number, (name, workload_class) in enumerate([("b", BATCH), ("s", STREAM)]):
         assign = e.AssignReceived(now=float(number), epoch=1, spec=spec(name, workload_class))
@@ -229,26 +231,26 @@ def state_of_b(node: NodeCore) -> ContainerState:
     return node.containers[ContainerId("b")].life.state
 
 
-def test_a_node_needs_no_master_to_let_a_stream_in(node_making_way: NodeCore) -> None:
-    node_making_way.handle(e.MasterDisconnected(now=3.0))
-    assert state_of_b(node_making_way) is ContainerState.STOPPING
+def test_a_node_needs_no_master_to_let_a_stream_in(preempting_node: NodeCore) -> None:
+    preempting_node.handle(e.MasterDisconnected(now=3.0))
+    assert state_of_b(preempting_node) is ContainerState.STOPPING
     ended = e.ProcessEnded(
         now=4.0, container_id=ContainerId("b"), end=ContainerEnd(cause=EndCause.PREEMPTED)
     )
-    started = [x for x in node_making_way.handle(ended) if isinstance(x, c.StartProcess)]
+    started = [x for x in preempting_node.handle(ended) if isinstance(x, c.StartProcess)]
     assert [x.spec.container_id for x in started] == ["s"]
-    assert state_of_b(node_making_way) is ContainerState.ENDED
+    assert state_of_b(preempting_node) is ContainerState.ENDED
 
 
-def test_memory_over_its_limit_ends_the_grace(node_making_way: NodeCore) -> None:
+def test_memory_over_its_limit_ends_the_grace(preempting_node: NodeCore) -> None:
     over = e.ContainerOverLimit(now=3.0, container_id=ContainerId("b"), message="too much")
     for expected in (1, 0):
-        stops = [x for x in node_making_way.handle(over) if isinstance(x, c.StopProcess)]
+        stops = [x for x in preempting_node.handle(over) if isinstance(x, c.StopProcess)]
         assert len(stops) == expected
-    assert not node_making_way.containers[ContainerId("b")].decommissioning
+    assert not preempting_node.containers[ContainerId("b")].decommissioning
 
 
-def test_a_driver_never_makes_way() -> None:
+def test_a_driver_is_never_preempted() -> None:
     queue = unit_running(("x1", BATCH, 2, 90.0), ("x2", BATCH, 2, 10.0))
     queue.enqueue(entry("s", STREAM, 2))
     owners = {

@@ -97,20 +97,20 @@ def _literal(view: ClusterView, placement: Placement, start: int, now: float) ->
     for each in placement.entries:
         rows = [int(x) for x in np.flatnonzero(view.open)]
         order = [r for r in rows if r >= cursor] + [r for r in rows if r < cursor]
-        roomy = [
+        large = [
             r
             for r in order
             if view.image(r).runs_at_once(placement.demand, placement.workload_class)
         ]
-        if roomy:
-            row: int | None = roomy[0]
-            cursor = roomy[0] + 1
+        if large:
+            row: int | None = large[0]
+            cursor = large[0] + 1
         else:
             admitting = [
                 (r, view.image(r)) for r in order if view.image(r).waiting < placement.waiting_limit
             ]
             stream = placement.workload_class is WorkloadClass.STREAM
-            yielding = [x for x in admitting if _batch_could_make_way(placement.demand, x[1])]
+            yielding = [x for x in admitting if _batch_could_be_preempted(placement.demand, x[1])]
             candidates = (stream and yielding) or admitting
             best = estimate(placement.demand, placement.workload_class, candidates, now)
             admitted = stream or best.wait < placement.wait_max_s
@@ -121,7 +121,7 @@ def _literal(view: ClusterView, placement: Placement, start: int, now: float) ->
     return chosen
 
 
-def _batch_could_make_way(demand: Vector, image: UnitImage) -> bool:
+def _batch_could_be_preempted(demand: Vector, image: UnitImage) -> bool:
     left = image.capacity
     for entry in (*image.running, *image.stream_waiting):
         if entry.workload_class is WorkloadClass.STREAM:
@@ -185,9 +185,9 @@ def test_nothing_is_lost_and_everything_returns(
         elif what == "finish" and app is not None:
             cluster.finish(app)
         elif what == "close":
-            cluster.tell_node(node, e.NodeClosed(now=cluster.now, why="its disk is full"))
+            cluster.submit_to_node(node, e.NodeClosed(now=cluster.now, why="its disk is full"))
         elif what == "open":
-            cluster.tell_node(node, e.NodeOpened(now=cluster.now))
+            cluster.submit_to_node(node, e.NodeOpened(now=cluster.now))
         elif what == "break" and node.connected:
             cluster.disconnect(node)
         elif what == "return" and not node.connected:

@@ -42,7 +42,7 @@ def restarted() -> tuple[VirtualCluster, ApplicationId]:
 
 def ask(cluster: VirtualCluster, app: ApplicationId, executor: int, again: bool | None) -> None:
     request = ContainerRequest(executor_id=str(executor), resource_profile_id=0, resources=SMALL)
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.ContainersRequested(now=cluster.now, application_id=app, requests=(request,), again=again)
     )
 
@@ -80,7 +80,7 @@ def test_once_the_wait_is_over_it_is_given_up_and_what_is_new_is_not() -> None:
     assert cluster.container(app, 4).state is ContainerState.RUNNING
 
 
-def test_an_appmaster_that_comes_after_the_nodes_hears_what_ended_meanwhile() -> None:
+def test_an_appmaster_that_comes_after_the_nodes_is_notified_what_ended_meanwhile() -> None:
     """It would wait for long for an executor whose end was told when it was not there."""
     cluster = VirtualCluster([unit("n1", vcores=2)])
     app = cluster.submit(2)
@@ -116,7 +116,7 @@ def requests(commands: list[Command]) -> list[RequestContainers]:
     return [x for x in commands if isinstance(x, RequestContainers)]
 
 
-def test_the_appmaster_says_what_it_asks_for_again() -> None:
+def test_the_appmaster_states_what_it_asks_for_again() -> None:
     target = ProfileTarget(profile=0, count=2, vcores=1, heap_mib=1, memory_mib=1)
     for took_over in (False, True):
         core = AppMasterCore(took_over=took_over)
@@ -131,8 +131,8 @@ def test_the_appmaster_says_what_it_asks_for_again() -> None:
         (new,) = requests(core.handle(ContainerChanged(now=3, container=lost)))
         asked = [[x.executor_id for x in each.asks] for each in (first, repeated, new)]
         assert asked == [["1", "2"], ["2"], ["3"]]
-        said = [each.again for each in (first, repeated, new)]
-        assert said == ([None] * 3 if took_over else [False, True, False])
+        again_flags = [each.again for each in (first, repeated, new)]
+        assert again_flags == ([None] * 3 if took_over else [False, True, False])
 
 
 def test_another_agent_under_the_name_of_one_that_is_away_does_not_stand_for_it() -> None:
@@ -148,7 +148,7 @@ def test_another_agent_under_the_name_of_one_that_is_away_does_not_stand_for_it(
     cluster.register(cluster.nodes[NodeName("n2")])
     cluster.advance(cluster.bounds.recovery_window_s + 2.0)
     assert cluster.master.nodes.absent == {"n1"}
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.NodeRegistered(
             now=cluster.now, call_id=cluster.next_call(), node=NodeName("n1"), identity="new",
             incarnation="new", sequence=1, host="h", endpoint="", units=(unit("n1"),), owner="new",

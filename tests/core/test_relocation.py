@@ -52,7 +52,7 @@ class Busy:
         return [app for app, end in ends.items() if end and end.cause is EndCause.PREEMPTED]
 
 
-def test_who_has_waited_long_goes_where_there_is_room() -> None:
+def test_one_that_has_waited_long_goes_where_there_is_capacity() -> None:
     busy = Busy()
     (app,) = busy.apps
     assert busy.cluster.states(app) == {"waiting": 1}
@@ -68,7 +68,7 @@ def test_who_has_waited_long_goes_where_there_is_room() -> None:
     assert again.node not in (None, busy.place)
 
 
-def test_nobody_is_moved_before_a_while() -> None:
+def test_none_is_moved_before_a_while() -> None:
     busy = Busy(bounds=Bounds(relocation_wait_s=60.0))
     busy.end_elsewhere()
     busy.cluster.advance(30)
@@ -77,13 +77,13 @@ def test_nobody_is_moved_before_a_while() -> None:
     assert busy.moved() == busy.apps
 
 
-def test_where_there_is_no_room_a_place_in_a_line_is_kept() -> None:
+def test_where_there_is_no_capacity_a_place_in_a_line_is_kept() -> None:
     busy = Busy(waiters=2)
     busy.cluster.advance(60)
     assert not busy.moved()
 
 
-def test_no_more_are_moved_than_find_room_and_the_oldest_first() -> None:
+def test_no_more_are_moved_than_find_capacity_and_the_oldest_first() -> None:
     busy = Busy(waiters=4, bounds=Bounds(relocation_wait_s=30.0))
     there = [app for app in busy.apps if busy.cluster.container(app, 1).node == busy.place]
     elsewhere = [app for app in busy.apps if app not in there]
@@ -97,7 +97,7 @@ def test_no_more_are_moved_than_find_room_and_the_oldest_first() -> None:
     assert busy.moved() == there[:1]
 
 
-def test_what_is_too_small_is_no_room() -> None:
+def test_what_is_too_small_is_no_capacity() -> None:
     cluster = VirtualCluster([unit(N1, vcores=2), unit(N2, vcores=1)])
     small = cluster.submit(3)
     cluster.settle()
@@ -125,7 +125,7 @@ def test_a_driver_waits_where_it_is() -> None:
     assert not busy.moved()
 
 
-def test_what_fits_nowhere_hides_nobody_and_all_units_have_their_turn(
+def test_what_fits_nowhere_hides_nothing_and_all_units_have_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """More units with waiters, and with some room, than are looked at in one go."""

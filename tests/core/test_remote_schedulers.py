@@ -63,11 +63,11 @@ def deliver_all(cluster: VirtualCluster, schedulers: Iterable[VirtualScheduler])
 
 
 def has_all(cluster: VirtualCluster, scheduler: VirtualScheduler) -> bool:
-    book = cluster.master.placement.schedulers[scheduler.name]
-    assert isinstance(book, remote.RemoteScheduler)
-    if book.units or book.changed_jobs or book.room:
+    master_side = cluster.master.placement.schedulers[scheduler.name]
+    assert isinstance(master_side, remote.RemoteScheduler)
+    if master_side.units or master_side.changed_jobs or master_side.has_freed:
         return False
-    return bool(scheduler.replica.sequence == book.sequence)
+    return bool(scheduler.replica.sequence == master_side.sequence)
 
 
 def siblings(state: SharedState, unit_id: ResourceUnitId) -> set[ResourceUnitId]:
@@ -110,12 +110,12 @@ def test_a_remote_scheduler_places_streams_gangs_and_batch() -> None:
         assert "pending" not in cluster.states(app)
         assert "assigned" not in cluster.states(app)
     assert cluster.running() == 8
-    mirror = cluster.master.placement.schedulers["outside"]
-    assert mirror.placed == 8
-    assert mirror.jobs == {}
+    master_side = cluster.master.placement.schedulers["outside"]
+    assert master_side.placed == 8
+    assert master_side.jobs == {}
 
 
-def test_what_ends_makes_room_for_a_remote_scheduler_too() -> None:
+def test_what_ends_frees_capacity_for_a_remote_scheduler_too() -> None:
     cluster = cluster_of(2, bounds=Bounds(waiting_limit=0))
     VirtualScheduler(cluster, "outside")
     first = submit_to(cluster, "outside", 2)
@@ -153,7 +153,7 @@ def test_a_scheduler_that_dies_with_the_lease_gives_it_back() -> None:
     outside = VirtualScheduler(cluster, "outside")
     outside.hangs = True
     app = submit_to(cluster, "outside", 1, workload_class=STREAM)
-    cluster.tell_master(lease_request(cluster, outside, app, 900))
+    cluster.submit_to_master(lease_request(cluster, outside, app, 900))
     assert cluster.master.negotiator.lease.holder == "outside"
     other = submit_to(cluster, "scheduler-1", 1, workload_class=STREAM)
     cluster.at(cluster.now + 0.5, outside.break_off)
@@ -179,11 +179,11 @@ def test_a_lease_is_given_back_once_and_stale_tokens_commit_nothing() -> None:
     outside = VirtualScheduler(cluster, "outside")
     outside.hangs = True
     app = submit_to(cluster, "outside", 1, workload_class=STREAM)
-    cluster.tell_master(lease_request(cluster, outside, app, 900))
-    reply = cluster.answers[900]
+    cluster.submit_to_master(lease_request(cluster, outside, app, 900))
+    reply = cluster.replies[900]
     assert isinstance(reply, c.Reply)
-    assert isinstance(reply.answer, c.LeaseGranted)
-    token = reply.answer.token
+    assert isinstance(reply.result, c.LeaseGranted)
+    token = reply.result.token
     for call_id, good in ((901, True), (902, False)):
         event = e.LeaseReturned(
             now=cluster.now,
@@ -192,15 +192,15 @@ def test_a_lease_is_given_back_once_and_stale_tokens_commit_nothing() -> None:
             session=outside.session,
             token=token,
         )
-        cluster.tell_master(event)
-        answer = cluster.answers[call_id]
-        assert isinstance(answer, c.Reply) is good
-        assert good or (isinstance(answer, c.Refuse) and isinstance(answer.error, InvalidRequest))
+        cluster.submit_to_master(event)
+        result = cluster.replies[call_id]
+        assert isinstance(result, c.Reply) is good
+        assert good or (isinstance(result, c.Refuse) and isinstance(result.error, InvalidRequest))
     propose(cluster, outside, app, [claim(app, 1, STREAM)], 903, token=token)
-    settled = cluster.answers[903]
+    settled = cluster.replies[903]
     assert isinstance(settled, c.Reply)
-    assert isinstance(settled.answer, c.ClaimsSettled)
-    assert ["lease" in x.reason for x in settled.answer.outcomes] == [True]
+    assert isinstance(settled.result, c.ClaimsSettled)
+    assert ["lease" in x.reason for x in settled.result.outcomes] == [True]
     assert cluster.states(app) == {"pending": 1}
 
 
@@ -220,7 +220,7 @@ def propose(
     session: int | None = None,
 ) -> None:
     proposal = Proposal(scheduler.name, app, WorkloadClass.BATCH, tuple(claims), token)
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.ClaimsProposed(
             now=cluster.now,
             proposal=proposal,
@@ -243,7 +243,7 @@ def test_claims_are_checked_against_what_was_asked_for() -> None:
     used = sum(queue.capacity[0] - queue.free[0] for queue in queues(cluster, app))
     assert used == 1, "the demand is the application's, and the container is placed once"
     propose(cluster, outside, app, twice, 901, session=outside.session + 1)
-    late = cluster.answers[901]
+    late = cluster.replies[901]
     assert isinstance(late, c.Refuse)
     assert isinstance(late.error, NotFound)
 
@@ -380,7 +380,7 @@ def test_snapshot_and_deltas_are_the_state(
             event = e.DrainRequested(
                 now=cluster.now, call_id=call_id, nodes=(node.name,), undo=count % 2 == 0
             )
-            cluster.tell_master(event)
+            cluster.submit_to_master(event)
         elif what == "bind":
             cluster.rebind("g1", mode=MODES[number % 3], bound_cores=1, reserve_cores=1)
         cluster.advance(count if number % 2 else 0.0)
@@ -388,9 +388,9 @@ def test_snapshot_and_deltas_are_the_state(
             deliver_all(cluster, outside.values())
             for each in outside.values():
                 assert_same(each.replica.state, cluster.master.master_state.state)
-                mirror = cluster.master.placement.schedulers[each.name]
+                master_side = cluster.master.placement.schedulers[each.name]
                 assert {x: list(j.pending) for x, j in each.scheduler.jobs.items()} == {
-                    x: list(j.pending) for x, j in mirror.jobs.items()
+                    x: list(j.pending) for x, j in master_side.jobs.items()
                 }
     for node in cluster.nodes.values():
         if not node.connected:

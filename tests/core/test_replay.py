@@ -77,7 +77,7 @@ def carry_out(cluster: VirtualCluster, apps: dict[ApplicationId, int], step: Any
             nodes=(NodeName(node.name),),
             undo=node.name in cluster.master.nodes.drains.drained,
         )
-        cluster.tell_master(drain)
+        cluster.submit_to_master(drain)
     elif what == "lose" and node.connected:
         cluster.disconnect(node)
         cluster.advance(cluster.bounds.node_timeout_s + 1)
@@ -98,7 +98,7 @@ def carry_out(cluster: VirtualCluster, apps: dict[ApplicationId, int], step: Any
             workload_class=workload_class or WorkloadClass.BATCH,
             evidence=f"seen {count} times",
         )
-        cluster.tell_master(event)
+        cluster.submit_to_master(event)
     cluster.advance(count if what == "wait" else 0.0)
 
 

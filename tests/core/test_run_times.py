@@ -74,7 +74,7 @@ def test_the_negotiator_keeps_to_the_bound() -> None:
     assert "waiting_bound" in outcomes[-1].reason
 
 
-def test_a_unit_that_turns_out_slow_lets_nobody_wait() -> None:
+def test_a_unit_that_turns_out_slow_accepts_no_waiter() -> None:
     cluster = VirtualCluster([unit("n1", vcores=2)], bounds=FEEDBACK)
     app = cluster.submit(9)
     cluster.settle()

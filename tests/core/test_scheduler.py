@@ -19,7 +19,7 @@ from hrm.policies.fifo import Fifo
 from hrm.policies.min_wait import MinWait
 from hrm.testing.virtual import VirtualCluster, unit
 
-Answer = Callable[[ClusterView, Placement], Any]
+Choose = Callable[[ClusterView, Placement], Any]
 
 
 class Odd:
@@ -27,27 +27,27 @@ class Odd:
 
     name = "odd-one"
 
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
+    def __init__(self, choose: Choose) -> None:
+        self.choose = choose
         self.recovered = False
         self.good = MinWait()
 
     def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
         if self.recovered:
             return self.good.place(view, placement, now)
-        answer: list[int | None] = self.answer(view, placement)
-        return answer
+        choose: list[int | None] = self.choose(view, placement)
+        return choose
 
 
 def _cluster(policy: Odd) -> VirtualCluster:
     """Row 0 is open, row 1 closed, row 2 too small for what the tests ask for; the rest unused."""
     nodes = [unit("n1"), unit("n2"), unit("n3", vcores=1)]
     cluster = VirtualCluster(nodes, schedulers=1, policy=lambda _: policy)
-    cluster.tell_master(e.DrainRequested(now=cluster.now, call_id=99, nodes=(NodeName("n2"),)))
+    cluster.submit_to_master(e.DrainRequested(now=cluster.now, call_id=99, nodes=(NodeName("n2"),)))
     return cluster
 
 
-def _all(row: Any) -> Answer:
+def _all(row: Any) -> Choose:
     return lambda view, placement: [row] * len(placement.entries)
 
 
@@ -55,7 +55,7 @@ def _raise(view: ClusterView, placement: Placement) -> Any:
     raise ZeroDivisionError("no idea")
 
 
-NONSENSE: dict[str, tuple[Answer, str]] = {
+NONSENSE: dict[str, tuple[Choose, str]] = {
     "too few": (lambda view, placement: [0], "returned 1 rows for 2"),
     "too many": (lambda view, placement: [0, 0, 0], "returned 3 rows for 2"),
     "beyond the table": (_all(10**9), "there is no row 1000000000"),
@@ -76,8 +76,8 @@ NONSENSE: dict[str, tuple[Answer, str]] = {
 def test_nonsense_is_refused_by_name_counted_and_tried_again(
     name: str, workload_class: WorkloadClass
 ) -> None:
-    answer, message = NONSENSE[name]
-    policy = Odd(answer)
+    choose, message = NONSENSE[name]
+    policy = Odd(choose)
     cluster = _cluster(policy)
     before = cluster.master.master_state.state.free.copy()
     app = cluster.submit(2, Resources(2, 1024), workload_class)
@@ -106,10 +106,10 @@ def test_the_message_names_the_line_that_failed() -> None:
 def test_half_a_round_of_nonsense_places_nothing() -> None:
     """Two demands, and the policy is right about the first only: the round counts for nothing."""
 
-    def answer(view: ClusterView, placement: Placement) -> list[int]:
+    def choose(view: ClusterView, placement: Placement) -> list[int]:
         return [0 if placement.demand[0] == 1 else 99] * len(placement.entries)
 
-    cluster = _cluster(Odd(answer))
+    cluster = _cluster(Odd(choose))
     app = cluster.submit(0)
     cluster.request(app, [1, 2], Resources(1, 1024))
     cluster.request(app, [3], Resources(2, 1024))
@@ -189,7 +189,7 @@ def test_in_strict_order_a_large_container_blocks_later_ones_of_its_own_job() ->
     assert cluster.container(app, 3).state.value == "running"
 
 
-def test_one_round_finds_out_for_all_that_there_is_no_room() -> None:
+def test_one_round_finds_out_for_all_that_there_is_no_capacity() -> None:
     bounds = Bounds(waiting_limit=0)
     cluster = VirtualCluster([unit("n1", 4)], schedulers=1, bounds=bounds)
     running = cluster.submit(4)

@@ -55,7 +55,7 @@ def granted(call: ClaimsProposed, sequence: int) -> ClaimsSettled:
     return ClaimsSettled(outcomes=outcomes, sequence=sequence)
 
 
-def test_batch_is_proposed_at_once_and_settled_after_the_changes_before_the_answer() -> None:
+def test_batch_is_proposed_at_once_and_settled_after_the_changes_before_the_reply() -> None:
     session = subscribed()
     assert session.step(0.0) is None
     session.changed(job(1, WorkloadClass.BATCH), 0.0)
@@ -65,7 +65,7 @@ def test_batch_is_proposed_at_once_and_settled_after_the_changes_before_the_answ
     assert [claim.unit_id for claim in call.proposal.claims] == ["n1/cpu"]
     assert session.step(0.0) is None, "one call at a time"
     assert session.due_s() is None
-    session.answered(granted(call, sequence=2), 0.5)
+    session.reply_received(granted(call, sequence=2), 0.5)
     assert session.step(0.5) is None, "message 2 is still on its way"
     assert session.scheduler.jobs[APP].pending
     session.changed(StateChanged(sequence=2, now=AHEAD_S + 1.0), 1.0)
@@ -81,7 +81,7 @@ def test_a_stream_is_proposed_under_the_lease_and_on_the_state_that_came_with_it
     assert isinstance(call, LeaseRequested)
     assert call.application_id == APP
     lease = LeaseGranted(token=5, expires_in_s=2.0, sequence=2, units=None)
-    session.answered(lease, 0.1)
+    session.reply_received(lease, 0.1)
     assert session.step(0.1) is None
     session.changed(StateChanged(sequence=2, now=AHEAD_S, units=(UNIT,)), 0.2)
     proposed = session.step(0.2)
@@ -94,11 +94,11 @@ def test_the_lease_goes_back_when_its_job_has_gone() -> None:
     session.changed(job(1, WorkloadClass.STREAM), 0.0)
     assert isinstance(session.step(0.0), LeaseRequested)
     session.changed(job(2, WorkloadClass.STREAM, pending=0), 0.1)
-    session.answered(LeaseGranted(token=5, expires_in_s=2.0, sequence=2, units=None), 0.2)
+    session.reply_received(LeaseGranted(token=5, expires_in_s=2.0, sequence=2, units=None), 0.2)
     returned = session.step(0.2)
     assert isinstance(returned, LeaseReturned)
     assert returned.token == 5
-    session.answered(None, 0.3)
+    session.reply_received(None, 0.3)
     assert session.idle
     assert session.step(0.3) is None
 
@@ -111,7 +111,7 @@ def test_a_job_whose_call_fails_backs_off_and_is_tried_again(
     session.changed(job(1, workload_class), 0.0)
     first = session.step(0.0)
     assert first is not None
-    session.answered(None, 1.0)
+    session.reply_received(None, 1.0)
     assert session.step(1.0) is None
     due_s = session.due_s()
     assert due_s is not None
@@ -119,12 +119,12 @@ def test_a_job_whose_call_fails_backs_off_and_is_tried_again(
     assert type(session.step(due_s)) is type(first)
 
 
-def test_the_session_ends_when_the_changes_before_an_answer_do_not_come() -> None:
+def test_the_session_ends_when_the_changes_before_a_reply_do_not_come() -> None:
     session = subscribed()
     session.changed(job(1, WorkloadClass.BATCH), 0.0)
     call = session.step(0.0)
     assert isinstance(call, ClaimsProposed)
-    session.answered(granted(call, sequence=9), 3.0)
+    session.reply_received(granted(call, sequence=9), 3.0)
     assert session.due_s() == 3.0 + CALL_TIMEOUT_S
     assert session.step(2.9 + CALL_TIMEOUT_S) is None
     with pytest.raises(Unavailable, match="changes do not arrive"):

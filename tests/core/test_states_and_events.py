@@ -1,4 +1,4 @@
-"""Whatever a core may hear in whichever state of an entity: it does what the table says.
+"""Whatever a core may receive in whichever state of an entity: it does what the table says.
 
 The tables themselves are held by ``test_transitions``, the AppMaster by
 ``test_appmaster_lifecycle``.
@@ -273,42 +273,46 @@ class Told:
     def node(self) -> Node:
         return self.cluster.master.master_state.nodes[N1]
 
-    def tell(self, event: Callable[..., e.MasterEvent], **fields: Any) -> c.Reply | c.Refuse | None:
+    def deliver(
+        self, event: Callable[..., e.MasterEvent], **fields: Any
+    ) -> c.Reply | c.Refuse | None:
         call_id = self.cluster.next_call()
         if event in CALLS:
             fields["call_id"] = call_id
-        self.cluster.tell_master(event(now=self.cluster.now, **fields))
-        return self.cluster.answers.get(call_id)
+        self.cluster.submit_to_master(event(now=self.cluster.now, **fields))
+        return self.cluster.replies.get(call_id)
 
-    def hear(self, event: Callable[..., e.MasterEvent], **fields: Any) -> None:
+    def receive(self, event: Callable[..., e.MasterEvent], **fields: Any) -> None:
         incarnation, sequence = self.node.incarnation, self.node.sequence + 1
-        self.tell(event, node=N1, incarnation=incarnation, sequence=sequence, **fields)
+        self.deliver(event, node=N1, incarnation=incarnation, sequence=sequence, **fields)
 
     def see(self, state: C) -> None:
-        self.hear(e.ContainerReported, container=status(self.app, state))
+        self.receive(e.ContainerReported, container=status(self.app, state))
 
     def release(self) -> None:
-        self.tell(e.ContainersReleased, application_id=self.app, executor_ids=("1",), reason="why")
+        self.deliver(
+            e.ContainersReleased, application_id=self.app, executor_ids=("1",), reason="why"
+        )
 
     def drain(self, *, undo: bool = False) -> c.Reply | c.Refuse | None:
-        return self.tell(e.DrainRequested, nodes=(N1,), undo=undo)
+        return self.deliver(e.DrainRequested, nodes=(N1,), undo=undo)
 
     def finish(self, state: A) -> None:
-        self.tell(e.ApplicationFinished, application_id=self.app, state=state, message="why")
+        self.deliver(e.ApplicationFinished, application_id=self.app, state=state, message="why")
 
     def detach(self) -> None:
         session = self.application.session or 0
-        self.tell(e.ApplicationDetached, application_id=self.app, session=session)
+        self.deliver(e.ApplicationDetached, application_id=self.app, session=session)
 
     def fall_silent(self) -> None:
         """Time passes for the master alone."""
         now, bounds = self.cluster.now, self.cluster.bounds
         for half_s in range(1, int(2 * bounds.node_timeout_s) + 4):
-            self.cluster.tell_master(e.Ticked(now=now + 0.5 * half_s))
+            self.cluster.submit_to_master(e.Ticked(now=now + 0.5 * half_s))
 
     def register_again(self) -> None:
         node = self.node
-        self.tell(
+        self.deliver(
             e.NodeRegistered,
             node=N1,
             identity=node.identity,
@@ -324,11 +328,11 @@ class Told:
 CALLS = {e.DrainRequested, e.NodeRegistered, e.KillRequested, e.ApplicationAttached}
 CALLS |= {e.ApplicationRegistered}
 TO_CONTAINERS: dict[ContainerHappening, Callable[[Told], None]] = {
-    ContainerHappening.SEEN_WAITING: lambda told: told.see(C.WAITING),
-    ContainerHappening.SEEN_RUNNING: lambda told: told.see(C.RUNNING),
-    ContainerHappening.SEEN_STOPPING: lambda told: told.see(C.STOPPING),
-    ContainerHappening.SEEN_ENDED: lambda told: told.see(C.ENDED),
-    ContainerHappening.UNLISTED: lambda told: told.hear(e.NodeReported, containers=()),
+    ContainerHappening.SEEN_WAITING: lambda given: given.see(C.WAITING),
+    ContainerHappening.SEEN_RUNNING: lambda given: given.see(C.RUNNING),
+    ContainerHappening.SEEN_STOPPING: lambda given: given.see(C.STOPPING),
+    ContainerHappening.SEEN_ENDED: lambda given: given.see(C.ENDED),
+    ContainerHappening.UNLISTED: lambda given: given.receive(e.NodeReported, containers=()),
     ContainerHappening.RELEASED: Told.release,
     ContainerHappening.NODE_LOST: Told.fall_silent,
 }
@@ -363,9 +367,9 @@ def test_a_container_at_the_master(state: C, happening: ContainerHappening, drai
 
 TO_NODES: dict[NodeHappening, Callable[[Told], object]] = {
     NodeHappening.REGISTERED: Told.register_again,
-    NodeHappening.HEARD_AGAIN: lambda told: told.hear(e.NodeReported, containers=()),
+    NodeHappening.HEARD_AGAIN: lambda given: given.receive(e.NodeReported, containers=()),
     NodeHappening.DRAIN_ORDERED: Told.drain,
-    NodeHappening.DRAIN_UNDONE: lambda told: told.drain(undo=True),
+    NodeHappening.DRAIN_UNDONE: lambda given: given.drain(undo=True),
     NodeHappening.FALLEN_SILENT: Told.fall_silent,
 }
 
@@ -399,23 +403,23 @@ def test_a_node_at_the_master(state: N, happening: NodeHappening, drained: bool)
 
 
 TO_APPLICATIONS: dict[ApplicationHappening, Callable[[Told], object]] = {
-    ApplicationHappening.REGISTERED_AGAIN: lambda told: told.tell(
+    ApplicationHappening.REGISTERED_AGAIN: lambda given: given.deliver(
         e.ApplicationRegistered, application_id=told.app, submission_key="k", name="n", user="u"
     ),
-    ApplicationHappening.ATTACHED: lambda told: told.tell(
+    ApplicationHappening.ATTACHED: lambda given: given.deliver(
         e.ApplicationAttached, application_id=told.app, session=99, epoch=told.cluster.epoch
     ),
     ApplicationHappening.DETACHED: Told.detach,
-    ApplicationHappening.RECOVERED: lambda told: told.cluster.restart_master(),
-    ApplicationHappening.REPORTED: lambda told: told.tell(
+    ApplicationHappening.RECOVERED: lambda given: given.cluster.restart_master(),
+    ApplicationHappening.REPORTED: lambda given: given.deliver(
         e.WorkloadClassObserved,
         application_id=told.app,
         workload_class=WorkloadClass.STREAM,
         evidence="why",
     ),
-    ApplicationHappening.CONTAINER_STARTED: lambda told: told.see(C.RUNNING),
-    ApplicationHappening.FINISHED: lambda told: told.finish(A.FAILED),
-    ApplicationHappening.KILLED: lambda told: told.tell(
+    ApplicationHappening.CONTAINER_STARTED: lambda given: given.see(C.RUNNING),
+    ApplicationHappening.FINISHED: lambda given: given.finish(A.FAILED),
+    ApplicationHappening.KILLED: lambda given: given.deliver(
         e.KillRequested, application_id=told.app, reason="why"
     ),
 }
@@ -435,7 +439,7 @@ def test_an_application(state: A, happening: ApplicationHappening) -> None:
         case A.SUCCEEDED | A.FAILED:
             told.finish(state)
         case A.KILLED:
-            told.tell(e.KillRequested, application_id=told.app, reason="why")
+            told.deliver(e.KillRequested, application_id=told.app, reason="why")
     assert told.application.life.state is state
     answer = TO_APPLICATIONS[happening](told)
     led, now = APPLICATION[state][happening], told.application.life.state

@@ -57,9 +57,9 @@ class Master:
         self.now = 100.0
         self.core = SubmissionsCore(bounds)
         self.stored: dict[str, m.SubmissionRecord] = {}
-        self.submit = self.tell(m.Submitted, call_id=1, record=record(**changes))
+        self.submit = self.feed(m.Submitted, call_id=1, record=record(**changes))
 
-    def tell(self, event: Any, **fields: Any) -> list[m.Command]:
+    def feed(self, event: Any, **fields: Any) -> list[m.Command]:
         commands = self.core.handle(event(now=self.now, **fields))
         for command in commands:
             if isinstance(command, m.PersistSubmission):
@@ -67,12 +67,12 @@ class Master:
         return commands
 
     def driver(self, event: Any, attempt: int = 1, **fields: Any) -> list[m.Command]:
-        return self.tell(event, submission_id=ID, attempt=attempt, **fields)
+        return self.feed(event, submission_id=ID, attempt=attempt, **fields)
 
     def lease(self, attempt: int = 1, **fields: Any) -> Any:
         """The grant, or the error."""
-        answers = self.driver(m.LeaseAsked, attempt, call_id=7, **fields)
-        return answers[-1].error if isinstance(answers[-1], m.RefuseCall) else answers[-1]
+        replies = self.driver(m.LeaseAsked, attempt, call_id=7, **fields)
+        return replies[-1].error if isinstance(replies[-1], m.RefuseCall) else replies[-1]
 
     def run(self, attempt: int = 1) -> None:
         self.driver(m.DriverLaunched, attempt, node="n1")
@@ -84,11 +84,11 @@ class Master:
 
     def later(self, seconds: float) -> list[m.Command]:
         """Time passes, with the ticks of a master that is awake."""
-        until_s, said = self.now + seconds, list[m.Command]()
+        until_s, from_ticks = self.now + seconds, list[m.Command]()
         while self.now < until_s:
             self.now = min(until_s, self.now + 0.5)
-            said += self.tell(m.Ticked)
-        return said
+            from_ticks += self.feed(m.Ticked)
+        return from_ticks
 
     def restart(self) -> None:
         self.core = SubmissionsCore(self.bounds, self.stored.values(), self.now)
@@ -206,7 +206,7 @@ def test_a_container_that_only_waited_at_its_node_does_not_count() -> None:
     assert master.state is S.RUNNING
 
 
-def test_one_that_is_known_to_have_begun_counts_whatever_its_end_says() -> None:
+def test_one_that_is_known_to_have_begun_counts_whatever_its_end_reports() -> None:
     master = Master()
     for attempt in (1, 2, 3):
         master.driver(m.DriverLaunched, attempt, node="n1")
@@ -227,7 +227,7 @@ def test_one_that_is_known_to_have_begun_counts_whatever_its_end_says() -> None:
         (ContainerEnd(cause=EndCause.NODE_LOST, exit_code=143), 0.0, False),
     ],
 )
-def test_what_an_end_says_of_the_start(
+def test_what_an_end_implies_for_the_start(
     end: ContainerEnd, started_at_s: float, waited: bool
 ) -> None:
     status = ContainerStatus(
@@ -262,7 +262,7 @@ def test_a_driver_that_waits_at_nodes_whose_agents_stop_starts_at_the_next() -> 
         cause=EndCause.NODE_LOST, reason="the agent of node n1 is restarted", grace_s=1.0,
         only_if_waiting=True,
     )  # fmt: skip
-    cluster.tell_node(node, stop)
+    cluster.submit_to_node(node, stop)
     cluster.settle()
     notice = cluster.notices[driver][-1]
     assert isinstance(notice, c.ContainerChanged)
@@ -272,7 +272,7 @@ def test_a_driver_that_waits_at_nodes_whose_agents_stop_starts_at_the_next() -> 
     assert event.lost
 
 
-def test_a_new_master_hears_of_a_running_driver_before_it_gives_it_up() -> None:
+def test_a_new_master_is_notified_of_a_running_driver_before_it_gives_it_up() -> None:
     master = Master(supervise=True)
     master.run()
     master.restart()
@@ -284,7 +284,7 @@ def test_a_new_master_hears_of_a_running_driver_before_it_gives_it_up() -> None:
     assert master.state is S.RUNNING
 
 
-def test_a_new_master_replaces_a_driver_of_which_nothing_is_heard() -> None:
+def test_a_new_master_replaces_a_driver_of_which_nothing_is_received() -> None:
     master = Master(supervise=True)
     master.run()
     master.restart()
@@ -318,23 +318,23 @@ def test_a_kill_ends_the_driver_and_its_restarts() -> None:
     master = Master(supervise=True)
     master.run()
     master.driver(m.DriverLinked, application_id="app-1")
-    killed = master.tell(m.KillAsked, call_id=2, submission_id=ID, reason="enough")
+    killed = master.feed(m.KillAsked, call_id=2, submission_id=ID, reason="enough")
     assert master.state is S.KILLING
     assert {m.EndLinked, m.ReleaseDriver, m.Committed} <= set(kinds(killed))
     assert isinstance(master.lease(), StaleEpoch)
     master.end(exit_code=143)
     assert (master.state, master.record.message) == (S.KILLED, "enough")
-    again = master.tell(m.KillAsked, call_id=3, submission_id=ID)
+    again = master.feed(m.KillAsked, call_id=3, submission_id=ID)
     assert isinstance(again[0], m.RefuseCall)
-    unknown = master.tell(m.KillAsked, call_id=3, submission_id="driver-9")
+    unknown = master.feed(m.KillAsked, call_id=3, submission_id="driver-9")
     assert isinstance(unknown[0], m.RefuseCall)
     assert isinstance(unknown[0].error, NotFound)
 
 
-def test_who_submits_again_is_told_of_the_first_after_it_is_written() -> None:
+def test_one_that_submits_again_is_informed_of_the_first_after_it_is_written() -> None:
     """The answer is a command behind the write, whoever asked and how often."""
     master = Master()
-    again = master.tell(m.Submitted, call_id=2, record=record(submission_id="driver-2"))
+    again = master.feed(m.Submitted, call_id=2, record=record(submission_id="driver-2"))
     assert again == [m.Committed(call_id=2, submission_id=ID)]
     assert list(master.core.entries) == [ID]
 
@@ -349,11 +349,11 @@ def test_a_late_request_for_a_lease_does_not_hold_up_the_next_driver() -> None:
     assert m.RequestDriver(submission_id=ID, attempt=2) in master.later(1.1)
 
 
-def test_who_waits_for_a_restart_can_be_killed() -> None:
+def test_one_that_waits_for_a_restart_can_be_killed() -> None:
     master = Master(supervise=True)
     master.run()
     master.end()
-    master.tell(m.KillAsked, call_id=2, submission_id=ID)
+    master.feed(m.KillAsked, call_id=2, submission_id=ID)
     assert master.state is S.KILLED
     assert master.later(1000) == []
 
@@ -427,15 +427,15 @@ class Runner:
     def stop(self) -> None:
         self._lease.end()
 
-    def answered(self, number: int, answer: m.GrantLease | HrmError) -> None:
+    def replied(self, number: int, result: m.GrantLease | HrmError) -> None:
         if not self._lease.awaits(number):
             return
         now = self._clock_s()
-        if isinstance(answer, m.GrantLease):
-            lease_s, renew_s = answer.lease_s, answer.renew_s
+        if isinstance(result, m.GrantLease):
+            lease_s, renew_s = result.lease_s, result.renew_s
             self._lease.granted(number, lease_s=lease_s, renew_s=renew_s, now=now)
         else:
-            self._lease.failed(number, answer, now)
+            self._lease.failed(number, result, now)
         self._go_on()
 
     def _clock_s(self) -> float:
@@ -445,7 +445,7 @@ class Runner:
         asked = self._lease.step(self._clock_s())
         if asked is not None:
             self.world.send(lambda: self.world.asked(self, asked.number))
-            late = partial(self.answered, asked.number, Unavailable("no answer"))
+            late = partial(self.replied, asked.number, Unavailable("no answer"))
             self.world.at(asked.timeout_s / self._speed, late)
             return
         due_s = self._lease.due_s()
@@ -466,7 +466,7 @@ class World:
         self.runners: list[Runner] = []
         self.core = SubmissionsCore(self.bounds)
         self.two_at_once = 0
-        self.tell(m.Submitted(now=0.0, call_id=0, record=record(supervise=True)))
+        self.feed(m.Submitted(now=0.0, call_id=0, record=record(supervise=True)))
         self.at(1.0, self.tick)
         self.at(self.random.uniform(5, 60), self.fault)
 
@@ -487,17 +487,17 @@ class World:
             self.two_at_once += sum(runner.drives for runner in self.runners) > 1
 
     def tick(self) -> None:
-        self.tell(m.Ticked(now=self.now))
+        self.feed(m.Ticked(now=self.now))
         self.at(1.0, self.tick)
 
     def asked(self, runner: Runner, number: int) -> None:
         event = m.LeaseAsked(now=self.now, call_id=1, submission_id=ID, attempt=runner.attempt)
-        reply = self.tell(event)[-1]
+        reply = self.feed(event)[-1]
         assert isinstance(reply, m.GrantLease | m.RefuseCall)
-        answer = reply.error if isinstance(reply, m.RefuseCall) else reply
-        self.send(lambda: runner.answered(number, answer))
+        result = reply.error if isinstance(reply, m.RefuseCall) else reply
+        self.send(lambda: runner.replied(number, result))
 
-    def tell(self, event: m.Event) -> list[m.Command]:
+    def feed(self, event: m.Event) -> list[m.Command]:
         commands = self.core.handle(event)
         for command in commands:
             if isinstance(command, m.PersistSubmission):
@@ -510,7 +510,7 @@ class World:
         def start() -> None:
             self.runners = [*self.runners[-5:], Runner(self, attempt)]
             launched = m.DriverLaunched(now=self.now, submission_id=ID, attempt=attempt, node="n1")
-            self.tell(launched)
+            self.feed(launched)
 
         return start
 
@@ -530,7 +530,7 @@ class World:
             now=self.now, submission_id=ID, attempt=runner.attempt, exit_code=1, message=what,
             lost=lost,
         )  # fmt: skip
-        self.tell(ended)
+        self.feed(ended)
 
 
 @pytest.mark.parametrize("seed", range(15))

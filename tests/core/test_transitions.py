@@ -117,7 +117,7 @@ def test_ends_are_final_and_all_others_are_not(name: str) -> None:
     assert {state for state, led in moves(table).items() if not led} == FINAL[name]
 
 
-def test_an_illegal_move_tells_the_history() -> None:
+def test_an_illegal_move_reports_the_history() -> None:
     life = Lifecycle("container", "x", CONTAINER, ContainerState.PENDING)
     life.take(ContainerHappening.GRANTED, 1.0, "room at once")
     life.take(ContainerHappening.NODE_LOST, 2.0, "node lost")
@@ -127,16 +127,16 @@ def test_an_illegal_move_tells_the_history() -> None:
     assert "a late report" in str(caught.value)
 
 
-def test_who_watches_hears_of_each_move_as_it_is_made_and_of_nothing_else() -> None:
-    told: list[Move] = []
-    life = Lifecycle("container", "x", CONTAINER, ContainerState.PENDING, told.append)
+def test_one_that_watches_is_notified_of_each_move_as_it_is_made_and_of_nothing_else() -> None:
+    moves: list[Move] = []
+    life = Lifecycle("container", "x", CONTAINER, ContainerState.PENDING, moves.append)
     life.owner = owner = object()
     life.begin(1.0, "asked for")
     assert life.take(ContainerHappening.GRANTED, 2.0, "room")
     assert not life.follow(ContainerHappening.UNLISTED, ContainerState.ASSIGNED, 3.0, "again")
     with pytest.raises(InvalidTransition):
         life.follow(ContainerHappening.UNLISTED, ContainerState.PENDING, 4.0, "back")
-    assert told == [
+    assert moves == [
         ("container", "x", owner, None, ContainerState.PENDING, 1.0, "asked for"),
         ("container", "x", owner, ContainerState.PENDING, ContainerState.ASSIGNED, 2.0, "room"),
     ]

@@ -63,7 +63,7 @@ def test_an_overdue_container_moves_the_wait_with_the_clock() -> None:
     assert waits == [15.0, 11.0, 5.0, 5.0, 5.0]
 
 
-def test_a_new_container_passes_a_waiter_only_where_there_is_room_for_both() -> None:
+def test_a_new_container_passes_a_waiter_only_where_there_is_capacity_for_both() -> None:
     """``long`` may pass ``large``, which is promised 20 s: beside it there is a vcore to spare. A
     new one of one vcore would want the same, and one of two waits until ``large`` has ended."""
     state = SharedState()
@@ -152,7 +152,7 @@ def test_a_view_adds_what_was_put_on_it(
     assert [view.wait_s(demand, row, NOW) for row in rows.tolist()] == literal
 
 
-def test_more_demands_than_are_kept_are_still_answered_right() -> None:
+def test_more_demands_than_are_kept_are_still_computed_right() -> None:
     state = SharedState()
     queue = UnitQueue(unit("n0", vcores=64, memory_mib=64))
     queue.enqueue(_entry("runs", 64, 10.0))

@@ -21,7 +21,7 @@ TICK_S = 0.25
 def test_a_master_that_was_stopped_loses_no_node_and_no_application() -> None:
     cluster = _running()
     cluster.now += 1_000.0
-    cluster.tell_master(e.Ticked(now=cluster.now))
+    cluster.submit_to_master(e.Ticked(now=cluster.now))
     (node,) = cluster.master.master_state.nodes.values()
     assert node.state is NodeState.ALIVE
     assert not cluster.master.master_state.live_applications()[0].life.state.ended
@@ -66,7 +66,7 @@ def _tick(cluster: VirtualCluster, now: float) -> e.MasterEvent:
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations((_tick, _disconnected, _detached))])
-def test_it_does_not_matter_what_is_heard_first_after_waking(
+def test_it_does_not_matter_what_is_received_first_after_waking(
     order: tuple[Callable[[VirtualCluster, float], e.MasterEvent], ...],
 ) -> None:
     cluster = _running()
@@ -80,7 +80,7 @@ def test_it_does_not_matter_what_is_heard_first_after_waking(
     assert app.detached_at_s is not None
 
 
-def test_an_absence_that_began_before_the_sleep_begins_afresh() -> None:
+def test_an_absence_that_began_before_the_sleep_begins_again() -> None:
     cluster = _running()
     core, grace_s = cluster.master, cluster.bounds.application_grace_s
     core.handle(_detached(cluster, cluster.now))
@@ -106,11 +106,11 @@ def test_what_a_store_has_forgotten_has_its_time_to_come_back_again() -> None:
         cluster.register(node)
     cluster.advance(grace_s - 3)
     cluster.now += 120.0
-    cluster.tell_master(e.Ticked(now=cluster.now))
+    cluster.submit_to_master(e.Ticked(now=cluster.now))
     cluster.advance(grace_s - 3)
     assert cluster.master.master_state.forgot_until_s > cluster.now
     assert all(len(node.processes) == 2 for node in cluster.nodes.values())
-    cluster.tell_master(
+    cluster.submit_to_master(
         e.ApplicationRegistered(
             now=cluster.now, call_id=cluster.next_call(), application_id=app_id,
             submission_key="k", name="n", user="u",
@@ -121,22 +121,25 @@ def test_what_a_store_has_forgotten_has_its_time_to_come_back_again() -> None:
     assert cluster.running() == 2
 
 
-def test_a_busy_loop_is_a_sleep_although_some_are_heard() -> None:
+def test_a_busy_loop_is_a_sleep_although_some_report() -> None:
     """Reports come in one after the other; neither the clock nor the other node has a turn."""
     cluster = VirtualCluster([unit("n1"), unit("n2")])
     cluster.advance(2.0)
     core = cluster.master
-    heard, unheard = core.master_state.nodes.values()
+    contact, silent = core.master_state.nodes.values()
     now = cluster.now
     for _ in range(200):
         now += 0.5
         report = e.NodeReported(
-            now=now, node=heard.name, incarnation=heard.incarnation, sequence=heard.sequence + 1,
+            now=now,
+            node=contact.name,
+            incarnation=contact.incarnation,
+            sequence=contact.sequence + 1,
             containers=(),
-        )  # fmt: skip
+        )
         core.handle(report)
     core.handle(e.Ticked(now=now + 0.1))
-    assert (heard.state, unheard.state) == (NodeState.ALIVE, NodeState.ALIVE)
+    assert (contact.state, silent.state) == (NodeState.ALIVE, NodeState.ALIVE)
 
 
 def test_a_right_ends_by_real_time() -> None:
@@ -158,10 +161,10 @@ def test_a_caller_waits_for_a_rebinding_as_long_as_the_master_is_awake() -> None
         )
     )
     assert not [x for x in core.handle(e.Ticked(now=now + 60.0)) if isinstance(x, c.Refuse)]
-    answer = e.RebindAnswered(
+    result = e.RebindReplied(
         now=now + 60.1, node=node.name, request_id=77, accepted=True, message="done"
     )
-    assert [x.call_id for x in core.handle(answer) if isinstance(x, c.Reply)] == [77]
+    assert [x.call_id for x in core.handle(result) if isinstance(x, c.Reply)] == [77]
 
 
 @given(st.lists(st.floats(0.0, 30.0), min_size=1, max_size=50))
@@ -176,7 +179,7 @@ def test_sleeps_are_never_longer_than_the_time_that_passed(gaps: list[float]) ->
     assert 0.0 <= slept_s <= now
 
 
-def test_one_sleep_does_not_look_like_two() -> None:
+def test_one_sleep_does_not_count_as_two() -> None:
     awake = Wakefulness(1.0, 0.0)
     awake.passed(0.4)
     awake.ticked(0.4)
@@ -202,7 +205,7 @@ def test_patience_counts_only_while_awake_and_ends() -> None:
     assert not patience.is_over(600.0), "another: only what was awake counts"
     assert not any(patience.is_over(600.0 + step) for step in (2.0, 4.0))
     assert patience.is_over(606.5)
-    patience.heard(610.0)
+    patience.contact(610.0)
     assert not patience.is_over(612.0)
 
 

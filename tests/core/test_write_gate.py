@@ -26,7 +26,7 @@ NODE = NodeName("n1")
 RECORD = ApplicationRecord(application_id=APP, submission_key="k", name="n", user="u")
 ADMITTED = c.Reply(
     call_id=1,
-    answer=c.ApplicationAdmitted(
+    result=c.ApplicationAdmitted(
         application_id=APP, epoch=1, containers=(), last_executor_number=0
     ),
 )
@@ -66,7 +66,7 @@ def test_an_admission_waits_and_so_does_its_repetition() -> None:
     assert gate.take(registers(), [], [ADMITTED]) == ([ADMITTED], None)
 
 
-def test_what_may_be_learned_again_holds_nobody() -> None:
+def test_what_may_be_learned_again_holds_nothing() -> None:
     gate = WriteGate([APP])
     for state in (ApplicationState.RUNNING, ApplicationState.DETACHED, ApplicationState.RUNNING):
         assert gate.take(TICK, [put(state=state)], [notice(APP)]) == ([notice(APP)], None)
@@ -87,10 +87,10 @@ def test_an_end_waits_and_its_containers_are_ended_at_once() -> None:
     assert held is not None, "what is said of it later comes later"
 
 
-def test_a_node_is_told_nothing_before_its_drain_is_written() -> None:
+def test_a_node_is_sent_nothing_before_its_drain_is_written() -> None:
     gate = WriteGate()
     order = e.DrainRequested(now=1.0, call_id=2, nodes=(NODE,), undo=False)
-    done = c.Reply(call_id=2, answer=c.Done())
+    done = c.Reply(call_id=2, result=c.Done())
     passing, _ = gate.take(order, [c.RememberDrain(node=NODE)], [stop(), stop("n2"), done])
     assert list(passing) == [stop("n2")]
     assert list(gate.take(TICK, [], [stop()])[0]) == []
@@ -98,9 +98,9 @@ def test_a_node_is_told_nothing_before_its_drain_is_written() -> None:
     assert list(gate.release()) == [stop()]
 
 
-def test_an_answer_of_which_nothing_is_known_waits_for_all() -> None:
+def test_a_reply_of_which_nothing_is_known_waits_for_all() -> None:
     gate = WriteGate()
-    unknown = c.Reply(call_id=3, answer=c.Done())
+    unknown = c.Reply(call_id=3, result=c.Done())
     assert gate.take(TICK, [], [unknown]) == ([unknown], None)
     gate.take(registers(), [put()], [ADMITTED])
     assert list(gate.take(TICK, [], [unknown])[0]) == []

@@ -73,10 +73,10 @@ class Application:
         self.sessions = 0
         self._closing = False
         self._thread = threading.Thread(target=self._live, daemon=True)
-        answer = self._stub.Register(self._registration, timeout=CALL_S, **self._call)
-        self.application_id: str = answer.application_id
+        response = self._stub.Register(self._registration, timeout=CALL_S, **self._call)
+        self.application_id: str = response.application_id
         self._registration.application_id = self.application_id
-        self._epoch = answer.epoch
+        self._epoch = response.epoch
         self._thread.start()
 
     def __enter__(self) -> Application:
@@ -103,7 +103,7 @@ class Application:
         asking = pb.RequestContainers(containers=wanted, again=again)
         self._out.put(pb.ApplicationUpdate(request=asking))
 
-    def say(self, update: pb.ApplicationUpdate) -> None:
+    def send(self, update: pb.ApplicationUpdate) -> None:
         self._out.put(update)
 
     def running(self) -> list[str]:
@@ -131,8 +131,8 @@ class Application:
 
     def _register_again(self) -> None:
         try:
-            answer = self._stub.Register(self._registration, timeout=CALL_S, **self._call)
-            self._epoch = answer.epoch
+            response = self._stub.Register(self._registration, timeout=CALL_S, **self._call)
+            self._epoch = response.epoch
         except grpc.RpcError as error:
             self.problems.append(f"{error.code().name}: {error.details()}")
             return
@@ -144,11 +144,11 @@ class Application:
         for notice in self._stub.Session(self._updates(), **self._call):
             match notice.WhichOneof("notice"):
                 case "attached":
-                    self._heard(notice.attached.containers)
+                    self._received(notice.attached.containers)
                 case "changed":
-                    self._heard(notice.changed.containers)
+                    self._received(notice.changed.containers)
                 case "container":
-                    self._heard([notice.container])
+                    self._received([notice.container])
                 case "refused":
                     self.refused.append(notice.refused.message)
                 case "end":
@@ -171,7 +171,7 @@ class Application:
                 return
             yield update
 
-    def _heard(self, statuses: Any) -> None:
+    def _received(self, statuses: Any) -> None:
         for status in statuses:
             self.containers[status.executor_id] = status
             self.changed(status)

@@ -88,7 +88,7 @@ class Attack:
         self._peak_mib = 0.0
         self._descriptors = 0
         self._neighbour: subprocess.Popen[bytes] | None = None
-        self._answers: Path | None = None
+        self._replies: Path | None = None
         self._begun_s = 0.0
 
     def __enter__(self) -> Attack:
@@ -126,18 +126,18 @@ class Attack:
         """The most that the daemon had open so far, beyond those before."""
         return self._descriptors - self._before_descriptors
 
-    def answers(self) -> list[tuple[float, float, str]]:
+    def replies(self) -> list[tuple[float, float, str]]:
         """What the neighbour was answered since the attack began: when, seconds, status."""
-        if self._answers is None:
+        if self._replies is None:
             return []
-        lines = self._answers.read_text().splitlines()
+        lines = self._replies.read_text().splitlines()
         found = [tuple(json.loads(line)) for line in lines if line.endswith("]")]
         return [x for x in found if x[0] + x[1] >= self._begun_s]
 
     def _start_neighbour(self) -> None:
         folder = self._daemon.log_file.parent
-        self._answers = folder / f"neighbour-{time.monotonic_ns()}.jsonl"
-        with self._answers.open("wb") as file:
+        self._replies = folder / f"neighbour-{time.monotonic_ns()}.jsonl"
+        with self._replies.open("wb") as file:
             self._neighbour = subprocess.Popen(
                 [sys.executable, "-m", "tests.hostile.neighbour", *self._probe],
                 cwd=ROOT,
@@ -145,7 +145,7 @@ class Attack:
                 stdout=file,
             )
         wait_until(
-            lambda: '"OK"' in (self._answers or Path()).read_text(), "the neighbour is answered"
+            lambda: '"OK"' in (self._replies or Path()).read_text(), "the neighbour is answered"
         )
         time.sleep(WARM_S)  # measured below from here on; what came before is its start
 
@@ -159,7 +159,7 @@ class Attack:
         ended_s = time.monotonic()
         if self._probe:
             wait_until(
-                lambda: any(at_s >= ended_s for at_s, _, _ in self.answers()),
+                lambda: any(at_s >= ended_s for at_s, _, _ in self.replies()),
                 "the neighbour is answered after the attack",
                 60.0,
             )
@@ -173,8 +173,8 @@ class Attack:
             self._neighbour.wait()
         self.row.peak_mib = self._peak_mib
         self.row.after_mib = self._daemon.memory_mib()
-        if answers := self.answers():
-            self.row.worst_s = max(took_s for _, took_s, _ in answers)
+        if replies := self.replies():
+            self.row.worst_s = max(took_s for _, took_s, _ in replies)
 
     def _problems(self) -> list[str]:
         limits, row, found = self._limits, self.row, []
@@ -185,7 +185,7 @@ class Attack:
             found.append(f"its memory grew by {growth_mib:.0f} MiB")
         if (row.worst_s or 0.0) > PATIENCE * limits.latency_s:
             found.append(f"another caller waited {row.worst_s:.1f} s")
-        refused = [said for _, _, said in self.answers() if said != "OK"]
+        refused = [outcome_text for _, _, outcome_text in self.replies() if outcome_text != "OK"]
         if len(refused) > limits.refused:
             found.append(f"{len(refused)} calls of another caller failed ({refused[0]})")
         if limits.descriptors and self.descriptors > limits.descriptors:

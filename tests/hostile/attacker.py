@@ -44,8 +44,8 @@ def run(attack: str, on: Daemon, *, seconds: float, **arguments: Any) -> http2.T
             time.sleep(0.05)
     finally:
         process.kill()
-        said, _ = process.communicate()
-    return http2.Tally(**json.loads(said)) if said else http2.Tally()
+        outcome_text, _ = process.communicate()
+    return http2.Tally(**json.loads(outcome_text)) if outcome_text else http2.Tally()
 
 
 def _connect(target: str, secure: ssl.SSLContext | None = None) -> http2.Peer:

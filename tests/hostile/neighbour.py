@@ -74,7 +74,7 @@ def _page(target: str) -> Callable[[], None]:
 KINDS: dict[str, Callable[..., Callable[[], None]]] = {
     "status": _status, "log": _log, "gpu": _gpu, "page": _page,
 }  # fmt: skip
-ANSWERS = ("NOT_FOUND", "INVALID_ARGUMENT")
+EXPECTED_CODES = ("NOT_FOUND", "INVALID_ARGUMENT")
 """Statuses with which a probe is answered as it should be."""
 
 
@@ -82,16 +82,16 @@ def main(kind: str, *where: str) -> None:
     ask = KINDS[kind](*where)
     while True:
         started_s = time.monotonic()
-        said = "OK"
+        outcome_text = "OK"
         try:
             ask()
         except grpc.RpcError as error:
-            said = error.code().name if hasattr(error, "code") else "UNKNOWN"
+            outcome_text = error.code().name if hasattr(error, "code") else "UNKNOWN"
         except (OSError, http.client.HTTPException) as error:
-            said = type(error).__name__
+            outcome_text = type(error).__name__
         took_s = time.monotonic() - started_s
-        said = "OK" if said in ANSWERS else said
-        print(json.dumps([started_s, took_s, said]), flush=True)
+        outcome_text = "OK" if outcome_text in EXPECTED_CODES else outcome_text
+        print(json.dumps([started_s, took_s, outcome_text]), flush=True)
         time.sleep(max(0.0, PERIOD_S - took_s))
 
 

@@ -38,11 +38,11 @@ __all__ = ["Sent", "Victims", "send", "targets_of"]
 AT_ONCE = 24
 CALL_S = 0.6
 """Streams that stay open, and calls that wait, are given up after so long."""
-ANSWERS_MAX = 5
+REPLIES_MAX = 5
 NEVER = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS)
 REFUSED = grpc.StatusCode.UNAUTHENTICATED
 RACE = "Internal error from Core"
-CUT = "Received RST_STREAM"
+RESET_MESSAGE = "Received RST_STREAM"
 """The connection takes no more calls: earlier ones were left open on it."""
 _EOF: Any = vars(grpc.aio)["EOF"]
 _OPTIONS = (
@@ -61,7 +61,7 @@ class Sent:
     cases: int = 0
     messages: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
-    answered: set[str] = field(default_factory=set)
+    replied: set[str] = field(default_factory=set)
     """Methods that some case got further with than the refusal of its token."""
     wrong: list[str] = field(default_factory=list)
 
@@ -100,7 +100,7 @@ class Victims:
         requests = [
             submission_pb2.SubmitRequest(key=uuid.uuid4().hex, driver=driver) for _ in range(2)
         ]
-        answers = [submissions.Submit(request, timeout=20) for request in requests]
+        replies = [submissions.Submit(request, timeout=20) for request in requests]
         schedulers = scheduler_pb2_grpc.SharedStateServiceStub(cluster.channel)
         stream = schedulers.Subscribe(scheduler_pb2.SubscribeRequest(name="victim"))
         return cls(
@@ -109,7 +109,7 @@ class Victims:
             unit_id=unit.resource_unit_id,
             stream=stream,
             session=next(iter(stream)).subscribed.session,
-            submission_ids=[answer.submission_id for answer in answers],
+            submission_ids=[response.submission_id for response in replies],
         )
 
     def known(self) -> Known:
@@ -222,10 +222,10 @@ class _Sender:
         sent.messages += len(case.messages)
         sent.statuses[status.name] += 1
         if status is not REFUSED and status is not grpc.StatusCode.UNIMPLEMENTED:
-            sent.answered.add(case.path)
+            sent.replied.add(case.path)
         if status in NEVER:
             sent.wrong.append(f"{case}: {status.name}: {details[:300]!r}")
-        if details.startswith(CUT):
+        if details.startswith(RESET_MESSAGE):
             sent.wrong.append(f"{case}: {status.name}: {details[:300]!r}")
         guarded = not target.startswith("unix:")
         if guarded and not case.token and status is not REFUSED:
@@ -256,7 +256,7 @@ class _Sender:
         else:
             await channel.unary_unary(case.path)(case.messages[0], **more)
             return
-        for _ in range(ANSWERS_MAX):
+        for _ in range(REPLIES_MAX):
             if await call.read() is _EOF:
                 break
         else:

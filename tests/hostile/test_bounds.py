@@ -82,8 +82,8 @@ def probe(cluster: Cluster) -> tuple[str, ...]:
     return ("status", cluster.address, str(cluster.token_file))
 
 
-def is_refused(said: str) -> bool:
-    return said.startswith(tuple(status.name for status in REFUSALS))
+def is_refused(outcome_text: str) -> bool:
+    return outcome_text.startswith(tuple(status.name for status in REFUSALS))
 
 
 def test_an_environment_of_sixty_megabytes(cluster: Cluster, holder: Holder) -> None:
@@ -92,8 +92,8 @@ def test_an_environment_of_sixty_megabytes(cluster: Cluster, holder: Holder) -> 
     limits = Limits(growth_mib=300.0, latency_s=2.0)
     with Attack("11", "an environment of 60 MB", on=cluster.daemons[0], probe=probe(cluster),
                 limits=limits) as seen:  # fmt: skip
-        seen.outcome = said = holder.register(launch=launch)
-        assert is_refused(said), said
+        seen.outcome = outcome_text = holder.register(launch=launch)
+        assert is_refused(outcome_text), outcome_text
 
 
 @pytest.mark.hostile
@@ -112,8 +112,8 @@ def test_a_launch_beyond_bounds(
     launch = common_pb2.SparkLaunch(**fields)
     limits = Limits(growth_mib=200.0)
     with Attack("11", words, on=cluster.daemons[0], probe=probe(cluster), limits=limits) as seen:
-        seen.outcome = said = holder.register(launch=launch)
-        assert is_refused(said), said
+        seen.outcome = outcome_text = holder.register(launch=launch)
+        assert is_refused(outcome_text), outcome_text
 
 
 @pytest.mark.hostile
@@ -133,8 +133,8 @@ def test_a_node_of_many_units(cluster: Cluster, holder: Holder) -> None:
     limits = Limits(growth_mib=300.0, latency_s=2.0)
     with Attack("11", "a node of 300,000 resource units", on=cluster.daemons[0],
                 probe=probe(cluster), limits=limits) as seen:  # fmt: skip
-        seen.outcome = said = holder.join(register)
-        assert is_refused(said), said
+        seen.outcome = outcome_text = holder.join(register)
+        assert is_refused(outcome_text), outcome_text
 
 
 @pytest.mark.hostile
@@ -146,9 +146,11 @@ def test_many_long_names_are_listed(cluster: Cluster, holder: Holder) -> None:
     limits = Limits(growth_mib=400.0, latency_s=2.0)
     words = f"{NAMED:,} applications with names of {length:,}, then hrm apps"
     with Attack("11", words, on=cluster.daemons[0], probe=probe(cluster), limits=limits) as seen:
-        said = [holder.register(**long_names(n, length)) for n in range(NAMED)]
+        outcome_text = [holder.register(**long_names(n, length)) for n in range(NAMED)]
         done = cluster.hrm("apps", "--all", "--output", "json")
-        seen.outcome = f"{said.count('accepted'):,} accepted; hrm apps ends with {done.returncode}"
+        seen.outcome = (
+            f"{outcome_text.count('accepted'):,} accepted; hrm apps ends with {done.returncode}"
+        )
         assert done.returncode == 0, done.stderr[-300:]
 
 
@@ -163,12 +165,12 @@ def test_a_storm_of_registrations(cluster: Cluster) -> None:
     """As many as some threads can make: others are answered, and memory follows the number of
     applications that are live at all (``applications_limit``)."""
     ending = threading.Event()
-    said: list[str] = []
+    outcome_text: list[str] = []
 
     def register() -> None:
         holder = Holder(cluster)
         while not ending.is_set():
-            said.append(holder.register())
+            outcome_text.append(holder.register())
         holder.channel.close()
 
     limits = Limits(growth_mib=100.0)
@@ -181,9 +183,11 @@ def test_a_storm_of_registrations(cluster: Cluster) -> None:
         ending.set()
         for thread in threads:
             thread.join()
-        accepted = said.count("accepted")
-        seen.outcome = f"{accepted:,} accepted, {len(said) - accepted:,} refused"
-        assert all(x == "accepted" or is_refused(x) for x in said), set(said) - {"accepted"}
+        accepted = outcome_text.count("accepted")
+        seen.outcome = f"{accepted:,} accepted, {len(outcome_text) - accepted:,} refused"
+        assert all(x == "accepted" or is_refused(x) for x in outcome_text), set(outcome_text) - {
+            "accepted"
+        }
 
 
 def test_many_ask_for_a_large_application(cluster: Cluster, holder: Holder) -> None:

@@ -40,7 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @contextlib.contextmanager
-def held(target: str, number: int, said: bytes = b"") -> Iterator[list[socket.socket]]:
+def held(target: str, number: int, payload: bytes = b"") -> Iterator[list[socket.socket]]:
     """So many connections, each of which has said so much."""
     host, _, port = target.rpartition(":")
     opened: list[socket.socket] = []
@@ -52,7 +52,7 @@ def held(target: str, number: int, said: bytes = b"") -> Iterator[list[socket.so
                 continue
             opened.append(one)
             with contextlib.suppress(OSError):
-                one.sendall(said)
+                one.sendall(payload)
         yield opened
     finally:
         for one in opened:
@@ -76,7 +76,12 @@ def closed(connections: list[socket.socket]) -> int:
 
 
 def besiege(
-    cluster: Cluster, name: str, said: bytes, words: str, latency_s: float, held_s: float = HELD_S
+    cluster: Cluster,
+    name: str,
+    payload: bytes,
+    words: str,
+    latency_s: float,
+    held_s: float = HELD_S,
 ) -> None:
     """Hold the connections while another caller asks, and while a container is started."""
     daemon = cluster.daemons[0 if name == "master" else 1]
@@ -87,7 +92,7 @@ def besiege(
     with (
         Attack("2", words, on=daemon, probe=probe, limits=limits) as seen,
         Application(cluster.address, cluster.token) as application,
-        held(target, IDLE, said) as connections,
+        held(target, IDLE, payload) as connections,
     ):
         time.sleep(held_s)
         application.request("1")
@@ -99,7 +104,7 @@ def besiege(
 
 
 @pytest.mark.parametrize("name", ["agent", "master"])
-def test_connections_that_say_nothing(cluster: Cluster, name: str) -> None:
+def test_connections_that_send_nothing(cluster: Cluster, name: str) -> None:
     besiege(cluster, name, b"", f"{IDLE:,} connections that say nothing", 1.0)
 
 

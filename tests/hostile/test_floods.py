@@ -79,7 +79,7 @@ def test_a_long_flood_of_resets(cluster: Cluster, name: str, with_token: bool) -
 
 
 @pytest.mark.parametrize("name", ["master", "agent"])
-def test_answers_that_are_never_read(cluster: Cluster, name: str) -> None:
+def test_replies_that_are_never_read(cluster: Cluster, name: str) -> None:
     at = port(cluster, name)
     words = f"calls whose answers are never read, with the token, {LONG_S:g} s"
     flood(at, "slow_reader", words, seconds=LONG_S, path=at.path, token=at.token)
@@ -93,7 +93,7 @@ def test_answers_that_are_never_read(cluster: Cluster, name: str) -> None:
         ("settings_flood", "settings whose answers are never read"),
     ],
 )
-def test_frames_beside_calls(cluster: Cluster, attack: str, words: str) -> None:
+def test_frames_next_to_calls(cluster: Cluster, attack: str, words: str) -> None:
     limits = ENDLESS if attack == "continuation_flood" else None
     words = f"{words}, {LONG_S:g} s"
     flood(port(cluster, "master"), attack, words, seconds=LONG_S, limits=limits)

@@ -46,7 +46,7 @@ def call(cluster: Cluster) -> dict[str, Any]:
 def test_anothers_application_is_not_taken(cluster: Cluster) -> None:
     """By its id alone, with or without a key of the thief's own."""
     launch = common_pb2.SparkLaunch(environment={"COMMAND": "sleep 600", "SECRET": SECRET})
-    said: list[str] = []
+    outcome_text: list[str] = []
     with (
         Attack("10", "registering with another's application id", on=cluster.daemons[0]) as seen,
         Application(cluster.address, cluster.token, launch=launch) as application,
@@ -59,17 +59,17 @@ def test_anothers_application_is_not_taken(cluster: Cluster) -> None:
             known = application_pb2.RegisterApplicationRequest.DESCRIPTOR.fields_by_name
             fields = {k: v for k, v in fields.items() if k in known}
             thief = registration(application_id=application.application_id, **fields)
-            said.append(attempt(lambda t=thief: stub.Register(t, **call(cluster))))
+            outcome_text.append(attempt(lambda t=thief: stub.Register(t, **call(cluster))))
             attach = application_pb2.AttachApplication(
                 application_id=application.application_id, epoch=cluster.status().epoch
             )
             updates = iter([application_pb2.ApplicationUpdate(attach=attach)])
-            said.append(attempt(lambda u=updates: next(stub.Session(u, **call(cluster)))))
+            outcome_text.append(attempt(lambda u=updates: next(stub.Session(u, **call(cluster)))))
         time.sleep(0.5)
-        assert "accepted" not in said, said
+        assert "accepted" not in outcome_text, outcome_text
         assert application.sessions == 1, application.problems
         assert application.running() == ["1"]
-        seen.outcome = said[0]
+        seen.outcome = outcome_text[0]
 
 
 def attempt(ask: Any) -> str:
@@ -91,9 +91,11 @@ def test_anothers_node_is_not_taken(cluster: Cluster) -> None:
         Attack("10", "registering as another's node", on=cluster.daemons[0]) as seen,
         grpc.insecure_channel(cluster.address) as channel,
     ):
-        said = [join_as_node(cluster, channel, x) for x in ("a-thief", identity.strip()[:100])]
-        seen.outcome = f"another identity: {said[0]}, its identity: {said[1]}"
-        assert "accepted" not in said, said
+        outcome_text = [
+            join_as_node(cluster, channel, x) for x in ("a-thief", identity.strip()[:100])
+        ]
+        seen.outcome = f"another identity: {outcome_text[0]}, its identity: {outcome_text[1]}"
+        assert "accepted" not in outcome_text, outcome_text
         wait_until(lambda: "node-1" in cluster.alive_nodes(), "the node is alive")
 
 
@@ -141,12 +143,12 @@ class Forger:
         register = pipeline_pb2.RegisterPipelineNode(
             capacity=capacity, identity="forger", load=load
         )
-        self._say(register=register)
+        self._send(register=register)
         self.placed = 0
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
 
-    def _say(self, **message: Any) -> None:
+    def _send(self, **message: Any) -> None:
         with self._more:
             self._out.append(pipeline_pb2.NodePipelineMessage(**message))
             self._more.notify()
@@ -175,8 +177,8 @@ class Forger:
         end = pipeline_pb2.PipelineTaskEnd(
             outcome=pipeline_pb2.PIPELINE_TASK_OUTCOME_DONE, result_bytes=len(self._pickled)
         )
-        self._say(data=pipeline_pb2.PipelineData(attempt=attempt, data=self._pickled))
-        self._say(ended=pipeline_pb2.PipelineAttemptEnd(attempt=attempt, end=end))
+        self._send(data=pipeline_pb2.PipelineData(attempt=attempt, data=self._pickled))
+        self._send(ended=pipeline_pb2.PipelineAttemptEnd(attempt=attempt, end=end))
 
     def close(self) -> None:
         self._ended = True
@@ -193,14 +195,14 @@ def test_a_forged_result_is_not_unpickled(
     forger = Forger(cluster, pickle.dumps(Trap(sprung)))
     try:
         with Attack("10", "a node that returns a pickle of its own", on=cluster.daemons[0]) as seen:
-            said = "no error"
+            outcome_text = "no error"
             try:
                 with Client() as client:
                     list(client.map(sample_steps.arithmetic, [1]))
             except (HrmError, OSError, ValueError) as error:
-                said = f"{type(error).__name__}: {error}"
+                outcome_text = f"{type(error).__name__}: {error}"
             assert forger.placed, "the task did not come to the forger"
             assert not sprung.exists(), "the client ran code of the node"
-            seen.outcome = f"refused: {said[:120]}"
+            seen.outcome = f"refused: {outcome_text[:120]}"
     finally:
         forger.close()

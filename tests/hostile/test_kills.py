@@ -38,11 +38,11 @@ class Registrars:
             stub = application_pb2_grpc.ApplicationServiceStub(channel)
             while not self._ending.is_set():
                 try:
-                    answer = stub.Register(registration(), timeout=5, metadata=self._call)
+                    response = stub.Register(registration(), timeout=5, metadata=self._call)
                 except grpc.RpcError:
                     self._ending.wait(0.02)
                     continue
-                self.acknowledged.append(answer.application_id)
+                self.acknowledged.append(response.application_id)
 
     def end(self) -> list[str]:
         self._ending.set()

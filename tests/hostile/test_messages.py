@@ -75,16 +75,18 @@ def bombard(cluster: Cluster, number: int) -> str:
             total.cases += sent.cases
             total.messages += sent.messages
             total.statuses += sent.statuses
-            total.answered |= sent.answered
+            total.replied |= sent.replied
             problems += sent.wrong
             problems += new_errors(cluster, known, lot)
             dead = [d.name for d in cluster.daemons if not d.alive()]
             assert not dead, f"{dead} died in cases {lot[0].index} to {lot[-1].index}"
     assert not problems, f"seed {SEED}:\n" + "\n".join(islice(problems, 40))
-    missed = {f"/{m.containing_service.full_name}/{m.name}" for m in methods()} - total.answered
+    missed = {f"/{m.containing_service.full_name}/{m.name}" for m in methods()} - total.replied
     assert not missed, f"no case got beyond the token: {sorted(missed)}"
-    said = ", ".join(f"{name} {n:,}" for name, n in total.statuses.most_common(4))
-    return f"{total.messages:,} messages in {total.cases:,} calls, no unhandled error; {said}"
+    outcome_text = ", ".join(f"{name} {n:,}" for name, n in total.statuses.most_common(4))
+    return (
+        f"{total.messages:,} messages in {total.cases:,} calls, no unhandled error; {outcome_text}"
+    )
 
 
 def new_errors(cluster: Cluster, known: dict[str, int], lot: list[Case]) -> list[str]:

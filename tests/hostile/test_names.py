@@ -98,7 +98,7 @@ def test_no_text_of_others_comes_out_raw(cluster: Cluster) -> None:
             evidence = application_pb2.ClassChanged(
                 workload_class=common_pb2.WORKLOAD_CLASS_STREAM, evidence=EVIL
             )
-            application.say(application_pb2.ApplicationUpdate(class_changed=evidence))
+            application.send(application_pb2.ApplicationUpdate(class_changed=evidence))
             application.wait_running(1)
             found = [
                 *shown(cluster, application.application_id),
@@ -107,7 +107,7 @@ def test_no_text_of_others_comes_out_raw(cluster: Cluster) -> None:
             finish = application_pb2.ApplicationFinished(
                 state=common_pb2.APPLICATION_STATE_FAILED, message=EVIL
             )
-            application.say(application_pb2.ApplicationUpdate(finished=finish))
+            application.send(application_pb2.ApplicationUpdate(finished=finish))
             wait_until(
                 lambda: application.ended or "failed" in why(cluster, application), "the end"
             )
@@ -156,8 +156,8 @@ def link(cluster: Cluster, application_id: str) -> str:
 def page(url: str) -> list[str]:
     """The same of a log page as a browser gets it."""
     request = urllib.request.Request(url, headers={"Accept": "text/html"})
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        text = answer.read()
+    with urllib.request.urlopen(request, timeout=20) as response:
+        text = response.read()
     found = raw("a log page", text)
     return [*found, "a log page runs scripts"] if b"<script>" in text else found
 

@@ -32,7 +32,7 @@ def of_nothing(channel: grpc.Channel, call: Any) -> None:
     stub.GetApplication(admin_pb2.GetApplicationRequest(application_id="x"), **call)
 
 
-def answered_by_the_core(channel: grpc.Channel, call: Any) -> None:
+def refused_by_the_core(channel: grpc.Channel, call: Any) -> None:
     """Through a future, which keeps the error that it was answered with."""
     stub = admin_pb2_grpc.AdminServiceStub(channel)
     stub.KillApplication(admin_pb2.KillApplicationRequest(application_id="x"), **call)
@@ -48,7 +48,7 @@ def out_of_range(channel: grpc.Channel, call: Any) -> None:
     [
         (without_token, grpc.StatusCode.UNAUTHENTICATED),
         (of_nothing, grpc.StatusCode.NOT_FOUND),
-        (answered_by_the_core, grpc.StatusCode.NOT_FOUND),
+        (refused_by_the_core, grpc.StatusCode.NOT_FOUND),
         (out_of_range, grpc.StatusCode.INVALID_ARGUMENT),
     ],
     ids=["no token", "unary", "core", "stream"],

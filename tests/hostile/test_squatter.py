@@ -25,7 +25,7 @@ class Squatter:
     that callers go on to say what they came for."""
 
     def __init__(self, port: int = 0) -> None:
-        self.heard = b""
+        self.received = b""
         self._listening = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listening.getsockname()[1]
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -35,18 +35,18 @@ class Squatter:
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = self._listening.accept()
-                threading.Thread(target=self._hear, args=(connection,), daemon=True).start()
+                threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
 
-    def _hear(self, connection: socket.socket) -> None:
+    def _receive(self, connection: socket.socket) -> None:
         settings, ack = (b"\0\0\0\x04" + flags + b"\0\0\0\0" for flags in (b"\0", b"\x01"))
         with contextlib.suppress(OSError), connection:
             connection.settimeout(10.0)
             first = connection.recv(65_536)
-            self.heard += first
+            self.received += first
             if first.startswith(b"PRI"):
                 connection.sendall(settings + ack)
             while data := connection.recv(65_536):
-                self.heard += data
+                self.received += data
 
     def close(self) -> None:
         # A listening socket that is only closed keeps its port while accept() waits on it.
@@ -68,15 +68,15 @@ def test_a_port_that_is_taken_is_tried_again(tmp_path: Path, squatter: Squatter)
     with Cluster(tmp_path) as cluster:
         master = cluster.start_master(port=squatter.port, wait=False)
         status = master.ended()
-        said = master.log()
-    assert "Traceback" not in said
-    assert f":{squatter.port}" in said
+        outcome_text = master.log()
+    assert "Traceback" not in outcome_text
+    assert f":{squatter.port}" in outcome_text
     row = Row(point="3", attack="the master's port is taken at its start", attacked="master")
     row.outcome = f"status {status}: the unit tries again"
     if status in (0, BAD_CONFIGURATION):
         row.outcome = f"HURT: status {status}: the unit gives up"
     write_row(row)
-    assert status not in (0, BAD_CONFIGURATION), said
+    assert status not in (0, BAD_CONFIGURATION), outcome_text
 
 
 @pytest.mark.hostile
@@ -87,12 +87,12 @@ def test_clear_text_beyond_loopback_is_refused(tmp_path: Path) -> None:
         wait_until(
             lambda: not master.alive() or "ready on" in master.log(), "it starts, or not", 40
         )
-        served, said = master.alive(), master.log()
+        served, outcome_text = master.alive(), master.log()
     row = Row(point="3", attack="clear text on an address of the network", attacked="master")
     row.outcome = "HURT: it serves" if served else "refused at the start"
     write_row(row)
-    assert not served, said
-    assert "allow_clear_text" in said and "Traceback" not in said
+    assert not served, outcome_text
+    assert "allow_clear_text" in outcome_text and "Traceback" not in outcome_text
 
 
 @pytest.mark.hostile
@@ -110,15 +110,17 @@ def test_a_node_gives_nothing_to_a_squatter_without_the_certificate(tmp_path: Pa
         squatter = Squatter(port)
         try:
             with Attack("3", "a squatter, TLS", on=agent) as seen:
-                wait_until(lambda: squatter.heard.count(b"\x16\x03") >= 2, "it tried twice", 30.0)
-                assert token.encode() not in squatter.heard
+                wait_until(
+                    lambda: squatter.received.count(b"\x16\x03") >= 2, "it tried twice", 30.0
+                )
+                assert token.encode() not in squatter.received
                 seen.outcome = "hears handshakes, never the token"
         finally:
             squatter.close()
 
 
 @pytest.mark.hostile
-def test_what_a_squatter_on_loopback_hears(tmp_path: Path) -> None:
+def test_what_a_squatter_on_loopback_receives(tmp_path: Path) -> None:
     """Clear text is accepted on loopback alone, where who takes a port of this machine is a user of
     it: the threat model says so. Afterwards the cluster goes on."""
     with Cluster(tmp_path) as cluster:
@@ -128,14 +130,14 @@ def test_what_a_squatter_on_loopback_hears(tmp_path: Path) -> None:
         master.kill()
         squatter = Squatter(port)
         with Attack("3", "a squatter on loopback, clear text, 5 s", on=agent) as seen:
-            wait_until(lambda: b"PRI * HTTP/2.0" in squatter.heard, "the agent has come", 30.0)
+            wait_until(lambda: b"PRI * HTTP/2.0" in squatter.received, "the agent has come", 30.0)
             with contextlib.suppress(AssertionError):
-                wait_until(lambda: token.encode() in squatter.heard, "the token", 5.0)
-            heard = token.encode() in squatter.heard
+                wait_until(lambda: token.encode() in squatter.received, "the token", 5.0)
+            received = token.encode() in squatter.received
             squatter.close()
             cluster.start_master(port=port)
             wait_until(lambda: "node-1" in cluster.alive_nodes(), "the node is back", 90.0)
             seen.outcome = (
-                f"{'hears' if heard else 'does not hear'} the token (accepted on loopback); "
+                f"{'hears' if received else 'does not hear'} the token (accepted on loopback); "
                 f"the node is back with the master"
             )

@@ -84,15 +84,15 @@ def test_an_application_and_a_scheduler_that_slept_go_on(cluster: Cluster) -> No
     master = cluster.daemons[0]
     scheduler = cluster.start_scheduler()
     wait_until(lambda: "east" in names(cluster), "the scheduler has subscribed", 30.0)
-    said = cluster.directory / "application.out"
-    with said.open("wb") as file:
+    outcome_text = cluster.directory / "application.out"
+    with outcome_text.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.hostile.application", cluster.address,
              str(cluster.token_file), "2"],
             cwd=ROOT, stdout=file, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     try:
-        wait_until(lambda: said.read_text().count(", 4, ") >= 2, "its containers run", 30.0)
+        wait_until(lambda: outcome_text.read_text().count(", 4, ") >= 2, "its containers run", 30.0)
         words = f"an application and a scheduler stopped for {SLEEP_S:g} s"
         with Attack("4", words, on=master) as seen:
             sleepers = (scheduler, process)
@@ -106,7 +106,7 @@ def test_an_application_and_a_scheduler_that_slept_go_on(cluster: Cluster) -> No
                     (one.process if isinstance(one, Daemon) else one).send_signal(18)
             time.sleep(2.0)
             wait_until(lambda: "east" in names(cluster), "the scheduler is back", 30.0)
-            assert ", 6, " not in said.read_text(), said.read_text()
+            assert ", 6, " not in outcome_text.read_text(), outcome_text.read_text()
             grants(cluster)
             seen.outcome = "its containers run on, others are granted theirs; both come back"
     finally:

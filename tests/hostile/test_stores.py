@@ -142,7 +142,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def judged(cluster: Cluster, *flags: str) -> tuple[str, str]:
+def checked(cluster: Cluster, *flags: str) -> tuple[str, str]:
     """``served``, ``refused`` with one line (at the start, or when it met the damage), or ``HURT``
     and how; with what the master wrote."""
     master = cluster.start_master(*flags, wait=False)
@@ -150,21 +150,21 @@ def judged(cluster: Cluster, *flags: str) -> tuple[str, str]:
     with contextlib.suppress(grpc.RpcError, OSError):
         application = registration()
         stub = application_pb2_grpc.ApplicationServiceStub(cluster.channel)
-        answer = stub.Register(application, timeout=20)
+        response = stub.Register(application, timeout=20)
         cluster.admin.GetApplication(
-            admin_pb2.GetApplicationRequest(application_id=answer.application_id), timeout=20
+            admin_pb2.GetApplicationRequest(application_id=response.application_id), timeout=20
         )
         master.end()
         hurt = "Traceback" in master.log()
         return ("HURT: served, with a traceback" if hurt else "served"), master.log()
     with contextlib.suppress(subprocess.TimeoutExpired):
         master.ended()
-    said = master.log()
+    outcome_text = master.log()
     if master.alive():
-        return "HURT: alive, and serves nobody", said
-    if "Traceback" in said or "error" not in said:
-        return "HURT: ended with a traceback", said
-    return "refused", said
+        return "HURT: alive, and serves nobody", outcome_text
+    if "Traceback" in outcome_text or "error" not in outcome_text:
+        return "HURT: ended with a traceback", outcome_text
+    return "refused", outcome_text
 
 
 def damaged(sound: Path, tmp_path: Path) -> Cluster:
@@ -172,16 +172,16 @@ def damaged(sound: Path, tmp_path: Path) -> Cluster:
     return Cluster(tmp_path / "damaged")
 
 
-def judge_all(sound: Path, tmp_path: Path, damages: dict[str, Callable[[Cluster], None]],
+def check_all(sound: Path, tmp_path: Path, damages: dict[str, Callable[[Cluster], None]],
               words: str) -> None:  # fmt: skip
     outcomes: dict[str, str] = {}
     for number, (name, damage) in enumerate(damages.items()):
         with damaged(sound, tmp_path / str(number)) as cluster:
             damage(cluster)
-            outcome, said = judged(cluster)
+            outcome, outcome_text = checked(cluster)
             outcomes[name] = outcome
             if outcome.startswith("HURT"):
-                print(f"{name}: {outcome}\n{said[-1_500:]}")
+                print(f"{name}: {outcome}\n{outcome_text[-1_500:]}")
     hurt = [f"{name}: {outcome}" for name, outcome in outcomes.items() if "HURT" in outcome]
     count = {x: list(outcomes.values()).count(x) for x in ("refused", "served")}
     row = Row(point="6", attack=words, attacked="master")
@@ -206,21 +206,21 @@ def of_token(token: bytes) -> Callable[[Cluster], None]:
 def test_a_store_and_a_journal_with_a_damaged_page(sound: Path, tmp_path: Path) -> None:
     names = ("the middle of the store", "the middle of the journal")
     chosen = {name: of_state(STORE[name]) for name in names}
-    judge_all(sound, tmp_path, chosen, "a page of the store, of the journal: overwritten")
+    check_all(sound, tmp_path, chosen, "a page of the store, of the journal: overwritten")
 
 
 @pytest.mark.hostile
 @pytest.mark.timeout(300)
 def test_stores_that_are_damaged(sound: Path, tmp_path: Path) -> None:
     chosen = {name: of_state(damage) for name, damage in STORE.items()}
-    judge_all(sound, tmp_path, chosen, f"{len(chosen)} damages of the store and the journal")
+    check_all(sound, tmp_path, chosen, f"{len(chosen)} damages of the store and the journal")
 
 
 @pytest.mark.hostile
 @pytest.mark.timeout(300)
 def test_tokens_that_are_none(sound: Path, tmp_path: Path) -> None:
     chosen = {name: of_token(token) for name, token in TOKENS.items()}
-    judge_all(sound, tmp_path, chosen, f"{len(chosen)} token files that are none")
+    check_all(sound, tmp_path, chosen, f"{len(chosen)} token files that are none")
 
 
 @contextmanager
@@ -237,13 +237,13 @@ def small_disk(path: Path, size: str) -> Iterator[Path]:
 
 
 @pytest.mark.hostile
-@pytest.mark.parametrize("trouble", ["full", "read-only"])
-def test_a_disk_that_takes_nothing(tmp_path: Path, trouble: str) -> None:
+@pytest.mark.parametrize("fault", ["full", "read-only"])
+def test_a_disk_that_takes_nothing(tmp_path: Path, fault: str) -> None:
     with small_disk(tmp_path / "disk", "2m") as disk, Cluster(disk) as cluster:
         cluster.start_master().end()
         logs = tmp_path / "logs"
         logs.mkdir()
-        if trouble == "full":
+        if fault == "full":
             (disk / "filler").write_bytes(b"")
             with (disk / "filler").open("wb", buffering=0) as file:
                 while True:
@@ -254,11 +254,11 @@ def test_a_disk_that_takes_nothing(tmp_path: Path, trouble: str) -> None:
         else:
             subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         cluster.directory, cluster.state_dir = logs, disk / "master"
-        outcome, said = judged(cluster)
-        row = Row(point="6", attack=f"a {trouble} disk at the start", attacked="master")
+        outcome, outcome_text = checked(cluster)
+        row = Row(point="6", attack=f"a {fault} disk at the start", attacked="master")
         row.outcome = outcome
         write_row(row)
-        assert outcome in ("refused", "served"), said
+        assert outcome in ("refused", "served"), outcome_text
 
 
 # --- paths --------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class Witness:
         self._target, self._token, self._ca = target, token, ca
         self._ask, self._limit_s = ask, limit_s
         self._ending = threading.Event()
-        self._threads = [threading.Thread(target=self._weigh, daemon=True)]
+        self._threads = [threading.Thread(target=self._measure, daemon=True)]
         if ask is not None:
             self._threads.append(threading.Thread(target=self._call, daemon=True))
         self.before_mib = self.peak_mib = self._rss_mib()
@@ -78,7 +78,7 @@ class Witness:
     def _rss_mib(self) -> float:
         return float(self._process.memory_info().rss) / _MIB
 
-    def _weigh(self) -> None:
+    def _measure(self) -> None:
         while not self._ending.wait(0.02):
             try:
                 self.peak_mib = max(self.peak_mib, self._rss_mib())

@@ -144,8 +144,8 @@ class Cluster:
         ours = {k: v for k, v in self.environment.items() if k.startswith("HRM_")}
         done = CliRunner().invoke(hrm, words, prog_name="hrm", env=ours)
         assert done.exit_code == 0, done.stderr or repr(done.exception)
-        answer: dict[str, Any] = json.loads(done.stdout)
-        return answer
+        response: dict[str, Any] = json.loads(done.stdout)
+        return response
 
     def submit(
         self,

@@ -52,11 +52,11 @@ def of_nodes(cluster: Cluster) -> dict[str, dict[str, Any]]:
     return {node["name"]: node for node in cluster.ask("nodes")["nodes"]}
 
 
-def nobody_is_blamed(
+def no_node_is_excluded(
     cluster: Cluster, shown: dict[str, Any], eventually: Callable[..., Any]
 ) -> None:
-    judged_at_s = shown["ended_at_s"] + 2 * CONFIRM_S
-    eventually(lambda: time.time() > judged_at_s, 60.0, "nodes would be excluded by now")
+    confirmed_at_s = shown["ended_at_s"] + 2 * CONFIRM_S
+    eventually(lambda: time.time() > confirmed_at_s, 60.0, "nodes would be excluded by now")
     nodes = of_nodes(cluster).values()
     assert [(x["exclusion"], x["excluded_applications"]) for x in nodes] == [("", 0), ("", 0)]
 
@@ -79,7 +79,7 @@ def test_nodes_whose_python_is_not_the_drivers_refuse_and_are_not_blamed(
     causes = [container["end"]["cause"] for container in shown["containers"]]
     assert causes == ["END_CAUSE_LAUNCH_FAILED"] * 3, "it ends, and does not try for ever"
     assert both in cluster.ask("app", "why", shown["application_id"])["summary"]
-    nobody_is_blamed(cluster, shown, eventually)
+    no_node_is_excluded(cluster, shown, eventually)
 
 
 def test_workers_whose_python_is_not_the_drivers_end_the_application(
@@ -96,14 +96,16 @@ def test_workers_whose_python_is_not_the_drivers_end_the_application(
     shown = cluster.application("total")
     assert shown is not None
     assert shown["state"] == "APPLICATION_STATE_FAILED"
-    told = next(x for x in app.output().splitlines() if "PYTHON_VERSION_MISMATCH" in x)
-    for said in (told, shown["message"]):
-        assert "PYTHON_VERSION_MISMATCH" in said
-        assert HERE in said
+    mismatch_line = next(x for x in app.output().splitlines() if "PYTHON_VERSION_MISMATCH" in x)
+    for reason_text in (mismatch_line, shown["message"]):
+        assert "PYTHON_VERSION_MISMATCH" in reason_text
+        assert HERE in reason_text
         # Spark 3.5 writes (3, 10).
-        assert other_python.rpartition("python")[2] in re.sub(r"\((\d), (\d+)\)", r"\1.\2", said)
+        assert other_python.rpartition("python")[2] in re.sub(
+            r"\((\d), (\d+)\)", r"\1.\2", reason_text
+        )
     assert len(shown["containers"]) == 1, "its executor was in order"
-    nobody_is_blamed(cluster, shown, eventually)
+    no_node_is_excluded(cluster, shown, eventually)
 
 
 def broken_java(directory: Path) -> Path:

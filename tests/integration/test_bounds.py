@@ -52,8 +52,8 @@ class Master:
         request = application_pb2.RegisterApplicationRequest(
             submission_key=f"k{number}", **{"name": "app", "user": "u", **fields}
         )
-        answer = self.applications.Register(request, timeout=TIMEOUT_S)
-        return str(answer.application_id)
+        response = self.applications.Register(request, timeout=TIMEOUT_S)
+        return str(response.application_id)
 
     def kill(self, application_id: str, reason: str = "") -> None:
         request = admin_pb2.KillApplicationRequest(application_id=application_id, reason=reason)

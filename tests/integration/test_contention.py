@@ -27,7 +27,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator
     subject.down()
 
 
-def test_a_stream_takes_the_room_of_batch_which_loses_no_data(
+def test_a_stream_takes_the_capacity_of_batch_which_loses_no_data(
     narrow: Cluster, tmp_path: Path, eventually: Callable[..., Any]
 ) -> None:
     batch = narrow.submit(

@@ -37,7 +37,7 @@ async def restart_master(cluster: Cluster, master: subprocess.Popen[bytes]) -> N
 
 
 @pytest.mark.timeout(120)
-async def test_a_drain_that_was_answered_survives_kill_9(tmp_path: Path) -> None:
+async def test_a_drain_that_was_confirmed_survives_kill_9(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     agent = None
     try:

@@ -110,8 +110,8 @@ def test_a_frozen_driver_is_replaced_and_does_no_harm_when_it_wakes(
     eventually(lambda: not first.is_running(), 30.0, "the first driver ends")
     eventually(lambda: len(noted(batches)) >= known + 3, 120.0, "the second goes on")
     assert drivers_of(cluster, submission_id) == [second]
-    said = driver_log(cluster, "counting", "stderr", "--attempt", "1")
-    assert "the driver is killed: no master has renewed the driver's lease in time" in said
+    printed = driver_log(cluster, "counting", "stderr", "--attempt", "1")
+    assert "the driver is killed: no master has renewed the driver's lease in time" in printed
     record = cluster.state / "nodes" / node / "containers" / f"{submission_id}-x1" / "exit.json"
     eventually(record.exists, 30.0, "its container ends")
     ended = json.loads(record.read_text())

@@ -44,7 +44,7 @@ class Disk:
             while True:
                 file.write(bytes(PIECE))
 
-    def make_room(self) -> None:
+    def free_disk(self) -> None:
         self._filler.unlink()
 
 
@@ -65,10 +65,10 @@ class Application:
     async def begin(self, key: str) -> Application:
         launch = common_pb2.SparkLaunch(environment={"COMMAND": WORK, "END": str(self.end)})
         request = registration(submission_key=key, launch=launch)
-        answer = await self.daemons.applications.Register(request, timeout=TIMEOUT_S)
-        self.id = answer.application_id
+        response = await self.daemons.applications.Register(request, timeout=TIMEOUT_S)
+        self.id = response.application_id
         self.session = self.daemons.applications.Session()
-        attach = application_pb2.AttachApplication(application_id=self.id, epoch=answer.epoch)
+        attach = application_pb2.AttachApplication(application_id=self.id, epoch=response.epoch)
         await self.session.write(application_pb2.ApplicationUpdate(attach=attach))
         await self.session.read()
         return self
@@ -159,7 +159,7 @@ async def test_a_full_disk_pauses_the_master_and_nothing_acknowledged_is_lost(
         serves = await health.Check(health_pb2.HealthCheckRequest(service="hrm.v1.AdminService"))
         assert serves.status == health_pb2.HealthCheckResponse.SERVING
 
-        disk.make_room()
+        disk.free_disk()
         await until(partial(_is_paused, daemons, False), "the master to resume")
         later = await Application(daemons, end).begin("later")
         acknowledged.add(later.id)
@@ -169,8 +169,8 @@ async def test_a_full_disk_pauses_the_master_and_nothing_acknowledged_is_lost(
             async for page in stub.WatchEvents(events_pb2.WatchEventsRequest(limit=10_000))
             for event in page.events
         ]
-        told = [event.to_state for event in events if event.kind == "master"]
-        assert told == ["paused", "resumed"]
+        printed = [event.to_state for event in events if event.kind == "master"]
+        assert printed == ["paused", "resumed"]
 
         daemons.master.kill()
         daemons.master.wait(TIMEOUT_S)
@@ -209,7 +209,7 @@ async def test_a_full_disk_at_the_start_is_one_line_and_may_be_tried_again(
             assert await asyncio.to_thread(failed.wait, TIMEOUT_S) == 1, "systemd tries that again"
             (line,) = daemons.log().read_text().splitlines()
             assert line.startswith("error: the master is paused: the disk of"), line
-            disk.make_room()
+            disk.free_disk()
         await daemons.start_master()
     finally:
         await daemons.close()

@@ -116,14 +116,16 @@ def test_a_stage_gets_executors_of_its_own_profile(gpus: Cluster) -> None:
     assert on_gpu and all(x["resource_profile_id"] != 0 for x in on_gpu)
 
 
-def test_a_node_is_cut_anew_while_it_runs(gpus: Cluster, eventually: Callable[..., Any]) -> None:
+def test_a_node_is_repartitioned_while_it_runs(
+    gpus: Cluster, eventually: Callable[..., Any]
+) -> None:
     eventually(lambda: gpus.free_vcores() == 4, WAIT_S, "nothing runs")
     refused = gpus.run("node", "bind", "node-1", "--mode", "partial", "--bound-cores", "4",
                        "--master", gpus.address)  # fmt: skip
     assert refused.returncode != 0
     assert "fewer than the 1 kept for CPU jobs" in refused.stderr
-    answer = gpus.ask("node", "bind", "node-1", "--mode", "partial", "--bound-cores", "3")
-    assert "node-1 is bound: partial, 3 cores a GPU" in answer["message"]
+    response = gpus.ask("node", "bind", "node-1", "--mode", "partial", "--bound-cores", "3")
+    assert "node-1 is bound: partial, 3 cores a GPU" in response["message"]
 
     def vcores() -> list[str]:
         units = gpus.ask("nodes")["nodes"][0]["resource_units"]

@@ -39,7 +39,7 @@ def spawned(cluster: Cluster) -> Iterator[Callable[..., Any]]:
 
     def spawn(*arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
         log = cluster.directory / f"{arguments[0]}-{len(made)}.out"
-        made.append(cluster.start(log, *arguments, preexec_fn=_heed_interrupts))
+        made.append(cluster.start(log, *arguments, preexec_fn=_restore_sigint))
         return made[-1], log
 
     yield spawn
@@ -49,15 +49,15 @@ def spawned(cluster: Cluster) -> Iterator[Callable[..., Any]]:
             process.wait(30)
 
 
-def _heed_interrupts() -> None:
+def _restore_sigint() -> None:
     """As in a terminal: what a shell starts in the background inherits that SIGINT is ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _rest(url: str) -> Any:
     try:
-        with urlopen(url, timeout=10) as answer:
-            return json.loads(answer.read())
+        with urlopen(url, timeout=10) as response:
+            return json.loads(response.read())
     except OSError:
         return None
 
@@ -92,7 +92,7 @@ def _replace_master(cluster: Cluster, spawned: Callable[..., Any]) -> None:
     )  # fmt: skip
 
 
-def test_all_is_told_after_the_end(
+def test_all_is_reported_after_the_end(
     cluster: Cluster, spawned: Callable[..., Any], eventually: Callable[..., Any]
 ) -> None:
     logs = _event_logs(cluster)
@@ -126,25 +126,25 @@ def test_all_is_told_after_the_end(
     assert log.returncode == 0, log.stderr
     assert "CoarseGrainedExecutorBackend" in log.stdout
 
-    def heard() -> list[int]:
+    def served() -> list[int]:
         lines = [x for x in followed.read_text().splitlines() if x.startswith("{")]
         return [int(json.loads(x)["event_id"]) for x in lines]
 
     def complete() -> bool:
         known = cluster.ask("events", "--limit", "1000")["events"]
-        return heard() == [int(x["event_id"]) for x in known]
+        return served() == [int(x["event_id"]) for x in known]
 
     eventually(complete, 60.0, "the follower has all events of both masters, each once")
-    assert {x >> 32 for x in heard()} == {1, 2}, "of two epochs"
+    assert {x >> 32 for x in served()} == {1, 2}, "of two epochs"
     _the_history_server_lists(app_id, logs, spawned, eventually)
 
 
 def _the_history_server_lists(
     app_id: str, logs: Path, spawned: Callable[..., Any], eventually: Callable[..., Any]
 ) -> None:
-    server, said = spawned("history", "--dir", str(logs), "--port", "0")
-    eventually(lambda: said.read_text().count("http://"), 30.0, "it says where")
-    (url,) = [x for x in said.read_text().splitlines() if x.startswith("http://")]
+    server, printed = spawned("history", "--dir", str(logs), "--port", "0")
+    eventually(lambda: printed.read_text().count("http://"), 30.0, "it says where")
+    (url,) = [x for x in printed.read_text().splitlines() if x.startswith("http://")]
     listed = eventually(
         lambda: [x for x in _rest(f"{url}/api/v1/applications") or [] if x["id"] == app_id],
         LIMIT_S,

@@ -66,7 +66,7 @@ def test_executors_start_where_the_data_of_waiting_tasks_is(two_hosts: Cluster) 
     assert nodes == [HOSTS[host] for host in wanted]
 
 
-def test_a_full_host_is_waited_for_as_long_as_was_said(
+def test_a_full_host_is_waited_for_as_long_as_configured(
     two_hosts: Cluster, go: Path, eventually: Callable[..., Any]
 ) -> None:
     holder = two_hosts.submit(

@@ -34,7 +34,7 @@ GRANT_LIMIT_S = 5.0
 HAND_OVER_S = 90.0
 SUM_OF_SQUARES = 332833500
 SUM = 499500
-ANSWER = re.compile(r"^ANSWER (\d+)$", re.MULTILINE)
+RESULT = re.compile(r"^ANSWER (\d+)$", re.MULTILINE)
 LOST = re.compile(r"Lost (?:task|executor) .*")
 NODES = ("node-1", "node-2")
 
@@ -158,17 +158,17 @@ class Application:
 
 
 class Queries(Application):
-    def answered(self) -> int:
+    def completed(self) -> int:
         """How many queries have been answered as in the first round."""
-        return max(map(int, ANSWER.findall(self.submitted.output())), default=0)
+        return max(map(int, RESULT.findall(self.submitted.output())), default=0)
 
     def go_on(self, eventually: Eventually, when: str) -> None:
         """Waits for a query that began after now."""
-        seen = self.answered()
+        seen = self.completed()
 
         def further() -> bool:
             assert self.submitted.process.poll() is None, self.submitted.output()[-4000:]
-            return self.answered() >= seen + 2
+            return self.completed() >= seen + 2
 
         eventually(further, 240.0, f"queries go on, {when}")
 
@@ -218,7 +218,7 @@ def _at_work(
     keeper = Application("keeper", cluster, submitted)
     eventually((directory / "ready").exists, 180.0, "the blocks are there")
     assert keeper.has_both_nodes()
-    eventually(lambda: queries.answered() > 0, 240.0, "the first answers")
+    eventually(lambda: queries.completed() > 0, 240.0, "the first answers")
     return queries, keeper
 
 

@@ -91,7 +91,7 @@ def test_a_failed_task_names_its_subtask_and_the_rest_goes_on(
     assert [one.ok for one in kept] == [False, False]
 
 
-def test_a_task_of_a_closed_client_says_so(cluster: PipelineCluster) -> None:
+def test_a_task_of_a_closed_client_reports_it(cluster: PipelineCluster) -> None:
     with Client(cluster.address, token_path=cluster.token_file) as closed:
         task = closed.submit(sample_steps.slow, 300.0)
     with pytest.raises(Unavailable, match="client was closed"):
@@ -138,7 +138,7 @@ def test_a_master_that_is_killed_gets_its_tasks_again(
     assert [one.value[0] for one in [first, *results]] == values
 
 
-def test_a_script_runs_where_nobody_has_it(cluster: PipelineCluster, tmp_path: Path) -> None:
+def test_a_script_runs_where_it_is_not_installed(cluster: PipelineCluster, tmp_path: Path) -> None:
     cluster.agent("n1")
     script = tmp_path / "elsewhere" / "my_script.py"
     script.parent.mkdir()
@@ -176,9 +176,9 @@ def test_the_shell_runs_lists_and_saves(
     saved = tmp_path / "saved"
     done = hrm("pipeline", "run", arithmetic, *inputs, "-o", "json", "--save", str(saved))
     assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)["results"]
+    response = json.loads(done.stdout)["results"]
     wanted = [sample_steps.arithmetic.run_here(value) for value in (3, 4)]
-    assert [int(one["value"]) for one in answer] == wanted
+    assert [int(one["value"]) for one in response] == wanted
     assert [pickle.loads((saved / f"{n}.pickle").read_bytes()) for n in (0, 1)] == wanted
     here = hrm("pipeline", "run", arithmetic, *inputs, "-o", "json", "--here")
     assert [one["value"] for one in json.loads(here.stdout)["results"]] == [str(x) for x in wanted]
@@ -222,8 +222,8 @@ def test_what_cannot_be_sent_is_refused_at_once(client: Client, tmp_path: Path) 
     wrong = tmp_path / "wrong"
     wrong.write_text("not-the-token-of-the-tests\n")
     wrong.chmod(0o600)
-    with Client(client.target, token_path=wrong, patience_s=0.0) as stranger:
-        task = stranger.submit(sample_steps.arithmetic, 1)
+    with Client(client.target, token_path=wrong, patience_s=0.0) as unauthorized:
+        task = unauthorized.submit(sample_steps.arithmetic, 1)
         with pytest.raises(PermissionDenied, match="token"):
             task.result(LIMIT_S)
 

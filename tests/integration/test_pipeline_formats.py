@@ -46,7 +46,7 @@ def test_every_format_brings_back_what_was_returned(client: Client) -> None:
     assert value == 0.0 and pid > 0, "a tuple is still one"
 
 
-def test_what_is_no_data_fails_and_says_what_it_is(client: Client) -> None:
+def test_what_is_no_data_fails_and_states_what_it_is(client: Client) -> None:
     with pytest.raises(TaskFailed, match=r"'say'.*result_format is json, and .* is tuple"):
         client.submit(sample_steps.slow, 0.0, result_format="json").result(LIMIT_S)
     with pytest.raises(TaskFailed, match=r"'say'.*result_format is arrow, and it returned tuple"):
@@ -55,7 +55,7 @@ def test_what_is_no_data_fails_and_says_what_it_is(client: Client) -> None:
         client.submit(sample_steps.slow, 0.0, result_format="xml")
 
 
-def test_the_command_line_asks_for_a_format_and_shows_as_whom_workers_run(
+def test_the_command_line_asks_for_a_format_and_shows_as_which_user_workers_run(
     cluster: PipelineCluster, client: Client
 ) -> None:
     def hrm(*arguments: str) -> str:

@@ -107,22 +107,22 @@ def test_a_worker_is_its_submitters_and_has_nothing_of_the_agents(
     start(cluster, work, cores=1)
     found = {}
     for user in (ONE, OTHER, ONE):
-        told = as_user(user).submit(steps.identity, 0).result(LIMIT_S).value
+        printed = as_user(user).submit(steps.identity, 0).result(LIMIT_S).value
         entry = pwd.getpwnam(user)
-        assert told["ids"] == [entry.pw_uid] * 3 + [entry.pw_gid] * 3
-        assert told["groups"] == sorted(set(os.getgrouplist(user, entry.pw_gid)) - {0})
-        assert told["umask"] == 0o077
-        assert told["cwd"] == str(work / "pipelines/scratch" / str(entry.pw_uid))
-        status = told["status"]
+        assert printed["ids"] == [entry.pw_uid] * 3 + [entry.pw_gid] * 3
+        assert printed["groups"] == sorted(set(os.getgrouplist(user, entry.pw_gid)) - {0})
+        assert printed["umask"] == 0o077
+        assert printed["cwd"] == str(work / "pipelines/scratch" / str(entry.pw_uid))
+        status = printed["status"]
         assert status["NoNewPrivs"] == "1"
         held = {int(status[name], 16) for name in ("CapPrm", "CapEff", "CapBnd", "CapAmb")}
         assert held == {0}
-        environment = told["environment"]
-        assert (environment["USER"], environment["TMPDIR"]) == (user, told["cwd"])
+        environment = printed["environment"]
+        assert (environment["USER"], environment["TMPDIR"]) == (user, printed["cwd"])
         ours = {name for name in environment if "HRM" in name or "SECRET" in name}
         assert ours == {"HRM_CONTAINER_ID"}, environment
-        assert told["pid"] not in found, "a worker of one user has served another"
-        found[told["pid"]] = user
+        assert printed["pid"] not in found, "a worker of one user has served another"
+        found[printed["pid"]] = user
     again = as_user(ONE).submit(steps.identity, 0).result(LIMIT_S).value
     assert found[again["pid"]] == ONE, "one of the same user is used again"
 
@@ -163,7 +163,7 @@ def test_another_users_pipeline_reaches_nothing(
 
 
 @as_root
-@pytest.mark.parametrize("how", ["cancelled", "agent killed", "agent told to end"])
+@pytest.mark.parametrize("how", ["cancelled", "agent killed", "agent printed to end"])
 def test_all_of_a_users_run_ends_with_it(
     cluster: PipelineCluster,
     as_user: Callable[[str], Client],
@@ -202,7 +202,7 @@ def test_all_of_a_users_run_ends_with_it(
         ("", "names no user"),
     ],
 )
-def test_who_is_refused_is_told_as_with_containers(
+def test_one_that_is_refused_is_reported_as_with_containers(
     cluster: PipelineCluster, as_user: Callable[[str], Client], work: Path, user: str, why: str
 ) -> None:
     start(cluster, work)
@@ -212,16 +212,16 @@ def test_who_is_refused_is_told_as_with_containers(
 
 
 @as_root
-def test_what_is_said_of_whose_the_workers_are_is_so(
+def test_what_is_reported_of_whose_the_workers_are_is_so(
     cluster: PipelineCluster, as_user: Callable[[str], Client], work: Path, eventually: Eventually
 ) -> None:
     start(cluster, work)
     cluster.agent("n2")
     client = as_user("root")
     eventually(lambda: len(client.tasks().nodes) == 2, LIMIT_S)
-    told = {one.capacity.node: one.runs_as for one in client.tasks().nodes}
-    assert told == {"n1": "submitter", "n2": "root"}
-    shown = {name: remarks(cluster, name) for name in told}
+    printed = {one.capacity.node: one.runs_as for one in client.tasks().nodes}
+    assert printed == {"n1": "submitter", "n2": "root"}
+    shown = {name: remarks(cluster, name) for name in printed}
     assert "pipelines: workers run as their submitter, uid 1 to 60000" in shown["n1"]
     assert "pipelines: workers run as root (run_as = off)" in shown["n2"]
 

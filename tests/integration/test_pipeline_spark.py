@@ -45,7 +45,7 @@ def test_a_batch_query_and_a_stream_share_the_gpu(node: Cluster, tmp_path: Path)
     assert int(stream[1]) > 0 and int(stream[2]) == 0
 
 
-def test_without_an_agent_a_step_for_a_gpu_alone_says_what_is_missing(
+def test_without_an_agent_a_step_for_a_gpu_alone_states_what_is_missing(
     node: Cluster, tmp_path: Path
 ) -> None:
     app = node.submit(

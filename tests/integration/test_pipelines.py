@@ -202,7 +202,7 @@ async def running(client: Client, node: str) -> None:
     await until(reported)
 
 
-async def test_good_tasks_give_what_they_give_here_and_bad_ones_say_why(
+async def test_good_tasks_give_what_they_give_here_and_bad_ones_state_why(
     cluster: PipelineCluster, client: Client
 ) -> None:
     cluster.agent("n1", gpus=1)
@@ -234,7 +234,7 @@ async def test_good_tasks_give_what_they_give_here_and_bad_ones_say_why(
             assert word in end.message, end.message
 
 
-async def test_a_declared_gpu_runs_the_gpu_version_and_says_what_it_is(
+async def test_a_declared_gpu_runs_the_gpu_version_and_states_what_it_is(
     cluster: PipelineCluster, client: Client
 ) -> None:
     cluster.agent("n1", gpus=1)
@@ -292,7 +292,7 @@ async def test_nothing_is_lost_when_an_agent_ends_midway(
     assert again and all(end.node == "n1" for end in again)
 
 
-async def test_a_gpu_is_shared_under_the_rules_with_who_asks_from_outside(
+async def test_a_gpu_is_shared_under_the_rules_with_one_that_asks_from_outside(
     cluster: PipelineCluster, client: Client
 ) -> None:
     cluster.agent("n1", gpus=1)
@@ -337,7 +337,7 @@ async def test_cancelling_and_listing(cluster: PipelineCluster, client: Client) 
         await client.result(waiting)
 
 
-async def test_a_run_without_nodes_says_so_and_cancels_when_it_is_ended(
+async def test_a_run_without_nodes_reports_it_and_cancels_when_it_is_ended(
     cluster: PipelineCluster, client: Client, tmp_path: Path
 ) -> None:
     words = ["pipeline", "run", f"{SAMPLES}:arithmetic", "--as", "json", "--input", "2"]
@@ -358,7 +358,7 @@ async def test_a_run_without_nodes_says_so_and_cancels_when_it_is_ended(
     assert end.outcome == pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_CANCELLED
 
 
-async def test_a_nodes_learned_policy_is_trusted_as_people_say_and_restarts_keep_it(
+async def test_a_nodes_learned_policy_is_trusted_as_users_state_and_restarts_keep_it(
     cluster: PipelineCluster, client: Client
 ) -> None:
     token = rpc.read_token(cluster.token_file)
@@ -366,9 +366,9 @@ async def test_a_nodes_learned_policy_is_trusted_as_people_say_and_restarts_keep
         policies = policy_pb2_grpc.PolicyServiceStub(channel)
 
         async def shown() -> policy_pb2.LearnedPolicy:
-            answer = await policies.ShowPolicies(policy_pb2.ShowPoliciesRequest(policy="iawp"))
+            response = await policies.ShowPolicies(policy_pb2.ShowPoliciesRequest(policy="iawp"))
             one: policy_pb2.LearnedPolicy
-            (one,) = answer.policies
+            (one,) = response.policies
             assert one.node == "n1"
             return one
 
@@ -394,8 +394,8 @@ async def test_a_nodes_learned_policy_is_trusted_as_people_say_and_restarts_keep
         cluster.agent("n1", gpus=1, policy="iawp")
 
         async def back() -> bool:
-            answer = await policies.ShowPolicies(policy_pb2.ShowPoliciesRequest())
-            return [one.mode for one in answer.policies] == ["on"]
+            response = await policies.ShowPolicies(policy_pb2.ShowPoliciesRequest())
+            return [one.mode for one in response.policies] == ["on"]
 
         await until(back)
         more = [await client.submit(sample_steps.arithmetic, "arithmetic", one) for one in range(8)]

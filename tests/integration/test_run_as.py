@@ -129,12 +129,12 @@ def test_executors_are_the_submitters_and_root_gets_none(
         environment={"SPARK_USER": "root"},
     )  # fmt: skip
 
-    def told() -> bool:
+    def printed() -> bool:
         found = cluster.application("shuffled")
         ends = [c["end"]["message"] for c in found["containers"] if c.get("end")] if found else []
         return any("user root may not own containers" in message for message in ends)
 
-    eventually(told, WAIT_S, "root hears why")
+    eventually(printed, WAIT_S, "root hears why")
     refused.process.terminate()
     refused.wait()
 
@@ -169,8 +169,8 @@ def test_a_driver_in_cluster_mode_is_its_submitters_with_its_executors(
     logs = [path for x in ids for path in (work_dir / "containers").glob(f"{x}-*/stdout")]
     assert len(logs) == 2, "a driver and an executor"
     assert {path.stat().st_uid for path in logs} == {uid}
-    told = logs[0].read_text()
-    assert f"DRIVER {uid} {Path(python).parent}/python" in told
-    assert f"TASKS {uid} {Path(python).parent}/python" in told
+    printed = logs[0].read_text()
+    assert f"DRIVER {uid} {Path(python).parent}/python" in printed
+    assert f"TASKS {uid} {Path(python).parent}/python" in printed
     (kept,) = (work_dir / "files" / str(uid)).iterdir()
     assert kept.read_bytes() == (APPS / "whoami.py").read_bytes()

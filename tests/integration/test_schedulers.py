@@ -76,13 +76,13 @@ class Application:
 
     async def ask(self, *executors: str) -> None:
         resources = common_pb2.Resources(vcores=1, memory_mib=64, gpu_memory_mib=GPU_MIB // 4)
-        wish = application_pb2.RequestContainers(
+        container_request = application_pb2.RequestContainers(
             containers=[
                 application_pb2.ContainerRequest(executor_id=x, resources=resources, gpus=1)
                 for x in executors
             ]
         )
-        await self._session.write(application_pb2.ApplicationUpdate(request=wish))
+        await self._session.write(application_pb2.ApplicationUpdate(request=container_request))
         self._following = asyncio.create_task(self._follow())
 
     async def _follow(self) -> None:
@@ -187,7 +187,7 @@ async def subscribed(daemons: Daemons, name: str) -> bool:
 
 
 @pytest.mark.timeout(120)
-async def test_a_scheduler_killed_with_the_lease_in_its_hands_costs_nobody_anything(
+async def test_a_scheduler_killed_with_the_lease_in_its_hands_costs_nothing(
     tmp_path: Path,
 ) -> None:
     gate, end = tmp_path / "gate", tmp_path / "end"
@@ -217,8 +217,8 @@ async def test_a_scheduler_killed_with_the_lease_in_its_hands_costs_nobody_anyth
             await app.succeed()
             state = (await app.show()).state
             assert state == common_pb2.APPLICATION_STATE_SUCCEEDED
-        said = [path.read_text() for path in (tmp_path / "work").glob("containers/*/stdout")]
-        assert said == ["GPU 0\n"] * 4
+        printed = [path.read_text() for path in (tmp_path / "work").glob("containers/*/stdout")]
+        assert printed == ["GPU 0\n"] * 4
         cluster = await cluster_of(daemons)
         assert cluster.free == cluster.capacity
 

@@ -65,7 +65,7 @@ def test_a_killed_executors_shuffle_is_not_computed_again(
     eventually(lambda: not kept.exists(), 20.0, "its files are removed with the application")
 
 
-def test_an_application_without_a_secret_is_told_at_once(served: tuple[Cluster, int]) -> None:
+def test_an_application_without_a_secret_is_informed_at_once(served: tuple[Cluster, int]) -> None:
     cluster, port = served
     app = cluster.submit(
         "--conf", "spark.shuffle.service.enabled=true",

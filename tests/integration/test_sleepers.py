@@ -113,13 +113,13 @@ class AppMaster:
             submission_key=self.key, launch=launch, application_id=self.application_id,
             **self._followed,
         )  # fmt: skip
-        answer = await self.daemons.applications.Register(request, timeout=TIMEOUT_S)
-        assert self.application_id in ("", answer.application_id)
-        self.application_id = answer.application_id
-        self._followed = {"followed_epoch": answer.epoch, "followed_epoch_id": answer.epoch_id}
+        response = await self.daemons.applications.Register(request, timeout=TIMEOUT_S)
+        assert self.application_id in ("", response.application_id)
+        self.application_id = response.application_id
+        self._followed = {"followed_epoch": response.epoch, "followed_epoch_id": response.epoch_id}
         self.session = self.daemons.applications.Session()
         attach = application_pb2.AttachApplication(
-            application_id=answer.application_id, epoch=answer.epoch
+            application_id=response.application_id, epoch=response.epoch
         )
         await self.session.write(application_pb2.ApplicationUpdate(attach=attach))
         hello = await self.session.read()
@@ -141,10 +141,10 @@ class AppMaster:
 
     async def ask(self, executor: str) -> None:
         resources = common_pb2.Resources(vcores=1, memory_mib=64)
-        wish = application_pb2.RequestContainers(
+        container_request = application_pb2.RequestContainers(
             containers=[application_pb2.ContainerRequest(executor_id=executor, resources=resources)]
         )
-        await self.session.write(application_pb2.ApplicationUpdate(request=wish))
+        await self.session.write(application_pb2.ApplicationUpdate(request=container_request))
 
     async def _follow(self) -> None:
         async for notice in self.session:
@@ -185,9 +185,9 @@ async def begun(daemons: Daemons, key: str = "key-1") -> tuple[AppMaster, int]:
     await app.attach()
     await app.ask("1")
     await until(partial(app.runs, "1"), "its executor to run")
-    said = daemons.directory / "work" / "containers" / f"{app.application_id}-x1" / "stdout"
-    await until(lambda: said.exists() and said.read_text().endswith("\n"), "its first words")
-    return app, int(said.read_text())
+    printed = daemons.directory / "work" / "containers" / f"{app.application_id}-x1" / "stdout"
+    await until(lambda: printed.exists() and printed.read_text().endswith("\n"), "its first words")
+    return app, int(printed.read_text())
 
 
 def lives(pid: int) -> bool:

@@ -115,7 +115,7 @@ def submit_total(cluster: Cluster, tmp_path: Path, *arguments: str) -> Submitted
     return cluster.submit("--conf", "spark.executor.instances=2", *script)
 
 
-def test_a_dead_executor_is_replaced_and_the_answer_is_right(
+def test_a_dead_executor_is_replaced_and_the_result_is_right(
     cluster: Cluster, tmp_path: Path, running_app: Callable[..., Any]
 ) -> None:
     app = submit_total(cluster, tmp_path, "6", "2")
@@ -250,7 +250,7 @@ def test_a_declared_class_overrides(cluster: Cluster) -> None:
     assert "spark.hrm.class" in shown["class_evidence"]
 
 
-def test_kill_ends_the_application_and_says_why(
+def test_kill_ends_the_application_and_states_why(
     cluster: Cluster, tmp_path: Path, running_app: Callable[..., Any]
 ) -> None:
     app = cluster.submit(str(APPS / "total.py"), "2", "200", str(tmp_path / "tasks-run"))

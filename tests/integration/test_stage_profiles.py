@@ -47,21 +47,21 @@ def test_each_profile_grows_and_shrinks_and_is_released_with_its_stages(
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "printed"),
     [
         ("memory", "lower spark.executor.cores or spark.executor.memory"),
         ("gpu", "an executor asks for a GPU, but no node of the cluster has one"),
     ],
 )
-def test_a_profile_that_nobody_can_satisfy_fails_with_the_reason(
-    cluster: Cluster, kind: str, said: str
+def test_a_profile_that_nothing_can_satisfy_fails_with_the_reason(
+    cluster: Cluster, kind: str, printed: str
 ) -> None:
     app = cluster.submit(*ELASTIC, str(APPS / "stages.py"), kind, "/nonexistent")
     assert app.wait(240.0) != 0
     output = app.output()
     assert "PLAIN 45" in output, "until then all is well"
-    assert said in output
+    assert printed in output
     shown = cluster.application(f"stages-{kind}")
     assert shown is not None
     assert shown["state"] == "APPLICATION_STATE_FAILED"
-    assert said in shown["message"]
+    assert printed in shown["message"]

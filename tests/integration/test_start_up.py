@@ -76,7 +76,7 @@ def test_drivers_and_executors_take_their_classes_from_the_archives(
     prepared: Cluster, tmp_path: Path, eventually: Callable[..., Any]
 ) -> None:
     used = shortcut(prepared, "executor-archive")["used"]
-    logs = {who: tmp_path / f"{who}.classes" for who in ("driver", "executor")}
+    logs = {role: tmp_path / f"{role}.classes" for role in ("driver", "executor")}
     output = run(
         prepared,
         *("--conf", f"spark.driver.extraJavaOptions=-Xlog:class+load:file={logs['driver']}"),
@@ -88,7 +88,7 @@ def test_drivers_and_executors_take_their_classes_from_the_archives(
     eventually(lambda: shortcut(prepared, "executor-archive")["used"] == used + 1, 10.0)
 
 
-def test_where_the_archive_does_not_fit_executors_start_without_it_and_the_node_says_why(
+def test_where_the_archive_does_not_fit_executors_start_without_it_and_the_node_states_why(
     prepared: Cluster, eventually: Callable[..., Any]
 ) -> None:
     missed = shortcut(prepared, "executor-archive")["missed"]

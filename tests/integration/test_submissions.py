@@ -201,16 +201,16 @@ def test_hrm_submit_by_hand_with_files_that_stay_where_they_are(
     assert "SUM 328350 from a file fetched" in driver_log(cluster, "uris")
     found = submission(cluster, "uris")
     assert found is not None
-    told = ends.output()
-    assert f"HRM: submitted {found['submission_id']} to hrm://{cluster.address}" in told
-    assert f"HRM: {found['submission_id']} FINISHED on {found['node']}" in told
-    assert "the last lines" not in told
+    printed = ends.output()
+    assert f"HRM: submitted {found['submission_id']} to hrm://{cluster.address}" in printed
+    assert f"HRM: {found['submission_id']} FINISHED on {found['node']}" in printed
+    assert "the last lines" not in printed
     failed = submission(cluster, "uris-fail")
     assert failed is not None
     assert (failed["state"], failed["exit_code"]) == ("SUBMISSION_STATE_FAILED", 5)
-    told = fails.output()
-    words = told.partition("HRM: the last lines of the driver's")[2]
-    assert "  it failed on purpose" in words.splitlines(), told
+    printed = fails.output()
+    words = printed.partition("HRM: the last lines of the driver's")[2]
+    assert "  it failed on purpose" in words.splitlines(), printed
     assert f"hrm submission logs {failed['submission_id']} --stream stdout|stderr" in words
 
 
@@ -330,7 +330,7 @@ def _spark_submit(cluster: Cluster, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("program", "arguments", "says"),
+    ("program", "arguments", "expected"),
     [
         ("spark-submit", ["--class", "X", "/no/such.jar"], "/no/such.jar does not exist"),
         ("spark-submit", ["--jars", "/no/lib.jar", "{app}"], "/no/lib.jar does not exist"),
@@ -343,7 +343,7 @@ def _spark_submit(cluster: Cluster, *arguments: str) -> str:
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(
-    cluster: Cluster, tmp_path: Path, program: str, arguments: list[str], says: str
+    cluster: Cluster, tmp_path: Path, program: str, arguments: list[str], expected: str
 ) -> None:
     large = tmp_path / "large.bin"
     with large.open("wb") as file:
@@ -352,5 +352,5 @@ def test_what_cannot_be_is_refused_in_one_line(
     given = [argument.format(**places) for argument in arguments]
     app = cluster.submit("--deploy-mode", "cluster", *given, program=program)
     assert app.wait(60) == 1, app.output()
-    assert says in " ".join(app.output().split())
+    assert expected in " ".join(app.output().split())
     assert "Traceback" not in app.output()

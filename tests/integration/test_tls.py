@@ -102,6 +102,6 @@ def test_drivers_run_encrypted_here_and_on_a_node_and_one_without_the_authority_
         assert "CoarseGrainedExecutorBackend" in logs.stdout
 
     assert clear.wait(240) != 0
-    told = [line for line in clear.output().splitlines() if "speaks TLS" in line]
-    assert told, clear.output()
-    assert "export HRM_TLS_CA=" in told[0]
+    printed = [line for line in clear.output().splitlines() if "speaks TLS" in line]
+    assert printed, clear.output()
+    assert "export HRM_TLS_CA=" in printed[0]

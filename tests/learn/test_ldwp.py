@@ -43,7 +43,7 @@ def _slowdown(name: str, fixed: bool, model: models.Model | None = None) -> floa
     def make() -> Any:
         if model is None:
             return load_policy(name, rng=rng)
-        return load_policy(name, rng=rng, model=model, hosted=False)
+        return load_policy(name, rng=rng, model=model, guarded=False)
 
     return evaluate(world, make, environment.TEST[:4]).log_slowdown
 

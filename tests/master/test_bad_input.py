@@ -78,9 +78,9 @@ async def test_containers_of_no_quantity(tmp_path: Path, fields: dict[str, Any],
         before = await picture(master)
         values = {"resources": {"vcores": 1, "memory_mib": 512}, **fields}
         bad = application_pb2.ContainerRequest(executor_id="1", **values)
-        wish = application_pb2.RequestContainers(containers=[bad])
+        sent_message = application_pb2.RequestContainers(containers=[bad])
         with refused(INVALID, part):
-            await session.write(application_pb2.ApplicationUpdate(request=wish))
+            await session.write(application_pb2.ApplicationUpdate(request=sent_message))
             await session.read()
         assert await picture(master) == before
         stream.cancel()
@@ -223,8 +223,8 @@ class Scheduler:
         await session.read()
         resources = common_pb2.Resources(vcores=1, memory_mib=10)
         asks = [application_pb2.ContainerRequest(executor_id="1", resources=resources)]
-        wish = application_pb2.RequestContainers(containers=asks)
-        await session.write(application_pb2.ApplicationUpdate(request=wish))
+        sent_message = application_pb2.RequestContainers(containers=asks)
+        await session.write(application_pb2.ApplicationUpdate(request=sent_message))
         while True:
             message = await self.subscription.read()
             if any(job.pending for job in message.change.jobs):
@@ -273,25 +273,25 @@ async def test_leases_and_claims_that_are_not_as_they_should_be(tmp_path: Path) 
             await scheduler.release(lease.token)
         with refused(INVALID, "under token -7"):
             await scheduler.release(-7)
-        answer = await scheduler.propose("n1/cpu", lease_token=lease.token)
-        assert [x.reason for x in answer.outcomes] == ["the stream's lease has ended"]
+        result = await scheduler.propose("n1/cpu", lease_token=lease.token)
+        assert [x.reason for x in result.outcomes] == ["the stream's lease has ended"]
 
         lease = await scheduler.acquire()
-        answer = await scheduler.propose("n9/cpu", lease_token=lease.token)
-        assert [x.decision for x in answer.outcomes] == [scheduler_pb2.CLAIM_DECISION_ABORT]
-        assert "the resource unit is gone" in answer.outcomes[0].reason
+        result = await scheduler.propose("n9/cpu", lease_token=lease.token)
+        assert [x.decision for x in result.outcomes] == [scheduler_pb2.CLAIM_DECISION_ABORT]
+        assert "the resource unit is gone" in result.outcomes[0].reason
         after = await picture(master)
         assert (after[:3], after[4]) == (before[:3], before[4])
 
         lease = await scheduler.acquire()
-        answer = await scheduler.propose("n1/cpu", lease_token=lease.token)
-        assert [x.decision for x in answer.outcomes] == [scheduler_pb2.CLAIM_DECISION_RUN]
+        result = await scheduler.propose("n1/cpu", lease_token=lease.token)
+        assert [x.decision for x in result.outcomes] == [scheduler_pb2.CLAIM_DECISION_RUN]
         application.cancel()
         scheduler.subscription.cancel()
         stream.cancel()
 
 
-async def test_a_scheduler_that_slept_through_a_restart_is_told_so(tmp_path: Path) -> None:
+async def test_a_scheduler_that_slept_through_a_restart_is_informed(tmp_path: Path) -> None:
     """Its session was the first of the old master, and the new one has a first session, too."""
     async with running(tmp_path, schedulers=1) as master:
         old = await Scheduler.subscribe(master)

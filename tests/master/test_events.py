@@ -21,7 +21,7 @@ from hrm.core.vocabulary.model import ApplicationId, ApplicationState, NodeState
 from hrm.core.vocabulary.transitions import APPLICATION, NODE, ApplicationHappening, NodeHappening
 from hrm.errors import InvalidConfig
 from hrm.master import events, events_service, journal_file
-from hrm.master.events import EPOCH_BITS, Journal, Wish
+from hrm.master.events import EPOCH_BITS, EventFilter, Journal
 from hrm.master.events_service import EventService
 from hrm.policies.min_wait import MinWait
 from hrm.v1 import admin_pb2, application_pb2, common_pb2, events_pb2, events_pb2_grpc
@@ -36,7 +36,7 @@ from tests.master.test_services import (
     running_now,
 )
 
-EVERYTHING = Wish()
+EVERYTHING = EventFilter()
 NOW = 1_000.0
 
 
@@ -63,7 +63,9 @@ BY = {
 }
 
 
-def say(journal: Journal, *states: NodeState, at_s: float | None = None, name: str = "n1") -> None:
+def append(
+    journal: Journal, *states: NodeState, at_s: float | None = None, name: str = "n1"
+) -> None:
     """A node goes through ``states``."""
     life = Lifecycle("node", name, NODE, NodeState.ALIVE, journal.watch)
     for state in states:
@@ -78,7 +80,7 @@ async def test_what_changed_is_there_for_the_next_master(
     journals: Callable[..., Journal],
 ) -> None:
     journal = journals(epoch=1)
-    say(journal, NodeState.DRAINING, NodeState.LOST)
+    append(journal, NodeState.DRAINING, NodeState.LOST)
     await journal.flush()
     first = await journal.latest(EVERYTHING, 10)
     assert [(x.kind, x.node, x.from_state, x.to_state, x.reason) for x in first] == [
@@ -86,7 +88,7 @@ async def test_what_changed_is_there_for_the_next_master(
         ("node", "n1", "draining", "lost", "said so"),
     ]
     later = journals(epoch=2)
-    say(later, NodeState.DRAINING)
+    append(later, NodeState.DRAINING)
     await later.flush()
     known = await later.latest(EVERYTHING, 10)
     assert known[:2] == first
@@ -96,17 +98,17 @@ async def test_what_changed_is_there_for_the_next_master(
 
 async def test_a_closed_journal_has_written_all(journals: Callable[..., Journal]) -> None:
     journal = journals()
-    say(journal, *(TO_AND_FRO * 600))
+    append(journal, *(TO_AND_FRO * 600))
     again = journals(epoch=2, kept=10_000)
     assert len(await again.latest(EVERYTHING, 5_000)) == 1_200
 
 
-async def test_no_more_are_kept_than_is_said(
+async def test_no_more_are_kept_than_is_reported(
     journals: Callable[..., Journal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "TRIM_GROUP_MAX", 100)
     journal = journals(kept=1_000)
-    say(journal, *(TO_AND_FRO * 1_000))
+    append(journal, *(TO_AND_FRO * 1_000))
     await journal.flush()
     known = await journal.latest(EVERYTHING, 10_000)
     assert 1_000 <= len(known) <= 1_000 + 100 + events.GROUP_MAX
@@ -117,8 +119,8 @@ async def test_no_more_are_kept_than_is_said(
 
 async def test_old_ones_go(journals: Callable[..., Journal]) -> None:
     journal = journals(keep_s=3600.0)
-    say(journal, *TO_AND_FRO, at_s=time.time() - 7200.0)
-    say(journal, *TO_AND_FRO)
+    append(journal, *TO_AND_FRO, at_s=time.time() - 7200.0)
+    append(journal, *TO_AND_FRO)
     again = journals(epoch=2, keep_s=3600.0)
     async with asyncio.timeout(TIMEOUT_S):
         known = await again.latest(EVERYTHING, 10)
@@ -127,7 +129,7 @@ async def test_old_ones_go(journals: Callable[..., Journal]) -> None:
     assert all(x.at_s > time.time() - 3600.0 for x in known)
 
 
-async def test_what_finds_no_room_is_counted_and_said(
+async def test_what_finds_no_capacity_is_counted_and_reported(
     journals: Callable[..., Journal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "QUEUED_MAX", 10)
@@ -137,23 +139,23 @@ async def test_what_finds_no_room_is_counted_and_said(
         life.follow(BY[state], state, time.time(), "too many at once")
     journal.took(None)
     assert journal.dropped == 12
-    say(journal, NodeState.DRAINING)
+    append(journal, NodeState.DRAINING)
     await journal.flush()
     known = await journal.latest(EVERYTHING, 10)
     assert [x.kind for x in known] == ["journal", "node"], "it stands where they would"
     assert known[0].reason.startswith("12 events were dropped")
-    of_one = await journal.latest(Wish(node="none of these"), 10)
+    of_one = await journal.latest(EventFilter(node="none of these"), 10)
     assert [x.kind for x in of_one] == ["journal"], "they may have been anybody's"
 
 
-async def test_dropped_ones_are_told_behind_what_was_queued_before(
+async def test_dropped_ones_are_reported_behind_what_was_queued_before(
     journals: Callable[..., Journal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where nothing follows them."""
     journal = journals()
     monkeypatch.setattr(events, "GROUP_MAX", 2)
     monkeypatch.setattr(events, "QUEUED_MAX", 10)
-    say(journal, *TO_AND_FRO * 5)
+    append(journal, *TO_AND_FRO * 5)
     life = Lifecycle("node", "n1", NODE, NodeState.ALIVE, journal.watch)
     for state in TO_AND_FRO * 6:
         life.follow(BY[state], state, time.time(), "too many at once")
@@ -167,24 +169,24 @@ async def test_dropped_ones_are_told_behind_what_was_queued_before(
     assert known[-1].reason.startswith("12 events were dropped")
 
 
-async def test_a_disk_that_fails_stops_nobody(
+async def test_a_disk_that_fails_stops_nothing(
     journals: Callable[..., Journal], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_file, "OPEN_TIMEOUT_S", 0.05)
     journal = journals()
     with contextlib.closing(sqlite3.connect(tmp_path / "events.sqlite")) as holder:
         holder.execute("BEGIN IMMEDIATE")
-        say(journal, *TO_AND_FRO)
+        append(journal, *TO_AND_FRO)
         await journal.flush()
         assert journal.dropped == 2
-    say(journal, NodeState.DRAINING)
+    append(journal, NodeState.DRAINING)
     await journal.flush()
-    (told, _) = await journal.latest(EVERYTHING, 10)
-    assert told.reason.startswith("2 events were dropped")
-    assert "database is locked" in told.reason, "the disk, and no queue that was full"
+    (moves, _) = await journal.latest(EVERYTHING, 10)
+    assert moves.reason.startswith("2 events were dropped")
+    assert "database is locked" in moves.reason, "the disk, and no queue that was full"
 
 
-def test_a_journal_that_somebody_holds_is_not_taken_for_damaged(
+def test_a_journal_that_another_holds_is_not_taken_for_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_file, "OPEN_TIMEOUT_S", 0.05)
@@ -197,25 +199,27 @@ def test_a_journal_that_somebody_holds_is_not_taken_for_damaged(
     assert path.exists()
 
 
-async def test_wishes_choose(journals: Callable[..., Journal]) -> None:
+async def test_filters_select_events(journals: Callable[..., Journal]) -> None:
     journal = journals()
-    say(journal, NodeState.LOST, at_s=time.time() - 100.0, name="n1")
-    say(journal, NodeState.LOST, name="n2")
+    append(journal, NodeState.LOST, at_s=time.time() - 100.0, name="n1")
+    append(journal, NodeState.LOST, name="n2")
     app = Lifecycle("application", "app-1", APPLICATION, ApplicationState.SUBMITTED, journal.watch)
     app.take(ApplicationHappening.KILLED, time.time(), "why not")
     journal.took(e.KillRequested(now=0.0, call_id=1, application_id=ApplicationId("app-1")))
     await journal.flush()
 
-    async def chosen(wish: Wish) -> list[str]:
-        return [x.node or x.application_id for x in await journal.latest(wish, 10)]
+    async def chosen(event_filter: EventFilter) -> list[str]:
+        return [x.node or x.application_id for x in await journal.latest(event_filter, 10)]
 
-    assert await chosen(Wish(node="n1")) == ["n1"]
-    assert await chosen(Wish(application_id="app-1")) == ["app-1"]
-    assert await chosen(Wish(since_s=time.time() - 50.0)) == ["n2", "app-1"]
-    assert (await journal.latest(Wish(application_id="app-1"), 1))[0].actor == "administrator"
+    assert await chosen(EventFilter(node="n1")) == ["n1"]
+    assert await chosen(EventFilter(application_id="app-1")) == ["app-1"]
+    assert await chosen(EventFilter(since_s=time.time() - 50.0)) == ["n2", "app-1"]
+    assert (await journal.latest(EventFilter(application_id="app-1"), 1))[
+        0
+    ].actor == "administrator"
 
 
-def test_who_watches_changes_nothing() -> None:
+def test_one_that_watches_changes_nothing() -> None:
     """The core answers the same, and each move is told once, as it is made."""
 
     def fed(core: MasterCore) -> list[Any]:
@@ -234,10 +238,10 @@ def test_who_watches_changes_nothing() -> None:
         )
         return out + core.handle(e.KillRequested(now=NOW, call_id=3, application_id=app))
 
-    told: list[Any] = []
-    watched = MasterCore(1, [MinWait(0)], watch=told.append)
+    moves: list[Any] = []
+    watched = MasterCore(1, [MinWait(0)], watch=moves.append)
     assert repr(fed(watched)) == repr(fed(MasterCore(1, [MinWait(0)])))
-    assert [(kind, was, to) for kind, _, _, was, to, _, _ in told] == [
+    assert [(kind, was, to) for kind, _, _, was, to, _, _ in moves] == [
         ("application", None, ApplicationState.SUBMITTED),
         ("application", ApplicationState.SUBMITTED, ApplicationState.KILLED),
     ]
@@ -251,11 +255,11 @@ def stub(master: Running) -> Any:
     return events_pb2_grpc.EventServiceStub(master.channel)
 
 
-async def read(master: Running, **wish: Any) -> tuple[list[Any], str]:
+async def read(master: Running, **event_filter: Any) -> tuple[list[Any], str]:
     """The events of a wish, and the token to go on from."""
     found: list[Any] = []
     resume = ""
-    request = events_pb2.WatchEventsRequest(**wish)
+    request = events_pb2.WatchEventsRequest(**event_filter)
     async for page in stub(master).WatchEvents(request, timeout=TIMEOUT_S):
         found += page.events
         resume = page.resume
@@ -306,7 +310,7 @@ def _states(notice: Any) -> list[int]:
 CONTAINER_LIFE = ["pending", "assigned", "running", "ended"]
 
 
-async def test_a_life_is_told_from_its_events(tmp_path: Path) -> None:
+async def test_a_life_is_reconstructed_from_its_events(tmp_path: Path) -> None:
     async with running(tmp_path) as master:
         app = await lived(master)
         found, _ = await read(master, application_id=app)
@@ -333,7 +337,7 @@ async def test_a_life_is_told_from_its_events(tmp_path: Path) -> None:
         assert {x.container_id for x in on_node} == {"", end.container_id}
 
 
-async def test_nodes_that_are_excluded_are_told_of_with_reason_and_end(tmp_path: Path) -> None:
+async def test_nodes_that_are_excluded_are_reported_with_reason_and_end(tmp_path: Path) -> None:
     times = {"node_failures": 1, "node_exclusion_s": 0.2, "node_exclusion_max_s": 0.2}
     async with running(tmp_path, **times) as master:
         app = await lived(master)
@@ -358,42 +362,42 @@ async def test_nodes_that_are_excluded_are_told_of_with_reason_and_end(tmp_path:
         assert found == [x for x in again if "excluded" in (x.from_state, x.to_state)], "durable"
 
 
-async def test_who_forgives_a_node_ends_its_exclusion(tmp_path: Path) -> None:
+async def test_one_that_clears_a_node_ends_its_exclusion(tmp_path: Path) -> None:
     async with running(tmp_path, node_failures=1) as master:
         await lived(master)
         undo = admin_pb2.DrainNodesRequest(names=["n1"], undo=True)
         await master.admin.DrainNodes(undo, timeout=TIMEOUT_S)
-        told, _ = await read(master, node="n1")
-        assert (told[-1].to_state, told[-1].actor) == ("admitted", "administrator")
-        assert told[-1].reason.endswith(": taken back into service")
+        moves, _ = await read(master, node="n1")
+        assert (moves[-1].to_state, moves[-1].actor) == ("admitted", "administrator")
+        assert moves[-1].reason.endswith(": taken back into service")
 
 
-async def test_why_is_told_after_the_master_has_forgotten(tmp_path: Path) -> None:
+async def test_why_is_reported_after_the_master_has_forgotten(tmp_path: Path) -> None:
     async def why(master: Running, app: str) -> Any:
         request = admin_pb2.ExplainApplicationRequest(application_id=app)
         return await master.admin.ExplainApplication(request, timeout=TIMEOUT_S)
 
     async with running(tmp_path) as master:
         app = await lived(master)
-        told = await why(master, app)
-        assert "killed" in told.summary
-        assert "enough" in told.summary
-        trouble = "1 container ended badly (exited): it wanted to"
-        assert trouble in told.details
-        assert any(line.startswith("refused 1 executor") for line in told.details)
+        moves = await why(master, app)
+        assert "killed" in moves.summary
+        assert "enough" in moves.summary
+        failure_line = "1 container ended badly (exited): it wanted to"
+        assert failure_line in moves.details
+        assert any(line.startswith("refused 1 executor") for line in moves.details)
     async with running(tmp_path, ended_applications_kept=0) as master:
         master.interpreter.submit(e.Ticked(now=time.time()))
         assert app not in master.interpreter.core.master_state.applications
         later = await why(master, app)
         assert later.summary.startswith("killed after ")
         assert later.summary.endswith(": enough")
-        assert trouble in later.details
+        assert failure_line in later.details
         assert "it was submitted by somebody as app" in later.details
         with refused(grpc.StatusCode.NOT_FOUND, "no such application"):
             await why(master, "app-of-nobody")
 
 
-async def test_a_log_is_looked_for_where_the_journal_says(tmp_path: Path) -> None:
+async def test_a_log_is_searched_for_where_the_journal_states(tmp_path: Path) -> None:
     async with running(tmp_path) as master:
         app = await lived(master)
     async with running(tmp_path, ended_applications_kept=0) as master:
@@ -411,22 +415,22 @@ async def test_a_log_is_looked_for_where_the_journal_says(tmp_path: Path) -> Non
         stream.cancel()
 
 
-async def test_a_follower_hears_of_a_gap_where_it_is(
+async def test_a_follower_is_notified_of_a_gap_where_it_is(
     journals: Callable[..., Journal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that reads more slowly than events are dropped; nobody has come back to anything."""
     monkeypatch.setattr(events, "TRIM_GROUP_MAX", 10)
     monkeypatch.setattr(events_service, "PAGE_EVENTS", 5)
     journal = journals(kept=20)
-    say(journal, NodeState.LOST)
+    append(journal, NodeState.LOST)
     pages = EventService(journal)._pages(EVERYTHING, None, 10, follow=True)
     first = await anext(pages)
     assert [len(first.events), (await anext(pages)).gap] == [1, False]
-    say(journal, *TO_AND_FRO * 50)
+    append(journal, *TO_AND_FRO * 50)
     await journal.flush()
     async with asyncio.timeout(TIMEOUT_S):
         while len(await journal.latest(EVERYTHING, 1_000)) > 30:
-            say(journal, *TO_AND_FRO)
+            append(journal, *TO_AND_FRO)
             await journal.flush()
     gap, after = await anext(pages), await anext(pages)
     await pages.aclose()  # type: ignore[attr-defined]
@@ -468,7 +472,7 @@ async def test_a_reader_that_follows_goes_on_at_the_next_master(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("wish", "part"),
+    ("event_filter", "part"),
     [
         ({"limit": -1}, "limit is -1"),
         ({"limit": 100_001}, "from 1 to 100000"),
@@ -479,13 +483,15 @@ async def test_a_reader_that_follows_goes_on_at_the_next_master(tmp_path: Path) 
         ({"node": "n" * 100_000}, "node has 100000 characters"),
     ],
 )
-async def test_bad_wishes_are_refused(tmp_path: Path, wish: dict[str, Any], part: str) -> None:
+async def test_bad_filters_are_refused(
+    tmp_path: Path, event_filter: dict[str, Any], part: str
+) -> None:
     async with running(tmp_path) as master:
         with refused(grpc.StatusCode.INVALID_ARGUMENT, part):
-            await read(master, **wish)
+            await read(master, **event_filter)
 
 
-async def test_not_everybody_may_follow_at_once(tmp_path: Path) -> None:
+async def test_not_all_may_follow_at_once(tmp_path: Path) -> None:
     async with running(tmp_path, event_followers=1) as master:
         request = events_pb2.WatchEventsRequest(follow=True)
         first = stub(master).WatchEvents(request, timeout=TIMEOUT_S)

@@ -70,7 +70,7 @@ async def test_a_piece_that_comes_twice_or_out_of_order_does_no_harm(store: File
     assert await content(store) == DATA
 
 
-async def test_what_is_not_what_its_hash_says_is_refused_and_forgotten(store: FileStore) -> None:
+async def test_what_is_not_what_its_hash_states_is_refused_and_forgotten(store: FileStore) -> None:
     with pytest.raises(InvalidRequest, match="has changed while it was sent"):
         await put(store, 0, DATA[:-1] + b"?")
     assert await store.find([(DIGEST, SIZE, "a.jar")]) == [0]
@@ -158,7 +158,7 @@ async def test_what_is_being_hashed_stays(
     await store.require([DIGEST])
 
 
-async def test_who_goes_away_does_not_cut_off_what_has_begun(
+async def test_one_that_goes_away_does_not_interrupt_what_has_begun(
     store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashing, go_on = threading.Event(), threading.Event()
@@ -181,16 +181,16 @@ async def test_who_goes_away_does_not_cut_off_what_has_begun(
     assert store.held_bytes == SIZE
 
 
-async def test_two_who_send_one_file_do_not_mix(store: FileStore) -> None:
+async def test_two_that_send_one_file_do_not_mix(store: FileStore) -> None:
     both = [put(store, 0, DATA[:1000]), put(store, 0, DATA[:1000])]
-    said = await asyncio.gather(*both, return_exceptions=True)
-    assert said[0] == 1000
-    assert isinstance(said[1], StaleEpoch)
+    output = await asyncio.gather(*both, return_exceptions=True)
+    assert output[0] == 1000
+    assert isinstance(output[1], StaleEpoch)
     assert await put(store, 1000, DATA[1000:]) == SIZE
     assert await content(store) == DATA
 
 
-async def test_a_slow_disk_holds_up_nobody_else(store: FileStore, directory: Path) -> None:
+async def test_a_slow_disk_delays_no_other(store: FileStore, directory: Path) -> None:
     slow = directory / f"{DIGEST}.part"
     os.mkfifo(slow)  # nobody can open it for writing before somebody reads it
     waiting = asyncio.create_task(put(store, 0, DATA[:100]))
@@ -206,7 +206,7 @@ async def test_a_slow_disk_holds_up_nobody_else(store: FileStore, directory: Pat
         os.close(reader)
 
 
-async def test_no_piece_costs_a_look_at_the_whole_directory(
+async def test_no_piece_costs_a_scan_of_the_whole_directory(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = FileStore(directory, file_mib_max=1, held_mib_max=2)
@@ -243,7 +243,7 @@ async def test_a_piece_that_the_disk_does_not_take_is_not_counted(
     assert await put(store, 10, DATA[10:]) == SIZE
 
 
-async def test_what_nobody_needs_goes_after_a_while(store: FileStore, directory: Path) -> None:
+async def test_what_nothing_needs_goes_after_a_while(store: FileStore, directory: Path) -> None:
     await put(store, 0, DATA)
     other = hashlib.sha256(b"other").hexdigest()
     await store.put(other, 5, "other", 0, b"oth")

@@ -62,19 +62,19 @@ class OnDisk(Master):
             await self.application(BATCH)
         assert self.interpreter.full is not None
 
-    async def make_room(self) -> None:
+    async def free_disk(self) -> None:
         self.disk.is_full = False
         await self.until(paused=False)
 
     async def attach(self, app: ApplicationId, session: int) -> None:
         master = self.interpreter
-        answer = await master.call(
+        result = await master.call(
             lambda call_id: e.ApplicationAttached(
                 now=master.now(), call_id=call_id, application_id=app, session=session,
                 epoch=master.core.epoch,
             )
         )  # fmt: skip
-        assert isinstance(answer, c.ApplicationAdmitted)
+        assert isinstance(result, c.ApplicationAdmitted)
 
     def end(self, app: ApplicationId) -> None:
         self.interpreter.submit(
@@ -99,7 +99,7 @@ async def test_what_was_on_its_way_is_refused_and_kept(master: OnDisk) -> None:
     known = list(master.interpreter.core.master_state.applications)
     assert len(known) == 1
     assert master.store.applications() == []
-    await master.make_room()
+    await master.free_disk()
     async with asyncio.timeout(TIMEOUT_S):
         while not master.store.applications():  # noqa: ASYNC110 - the file tells nobody
             await asyncio.sleep(0.005)
@@ -107,7 +107,7 @@ async def test_what_was_on_its_way_is_refused_and_kept(master: OnDisk) -> None:
     assert await master.application(BATCH) not in known
 
 
-async def test_new_things_are_refused_before_they_change_anything(master: OnDisk) -> None:
+async def test_new_work_is_refused_before_it_changes_anything(master: OnDisk) -> None:
     app = await master.application(BATCH)
     await master.fill()
     before = len(master.interpreter.core.master_state.applications)
@@ -133,7 +133,7 @@ async def test_what_needs_no_write_goes_on(master: OnDisk) -> None:
     await master.fill()
     await asyncio.wait_for(master.start(), TIMEOUT_S)  # its stream broke, and it is back
     master.ask(stream, 2)
-    assert master.told() == [stream] * 2
+    assert master.reported() == [stream] * 2
     for session in (1, 2):  # an AppMaster's session breaks and comes back
         await asyncio.wait_for(master.attach(other, session), TIMEOUT_S)
         event = e.ApplicationDetached(
@@ -162,7 +162,7 @@ async def test_a_lost_node_comes_back_when_it_can_be_written(master: OnDisk) -> 
     held = len(interpreter.gate.held)
     interpreter.submit(beat)
     assert (node.state, len(interpreter.gate.held)) == (NodeState.LOST, held)
-    await master.make_room()
+    await master.free_disk()
     interpreter.submit(replace(beat, now=now + 2 * timeout_s + 1.0))
     assert node.state is NodeState.ALIVE
 
@@ -176,7 +176,7 @@ async def test_containers_of_an_application_end_before_its_end_is_written(master
     stops = [x for x in master.outbox._messages if isinstance(x, c.StopContainer)]
     assert len(stops) == 2
     master.ask(other)
-    assert master.told() == [other], "and its node is not held up"
+    assert master.reported() == [other], "and its node is not held up"
 
 
 async def test_a_pause_holds_one_write_a_row(master: OnDisk) -> None:
@@ -195,7 +195,7 @@ async def test_a_pause_holds_one_write_a_row(master: OnDisk) -> None:
         while master.disk.tries < tries + 2:  # noqa: ASYNC110 - until they are one batch again
             await asyncio.sleep(0.005)
     assert max(len(row.done) for row in master.store._writes._pending.values()) <= 3
-    await master.make_room()
+    await master.free_disk()
     await master.store.put_node(NODE)
     assert [row.mean_s for row in master.store.run_times()] == [999.0]
     assert master.store.nodes() == {NODE: ""}

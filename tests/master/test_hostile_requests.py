@@ -37,7 +37,7 @@ METHODS = {f"{method.containing_service.name}/{method.name}": method for method 
 TEXTS = {"long": "a" * 10_000, "NUL": "\0" * 240, "hostile": HOSTILE, "wide": "\U0001f600" * 240}
 
 
-async def said(channel: Any, method: Any, request: Any) -> tuple[Any, str]:
+async def output(channel: Any, method: Any, request: Any) -> tuple[Any, str]:
     """How the call ends, and what it says."""
     path = f"/{method.containing_service.full_name}/{method.name}"
     encode, decode = type(request).SerializeToString, lambda data: data
@@ -58,7 +58,9 @@ async def said(channel: Any, method: Any, request: Any) -> tuple[Any, str]:
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-async def test_what_is_said_of_hostile_fields_is_short_and_seen(tmp_path: Path, kind: str) -> None:
+async def test_what_is_reported_of_hostile_fields_is_short_and_seen(
+    tmp_path: Path, kind: str
+) -> None:
     expected = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}
     # Nothing of these is wrong with what they were given, or they wait for more of it.
     expected |= {grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED}
@@ -68,7 +70,7 @@ async def test_what_is_said_of_hostile_fields_is_short_and_seen(tmp_path: Path, 
             kind_of_request = GetMessageClass(method.input_type)
             for number in (0, 1):
                 request = filled(kind_of_request, TEXTS[kind], number=number)
-                code, details = await said(master.channel, method, request)
+                code, details = await output(master.channel, method, request)
                 assert code in expected, (name, code, details)
                 assert len(details.encode()) < DETAILS_MAX, name
                 assert unseen(details, allowed="") == [], name
@@ -93,7 +95,7 @@ async def test_what_is_too_large_is_refused_by_its_bytes(tmp_path: Path) -> None
                     await channel.unary_unary(path)(data, timeout=TIMEOUT_S)
 
 
-async def test_sixty_megabytes_of_environment_hold_nobody_up(tmp_path: Path) -> None:
+async def test_sixty_megabytes_of_environment_delay_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as master:
         request = registration()
         for number in range(60):

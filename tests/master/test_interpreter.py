@@ -57,15 +57,15 @@ class Master:
         )  # fmt: skip
 
     async def application(self, workload_class: WorkloadClass) -> ApplicationId:
-        answer = await self.interpreter.call(
+        result = await self.interpreter.call(
             lambda call_id: e.ApplicationRegistered(
                 now=self.interpreter.now(), call_id=call_id, application_id=ApplicationId(""),
                 submission_key=f"key-{next(self._numbers)}", name="app", user="user",
                 declared_class=workload_class,
             )
         )  # fmt: skip
-        assert isinstance(answer, c.ApplicationAdmitted)
-        return answer.application_id
+        assert isinstance(result, c.ApplicationAdmitted)
+        return result.application_id
 
     def ask(self, app: ApplicationId, count: int = 1, duration_s: float = 0.0) -> None:
         """Returns without another turn of the loop."""
@@ -104,7 +104,7 @@ class Master:
             while scheduler.rounds < target:  # noqa: ASYNC110 - the core tells nobody
                 await asyncio.sleep(0)
 
-    def told(self) -> list[ApplicationId]:
+    def reported(self) -> list[ApplicationId]:
         """Of whose containers the node has been told, or will be once somebody reads."""
         messages = self.outbox._messages
         return [x.spec.application_id for x in messages if isinstance(x, c.AssignContainer)]
@@ -127,10 +127,10 @@ async def test_a_stream_is_placed_in_the_turn_that_took_in_its_request(master: M
 
     master.ask(stream, 3)
 
-    assert master.told() == [stream] * 3
+    assert master.reported() == [stream] * 3
 
 
-async def test_so_it_is_while_its_scheduler_has_been_told_to_wake_for_batch(
+async def test_so_it_is_while_its_scheduler_is_due_to_wake_for_batch(
     master: Master,
 ) -> None:
     batch, stream = await master.application(BATCH), await master.application(STREAM)
@@ -138,7 +138,7 @@ async def test_so_it_is_while_its_scheduler_has_been_told_to_wake_for_batch(
     master.ask(batch)
     master.ask(stream)
 
-    assert master.told() == [stream]
+    assert master.reported() == [stream]
 
 
 async def test_batch_leaves_the_loop_to_others_between_its_steps(master: Master) -> None:
@@ -146,7 +146,7 @@ async def test_batch_leaves_the_loop_to_others_between_its_steps(master: Master)
 
     master.ask(batch)
 
-    assert master.told() == []
+    assert master.reported() == []
     (message,) = await asyncio.wait_for(master.outbox.take(), TIMEOUT_S)
     assert isinstance(message, c.AssignContainer)
     assert message.spec.application_id == batch
@@ -190,7 +190,7 @@ async def test_ends_are_acknowledged_some_at_a_time_and_delay_nothing_else() -> 
     assert await asyncio.wait_for(outbox.take(), TIMEOUT_S) == expected
 
 
-async def test_a_scheduler_that_waits_for_room_has_one_timer_however_often_room_appears(
+async def test_a_scheduler_that_waits_for_capacity_has_one_timer_however_often_capacity_appears(
     master: Master,
 ) -> None:
     batch = await master.application(BATCH)
@@ -218,5 +218,5 @@ async def test_a_scheduler_whose_round_is_due_gets_no_second_one(master: Master)
     # A report is let in once no scheduler has work.
     await asyncio.wait_for(master.interpreter.throttle.of_report(), TIMEOUT_S)
 
-    assert master.told() == [stream] * 5 + [batch]
+    assert master.reported() == [stream] * 5 + [batch]
     assert len(wakes) == for_streams + 1

@@ -14,10 +14,10 @@ import pytest
 from hrm.core.vocabulary.event_table import Lifecycle
 from hrm.core.vocabulary.model import NodeState
 from hrm.core.vocabulary.transitions import NODE, NodeHappening
-from hrm.master.events import EPOCH_BITS, Journal, Wish
+from hrm.master.events import EPOCH_BITS, EventFilter, Journal
 from hrm.master.journal_file import ASIDE_KEPT
 
-EVERYTHING = Wish()
+EVERYTHING = EventFilter()
 EVENTS = 4_000
 PAGE = 4096
 
@@ -42,7 +42,7 @@ def open_journal(path: Path) -> Iterator[Callable[..., Journal]]:
         journal.close()
 
 
-def say(journal: Journal, count: int = 1) -> None:
+def append(journal: Journal, count: int = 1) -> None:
     life = Lifecycle("node", "n1", NODE, NodeState.ALIVE, journal.watch)
     for number in range(count):
         by, state = NodeHappening.FALLEN_SILENT, NodeState.LOST
@@ -55,7 +55,7 @@ def say(journal: Journal, count: int = 1) -> None:
 def filled(open_journal: Callable[..., Journal], path: Path) -> int:
     """A journal of some pages, closed; the number of its newest event."""
     journal = open_journal()
-    say(journal, EVENTS)
+    append(journal, EVENTS)
     journal.close()
     with contextlib.closing(sqlite3.connect(path)) as db:
         (newest,) = db.execute("SELECT max(id) FROM events").fetchone()
@@ -106,7 +106,7 @@ async def test_what_is_no_journal_is_set_aside_at_the_start(
         filled(open_journal, path)
     WRONG[how](path)
     journal = open_journal(epoch=2)
-    say(journal)
+    append(journal)
     await journal.flush()
     known = await journal.latest(EVERYTHING, 10)
     assert [(x.kind, x.to_state) for x in known] == [("journal", "set_aside"), ("node", "lost")]
@@ -133,7 +133,7 @@ async def test_a_page_that_is_met_while_it_serves_costs_history_alone(
     assert [(x.kind, x.to_state) for x in found] == [("journal", "set_aside")]
     (aside,) = set_aside(path.parent)
     assert aside.stat().st_size >= 20 * PAGE, "and it is kept"
-    say(journal, 3)
+    append(journal, 3)
     await journal.flush()
     known = await journal.latest(EVERYTHING, 10)
     assert [x.kind for x in known] == ["journal", "node", "node", "node"]
@@ -146,7 +146,7 @@ async def test_the_writer_that_meets_it_loses_nothing_new(
     journal = open_journal()
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("DROP TABLE events")
-    say(journal, 2)
+    append(journal, 2)
     await journal.flush()
     known = await journal.latest(EVERYTHING, 10)
     assert [x.kind for x in known] == ["journal", "node", "node"]
@@ -154,7 +154,7 @@ async def test_the_writer_that_meets_it_loses_nothing_new(
     assert len(set_aside(path.parent)) == 1
 
 
-async def test_a_row_that_says_nothing_is_damage(
+async def test_a_row_that_states_nothing_is_damage(
     open_journal: Callable[..., Journal], path: Path
 ) -> None:
     newest = filled(open_journal, path)

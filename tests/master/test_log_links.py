@@ -51,17 +51,17 @@ async def agent(master: Running, directory: Path, servicer: Any = None) -> Async
 
 async def started(master: Running, stream: Any) -> str:
     """The application that has an executor there."""
-    answer = await master.applications.Register(registration(), timeout=TIMEOUT_S)
+    result = await master.applications.Register(registration(), timeout=TIMEOUT_S)
     session = master.applications.Session()
     attach = application_pb2.AttachApplication(
-        application_id=answer.application_id, epoch=answer.epoch
+        application_id=result.application_id, epoch=result.epoch
     )
     await session.write(application_pb2.ApplicationUpdate(attach=attach))
     await session.write(asking_for(1))
     async with asyncio.timeout(TIMEOUT_S):
         while (await stream.read()).WhichOneof("message") != "assign":
             pass
-    return str(answer.application_id)
+    return str(result.application_id)
 
 
 def ask(application_id: str, **fields: str) -> admin_pb2.LinkLogRequest:
@@ -70,11 +70,11 @@ def ask(application_id: str, **fields: str) -> admin_pb2.LinkLogRequest:
 
 
 def _get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return bytes(answer.read())
+    with urllib.request.urlopen(url, timeout=10) as result:
+        return bytes(result.read())
 
 
-async def test_who_asks_the_master_gets_a_link_of_the_node(tmp_path: Path) -> None:
+async def test_one_that_asks_the_master_gets_a_link_of_the_node(tmp_path: Path) -> None:
     async with running(tmp_path) as master, agent(master, tmp_path) as stream:
         application_id = await started(master, stream)
         (tmp_path / f"{application_id}-x1").mkdir()

@@ -50,5 +50,5 @@ async def code_of(channel: grpc.aio.Channel, method: str, data: bytes) -> grpc.S
 async def test_every_method_refuses_what_is_no_message(tmp_path: Path) -> None:
     assert len(METHODS) > 30
     async with running(tmp_path) as master:
-        told = {name: await code_of(master.channel, name, b"\xff\xff\xff") for name in METHODS}
-        assert set(told.values()) == {grpc.StatusCode.INVALID_ARGUMENT}, told
+        reported = {name: await code_of(master.channel, name, b"\xff\xff\xff") for name in METHODS}
+        assert set(reported.values()) == {grpc.StatusCode.INVALID_ARGUMENT}, reported

@@ -35,11 +35,11 @@ KEY, OTHER = ownership.new_key(), ownership.new_key()
 DENIED = grpc.StatusCode.PERMISSION_DENIED
 
 
-async def attach(applications: Any, answer: Any, key: str) -> Any:
+async def attach(applications: Any, result: Any, key: str) -> Any:
     """A session."""
     session = applications.Session(timeout=TIMEOUT_S)
     hello = application_pb2.AttachApplication(
-        application_id=answer.application_id, epoch=answer.epoch, ownership_key=key
+        application_id=result.application_id, epoch=result.epoch, ownership_key=key
     )
     await session.write(application_pb2.ApplicationUpdate(attach=hello))
     assert (await session.read()).WhichOneof("notice") == "attached"
@@ -47,20 +47,20 @@ async def attach(applications: Any, answer: Any, key: str) -> Any:
 
 
 def asking_for_too_much() -> application_pb2.ApplicationUpdate:
-    wish = application_pb2.ContainerRequest(
+    message = application_pb2.ContainerRequest(
         executor_id="1", resources=common_pb2.Resources(vcores=99, memory_mib=512)
     )
     return application_pb2.ApplicationUpdate(
-        request=application_pb2.RequestContainers(containers=[wish])
+        request=application_pb2.RequestContainers(containers=[message])
     )
 
 
-async def refused_to_attach(applications: Any, answer: Any, key: str) -> None:
+async def refused_to_attach(applications: Any, result: Any, key: str) -> None:
     session = applications.Session(timeout=TIMEOUT_S)
     hello = application_pb2.AttachApplication(
-        application_id=answer.application_id, epoch=answer.epoch, ownership_key=key
+        application_id=result.application_id, epoch=result.epoch, ownership_key=key
     )
-    with refused(DENIED, answer.application_id):
+    with refused(DENIED, result.application_id):
         await session.write(application_pb2.ApplicationUpdate(attach=hello))
         await session.read()
 
@@ -74,11 +74,11 @@ async def test_an_application_and_its_node_on_a_real_master_stay_their_owners(
         port = cluster.address.rpartition(":")[2]
         mine = cluster.applications
         ask = registration(ownership_key=KEY)
-        answer = await mine.Register(ask, timeout=TIMEOUT_S)
-        session = await attach(mine, answer, KEY)
+        result = await mine.Register(ask, timeout=TIMEOUT_S)
+        session = await attach(mine, result, KEY)
         async with rpc.channel(cluster.address, rpc.read_token(tmp_path / "token")) as channel:
             theirs: Any = application_pb2_grpc.ApplicationServiceStub(channel)
-            await _impostor_gets_nothing(theirs, answer)
+            await _impostor_gets_nothing(theirs, result)
         agent_of = await _join(cluster, KEY)
         await session.write(asking_for_too_much())
         notice = await session.read()
@@ -86,8 +86,8 @@ async def test_an_application_and_its_node_on_a_real_master_stay_their_owners(
 
         # While it is away, and on the next master, too.
         session.cancel()
-        await _detached(cluster, answer.application_id)
-        await _impostor_gets_nothing(mine, answer)
+        await _detached(cluster, result.application_id)
+        await _impostor_gets_nothing(mine, result)
         agent_of.cancel()
         cluster.master.send_signal(signal.SIGKILL)
         cluster.master.wait()
@@ -95,11 +95,11 @@ async def test_an_application_and_its_node_on_a_real_master_stay_their_owners(
         (tmp_path / "master" / "address").unlink()
         await cluster.start_master(port=port)
         mine = cluster.applications
-        await _impostor_gets_nothing(mine, answer, attaches=False)
+        await _impostor_gets_nothing(mine, result, attaches=False)
         with refused(grpc.StatusCode.UNAVAILABLE, "waits for the agent"):
             await _join(cluster, OTHER)
         await _join(cluster, KEY)
-        ask = registration(ownership_key=KEY, application_id=answer.application_id)
+        ask = registration(ownership_key=KEY, application_id=result.application_id)
         again = await mine.Register(ask, timeout=TIMEOUT_S)
         await refused_to_attach(mine, again, OTHER)
         await attach(mine, again, KEY)
@@ -107,20 +107,20 @@ async def test_an_application_and_its_node_on_a_real_master_stay_their_owners(
         stored += (tmp_path / "master" / "hrm.sqlite-wal").read_bytes()
         assert ownership.owner_of(KEY).encode() in stored
         assert KEY.encode() not in stored
-        told = b"".join(cluster.log(number).read_bytes() for number in range(2))
-        told += (tmp_path / "master" / "events.sqlite").read_bytes()
-        assert KEY.encode() not in told and ownership.owner_of(KEY).encode() not in told
+        reported = b"".join(cluster.log(number).read_bytes() for number in range(2))
+        reported += (tmp_path / "master" / "events.sqlite").read_bytes()
+        assert KEY.encode() not in reported and ownership.owner_of(KEY).encode() not in reported
     finally:
         await cluster.close()
 
 
-async def _impostor_gets_nothing(applications: Any, answer: Any, *, attaches: bool = True) -> None:
+async def _impostor_gets_nothing(applications: Any, result: Any, *, attaches: bool = True) -> None:
     for key in ("", OTHER):
-        ask = registration(application_id=answer.application_id, ownership_key=key)
-        with refused(DENIED, answer.application_id):
+        ask = registration(application_id=result.application_id, ownership_key=key)
+        with refused(DENIED, result.application_id):
             await applications.Register(ask, timeout=TIMEOUT_S)
         if attaches:
-            await refused_to_attach(applications, answer, key)
+            await refused_to_attach(applications, result, key)
 
 
 async def _join(cluster: Cluster, key: str) -> Any:
@@ -142,23 +142,23 @@ async def _detached(cluster: Cluster, application_id: str) -> None:
 async def test_a_refused_session_misses_its_owner_nothing(tmp_path: Path) -> None:
     """Notices that come while an impostor is refused go to the owner."""
     async with master_here(tmp_path) as master:
-        answer = await master.applications.Register(registration(ownership_key=KEY))
-        await attach(master.applications, answer, KEY)
-        mine = master.interpreter.application_outboxes[answer.application_id]
+        result = await master.applications.Register(registration(ownership_key=KEY))
+        await attach(master.applications, result, KEY)
+        mine = master.interpreter.application_outboxes[result.application_id]
         seen: list[bool] = []
         call = master.interpreter.call
 
         async def watched(make: Any) -> Any:
             done = asyncio.ensure_future(call(make))
             outboxes = master.interpreter.application_outboxes
-            seen.append(outboxes[answer.application_id] is mine)
+            seen.append(outboxes[result.application_id] is mine)
             return await done
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(master.interpreter, "call", watched)
-            await refused_to_attach(master.applications, answer, OTHER)
+            await refused_to_attach(master.applications, result, OTHER)
         assert all(seen)
-        assert master.interpreter.application_outboxes[answer.application_id] is mine
+        assert master.interpreter.application_outboxes[result.application_id] is mine
         assert not mine.closed
 
 
@@ -211,7 +211,7 @@ async def test_a_driver_that_is_not_the_submissions_own_gets_no_lease(tmp_path: 
         assert KEY not in str(submitted)
         spec = await one.assigned()
         assert f'"ownership_key": "{KEY}"' in spec.launch.driver, "its node is given it"
-        await one.say(spec, RUNNING)
+        await one.report_state(spec, RUNNING)
         for key in ("", OTHER):
             for gone in (False, True):
                 with refused(DENIED, submission_id):

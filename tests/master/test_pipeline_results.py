@@ -44,11 +44,11 @@ async def placed(
     ports: list[int] = []
     async with serving(directory, ports=ports) as (tasks, stub):
         node = FakeNode(stub, runs_as="submitter")
-        await node.hear("registered")
+        await node.receive("registered")
         with connected(ports[0], monkeypatch) as client:
             task = client.submit(sample_steps.slow, 1, **more)
-            await node.hear("data")
-            yield tasks, stub, node, task, await node.hear("place")
+            await node.receive("data")
+            yield tasks, stub, node, task, await node.receive("place")
 
 
 def proved(order: pb.PlacePipelineTask, data: bytes, kind: ResultFormat) -> bytes:
@@ -60,9 +60,9 @@ def proved(order: pb.PlacePipelineTask, data: bytes, kind: ResultFormat) -> byte
 @asynccontextmanager
 async def _quietly(opened: Any) -> AsyncIterator[tuple[list[Any], Any]]:
     """With what is logged meanwhile."""
-    with capture_logs() as said:
+    with capture_logs() as output:
         async with opened as there:
-            yield said, there
+            yield output, there
 
 
 def _contents(directory: Path) -> list[bytes]:
@@ -108,7 +108,7 @@ async def test_a_node_that_makes_a_result_up_runs_nothing_in_the_client(
     assert not (tmp_path / "went-off").exists()
 
 
-async def test_who_asks_for_json_unpickles_nothing_of_the_node_that_has_the_key_either(
+async def test_one_that_asks_for_json_unpickles_nothing_of_the_node_that_has_the_key_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bomb = pickle.dumps(Bomb(tmp_path / "went-off"))
@@ -126,11 +126,11 @@ async def test_the_key_is_for_the_tasks_node_alone_and_gone_at_its_end(
 ) -> None:
     key = b"the key of a task, 32 bytes long"
     monkeypatch.setattr("secrets.token_bytes", lambda _count: key)
-    async with _quietly(placed(tmp_path, monkeypatch)) as (said, there):
+    async with _quietly(placed(tmp_path, monkeypatch)) as (output, there):
         tasks, stub, node, task, order = there
         assert order.result_key == key
         everything = pb.ListPipelineTasksRequest(all=True)
-        told = (await stub.List(everything)).SerializeToString()
+        reported = (await stub.List(everything)).SerializeToString()
         assert list(tasks._keys.values()) == [key]
         data = b"[1]"
         proof = proved(order, data, ResultFormat.JSON)
@@ -138,13 +138,13 @@ async def test_the_key_is_for_the_tasks_node_alone_and_gone_at_its_end(
         assert (await outcome(task)).value == [1]
         assert not tasks._keys and not tasks._proofs
         assert key not in repr(tasks.core.ended[TaskId(task.task_id)]).encode()
-        told += (await stub.List(everything)).SerializeToString()
+        reported += (await stub.List(everything)).SerializeToString()
         watch = stub.Watch(pb.WatchPipelineTasksRequest(task_ids=[task.task_id]))
-        told += b"".join([one.SerializeToString() async for one in watch])
-        told += tasks.core.explain(TaskId(task.task_id)).encode() + repr(said).encode()
+        reported += b"".join([one.SerializeToString() async for one in watch])
+        reported += tasks.core.explain(TaskId(task.task_id)).encode() + repr(output).encode()
         files = await asyncio.to_thread(_contents, tmp_path)
-    assert said, "the log is looked at"
-    for place in (told, *files):
+    assert output, "the log is looked at"
+    for place in (reported, *files):
         assert key not in place and key.hex().encode() not in place
 
 
@@ -181,21 +181,21 @@ async def test_what_goes_with_a_task_is_bounded(
 @pytest.mark.parametrize(
     "bad", [{"proof": bytes(65)}, {"result_format": pb.PIPELINE_RESULT_FORMAT_AUTO}]
 )
-async def test_a_node_that_says_nonsense_of_a_result_is_cut_off(
+async def test_a_node_that_sends_nonsense_about_a_result_is_disconnected(
     tmp_path: Path, bad: dict[str, Any]
 ) -> None:
     async with serving(tmp_path) as (tasks, stub):
         node = FakeNode(stub)
-        await node.hear("registered")
+        await node.receive("registered")
         await stub.Submit(request(task_id="t"))
-        await node.hear("data")
-        node.end((await node.hear("place")).attempt, b"result", **bad)
+        await node.receive("data")
+        node.end((await node.receive("place")).attempt, b"result", **bad)
         with refused(grpc.StatusCode.INVALID_ARGUMENT, "end."):
-            await node.hear("acknowledge")
+            await node.receive("acknowledge")
         assert TaskId("t") in tasks.core.tasks
 
 
-async def test_whose_a_task_is_and_as_whom_nodes_run_is_listed(
+async def test_whose_a_task_is_and_as_which_user_nodes_run_is_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with placed(tmp_path, monkeypatch) as (_, stub, _, _, _):

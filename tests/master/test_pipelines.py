@@ -24,7 +24,7 @@ from hrm.pipelines.master import result_files as pipeline_files
 from hrm.pipelines.master.result_files import PipelineFiles
 from hrm.pipelines.master.service import PipelineService
 from hrm.pipelines.master.tasks import NodeStream, PipelineTasks, pipeline_policy
-from hrm.policies.guard import Hosts
+from hrm.policies.guard import GuardRegistry
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
 from hrm.wire import pipelines as pw
@@ -161,18 +161,18 @@ class FakeNode:
             load=pw.from_load(node.core.load(0.0)),
             **register,
         )
-        self.say(register=message)
+        self.send_update(register=message)
         self._call = stub.Connect(self._all())
         self._messages = aiter(self._call)
 
-    def say(self, **fields: Any) -> None:
+    def send_update(self, **fields: Any) -> None:
         self._outgoing.put_nowait(pb.NodePipelineMessage(**fields))
 
     async def _all(self) -> AsyncIterator[pb.NodePipelineMessage]:
         while True:
             yield await self._outgoing.get()
 
-    async def hear(self, kind: str) -> Any:
+    async def receive(self, kind: str) -> Any:
         """The next message, which is of this kind."""
         async with asyncio.timeout(LIMIT_S):
             message = await anext(self._messages)
@@ -184,10 +184,10 @@ class FakeNode:
 
     def end(self, attempt: pb.PipelineAttempt, result: bytes, **more: Any) -> None:
         done = pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_DONE
-        self.say(data=pb.PipelineData(attempt=attempt, data=result[:2]))
-        self.say(data=pb.PipelineData(attempt=attempt, offset=2, data=result[2:]))
+        self.send_update(data=pb.PipelineData(attempt=attempt, data=result[:2]))
+        self.send_update(data=pb.PipelineData(attempt=attempt, offset=2, data=result[2:]))
         end = pb.PipelineTaskEnd(outcome=done, result_bytes=len(result), **more)
-        self.say(ended=pb.PipelineAttemptEnd(attempt=attempt, end=end))
+        self.send_update(ended=pb.PipelineAttemptEnd(attempt=attempt, end=end))
 
 
 async def _result(stub: Any, task_id: str, **more: Any) -> bytes:
@@ -198,15 +198,15 @@ async def _result(stub: Any, task_id: str, **more: Any) -> bytes:
 async def test_an_input_goes_out_and_a_result_comes_back_once(tmp_path: Path) -> None:
     async with serving(tmp_path) as (tasks, stub):
         node = FakeNode(stub)
-        await node.hear("registered")
+        await node.receive("registered")
         await stub.Submit(request(task_id="t"))
-        data = await node.hear("data")
-        place = await node.hear("place")
+        data = await node.receive("data")
+        place = await node.receive("place")
         assert (data.data, place.payload_bytes, place.attempt.task_id) == (b"x", 1, "t")
         node.end(place.attempt, b"result")
-        assert (await node.hear("acknowledge")).task_id == "t"
+        assert (await node.receive("acknowledge")).task_id == "t"
         node.end(place.attempt, b"other!")
-        await node.hear("acknowledge")
+        await node.receive("acknowledge")
         assert await _result(stub, "t") == b"result"
         assert await _result(stub, "t", forget=True) == b"result"
         with refused(grpc.StatusCode.NOT_FOUND, "no result"):
@@ -217,7 +217,7 @@ async def test_an_input_goes_out_and_a_result_comes_back_once(tmp_path: Path) ->
 async def test_a_result_is_its_clients(tmp_path: Path) -> None:
     async with serving(tmp_path, pipeline_ended_kept=1) as (tasks, stub):
         node = FakeNode(stub)
-        await node.hear("registered")
+        await node.receive("registered")
         mine, other = ownership.new_key(), ownership.new_key()
         await stub.Submit(request(task_id="t", ownership_key=mine))
         for key in ("", other):  # such as one that has guessed under which id it comes again
@@ -225,9 +225,9 @@ async def test_a_result_is_its_clients(tmp_path: Path) -> None:
                 await stub.Submit(request(task_id="t", ownership_key=key))
         with refused(grpc.StatusCode.ALREADY_EXISTS, "t"):
             await stub.Submit(request(task_id="t", ownership_key=mine))
-        await node.hear("data")
-        node.end((await node.hear("place")).attempt, b"result")
-        await node.hear("acknowledge")
+        await node.receive("data")
+        node.end((await node.receive("place")).attempt, b"result")
+        await node.receive("acknowledge")
         for key in ("", other):
             with refused(grpc.StatusCode.PERMISSION_DENIED, "pipeline task t"):
                 await _result(stub, "t", forget=True, ownership_key=key)
@@ -244,14 +244,14 @@ async def test_a_result_is_its_clients(tmp_path: Path) -> None:
 async def test_a_result_that_is_not_whole_fails_its_task(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, stub):
         node = FakeNode(stub)
-        await node.hear("registered")
+        await node.receive("registered")
         await stub.Submit(request(task_id="t"))
-        await node.hear("data")
-        attempt = (await node.hear("place")).attempt
+        await node.receive("data")
+        attempt = (await node.receive("place")).attempt
         done = pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_DONE
         end = pb.PipelineTaskEnd(outcome=done, result_bytes=9)
-        node.say(ended=pb.PipelineAttemptEnd(attempt=attempt, end=end))
-        await node.hear("acknowledge")
+        node.send_update(ended=pb.PipelineAttemptEnd(attempt=attempt, end=end))
+        await node.receive("acknowledge")
         watch = stub.Watch(pb.WatchPipelineTasksRequest(task_ids=["t"]))
         (update,) = [one async for one in watch]
         assert "did not arrive whole" in update.ended.message
@@ -260,19 +260,19 @@ async def test_a_result_that_is_not_whole_fails_its_task(tmp_path: Path) -> None
 async def test_a_node_that_comes_back_keeps_its_task(tmp_path: Path) -> None:
     async with serving(tmp_path) as (tasks, stub):
         node = FakeNode(stub)
-        await node.hear("registered")
+        await node.receive("registered")
         await stub.Submit(request(task_id="t"))
-        await node.hear("data")
-        attempt = (await node.hear("place")).attempt
+        await node.receive("data")
+        attempt = (await node.receive("place")).attempt
         with refused(grpc.StatusCode.ALREADY_EXISTS, "another live agent"):
-            await FakeNode(stub, identity="i2").hear("registered")
+            await FakeNode(stub, identity="i2").receive("registered")
         node.hang_up()
-        stranger = pb.PipelineAttempt(task_id="old", attempt=1)
-        again = FakeNode(stub, tasks=[attempt, stranger])
-        await again.hear("registered")
-        assert (await again.hear("withdraw")).attempt.task_id == "old"
+        unknown_attempt = pb.PipelineAttempt(task_id="old", attempt=1)
+        again = FakeNode(stub, tasks=[attempt, unknown_attempt])
+        await again.receive("registered")
+        assert (await again.receive("withdraw")).attempt.task_id == "old"
         again.end(attempt, b"result")
-        await again.hear("acknowledge")
+        await again.receive("acknowledge")
         assert await _result(stub, "t") == b"result"
         assert tasks.core.ended[TaskId("t")].attempt == 1
 
@@ -281,42 +281,42 @@ async def test_an_id_that_is_given_twice_is_two_tasks_to_two_masters(tmp_path: P
     """The node has ended the task of the first master, which has gone before it heard so."""
     async with serving(tmp_path, epoch=7) as (_, stub):
         node = FakeNode(stub)
-        await node.hear("registered")
+        await node.receive("registered")
         await stub.Submit(request(task_id="t"))
-        await node.hear("data")
-        old = (await node.hear("place")).attempt
+        await node.receive("data")
+        old = (await node.receive("place")).attempt
     async with serving(tmp_path, epoch=8) as (tasks, stub):
         await stub.Submit(request(task_id="t"))
         node = FakeNode(stub, tasks=[old])
-        await node.hear("registered")
-        assert (await node.hear("withdraw")).attempt == old
-        await node.hear("data")
-        new = (await node.hear("place")).attempt
+        await node.receive("registered")
+        assert (await node.receive("withdraw")).attempt == old
+        await node.receive("data")
+        new = (await node.receive("place")).attempt
         assert new != old
         node.end(old, b"of the first master")
-        assert await node.hear("acknowledge") == old
+        assert await node.receive("acknowledge") == old
         assert TaskId("t") in tasks.core.tasks, "it goes on"
         node.end(new, b"of the second")
-        await node.hear("acknowledge")
+        await node.receive("acknowledge")
         assert await _result(stub, "t") == b"of the second"
         assert tasks.core.ended[TaskId("t")].attempt == 1, "people see small numbers"
 
 
-async def test_who_placed_a_task_and_its_steps_is_listed(tmp_path: Path) -> None:
+async def test_one_that_placed_a_task_and_its_steps_is_listed(tmp_path: Path) -> None:
     async with serving(tmp_path) as (tasks, stub):
         node = FakeNode(stub)
-        await node.hear("registered")
+        await node.receive("registered")
         await stub.Submit(request(task_id="t"))
-        await node.hear("data")
-        attempt = (await node.hear("place")).attempt
-        for number, (who, why) in enumerate([("iawp", ""), ("pats", "over-budget: 12 ms")]):
+        await node.receive("data")
+        attempt = (await node.receive("place")).attempt
+        for number, (decided_by, why) in enumerate([("iawp", ""), ("pats", "over-budget: 12 ms")]):
             timing = pb.SubtaskTiming(
                 subtask="a", device=CPU, run=number, outcome=pb.SUBTASK_OUTCOME_DONE,
-                placed_by=who, fallback=why,
+                placed_by=decided_by, fallback=why,
             )  # fmt: skip
-            node.say(run=pb.PipelineRun(attempt=attempt, timing=timing))
+            node.send_update(run=pb.PipelineRun(attempt=attempt, timing=timing))
         node.end(attempt, b"result")
-        await node.hear("acknowledge")
+        await node.receive("acknowledge")
         (task,) = (await stub.List(pb.ListPipelineTasksRequest(all=True))).tasks
         assert (task.placed_by, task.fallback) == ("least-loaded", "")
         assert dict(task.runs_placed_by) == {"iawp": 1, "pats": 1}
@@ -331,10 +331,10 @@ async def test_who_placed_a_task_and_its_steps_is_listed(tmp_path: Path) -> None
 async def test_a_bad_message_ends_the_stream_and_nothing_else(tmp_path: Path) -> None:
     async with serving(tmp_path) as (tasks, stub):
         node = FakeNode(stub)
-        await node.hear("registered")
-        node.say(load=pb.PipelineLoad(cpu=float("nan")))
+        await node.receive("registered")
+        node.send_update(load=pb.PipelineLoad(cpu=float("nan")))
         with refused(grpc.StatusCode.INVALID_ARGUMENT, "load.cpu"):
-            await node.hear("place")
+            await node.receive("place")
         await stub.Submit(request(task_id="t"))
         assert "draining" in tasks.core.explain(TaskId("t")), "its stream is down"
 
@@ -387,7 +387,7 @@ class SlowDisk:
         assert await asyncio.to_thread(self._writing.wait, 10.0)
 
 
-async def test_a_slow_disk_holds_up_who_writes_and_nobody_else(
+async def test_a_slow_disk_delays_its_writer_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = SlowDisk(monkeypatch, "slow")
@@ -421,7 +421,7 @@ async def test_what_is_dropped_while_it_is_written_leaves_nothing(
     assert files.held_bytes == 0
 
 
-async def test_the_master_answers_while_an_input_is_written(
+async def test_the_master_replies_while_an_input_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = SlowDisk(monkeypatch, "t")
@@ -437,7 +437,7 @@ async def test_the_master_answers_while_an_input_is_written(
         assert await content(tasks.files, "t", "in") == b"x", "the second took nothing away"
 
 
-async def test_who_goes_away_while_its_input_is_written_leaves_nothing(
+async def test_one_that_goes_away_while_its_input_is_written_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = SlowDisk(monkeypatch, "t")
@@ -456,10 +456,10 @@ async def test_who_goes_away_while_its_input_is_written_leaves_nothing(
 
 def test_the_policy_is_loaded_by_name(tmp_path: Path) -> None:
     settings = MasterSettings(state_dir=tmp_path)
-    assert pipeline_policy(settings, Hosts(), seed=1).name == "min-wait"
+    assert pipeline_policy(settings, GuardRegistry(), seed=1).name == "min-wait"
     settings = settings.model_copy(update={"pipeline_policy": "nobody"})
     with pytest.raises(InvalidConfig, match="'nobody'"):
-        pipeline_policy(settings, Hosts(), seed=1)
+        pipeline_policy(settings, GuardRegistry(), seed=1)
 
 
 def test_records_survive_the_wire() -> None:
@@ -487,7 +487,7 @@ async def ticking(tasks: PipelineTasks) -> AsyncIterator[None]:
             await ticks
 
 
-async def test_old_results_make_room_and_young_ones_do_not(tmp_path: Path) -> None:
+async def test_old_results_make_capacity_and_young_ones_do_not(tmp_path: Path) -> None:
     now = 0.0
     files = PipelineFiles(tmp_path / "p", 10, lambda: now)
     for name in ("a", "b"):
@@ -512,30 +512,30 @@ async def test_old_results_make_room_and_young_ones_do_not(tmp_path: Path) -> No
 async def test_a_node_that_was_silent_for_too_long_has_to_register_again(tmp_path: Path) -> None:
     async with serving(tmp_path) as (tasks, stub):
         node = FakeNode(stub)
-        await node.hear("registered")
+        await node.receive("registered")
         (row,) = tasks.core.table.nodes.values()
         row.reported_at = 0.0
         async with ticking(tasks):
             with pytest.raises(StopAsyncIteration):
-                await node.hear("anything")
+                await node.receive("anything")
             assert not tasks.core.table.nodes
             again = FakeNode(stub, identity="i2")
-            await again.hear("registered")
+            await again.receive("registered")
             assert list(tasks.core.table.nodes) == ["n1"]
 
 
-async def test_a_node_is_told_whether_it_drains_whatever_it_remembers(tmp_path: Path) -> None:
+async def test_a_node_is_informed_whether_it_drains_whatever_it_remembers(tmp_path: Path) -> None:
     async with serving(tmp_path) as (tasks, stub), ticking(tasks):
         node = FakeNode(stub)
-        await node.hear("registered")
-        assert await node.hear("drain") is False
+        await node.receive("registered")
+        assert await node.receive("drain") is False
 
 
-async def test_a_node_that_does_not_read_is_cut_off() -> None:
+async def test_a_node_that_does_not_read_is_disconnected() -> None:
     stream = NodeStream("i1")
     for _ in range(30_000):
         stream.put(pb.MasterPipelineMessage(drain=True))
-    assert stream.closed and stream.cut.is_set()
+    assert stream.closed and stream.stream_ended.is_set()
     assert stream.queue.qsize() <= 10_001
 
 

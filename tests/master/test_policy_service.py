@@ -26,9 +26,9 @@ from hrm.master.policy_service import (
     save_modes,
 )
 from hrm.pipelines.policies import cluster
-from hrm.pipelines.policies.cluster.hosted import HostedPolicy
+from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
 from hrm.policies import models
-from hrm.policies.guard import Hosts, Mode
+from hrm.policies.guard import GuardRegistry, Mode
 from hrm.v1 import pipeline_pb2, pipeline_pb2_grpc, policy_pb2_grpc
 from hrm.v1 import policy_pb2 as pb
 from hrm.wire import pipelines as pw
@@ -38,20 +38,20 @@ from tests.policies.cluster.views import all_fit, set_model, task_of, view_of
 
 
 @pytest.fixture
-def policy(monkeypatch: pytest.MonkeyPatch) -> HostedPolicy:
+def policy(monkeypatch: pytest.MonkeyPatch) -> GuardedClusterPolicy:
     """A learned policy that every master of the test has in use."""
     rng = np.random.default_rng(0)
     made = cluster.load("ldwp-set", rng=rng, model=set_model(), clock_s=lambda: 0.0)
-    assert isinstance(made, HostedPolicy)
+    assert isinstance(made, GuardedClusterPolicy)
 
     def with_policy(
         modes: dict[str, Mode], keep: Callable[[dict[str, Mode]], None] | None = None
-    ) -> Hosts:
-        hosts = Hosts(modes, keep=keep)
+    ) -> GuardRegistry:
+        hosts = GuardRegistry(modes, keep=keep)
         hosts.add(made.host)
         return hosts
 
-    monkeypatch.setattr(daemon, "Hosts", with_policy)
+    monkeypatch.setattr(daemon, "GuardRegistry", with_policy)
     return made
 
 
@@ -73,7 +73,7 @@ async def _set(master: Running, policy: str, mode: str) -> pb.LearnedPolicy:
 
 
 async def test_it_shows_what_was_asked_and_why_the_heuristic_decided(
-    tmp_path: Path, policy: HostedPolicy
+    tmp_path: Path, policy: GuardedClusterPolicy
 ) -> None:
     models.write(set_model(), tmp_path / "master" / MODELS_DIR / "ldwp-set-9.npz")
     view = view_of(11)
@@ -86,12 +86,12 @@ async def test_it_shows_what_was_asked_and_why_the_heuristic_decided(
         assert "never seen speech" in shown.last
         assert len(shown.records) == 0
         assert not shown.HasField("ratio_p95")
-        answer = await _shown(master, policy="ldwp-set", records=True)
-        assert [r.key for r in answer.policies[0].records] == ["task-1", "task-2"]
-        assert any(f.version == 9 and f.path.endswith("ldwp-set-9.npz") for f in answer.models)
+        result = await _shown(master, policy="ldwp-set", records=True)
+        assert [r.key for r in result.policies[0].records] == ["task-1", "task-2"]
+        assert any(f.version == 9 and f.path.endswith("ldwp-set-9.npz") for f in result.models)
 
 
-async def test_a_mode_outlives_the_master(tmp_path: Path, policy: HostedPolicy) -> None:
+async def test_a_mode_outlives_the_master(tmp_path: Path, policy: GuardedClusterPolicy) -> None:
     async with running(tmp_path) as master:
         for _ in range(2):
             assert (await _set(master, "ldwp-set", "canary-10")).mode == "canary-10"
@@ -102,7 +102,7 @@ async def test_a_mode_outlives_the_master(tmp_path: Path, policy: HostedPolicy) 
         assert shown.mode == "canary-10"
 
 
-async def test_what_it_refuses(tmp_path: Path, policy: HostedPolicy) -> None:
+async def test_what_it_refuses(tmp_path: Path, policy: GuardedClusterPolicy) -> None:
     async with running(tmp_path) as master:
         with refused(grpc.StatusCode.INVALID_ARGUMENT, "canary-50"):
             await _set(master, "ldwp-set", "half")
@@ -123,7 +123,7 @@ async def test_what_it_refuses(tmp_path: Path, policy: HostedPolicy) -> None:
                 await call
 
 
-async def test_a_master_without_learned_policies_says_so(tmp_path: Path) -> None:
+async def test_a_master_without_learned_policies_reports_it(tmp_path: Path) -> None:
     async with running(tmp_path) as master:
         assert len((await _shown(master)).policies) == 0
         with refused(grpc.StatusCode.NOT_FOUND, "in use: none"):
@@ -131,11 +131,11 @@ async def test_a_master_without_learned_policies_says_so(tmp_path: Path) -> None
 
 
 def test_the_masters_policy_is_loaded_by_name_and_known_to_its_hosts(tmp_path: Path) -> None:
-    def loaded(name: str, hosts: Hosts) -> str:
+    def loaded(name: str, hosts: GuardRegistry) -> str:
         made = cluster_policy(name, hosts=hosts, state_dir=tmp_path, heartbeat_s=1.0, seed=0)
         return made.name
 
-    hosts = Hosts({"ldwp-set": Mode.CANARY_1})
+    hosts = GuardRegistry({"ldwp-set": Mode.CANARY_1})
     assert loaded("ect", hosts) == "ect"
     assert hosts.statuses(0.0) == []
     newest = dataclasses.replace(set_model(), version=10**8)
@@ -146,7 +146,7 @@ def test_the_masters_policy_is_loaded_by_name_and_known_to_its_hosts(tmp_path: P
         loaded("nonsense", hosts)
 
 
-def test_modes_are_kept_and_a_damaged_file_is_told(tmp_path: Path) -> None:
+def test_modes_are_kept_and_a_damaged_file_is_reported(tmp_path: Path) -> None:
     assert load_modes(tmp_path) == {}
     save_modes(tmp_path, {"a": Mode.ON, "b": Mode.CANARY_1})
     assert load_modes(tmp_path) == {"a": Mode.ON, "b": Mode.CANARY_1}
@@ -156,8 +156,8 @@ def test_modes_are_kept_and_a_damaged_file_is_told(tmp_path: Path) -> None:
             load_modes(tmp_path)
 
 
-async def test_a_full_disk_is_told_in_the_log_and_fails_no_call(
-    tmp_path: Path, policy: HostedPolicy
+async def test_a_full_disk_is_reported_in_the_log_and_fails_no_call(
+    tmp_path: Path, policy: GuardedClusterPolicy
 ) -> None:
     async with running(tmp_path) as master:
         one, _ = await _node(tmp_path, master, "n1")
@@ -169,8 +169,8 @@ async def test_a_full_disk_is_told_in_the_log_and_fails_no_call(
             assert policy.host.mode is Mode.CANARY_10
             assert list((await _set(master, "iawp", "on")).nodes) == ["n1"]
         assert (await _orders(one)).mode == "on"
-        told = [entry["event"] for entry in logs if entry["log_level"] == "warning"]
-        assert len(told) == 2 and all("cannot keep the modes" in text for text in told)
+        reported = [entry["event"] for entry in logs if entry["log_level"] == "warning"]
+        assert len(reported) == 2 and all("cannot keep the modes" in text for text in reported)
         assert not list(state_dir.glob(".*partial"))
         one.cancel()
 
@@ -205,13 +205,13 @@ async def test_policies_of_nodes_are_shown_by_node_and_their_modes_sent(tmp_path
     async with running(tmp_path) as master:
         one, _ = await _node(tmp_path, master, "n1")
         two, _ = await _node(tmp_path, master, "n2")
-        answer = await _set(master, "iawp", "canary-10")
-        assert (list(answer.nodes), answer.kind, answer.mode) == (["n1", "n2"], "node", "canary-10")
+        result = await _set(master, "iawp", "canary-10")
+        assert (list(result.nodes), result.kind, result.mode) == (["n1", "n2"], "node", "canary-10")
         orders = [await _orders(call) for call in (one, two)]
         assert [order.mode for order in orders] == ["canary-10", "canary-10"]
         assert orders[0].order == orders[1].order > 0
-        said = _report(mode="canary-10", asked=9, fallbacks={"stale-snapshot": 2})
-        load = pipeline_pb2.PipelineLoad(policies=[said])
+        output = _report(mode="canary-10", asked=9, fallbacks={"stale-snapshot": 2})
+        load = pipeline_pb2.PipelineLoad(policies=[output])
         await one.write(pipeline_pb2.NodePipelineMessage(load=load))
         async with asyncio.timeout(TIMEOUT_S):
             while (found := (await _shown(master, policy="iawp")).policies)[0].asked != 9:
@@ -236,7 +236,7 @@ async def test_policies_of_nodes_are_shown_by_node_and_their_modes_sent(tmp_path
         three.cancel()
 
 
-def test_damaged_orders_are_told(tmp_path: Path) -> None:
+def test_damaged_orders_are_reported(tmp_path: Path) -> None:
     for damaged in ("{", "[]", '{"iawp": {"mode": "half", "order": 1}}', '{"iawp": "on"}'):
         (tmp_path / NODE_MODES_FILE).write_text(damaged)
         with pytest.raises(InvalidConfig, match="remove it"):
@@ -248,8 +248,8 @@ def test_a_report_that_is_malformed_is_refused(tmp_path: Path) -> None:
     long = _report(mode="on", last="x" * 70_000)
     for bad in (_report(mode="half"), pb.LearnedPolicy(mode="on"), long):
         with pytest.raises(InvalidRequest):
-            nodes.heard(NodeName("n1"), [bad])
+            nodes.take_report(NodeName("n1"), [bad])
     assert nodes.all() == []
     for number in range(40):
-        nodes.heard(NodeName("n1"), [pb.LearnedPolicy(policy=f"p{number}", mode="on")])
+        nodes.take_report(NodeName("n1"), [pb.LearnedPolicy(policy=f"p{number}", mode="on")])
     assert len(nodes.all()) == 16

@@ -46,7 +46,7 @@ async def test_reports_are_let_in_in_time_where_schedulers_always_have_work() ->
     await asyncio.wait_for(asyncio.gather(*reports), TIMEOUT_S)
 
 
-async def test_a_node_that_goes_away_while_it_waits_holds_up_nobody() -> None:
+async def test_a_node_that_goes_away_while_it_waits_delays_nothing() -> None:
     turns = ReportThrottle()
     turns.step_due()
     gone, here = (asyncio.create_task(turns.of_report()) for _ in range(2))

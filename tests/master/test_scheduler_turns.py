@@ -91,7 +91,7 @@ async def _rounds(path: Path) -> tuple[list[str], int]:
         store.close()
 
 
-def test_no_scheduler_looks_before_the_one_before_it_has_committed(tmp_path: Path) -> None:
+def test_no_scheduler_checks_before_the_one_before_it_has_committed(tmp_path: Path) -> None:
     seen, granted = asyncio.run(_rounds(tmp_path / "hrm.sqlite"))
 
     names = [f"scheduler-{number}" for number in range(1, SCHEDULERS + 1)]

@@ -139,8 +139,8 @@ async def attached(master: Running) -> Any:
         application_id=registered.application_id, epoch=registered.epoch
     )
     await session.write(application_pb2.ApplicationUpdate(attach=attach))
-    answer = await session.read()
-    assert answer.WhichOneof("notice") == "attached"
+    received = await session.read()
+    assert received.WhichOneof("notice") == "attached"
     return session
 
 
@@ -158,12 +158,12 @@ async def request_containers(
 
 def asking_for(executors: int) -> application_pb2.ApplicationUpdate:
     resources = common_pb2.Resources(vcores=1, memory_mib=512)
-    wishes = [
+    messages = [
         application_pb2.ContainerRequest(executor_id=str(number), resources=resources)
         for number in range(1, executors + 1)
     ]
     return application_pb2.ApplicationUpdate(
-        request=application_pb2.RequestContainers(containers=wishes)
+        request=application_pb2.RequestContainers(containers=messages)
     )
 
 
@@ -210,8 +210,8 @@ async def test_stock_clients_find_health_and_reflection(tmp_path: Path) -> None:
         health = health_pb2_grpc.HealthStub(master.channel)
         for service in ("", "hrm.v1.AdminService", "hrm.v1.NodeService"):
             request = health_pb2.HealthCheckRequest(service=service)
-            answer = await health.Check(request, timeout=TIMEOUT_S)
-            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            received = await health.Check(request, timeout=TIMEOUT_S)
+            assert received.status == health_pb2.HealthCheckResponse.SERVING
         reflection = reflection_pb2_grpc.ServerReflectionStub(master.channel)
         stream = reflection.ServerReflectionInfo(timeout=TIMEOUT_S)
         await stream.write(reflection_pb2.ServerReflectionRequest(list_services=""))
@@ -240,7 +240,7 @@ async def test_an_application_gets_its_container_on_a_node(tmp_path: Path) -> No
         stream.cancel()
 
 
-async def test_what_changes_at_once_is_told_in_one_notice(tmp_path: Path) -> None:
+async def test_what_changes_at_once_is_reported_in_one_notice(tmp_path: Path) -> None:
     async with running(tmp_path) as master:
         session = await attached(master)
         await session.write(asking_for(4))
@@ -307,7 +307,7 @@ async def test_nan_durations_and_odd_names_are_refused(tmp_path: Path) -> None:
             await master.applications.Register(registration(declared_class=77), timeout=TIMEOUT_S)
 
 
-async def test_bytes_that_are_no_protobuf_are_refused_and_harm_nobody(tmp_path: Path) -> None:
+async def test_bytes_that_are_no_protobuf_are_refused_and_harm_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as master:
         raw = master.channel.unary_unary(
             "/hrm.v1.ApplicationService/Register",
@@ -365,22 +365,24 @@ async def test_nodes_with_bad_units_are_refused(tmp_path: Path) -> None:
                 await stream.read()
 
 
-async def test_a_binding_travels_to_the_node_and_its_answer_back(tmp_path: Path) -> None:
+async def test_a_binding_travels_to_the_node_and_its_reply_back(tmp_path: Path) -> None:
     async with running(tmp_path) as master:
         stream = master.nodes.Connect(timeout=TIMEOUT_S)
         await stream.write(node())
         await stream.read()
         for accepted, code in ((True, None), (False, grpc.StatusCode.INVALID_ARGUMENT)):
-            wish = admin_pb2.BindNodeRequest(name="n1", mode="BINDING_MODE_EVEN", reserve_cores=0)
-            call = master.admin.BindNode(wish, timeout=TIMEOUT_S)
+            sent_message = admin_pb2.BindNodeRequest(
+                name="n1", mode="BINDING_MODE_EVEN", reserve_cores=0
+            )
+            call = master.admin.BindNode(sent_message, timeout=TIMEOUT_S)
             order = await stream.read()
             assert order.rebind.mode == node_pb2.BINDING_MODE_EVEN
             assert order.rebind.HasField("reserve_cores")
             assert not order.rebind.HasField("bound_cores")
-            answer = node_pb2.RebindingAnswer(
+            received = node_pb2.RebindingAnswer(
                 request_id=order.rebind.request_id, accepted=accepted, message="so be it"
             )
-            await stream.write(node_pb2.NodeMessage(sequence=2, rebinding=answer))
+            await stream.write(node_pb2.NodeMessage(sequence=2, rebinding=received))
             if code is None:
                 assert (await call).message == "so be it"
             else:
@@ -397,7 +399,7 @@ async def test_a_binding_travels_to_the_node_and_its_answer_back(tmp_path: Path)
         stream.cancel()
 
 
-async def test_an_agent_that_registers_twice_is_told(tmp_path: Path) -> None:
+async def test_an_agent_that_registers_twice_is_informed(tmp_path: Path) -> None:
     async with running(tmp_path) as master:
         first = master.nodes.Connect(timeout=TIMEOUT_S)
         await first.write(node(identity="i1"))
@@ -470,8 +472,8 @@ async def test_a_drained_node_is_drained_for_the_next_master_too(tmp_path: Path)
 
     async def drained(master: Running, undo: bool) -> int:
         call = admin_pb2.DrainNodesRequest(names=["n1"], undo=undo)
-        answer = await master.admin.DrainNodes(call, timeout=TIMEOUT_S)
-        return sum(each.state == common_pb2.NODE_STATE_DRAINING for each in answer.nodes)
+        received = await master.admin.DrainNodes(call, timeout=TIMEOUT_S)
+        return sum(each.state == common_pb2.NODE_STATE_DRAINING for each in received.nodes)
 
     async with running(tmp_path) as master:
         stream = await registered(master)

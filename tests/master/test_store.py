@@ -200,7 +200,7 @@ async def test_a_store_of_schema_1_is_taken_over(tmp_path: Path) -> None:
         assert new.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [("5",)]
 
 
-async def test_a_failed_write_is_told(tmp_path: Path) -> None:
+async def test_a_failed_write_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "hrm.sqlite"
     store = Store(path)
     with sqlite3.connect(path) as other:

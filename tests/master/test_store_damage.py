@@ -167,10 +167,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("how", DAMAGE)
 def test_damage_is_one_line_and_a_repair_ends_it(path: Path, how: str) -> None:
-    spoiled, says = DAMAGE[how]
+    spoiled, expected = DAMAGE[how]
     spoiled(path)
     was = path.read_bytes() if path.is_file() else b""
-    with pytest.raises(InvalidConfig, match=says) as caught:
+    with pytest.raises(InvalidConfig, match=expected) as caught:
         started(path)
     assert "\n" not in caught.value.message
     for command in ("--check", "--repair", "--restore FILE"):
@@ -209,7 +209,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("how", KEPT)
-def test_every_readable_row_is_kept_and_what_is_lost_is_said(path: Path, how: str) -> None:
+def test_every_readable_row_is_kept_and_what_is_lost_is_reported(path: Path, how: str) -> None:
     DAMAGE[how][0](path)
     report = store_repair.repair(path.parent)
     applications, nodes = KEPT[how]
@@ -272,7 +272,7 @@ def frames(log: Path) -> int:
     return (log.stat().st_size - 32) // (24 + PAGE)
 
 
-async def test_a_log_that_a_crash_cut_short_is_whole(path: Path) -> None:
+async def test_a_log_that_a_crash_truncated_is_whole(path: Path) -> None:
     log = (copy := await killed(path)).with_name(f"{path.name}-wal")
     many = frames(log)
     assert many > 40
@@ -321,10 +321,10 @@ def test_a_store_without_its_log_is_older_than_its_journal(path: Path) -> None:
         Journal(path.with_name("events.sqlite"), EPOCH + 2, kept=9, keep_s=9)
     ) as journal:
         assert journal.newest_epoch == 0
-        journal.say(Service.PAUSED, 1.0, "for the test")
-    (said,) = store_repair.check(path.parent).damage
-    assert f"epoch {EPOCH}" in said
-    assert f"epoch {EPOCH + 2}" in said
+        journal.record_service(Service.PAUSED, 1.0, "for the test")
+    (output,) = store_repair.check(path.parent).damage
+    assert f"epoch {EPOCH}" in output
+    assert f"epoch {EPOCH + 2}" in output
     store_repair.repair(path.parent)
     assert store_repair.check(path.parent).damage == []
 
@@ -420,8 +420,11 @@ def test_a_damaged_backup_replaces_nothing(path: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match=r"the backup .* is damaged: .*nothing was changed"):
         store_repair.restore(path.parent, target)
     assert path.read_bytes() == was
-    for wrong, says in ((tmp_path / "none", "there is no backup"), (tmp_path, "is a directory")):
-        with pytest.raises(HrmError, match=says):
+    for wrong, expected in (
+        (tmp_path / "none", "there is no backup"),
+        (tmp_path, "is a directory"),
+    ):
+        with pytest.raises(HrmError, match=expected):
             store_repair.restore(path.parent, wrong)
 
 
@@ -445,7 +448,7 @@ def test_they_keep_off_a_master_that_runs(path: Path, command: str, tmp_path: Pa
         getattr(store_repair, command)(path.parent, *arguments)
 
 
-def test_what_lies_beside_the_store_is_checked_and_put_aside(path: Path) -> None:
+def test_what_lies_next_to_the_store_is_checked_and_put_aside(path: Path) -> None:
     modes, journal = path.parent / "policy-modes.json", path.parent / "events.sqlite"
     modes.write_text("{")
     journal.write_bytes(b"no database" * 1_000)

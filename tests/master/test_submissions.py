@@ -79,7 +79,7 @@ class Agent:
                 pass
             return message
 
-    async def say(self, spec: common_pb2.ContainerSpec, state: Any, code: int = 0) -> None:
+    async def report_state(self, spec: common_pb2.ContainerSpec, state: Any, code: int = 0) -> None:
         status = common_pb2.ContainerStatus(
             container_id=spec.container_id,
             application_id=spec.application_id,
@@ -134,7 +134,7 @@ async def test_a_driver_from_its_submission_to_its_end(master: Running) -> None:
         assert document["conf"] == [["spark.secret", "xyz"]]
         assert document["arguments"] == ["a", "b"]
 
-        await one.say(spec, RUNNING)
+        await one.report_state(spec, RUNNING)
         launching = await state_of(master, submission_id, pb.SUBMISSION_STATE_LAUNCHING)
         assert launching.node == "n1"
         granted = await stub(master).Lease(lease(submission_id))
@@ -145,7 +145,7 @@ async def test_a_driver_from_its_submission_to_its_end(master: Running) -> None:
         )
         found = await state_of(master, submission_id, pb.SUBMISSION_STATE_RUNNING)
         assert list(found.application_ids) == [known.application_id]
-        await one.say(spec, ENDED)
+        await one.report_state(spec, ENDED)
         done = await state_of(master, submission_id, pb.SUBMISSION_STATE_FINISHED)
         assert done.exit_code == 0
         await application_is(master, known.application_id, "succeeded")
@@ -166,16 +166,16 @@ async def test_a_failed_driver_is_started_again_and_its_stale_self_shut_out(
     ):
         sent = await stub(master).Submit(submission(supervise=True))
         first = await one.assigned()
-        await one.say(first, RUNNING)
+        await one.report_state(first, RUNNING)
         granted = await stub(master).Lease(lease(sent.submission_id))
         assert granted.lease_s == 2.0
-        await one.say(first, ENDED, 1)
+        await one.report_state(first, ENDED, 1)
         second = await one.assigned()
         assert second.executor_id == "2"
         assert second.container_id != first.container_id
         with refused(grpc.StatusCode.ABORTED, "driver 2 has taken its place"):
             await stub(master).Lease(lease(sent.submission_id))
-        await one.say(second, RUNNING)
+        await one.report_state(second, RUNNING)
         await stub(master).Lease(lease(sent.submission_id, 2))
         with refused(grpc.StatusCode.NOT_FOUND, "may not register"):
             await master.applications.Register(
@@ -188,7 +188,7 @@ async def test_a_failed_driver_is_started_again_and_its_stale_self_shut_out(
         assert killed.state == pb.SUBMISSION_STATE_KILLING
         assert (await one.stopped()).container_id == second.container_id
         await application_is(master, known.application_id, "killed")
-        await one.say(second, ENDED, 143)
+        await one.report_state(second, ENDED, 143)
         await state_of(master, sent.submission_id, pb.SUBMISSION_STATE_KILLED)
 
 
@@ -198,7 +198,7 @@ async def two_drivers(master: Running, one: Agent) -> tuple[str, list[str]]:
     applications = []
     for attempt, code in ((1, 7), (2, 0)):
         spec = await one.assigned()
-        await one.say(spec, RUNNING)
+        await one.report_state(spec, RUNNING)
         await stub(master).Lease(lease(sent.submission_id, attempt))
         known = await master.applications.Register(
             registration(
@@ -208,7 +208,7 @@ async def two_drivers(master: Running, one: Agent) -> tuple[str, list[str]]:
             )
         )
         applications.append(known.application_id)
-        await one.say(spec, ENDED, code)
+        await one.report_state(spec, ENDED, code)
     await state_of(master, sent.submission_id, pb.SUBMISSION_STATE_FINISHED)
     return sent.submission_id, applications
 
@@ -273,7 +273,7 @@ async def test_a_driver_that_is_lost_with_its_node_is_fenced(tmp_path: Path) -> 
     async with running(tmp_path, driver_lease_s=60, **times) as master:
         async with agent(master) as one:
             sent = await stub(master).Submit(submission(supervise=True))
-            await one.say(await one.assigned(), RUNNING)
+            await one.report_state(await one.assigned(), RUNNING)
             await stub(master).Lease(lease(sent.submission_id))
         waiting = pb.SUBMISSION_STATE_WAITING_TO_RESTART
         lost = await state_of(master, sent.submission_id, waiting)
@@ -288,7 +288,7 @@ async def test_a_driver_that_is_lost_with_its_node_is_fenced(tmp_path: Path) -> 
 async def test_to_kill_the_application_of_a_driver_ends_its_submission(master: Running) -> None:
     async with agent(master) as one:
         sent = await stub(master).Submit(submission(supervise=True))
-        await one.say(await one.assigned(), RUNNING)
+        await one.report_state(await one.assigned(), RUNNING)
         await stub(master).Lease(lease(sent.submission_id))
         from hrm.v1 import admin_pb2
 
@@ -335,16 +335,16 @@ async def test_another_master_knows_what_was_submitted(tmp_path: Path) -> None:
     async with running(tmp_path) as first, agent(first) as one:
         sent = await stub(first).Submit(submission())
         spec = await one.assigned()
-        await one.say(spec, RUNNING)
+        await one.report_state(spec, RUNNING)
         await stub(first).Lease(lease(sent.submission_id))
         await state_of(first, sent.submission_id, pb.SUBMISSION_STATE_RUNNING)
     async with running(tmp_path) as second:
         found = await stub(second).Get(pb.GetSubmissionRequest(submission_id=sent.submission_id))
         assert (found.state, found.attempt) == (pb.SUBMISSION_STATE_RUNNING, 1)
         async with agent(second) as one:
-            await one.say(spec, RUNNING)
+            await one.report_state(spec, RUNNING)
             await stub(second).Lease(lease(sent.submission_id))
-            await one.say(spec, ENDED)
+            await one.report_state(spec, ENDED)
             await state_of(second, sent.submission_id, pb.SUBMISSION_STATE_FINISHED)
 
 
@@ -365,7 +365,7 @@ async def test_one_that_the_next_master_refuses_ends_alone(
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "expected"),
     [
         ({"vcores": 0}, "vcores"),
         ({"heap_mib": 2048}, "heap of 2048 MiB in 1024 MiB"),
@@ -375,9 +375,9 @@ async def test_one_that_the_next_master_refuses_ends_alone(
     ],
 )
 async def test_fields_out_of_range_are_refused(
-    master: Running, fields: dict[str, Any], says: str
+    master: Running, fields: dict[str, Any], expected: str
 ) -> None:
-    with refused(grpc.StatusCode.INVALID_ARGUMENT, says):
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, expected):
         await stub(master).Submit(submission(**fields))
 
 
@@ -442,7 +442,7 @@ async def test_a_client_sends_each_file_once(master: Running, app: Path, tmp_pat
     assert kept == [0, 1024 * 1024]
 
 
-async def test_what_was_cut_off_goes_on(master: Running, app: Path) -> None:
+async def test_an_interrupted_upload_goes_on(master: Running, app: Path) -> None:
     def half(client: Any, files: dict[str, submit.LocalFile]) -> None:
         file = files["app.py"]
         file.read_digest()
@@ -485,7 +485,7 @@ async def test_a_file_that_changes_while_it_is_sent_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected"),
     [
         (["/no/such.py"], "/no/such.py does not exist here"),
         (["--jars", "/no/*.jar", "{app}"], "no file matches"),
@@ -499,13 +499,13 @@ async def test_a_file_that_changes_while_it_is_sent_is_refused(
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_sent(
-    tmp_path: Path, app: Path, arguments: list[str], says: str
+    tmp_path: Path, app: Path, arguments: list[str], expected: str
 ) -> None:
     other = tmp_path / "other" / "app.py"
     other.parent.mkdir()
     other.touch()
     places = {"app": str(app), "directory": str(tmp_path), "other": str(other)}
-    with pytest.raises(HrmError, match=says):
+    with pytest.raises(HrmError, match=expected):
         submit.driver_spec(parse([x.format(**places) for x in arguments], {}))
 
 
@@ -519,7 +519,7 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(
         ("local:/a.jar", {"spark.driver.memoryOverheadFactor": "0.5"}, 1024 + 512),
     ],
 )
-def test_a_driver_holds_its_heap_and_what_is_beside_it(
+def test_a_driver_holds_its_heap_and_what_is_next_to_it(
     main: str, conf: dict[str, str], memory_mib: int
 ) -> None:
     given = [f"--conf={key}={value}" for key, value in conf.items()]

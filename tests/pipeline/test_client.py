@@ -61,17 +61,17 @@ class _Full(_Away):
     def __init__(self) -> None:
         super().__init__(1)
         self.asked = asyncio.Event()
-        self.has_room = False
+        self.accepting = False
         self.submitted: list[str] = []
 
     async def Submit(self, request: Any, timeout: float) -> None:  # noqa: N802
         self.asked.set()
-        if not self.has_room:
+        if not self.accepting:
             raise Unavailable("no room")
         self.submitted.append(request.task_id)
 
     async def Cancel(self, request: Any, timeout: float) -> None:  # noqa: N802
-        self.has_room = True
+        self.accepting = True
         raise NotFound("no such task")
 
 
@@ -92,7 +92,7 @@ def test_a_task_that_is_given_up_is_not_submitted_any_more(
         else:
             client.cancel_all([task], "no more")
         assert "given up before" in task.outcome(5.0).error
-    assert full.has_room and not full.submitted
+    assert full.accepting and not full.submitted
     assert how == "one" or not client._running, "what was given up has ended"
 
 
@@ -135,15 +135,15 @@ def test_a_submission_that_its_cancellation_overtook_is_cancelled_again(
     class Slow(_Away):
         def __init__(self) -> None:
             super().__init__(1)
-            self.asked, self.answer = asyncio.Event(), asyncio.Event()
+            self.asked, self.reply = asyncio.Event(), asyncio.Event()
 
         async def Submit(self, request: Any, timeout: float) -> None:  # noqa: N802
             self.asked.set()
-            await self.answer.wait()
+            await self.reply.wait()
 
         async def Cancel(self, request: Any, timeout: float) -> None:  # noqa: N802
             self.cancelled.append(request.task_id)
-            self.answer.set()
+            self.reply.set()
             if len(self.cancelled) == 1:
                 raise NotFound("not yet")
 

@@ -17,7 +17,7 @@ def same(value: int) -> int:
     return value
 
 
-def test_steps_run_in_order_and_the_last_one_answers() -> None:
+def test_steps_run_in_order_and_the_last_one_gives_the_result() -> None:
     pipeline = Pipeline("sums")
     twice = pipeline.subtask("twice", gpu_memory_mib=10)(double)
     negative = pipeline.subtask(name="negative", gpu_only=True)(lambda value: -value)
@@ -40,7 +40,7 @@ def test_steps_run_in_order_and_the_last_one_answers() -> None:
     assert negative.spec() == by_name["negative"]
 
 
-def test_a_pipeline_that_cannot_work_says_which_subtask_and_why() -> None:
+def test_a_pipeline_that_cannot_work_states_which_subtask_and_why() -> None:
     cycle = Pipeline("cycle")
     cycle.subtask("a", after="c")(same)
     cycle.subtask("b", after="a")(same)

@@ -27,7 +27,7 @@ class _Agent(pipeline_pb2_grpc.GpuServiceServicer):
         yield pb.GpuGrant(index=3, uuid="GPU-3")
 
 
-class _Mute(pipeline_pb2_grpc.GpuServiceServicer):
+class _SilentService(pipeline_pb2_grpc.GpuServiceServicer):
     """An agent that hangs until its caller has gone."""
 
     def Acquire(self, request: Any, context: Any) -> Iterator[pb.GpuGrant]:  # noqa: N802
@@ -40,10 +40,10 @@ class _Mute(pipeline_pb2_grpc.GpuServiceServicer):
 def test_an_agent_that_hangs_is_not_waited_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "ANSWER_LIMIT_S", 0.2)
+    monkeypatch.setattr(local, "REPLY_LIMIT_S", 0.2)
     with ThreadPoolExecutor(1) as pool:
         server = grpc.server(pool)
-        pipeline_pb2_grpc.add_GpuServiceServicer_to_server(_Mute(), server)
+        pipeline_pb2_grpc.add_GpuServiceServicer_to_server(_SilentService(), server)
         server.add_insecure_port(f"unix:{tmp_path / 's'}")
         server.start()
         gpus = LocalGpus(str(tmp_path / "s"))

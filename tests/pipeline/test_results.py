@@ -130,7 +130,7 @@ def test_tables_and_arrays_travel_as_arrow() -> None:
         (np.array([object()]), ARROW, "cannot hold this numpy.ndarray"),
     ],
 )
-def test_what_does_not_fit_the_format_says_where(
+def test_what_does_not_fit_the_format_states_where(
     value: Any, wanted: ResultFormat, words: str
 ) -> None:
     with pytest.raises(NotPlain) as caught:
@@ -193,7 +193,7 @@ def test_without_a_proof_nothing_is_read() -> None:
 
 
 @pytest.mark.parametrize("wanted", [JSON, ARROW])
-def test_who_asked_for_data_reads_no_pickle_even_with_a_proof(
+def test_one_that_asked_for_data_reads_no_pickle_even_with_a_proof(
     tmp_path: Path, wanted: ResultFormat
 ) -> None:
     data = pickle.dumps(Bomb(tmp_path / "read"))

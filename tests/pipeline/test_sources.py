@@ -64,7 +64,7 @@ def test_a_package_is_sent_as_a_whole_and_only_its_code(folder: Path) -> None:
     ]  # fmt: skip
 
 
-def test_what_is_too_large_to_be_sent_says_what_to_do(
+def test_what_is_too_large_to_be_sent_states_what_to_do(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "large").mkdir()

@@ -94,13 +94,13 @@ def test_a_worker_limits_memory_and_goes_on_to_the_next_run(tmp_path: Path) -> N
     assert done.returncode == 3
 
 
-def test_what_is_no_unicode_can_be_told_nevertheless(
+def test_what_is_no_unicode_can_be_reported_nevertheless(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reads(_value: Any) -> None:
         raise FileNotFoundError("no file b\udcff")
 
     monkeypatch.setattr("hrm.pipelines.agent.worker._function", lambda _job: reads)
-    answer = run_job(job(tmp_path, "arithmetic.double", 1))
-    assert answer["outcome"] == "RAISED" and "no file b\\udcff" in answer["message"]
-    assert pb.SubtaskTiming(message=answer["message"]).message == answer["message"]
+    reply = run_job(job(tmp_path, "arithmetic.double", 1))
+    assert reply["outcome"] == "RAISED" and "no file b\\udcff" in reply["message"]
+    assert pb.SubtaskTiming(message=reply["message"]).message == reply["message"]

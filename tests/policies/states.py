@@ -50,12 +50,12 @@ def states(draw: st.DrawFn, units_max: int = 6) -> SharedState:
     for index in range(draw(st.integers(0, units_max))):
         queue = draw(queues(f"n{index}"))
         row = state.add(NodeName(f"n{index}"), queue)
-        fate = draw(st.integers(0, 8))
-        if fate == 0:
+        outcome = draw(st.integers(0, 8))
+        if outcome == 0:
             state.set_open(queue.unit.unit_id, False)
-        elif fate == 1:
+        elif outcome == 1:
             state.remove(queue.unit.unit_id)
-        elif fate == 2:
+        elif outcome == 2:
             state.remove(queue.unit.unit_id)
             assert state.add(NodeName(f"m{index}"), draw(queues(f"m{index}"))) == row
     return state

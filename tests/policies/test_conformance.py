@@ -63,11 +63,11 @@ def test_it_is_called_what_it_is_loaded_by(name: str) -> None:
 @every_policy
 @settings(max_examples=60, deadline=None)
 @given(states(), PLACEMENTS, st.integers(0, 3))
-def test_it_proposes_what_it_may_and_spends_its_view(
+def test_it_proposes_what_it_may_and_reserves_in_its_view(
     name: str, state: SharedState, placement: Placement, index: int
 ) -> None:
     """Open rows, large enough, within the bounds, each choice seen by the next."""
-    rows, spent = _place(policies.load(name, index), state, placement)
+    rows, taken = _place(policies.load(name, index), state, placement)
     assert len(rows) == len(placement.entries)
     replayed = state.view()
     for row, entry in zip(rows, placement.entries, strict=True):
@@ -77,28 +77,28 @@ def test_it_proposes_what_it_may_and_spends_its_view(
         assert state.refusal(row, placement.demand) == ""
         assert bound_broken(replayed, placement, row) == ""
         replayed.apply(row, entry, NOW)
-    assert _columns(spent) == _columns(replayed)
+    assert _columns(taken) == _columns(replayed)
 
 
 @every_policy
 @settings(max_examples=60, deadline=None)
 @given(states(), PLACEMENTS)
-def test_it_leaves_no_room_unused(name: str, state: SharedState, placement: Placement) -> None:
+def test_it_leaves_no_capacity_unused(name: str, state: SharedState, placement: Placement) -> None:
     """Who gets no place finds no room; in steps, at least the first is placed."""
-    roomy = any(
+    large = any(
         state.open[row]
         and state.queue(row).image().runs_at_once(placement.demand, placement.workload_class)
         for row in state.rows.values()
     )
-    rows, spent = _place(policies.load(name), state, placement)
-    if roomy:
+    rows, taken = _place(policies.load(name), state, placement)
+    if large:
         assert rows[0] is not None
         first_view = state.view()
         assert first_view.image(rows[0]).runs_at_once(placement.demand, placement.workload_class)
     if None in rows and not (name in STEPPING and placement.workload_class is BATCH):
         left = [row for row in state.rows.values() if state.open[row]]
         assert not any(
-            spent.image(row).runs_at_once(placement.demand, placement.workload_class)
+            taken.image(row).runs_at_once(placement.demand, placement.workload_class)
             for row in left
         )
 

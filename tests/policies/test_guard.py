@@ -15,13 +15,13 @@ import pytest
 from hrm.errors import InvalidRequest, NotFound
 from hrm.pipelines.core.model import Device, NodeView, Start, SubtaskKey, TaskId
 from hrm.policies.guard import (
-    Answer,
     Doubt,
     GuardBounds,
-    Hosts,
+    GuardRegistry,
     Mode,
     PolicyGuard,
     Reason,
+    Recommendation,
     canary_place,
     mode_of,
 )
@@ -38,7 +38,7 @@ class Clock:
 
 
 def made(
-    learned: Callable[[int], Answer[int]] | None = None,
+    learned: Callable[[int], Recommendation[int]] | None = None,
     mode: Mode = Mode.ON,
     clock: Clock | None = None,
     **bounds: Any,
@@ -49,8 +49,8 @@ def made(
         heuristic="plain",
         model="clever-1",
         schema="abc",
-        learned=learned or (lambda view: Answer(1, "learned")),
-        fallback=lambda view: Answer(0, "computed", 10.0),
+        learned=learned or (lambda view: Recommendation(1, "learned")),
+        fallback=lambda view: Recommendation(0, "computed", 10.0),
         clock_s=clock or Clock(),
         mode=mode,
         bounds=GuardBounds(**bounds),
@@ -69,7 +69,7 @@ def test_the_share_of_a_mode_is_the_share_that_is_learned(mode: Mode) -> None:
     assert status.shadowed == (4_000 if mode is Mode.SHADOW else 0)
 
 
-def test_who_is_in_one_canary_is_in_the_next() -> None:
+def test_one_that_is_in_one_canary_is_in_the_next() -> None:
     places = [canary_place(f"task-{number}") for number in range(1_000)]
     assert all(0.0 <= place < 1.0 for place in places)
     assert len(set(places)) > 900
@@ -77,7 +77,7 @@ def test_who_is_in_one_canary_is_in_the_next() -> None:
 
 
 def test_a_shadow_is_asked_and_recorded_and_changes_nothing() -> None:
-    host = made(lambda view: Answer(view % 2, "learned"), Mode.SHADOW, records_max=3)
+    host = made(lambda view: Recommendation(view % 2, "learned"), Mode.SHADOW, records_max=3)
     assert {host.decide(str(n), n, float(n)).decision for n in range(10)} == {0}
     status = host.status(10.0)
     assert (status.shadowed, status.agreed) == (10, 5)
@@ -86,13 +86,13 @@ def test_a_shadow_is_asked_and_recorded_and_changes_nothing() -> None:
 
 def test_off_does_not_even_ask() -> None:
     asked: list[int] = []
-    host = made(lambda view: asked.append(view) or Answer(1, ""), Mode.OFF)  # type: ignore[func-returns-value]
+    host = made(lambda view: asked.append(view) or Recommendation(1, ""), Mode.OFF)  # type: ignore[func-returns-value]
     assert host.decide("a", 1, 0.0).why == "computed"
     assert asked == []
 
 
-def test_a_doubt_is_counted_and_told() -> None:
-    def doubts(view: int) -> Answer[int]:
+def test_a_doubt_is_counted_and_reported() -> None:
+    def doubts(view: int) -> Recommendation[int]:
         raise Doubt(Reason.STALE, "old news")
 
     decided = made(doubts).decide("a", 1, 0.0)
@@ -102,7 +102,7 @@ def test_a_doubt_is_counted_and_told() -> None:
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("x"), IndexError("y"), KeyError("z")])
 def test_whatever_it_raises_is_a_fallback(error: Exception) -> None:
-    def raises(view: int) -> Answer[int]:
+    def raises(view: int) -> Recommendation[int]:
         raise error
 
     host = made(raises)
@@ -111,7 +111,7 @@ def test_whatever_it_raises_is_a_fallback(error: Exception) -> None:
 
 
 def test_in_a_shadow_doubts_are_counted_too() -> None:
-    def doubts(view: int) -> Answer[int]:
+    def doubts(view: int) -> Recommendation[int]:
         raise Doubt(Reason.VALUE, "too good to be true")
 
     host = made(doubts, Mode.SHADOW)
@@ -120,12 +120,12 @@ def test_in_a_shadow_doubts_are_counted_too() -> None:
     assert host.status(0.0).records[0].reason.startswith("value-out-of-range")
 
 
-def test_three_slow_answers_in_a_row_open_the_breaker_for_a_minute() -> None:
+def test_three_slow_decisions_in_a_row_open_the_breaker_for_a_minute() -> None:
     clock, took_ms = Clock(), [2.0]
 
-    def slow(view: int) -> Answer[int]:
+    def slow(view: int) -> Recommendation[int]:
         clock.now += took_ms[0] / 1e3
-        return Answer(1, "learned")
+        return Recommendation(1, "learned")
 
     host = made(slow, clock=clock)
 
@@ -159,7 +159,7 @@ def _live(
     return now
 
 
-def test_who_is_worse_for_ten_minutes_goes_back_into_the_shadow() -> None:
+def test_one_that_is_worse_for_ten_minutes_goes_back_into_the_shadow() -> None:
     host = made(mode=Mode.CANARY_50)
     now = _live(host, 300, 0.0, {False: 12.0, True: 13.0})
     assert host.mode is Mode.CANARY_50
@@ -184,13 +184,13 @@ def test_a_bad_spell_that_ends_is_forgiven() -> None:
     assert host.mode is Mode.CANARY_50
 
 
-def test_slow_for_everybody_is_no_fault_of_the_learned_one() -> None:
+def test_slow_for_all_is_no_fault_of_the_learned_one() -> None:
     host = made(mode=Mode.CANARY_50)
     _live(host, 2_000, 0.0, {False: 90.0, True: 90.0})
     assert host.mode is Mode.CANARY_50
 
 
-def test_what_was_learned_of_the_heuristic_judges_when_all_is_learned() -> None:
+def test_what_was_learned_of_the_heuristic_is_the_measure_when_all_is_learned() -> None:
     host = made(mode=Mode.SHADOW)
     now = _live(host, 100, 0.0, {False: 10.0})
     host.set_mode(Mode.ON)
@@ -209,14 +209,16 @@ def test_failures_count_as_very_late() -> None:
     assert host.mode is Mode.SHADOW
 
 
-def test_few_samples_say_nothing() -> None:
+def test_few_samples_decide_nothing() -> None:
     host = made(mode=Mode.ON, samples_min=10_000)
     _live(host, 2_000, 0.0, {True: 1e6, False: 10.0})
     assert host.mode is Mode.ON
     assert math.isnan(host.status(0.0).reference_p95)
 
 
-def test_who_is_on_without_a_record_of_the_heuristic_leaves_a_tenth_to_it_until_there_is() -> None:
+def test_one_that_is_on_without_a_record_of_the_heuristic_leaves_a_tenth_to_it_until_there_is() -> (
+    None
+):
     host = made(mode=Mode.ON)
     learned = []
     for number in range(1_000):
@@ -235,7 +237,7 @@ def test_what_never_ends_is_forgotten_at_the_bound() -> None:
 
 
 def test_modes_are_set_by_name_and_kept_for_later_lives() -> None:
-    hosts = Hosts({"clever": Mode.CANARY_10})
+    hosts = GuardRegistry({"clever": Mode.CANARY_10})
     host = made(mode=Mode.SHADOW)
     hosts.add(host)
     assert host.mode is Mode.CANARY_10
@@ -250,14 +252,14 @@ def test_modes_are_set_by_name_and_kept_for_later_lives() -> None:
 
 def test_a_restart_does_not_undo_a_fall_back() -> None:
     kept: list[dict[str, Mode]] = []
-    hosts = Hosts({"clever": Mode.CANARY_50}, keep=lambda modes: kept.append(dict(modes)))
+    hosts = GuardRegistry({"clever": Mode.CANARY_50}, keep=lambda modes: kept.append(dict(modes)))
     host = made(mode=Mode.SHADOW)
     hosts.add(host)
     _live(host, 1_200, 0.0, {False: 12.0, True: 15.0})
     assert host.mode is Mode.SHADOW
     assert kept == [{"clever": Mode.SHADOW}]
     later = made()
-    Hosts(kept[0]).add(later)
+    GuardRegistry(kept[0]).add(later)
     assert later.mode is Mode.SHADOW
 
 
@@ -270,8 +272,10 @@ def test_a_policy_of_nodes_lives_under_the_same_host() -> None:
         heuristic="pats",
         model="iawp-1",
         schema="abc",
-        learned=lambda view: Answer([Start(key, Device.GPU, view.gpus[0].index)], "co-run"),
-        fallback=lambda view: Answer([Start(key, Device.CPU, view.idle_cores[0])], "speed-up"),
+        learned=lambda view: Recommendation([Start(key, Device.GPU, view.gpus[0].index)], "co-run"),
+        fallback=lambda view: Recommendation(
+            [Start(key, Device.CPU, view.idle_cores[0])], "speed-up"
+        ),
         clock_s=Clock(),
         mode=Mode.ON,
     )

@@ -56,7 +56,7 @@ def test_the_newest_version_counts_and_a_local_one_wins(
     assert held == [(3, True), (3, False), (12, True), (12, False)]
 
 
-def test_no_model_says_how_to_get_one(tmp_path: Path) -> None:
+def test_no_model_states_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="hrm policy train other-net"):
         models.find("other-net", state_dir=tmp_path)
     with pytest.raises(NotFound, match="hrm policy train"):
@@ -70,7 +70,7 @@ def _refused(path: Path, part: str, **options: Any) -> None:
     assert "hrm policy train" in str(caught.value)
 
 
-def test_every_cut_and_every_flipped_byte_is_an_error_or_harmless(path: Path) -> None:
+def test_every_truncated_and_every_flipped_byte_is_an_error_or_harmless(path: Path) -> None:
     whole = path.read_bytes()
     for length in range(0, len(whole), 37):
         path.write_bytes(whole[:length])

@@ -43,7 +43,7 @@ def _rows(policy: PlacementPolicy, state: SharedState, placement: Placement) -> 
     return policy.place(state.view(), placement, NOW)
 
 
-def _room(view: ClusterView, placement: Placement) -> list[int]:
+def _feasible(view: ClusterView, placement: Placement) -> list[int]:
     return [
         row
         for row in np.flatnonzero(view.open).tolist()
@@ -70,10 +70,10 @@ def _greedy(view: ClusterView, placement: Placement, sign: int) -> list[int | No
             for row in np.flatnonzero(view.open & view.could_ever_fit(placement.demand)).tolist()
             if not bound_broken(view, placement, row)
         ]
-        room = _room(view, placement)
+        feasible = _feasible(view, placement)
         row: int | None
-        if room:
-            row = min(room, key=lambda row: (round(sign * _fullness(view, row), 9), row))
+        if feasible:
+            row = min(feasible, key=lambda row: (round(sign * _fullness(view, row), 9), row))
         else:
             row = min(admitting, key=lambda row: (view.waiting_at(row), row), default=None)
         if row is not None:
@@ -136,7 +136,7 @@ def test_schedulers_draw_differently_and_the_same_in_every_run() -> None:
     assert drawn[0] != drawn[1]
 
 
-def test_fifo_takes_the_first_unit_until_it_is_full_and_queues_nobody() -> None:
+def test_fifo_takes_the_first_unit_until_it_is_full_and_queues_nothing() -> None:
     state = _cluster(2, 3)
     assert _rows(Fifo(), state, _batch(7)) == [0, 0, 1, 1, 1, None, None]
 

@@ -72,7 +72,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
         ("class policy:\n  name = 'p'\n  def __init__(self, index): pass", "no placement policy"),
     ],
 )
-def test_what_does_not_load_says_whose_it_is_and_why(
+def test_what_does_not_load_states_whose_it_is_and_why(
     install: Install, source: str, cause: str
 ) -> None:
     install("broken", source, {"broken-one": "broken:policy"})
@@ -88,7 +88,7 @@ def test_one_broken_package_does_not_hurt_the_others(install: Install) -> None:
     assert policies.load("fifo").name == "fifo"
 
 
-def test_two_packages_of_one_name_are_told_apart_by_the_user(install: Install) -> None:
+def test_two_packages_of_one_name_are_distinguished_by_the_user(install: Install) -> None:
     install("mine", "policy = None", {"random": "mine:policy"})
     with pytest.raises(InvalidConfig, match=r"two packages provide .* mine:policy of mine 1\.0"):
         policies.load("random")

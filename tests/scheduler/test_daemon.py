@@ -249,7 +249,7 @@ async def test_mistakes_end_it_with_what_to_change(tmp_path: Path) -> None:
     certificates.make(tmp_path / "theirs", [])
     ca = str(tmp_path / "theirs" / "ca.pem")
     async with running(tmp_path, "east") as cluster:
-        for arguments, said, status in (
+        for arguments, expected, status in (
             (("--name", "x", "--tls-ca", f"{ca}.old"), b"No such file", 2),
             (("--name", "east"), b"--name", 1),
             (("--name", "a b"), b"letters, digits", 2),
@@ -257,14 +257,14 @@ async def test_mistakes_end_it_with_what_to_change(tmp_path: Path) -> None:
         ):
             process = cluster.start("scheduler", "--master", cluster.address, *arguments)
             assert await asyncio.to_thread(process.wait, TIMEOUT_S) == status
-            assert said in cluster.log().read_bytes()
+            assert expected in cluster.log().read_bytes()
         # What cannot prove that it is the master may go away again.
         process = cluster.start(
             "scheduler", "--master", cluster.address, "--name", "x", "--tls-ca", ca
         )
 
-        async def told() -> bool:
+        async def reported() -> bool:
             return b"speaks no TLS" in cluster.log().read_bytes()
 
-        await until(told, "a line about TLS")
+        await until(reported, "a line about TLS")
         assert process.poll() is None

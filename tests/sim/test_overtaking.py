@@ -39,7 +39,7 @@ def core_of(vcores: int) -> NodeCore:
     return NodeCore(NodeName("n1"), (unit("n1", vcores=vcores),))
 
 
-def test_the_core_as_it_is_delays_nobody() -> None:
+def test_the_core_as_it_is_delays_nothing() -> None:
     core = core_of(4)
     assert violations_of(core) == []
     (queue,) = core.units.values()
@@ -50,12 +50,12 @@ def test_the_core_as_it_is_delays_nobody() -> None:
     assert not held_up(queue, long), "it waits for nobody now, and should have started"
 
 
-def test_a_forgotten_promise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forgotten_reservation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reservation, "allows", lambda *_: True)
     (found,) = violations_of(core_of(4))
     assert found.startswith("long started before waits")
 
 
-def test_passing_beside_a_waiter_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passing_next_to_a_waiter_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reservation, "allows", lambda *_: True)
     assert violations_of(core_of(5)) == []

@@ -32,20 +32,20 @@ def fresh() -> int:
     return FRESH_FROM + int.from_bytes(digest.digest()[:8]) % (FRESH_TO - FRESH_FROM)
 
 
-def _said(result: Result) -> str:
+def _output(result: Result) -> str:
     lines = [result.plan.words(), *result.tail, *result.violations, result.plan.command()]
     return "\n".join(lines)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_no_promise_is_broken(chunk: int) -> None:
+def test_no_reservation_is_broken(chunk: int) -> None:
     size = RUNS // CHUNKS
     first = fresh() + chunk * size
     faults: Counter[str] = Counter()
     for seed in range(first, first + size):
         result = run_seed(seed)
         faults.update(result.faults)
-        assert not result.violations, _said(result)
+        assert not result.violations, _output(result)
     assert len(faults) > len(KINDS) / 2, "the runs were too quiet to mean anything"
 
 
@@ -67,7 +67,7 @@ def test_a_seed_that_failed_once_fails_no_more(kept: Path) -> None:
     limits = dict(record["limits"])
     limits["without"] = frozenset(limits.pop("without", ()))
     result = run_seed(record["seed"], Limits(**limits))
-    assert not result.violations, _said(result)
+    assert not result.violations, _output(result)
 
 
 def test_seeds_are_kept() -> None:

@@ -45,20 +45,20 @@ class FakeDriver:
     _events: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
     _connections: set[asyncio.Task[None] | None] = field(default_factory=set)
 
-    def say(self, *events: dict[str, Any]) -> None:
+    def send(self, *events: dict[str, Any]) -> None:
         for event in events:
             self._events.put_nowait(event)
 
     def finish(self, state: str = "SUCCEEDED") -> None:
-        self.say({"event": "finish", "state": state, "message": ""})
+        self.send({"event": "finish", "state": state, "message": ""})
 
-    def heard(self, method: str) -> list[tuple[str, ...]]:
+    def calls_of(self, method: str) -> list[tuple[str, ...]]:
         return [call for call in self.calls if call[0] == method]
 
     async def end(self, timeout_s: float = 20.0) -> int:
         return await asyncio.wait_for(self.process.wait(), timeout_s)
 
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections.add(asyncio.current_task())
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             assert await self._line(reader) == "A"
@@ -79,7 +79,7 @@ class FakeDriver:
 
     async def close(self) -> None:
         """Lets the AppMaster's last question end, and its connections with it."""
-        self.say({"event": "over"})
+        self.send({"event": "over"})
         await asyncio.wait_for(asyncio.gather(*filter(None, self._connections)), 5)
 
     @staticmethod
@@ -99,7 +99,7 @@ async def fake_driver(
 ) -> AsyncIterator[FakeDriver]:
     """A driver with an AppMaster; ``setup`` is Python that runs in the AppMaster first."""
     driver = FakeDriver()
-    gateway = await asyncio.start_server(driver.answer, "127.0.0.1", 0)
+    gateway = await asyncio.start_server(driver.serve, "127.0.0.1", 0)
     introduction: dict[str, Any] = {
         "port": gateway.sockets[0].getsockname()[1], "auth_token": AUTH_TOKEN,
         "application_id": "", "executors": {}, "max_failures": 0, "failures_validity_ms": 3_600_000,
@@ -132,4 +132,4 @@ async def fake_driver(
 
 
 async def until_registered(driver: FakeDriver) -> None:
-    await until(lambda: driver.heard("registered"), 20, "registered")
+    await until(lambda: driver.calls_of("registered"), 20, "registered")

@@ -68,8 +68,8 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
     sessions: int = 0
     ended_sessions: int = 0
     problems: list[str] = field(default_factory=list)
-    deaf: bool = False
-    hear: asyncio.Event = field(default_factory=asyncio.Event)
+    unresponsive: bool = False
+    may_listen: asyncio.Event = field(default_factory=asyncio.Event)
     finished: application_pb2.ApplicationFinished | None = None
     notices: asyncio.Queue[application_pb2.ApplicationNotice | grpc.StatusCode | None] = field(
         default_factory=asyncio.Queue
@@ -137,8 +137,8 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
 
     async def _read(self, requests: Any, notices: asyncio.Queue[Any]) -> None:
         with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
-            if self.deaf:
-                await self.hear.wait()
+            if self.unresponsive:
+                await self.may_listen.wait()
             async for update in requests:
                 self.updates.append((time.time(), update))
                 match update.WhichOneof("update"):
@@ -194,7 +194,7 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
                 *launch.argv, env=launch.environment, cwd=directory, stdout=log, stderr=log
             )
         executor.state = common_pb2.CONTAINER_STATE_RUNNING
-        self.tell(executor)
+        self.report(executor)
         code = await executor.process.wait()
         cause = common_pb2.END_CAUSE_RELEASED if executor.released else common_pb2.END_CAUSE_EXITED
         self._ended(executor, cause, code)
@@ -204,9 +204,9 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
         executor.end = common_pb2.ContainerEnd(
             cause=cause, exit_code=code, message=f"the process ended with {code}"
         )
-        self.tell(executor)
+        self.report(executor)
 
-    def tell(self, executor: Executor) -> None:
+    def report(self, executor: Executor) -> None:
         self.notices.put_nowait(application_pb2.ApplicationNotice(container=self._status(executor)))
 
     def _status(self, executor: Executor) -> common_pb2.ContainerStatus:

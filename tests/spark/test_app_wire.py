@@ -27,17 +27,17 @@ def test_every_container_state_has_a_phase(state: common_pb2.ContainerState) -> 
     ("cause", "exit_code", "blame"),
     [
         ("EXITED", 1, Blame.APPLICATION),
-        ("EXITED", 0, Blame.NOBODY),
-        ("RELEASED", 143, Blame.NOBODY),
+        ("EXITED", 0, Blame.NONE),
+        ("RELEASED", 143, Blame.NONE),
         ("MEMORY_LIMIT", 137, Blame.APPLICATION),
         ("DISK_LIMIT", 137, Blame.APPLICATION),
         ("GPU_MEMORY_LIMIT", 137, Blame.APPLICATION),
         ("NODE_LOST", -1, Blame.NODE),
         ("LAUNCH_FAILED", -1, Blame.APPLICATION),
-        ("KILLED", 143, Blame.NOBODY),
-        ("LOST", -1, Blame.NOBODY),
-        ("PREEMPTED", 143, Blame.NOBODY),
-        ("UNSPECIFIED", 0, Blame.NOBODY),
+        ("KILLED", 143, Blame.NONE),
+        ("LOST", -1, Blame.NONE),
+        ("PREEMPTED", 143, Blame.NONE),
+        ("UNSPECIFIED", 0, Blame.NONE),
     ],
 )
 def test_blame_follows_the_cause(cause: str, exit_code: int, blame: Blame) -> None:

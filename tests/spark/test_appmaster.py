@@ -35,7 +35,7 @@ def reported(master: FakeMaster) -> int:
     return reports[-1].tasks_completed if reports else -1
 
 
-async def news(master: FakeMaster) -> None:
+async def report(master: FakeMaster) -> None:
     before = reported(master)
     await until(lambda: reported(master) > before, 10, "progress")
 
@@ -50,7 +50,7 @@ async def busy(driver: FakeDriver, interval_s: float) -> AsyncIterator[None]:
 
     async def post() -> None:
         for number in range(1, 100_000):
-            driver.say(progress(number))
+            driver.send(progress(number))
             await asyncio.sleep(interval_s)
 
     posting = asyncio.create_task(post())
@@ -65,14 +65,14 @@ async def test_a_busy_application_outlives_broken_sessions(
     master: FakeMaster, tmp_path: Path, interval_s: float
 ) -> None:
     async with fake_driver(master, tmp_path, setup=FAST) as driver:
-        driver.say(target(1))
+        driver.send(target(1))
         await until_registered(driver)
         async with busy(driver, interval_s):
             for session in range(2, 6):
-                await news(master)
+                await report(master)
                 master.break_session()
                 await sessions(master, session)
-        assert driver.heard("failed") == []
+        assert driver.calls_of("failed") == []
         driver.finish()
         assert await driver.end() == 0
     assert master.finished is not None
@@ -84,14 +84,14 @@ async def test_a_busy_application_outlives_a_master_that_starts_again(tmp_path: 
     async with contextlib.AsyncExitStack() as stack:
         async with fake_master(tmp_path, start_executors=False) as first:
             driver = await stack.enter_async_context(fake_driver(first, tmp_path, setup=FAST))
-            driver.say(target(1))
+            driver.send(target(1))
             await until_registered(driver)
             await stack.enter_async_context(busy(driver, 0.05))
             await until(lambda: reported(first) > 0, 10, "progress")
         port = int(first.address.rpartition(":")[2])
         async with fake_master(tmp_path, port, start_executors=False, epoch=2) as second:
             await until(lambda: reported(second) > 0, 20, "progress to the new master")
-            assert driver.heard("failed") == []
+            assert driver.calls_of("failed") == []
             driver.finish()
             assert await driver.end() == 0
         assert second.finished is not None
@@ -103,25 +103,25 @@ async def test_an_application_outlives_a_limit_that_its_session_meets(
 ) -> None:
     """Many that come back to a restarted master at once meet its limits for one address."""
     async with fake_driver(master, tmp_path, setup=FAST) as driver:
-        driver.say(target(1))
+        driver.send(target(1))
         await until_registered(driver)
         await sessions(master, 1)
         master.notices.put_nowait(grpc.StatusCode.RESOURCE_EXHAUSTED)
         await sessions(master, 2)
 
 
-async def test_what_a_master_says_reaches_the_driver_as_text_that_is_seen(
+async def test_what_a_master_reports_reaches_the_driver_as_text_that_is_seen(
     master: FakeMaster, tmp_path: Path
 ) -> None:
     async with fake_driver(master, tmp_path, setup=FAST) as driver:
-        driver.say(target(1))
+        driver.send(target(1))
         await until_registered(driver)
         end = application_pb2.EndApplication(
             state=common_pb2.APPLICATION_STATE_KILLED, message=HOSTILE + "x" * 10_000
         )
         master.notices.put_nowait(application_pb2.ApplicationNotice(end=end))
-        await until(lambda: driver.heard("failed") != [], 10, "its end")
-        ((_, message, *_rest),) = driver.heard("failed")
+        await until(lambda: driver.calls_of("failed") != [], 10, "its end")
+        ((_, message, *_rest),) = driver.calls_of("failed")
         assert unseen(message) == []
         assert len(message) < 5_000
         assert "x1b[2J" in message
@@ -131,47 +131,47 @@ async def test_a_long_session_does_not_count_as_time_without_a_master(
     master: FakeMaster, tmp_path: Path
 ) -> None:
     async with fake_driver(master, tmp_path, setup=FAST, master_timeout_ms=1500) as driver:
-        driver.say(target(1))
+        driver.send(target(1))
         await until_registered(driver)
         attached_at_s = time.monotonic()
         await until(lambda: time.monotonic() > attached_at_s + 1.6)
         master.abort_session()
         await until(lambda: master.sessions == 2, 10, "the second session")
-        assert driver.heard("failed") == []
+        assert driver.calls_of("failed") == []
 
 
 async def test_a_master_that_reads_nothing_gets_a_new_session_not_a_longer_queue(
     master: FakeMaster, tmp_path: Path
 ) -> None:
-    master.deaf = True
+    master.unresponsive = True
     setup = f"{FAST}; appmaster.UPDATES_MAX = 5"
     async with fake_driver(master, tmp_path, setup=setup) as driver:
-        driver.say(target(0))
+        driver.send(target(0))
         await until_registered(driver)
         for _ in range(40):  # each some 20 kB: more than fits in what gRPC sends ahead
-            driver.say(target(500), target(0))
-        driver.say(target(2))
+            driver.send(target(500), target(0))
+        driver.send(target(2))
         await until(lambda: master.ended_sessions == 1, 20, "the session is given up")
-        master.deaf = False
-        master.hear.set()
+        master.unresponsive = False
+        master.may_listen.set()
         await until(lambda: len(master.live()) == 2, 20, "what is wanted now")
         assert master.sessions >= 2
-        assert driver.heard("failed") == []
+        assert driver.calls_of("failed") == []
         driver.finish()
         assert await driver.end() == 0
     assert master.finished is not None
 
 
-async def test_an_application_that_ends_without_a_master_says_goodbye_to_the_next(
+async def test_an_application_that_ends_without_a_master_sends_its_final_update_to_the_next(
     tmp_path: Path,
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
         async with fake_master(tmp_path, start_executors=False) as first:
             driver = await stack.enter_async_context(fake_driver(first, tmp_path, setup=FAST))
-            driver.say(target(1))
+            driver.send(target(1))
             await until_registered(driver)
         driver.finish()
-        await until(lambda: driver.heard("detached"), 5, "the driver may go, and soon")
+        await until(lambda: driver.calls_of("detached"), 5, "the driver may go, and soon")
         assert driver.process.stdin is not None
         driver.process.stdin.close()  # the driver's end
         port = int(first.address.rpartition(":")[2])
@@ -179,44 +179,44 @@ async def test_an_application_that_ends_without_a_master_says_goodbye_to_the_nex
             assert await driver.end() == 0
         assert second.finished is not None
         assert second.finished.state == common_pb2.APPLICATION_STATE_SUCCEEDED
-        assert driver.heard("failed") == []
+        assert driver.calls_of("failed") == []
 
 
-async def test_a_goodbye_that_nobody_hears_is_given_up_in_time(tmp_path: Path) -> None:
-    setup = f"{FAST}; appmaster.FAREWELL_MAX_S = 1.0"
+async def test_a_final_update_that_nothing_receives_is_given_up_in_time(tmp_path: Path) -> None:
+    setup = f"{FAST}; appmaster.FINAL_UPDATE_MAX_S = 1.0"
     async with contextlib.AsyncExitStack() as stack:
         async with fake_master(tmp_path, start_executors=False) as master:
             driver = await stack.enter_async_context(fake_driver(master, tmp_path, setup=setup))
-            driver.say(target(1))
+            driver.send(target(1))
             await until_registered(driver)
         driver.finish()
-        await until(lambda: driver.heard("detached"), 10, "the driver may go")
+        await until(lambda: driver.calls_of("detached"), 10, "the driver may go")
         assert await driver.end(5) == 0
 
 
-async def test_an_application_that_the_master_has_forgotten_needs_no_goodbye(
+async def test_an_application_that_the_master_has_forgotten_needs_no_final_update(
     tmp_path: Path,
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
         async with fake_master(tmp_path, start_executors=False) as first:
             driver = await stack.enter_async_context(fake_driver(first, tmp_path, setup=FAST))
-            driver.say(target(1))
+            driver.send(target(1))
             await until_registered(driver)
         driver.finish()
-        await until(lambda: driver.heard("detached"), 10, "the driver may go")
+        await until(lambda: driver.calls_of("detached"), 10, "the driver may go")
         port = int(first.address.rpartition(":")[2])
         async with fake_master(tmp_path, port, application_id="app-other") as second:
             assert await driver.end() == 0
         assert second.finished is None
         assert second.sessions == 0
-        assert driver.heard("failed") == []
+        assert driver.calls_of("failed") == []
 
 
 async def test_a_driver_that_is_gone_is_reported_and_leaves_nothing(
     master: FakeMaster, tmp_path: Path
 ) -> None:
     async with fake_driver(master, tmp_path) as driver:
-        driver.say(target(1))
+        driver.send(target(1))
         await until_registered(driver)
         assert driver.process.stdin is not None
         driver.process.stdin.close()
@@ -234,7 +234,7 @@ async def test_every_registration_and_session_proves_its_application(
     of_submission.write_text("s" * 64)
     monkeypatch.setenv("HRM_SUBMISSION_OWNERSHIP_KEY_FILE", str(of_submission))
     async with fake_driver(master, tmp_path, setup=FAST) as driver:
-        driver.say(target(1))
+        driver.send(target(1))
         await until_registered(driver)
         master.break_session()
         await sessions(master, 2)
@@ -248,14 +248,14 @@ async def test_every_registration_and_session_proves_its_application(
 
 
 @pytest.mark.parametrize("code", [0, 3, None])
-async def test_in_cluster_mode_the_exit_status_says_how_it_ended(
+async def test_in_cluster_mode_the_exit_status_states_how_it_ended(
     master: FakeMaster, tmp_path: Path, code: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exit_file = tmp_path / "exit-code"
     monkeypatch.setenv("HRM_DRIVER_EXIT_FILE", str(exit_file))
     setup = "appmaster.EXIT_FILE_TIMEOUT_S = 1.0"
     async with fake_driver(master, tmp_path, setup=setup) as driver:
-        driver.say(target(1))
+        driver.send(target(1))
         await until_registered(driver)
         assert driver.process.stdin is not None
         driver.process.stdin.close()
@@ -266,11 +266,11 @@ async def test_in_cluster_mode_the_exit_status_says_how_it_ended(
     assert master.finished is not None
     succeeded = master.finished.state == common_pb2.APPLICATION_STATE_SUCCEEDED
     assert succeeded == (code == 0)
-    says = {0: "", 3: "the driver exited with code 3", None: "the driver is gone"}
-    assert says[code] in master.finished.message
+    expected = {0: "", 3: "the driver exited with code 3", None: "the driver is gone"}
+    assert expected[code] in master.finished.message
 
 
-async def test_a_master_that_is_not_the_authority_s_is_told_to_the_driver_at_once(
+async def test_a_master_that_is_not_the_authority_s_is_reported_to_the_driver_at_once(
     tmp_path: Path,
 ) -> None:
     certificates.make(tmp_path / "theirs", [])
@@ -279,9 +279,9 @@ async def test_a_master_that_is_not_the_authority_s_is_told_to_the_driver_at_onc
         fake_master(tmp_path) as master,
         fake_driver(master, tmp_path, **authority) as driver,
     ):
-        driver.say(target(1))
-        await until(lambda: driver.heard("failed"), 20, "failed")
-        ((_, message),) = driver.heard("failed")
+        driver.send(target(1))
+        await until(lambda: driver.calls_of("failed"), 20, "failed")
+        ((_, message),) = driver.calls_of("failed")
         assert f"{master.address} speaks no TLS" in message
         assert master.registrations == []
 
@@ -291,6 +291,6 @@ async def test_a_fault_of_its_own_ends_the_process_so_that_it_is_started_again(
 ) -> None:
     setup = "appmaster.app_wire.attach = None"
     async with fake_driver(master, tmp_path, setup=setup) as driver:
-        driver.say(target(1))
+        driver.send(target(1))
         assert await driver.end(10) == 1
     assert "TypeError" in (tmp_path / "appmaster.log").read_text()

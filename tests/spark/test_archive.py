@@ -82,7 +82,7 @@ def test_an_archive_that_is_there_and_was_checked_is_used(archives: Archives) ->
     assert archives.problem("executor") == archives.problem("driver") == ""
 
 
-def test_a_failed_training_is_told(archives: Archives) -> None:
+def test_a_failed_training_is_reported(archives: Archives) -> None:
     Path(archives.directory).mkdir(parents=True)
     record: dict[str, object] = {"state": "failed", "problem": "no memory"}
     archive.write_json(f"{archives.directory}/state.json", record)
@@ -191,7 +191,7 @@ def test_an_unusual_driver_starts_without(
     assert archive.driver_options(*driver, [*given, "app.py"]) == []
 
 
-def test_defaults_are_looked_at_and_comments_are_not(driver: tuple[str, str]) -> None:
+def test_defaults_are_examined_and_comments_are_not(driver: tuple[str, str]) -> None:
     defaults = Path(driver[1]) / "spark-defaults.conf"
     defaults.write_text("  # spark.driver.extraClassPath /x\nspark.driver.memory  31g\n")
     assert archive.driver_options(*driver, ["app.py"])

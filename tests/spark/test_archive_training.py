@@ -25,7 +25,7 @@ def archives(tmp_path: Path) -> Archives:
     return Archives(str(tmp_path / "archives"), str(java), str(tmp_path / "spark"))
 
 
-def test_one_trains_and_the_others_hear_that_somebody_does(
+def test_one_trains_and_the_others_are_notified_that_another_does(
     archives: Archives, tmp_path: Path
 ) -> None:
     Path(archives.directory).mkdir(parents=True)
@@ -35,7 +35,7 @@ def test_one_trains_and_the_others_hear_that_somebody_does(
     assert not archives.state(), "no attempt of theirs"
 
 
-def test_failures_are_counted_and_then_nobody_tries(archives: Archives, tmp_path: Path) -> None:
+def test_failures_are_counted_and_then_none_is_tried(archives: Archives, tmp_path: Path) -> None:
     for attempt in (1, 2):
         with pytest.raises(TrainingFailed, match="no scala-compiler jar"):
             train(archives, plugins=tmp_path / "plugins", attempts_max=2)
@@ -73,7 +73,7 @@ def test_an_archive_that_another_removes_meanwhile_is_no_failure(
     assert train(archives, plugins=tmp_path / "plugins")
 
 
-def test_a_directory_that_cannot_be_written_is_told(archives: Archives, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_reported(archives: Archives, tmp_path: Path) -> None:
     Path(archives.root).write_text("a file in its place")
     with pytest.raises(TrainingFailed, match="cannot write"):
         train(archives, plugins=tmp_path / "plugins")

@@ -123,7 +123,7 @@ def test_drivers_that_start_together_compile_once(
     assert log.read_text().split() == ["run"]
 
 
-def test_nobody_waits_for_ever_for_another_who_compiles(
+def test_none_waits_for_ever_for_another_that_compiles(
     spark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Such as a spark-submit that somebody has stopped with Ctrl-Z."""
@@ -187,7 +187,7 @@ def cache(spark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache
     return Cache(tmp_path / "cache", spark)
 
 
-def test_jars_that_nobody_has_used_for_long_go_but_for_the_newest(cache: Cache) -> None:
+def test_jars_that_nothing_has_used_for_long_go_but_for_the_newest(cache: Cache) -> None:
     young = cache.aged(29, 2)
     old = cache.aged(200, 100, 40)
     built = cache.build()
@@ -198,7 +198,7 @@ def test_jars_that_nobody_has_used_for_long_go_but_for_the_newest(cache: Cache) 
     assert {Path(f"{jar}.lock") for jar in cache.jars()} == set(cache.directory.glob("*.lock"))
 
 
-def test_a_jar_that_is_used_is_none_that_nobody_has_used(
+def test_a_jar_that_is_used_is_none_that_nothing_has_used(
     cache: Cache, spark: Path, tmp_path: Path
 ) -> None:
     used, *others = cache.aged(300, 40, 41, 42, 43)

@@ -16,12 +16,12 @@ from tests.agent.test_launch import SPEC
 
 def spec_with(**environment: str) -> ContainerSpec:
     """An executor whose application sets these variables."""
-    told = LaunchContext(
+    launch_context = LaunchContext(
         driver_url="spark://x@127.0.0.1:1",
         spark_version="4.3.0",
         environment=tuple(environment.items()),
     )
-    return replace(SPEC, launch=told)
+    return replace(SPEC, launch=launch_context)
 
 
 @pytest.fixture

@@ -46,13 +46,13 @@ class Driver:
         self.process = process
         self.directory = directory
 
-    async def said(self, name: str, timeout_s: float = START_S) -> str:
+    async def received_text(self, name: str, timeout_s: float = START_S) -> str:
         path = self.directory / name
         await until(lambda: path.exists() or self.process.returncode is not None, timeout_s, name)
         assert path.exists(), self.output()
         return path.read_text()
 
-    def tell(self, name: str) -> None:
+    def report(self, name: str) -> None:
         (self.directory / name).touch()
 
     def output(self) -> str:
@@ -110,7 +110,7 @@ async def application(
 
 
 @pytest.mark.extra
-async def test_an_application_runs_and_says_how_it_ended(
+async def test_an_application_runs_and_states_how_it_ended(
     master: FakeMaster, tmp_path: Path
 ) -> None:
     body = """
@@ -123,7 +123,7 @@ say("submit_opts", os.environ.get("SPARK_SUBMIT_OPTS"))
 spark.stop()
 """
     async with application(master, tmp_path, body) as driver:
-        assert await driver.said("result") == "999000"
+        assert await driver.received_text("result") == "999000"
         assert await driver.exit_status() == 0
     assert (tmp_path / "id").read_text() == master.application_id
     assert (tmp_path / "authenticate").read_text() == "true"
@@ -151,7 +151,7 @@ say("count", spark.range(100).count())
 spark.stop()
 """
     async with application(master, tmp_path, body, submit=False) as driver:
-        assert await driver.said("count") == "100"
+        assert await driver.received_text("count") == "100"
         assert await driver.exit_status() == 0
     assert master.registrations[0].declared_class == common_pb2.WORKLOAD_CLASS_STREAM
     assert "_SPARK_AUTH_SECRET" not in master.registrations[0].launch.environment
@@ -172,15 +172,15 @@ spark.stop()
 """
     options = ["--conf", "spark.executor.instances=1", "--conf", "spark.log.level=INFO"]
     async with application(master, tmp_path, body, *options) as driver:
-        await driver.said("ready")
+        await driver.received_text("ready")
         process = master.executors["1"].process
         assert process is not None
         process.kill()
         await until(lambda: "2" in master.executors, 30, "the replacement")
-        driver.tell("killed")
-        assert await driver.said("sum") == "4950"
+        driver.report("killed")
+        assert await driver.received_text("sum") == "4950"
         await until(lambda: "the process ended with -9" in driver.output(), 30, "the reason")
-        driver.tell("end")
+        driver.report("end")
         assert await driver.exit_status() == 0
     assert set(master.executors) == {"1", "2"}
 
@@ -208,15 +208,15 @@ spark.stop()
     async with application(
         master, tmp_path, body, "--conf", "spark.executor.instances=1"
     ) as driver:
-        await driver.said("ready")
+        await driver.received_text("ready")
         first = driver.appmaster()
         assert not any(len(a) > 60 for a in first.cmdline()), "a secret in an argument"
         assert "_SPARK_AUTH_SECRET" not in first.environ()
         first.kill()
         await until(lambda: master.sessions == 2, 30, "the second session")
         assert master.registrations[1].application_id == master.application_id
-        driver.tell("back")
-        assert await driver.said("sum") == "4950"
+        driver.report("back")
+        assert await driver.received_text("sum") == "4950"
         assert await driver.exit_status() == 0
     assert set(master.executors) == {"1"}, "the executor was kept"
     assert master.finished is not None
@@ -239,14 +239,14 @@ spark.stop()
     async with application(
         master, tmp_path, body, "--conf", "spark.executor.instances=1"
     ) as driver:
-        await driver.said("ready")
+        await driver.received_text("ready")
         master.break_session()
         await until(lambda: master.sessions == 2, 30, "the second session")
         master.epoch += 1
         master.break_session()
         await until(lambda: master.sessions == 3, 30, "the third session")
-        driver.tell("back")
-        assert await driver.said("sum") == "4950"
+        driver.report("back")
+        assert await driver.received_text("sum") == "4950"
         assert await driver.exit_status() == 0
     assert set(master.executors) == {"1"}, "the executor was kept"
     assert {r.submission_key for r in master.registrations[1:]} == {
@@ -268,12 +268,12 @@ say("sum", spark.sparkContext.parallelize(range(100), 2).sum())
         "--conf", "spark.hrm.appmaster.maxRestarts=1", "--conf", "spark.executor.instances=1",
     ]  # fmt: skip
     async with application(master, tmp_path, body, *options) as driver:
-        await driver.said("ready")
+        await driver.received_text("ready")
         driver.appmaster().kill()
         await until(lambda: master.sessions == 2, 30, "the second session")
         driver.appmaster().kill()
         await until(lambda: "died 2 times in a row" in driver.output(), 30, "the reason")
-        driver.tell("killed")
+        driver.report("killed")
         assert await driver.exit_status() != 0
     assert not (tmp_path / "sum").exists()
 
@@ -294,7 +294,7 @@ spark.stop()
         "--num-executors", "1",
     ]  # fmt: skip
     async with application(master, tmp_path, body, *options) as driver:
-        await driver.said("ready")
+        await driver.received_text("ready")
         driver.appmaster().kill()
         await until(lambda: "AppMaster cannot be started" in driver.output(), 30, "the failure")
         half = tmp_path / "python.half"
@@ -302,8 +302,8 @@ spark.stop()
         half.chmod(0o755)
         half.rename(python)
         await until(lambda: master.sessions == 2, 30, "the second session")
-        driver.tell("back")
-        assert await driver.said("sum") == "4950"
+        driver.report("back")
+        assert await driver.received_text("sum") == "4950"
         assert await driver.exit_status() == 0
     assert set(master.executors) == {"1"}, "the executor was kept"
 
@@ -322,9 +322,9 @@ spark.stop()
             driver = await stack.enter_async_context(
                 application(first, tmp_path, body, "--num-executors", "1")
             )
-            await driver.said("ready")
+            await driver.received_text("ready")
             appmaster = driver.appmaster()
-        driver.tell("end")
+        driver.report("end")
         assert await driver.exit_status(20) == 0
         assert appmaster.is_running(), "it stays behind"
         descriptors = Path(f"/proc/{appmaster.pid}/fd")
@@ -362,7 +362,7 @@ spark.stop()
     }  # fmt: skip
     options = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     async with application(master, tmp_path, body, *options) as driver:
-        assert await driver.said("sum") == "1"
+        assert await driver.received_text("sum") == "1"
         assert await driver.exit_status() == 0
     launch = master.registrations[0].launch
     assert launch.environment["LD_LIBRARY_PATH"] == "/opt/mine:/opt/native"
@@ -391,12 +391,12 @@ spark.stop()
 """
     options = ["--conf", "spark.executor.instances=1", "--conf", "spark.sql.shuffle.partitions=1"]
     async with application(master, tmp_path, body, *options) as driver:
-        started_at_s = float(await driver.said("started"))
+        started_at_s = float(await driver.received_text("started"))
         await until(lambda: len(master.classes()) == 1, 10)
-        driver.tell("seen")
-        await driver.said("stopped")
+        driver.report("seen")
+        await driver.received_text("stopped")
         await until(lambda: len(master.classes()) == 2, 10)
-        driver.tell("end")
+        driver.report("end")
         assert await driver.exit_status() == 0
     assert master.classes() == [
         common_pb2.WORKLOAD_CLASS_STREAM,
@@ -428,11 +428,11 @@ spark.stop()
         for part in ("--conf", f"spark.dynamicAllocation.{name}={value}")
     ]
     async with application(master, tmp_path, body, *options) as driver:
-        assert await driver.said("sum") == "4950"
+        assert await driver.received_text("sum") == "4950"
         assert 1 <= len(master.executors) <= 2
         await until(lambda: not master.running(), 60, "idle executors go")
         assert all(e.released for e in master.executors.values() if e.end is not None)
-        driver.tell("end")
+        driver.report("end")
         assert await driver.exit_status() == 0
 
 
@@ -446,7 +446,7 @@ wait_for("never")
     async with application(
         master, tmp_path, body, "--conf", "spark.executor.instances=1"
     ) as driver:
-        await driver.said("ready")
+        await driver.received_text("ready")
         appmaster = driver.appmaster()
         driver.java().kill()
         await until(lambda: master.finished is not None, 5, "the master hears of it")

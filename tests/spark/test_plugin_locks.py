@@ -81,7 +81,7 @@ def test_a_storm_ends_without_a_deadlock_and_nothing_is_lost(run: Callable[..., 
     assert "OK queries=" in run("LockStress", str(QUERIES))
 
 
-def test_an_appmaster_that_hangs_before_it_has_read_holds_up_nobody(
+def test_an_appmaster_that_hangs_before_it_has_read_delays_nothing(
     run: Callable[..., str],
 ) -> None:
     assert "OK HRM: the AppMaster cannot be started" in run("DeafAppMaster")

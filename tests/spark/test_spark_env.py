@@ -125,7 +125,7 @@ def test_everything_else_is_left_alone(launcher: Launcher, given: list[str]) -> 
     assert "SPARK_SUBMIT_OPTS" not in launcher.exported()
 
 
-def test_what_an_application_is_told_is_no_question_to_spark(launcher: Launcher) -> None:
+def test_what_an_application_is_sent_is_no_question_to_spark(launcher: Launcher) -> None:
     asked = ["--master", "hrm://h:1", "a.py", "--help"]
     assert launcher.rewritten(*asked)[1] == "spark+hrm://h:1"
     assert "build.py" in (launcher.directory / "pythons").read_text()
@@ -313,18 +313,18 @@ def test_a_python_that_cannot_run(launcher: Launcher) -> None:
     assert "HRM_PYTHON is /no/python, which cannot be run" in done.stderr
 
 
-def test_the_python_beside_the_directory_is_found(launcher: Launcher) -> None:
+def test_the_python_next_to_the_directory_is_found(launcher: Launcher) -> None:
     del launcher.environment["HRM_PYTHON"]
     conf = launcher.directory / "conf"
     shutil.copytree(CONF, conf)
-    beside = launcher.directory / ".venv" / "bin"
-    beside.mkdir(parents=True)
+    neighbour_bin = launcher.directory / ".venv" / "bin"
+    neighbour_bin.mkdir(parents=True)
     program = (launcher.directory / "python").read_text()
     # The copied directory has no package beside it either: Python is asked where hrm is.
-    (beside / "python").write_text(program + 'case "$*" in *print*) echo /x ;; esac\n')
-    (beside / "python").chmod(0o755)
+    (neighbour_bin / "python").write_text(program + 'case "$*" in *print*) echo /x ;; esac\n')
+    (neighbour_bin / "python").chmod(0o755)
     launcher.rewritten("--master", "hrm://h:1", "a.py", SPARK_CONF_DIR=str(conf))
-    assert launcher.exported()["HRM_PYTHON"] == str(beside / "python")
+    assert launcher.exported()["HRM_PYTHON"] == str(neighbour_bin / "python")
     assert "/x/build.py /opt/spark" in (launcher.directory / "pythons").read_text()
 
 

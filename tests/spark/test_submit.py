@@ -125,7 +125,7 @@ def test_a_file_that_grows_no_further_ends_it(master: Master, path: Path) -> Non
 
 
 @pytest.mark.parametrize("at_call", [1, 2, 3])
-def test_a_file_that_disappears_meanwhile_is_told_by_its_name(
+def test_a_file_that_disappears_meanwhile_is_reported_by_its_name(
     master: Master, path: Path, at_call: int
 ) -> None:
     def vanish(call: int) -> bool:
@@ -138,6 +138,6 @@ def test_a_file_that_disappears_meanwhile_is_told_by_its_name(
         send(master, path)
 
 
-def test_nobodys_home_is_a_file_that_does_not_exist() -> None:
+def test_home_of_nobody_is_a_file_that_does_not_exist() -> None:
     with pytest.raises(InvalidRequest, match="does not exist here"):
         driver_spec(Options(main="~nobody-of-this-name/app.py"))

@@ -53,13 +53,13 @@ def test_each_option_of_a_setting_is_that_setting() -> None:
     assert found.passed_on == ("--proxy-user", "u")
 
 
-def test_what_has_no_effect_is_said() -> None:
+def test_what_has_no_effect_is_reported() -> None:
     found = parse(["--total-executor-cores", "4", "a.py"], {})
     assert "spark.executor.instances" in found.warnings[0]
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "expected"),
     [
         (["--nonsense", "x"], "--nonsense is no option"),
         (["--class"], "--class needs a value"),
@@ -68,8 +68,8 @@ def test_what_has_no_effect_is_said() -> None:
         (["--properties-file", "/no/such.conf"], "/no/such.conf"),
     ],
 )
-def test_bad_options_are_refused(given: list[str], says: str) -> None:
-    with pytest.raises(InvalidRequest, match=says):
+def test_bad_options_are_refused(given: list[str], expected: str) -> None:
+    with pytest.raises(InvalidRequest, match=expected):
         parse([*given], {})
 
 
@@ -120,7 +120,7 @@ def test_properties_are_read_as_they_are_written(tmp_path: Path) -> None:
     assert read_properties(path) == {key: value.strip() for key, value in settings}
 
 
-def test_properties_as_people_write_them(tmp_path: Path) -> None:
+def test_properties_as_users_write_them(tmp_path: Path) -> None:
     path = tmp_path / "x.conf"
     path.write_text(
         "# a comment\n\nspark.master   hrm://h:1\nspark.a=b\nspark.c : d e\nother.x y\n"

@@ -123,10 +123,10 @@ def prepare(directory: Path, account: Account | None, files: Mapping[str, str]) 
 
 def write_record(directory: Path, spec: ContainerSpec, isolation: str) -> None:
     """Write down what the container is, without its secrets, and which driver isolates it."""
-    told = LaunchContext(
+    public_launch = LaunchContext(
         decommissions=spec.launch.decommissions, driver=without_secrets(spec.launch.driver)
     )
-    bare = replace(spec, launch=told)
+    bare = replace(spec, launch=public_launch)
     record = {"isolation": isolation, "spec": json_format.MessageToDict(codec.from_spec(bare))}
     shim.write_json(directory / RECORD_FILE, record)
 
@@ -270,5 +270,5 @@ def _keep_crash_reports(place: Path, directory: Path) -> None:
 
 def _last_words(directory: Path) -> str:
     out, err = (directory / name for name in STREAMS)
-    spoken = read_tail(out) if is_driver(ApplicationId(directory.name)) else ""
-    return last_words(read_tail(err), spoken)
+    stdout_tail = read_tail(out) if is_driver(ApplicationId(directory.name)) else ""
+    return last_words(read_tail(err), stdout_tail)

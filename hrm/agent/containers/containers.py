@@ -143,7 +143,7 @@ class Containers:
             except LaunchFailed as error:
                 await asyncio.to_thread(jvm.end)
                 assert self._warm is not None
-                self._warm.useless(jvm, error.message)
+                self._warm.not_used(jvm, error.message)
                 # What has moved there with it is not this container's: its early output, above all.
                 await asyncio.to_thread(remove_tree, self.work_dir(spec.container_id))
                 _log.warning("a warm JVM was of no use", why=error.message)

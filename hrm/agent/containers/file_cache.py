@@ -79,7 +79,7 @@ def sweep(directory: Path, *, used: Set[str], keep_s: float, bytes_max: int, now
     foreign = 0
     for owner in _owners(directory):
         with _opened(directory / owner) as here:
-            found, unknown = _look(here, owner)
+            found, unknown = _scan(here, owner)
             kept += found
             foreign += sum(_remove_unknown(directory / owner / name, here) for name in unknown)
     total = sum(each.size for each in kept)
@@ -118,7 +118,7 @@ def _opened(place: Path) -> Iterator[int]:
         os.close(here)
 
 
-def _look(here: int, owner: str) -> tuple[list[_Kept], list[str]]:
+def _scan(here: int, owner: str) -> tuple[list[_Kept], list[str]]:
     """The files of one owner, and names of what does not belong there."""
     kept: list[_Kept] = []
     unknown: list[str] = []

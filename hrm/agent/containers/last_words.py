@@ -26,7 +26,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _CAUSE = "Caused by: "
 _FRAME = re.compile(r"\s+at \S|\s*\.\.\. \d+ (?:more|common frames omitted)|\s+Suppressed: ")
 _CHATTER = re.compile(r"[\d/-]+[ T][\d:.,]+Z? (?:INFO|DEBUG|TRACE) ")
-_ONLY_TELLS = "org.apache.spark.SparkUserAppException"
+_WRAPPER_EXCEPTION = "org.apache.spark.SparkUserAppException"
 """What spark-submit throws when a Python program has failed: the reason is the program's."""
 
 
@@ -64,7 +64,7 @@ def _uncaught(lines: Sequence[str]) -> str:
     """What ended a JVM's main thread, and the cause at the bottom of it."""
     at = _last(lines, lambda line: _UNCAUGHT.search(line) is not None)
     matched = None if at is None else _UNCAUGHT.search(lines[at])
-    if at is None or matched is None or matched[1].startswith(_ONLY_TELLS):
+    if at is None or matched is None or matched[1].startswith(_WRAPPER_EXCEPTION):
         return ""
     return _with_cause(matched[1], lines[at + 1 :])
 

@@ -275,7 +275,7 @@ class LogPages:
             async with asyncio.timeout(_REQUEST_LIMIT_S):
                 if self._context is not None:
                     await writer.start_tls(self._context)
-                writer.write(await self._answer(reader))
+                writer.write(await self._respond(reader))
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
@@ -284,7 +284,7 @@ class LogPages:
         finally:
             writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+    async def _respond(self, reader: asyncio.StreamReader) -> bytes:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         except asyncio.LimitOverrunError:
@@ -336,17 +336,17 @@ def _range(path: Path, start: int | None) -> tuple[int, int, bytes]:
     total = sum(size for _, size in files)
     first = max(0, total - PAGE_BYTES) if start is None else min(max(0, start), total)
     pieces: list[bytes] = []
-    room, skip = min(PAGE_BYTES, total - first), first
+    bytes_left, skip = min(PAGE_BYTES, total - first), first
     for file, size in files:
         if skip >= size:
             skip -= size
             continue
         with contextlib.suppress(OSError), file.open("rb") as opened:
             opened.seek(skip)
-            pieces.append(opened.read(min(room, size - skip)))
-            room -= len(pieces[-1])
+            pieces.append(opened.read(min(bytes_left, size - skip)))
+            bytes_left -= len(pieces[-1])
         skip = 0
-        if room <= 0:
+        if bytes_left <= 0:
             break
     return first, total, b"".join(pieces)
 

@@ -126,7 +126,7 @@ class Processes:
         else:
             starting.add_done_callback(stop)
 
-    def hurry(self) -> None:
+    def end_now(self) -> None:
         """Every container ordered to end has had its grace period."""
         for container_id, order in self._stops.items():
             self._containers.stop(container_id, order, 0.0)

@@ -3,8 +3,8 @@
 A container's directory is removed ``work_keep_s`` after the end, or, earliest ended first, while
 all together have more than ``logs_mib_max``. A running container is never touched, though its logs
 count. Of one whose end the master has not acknowledged yet, only the logs are removed; such
-records, some KiB each, have a bound of their own, ``UNHEARD_MAX``. One sweep removes a bounded
-number, so that it never occupies the disk for long.
+records, some KiB each, have a bound of their own, ``UNACKNOWLEDGED_MAX``. One sweep removes a
+bounded number, so that it never occupies the disk for long.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 
 from hrm.agent.containers import shim
 
-__all__ = ["ACKNOWLEDGED_FILE", "REMOVED_MAX", "UNHEARD_MAX", "Swept", "sweep"]
+__all__ = ["ACKNOWLEDGED_FILE", "REMOVED_MAX", "UNACKNOWLEDGED_MAX", "Swept", "sweep"]
 
 ACKNOWLEDGED_FILE = "acknowledged"
 REMOVED_MAX = 1_000
 """Directories that one sweep removes, at most."""
-UNHEARD_MAX = 10_000
+UNACKNOWLEDGED_MAX = 10_000
 """Ended containers kept for the master, which has not acknowledged their ends."""
 
 
@@ -31,7 +31,7 @@ class Swept:
 
     old: int = 0
     too_much: int = 0
-    unheard: int = 0
+    unacknowledged: int = 0
     bytes_left: int = 0
 
 
@@ -40,7 +40,7 @@ class _Kept:
     directory: Path
     ended_at_s: float
     size: int
-    heard: bool
+    acknowledged: bool
 
 
 def sweep(
@@ -56,28 +56,28 @@ def sweep(
 
     ``runs(container_id)``: it must not be touched. ``remove``: removes a directory with all in it.
     """
-    total, ended = _look(containers_dir, runs)
-    excess = sum(not kept.heard for kept in ended) - UNHEARD_MAX
-    old = too_much = unheard = 0
+    total, ended = _scan(containers_dir, runs)
+    excess = sum(not kept.acknowledged for kept in ended) - UNACKNOWLEDGED_MAX
+    old = too_much = unacknowledged = 0
     for kept in ended:
-        if old + too_much + unheard >= REMOVED_MAX:
+        if old + too_much + unacknowledged >= REMOVED_MAX:
             break
         is_old = kept.ended_at_s < now - keep_s
-        given_up = excess > 0 and not kept.heard
+        given_up = excess > 0 and not kept.acknowledged
         if not (is_old or given_up or total > bytes_max):
             continue
-        freed = _remove(kept, remove, whole=kept.heard or given_up)
+        freed = _remove(kept, remove, whole=kept.acknowledged or given_up)
         total -= freed
         if given_up:
             excess -= 1
-            unheard += 1
-        elif kept.heard or freed:
+            unacknowledged += 1
+        elif kept.acknowledged or freed:
             old += is_old
             too_much += not is_old and freed > 0
-    return Swept(old=old, too_much=too_much, unheard=unheard, bytes_left=total)
+    return Swept(old=old, too_much=too_much, unacknowledged=unacknowledged, bytes_left=total)
 
 
-def _look(containers_dir: Path, runs: Callable[[str], bool]) -> tuple[int, list[_Kept]]:
+def _scan(containers_dir: Path, runs: Callable[[str], bool]) -> tuple[int, list[_Kept]]:
     """The bytes of all containers, and the ended ones, earliest end first."""
     total, ended = 0, []
     for directory in sorted(containers_dir.iterdir()):
@@ -86,9 +86,14 @@ def _look(containers_dir: Path, runs: Callable[[str], bool]) -> tuple[int, list[
         with contextlib.suppress(OSError):
             ended_at_s = (directory / shim.EXIT_FILE).stat().st_mtime
             if not runs(directory.name):
-                heard = (directory / ACKNOWLEDGED_FILE).exists()
+                acknowledged = (directory / ACKNOWLEDGED_FILE).exists()
                 ended.append(
-                    _Kept(directory=directory, ended_at_s=ended_at_s, size=size, heard=heard)
+                    _Kept(
+                        directory=directory,
+                        ended_at_s=ended_at_s,
+                        size=size,
+                        acknowledged=acknowledged,
+                    )
                 )
     ended.sort(key=lambda kept: kept.ended_at_s)
     return total, ended

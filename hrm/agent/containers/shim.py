@@ -160,7 +160,7 @@ class Log:
         self._account = account
         self._open()
 
-    def begin_anew(self, path: Path, bytes_max: int, files_max: int) -> None:
+    def restart(self, path: Path, bytes_max: int, files_max: int) -> None:
         """The file has moved to ``path``, has other bounds, and nothing in it is of interest."""
         self._path, self._bytes_max, self._files_max = path, bytes_max, files_max
         os.ftruncate(self._fd, 0)
@@ -178,8 +178,8 @@ class Log:
             try:
                 if self._size >= self._bytes_max:
                     self._rotate()
-                room = self._bytes_max - self._size
-                written = os.write(self._fd, data[:room])
+                bytes_left = self._bytes_max - self._size
+                written = os.write(self._fd, data[:bytes_left])
             except OSError:
                 return
             self._size += written
@@ -221,7 +221,7 @@ def _rank_session(pid: int, nice: int) -> None:
         Path(f"/proc/{pid or 'self'}/autogroup").write_text(str(nice))
 
 
-def _hurry(pid: int) -> None:
+def _raise_priority(pid: int) -> None:
     """Raise a process from its low background priority to the shim's own."""
     _rank_session(pid, 0)
     for task in Path(f"/proc/{pid}/task").iterdir():
@@ -376,13 +376,13 @@ class Shim:
         self._dir = Path(order["work_dir"])
         self._spec.update(order)
         for name, log in zip(("stdout", "stderr"), self._logs.values(), strict=False):
-            log.begin_anew(self._dir / name, order["log_bytes_max"], order["log_files_max"])
+            log.restart(self._dir / name, order["log_bytes_max"], order["log_files_max"])
         for path in order["cgroup_files"]:
             Path(path).write_text(str(self._child))
-        _hurry(self._child)
-        return self._tell(self._input[1], order["input"].encode())
+        _raise_priority(self._child)
+        return self._write_input(self._input[1], order["input"].encode())
 
-    def _tell(self, pipe: int, data: bytes) -> str:
+    def _write_input(self, pipe: int, data: bytes) -> str:
         """Write the command's input, and read its logs meanwhile; text: why it did not take it.
 
         No wait for the pipe: a command that has hung would hold up this process for good.

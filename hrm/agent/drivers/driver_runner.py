@@ -45,8 +45,8 @@ __all__ = ["Lease", "Runner", "main", "spark_submit_arguments"]
 
 FAILED = 1
 LEASE_LIMITS = LeaseLimits()
-GOODBYE_LIMIT_S = 35.0
-GOODBYE_PERIOD_S = 0.05
+EXIT_WAIT_MAX_S = 35.0
+EXIT_POLL_PERIOD_S = 0.05
 LATE_S = 2.0
 """A wake this much later than due: this process was suspended, and limits start again."""
 EXIT_FILE = "exit-code"
@@ -68,7 +68,7 @@ _NOT_FROM_THE_CLIENT = (
 _LISTS = {"py-file": "--py-files", "jar": "--jars", "file": "--files", "archive": "--archives"}
 
 
-def say(message: str) -> None:
+def log_line(message: str) -> None:
     sys.stderr.write(f"HRM: {shown(message)}\n")
     sys.stderr.flush()
 
@@ -123,12 +123,12 @@ class Lease:
                 self._let_go.wait(max(0.0, due_s - _now_s()))
             return
         try:
-            answer = self._stub.Lease(self._request, timeout=asked.timeout_s)
+            response = self._stub.Lease(self._request, timeout=asked.timeout_s)
         except grpc.RpcError as error:
             self._core.failed(asked.number, rpc.error_from(error, self._master), _now_s())
         else:
             self._core.granted(
-                asked.number, lease_s=answer.lease_s, renew_s=answer.renew_s, now=_now_s()
+                asked.number, lease_s=response.lease_s, renew_s=response.renew_s, now=_now_s()
             )
 
 
@@ -141,7 +141,7 @@ class Runner:
         self._app_dir = self._dir / APPLICATION_DIR
         self._driver: subprocess.Popen[bytes] | None = None
         self._starts = False
-        self._told_to_end = False
+        self._end_requested = False
 
     def run(self) -> int:
         """The exit status.
@@ -176,7 +176,7 @@ class Runner:
             code = self._driver.wait()
             code = 128 - code if code < 0 else code
             lease.let_go()
-            self._tell_exit(code)
+            self._write_exit_code(code)
             _wait_for_appmasters()
             _kill_all()
             lease.give_back()
@@ -187,7 +187,7 @@ class Runner:
 
         Not by an exception: it could be raised anywhere, and gRPC holds locks.
         """
-        self._told_to_end = True
+        self._end_requested = True
         if not self._starts:
             with contextlib.suppress(OSError):
                 for half in Path(self._document["cache_dir"]).glob(f"*.{os.getpid()}.part"):
@@ -240,10 +240,10 @@ class Runner:
         self._driver = subprocess.Popen(
             tied, cwd=self._app_dir, env=environment, stdin=subprocess.DEVNULL
         )
-        if self._told_to_end:  # meanwhile, maybe before the driver could handle the signal
+        if self._end_requested:  # meanwhile, maybe before the driver could handle the signal
             self._driver.terminate()
 
-    def _tell_exit(self, code: int) -> None:
+    def _write_exit_code(self, code: int) -> None:
         """For the AppMaster, which sees the end of the driver but not its cause."""
         partial = self._dir / f".{EXIT_FILE}"
         partial.write_text(str(code))
@@ -256,7 +256,7 @@ class Runner:
             problem = lease.hold()
         finally:
             if problem:
-                say(f"the driver is killed: {problem}")
+                log_line(f"the driver is killed: {problem}")
                 _kill_all()
 
 
@@ -331,16 +331,16 @@ def _kill_all() -> None:
         for pid in below:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(GOODBYE_PERIOD_S)
+        time.sleep(EXIT_POLL_PERIOD_S)
 
 
 def _wait_for_appmasters() -> None:
     """An AppMaster may have last messages for the master; no other process may stay."""
-    patience = Patience(_now_s(), limit_s=GOODBYE_LIMIT_S, late_s=LATE_S)
+    patience = Patience(_now_s(), limit_s=EXIT_WAIT_MAX_S, late_s=LATE_S)
     while not patience.is_over(_now_s()):
         if not any(_is_appmaster(pid) for pid in shim.descendants(os.getpid())):
             return
-        time.sleep(GOODBYE_PERIOD_S)
+        time.sleep(EXIT_POLL_PERIOD_S)
 
 
 def _is_appmaster(pid: int) -> bool:
@@ -356,7 +356,7 @@ def main() -> int:
     try:
         return Runner(document).run()
     except HrmError as error:
-        say(error.message)
+        log_line(error.message)
         return FAILED
 
 

@@ -33,7 +33,7 @@ __all__ = ["Mps"]
 
 _COMMAND = "nvidia-cuda-mps-control"
 _LIMIT_S = 20.0
-_ANSWER_MAX = 200
+_OUTPUT_MAX = 200
 _PATH_MAX = 80
 """Bytes of a pipe directory: the daemon puts sockets there, whose paths may have 107."""
 _log = structlog.get_logger("hrm.agent")
@@ -122,9 +122,9 @@ class Mps:
 
     def _ask(self, gpu: Gpu, command: str) -> str:
         """Send a command to the daemon of a GPU; why it failed, empty: it succeeded."""
-        return self._run(gpu, said=f"{command}\n")
+        return self._run(gpu, stdin_text=f"{command}\n")
 
-    def _run(self, gpu: Gpu, *arguments: str, said: str = "") -> str:
+    def _run(self, gpu: Gpu, *arguments: str, stdin_text: str = "") -> str:
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "CUDA_VISIBLE_DEVICES": gpu.uuid or str(gpu.index),
@@ -133,18 +133,18 @@ class Mps:
         }
         try:
             # Not a pipe: a daemon that keeps it open would be waited for.
-            with tempfile.TemporaryFile() as answer:
+            with tempfile.TemporaryFile() as output_file:
                 done = subprocess.run(
                     [_COMMAND, *arguments],
-                    input=said.encode(),
+                    input=stdin_text.encode(),
                     env=environment,
-                    stdout=answer,
+                    stdout=output_file,
                     stderr=subprocess.STDOUT,
                     timeout=_LIMIT_S,
                     check=False,
                 )
-                answer.seek(0)
-                spoken = answer.read(_ANSWER_MAX).decode(errors="replace").strip()
+                output_file.seek(0)
+                output = output_file.read(_OUTPUT_MAX).decode(errors="replace").strip()
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"{_COMMAND}: {error}"
-        return "" if done.returncode == 0 else f"{_COMMAND}: {spoken or done.returncode}"
+        return "" if done.returncode == 0 else f"{_COMMAND}: {output or done.returncode}"

@@ -65,10 +65,10 @@ class Cgroup2(GroupIsolation):
             _write(above / "cgroup.subtree_control", " ".join(f"+{name}" for name in wanted))
         if not parent.is_dir():
             parent.mkdir(exist_ok=True)
-            self._weigh(parent)
+            self._set_cpu_weight(parent)
         _hand_down(parent)
 
-    def _weigh(self, parent: Path) -> None:
+    def _set_cpu_weight(self, parent: Path) -> None:
         weight = min(_WEIGHT_MAX, self._vcores * _WEIGHT_A_VCORE)
         _write(parent / "cpu.weight", str(weight))
 

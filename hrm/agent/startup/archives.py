@@ -29,7 +29,7 @@ from hrm.spark.launch import Java, Spark
 
 __all__ = ["ArchiveKeeper", "Count"]
 
-_LOOK_PERIOD_S = 2.0
+_POLL_PERIOD_S = 2.0
 _MEMORY_MIN_MIB = 2048
 _END_LIMIT_S = 10.0
 _END_MARGIN_S = 60.0
@@ -107,30 +107,32 @@ class ArchiveKeeper:
         try:
             while not await self._ready():
                 if await asyncio.to_thread(self._archives.training):
-                    self._say("building", "another agent of this machine makes it")
+                    self._set_state("building", "another agent of this machine makes it")
                 elif (free := psutil.virtual_memory().available >> 20) < _MEMORY_MIN_MIB:
-                    self._say("waiting", f"{free} MiB are free; {_MEMORY_MIN_MIB} MiB are needed")
+                    self._set_state(
+                        "waiting", f"{free} MiB are free; {_MEMORY_MIN_MIB} MiB are needed"
+                    )
                 elif not await self._train():
                     return
-                await asyncio.sleep(_LOOK_PERIOD_S)
+                await asyncio.sleep(_POLL_PERIOD_S)
         except (OSError, HrmError) as error:
-            self._say("failed", str(error))
+            self._set_state("failed", str(error))
 
     async def _ready(self) -> bool:
         problems = [await asyncio.to_thread(self._archives.problem, kind) for kind in KINDS]
         if any(problems):
             return False
-        self._say("ready", self._archives.directory)
+        self._set_state("ready", self._archives.directory)
         return True
 
-    def _say(self, state: str, note: str) -> None:
+    def _set_state(self, state: str, note: str) -> None:
         if state != self._state:
             _log.info("class-data archive", state=state, note=note)
         self._state, self._note = state, note
 
     async def _train(self) -> bool:
         """Train in a process of its own; False: do not try again."""
-        self._say("building", "")
+        self._set_state("building", "")
         settings = self._settings
         input_end, held_end = os.pipe()
         try:
@@ -150,9 +152,9 @@ class ArchiveKeeper:
             descriptors.give_back(self._process.pid)
             try:
                 async with asyncio.timeout(settings.archive_limit_s + _END_MARGIN_S):
-                    said, _ = await self._process.communicate()
+                    output, _ = await self._process.communicate()
             except TimeoutError:
-                said = b'{"problem": "it did not end in time"}'
+                output = b'{"problem": "it did not end in time"}'
                 await self._end_training()  # before the reply is read: a failure of its own
         finally:
             os.close(held_end)
@@ -160,8 +162,8 @@ class ArchiveKeeper:
             await self._end_training()
         if self._process.returncode in (0, BUSY):
             return True
-        problem = _problem(said, self._process.returncode)
-        self._say("failed", problem)
+        problem = _problem(output, self._process.returncode)
+        self._set_state("failed", problem)
         attempts = self._archives.state().get("attempts", 0)
         return isinstance(attempts, int) and 0 < attempts < settings.archive_attempts
 
@@ -188,7 +190,7 @@ def _public(path: Path) -> bool:
         return False
 
 
-def _problem(said: bytes, status: int | None) -> str:
+def _problem(output: bytes, status: int | None) -> str:
     with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):
-        return str(json.loads(said.splitlines()[-1])["problem"])
+        return str(json.loads(output.splitlines()[-1])["problem"])
     return f"the training ended with status {status}"

@@ -56,12 +56,12 @@ MEMORY_MAX_MIB = 768
 """The most that a JVM in waiting may take."""
 
 FAILURES_MAX = 3
-CALM_LIMIT_S = 60.0
+IDLE_WAIT_MAX_S = 60.0
 _NICE = 10
 _READY_LIMIT_S = 600.0  # for the lowest priority of a busy node; alone it takes some 20 s
 _END_LIMIT_S = 10.0
 _ORDER_LIMIT_S = 10.0
-_LOOK_PERIOD_S = 0.2
+_POLL_PERIOD_S = 0.2
 _LOG_BYTES_MAX = 1 << 20
 _NOTE_MAX = 500
 _log = structlog.get_logger("hrm.agent.warm")
@@ -94,7 +94,7 @@ class WarmJvm:
     def ready(self) -> bool:
         return (self.path / READY_FILE).exists()
 
-    def weigh(self) -> int:
+    def measure_memory(self) -> int:
         """What it takes, MiB; what of it is its own, and no file's, is noted."""
         used = own = 0
         for pid in shim.descendants(self._process.pid):
@@ -260,7 +260,7 @@ class WarmPool:
             self._leaving += oldest.ready
         return kind
 
-    def useless(self, jvm: WarmJvm, why: str) -> None:
+    def not_used(self, jvm: WarmJvm, why: str) -> None:
         """A JVM that was reserved could not be used: it was no use, but a miss."""
         kind = self._kinds.get(jvm.profile)
         for count in (self._count, kind.count) if kind is not None else (self._count,):
@@ -304,7 +304,7 @@ class WarmPool:
             if self._building is None:
                 continue
             self._kick.set()
-            await self._calm()
+            await self._wait_for_idle_core()
             await self._end_leaving()
             self._building = kind = self._next()  # meanwhile others may have been requested
             if kind is None:
@@ -339,11 +339,11 @@ class WarmPool:
             await asyncio.to_thread(jvm.end)
             self._leaving.remove(jvm)
 
-    async def _calm(self) -> None:
+    async def _wait_for_idle_core(self) -> None:
         """Yield to the node's work: let requested executors start first, and wait for an idle core,
         within a limit."""
-        spare = min(1.0, (psutil.cpu_count() or 1) / 2)
-        latest = time.monotonic() + CALM_LIMIT_S
+        idle_cores = min(1.0, (psutil.cpu_count() or 1) / 2)
+        latest = time.monotonic() + IDLE_WAIT_MAX_S
         idle = self._delay_s == 0.0
         while (now := time.monotonic()) < latest:
             wait_s = self._asked_at_s + self._delay_s - now
@@ -351,7 +351,7 @@ class WarmPool:
                 return
             before_s = self._idle_s()
             await asyncio.sleep(min(max(wait_s, self._delay_s), latest - now))
-            idle = self._idle_s() - before_s >= spare * (time.monotonic() - now)
+            idle = self._idle_s() - before_s >= idle_cores * (time.monotonic() - now)
 
     async def _warm_up(self, profile: Profile) -> WarmJvm:
         """Start one and wait until it is ready.
@@ -373,11 +373,11 @@ class WarmPool:
             deadline = time.monotonic() + _READY_LIMIT_S
             while not jvm.ready:
                 if not jvm.alive:
-                    raise LaunchFailed(f"it ended as it started: {_said(jvm.path)}")
+                    raise LaunchFailed(f"it ended as it started: {_last_line(jvm.path)}")
                 if time.monotonic() > deadline:
                     raise LaunchFailed(f"it was not ready within {_READY_LIMIT_S:.0f} s")
-                await asyncio.sleep(_LOOK_PERIOD_S)
-            used_mib = await asyncio.to_thread(jvm.weigh)
+                await asyncio.sleep(_POLL_PERIOD_S)
+            used_mib = await asyncio.to_thread(jvm.measure_memory)
             if used_mib > MEMORY_MAX_MIB:
                 raise LaunchFailed(
                     f"it takes {used_mib} MiB; at most {MEMORY_MAX_MIB} are set aside"
@@ -451,7 +451,7 @@ def _built(spark: Spark) -> str:
         raise LaunchFailed(str(error)) from error
 
 
-def _said(path: Path) -> str:
+def _last_line(path: Path) -> str:
     with contextlib.suppress(OSError):
         lines = (path / "stderr").read_text(errors="replace").splitlines()
         return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")

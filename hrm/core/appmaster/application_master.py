@@ -317,7 +317,7 @@ class AppMasterCore:
             self._request(again, again=True)
         # Not those that their node decommissions: a release would cut that short.
         released = [i for i, c in self.containers.items() if c.released]
-        self._say_release(released, "released before")
+        self._send_release(released, "released before")
 
     def _container_changed(self, seen: ContainerSeen, event: Event) -> None:
         container, now = self.containers.get(seen.executor_id), event.now
@@ -375,7 +375,7 @@ class AppMasterCore:
             settled = ran_s >= self.limits.settled_s
             profile = self.profiles[container.profile]
             replacement = container.asked_at_s >= profile.setback_at_s
-            self._back_off(profile, now, afresh=settled, again=replacement)
+            self._back_off(profile, now, restart=settled, again=replacement)
         if failed:
             self._count_failure(container, seen, event)
 
@@ -396,12 +396,12 @@ class AppMasterCore:
             )
 
     def _back_off(
-        self, profile: _Profile, now: float, *, afresh: bool = False, again: bool = True
+        self, profile: _Profile, now: float, *, restart: bool = False, again: bool = True
     ) -> None:
         """Request no more for a while. ``afresh``: the pauses start again from the first;
         ``again``: what failed was requested after the latest setback, so that the pause doubles."""
-        if afresh or again or not profile.setbacks:
-            profile.setbacks = 1 if afresh else profile.setbacks + 1
+        if restart or again or not profile.setbacks:
+            profile.setbacks = 1 if restart else profile.setbacks + 1
             profile.setback_at_s = now
         doubled = self.limits.backoff_s * 2.0 ** min(profile.setbacks - 1, 30)
         profile.retry_at_s = now + min(doubled, self.limits.backoff_max_s)
@@ -477,9 +477,9 @@ class AppMasterCore:
             counted = self._counted(number)
             missing = profile.target.count - len(counted)
             if missing < 0:
-                spare = [c.executor_id for c in counted if c.phase is Phase.REQUESTED]
-                spare.sort(key=_number)
-                self._release(spare[missing:], "Spark wants fewer executors", now)
+                surplus = [c.executor_id for c in counted if c.phase is Phase.REQUESTED]
+                surplus.sort(key=_number)
+                self._release(surplus[missing:], "Spark wants fewer executors", now)
             elif missing > 0 and now >= profile.retry_at_s:
                 local = profile.target.local_executors - sum(c.local for c in counted)
                 asks.extend(
@@ -515,9 +515,9 @@ class AppMasterCore:
             container.life.follow(Happening.RELEASED, Phase.STOPPING, now)
             container.released = True
         if self.attached:
-            self._say_release(ids, reason)
+            self._send_release(ids, reason)
 
-    def _say_release(self, executor_ids: list[str], reason: str) -> None:
+    def _send_release(self, executor_ids: list[str], reason: str) -> None:
         if executor_ids:
             release = ReleaseContainers(executor_ids=tuple(executor_ids), reason=reason)
             self._commands.append(release)

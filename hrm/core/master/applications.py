@@ -154,7 +154,7 @@ class Applications:
             container_id = container_id_of(app.application_id, request.executor_id)
             known = app.find(container_id)
             if known is not None:
-                self.master_state.tell(known)
+                self.master_state.notify_application(known)
                 continue
             request, why = checks.of(request)
             if why:
@@ -179,7 +179,7 @@ class Applications:
                     container, ContainerHappening.GIVEN_UP, end, event.now
                 )
             else:
-                self.master_state.tell(known)
+                self.master_state.notify_application(known)
 
     def released(self, event: e.ContainersReleased) -> None:
         app = self._taking(ApplicationHappening.REPORTED, event.application_id)
@@ -370,14 +370,14 @@ class Applications:
         # wait for the node of an executor that is long gone.
         known = (*app.ended, *app.containers.values())
         statuses = tuple(self.master_state.status(x) for x in known)
-        answer = c.ApplicationAdmitted(
+        result = c.ApplicationAdmitted(
             application_id=app.application_id,
             epoch=self.master_state.epoch,
             epoch_id=self.master_state.epoch_id,
             containers=statuses,
             last_executor_number=app.last_executor_number,
         )
-        self.master_state.reply(call_id, answer)
+        self.master_state.reply(call_id, result)
 
     def _stop(self, container: Container, cause: EndCause, reason: str, now: float) -> None:
         by = ContainerHappening.RELEASED

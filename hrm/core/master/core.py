@@ -92,7 +92,7 @@ class MasterCore:
             e.NodeDisconnected: self.nodes.disconnected,
             e.DrainRequested: self.nodes.drains.order,
             e.RebindRequested: self.rebinding.requested,
-            e.RebindAnswered: self.rebinding.answered,
+            e.RebindReplied: self.rebinding.reply_received,
             e.ApplicationRegistered: self.applications.registered,
             e.ApplicationAttached: self.applications.attached,
             e.ApplicationDetached: self.applications.detached,

@@ -109,7 +109,7 @@ class Drains:
         undone = NodeHappening.DRAIN_UNDONE
         if node is not None and node.life.take(undone, now, "taken back into service"):
             self.set_open(node, True)
-            self.placement.room_appeared(now)
+            self.placement.capacity_freed(now)
 
     def evict_waiting(
         self, node: Node, now: float, application_id: ApplicationId | None = None
@@ -133,7 +133,7 @@ class Drains:
     def _may_go_elsewhere(self, container: Container, now: float) -> bool:
         avoided = self.master_state.exclusions.avoided(container.application_id, now)
         demand = demand_vector(container.request.resources)
-        return self.master_state.state.has_room_beside(avoided, demand)
+        return self.master_state.state.has_capacity_outside(avoided, demand)
 
     def evaluate(self, now: float) -> None:
         """Exclude for all the nodes that many applications have excluded."""

@@ -40,7 +40,7 @@ __all__ = ["CONFIRM_S", "Exclusion", "Exclusions"]
 
 CONFIRM_S = 5.0
 """How long an application must outlive its report against a node, for the report to count."""
-NOBODY: frozenset[NodeName] = frozenset()
+NO_NODES: frozenset[NodeName] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,11 @@ class _Standing:
     level: int = 0
     until_s: float = 0.0
     why: str = ""
-    told: bool = False
+    announced: bool = False
 
 
 @dataclass(slots=True)
-class _Accusation:
+class _FailureReport:
     """An application has excluded a node. ``confirmed``: it counts, whatever happens."""
 
     at_s: float
@@ -88,12 +88,12 @@ class Exclusions:
         self._watch = watch
         self._applications: dict[ApplicationId, dict[NodeName, _Standing]] = {}
         self._nodes: dict[NodeName, _Standing] = {}
-        self._accusations: dict[NodeName, dict[ApplicationId, _Accusation]] = {}
+        self._reports: dict[NodeName, dict[ApplicationId, _FailureReport]] = {}
 
     @property
     def open(self) -> bool:
         """Is there anything to evaluate or to forget?"""
-        return bool(self._applications or self._nodes or self._accusations)
+        return bool(self._applications or self._nodes or self._reports)
 
     def failed(
         self, application_id: ApplicationId, node: NodeName, end: ContainerEnd, now: float
@@ -114,7 +114,7 @@ class Exclusions:
         some = f"{strikes} of its containers" if strikes > 1 else "another of its containers"
         why = f"{some} failed there at once, the last: {how}"
         self._exclude(node, application_id, standing, now, why)
-        self._accusations.setdefault(node, {})[application_id] = _Accusation(now)
+        self._reports.setdefault(node, {})[application_id] = _FailureReport(now)
         return True
 
     def tick(
@@ -126,24 +126,28 @@ class Exclusions:
         AppMaster, or it succeeded.
         """
         for node, application_id, standing in self._standings():
-            if standing.told and now >= standing.until_s:
+            if standing.announced and now >= standing.until_s:
                 self._admit(node, application_id, standing, now, "its time is over")
         found: list[NodeName] = []
-        for node, accusations in list(self._accusations.items()):
-            self._confirm(accusations, now, in_order, nodes_alive)
-            accusers = [x for x, accusation in accusations.items() if accusation.confirmed]
+        for node, reports in list(self._reports.items()):
+            self._confirm(reports, now, in_order, nodes_alive)
+            confirmed_by = [x for x, report in reports.items() if report.confirmed]
             standing = self._nodes.setdefault(node, _Standing())
             self._age(standing, now)
             needed = 1 if standing.level else self._bounds.node_failing_applications
-            if len(accusers) >= needed and now >= standing.until_s:
-                shown = ", ".join(accusers[-3:])
-                many = f"executors of {len(accusers)} applications" if len(accusers) > 1 else ""
+            if len(confirmed_by) >= needed and now >= standing.until_s:
+                shown = ", ".join(confirmed_by[-3:])
+                many = (
+                    f"executors of {len(confirmed_by)} applications"
+                    if len(confirmed_by) > 1
+                    else ""
+                )
                 why = f"{many or 'executors'} failed there at once: {shown}"
                 self._exclude(node, "", standing, now, why)
                 found.append(node)
-                del self._accusations[node]
-            elif not accusations:
-                del self._accusations[node]
+                del self._reports[node]
+            elif not reports:
+                del self._reports[node]
         self._forget_old(now)
         return found
 
@@ -151,10 +155,10 @@ class Exclusions:
         """The nodes that are to get no container of this application."""
         own = self._applications.get(application_id)
         if not own and not self._nodes:
-            return NOBODY
+            return NO_NODES
         found = [node for node, x in self._nodes.items() if now < x.until_s]
         found += [node for node, x in (own or {}).items() if now < x.until_s]
-        return frozenset(found) if found else NOBODY
+        return frozenset(found) if found else NO_NODES
 
     def of_application(self, application_id: ApplicationId, now: float) -> list[Exclusion]:
         """Those in force for this application alone."""
@@ -174,10 +178,10 @@ class Exclusions:
     def clear(self, node: NodeName, now: float, why: str) -> None:
         """Forget all reports against a node: it is another machine, or an operator cleared it."""
         for name, application_id, standing in self._standings():
-            if name == node and standing.told:
+            if name == node and standing.announced:
                 self._admit(node, application_id, standing, now, why)
         self._nodes.pop(node, None)
-        self._accusations.pop(node, None)
+        self._reports.pop(node, None)
         for standings in self._applications.values():
             standings.pop(node, None)
 
@@ -192,7 +196,7 @@ class Exclusions:
     def _exclude(
         self, node: NodeName, application_id: str, standing: _Standing, now: float, why: str
     ) -> None:
-        if standing.told:  # it was over, but no tick has come since
+        if standing.announced:  # it was over, but no tick has come since
             self._admit(node, application_id, standing, now, "its time is over")
         bounds = self._bounds
         doubled_s = bounds.node_exclusion_s * 2.0 ** min(standing.level, 30)
@@ -201,19 +205,23 @@ class Exclusions:
         standing.level += 1
         standing.why = why
         standing.strikes.clear()
-        standing.told = True
+        standing.announced = True
         if self._watch is not None:
             until = datetime.fromtimestamp(standing.until_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
-            told = f"{_for(application_id)} for {length_s:g} s, until {until} UTC: {why}"
-            self._watch(("node", node, application_id, None, ExclusionState.EXCLUDED, now, told))
+            announced = f"{_for(application_id)} for {length_s:g} s, until {until} UTC: {why}"
+            self._watch(
+                ("node", node, application_id, None, ExclusionState.EXCLUDED, now, announced)
+            )
 
     def _admit(
         self, node: NodeName, application_id: str, standing: _Standing, now: float, why: str
     ) -> None:
-        standing.told = False
+        standing.announced = False
         if self._watch is not None:
-            was, told = ExclusionState.EXCLUDED, f"{_for(application_id)}: {why}"
-            self._watch(("node", node, application_id, was, ExclusionState.ADMITTED, now, told))
+            was, announced = ExclusionState.EXCLUDED, f"{_for(application_id)}: {why}"
+            self._watch(
+                ("node", node, application_id, was, ExclusionState.ADMITTED, now, announced)
+            )
 
     def _age(self, standing: _Standing, now: float) -> None:
         while standing.strikes and standing.strikes[0] <= now - self._bounds.node_failure_window_s:
@@ -223,23 +231,23 @@ class Exclusions:
 
     def _confirm(
         self,
-        accusations: dict[ApplicationId, _Accusation],
+        reports: dict[ApplicationId, _FailureReport],
         now: float,
         in_order: Callable[[ApplicationId], bool],
         nodes_alive: int,
     ) -> None:
-        for application_id, accusation in list(accusations.items()):
-            age_s = now - accusation.at_s
-            if accusation.confirmed:
+        for application_id, report in list(reports.items()):
+            age_s = now - report.at_s
+            if report.confirmed:
                 if age_s > self._bounds.node_failure_window_s:
-                    del accusations[application_id]
+                    del reports[application_id]
             elif age_s >= CONFIRM_S:
                 own = self._applications.get(application_id, {}).values()
-                accused = sum(standing.level > 0 for standing in own)
-                if in_order(application_id) and 2 * accused <= nodes_alive:
-                    accusation.confirmed = True
+                excluded = sum(standing.level > 0 for standing in own)
+                if in_order(application_id) and 2 * excluded <= nodes_alive:
+                    report.confirmed = True
                 else:
-                    del accusations[application_id]
+                    del reports[application_id]
 
     def _forget_old(self, now: float) -> None:
         for application_id, standings in list(self._applications.items()):

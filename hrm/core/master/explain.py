@@ -43,7 +43,7 @@ def explain(
     """One line, and the details behind it. ``history``: the application's, oldest first."""
     evidence = app.record.class_evidence or "no streaming query was seen"
     of_class = f"it is of class {app.record.workload_class.value}: {evidence}"
-    details = [of_class, *_trouble(history), *_excluded(master_state, app, now)]
+    details = [of_class, *_failure_lines(history), *_excluded(master_state, app, now)]
     if not app.life.state.ended:
         details += list(master_state.ahead.values())[:_DETAILS_MAX]
     state = app.life.state
@@ -79,10 +79,10 @@ def explain_past(history: Sequence[StateEvent]) -> tuple[str, list[str]]:
     after = f" after {ended.at_s - began.at_s:.1f} s" if not began.from_state else ""
     reason = f": {ended.reason}" if ended.reason else ""
     details = [f"it was {began.reason}"] if not began.from_state and began.reason else []
-    return f"{ended.to_state}{after}{reason}", [*details, *_trouble(history)]
+    return f"{ended.to_state}{after}{reason}", [*details, *_failure_lines(history)]
 
 
-def _trouble(history: Sequence[StateEvent]) -> list[str]:
+def _failure_lines(history: Sequence[StateEvent]) -> list[str]:
     counted = Counter((x.cause, x.reason) for x in history if x.ends_badly)
     lines = [
         f"{count} container{'s' if count > 1 else ''} ended badly ({cause}): {message}"
@@ -96,20 +96,20 @@ def _excluded(master_state: MasterState, app: Application, now: float) -> list[s
     """The nodes that it is kept from, for how long and why."""
     if app.life.state.ended:
         return []
-    book = master_state.exclusions
+    tracker = master_state.exclusions
     lines = [
-        f"{x.node} is excluded for {whom} for {x.until_s - now:.0f} s more: {x.why}"
-        for whom, found in (
-            ("every application", book.of_all(now)),
-            ("this application", book.of_application(app.application_id, now)),
+        f"{x.node} is excluded for {scope} for {x.until_s - now:.0f} s more: {x.why}"
+        for scope, found in (
+            ("every application", tracker.of_all(now)),
+            ("this application", tracker.of_application(app.application_id, now)),
         )
         for x in found
     ]
     if len(lines) > _DETAILS_MAX:
         lines[_DETAILS_MAX:] = [f"{len(lines) - _DETAILS_MAX} more nodes are excluded"]
-    avoided = book.avoided(app.application_id, now)
+    avoided = tracker.avoided(app.application_id, now)
     demands = {demand_vector(x.request.resources) for x in app.containers.values()}
-    if avoided and not all(master_state.state.has_room_beside(avoided, x) for x in demands):
+    if avoided and not all(master_state.state.has_capacity_outside(avoided, x) for x in demands):
         names = ", ".join(sorted(avoided)[:_DETAILS_MAX])
         verb = "is" if len(avoided) == 1 else "are"
         lines.append(
@@ -120,17 +120,17 @@ def _excluded(master_state: MasterState, app: Application, now: float) -> list[s
 
 
 def _waiting_line(master_state: MasterState, container: Container) -> str:
-    who, asks = f"executor {container.request.executor_id}", container.request.resources
+    label, asks = f"executor {container.request.executor_id}", container.request.resources
     if is_driver(container.application_id):
-        who = "the driver"
+        label = "the driver"
     queue = master_state.state.find(container.unit_id)
     if queue is None:
-        return f"{who} waits at {container.unit_id}"
+        return f"{label} waits at {container.unit_id}"
     waiting = [*queue.stream_waiting, *queue.batch_waiting]
     if container.container_id not in waiting:
-        return f"{who} was sent to {container.unit_id}"
+        return f"{label} was sent to {container.unit_id}"
     return (
-        f"{who} waits at {container.unit_id} with {waiting.index(container.container_id)} before "
+        f"{label} waits at {container.unit_id} with {waiting.index(container.container_id)} before "
         f"it; {len(queue.running)} run there; it asks for {asks}, and "
         f"{Resources(*queue.free[:3])} of {queue.unit.capacity} are free"
     )
@@ -172,13 +172,13 @@ def _pending_line(
         why = app.refusal or "there is capacity, its scheduler has not come to it yet"
         return f"{since}: {why}"
     return (
-        f"{since}: no resource unit has that much free now; {_roomiest(master_state, could)} "
+        f"{since}: no resource unit has that much free now; {_most_free(master_state, could)} "
         f"(hrm nodes shows all){tried}. It starts when something ends there, or sooner with less "
         f"in {size_settings(driver=driver)}"
     )
 
 
-def _roomiest(master_state: MasterState, rows: Bools) -> str:
+def _most_free(master_state: MasterState, rows: Bools) -> str:
     """Of ``rows``, what the one with the most free vcores (of those, memory) has free."""
     state = master_state.state
     most = max(rows.nonzero()[0].tolist(), key=lambda row: tuple(state.free[row].tolist()))
@@ -197,7 +197,7 @@ def _gang_reason(
     rows = (view.open & (view.waiting_before(app.record.workload_class) == 0)).nonzero()[0].tolist()
     queues = {row: master_state.state.queue(row) for row in rows}
     offers = {row: queue.free for row, queue in queues.items()}
-    room = 0
+    fitting_count = 0
     for container in pending[:gang]:
         demand = demand_vector(container.request.resources)
         fitting = (row for row, free in offers.items() if fits(demand, free))
@@ -206,7 +206,7 @@ def _gang_reason(
             offers[row] = minus(offers[row], demand)
             for sibling in offers.keys() & set(view.siblings(row)):
                 offers[sibling] = minus(offers[sibling], pooled_part(demand))
-            room += 1
-    if room >= gang:
+            fitting_count += 1
+    if fitting_count >= gang:
         return f"{start}; there is capacity for all, its scheduler has not come to it yet"
-    return f"{start}, and there is capacity for {room} of the {gang} now"
+    return f"{start}, and there is capacity for {fitting_count} of the {gang} now"

@@ -26,7 +26,7 @@ __all__ = ["Nodes"]
 
 _FORGOTTEN = "one that the store has forgotten"
 """In place of the names of nodes; no node is called so."""
-_HEARD_LATELY = 3.0
+_RECENT_HEARTBEATS = 3.0
 """Heartbeats; an agent that has missed so many may be dead, whatever its connection's state."""
 INCARNATIONS_KEPT = 8
 """Of one agent, to know its own streams by."""
@@ -60,7 +60,7 @@ class Nodes:
         self.absent: set[str] = set()
         self._written = dict(known)
         self.lost_s: dict[NodeName, float] = {}
-        self._look_at_s = 0.0
+        self._next_check_s = 0.0
 
     def refusal(self, event: e.NodeRegistered) -> HrmError | None:
         """Why this agent may not be the node that it names. To be checked before the stream that
@@ -90,7 +90,7 @@ class Nodes:
         if node.identity == event.identity:
             return _denied(event.node)
         silent_s = event.now - node.silent_since_s
-        lately_s = _HEARD_LATELY * self.master_state.bounds.heartbeat_interval_s
+        lately_s = _RECENT_HEARTBEATS * self.master_state.bounds.heartbeat_interval_s
         if node.connected and silent_s <= lately_s:
             return AlreadyExists(
                 f"another agent is registered as {event.node} (at {node.endpoint}); give this "
@@ -124,7 +124,7 @@ class Nodes:
         returns = is_owner(self._written.get(event.node, ""), event.owner)
         self._remember(event.node, event.owner)
         self.lost_s.pop(event.node, None)
-        node = self._book(event)
+        node = self._enter(event)
         self.master_state.reply(event.call_id, c.Done())
         self.reconciler.reconcile(node, event.containers, event.now, registration=True)
         if self.master_state.has_forgotten and self.master_state.recovering:
@@ -138,7 +138,7 @@ class Nodes:
                 self.absent.add(_FORGOTTEN)
         if self.master_state.recovering and not self.awaited:
             self.end_recovery(event.now)
-        self.placement.room_appeared(event.now)
+        self.placement.capacity_freed(event.now)
 
     def reported(self, event: e.NodeReported) -> None:
         self._revive(event)
@@ -167,8 +167,8 @@ class Nodes:
             self.lost_s[name] += slept_s
 
     def tick(self, now: float) -> None:
-        if now > self._look_at_s:
-            self._look(now)
+        if now > self._next_check_s:
+            self._lose_silent(now)
         if self.master_state.exclusions.open:
             self.drains.evaluate(now)
         self._relocation.tick(now)
@@ -184,14 +184,14 @@ class Nodes:
             self._forget(name)
         self.drains.trim(self.awaited, now)
 
-    def _look(self, now: float) -> None:
+    def _lose_silent(self, now: float) -> None:
         """Lose the silent nodes, and forget the first of too many lost ones.
 
-        All nodes are looked at, but not at every tick: before ``_look_at_s`` none can have been
+        All nodes are looked at, but not at every tick: before ``_next_check_s`` none can have been
         silent for too long, for a node's ``silent_since_s`` never goes back.
         """
         timeout_s = self.master_state.bounds.node_timeout_s
-        heard_s = [now]
+        silences_began_s = [now]
         for node in list(self.master_state.nodes.values()):
             if node.life.state is NodeState.LOST:
                 continue
@@ -199,11 +199,11 @@ class Nodes:
             if silent_s > timeout_s:
                 self._lose(node, now, f"not heard of for {silent_s:.0f} s")
             else:
-                heard_s.append(node.silent_since_s)
+                silences_began_s.append(node.silent_since_s)
         lost = [n for n in self.master_state.nodes.values() if n.life.state is NodeState.LOST]
         for node in lost[: max(0, len(lost) - self.master_state.bounds.lost_nodes_kept)]:
             del self.master_state.nodes[node.name]
-        self._look_at_s = min(heard_s) + timeout_s
+        self._next_check_s = min(silences_began_s) + timeout_s
 
     def forgot(self) -> None:
         """The store may lack nodes, too: what is requested again may run on an unknown one."""
@@ -239,7 +239,7 @@ class Nodes:
                 else:
                     self.placement.hand_over(app, container, now)
 
-    def _book(self, event: e.NodeRegistered) -> Node:
+    def _enter(self, event: e.NodeRegistered) -> Node:
         old = self.master_state.nodes.get(event.node)
         same = old is not None and _is_same(old, event)
         known = old.incarnations if old is not None and same else ()
@@ -320,12 +320,12 @@ class Nodes:
             for unit in node.units:
                 self.master_state.state.add(node.name, UnitQueue(unit))
             self._into_service(node, back, event.now, "heard of again")
-            self.placement.room_appeared(event.now)
+            self.placement.capacity_freed(event.now)
 
     def _lose(self, node: Node, now: float, why: str) -> None:
         if not node.life.take(NodeHappening.FALLEN_SILENT, now, why):
             return
-        self._look_at_s = 0.0  # there may be too many lost ones now
+        self._next_check_s = 0.0  # there may be too many lost ones now
         node.connected = False
         end = ContainerEnd(cause=EndCause.NODE_LOST, message=f"{node.name} is lost: {why}")
         for container in list(node.containers.values()):
@@ -334,7 +334,7 @@ class Nodes:
         for unit in node.units:
             self.master_state.finish_times.forget(unit.unit_id)
         self.lost_s[node.name] = now
-        self.placement.room_appeared(now)
+        self.placement.capacity_freed(now)
 
     def _close_rows(self, node: Node) -> None:
         for unit in node.units:

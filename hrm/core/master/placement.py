@@ -100,11 +100,11 @@ class PlacementCoordinator:
                 scheduler.changed_jobs[app.application_id] = None
             self.wake(scheduler, now)
 
-    def room_appeared(self, now: float) -> None:
+    def capacity_freed(self, now: float) -> None:
         """A container ended or capacity was added: schedulers that wait for it may try at once."""
         for scheduler in self.schedulers.values():
             if scheduler.jobs:
-                scheduler.room_appeared()
+                scheduler.capacity_freed()
                 self.wake(scheduler, now)
 
     def wake(self, scheduler: Scheduler, at_s: float) -> None:
@@ -173,7 +173,7 @@ class PlacementCoordinator:
         wanted = tuple(x for x in proposal.claims if x.entry.container_id in pending)
         app = self.master_state.applications.get(proposal.application_id)
         gang = 0 if app is None else gangs.missing(app)
-        wanted = self._spared(proposal, wanted, gang, now)
+        wanted = self._without_excluded(proposal, wanted, gang, now)
         proposal = replace(proposal, claims=wanted, gang=gang)
         outcomes = self.negotiator.commit(proposal, now)
         if outcomes is None:
@@ -186,12 +186,12 @@ class PlacementCoordinator:
             self.lease_free(now)
         if isinstance(scheduler, RemoteScheduler):
             self.send_changes(scheduler, now)
-            answer = c.ClaimsSettled(outcomes=tuple(outcomes), sequence=scheduler.sequence)
-            self.master_state.reply(scheduler.call_id, answer)
+            result = c.ClaimsSettled(outcomes=tuple(outcomes), sequence=scheduler.sequence)
+            self.master_state.reply(scheduler.call_id, result)
             scheduler.call_id = 0
         self._sleep(scheduler)
 
-    def _spared(
+    def _without_excluded(
         self, proposal: Proposal, claims: tuple[Claim, ...], gang: int, now: float
     ) -> tuple[Claim, ...]:
         """The claims without those on nodes that were excluded while they were on their way."""
@@ -204,7 +204,7 @@ class PlacementCoordinator:
             for claim in claims
             if (row := state.rows.get(claim.unit_id)) is None
             or state.node(row) not in avoided
-            or not state.has_room_beside(avoided, claim.entry.demand)
+            or not state.has_capacity_outside(avoided, claim.entry.demand)
         )
         together = gang or proposal.workload_class is WorkloadClass.STREAM
         return () if together and len(kept) < len(claims) else kept
@@ -329,13 +329,13 @@ class PlacementCoordinator:
         if token is None:
             return
         self.send_changes(scheduler, now)
-        answer = c.LeaseGranted(
+        result = c.LeaseGranted(
             token=token,
             expires_in_s=lease.expires_at_s - now,
             sequence=scheduler.sequence,
             units=lease.units,
         )
-        self.master_state.reply(scheduler.lease_call_id, answer)
+        self.master_state.reply(scheduler.lease_call_id, result)
         scheduler.lease_call_id = 0
 
     def send_changes(

@@ -51,9 +51,9 @@ class NodeReconciler:
     """``unclaimed``: by application and container, what nodes last reported of containers that
     belong to no application that this master knows. While such a one may yet be taken back
     (``MasterState.forgot_until_s``), they are left alone; a node that has fallen silent since may
-    still run them. ``_told_by`` has all of these by node, and some that were claimed meanwhile: a
-    new report of a node must not cost a scan of those of all others. The rest of the state is in
-    ``MasterState``.
+    still run them. ``_unclaimed_by_node`` has all of these by node, and some that were claimed
+    meanwhile: a new report of a node must not cost a scan of those of all others. The rest of the
+    state is in ``MasterState``.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class NodeReconciler:
         self.unclaimed: dict[
             ApplicationId, dict[ContainerId, tuple[NodeName, ContainerStatus]]
         ] = {}
-        self._told_by: defaultdict[NodeName, set[tuple[ApplicationId, ContainerId]]]
-        self._told_by = defaultdict(set)
+        self._unclaimed_by_node: defaultdict[NodeName, set[tuple[ApplicationId, ContainerId]]]
+        self._unclaimed_by_node = defaultdict(set)
 
     def claim(self, app: Application, now: float) -> None:
         """An application is taken back, with all that nodes have reported of it."""
@@ -99,8 +99,8 @@ class NodeReconciler:
         """The node has sent a new list; or its containers were not claimed in time."""
         if now >= self.master_state.forgot_until_s:
             self.unclaimed.clear()
-            self._told_by.clear()
-        for application_id, container_id in self._told_by.pop(node.name, ()):
+            self._unclaimed_by_node.clear()
+        for application_id, container_id in self._unclaimed_by_node.pop(node.name, ()):
             found = self.unclaimed.get(application_id, {})
             if container_id in found and found[container_id][0] == node.name:
                 del found[container_id]
@@ -130,7 +130,7 @@ class NodeReconciler:
         if container.state is not ContainerState.ASSIGNED:
             return
         if registration:
-            self._mirror(node, container, now, running=False)
+            self._sync_queue(node, container, now, running=False)
         if registration or self._is_overdue(container, now):
             container.sent_at_s = now
             self.master_state.send(node, c.AssignContainer(spec=self.master_state.spec(container)))
@@ -143,7 +143,7 @@ class NodeReconciler:
             self.master_state.has_forgotten = True
             found = self.unclaimed.setdefault(status.application_id, {})
             found[status.container_id] = (node.name, status)
-            self._told_by[node.name].add((status.application_id, status.container_id))
+            self._unclaimed_by_node[node.name].add((status.application_id, status.container_id))
             return
         if container is None and app is not None and self._may_adopt(app, status):
             container = self._adopt(app, status, now)
@@ -215,7 +215,7 @@ class NodeReconciler:
         container.stdout_url, container.stderr_url = status.stdout_url, status.stderr_url
         container.usage = status.usage
         running = status.state is not ContainerState.WAITING
-        self._mirror(node, container, now, running=running)
+        self._sync_queue(node, container, now, running=running)
         happening, why = _SEEN.get(status.state, _RUNNING)
         moved = container.life.take(happening, now, why)
         if container.state is ContainerState.STOPPING and not moved:
@@ -229,7 +229,7 @@ class NodeReconciler:
             )
             self.master_state.send(node, message)
         if moved:
-            self.master_state.tell(container)
+            self.master_state.notify_application(container)
         moves = node.name in self.drains.moving and container.state is ContainerState.RUNNING
         if moves and self._is_overdue(container, now):
             self.drains.decommission(node, container, now)
@@ -252,7 +252,7 @@ class NodeReconciler:
     ) -> None:
         if status.state is not ContainerState.STOPPING and self._is_overdue(container, now):
             # Where its node ordered the end, and has forgotten it, its work is not done.
-            cause = EndCause.RELEASED if container.told_to_stop else EndCause.PREEMPTED
+            cause = EndCause.RELEASED if container.stop_requested else EndCause.PREEMPTED
             self.master_state.send_stop(node, container, cause, "the stop is sent again", now)
 
     def _is_overdue(self, container: Container, now: float) -> bool:
@@ -267,7 +267,7 @@ class NodeReconciler:
         )
         self.master_state.send(node, message)
 
-    def _mirror(self, node: Node, container: Container, now: float, *, running: bool) -> None:
+    def _sync_queue(self, node: Node, container: Container, now: float, *, running: bool) -> None:
         """Make the table's queue of the container's unit agree with the node's report."""
         queue = self.master_state.state.find(container.unit_id)
         if queue is None:
@@ -276,7 +276,7 @@ class NodeReconciler:
         if running:
             if container_id not in queue.running:
                 entry = queue.get(container_id) or self._entry(container)
-                if self._make_room(node, queue, entry):
+                if self._demote_unconfirmed(node, queue, entry):
                     queue.run(entry, now)
                 elif container_id not in queue:
                     queue.enqueue(entry)
@@ -287,7 +287,7 @@ class NodeReconciler:
         if queue.version != before:
             self.master_state.refresh(container.unit_id)
 
-    def _make_room(self, node: Node, queue: UnitQueue, entry: Entry) -> bool:
+    def _demote_unconfirmed(self, node: Node, queue: UnitQueue, entry: Entry) -> bool:
         """The node runs ``entry``: whatever was reserved but never confirmed must be waiting.
 
         False: capacity still lacks, because the report of an end was lost. The next heartbeat
@@ -314,7 +314,7 @@ class NodeReconciler:
         self, container: Container, by: ContainerHappening, end: ContainerEnd, now: float
     ) -> None:
         self.master_state.end_container(container, by, end, now)
-        self.placement.room_appeared(now)
+        self.placement.capacity_freed(now)
 
 
 def _place(status: ContainerStatus) -> int:

@@ -35,30 +35,30 @@ class Relocation:
 
     def __init__(self, master_state: MasterState) -> None:
         self._master_state = master_state
-        self._from = self._room_from = 0
+        self._from = self._free_from = 0
         self._offered: dict[ResourceUnitId, float] = {}
-        self._look_at_s = 0.0
+        self._next_run_s = 0.0
 
     def tick(self, now: float) -> None:
         """Periodically, all that may be better off elsewhere."""
         master_state = self._master_state
-        if now < self._look_at_s or master_state.recovering:
+        if now < self._next_run_s or master_state.recovering:
             return
-        self._look_at_s = now + master_state.bounds.relocation_period_s
+        self._next_run_s = now + master_state.bounds.relocation_period_s
         state = master_state.state
         waiting = state.waiting_batch + state.waiting_stream
         rows = np.flatnonzero(waiting)
-        if not len(rows) or not (room := self._room(waiting, now)):
+        if not len(rows) or not (free_rows := self._free_rows(waiting, now)):
             return
         hopeless: set[tuple[Vector, frozenset[NodeName]]] = set()
         for container, demand in sorted(self._waiting(rows, now), key=_age):
             avoided = master_state.exclusions.avoided(container.application_id, now)
             if (demand, avoided) in hopeless:
                 continue
-            places = self._places(demand, room, avoided)
+            places = self._places(demand, free_rows, avoided)
             row = next((x for x in places if state.node(x) != container.node), None)
             if row is not None:
-                del room[row]
+                del free_rows[row]
                 self._offered[state.ids[row]] = now
                 self._give_back(container, f"{state.node(row)} has capacity now", now)
             elif not places:
@@ -70,11 +70,11 @@ class Relocation:
         self._master_state.send_stop(node, container, cause, reason, now, only_if_waiting=True)
 
     def _places(
-        self, demand: Vector, room: dict[int, Vector], avoided: frozenset[NodeName]
+        self, demand: Vector, free_rows: dict[int, Vector], avoided: frozenset[NodeName]
     ) -> list[int]:
         """Rows that could start such a container at once; those of the first two nodes suffice."""
         state, found = self._master_state.state, list[int]()
-        for row, free in room.items():
+        for row, free in free_rows.items():
             if state.node(row) in avoided or not fits(demand, free):
                 continue
             if demand[2] or not state.gpu_only[row]:
@@ -83,14 +83,14 @@ class Relocation:
                     break
         return found
 
-    def _room(self, waiting: Ints, now: float) -> dict[int, Vector]:
+    def _free_rows(self, waiting: Ints, now: float) -> dict[int, Vector]:
         """Rows without waiters and with something free, mapped to what is free. Rows to which a
         container is on its way are left out."""
         state, wait_s = self._master_state.state, self._master_state.bounds.relocation_wait_s
         self._offered = {unit: at for unit, at in self._offered.items() if now - at < wait_s}
         free = state.free
         rows = np.flatnonzero(state.open & (free[:, 0] > 0) & (free[:, 3] > 0) & (waiting == 0))
-        some, self._room_from = _some(rows, self._room_from)
+        some, self._free_from = _some(rows, self._free_from)
         numbers = free[some].tolist()
         return {
             int(row): (a, b, c, d)
@@ -114,7 +114,7 @@ class Relocation:
         bounds = self._master_state.bounds
         return (
             container.state is ContainerState.WAITING
-            and not container.told_to_stop
+            and not container.stop_requested
             and now - container.assigned_at_s >= bounds.relocation_wait_s
             and now - container.sent_at_s >= bounds.resend_delay_s
             and not is_driver(container.application_id)

@@ -38,7 +38,7 @@ class Repartitioning:
         self.pending[event.call_id] = (node.name, until_s)
         self.master_state.send(node, message)
 
-    def answered(self, event: e.RebindAnswered) -> None:
+    def reply_received(self, event: e.RebindReplied) -> None:
         """A node's reply; it is dropped if its caller no longer waits."""
         if self.pending.get(event.request_id, ("", 0.0))[0] != event.node:
             return

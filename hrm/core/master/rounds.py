@@ -52,8 +52,8 @@ class RoundSequencer:
         are due already."""
         if scheduler in self._due or scheduler in self._streams:
             return
-        hurries = self._core.placement.has_stream(scheduler, now)
-        (self._streams if hurries else self._due).append(scheduler)
+        streams_wait = self._core.placement.has_stream(scheduler, now)
+        (self._streams if streams_wait else self._due).append(scheduler)
 
     def propose(self, proposal: Proposal) -> None:
         """A scheduler has chosen."""

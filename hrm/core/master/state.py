@@ -58,8 +58,9 @@ NO_UNIT = ResourceUnitId("")
 
 @dataclass(slots=True)
 class Container:
-    """One container, from the request to the end. ``end`` is set iff it is ENDED; ``told_to_stop``:
-    by this master, not by its node. ``held``: a node that is not back yet may be running it."""
+    """One container, from the request to the end. ``end`` is set iff it is ENDED;
+    ``stop_requested``: by this master, not by its node. ``held``: a node that is not back yet may
+    be running it."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -72,7 +73,7 @@ class Container:
     started_at_s: float = 0.0
     ended_at_s: float = 0.0
     sent_at_s: float = 0.0
-    told_to_stop: bool = False
+    stop_requested: bool = False
     held: bool = False
     end: ContainerEnd | None = None
     stdout_url: str = ""
@@ -323,7 +324,7 @@ class MasterState:
             oldest = app.ended.popleft()
             app.ended_ids.remove(oldest.container_id)
             self.holdings.container_forgotten(app, oldest)
-        self.tell(container)
+        self.notify_application(container)
 
     def bound_waiting(self, unit_id: ResourceUnitId) -> None:
         """Limit the waiters at a unit to ``waiting_bound``."""
@@ -359,15 +360,15 @@ class MasterState:
             for key in self.run_times.put(row):
                 self.out.append(c.ForgetRunTime(key=key))
 
-    def tell(self, container: Container) -> None:
+    def notify_application(self, container: Container) -> None:
         """Notify the container's application of its status."""
         self.notify(container.application_id, c.ContainerChanged(status=self.status(container)))
 
     def notify(self, application_id: ApplicationId, notice: c.Notice) -> None:
         self.out.append(c.NotifyApplication(application_id=application_id, notice=notice))
 
-    def reply(self, call_id: int, answer: c.Answer) -> None:
-        self.out.append(c.Reply(call_id=call_id, answer=answer))
+    def reply(self, call_id: int, result: c.CallResult) -> None:
+        self.out.append(c.Reply(call_id=call_id, result=result))
 
     def refuse(self, call_id: int, error: HrmError) -> None:
         self.out.append(c.Refuse(call_id=call_id, error=error))
@@ -387,7 +388,7 @@ class MasterState:
     ) -> None:
         """Order a node to stop a container; ``only_if_waiting``: unless it has started."""
         container.sent_at_s = now
-        container.told_to_stop = container.told_to_stop or not only_if_waiting
+        container.stop_requested = container.stop_requested or not only_if_waiting
         message = c.StopContainer(
             container_id=container.container_id,
             cause=cause,

@@ -9,7 +9,7 @@ command concerns pass; so does what goes to schedulers, whose copies end with th
 Other writes hold nothing: what they contain is learned again from agents and AppMasters, or may be
 lost. So while the disk is full, the cluster goes on: sessions break and come back, containers start
 and end, nodes reconnect. What would have to be written before it is answered is refused at once
-(``needs_room``); it changes nothing, and may be tried again.
+(``requires_write``); it changes nothing, and may be tried again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hrm.errors import Unavailable
 if TYPE_CHECKING:
     from hrm.core.master.core import MasterCore
 
-__all__ = ["WRITES", "Held", "Write", "WriteGate", "needs_room"]
+__all__ = ["WRITES", "Held", "Write", "WriteGate", "requires_write"]
 
 Write: TypeAlias = (
     c.PersistApplication
@@ -44,7 +44,7 @@ _OUTSIDE_BATCHES = frozenset({c.SendToNode, c.DropNode, c.SendToScheduler, c.Dro
 """They wait only for the names that they concern."""
 HELD_MAX = 200_000
 """Batches that wait for one disk."""
-_EVERYBODY = "*"
+_ALL_NAMES = "*"
 """In place of a name, for an answer of unknown subject: it waits for all that is held."""
 
 
@@ -113,7 +113,7 @@ class WriteGate:
 
     def _is_held(self, names: tuple[str, ...]) -> bool:
         held_for = self._held_for
-        return bool(held_for) and any(x in held_for or x == _EVERYBODY for x in names)
+        return bool(held_for) and any(x in held_for or x == _ALL_NAMES for x in names)
 
     def _is_intent(self, write: Write) -> bool:
         match write:
@@ -130,7 +130,7 @@ class WriteGate:
         return False
 
 
-def needs_room(core: MasterCore, event: e.MasterEvent) -> bool:
+def requires_write(core: MasterCore, event: e.MasterEvent) -> bool:
     """Must something of this be written before a caller is answered or a node gets an order? While
     the disk is full, such an event does not reach the core: callers are refused, and a lost node
     that reports again stays lost until the disk has space. Back in service at once, it would be
@@ -150,7 +150,7 @@ def needs_room(core: MasterCore, event: e.MasterEvent) -> bool:
 def _about(event: e.MasterEvent) -> tuple[str, ...]:
     """The names that an answer to this event may concern."""
     match event:
-        case e.NodeRegistered() | e.RebindRequested() | e.RebindAnswered():
+        case e.NodeRegistered() | e.RebindRequested() | e.RebindReplied():
             return (event.node,)
         case e.ApplicationRegistered() | e.ApplicationAttached() | e.KillRequested():
             return (event.application_id,) if event.application_id else ()
@@ -158,7 +158,7 @@ def _about(event: e.MasterEvent) -> tuple[str, ...]:
             return event.nodes
         case e.SchedulerConnected() | e.LeaseRequested() | e.LeaseReturned() | e.ClaimsProposed():
             return ()
-    return (_EVERYBODY,)
+    return (_ALL_NAMES,)
 
 
 def _concerned(command: c.MasterCommand, about: tuple[str, ...]) -> tuple[str, ...]:
@@ -176,9 +176,9 @@ def _concerned(command: c.MasterCommand, about: tuple[str, ...]) -> tuple[str, .
             return (command.record.application_id,)
         case c.RememberNode() | c.RememberDrain() | c.ForgetDrain() | c.DropNode():
             return (command.node,)
-        case c.Reply(answer=c.ApplicationAdmitted(application_id=application_id)):
+        case c.Reply(result=c.ApplicationAdmitted(application_id=application_id)):
             return (application_id,)
-        case c.Reply(answer=c.LeaseGranted() | c.ClaimsSettled()):
+        case c.Reply(result=c.LeaseGranted() | c.ClaimsSettled()):
             return ()  # of schedulers
         case c.Reply() | c.Refuse():
             return about

@@ -96,7 +96,7 @@ class ContainerSeen:
     phase: Phase
     node: str = ""
     exit_code: int = -1
-    blame: Blame = Blame.NOBODY
+    blame: Blame = Blame.NONE
     message: str = ""
 
 

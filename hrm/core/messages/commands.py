@@ -25,10 +25,9 @@ from hrm.errors import HrmError
 
 __all__ = [
     "AcknowledgeEnded",
-    "Answer",
-    "AnswerRebinding",
     "ApplicationAdmitted",
     "AssignContainer",
+    "CallResult",
     "ClaimsSettled",
     "ContainerChanged",
     "Done",
@@ -57,6 +56,7 @@ __all__ = [
     "RememberDrain",
     "RememberNode",
     "Reply",
+    "ReplyToRebinding",
     "ReportContainer",
     "RequestRefused",
     "SendHeartbeat",
@@ -189,13 +189,15 @@ class Rebound:
     message: str
 
 
-Answer: TypeAlias = ApplicationAdmitted | ClaimsSettled | LeaseGranted | Subscribed | Done | Rebound
+CallResult: TypeAlias = (
+    ApplicationAdmitted | ClaimsSettled | LeaseGranted | Subscribed | Done | Rebound
+)
 
 
 @record
 class Reply:
     call_id: int
-    answer: Answer
+    result: CallResult
 
 
 @record
@@ -375,7 +377,7 @@ class SendHeartbeat:
 
 
 @record
-class AnswerRebinding:
+class ReplyToRebinding:
     """Report the outcome of its ``RebindUnits`` to the master."""
 
     request_id: int
@@ -394,5 +396,5 @@ class RegisterAgain:
 
 
 NodeCommand: TypeAlias = (
-    StartProcess | StopProcess | ReportContainer | SendHeartbeat | AnswerRebinding | RegisterAgain
+    StartProcess | StopProcess | ReportContainer | SendHeartbeat | ReplyToRebinding | RegisterAgain
 )

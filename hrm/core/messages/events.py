@@ -63,8 +63,8 @@ __all__ = [
     "NodeReported",
     "ProcessEnded",
     "ProgressReported",
-    "RebindAnswered",
     "RebindReceived",
+    "RebindReplied",
     "RebindRequested",
     "SchedulerConnected",
     "SchedulerDisconnected",
@@ -246,7 +246,7 @@ class RebindRequested(Event):
 
 
 @record
-class RebindAnswered(Event):
+class RebindReplied(Event):
     """A node's reply to ``RebindUnits`` number ``request_id``."""
 
     node: NodeName
@@ -442,7 +442,7 @@ MasterEvent: TypeAlias = (
     | KillRequested
     | DrainRequested
     | RebindRequested
-    | RebindAnswered
+    | RebindReplied
     | SchedulerWoken
     | ClaimsProposed
     | SchedulerConnected

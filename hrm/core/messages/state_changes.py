@@ -76,4 +76,4 @@ class StateChanged:
     units: tuple[UnitState, ...] = ()
     gone: tuple[ResourceUnitId, ...] = ()
     jobs: tuple[JobImage, ...] = ()
-    room: bool = False
+    has_freed: bool = False

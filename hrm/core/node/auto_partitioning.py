@@ -54,7 +54,7 @@ __all__ = [
     "PAUSE_GROWTH_MAX",
     "AutoBinding",
     "AutoBindingRules",
-    "BindAnew",
+    "ChangePartitioning",
     "StayBound",
     "UtilizationSample",
     "sample_utilization",
@@ -87,7 +87,7 @@ class UtilizationSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BindAnew:
+class ChangePartitioning:
     """Change to this binding; units in use may be drained."""
 
     binding: Partitioning
@@ -110,11 +110,11 @@ class AutoBinding:
     """
 
     def __init__(
-        self, rules: AutoBindingRules, cut_by: Callable[[Partitioning], Sequence[ResourceUnit]]
+        self, rules: AutoBindingRules, units_under: Callable[[Partitioning], Sequence[ResourceUnit]]
     ) -> None:
-        """``cut_by``: the node's units under a binding; raises InvalidRequest if it cannot be."""
+        """``units_under``: the units under a binding; raises InvalidRequest if it cannot be."""
         self.rules = rules
-        self._cut_by = cut_by
+        self._units_under = units_under
         self.target: Partitioning | None = None
         self._target_at_s = 0.0
         self._seen: Partitioning | None = None
@@ -142,7 +142,7 @@ class AutoBinding:
         sample: UtilizationSample,
         *,
         may_begin: bool,
-    ) -> BindAnew | StayBound | None:
+    ) -> ChangePartitioning | StayBound | None:
         """Take in a measurement; returns what to do now, None for nothing.
 
         ``binding`` is in force and is a partial one, ``target`` waits for units to become free.
@@ -189,7 +189,7 @@ class AutoBinding:
         self._pause_s = min(2 * self._pause_s, PAUSE_GROWTH_MAX * self.rules.pause_s)
         return StayBound(why=why)
 
-    def _more(self, binding: Partitioning) -> BindAnew | None:
+    def _more(self, binding: Partitioning) -> ChangePartitioning | None:
         last = self._window[-1]
         most = (last.cores - max(1, binding.reserve_cores)) // len(last.used)
         if all(sample.needed for sample in self._window) and last.needed <= most:
@@ -203,7 +203,7 @@ class AutoBinding:
         why = f"containers at {unit_id} used {used:.1f} of its {binding.bound_cores} cores"
         return _bind(binding, binding.bound_cores + 1, why)
 
-    def _fewer(self, binding: Partitioning) -> BindAnew | None:
+    def _fewer(self, binding: Partitioning) -> ChangePartitioning | None:
         fewer = binding.bound_cores - 1
         empty = not any(sample.gpu_largest[0] for sample in self._window)
         if empty:
@@ -224,7 +224,7 @@ class AutoBinding:
     def _serves_all(self, binding: Partitioning) -> bool:
         """Could each unit hold the largest container that one of its kind has held?"""
         try:
-            units = self._cut_by(binding)
+            units = self._units_under(binding)
         except InvalidRequest:
             return False
         for unit in units:
@@ -274,8 +274,8 @@ def sample_utilization(
     )
 
 
-def _bind(binding: Partitioning, bound_cores: int, why: str) -> BindAnew:
-    return BindAnew(binding=replace(binding, bound_cores=bound_cores), why=why)
+def _bind(binding: Partitioning, bound_cores: int, why: str) -> ChangePartitioning:
+    return ChangePartitioning(binding=replace(binding, bound_cores=bound_cores), why=why)
 
 
 def _waiting(queue: UnitQueue) -> tuple[Entry, ...]:

@@ -112,7 +112,7 @@ class NodeCore:
             self._auto = AutoBinding(auto_binding, lambda b: partition(name, hardware, b))
         self.closed = ""
         self._why = ""
-        self._recut = False
+        self._repartitioned = False
         self.units: dict[ResourceUnitId, UnitQueue] = queues_of(units)
         self.containers: dict[ContainerId, _Container] = {}
         self.epoch = 0
@@ -196,7 +196,7 @@ class NodeCore:
             what = "has no such resource unit" if unit is None else "is too small for it"
             message = f"{self.name} {what}: {spec.unit_id}"
             # After repartitioning this is no failure: the grant was made on the old units.
-            cause = EndCause.PREEMPTED if self._recut else EndCause.LAUNCH_FAILED
+            cause = EndCause.PREEMPTED if self._repartitioned else EndCause.LAUNCH_FAILED
             self._end(container, by, ContainerEnd(cause=cause, message=message), event.now)
             return
         container.life.follow(by, ContainerState.WAITING, event.now, "assigned")
@@ -286,9 +286,9 @@ class NodeCore:
             self._stop_process(container, event.cause, event.message, 0.0)
 
     def _close(self, event: e.NodeClosed) -> None:
-        news, self.closed = not self.closed, event.why
+        is_new, self.closed = not self.closed, event.why
         self._end_waiting(self.units.keys(), event.now)
-        if news:
+        if is_new:
             self._out.append(c.RegisterAgain(binding=None))
 
     def _forget(self, event: e.EndsAcknowledged) -> None:
@@ -346,7 +346,7 @@ class NodeCore:
         unit = self.units.get(container.spec.unit_id)
         if unit is not None and unit.remove(container.spec.container_id) is not None:
             self._start_all(unit, now)
-            self._cut_if_free()
+            self._partition_if_free()
 
     def _rebind(self, event: e.RebindReceived) -> None:
         names = ("mode", "bound_cores", "reserve_cores")
@@ -361,15 +361,17 @@ class NodeCore:
                 )
             units = partition(self.name, self.hardware, binding)
         except InvalidRequest as error:
-            self._answer(event, False, f"{self.name} cannot be bound so: {error.message}")
+            self._reply_to_rebinding(
+                event, False, f"{self.name} cannot be bound so: {error.message}"
+            )
             return
         if self._aim_at(binding, units, event.now):
-            self._answer(event, True, f"{self.name} is bound: {binding}")
+            self._reply_to_rebinding(event, True, f"{self.name} is bound: {binding}")
             return
         changed = {unit_id for unit_id, queue in self.units.items() if queue.unit.draining}
         busy = {u: len(self.units[u].running) for u in sorted(changed) if self.units[u].running}
         many = ", ".join(f"{count} at {unit_id}" for unit_id, count in busy.items())
-        self._answer(
+        self._reply_to_rebinding(
             event,
             True,
             f"{self.name} will be bound ({binding}) when its running containers have ended: "
@@ -414,7 +416,7 @@ class NodeCore:
             queue.unit = replace(queue.unit, draining=unit_id in changed)
         self.target, self._why = binding, why
         self._end_waiting(changed, now)
-        self._cut_if_free()
+        self._partition_if_free()
         return self.target is None
 
     def _end_waiting(self, closed: Set[ResourceUnitId], now: float) -> None:
@@ -425,9 +427,9 @@ class NodeCore:
             if unit_id in closed and container.life.takes(by):
                 self._end(container, by, self._preempted(unit_id), now)
 
-    def _answer(self, event: e.RebindReceived, accepted: bool, message: str) -> None:
+    def _reply_to_rebinding(self, event: e.RebindReceived, accepted: bool, message: str) -> None:
         self._out.append(
-            c.AnswerRebinding(request_id=event.request_id, accepted=accepted, message=message)
+            c.ReplyToRebinding(request_id=event.request_id, accepted=accepted, message=message)
         )
 
     def _preempted(self, unit_id: ResourceUnitId) -> ContainerEnd:
@@ -436,7 +438,7 @@ class NodeCore:
             message = f"{self.name} takes no containers: {self.closed}"
         return ContainerEnd(cause=EndCause.PREEMPTED, message=message)
 
-    def _cut_if_free(self) -> bool:
+    def _partition_if_free(self) -> bool:
         """Partition again if that was requested and nothing runs at the units concerned."""
         draining = [queue for queue in self.units.values() if queue.unit.draining]
         if self.target is None or any(queue.running for queue in draining):
@@ -449,7 +451,7 @@ class NodeCore:
             self.units[unit.unit_id] = queue
             if queue is not kept and unit.pool in self.units:
                 queue.join(self.units[unit.pool])
-        self.binding, self.target, self._recut = self.target, None, True
+        self.binding, self.target, self._repartitioned = self.target, None, True
         self._out.append(c.RegisterAgain(binding=self.binding, why=self._why))
         return True
 

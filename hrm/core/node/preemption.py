@@ -24,7 +24,7 @@ from hrm.core.vocabulary.model import ApplicationId, ContainerId, WorkloadClass,
 
 __all__ = ["Eviction", "evictions"]
 
-NOBODY = ApplicationId("")
+NO_APPLICATION = ApplicationId("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +47,21 @@ def evictions(
     ``ending``: running containers that have been ordered to end. ``owners``: the application of
     each container; none is preempted for its own, whose containers may turn streams one by one.
     """
-    room = _Room(queue, ending)
+    capacity = _PoolCapacity(queue, ending)
     found: list[Eviction] = []
     for unit in queue.pool:
         for waiter in unit.stream_waiting.values() if not unit.unit.draining else ():
-            victims = _victims(room, unit, waiter, owners, now)
+            victims = _victims(capacity, unit, waiter, owners, now)
             if victims is None:
                 continue
             for owner, victim in victims:
-                room.comes(owner, victim)
+                capacity.comes(owner, victim)
                 found.append(Eviction(victim.container_id, waiter.container_id))
-            room.goes(unit, waiter)
+            capacity.goes(unit, waiter)
     return found
 
 
-class _Room:
+class _PoolCapacity:
     """What is free in a pool, or will be when those that are ending have ended."""
 
     def __init__(self, queue: UnitQueue, ending: Container[ContainerId]) -> None:
@@ -85,7 +85,7 @@ class _Room:
 
 
 def _victims(
-    room: _Room,
+    capacity: _PoolCapacity,
     unit: UnitQueue,
     waiter: Entry,
     owners: Mapping[ContainerId, ApplicationId],
@@ -96,15 +96,15 @@ def _victims(
     own = owners.get(waiter.container_id)
     candidates = [
         (owner, entry)
-        for owner in room.pool
+        for owner in capacity.pool
         for entry in owner.running.values()
         if entry.workload_class is WorkloadClass.BATCH
-        and entry.container_id not in room.taken
+        and entry.container_id not in capacity.taken
         and (own is None or owners.get(entry.container_id) != own)
-        and not is_driver(owners.get(entry.container_id, NOBODY))
+        and not is_driver(owners.get(entry.container_id, NO_APPLICATION))
     ]
     candidates.sort(key=lambda each: (now - each[1].started_at_s, each[1].container_id))
-    free = room.free[room.pool.index(unit)]
+    free = capacity.free[capacity.pool.index(unit)]
     chosen: list[tuple[UnitQueue, Entry]] = []
     for owner, entry in candidates:
         if fits(waiter.demand, free):

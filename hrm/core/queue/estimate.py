@@ -31,7 +31,7 @@ def simulate(demand: Vector, unit: UnitImage, now: float) -> float:
     only where both fit. Takes O((r + w)(w + r log(r + w))) for r running and w
     waiting containers; both are bounded per unit.
     """
-    free, room = unit.free, unit.room
+    free, stream_free = unit.free, unit.stream_free
     ends: list[_End] = []
     for order, entry in enumerate(unit.running):
         ends.append((max(now, end_s(entry)), order, entry.demand))
@@ -42,13 +42,13 @@ def simulate(demand: Vector, unit: UnitImage, now: float) -> float:
     at = now
     new = Entry(ContainerId(""), WorkloadClass.BATCH, demand, math.inf)
     while True:
-        started = list(startable(stream, (*batch, new), free, room, lambda: _held(ends), at))
+        started = list(startable(stream, (*batch, new), free, stream_free, lambda: _held(ends), at))
         if started and started[-1] is new:
             return at - now
         for entry in started:
             free = minus(free, entry.demand)
             if entry.workload_class is WorkloadClass.STREAM:
-                room = minus(room, entry.demand)
+                stream_free = minus(stream_free, entry.demand)
                 stream.remove(entry)
             else:
                 overtake(batch, entry)

@@ -71,7 +71,7 @@ class UnitImage(NamedTuple):
         return len(self.stream_waiting) + len(self.batch_waiting)
 
     @property
-    def room(self) -> Vector:
+    def stream_free(self) -> Vector:
         """What the running streams leave to batch."""
         return _less_streams(self.capacity, self.running)
 
@@ -85,7 +85,7 @@ def startable(
     stream_waiting: Iterable[Entry],
     batch_waiting: Iterable[Entry],
     free: Vector,
-    room: Vector,
+    stream_free: Vector,
     held: Callable[[], Held],
     now: float,
 ) -> Iterator[Entry]:
@@ -96,7 +96,7 @@ def startable(
     stream_left = False
     for entry in stream_waiting:
         if fits(entry.demand, free):
-            free, room = minus(free, entry.demand), minus(room, entry.demand)
+            free, stream_free = minus(free, entry.demand), minus(stream_free, entry.demand)
             yield entry
         else:
             stream_left = True
@@ -107,7 +107,7 @@ def startable(
     begun: list[tuple[float, Vector]] = []
     for entry in batch_waiting:
         if not fits(entry.demand, free):
-            if first is None and fits(entry.demand, room):
+            if first is None and fits(entry.demand, stream_free):
                 first = entry
             continue
         until_s = now + duration_s(entry)
@@ -140,11 +140,11 @@ def overtake(batch_waiting: list[Entry], entry: Entry) -> None:
     batch_waiting[: place + 1] = [waiter.overtaken() for waiter in batch_waiting[:place]]
 
 
-def _less_streams(room: Vector, running: Iterable[Entry]) -> Vector:
+def _less_streams(stream_free: Vector, running: Iterable[Entry]) -> Vector:
     for entry in running:
         if entry.workload_class is WorkloadClass.STREAM:
-            room = minus(room, entry.demand)
-    return room
+            stream_free = minus(stream_free, entry.demand)
+    return stream_free
 
 
 def seen_from(unit: UnitQueue, owner: UnitQueue, entry: Entry) -> Vector:
@@ -371,7 +371,7 @@ class UnitQueue:
             return started + self._start_batch(units, now)
         for queue in units:
             waiting, held = queue.batch_waiting.values(), partial(queue._held, now)
-            chosen = list(startable((), waiting, queue.free, queue._room(), held, now))
+            chosen = list(startable((), waiting, queue.free, queue._stream_free(), held, now))
             started += [queue.run(entry, now) for entry in chosen]
         return started
 
@@ -405,7 +405,7 @@ class UnitQueue:
                         reservation.passed_by(part, until_s)
                     started.append(queue.run(entry, now))
                     continue
-            elif not fits(entry.demand, queue._room()):
+            elif not fits(entry.demand, queue._stream_free()):
                 continue
             else:
                 firsts.setdefault(queue, entry)
@@ -417,7 +417,7 @@ class UnitQueue:
         if self.stream_waiting or self.unit.draining:
             return None
         for entry in self.batch_waiting.values():
-            if not fits(entry.demand, self.free) and fits(entry.demand, self._room()):
+            if not fits(entry.demand, self.free) and fits(entry.demand, self._stream_free()):
                 return entry if self._has_rest(entry) else None
         return None
 
@@ -425,13 +425,13 @@ class UnitQueue:
         """Is what ``entry`` needs besides the pool's cores and memory free?"""
         return entry.demand[2] <= self.free[2] and entry.demand[3] <= self.free[3]
 
-    def _room(self) -> Vector:
+    def _stream_free(self) -> Vector:
         """See ``UnitImage.room``."""
         if self.stream_headroom == self.capacity:
             return self.capacity
-        room = _less_streams(self.capacity, self.running.values())
+        stream_free = _less_streams(self.capacity, self.running.values())
         others = (x.pooled() for q in self.pool if q is not self for x in q.running.values())
-        return _less_streams(room, others)
+        return _less_streams(stream_free, others)
 
     def _held(self, now: float) -> list[tuple[float, Vector]]:
         """What those that run here and at siblings hold of this unit, and until when."""

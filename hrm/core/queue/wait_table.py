@@ -31,10 +31,10 @@ __all__ = ["WaitTable"]
 
 _DIMENSIONS = 4
 _DEMANDS_KEPT = 16
-_NOBODY, _STREAM, _BATCH = 0, 1, 2
+_NO_WAITER, _STREAM, _BATCH = 0, 1, 2
 _OF_RUNNING = (("_ends", np.inf), ("_held", 0))
-_OF_WAITING = (("_durations", 0), ("_wanted", 0), ("_kinds", _NOBODY), ("_passed", 0))
-_OF_UNIT = (("_free", -1), ("_room", 0), ("_first_end", np.inf))
+_OF_WAITING = (("_durations", 0), ("_wanted", 0), ("_kinds", _NO_WAITER), ("_passed", 0))
+_OF_UNIT = (("_free", -1), ("_stream_free", 0), ("_first_end", np.inf))
 """The arrays, and what their empty cells hold."""
 
 
@@ -56,7 +56,7 @@ class WaitTable:
         self._kinds: Ints = np.zeros((0, 0), np.int64)
         self._passed: Ints = np.zeros((0, 0), np.int64)
         self._free: Ints = np.zeros((_DIMENSIONS, 0), np.int64)
-        self._room: Ints = np.zeros((_DIMENSIONS, 0), np.int64)
+        self._stream_free: Ints = np.zeros((_DIMENSIONS, 0), np.int64)
         self._first_end: Floats = np.zeros(0)
 
     def update(self, image: Callable[[int], UnitImage | None], rows: int) -> None:
@@ -98,7 +98,7 @@ class WaitTable:
 
     def _write(self, row: int, image: UnitImage | None) -> None:
         self._ends[:, row] = np.inf
-        self._kinds[:, row] = _NOBODY
+        self._kinds[:, row] = _NO_WAITER
         self._first_end[row] = np.inf
         if image is None:
             self._free[:, row] = -1
@@ -112,7 +112,7 @@ class WaitTable:
             self._held[: len(running), :, row] = [entry.demand for entry in running]
             self._first_end[row] = min(ends)
         if image.batch_waiting:
-            self._room[:, row] = image.room
+            self._stream_free[:, row] = image.stream_free
         if waiting:
             self._passed[: len(waiting), row] = [entry.passed for entry in waiting]
             self._durations[: len(waiting), row] = [duration_s(entry) for entry in waiting]
@@ -155,11 +155,11 @@ class _Play:
         self.durations: Floats = table._durations[:, rows]
         self.wanted: Ints = table._wanted[:, :, rows]
         self.stream: Bools = kinds == _STREAM
-        self.waiting: Bools = kinds != _NOBODY
+        self.waiting: Bools = kinds != _NO_WAITER
         self.batch: Bools = kinds == _BATCH
         self.passes: Ints = PASSES_MAX - table._passed[:, rows]
-        self.room: Ints = table._room[:, rows]
-        self.reserved: Bools = self.batch & _fit_each(self.wanted, self.room)
+        self.stream_free: Ints = table._stream_free[:, rows]
+        self.reserved: Bools = self.batch & _fit_each(self.wanted, self.stream_free)
         self.next_place: Ints = np.full(units, len(ends), np.int64)
         self.at: Floats = np.full(units, now)
         self.index: Ints = np.arange(units)
@@ -221,8 +221,8 @@ class _Play:
 
     def _leave_less(self, units: Ints, place: int) -> None:
         """The streams that have started at ``place`` leave less to batch."""
-        self.room[:, units] -= self.wanted[place][:, units]
-        could = _fit_each(self.wanted[:, :, units], self.room[:, units])
+        self.stream_free[:, units] -= self.wanted[place][:, units]
+        could = _fit_each(self.wanted[:, :, units], self.stream_free[:, units])
         self.reserved[:, units] = self.batch[:, units] & could
 
     def _narrow(self) -> None:

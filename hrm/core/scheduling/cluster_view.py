@@ -50,7 +50,7 @@ class ClusterView(Columns):
         self._images: dict[int, UnitImage] = {}
         self._added: dict[int, list[tuple[Entry, bool]]] = {}
         self._together: list[tuple[list[int], Sequence[Entry], float]] = []
-        self._spent: set[int] = set()
+        self._reduced: set[int] = set()
         self._copy()
 
     def _copy(self) -> None:
@@ -79,14 +79,14 @@ class ClusterView(Columns):
         self._together.clear()
         behind = self._position - state.log_start
         if self._shape != state.shape or behind < 0:
-            self._spent.clear()
+            self._reduced.clear()
             self._copy()
             return
-        self._spent.update(state.log[behind:])
-        if self._spent:
-            rows = list(self._spent)
+        self._reduced.update(state.log[behind:])
+        if self._reduced:
+            rows = list(self._reduced)
             self._table[rows] = table[rows]
-            self._spent.clear()
+            self._reduced.clear()
         self._position = state.log_start + len(state.log)
         self._avoided = None
         self.open = self._allowed = self._open
@@ -189,7 +189,7 @@ class ClusterView(Columns):
         found: list[Ints] = []
         left = many
         for start, stop in _spans(first, len(self.open)):
-            rows = np.flatnonzero(self._has_room(demand, workload_class, start, stop))[:left]
+            rows = np.flatnonzero(self._feasible_now(demand, workload_class, start, stop))[:left]
             if len(rows):
                 found.append(rows + start)
                 left -= len(rows)
@@ -197,17 +197,17 @@ class ClusterView(Columns):
                 break
         return np.concatenate(found) if found else np.zeros(0, np.int64)
 
-    def _has_room(
+    def _feasible_now(
         self, demand: Vector, workload_class: WorkloadClass, start: int, stop: int
     ) -> Bools:
         part = self._table[start:stop]
-        room: Bools = self.open[start:stop] & (part[:, 8] == 0)
+        feasible: Bools = self.open[start:stop] & (part[:, 8] == 0)
         if workload_class is not WorkloadClass.STREAM:
-            room &= part[:, 9] == 0
+            feasible &= part[:, 9] == 0
         for dimension, wanted in enumerate(demand):
             if wanted:
-                room &= part[:, dimension] >= wanted
-        return room
+                feasible &= part[:, dimension] >= wanted
+        return feasible
 
     def image(self, row: int) -> UnitImage:
         """The unit's queues as this view has them."""
@@ -228,9 +228,9 @@ class ClusterView(Columns):
         stream = entry.workload_class is WorkloadClass.STREAM
         demand = entry.demand
         at_once = not waiting_stream and (stream or not waiting_batch) and fits(demand, tuple(free))
-        self._spent.add(row)
+        self._reduced.add(row)
         if stream:
-            self._take_stream_room(row, demand)
+            self._take_stream_headroom(row, demand)
         if at_once:
             self._take(row, entry.started(now))
         else:
@@ -249,7 +249,7 @@ class ClusterView(Columns):
         if entries[0].workload_class is WorkloadClass.STREAM:
             self._table[rows, 4:8] -= demand
         numbers = rows.tolist()
-        self._spent.update(numbers)
+        self._reduced.update(numbers)
         self._together.append((numbers, entries, now))
         return True
 
@@ -260,11 +260,11 @@ class ClusterView(Columns):
                 self._added.setdefault(row, []).append((entry.started(now), True))
         self._together.clear()
 
-    def _take_stream_room(self, row: int, demand: Vector) -> None:
+    def _take_stream_headroom(self, row: int, demand: Vector) -> None:
         self._table[row, 4:8] -= np.asarray(demand, np.int64)
         for sibling in self.siblings(row) if self._state.pools else ():
             self._table[sibling, 4:8] -= np.asarray(pooled_part(demand), np.int64)
-            self._spent.add(sibling)
+            self._reduced.add(sibling)
 
     def _take(self, row: int, entry: Entry) -> None:
         """What starts at ``row`` is gone from every unit that shares its cores."""
@@ -274,7 +274,7 @@ class ClusterView(Columns):
             part = entry.pooled()
             self._added.setdefault(sibling, []).append((part, True))
             self._table[sibling, :4] -= np.asarray(part.demand, np.int64)
-            self._spent.add(sibling)
+            self._reduced.add(sibling)
 
     def waiting_before(self, workload_class: WorkloadClass) -> Ints:
         """How many waiters a new container of this class would find before it; shape (rows,)."""
@@ -289,17 +289,17 @@ class ClusterView(Columns):
         chosen = np.zeros_like(self.open)
         for demand, many in demands.items():
             usable = self._allowed & self._useful(demand)
-            room = usable & (self.waiting_stream == 0) & fitting_rows(demand, self.free)
-            enough = self._folds(demand, room) >= many
-            chosen |= room if enough else usable & self.could_ever_fit(demand)
+            feasible = usable & (self.waiting_stream == 0) & fitting_rows(demand, self.free)
+            enough = self._folds(demand, feasible) >= many
+            chosen |= feasible if enough else usable & self.could_ever_fit(demand)
         chosen = self._allowed & np.isin(self._pool, self._pool[chosen])
         return frozenset(self.unit_id(row) for row in np.flatnonzero(chosen).tolist())
 
-    def room_for(self, demand: Vector) -> int:
+    def startable_count(self, demand: Vector) -> int:
         """How many batch containers of ``demand``, and nothing else, could start at once."""
         usable = self._allowed & self._useful(demand)
-        room = usable & (self.waiting == 0) & fitting_rows(demand, self.free)
-        return self._folds(demand, room) if room.any() else 0
+        feasible = usable & (self.waiting == 0) & fitting_rows(demand, self.free)
+        return self._folds(demand, feasible) if feasible.any() else 0
 
     def _folds(self, demand: Vector, rows: Bools) -> int:
         """How many of ``demand`` the free part of ``rows`` takes; cores that they share once."""

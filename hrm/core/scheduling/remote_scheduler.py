@@ -69,7 +69,7 @@ class RemoteScheduler(Scheduler):
         self.state = state
         self.units = state.watch()
         self.changed_jobs: dict[ApplicationId, None] = {}
-        self.room = False
+        self.has_freed = False
         self.sequence = 0
         self.sent_at_s = now
         self.heard_at_s = now
@@ -99,9 +99,9 @@ class RemoteScheduler(Scheduler):
         super()._settled(job, container_ids)
         self.changed_jobs[job.application_id] = None
 
-    def room_appeared(self) -> None:
-        super().room_appeared()
-        self.room = True
+    def capacity_freed(self) -> None:
+        super().capacity_freed()
+        self.has_freed = True
 
     def silent(self, now: float) -> bool:
         """It has jobs and has sent nothing for too long: it hangs, connected or not."""
@@ -115,7 +115,7 @@ class RemoteScheduler(Scheduler):
     def changes(self, now: float, *, all_of_them: bool) -> Iterator[StateChanged]:
         """The messages that bring the other side up to date; none where that can wait."""
         due = all_of_them or now - self.sent_at_s >= SEND_INTERVAL_S
-        if not (self.changed_jobs or self.room or (self.units and due)):
+        if not (self.changed_jobs or self.has_freed or (self.units and due)):
             return
         changed, gone = self._by_node()
         self.units.clear()
@@ -126,9 +126,9 @@ class RemoteScheduler(Scheduler):
                 batch, gone = [], []
             batch += units
         jobs = tuple(self._image(application_id) for application_id in self.changed_jobs)
-        yield self._message(now, batch, gone, jobs, self.room)
+        yield self._message(now, batch, gone, jobs, self.has_freed)
         self.changed_jobs.clear()
-        self.room = False
+        self.has_freed = False
 
     def _by_node(self) -> tuple[list[list[ResourceUnitId]], list[ResourceUnitId]]:
         """The units that have changed, each node's together, and those that are no more.
@@ -153,7 +153,7 @@ class RemoteScheduler(Scheduler):
         units: list[ResourceUnitId],
         gone: list[ResourceUnitId],
         jobs: tuple[JobImage, ...] = (),
-        room: bool = False,
+        has_freed: bool = False,
     ) -> StateChanged:
         self.sequence += 1
         self.sent_at_s = now
@@ -163,7 +163,7 @@ class RemoteScheduler(Scheduler):
             units=tuple(_unit_state(self.state, unit) for unit in units),
             gone=tuple(gone),
             jobs=jobs,
-            room=room,
+            has_freed=has_freed,
         )
 
     def _image(self, application_id: ApplicationId) -> JobImage:

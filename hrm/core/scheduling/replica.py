@@ -32,8 +32,8 @@ class Replica:
         self._put(message.units)
         for job in message.jobs:
             self._update(job, message.now)
-        if message.room:
-            self.scheduler.room_appeared()
+        if message.has_freed:
+            self.scheduler.capacity_freed()
         self.sequence = message.sequence
 
     def _put(self, images: tuple[UnitState, ...]) -> None:

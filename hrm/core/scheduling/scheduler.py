@@ -168,7 +168,7 @@ class Scheduler:
         if not job.pending:
             self.jobs.pop(job.application_id, None)
 
-    def room_appeared(self) -> None:
+    def capacity_freed(self) -> None:
         """Containers ended or a node came: jobs that back off may be tried at once."""
         for job in self.jobs.values():
             job.not_before_s = 0.0
@@ -268,13 +268,13 @@ class Scheduler:
             # What comes after a gang has not been tried yet.
             job.not_before_s = now if granted and job.gang else now + job.delay_s
             job.not_before_s = min(job.not_before_s, job.held_until_s)
-            if not outcomes and self._found_no_room(job):
+            if not outcomes and self._lacked_capacity(job):
                 self._hold_back(job, now)
         if granted:
             job.gang = 0
         return granted
 
-    def _found_no_room(self, job: Job) -> bool:
+    def _lacked_capacity(self, job: Job) -> bool:
         """Did the latest round place nothing for lack of capacity, and of nothing else?"""
         other_reasons = job.gang or job.policy_fault or self.strict_order or job.avoid
         held = job.held_until_s < math.inf
@@ -334,10 +334,10 @@ class Scheduler:
         """
         if demand[2] == 0 or job.gang or job.workload_class is WorkloadClass.STREAM:
             return members
-        free = view.room_for(demand)
+        free = view.startable_count(demand)
         if not free:
             return members
-        rooms = {demand: free}
+        startable = {demand: free}
         wanted: list[int] = []
         own = 0
         for other in self.jobs.values():
@@ -345,9 +345,9 @@ class Scheduler:
                 own = len(wanted)
             elif other.policy_fault or other.workload_class is WorkloadClass.STREAM:
                 continue
-            room = _room_of(other, view, rooms)
-            wanted.append(other.gpus_granted + room if room else 0)
-            free += other.gpus_granted if room else 0
+            count = _startable_of(other, view, startable)
+            wanted.append(other.gpus_granted + count if count else 0)
+            free += other.gpus_granted if count else 0
         return members[: max(0, gpu_share(free, wanted)[own] - job.gpus_granted)]
 
     def _placement(self, job: Job, demand: Vector, members: _Members) -> Placement:
@@ -398,18 +398,18 @@ def gpu_share(free: int, wanted: Sequence[int]) -> list[int]:
     return given
 
 
-def _room_of(job: Job, view: ClusterView, rooms: dict[Vector, int]) -> int:
+def _startable_of(job: Job, view: ClusterView, startable: dict[Vector, int]) -> int:
     """How many of the GPU containers that a job waits for could start at once, as if all were like
     the first; of a gang all or none. ``rooms`` has, and gets, what was asked of the view."""
-    wishes = [demand_vector(request.resources) for request in job.pending.values()]
-    wishes = [wish for wish in wishes if wish[2] > 0]
-    if not wishes:
+    gpu_demands = [demand_vector(request.resources) for request in job.pending.values()]
+    gpu_demands = [wanted_vector for wanted_vector in gpu_demands if wanted_vector[2] > 0]
+    if not gpu_demands:
         return 0
-    first = wishes[0]
-    if first not in rooms:
-        rooms[first] = view.room_for(first)
-    room = min(len(wishes), rooms[first])
-    return 0 if room < min(job.gang, len(wishes)) else room
+    first = gpu_demands[0]
+    if first not in startable:
+        startable[first] = view.startable_count(first)
+    count = min(len(gpu_demands), startable[first])
+    return 0 if count < min(job.gang, len(gpu_demands)) else count
 
 
 def _is_batch(job: Job) -> bool:
@@ -426,20 +426,20 @@ def _ask(
     """
     name = f"placement policy {getattr(policy, 'name', type(policy).__name__)!r}"
     try:
-        answer = list(policy.place(view, placement, now))
+        chosen_rows = list(policy.place(view, placement, now))
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         what = f"{type(error).__name__}: {error}"
         raise PolicyFault(f"{name} failed: {what} ({where.filename}:{where.lineno})") from error
     wanted = len(placement.entries)
-    if len(answer) != wanted:
-        raise PolicyFault(f"{name} returned {len(answer)} rows for {wanted} containers")
-    if set(map(type, answer)) <= _ROWS:
-        taken = np.array([each for each in answer if each is not None], np.int64)
+    if len(chosen_rows) != wanted:
+        raise PolicyFault(f"{name} returned {len(chosen_rows)} rows for {wanted} containers")
+    if set(map(type, chosen_rows)) <= _ROWS:
+        taken = np.array([each for each in chosen_rows if each is not None], np.int64)
         if view.may_propose(taken, placement.demand):
-            return answer
+            return chosen_rows
     rows: list[int | None] = []
-    for each in answer:
+    for each in chosen_rows:
         if each is None:
             rows.append(None)
             continue

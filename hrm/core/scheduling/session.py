@@ -28,19 +28,19 @@ from hrm.core.scheduling.scheduler import Job, Scheduler
 from hrm.core.vocabulary.model import ApplicationId, WorkloadClass
 from hrm.errors import Unavailable
 
-__all__ = ["CALL_TIMEOUT_S", "SchedulerAnswer", "SchedulerCall", "SchedulerSession"]
+__all__ = ["CALL_TIMEOUT_S", "SchedulerCall", "SchedulerReply", "SchedulerSession"]
 
 CALL_TIMEOUT_S = 15.0
 """Longer than the master's own limit, after which it replies with the reason."""
 
 SchedulerCall: TypeAlias = LeaseRequested | ClaimsProposed | LeaseReturned
-SchedulerAnswer: TypeAlias = LeaseGranted | ClaimsSettled
+SchedulerReply: TypeAlias = LeaseGranted | ClaimsSettled
 
 
 class SchedulerSession:
     """One subscription, from its first change to its end.
 
-    Invariant: at most one of ``_call``, which the master has not answered yet, and ``_answer``,
+    Invariant: at most one of ``_call``, which the master has not answered yet, and ``_reply``,
     which waits for the changes before it, is set; while one is, no round begins. Times are of this
     process's clock, but for those of ``replica``, which are the master's.
 
@@ -60,29 +60,29 @@ class SchedulerSession:
         self._changes_limit_s = changes_limit_s
         self._offset_s = 0.0
         self._call: SchedulerCall | None = None
-        self._answer: tuple[SchedulerCall, SchedulerAnswer] | None = None
+        self._reply: tuple[SchedulerCall, SchedulerReply] | None = None
         self._overdue_s = 0.0
 
     @property
     def idle(self) -> bool:
         """May a round begin?"""
-        return self._call is None and self._answer is None
+        return self._call is None and self._reply is None
 
     def changed(self, change: StateChanged, now: float) -> None:
         """Take in a message of the stream, in order."""
         self._offset_s = change.now - now
         self.replica.apply(change)
 
-    def answered(self, answer: SchedulerAnswer | None, now: float) -> None:
+    def reply_received(self, reply: SchedulerReply | None, now: float) -> None:
         """The master's reply to the latest call; None: it refused, or none came in time."""
         call, self._call = self._call, None
         assert call is not None, "no call is outstanding"
         if isinstance(call, LeaseReturned):
             return  # refused: its time was over; lost: its time ends
-        if answer is None:
+        if reply is None:
             self._settle(_application_of(call), (), now)
             return
-        self._answer = (call, answer)
+        self._reply = (call, reply)
         self._overdue_s = now + self._changes_limit_s
 
     def step(self, now: float) -> SchedulerCall | None:
@@ -94,27 +94,27 @@ class SchedulerSession:
         """
         if self._call is not None:
             return None
-        if self._answer is None:
+        if self._reply is None:
             self._call = self._begin(now)
             return self._call
-        call, answer = self._answer
-        if self.replica.sequence < answer.sequence:
+        call, reply = self._reply
+        if self.replica.sequence < reply.sequence:
             if now >= self._overdue_s:
                 raise Unavailable("the master's changes do not arrive")
             return None
-        self._answer = None
-        if isinstance(answer, LeaseGranted):
-            self._call = self._use(_application_of(call), answer, now)
+        self._reply = None
+        if isinstance(reply, LeaseGranted):
+            self._call = self._use(_application_of(call), reply, now)
         else:
-            self._settle(_application_of(call), answer.outcomes, now)
+            self._settle(_application_of(call), reply.outcomes, now)
         return self._call
 
     def due_s(self) -> float | None:
         """When ``step`` has something to do though nothing arrives; None: never."""
         if self._call is not None:
             return None
-        if self._answer is not None:
-            reached = self.replica.sequence >= self._answer[1].sequence
+        if self._reply is not None:
+            reached = self.replica.sequence >= self._reply[1].sequence
             return float("-inf") if reached else self._overdue_s
         at_s = self.scheduler.next_time_s()
         return None if at_s is None else at_s - self._offset_s

@@ -287,7 +287,7 @@ class SharedState(Columns):
             )
         return self._rows_of[nodes]
 
-    def has_room_beside(self, nodes: frozenset[NodeName], demand: Vector) -> bool:
+    def has_capacity_outside(self, nodes: frozenset[NodeName], demand: Vector) -> bool:
         """Could any open unit of another node hold ``demand`` when it is empty?"""
         rows = self.open & ~self.rows_of(nodes) & fitting_rows(demand, self.total)
         return bool((rows if demand[2] else rows & ~self.gpu_only).any())

@@ -39,14 +39,14 @@ from hrm.core.vocabulary.ownership import MASTER
 from hrm.errors import HrmError, LimitReached, Unavailable
 
 __all__ = [
-    "AnswerCall",
     "CallMaster",
+    "CompleteCall",
     "Listen",
     "NotifyWatchers",
     "Step",
     "StopListening",
     "SubmissionHost",
-    "TellMaster",
+    "SubmitToMaster",
     "WriteSubmission",
     "driver_event",
     "holder_registration",
@@ -57,7 +57,7 @@ COMMANDS_MAX = 100_000
 _HOLDER_SESSION = 1
 """Nothing else attaches to a holder."""
 _Write: TypeAlias = m.PersistSubmission | m.ForgetSubmission
-_Answer: TypeAlias = m.Committed | m.GrantLease | HrmError
+_CallResult: TypeAlias = m.Committed | m.GrantLease | HrmError
 _APPLICATION_STATE = {
     m.SubmissionState.FINISHED: ApplicationState.SUCCEEDED,
     m.SubmissionState.FAILED: ApplicationState.FAILED,
@@ -74,7 +74,7 @@ class WriteSubmission:
 
 
 @dataclass(frozen=True, slots=True)
-class TellMaster:
+class SubmitToMaster:
     """An event for the master's core. ``because``: the decision that it carries out."""
 
     event: e.MasterEvent
@@ -104,11 +104,11 @@ class StopListening:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerCall:
+class CompleteCall:
     """The answer to a call, or the error that refuses it."""
 
     call_id: int
-    answer: _Answer
+    result: _CallResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,13 @@ class NotifyWatchers:
 
 
 Step: TypeAlias = (
-    WriteSubmission | TellMaster | CallMaster | Listen | StopListening | AnswerCall | NotifyWatchers
+    WriteSubmission
+    | SubmitToMaster
+    | CallMaster
+    | Listen
+    | StopListening
+    | CompleteCall
+    | NotifyWatchers
 )
 
 
@@ -188,12 +194,12 @@ class SubmissionHost:
         self._feed(event)
         return self._flush()
 
-    def heard(self, submission_id: str, notice: c.Notice, now: float) -> list[Step]:
+    def notice_received(self, submission_id: str, notice: c.Notice, now: float) -> list[Step]:
         """A notice about a holder or its container."""
-        self._hear(submission_id, notice, now)
+        self._take_notice(submission_id, notice, now)
         return self._flush()
 
-    def answered(self, number: int, reply: c.Reply | c.Refuse, now: float) -> list[Step]:
+    def reply_received(self, number: int, reply: c.Reply | c.Refuse, now: float) -> list[Step]:
         """The master's core has replied to a ``CallMaster``.
 
         Raises:
@@ -214,8 +220,8 @@ class SubmissionHost:
             )  # fmt: skip
             self._call(replace(holding, attaches=True), attach)
         else:
-            assert isinstance(reply.answer, c.ApplicationAdmitted)
-            self._catch_up(holding.record.submission_id, reply.answer, now)
+            assert isinstance(reply.result, c.ApplicationAdmitted)
+            self._catch_up(holding.record.submission_id, reply.result, now)
             self._held(holding, None, now)
         return self._flush()
 
@@ -259,7 +265,7 @@ class SubmissionHost:
             self._hold_next(now)
             return
         if error is not None:
-            self._out.append(AnswerCall(holding.call_id, error))
+            self._out.append(CompleteCall(holding.call_id, error))
             return
         known = self.core.submitted_as(record.key)
         if known is not None:  # the same call came twice, and both were on their way here
@@ -281,11 +287,13 @@ class SubmissionHost:
         """What became of the driver's containers before this machine listened."""
         state = self._master_state
         for container in state.applications[ApplicationId(submission_id)].ended:
-            self._hear(submission_id, c.ContainerChanged(status=state.status(container)), now)
+            self._take_notice(
+                submission_id, c.ContainerChanged(status=state.status(container)), now
+            )
         for status in admitted.containers:
-            self._hear(submission_id, c.ContainerChanged(status=status), now)
+            self._take_notice(submission_id, c.ContainerChanged(status=status), now)
 
-    def _hear(self, submission_id: str, notice: c.Notice, now: float) -> None:
+    def _take_notice(self, submission_id: str, notice: c.Notice, now: float) -> None:
         entry = self.core.entries.get(submission_id)
         if entry is None or entry.record.state.ended:
             return
@@ -352,7 +360,7 @@ class SubmissionHost:
                 )
                 app_id = ApplicationId(command.submission_id)
                 asked = e.ContainersRequested(now=now, application_id=app_id, requests=(request,))
-                out.append(TellMaster(asked, command))
+                out.append(SubmitToMaster(asked, command))
             case m.ReleaseDriver():
                 released = e.ContainersReleased(
                     now=now,
@@ -360,7 +368,7 @@ class SubmissionHost:
                     executor_ids=(str(command.attempt),),
                     reason=command.reason,
                 )
-                out.append(TellMaster(released, command))
+                out.append(SubmitToMaster(released, command))
             case m.EndHolder():
                 out.append(StopListening(command.submission_id))
                 message = command.message or command.state.value
@@ -370,9 +378,9 @@ class SubmissionHost:
             case m.Changed():
                 out.append(NotifyWatchers(command.submission_id))
             case m.Committed() | m.GrantLease():
-                out.append(AnswerCall(command.call_id, command))
+                out.append(CompleteCall(command.call_id, command))
             case m.RefuseCall():
-                out.append(AnswerCall(command.call_id, command.error))
+                out.append(CompleteCall(command.call_id, command.error))
 
     def _end_application(
         self, application_id: str, because: m.EndHolder | m.EndLinked, message: str, now: float
@@ -383,7 +391,7 @@ class SubmissionHost:
             state=_APPLICATION_STATE[because.state],
             message=message,
         )
-        self._out.append(TellMaster(event, because))
+        self._out.append(SubmitToMaster(event, because))
 
     def _flush(self) -> list[Step]:
         out, self._out = self._out, []

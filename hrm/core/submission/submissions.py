@@ -101,7 +101,7 @@ class SubmissionsCore:
         self._woke(self._awake.passed(event.now))
         self._handlers[type(event)](event)
         out, self._out = list(dict.fromkeys(self._out)), []
-        return sorted(out, key=_who_hears_last)
+        return sorted(out, key=_notification_rank)
 
     def live(self) -> list[Entry]:
         return [x for x in self.entries.values() if not x.record.state.ended]
@@ -495,7 +495,7 @@ def _is_gone(record: SubmissionRecord) -> bool:
     return record.state is S.RUNNING and not record.may_live
 
 
-def _who_hears_last(command: m.Command) -> int:
+def _notification_rank(command: m.Command) -> int:
     """Watchers and callers are notified when all that they may then read is done."""
     if isinstance(command, m.Changed):
         return 1

@@ -23,7 +23,7 @@ class Blame(Enum):
 
     APPLICATION = "application"
     """It ended badly by itself; counts as a failure."""
-    NOBODY = "nobody"
+    NONE = "nobody"
     """It was asked to stop, or taken away; Spark must not blame its tasks."""
     NODE = "node"
     """Its machine disappeared with everything on it."""
@@ -85,18 +85,18 @@ def _row(blame: Blame, *columns: str, start: Start = Start.TRIED) -> EndRule:
     return EndRule(blame=blame, start=start, **{name: name in columns for name in names})
 
 
-EXITED_WELL = _row(Blame.NOBODY, "ordinary", "complete")
+EXITED_WELL = _row(Blame.NONE, "ordinary", "complete")
 """``EXITED`` with exit code 0."""
 
 END_RULES: Mapping[EndCause, EndRule] = {
     EndCause.EXITED: _row(Blame.APPLICATION, "against_node"),
-    EndCause.RELEASED: _row(Blame.NOBODY, "ordinary", "complete"),
+    EndCause.RELEASED: _row(Blame.NONE, "ordinary", "complete"),
     EndCause.MEMORY_LIMIT: _row(Blame.APPLICATION),
     EndCause.NODE_LOST: _row(Blame.NODE, "unseen", start=Start.UNKNOWN),
     EndCause.LAUNCH_FAILED: _row(Blame.APPLICATION, "against_node", start=Start.FAILED),
-    EndCause.KILLED: _row(Blame.NOBODY, "ordinary"),
-    EndCause.LOST: _row(Blame.NOBODY, "unseen", start=Start.UNKNOWN),
-    EndCause.PREEMPTED: _row(Blame.NOBODY, start=Start.UNKNOWN),
+    EndCause.KILLED: _row(Blame.NONE, "ordinary"),
+    EndCause.LOST: _row(Blame.NONE, "unseen", start=Start.UNKNOWN),
+    EndCause.PREEMPTED: _row(Blame.NONE, start=Start.UNKNOWN),
     EndCause.DISK_LIMIT: _row(Blame.APPLICATION),
     EndCause.GPU_MEMORY_LIMIT: _row(Blame.APPLICATION),
 }

@@ -85,9 +85,9 @@ def fitting_rows(demand: Vector, offers: npt.NDArray[np.int64]) -> npt.NDArray[n
     return fitting
 
 
-def leaves(room: Sequence[int], demand: Vector) -> bool:
+def leaves(free: Sequence[int], demand: Vector) -> bool:
     """``fits``, where ``room`` may be negative in a dimension of which nothing is asked."""
-    return all(have >= want for have, want in zip(room, demand, strict=True) if want)
+    return all(have >= want for have, want in zip(free, demand, strict=True) if want)
 
 
 def plus(a: Vector, b: Vector) -> Vector:

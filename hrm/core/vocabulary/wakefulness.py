@@ -75,7 +75,7 @@ class Patience:
         self._since_s = now
         self._excused_s = float("-inf")
 
-    def heard(self, now: float) -> None:
+    def contact(self, now: float) -> None:
         """The peer is there, or has just gone: its silence begins now."""
         self._awake.passed(now)
         self._since_s = now

@@ -53,7 +53,7 @@ class PipelineLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage
     def send_each(self, messages: Iterable[pb.NodePipelineMessage]) -> None:
         """Send when the stream takes them; dropped while it is down."""
         if self._up and self._takes_more():
-            self._say(messages)
+            self._enqueue(messages)
 
     async def run(self) -> None:
         """Stay connected until ``close``."""
@@ -83,9 +83,9 @@ class PipelineLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage
             await self._pause()
 
     def _connect(
-        self, channel: grpc.aio.Channel, said: AsyncIterator[pb.NodePipelineMessage]
+        self, channel: grpc.aio.Channel, outgoing: AsyncIterator[pb.NodePipelineMessage]
     ) -> Any:
-        return pipeline_pb2_grpc.PipelineServiceStub(channel).Connect(said)
+        return pipeline_pb2_grpc.PipelineServiceStub(channel).Connect(outgoing)
 
     def _registration(self) -> pb.NodePipelineMessage:
         return pipeline_stream.registering(self._register())

@@ -17,8 +17,8 @@ import structlog
 from hrm.durable import write_durably
 from hrm.pipelines.core.model import NodePolicy
 from hrm.pipelines.core.node_messages import SubtaskTiming
-from hrm.pipelines.policies.corun import HostedPolicy
-from hrm.policies.guard import Hosts, Mode, mode_of
+from hrm.pipelines.policies.corun import GuardedNodePolicy
+from hrm.policies.guard import GuardRegistry, Mode, mode_of
 from hrm.v1 import policy_pb2 as pb
 from hrm.wire import policies as policy_wire
 
@@ -33,14 +33,14 @@ class AgentPolicies:
 
     def __init__(self, work_dir: Path, policy: NodePolicy) -> None:
         self._path = work_dir / POLICY_FILE
-        self._hosted = policy if isinstance(policy, HostedPolicy) else None
+        self._guarded = policy if isinstance(policy, GuardedNodePolicy) else None
         self._orders: dict[str, int] = {}
         self._too_old = 0
         """Orders up to this number, the master's milliseconds, may have been followed before."""
-        self._told: dict[str, pb.LearnedPolicy] = {}
-        self._hosts = Hosts(self._kept(), keep=self._fell_back)
-        if self._hosted is not None:
-            self._hosts.add(self._hosted.host)
+        self._reported: dict[str, pb.LearnedPolicy] = {}
+        self._guards = GuardRegistry(self._kept(), keep=self._fell_back)
+        if self._guarded is not None:
+            self._guards.add(self._guarded.host)
 
     def follow(self, order: pb.PolicyOrder) -> None:
         """Do as the master says, once.
@@ -49,7 +49,7 @@ class AgentPolicies:
             InvalidRequest: no such mode.
         """
         mode = mode_of(order.mode)
-        if self._hosted is None or self._hosted.name != order.policy:
+        if self._guarded is None or self._guarded.name != order.policy:
             return
         if self._orders.get(order.policy) == order.order:
             return
@@ -61,25 +61,25 @@ class AgentPolicies:
                 mode=mode.value,
             )
             return
-        self._hosts.set_mode(order.policy, mode)
-        self._keep(self._hosts.modes)
+        self._guards.set_mode(order.policy, mode)
+        self._keep(self._guards.modes)
         _log.info("mode set", policy=order.policy, mode=mode.value)
 
     def ended(self, timing: SubtaskTiming, now: float) -> None:
         """A run is over: the watchdog wants to know."""
-        if self._hosted is not None:
-            self._hosted.ended(timing, now)
+        if self._guarded is not None:
+            self._guarded.ended(timing, now)
 
     def report(self, now: float) -> list[pb.LearnedPolicy]:
         """All of them, for a master that knows nothing yet."""
-        self._told = {}
+        self._reported = {}
         return self.changed(now)
 
     def changed(self, now: float) -> list[pb.LearnedPolicy]:
         """Those of which there is something new since this was last called."""
-        states = [policy_wire.from_status(status, now) for status in self._hosts.statuses(now)]
-        new = [state for state in states if self._told.get(state.policy) != state]
-        self._told = {state.policy: state for state in states}
+        states = [policy_wire.from_status(status, now) for status in self._guards.statuses(now)]
+        new = [state for state in states if self._reported.get(state.policy) != state]
+        self._reported = {state.policy: state for state in states}
         return new
 
     def _kept(self) -> dict[str, Mode]:
@@ -100,8 +100,8 @@ class AgentPolicies:
         return modes
 
     def _fell_back(self, modes: dict[str, Mode]) -> None:
-        assert self._hosted is not None
-        _log.warning("the node policy was worse and fell back", policy=self._hosted.name)
+        assert self._guarded is not None
+        _log.warning("the node policy was worse and fell back", policy=self._guarded.name)
         self._keep(modes)
 
     def _keep(self, modes: dict[str, Mode]) -> None:

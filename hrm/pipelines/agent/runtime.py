@@ -73,7 +73,7 @@ class PipelineRuntime:
         capacity = share.capacity
         models = {gpu.model: gpu.memory_mib for gpu in capacity.gpus}
         self._stdm = Stdm(memory_mib=capacity.memory_mib, gpu_memory_mib=models)
-        policy = corun.load_hosted(
+        policy = corun.load_guarded(
             settings.pipeline_policy,
             rng=np.random.default_rng(),
             node=capacity.name,
@@ -91,7 +91,7 @@ class PipelineRuntime:
         self._unacknowledged: dict[Attempt, m.EndTask] = {}
         self._runs: set[asyncio.Task[None]] = set()
         self._claims: dict[str, asyncio.Future[int]] = {}
-        self._refusals_told = (0, 0)
+        self._refusals_reported = (0, 0)
         self._giving_up: asyncio.Task[None] | None = None
         """There after a bug in the core."""
         self._wake = asyncio.Event()
@@ -101,13 +101,13 @@ class PipelineRuntime:
             open_channel=open_channel,
             register=self._registration,
             on_up=self._connected,
-            on_message=self._master_said,
+            on_message=self._message_received,
             load=self._load,
             delay_max_s=settings.reconnect_delay_max_s,
         )
 
     def _sampled_at(self) -> float | None:
-        sample = self.core.room.sample
+        sample = self.core.resources.sample
         return None if sample is None else sample.now
 
     def _load(self, *, whole: bool = False) -> pb.PipelineLoad:
@@ -130,7 +130,7 @@ class PipelineRuntime:
         await self._link.close(_FLUSH_LIMIT_S)
         await self._workers.close()
         await self._estimates.close()
-        self._tell_refusals()
+        self._report_refusals()
         for task in [*self._tasks, *self._runs]:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._runs, return_exceptions=True)
@@ -151,7 +151,7 @@ class PipelineRuntime:
             if now - sampled_s < _PERIOD_S:
                 continue
             sampled_s = now
-            self._tell_refusals()
+            self._report_refusals()
             self._workers.end_idle()
             self._estimates.save_if_due()
             try:
@@ -161,12 +161,12 @@ class PipelineRuntime:
             else:
                 self._deliver(sample)
 
-    def _tell_refusals(self) -> None:
+    def _report_refusals(self) -> None:
         """Say so, where the policy named what it may not, or failed; at most once a period."""
         dispatcher = self.core.dispatcher
         counts = (dispatcher.refused, dispatcher.faults)
-        if counts != self._refusals_told:
-            self._refusals_told = counts
+        if counts != self._refusals_reported:
+            self._refusals_reported = counts
             _log.warning(
                 "the node policy was not followed",
                 policy=self.core.policy.name,
@@ -204,10 +204,10 @@ class PipelineRuntime:
                 case m.EndTask():
                     self._ended(command)
                 case m.GrantGpu():
-                    self._answer_claim(command.holder, command.number)
+                    self._complete_claim(command.holder, command.number)
                 case m.RefuseGpu():
                     refusal = Unsatisfiable if command.never else LimitReached
-                    self._answer_claim(command.holder, refusal(command.why))
+                    self._complete_claim(command.holder, refusal(command.why))
 
     async def _give_up(self) -> None:
         """The core's state may be inconsistent: fall silent, so that other nodes get the tasks."""
@@ -357,7 +357,7 @@ class PipelineRuntime:
         for command in self._unacknowledged.values():
             self._link.send_each(self._end_messages(command))
 
-    def _master_said(self, message: pb.MasterPipelineMessage) -> None:
+    def _message_received(self, message: pb.MasterPipelineMessage) -> None:
         now, kind = time.time(), message.WhichOneof("message")
         if kind == "data":
             self._input_data(message.data)
@@ -446,15 +446,15 @@ class PipelineRuntime:
         self._deliver(asked)
         return await granted
 
-    def _answer_claim(self, holder: str, answer: int | HrmError) -> None:
+    def _complete_claim(self, holder: str, claim_result: int | HrmError) -> None:
         """No call waits any more if the holder just disconnected; ``release`` follows."""
         claim = self._claims.get(holder)
         if claim is None or claim.done():
             return
-        if isinstance(answer, HrmError):
-            claim.set_exception(answer)
+        if isinstance(claim_result, HrmError):
+            claim.set_exception(claim_result)
         else:
-            claim.set_result(answer)
+            claim.set_result(claim_result)
 
     def release(self, holder: str) -> None:
         """The holder is done, or gone; nothing if it holds and waits for nothing."""

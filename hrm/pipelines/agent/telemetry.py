@@ -121,11 +121,11 @@ class Profiler:
         for process in self._tree():
             with contextlib.suppress(psutil.Error), process.oneshot():
                 times = process.cpu_times()
-                spent_s = times.user + times.system
+                cpu_used_s = times.user + times.system
                 # Processes present at the first sample are counted from there, later ones from 0.
-                base_s = 0.0 if self._memory_mib else spent_s
+                base_s = 0.0 if self._memory_mib else cpu_used_s
                 first_s = self._cpu_s.get(process.pid, (base_s, 0.0))[0]
-                self._cpu_s[process.pid] = (first_s, spent_s)
+                self._cpu_s[process.pid] = (first_s, cpu_used_s)
                 resident += process.memory_info().rss
                 pids.add(process.pid)
         if not pids:
@@ -140,8 +140,8 @@ class Profiler:
         self.sample()
         figures = self._gpu.figures()
         if self._memory_mib is not None:
-            spent_s = sum(last_s - first_s for first_s, last_s in self._cpu_s.values())
-            figures["cpu"] = min(1.0, spent_s / max(self.seen_s, 1e-3))
+            cpu_used_s = sum(last_s - first_s for first_s, last_s in self._cpu_s.values())
+            figures["cpu"] = min(1.0, cpu_used_s / max(self.seen_s, 1e-3))
             figures["memory"] = self._memory_mib
         return figures
 

@@ -55,10 +55,10 @@ class _NotImportable(Exception):
 def main() -> int:
     """Serve until the input ends."""
     _end_with_the_agent()
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     for line in sys.stdin.buffer:
-        answers.write(json.dumps(run_job(json.loads(line))) + "\n")
+        replies.write(json.dumps(run_job(json.loads(line))) + "\n")
     return 0
 
 

@@ -280,14 +280,14 @@ class Workers:
             process.stdin.write(json.dumps(job).encode() + b"\n")
             await process.stdin.drain()
             line = await process.stdout.readline()
-            answer = _result_of(json.loads(line)) if line else None
+            reply = _result_of(json.loads(line)) if line else None
         except (ConnectionError, ValueError, RecursionError) as error:
             _log.warning("a worker does not answer as it should", why=repr(error))
-            answer = None
+            reply = None
         except asyncio.CancelledError:
             worker.kill()
             raise
-        if answer is None:
+        if reply is None:
             worker.kill()
             status = await process.wait()
             why = _how_it_ended(status)
@@ -295,11 +295,11 @@ class Workers:
                 why += f", the first time that it was asked; {worker.log} may say more"
             return RunResult(outcome=RunOutcome.CRASHED, message=why)
         worker.served = True
-        if answer.outcome is RunOutcome.OUT_OF_MEMORY:
+        if reply.outcome is RunOutcome.OUT_OF_MEMORY:
             # What the function has left behind may be what filled the memory.
             worker.kill()
             await process.wait()
-        return answer
+        return reply
 
 
 def _command(account: Account | None) -> tuple[str, ...]:
@@ -326,43 +326,43 @@ def _log_file(path: Path, account: Account | None) -> IO[bytes]:
     return file
 
 
-def _result_of(answer: Any) -> RunResult:
+def _result_of(reply: Any) -> RunResult:
     """What a worker says of a run.
 
     Raises:
         ValueError: it is nothing that a worker says.
     """
-    if not isinstance(answer, dict):
+    if not isinstance(reply, dict):
         raise ValueError("it is no object")
-    if "error" in answer:
+    if "error" in reply:
         message = (
-            f"no worker starts: {_text(answer, 'error')}; put HRM and its Python where all users "
+            f"no worker starts: {_text(reply, 'error')}; put HRM and its Python where all users "
             f"can run them, such as /opt"
         )
         return RunResult(outcome=RunOutcome.CRASHED, message=message)
-    outcome = RunOutcome.__members__.get(_text(answer, "outcome"))
+    outcome = RunOutcome.__members__.get(_text(reply, "outcome"))
     if outcome is None:
         raise ValueError("no such outcome")
     return RunResult(
         outcome=outcome,
-        message=_text(answer, "message"),
-        ran_s=_number(answer, "ran_s"),
-        memory_mib=_number(answer, "memory_mib"),
-        gpu_memory_mib=_number(answer, "gpu_memory_mib"),
-        kind=ResultFormat(answer.get("result_format", ResultFormat.PICKLE.value)),
-        proof=bytes.fromhex(_text(answer, "proof"))[:_PROOF_BYTES_MAX],
+        message=_text(reply, "message"),
+        ran_s=_number(reply, "ran_s"),
+        memory_mib=_number(reply, "memory_mib"),
+        gpu_memory_mib=_number(reply, "gpu_memory_mib"),
+        kind=ResultFormat(reply.get("result_format", ResultFormat.PICKLE.value)),
+        proof=bytes.fromhex(_text(reply, "proof"))[:_PROOF_BYTES_MAX],
     )
 
 
-def _text(answer: dict[str, Any], name: str) -> str:
-    value = answer.get(name, "")
+def _text(reply: dict[str, Any], name: str) -> str:
+    value = reply.get(name, "")
     if not isinstance(value, str):
         raise ValueError(f"{name} is no text")
     return value[:_MESSAGE_MAX].encode("utf-8", "backslashreplace").decode()
 
 
-def _number(answer: dict[str, Any], name: str) -> float:
-    value = answer.get(name, 0.0)
+def _number(reply: dict[str, Any], name: str) -> float:
+    value = reply.get(name, 0.0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
         raise ValueError(f"{name} is no number that can be")
     return float(value)

@@ -292,17 +292,17 @@ class Client:
         request = pb.ListPipelineTasksRequest(all=everything, limit=limit)
 
         async def ask() -> pb.ListPipelineTasksResponse:
-            answer: pb.ListPipelineTasksResponse = await self._stub.List(
+            response: pb.ListPipelineTasksResponse = await self._stub.List(
                 request, timeout=self._call_timeout_s
             )
-            return answer
+            return response
 
         whole = pb.ListPipelineTasksResponse()
         for _ in range(PAGES_MAX):
-            answer: pb.ListPipelineTasksResponse = self._call(self._again(ask))
-            request.page_token = answer.next_page_token
-            answer.ClearField("next_page_token")
-            whole.MergeFrom(answer)
+            response: pb.ListPipelineTasksResponse = self._call(self._again(ask))
+            request.page_token = response.next_page_token
+            response.ClearField("next_page_token")
+            whole.MergeFrom(response)
             if not request.page_token:
                 return whole
         raise errors.HrmError(f"the master has sent {PAGES_MAX} pages of tasks, and there are more")

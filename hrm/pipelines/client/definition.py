@@ -154,17 +154,19 @@ class Pipeline:
     def _check(
         self, name: str, timeout_s: float, attempts: int, memory_mib: int, gpu_memory_mib: int
     ) -> None:
-        who = f"pipeline {self.name!r}, subtask {name!r}"
+        label = f"pipeline {self.name!r}, subtask {name!r}"
         if not _NAME.fullmatch(name):
-            raise InvalidConfig(f"{who}: a name has letters, digits, '.', '_' and '-', at most 63")
+            raise InvalidConfig(
+                f"{label}: a name has letters, digits, '.', '_' and '-', at most 63"
+            )
         if name in self.steps:
-            raise InvalidConfig(f"{who} is there twice; give one of them another name")
+            raise InvalidConfig(f"{label} is there twice; give one of them another name")
         if not timeout_s > 0:
-            raise InvalidConfig(f"{who}: timeout_s is {timeout_s}, it must be above 0")
+            raise InvalidConfig(f"{label}: timeout_s is {timeout_s}, it must be above 0")
         if not 1 <= attempts <= 10:
-            raise InvalidConfig(f"{who}: attempts is {attempts}, it must be 1 to 10")
+            raise InvalidConfig(f"{label}: attempts is {attempts}, it must be 1 to 10")
         if memory_mib < 0 or gpu_memory_mib < 0:
-            raise InvalidConfig(f"{who}: memory_mib and gpu_memory_mib must not be below 0")
+            raise InvalidConfig(f"{label}: memory_mib and gpu_memory_mib must not be below 0")
 
     def _order(self) -> list[str]:
         if not self.steps:

@@ -26,7 +26,7 @@ from hrm.wire import pipelines as pipeline_wire
 __all__ = ["SOCKET_VARIABLE", "GpuShare", "LocalGpus"]
 
 SOCKET_VARIABLE = "HRM_AGENT_SOCKET"
-ANSWER_LIMIT_S = 10.0
+REPLY_LIMIT_S = 10.0
 """Seconds after the wait itself within which an agent reports that no share was free."""
 _NO_WAIT_S = 1e-3
 
@@ -76,7 +76,7 @@ class LocalGpus:
         request = pipeline_wire.from_claim(kind, gpu_memory_mib, size_mb, workload, limit_s)
         call = GpuServiceStub(self._channel).Acquire(request)
         # A deadline of the call would end the share, too; the agent counts the wait, if it is well.
-        limit = threading.Timer(wait_s + ANSWER_LIMIT_S, call.cancel)
+        limit = threading.Timer(wait_s + REPLY_LIMIT_S, call.cancel)
         limit.daemon = True
         limit.start()
         try:
@@ -109,7 +109,7 @@ def _error(error: grpc.RpcError, kind: str, wait_s: float) -> errors.HrmError:
         )
     if code is grpc.StatusCode.CANCELLED:
         return errors.Unavailable(
-            f"this node's agent has not answered {kind} within {wait_s + ANSWER_LIMIT_S:g} s; "
+            f"this node's agent has not answered {kind} within {wait_s + REPLY_LIMIT_S:g} s; "
             f"look at its log, or restart it"
         )
     return errors.Unavailable(f"this node's agent gave no GPU to {kind}: {details}")

@@ -106,8 +106,8 @@ class _Batches:
             except Exception as error:
                 error.add_note(f"in subtask {step.name!r} of pipeline {self.reference}")
                 raise
-        answer: pd.DataFrame = results[order[-1].name]
-        return answer
+        last_frame: pd.DataFrame = results[order[-1].name]
+        return last_frame
 
     def _step(self, step: Step, inputs: list[Any], size_mb: float, gpus: LocalGpus) -> Any:
         gpu, cpu = step.versions.get(Device.GPU), step.versions.get(Device.CPU)

@@ -243,10 +243,10 @@ class PipelineCluster:
             raise NotFound(f"no pipeline task {event.task_id}")
         why = event.why or "it was cancelled"
         if record.node is not None:
-            self._tell_off(record.node, event.task_id, record.attempt, why)
+            self._order_withdrawal(record.node, event.task_id, record.attempt, why)
         self._finish(record, TaskOutcome.CANCELLED, why, event.now)
 
-    def _tell_off(self, node: NodeName, task_id: TaskId, attempt: int, why: str) -> None:
+    def _order_withdrawal(self, node: NodeName, task_id: TaskId, attempt: int, why: str) -> None:
         self._commands.append(m.CancelTask(node=node, task_id=task_id, attempt=attempt, why=why))
 
     def _report(self, event: m.SubtaskReported) -> None:
@@ -370,7 +370,9 @@ class PipelineCluster:
         kept = self.table.nodes[name].placed
         for task_id, attempt in event.tasks:
             if task_id not in kept or self.tasks[task_id].attempt != attempt:
-                self._tell_off(name, task_id, attempt, "it was given to another node, or ended")
+                self._order_withdrawal(
+                    name, task_id, attempt, "it was given to another node, or ended"
+                )
         if event.load is not None:
             self.table.reported(name, event.load, event.now)
         self._call_back_stranded()
@@ -428,7 +430,7 @@ class PipelineCluster:
             fits, why = self.table.fits(record.spec, self.bounds.node_tasks_limit)
             if not fits.any():
                 record.why = why if self.table.nodes else "there is no node for pipelines"
-                if self.table.nodes and self.table.waits_for_room(record.spec):
+                if self.table.nodes and self.table.waits_for_capacity(record.spec):
                     return
                 nowhere[kind] = record.why
                 self.stranded[self.queue.popleft()] = None
@@ -491,7 +493,7 @@ class LeastLoaded:
         """It keeps nothing."""
 
 
-def _by(what: str, who: str, fallback: str) -> str:
-    if not who:
+def _by(what: str, decided_by: str, fallback: str) -> str:
+    if not decided_by:
         return ""
-    return f"{what} by {who}{', not by the learned policy: ' if fallback else ''}{fallback}"
+    return f"{what} by {decided_by}{', not by the learned policy: ' if fallback else ''}{fallback}"

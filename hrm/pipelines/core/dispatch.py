@@ -28,7 +28,7 @@ from hrm.pipelines.core.model import (
     Start,
     SubtaskKey,
 )
-from hrm.pipelines.core.room import Room
+from hrm.pipelines.core.node_resources import NodeResources
 
 __all__ = ["FOR_NOTHING_ELSE", "FOR_PROFILE", "FOR_WAITING", "Dispatcher", "NodeBounds"]
 
@@ -60,7 +60,7 @@ class Dispatcher:
     def __init__(
         self,
         policy: NodePolicy,
-        room: Room,
+        resources: NodeResources,
         ready: Mapping[SubtaskKey, ReadySubtask],
         bounds: NodeBounds,
         *,
@@ -72,7 +72,7 @@ class Dispatcher:
         self.refusals: list[str] = []
         self.refused = 0
         self.faults = 0
-        self._room = room
+        self._resources = resources
         self._ready = ready
         self._bounds = bounds
         self._start = start
@@ -80,7 +80,7 @@ class Dispatcher:
 
     @property
     def _estimates(self) -> LearningEstimates:
-        return self._room.estimates
+        return self._resources.estimates
 
     def dispatch(self, now: float) -> None:
         """Start what may and shall start now."""
@@ -92,7 +92,7 @@ class Dispatcher:
         if not self._ready:
             return
         ready = tuple(self._ready.values())
-        view = self._room.view(now, ready, held=held, memory_held=memory_held)
+        view = self._resources.view(now, ready, held=held, memory_held=memory_held)
         try:
             starts = self.policy.dispatch(view)
         except Exception as error:
@@ -100,14 +100,14 @@ class Dispatcher:
             what = f"{self.policy.name} failed: {error!r}"
             self._remember(what)
             for one in ready:
-                view = self._room.view(now, (), held=held, memory_held=memory_held)
+                view = self._resources.view(now, (), held=held, memory_held=memory_held)
                 start = self._first_fit(one, view, FOR_FAULT)
                 if start is not None:
                     self._start(start._replace(fallback=what), now, False)
         else:
             for start in starts:
                 self._start_if_fits(start, now, held, memory_held)
-        if self._ready and not self._room.runs:
+        if self._ready and not self._resources.runs:
             self._start_anything(now)
 
     def _remember(self, what: str) -> None:
@@ -121,7 +121,7 @@ class Dispatcher:
         if ready is None:
             why = "it is not ready"
         else:
-            view = self._room.view(now, (), held=held, memory_held=memory_held)
+            view = self._resources.view(now, (), held=held, memory_held=memory_held)
             why = feasibility.refusal(view, ready, start.device, start.number)
         if not why:
             self._start(start._replace(placed_by=start.placed_by or self.policy.name), now, False)
@@ -134,10 +134,10 @@ class Dispatcher:
 
     def _places(self, ready: ReadySubtask) -> list[tuple[Device, int]]:
         """Where it could run were the node empty, the faster device first; GPUs emptiest first."""
-        cards = self._room.cards.values()
+        cards = self._resources.cards.values()
         by_runs = sorted(cards, key=lambda card: (len(card.runs), card.card.index))
         gpus = [(Device.GPU, card.card.index) for card in by_runs]
-        cores = [(Device.CPU, number) for number in range(len(self._room.cores))]
+        cores = [(Device.CPU, number) for number in range(len(self._resources.cores))]
         seconds = self._estimates.run_s
         gpu_first = seconds(ready.row, Device.GPU) <= seconds(ready.row, Device.CPU)
         places = gpus + cores if gpu_first else cores + gpus
@@ -157,9 +157,9 @@ class Dispatcher:
 
     def _start_profiles(self, now: float) -> None:
         """Little-known rows, where they are expected to end first, one run a device."""
-        profiling = {(run.device, run.number) for run in self._room.runs if run.profile}
+        profiling = {(run.device, run.number) for run in self._resources.runs if run.profile}
         on_core = any(device is Device.CPU for device, _ in profiling)
-        rows = {run.row for run in self._room.runs if run.profile}
+        rows = {run.row for run in self._resources.runs if run.profile}
         for ready in list(self._ready.values()):
             if ready.row in rows or self._is_claim(ready.key):
                 continue
@@ -170,7 +170,7 @@ class Dispatcher:
                 for place in self._places(ready)
                 if not (on_core if place[0] is Device.CPU else place in profiling)
             ]
-            start = self._first_fit(ready, self._room.view(now, ()), FOR_PROFILE, places)
+            start = self._first_fit(ready, self._resources.view(now, ()), FOR_PROFILE, places)
             if start is not None:
                 self._start(start, now, True)
                 rows.add(ready.row)
@@ -189,11 +189,11 @@ class Dispatcher:
         starved = [ready for ready in self._ready.values() if self._starving(ready, now)]
         starved.sort(key=lambda ready: ready.since)
         for ready in starved:
-            start = self._first_fit(ready, self._room.view(now, ()), FOR_WAITING)
+            start = self._first_fit(ready, self._resources.view(now, ()), FOR_WAITING)
             if start is not None:
                 self._start(start, now, False)
                 continue
-            if ready.memory_mib > self._room.memory_free_mib:
+            if ready.memory_mib > self._resources.memory_free_mib:
                 return frozenset(), True
             gpus = [number for device, number in self._places(ready) if device is Device.GPU]
             return frozenset(gpus[:1]), False
@@ -201,7 +201,7 @@ class Dispatcher:
 
     def _start_anything(self, now: float) -> None:
         for ready in list(self._ready.values()):
-            start = self._first_fit(ready, self._room.view(now, ()), FOR_NOTHING_ELSE)
+            start = self._first_fit(ready, self._resources.view(now, ()), FOR_NOTHING_ELSE)
             if start is not None:
                 self._start(start, now, False)
                 return

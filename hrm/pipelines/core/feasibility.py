@@ -91,10 +91,10 @@ def never_fits(subtask: SubtaskSpec, capacity: NodeCapacity) -> str:
         return f"subtask {subtask.name!r} needs a core, the node has none for pipelines"
     if not capacity.gpus:
         return f"subtask {subtask.name!r} needs a GPU, the node has none for pipelines"
-    room_mib = CAPS.gpu_memory_share * max(gpu.memory_mib for gpu in capacity.gpus)
-    if subtask.gpu_memory_mib > room_mib:
+    memory_limit_mib = CAPS.gpu_memory_share * max(gpu.memory_mib for gpu in capacity.gpus)
+    if subtask.gpu_memory_mib > memory_limit_mib:
         return (
             f"subtask {subtask.name!r} needs {subtask.gpu_memory_mib:.0f} MiB of a GPU, the "
-            f"node's largest has room for {room_mib:.0f} MiB"
+            f"node's largest has room for {memory_limit_mib:.0f} MiB"
         )
     return ""

@@ -33,7 +33,7 @@ from hrm.pipelines.core.model import (
     row_of,
 )
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
-from hrm.pipelines.core.room import Room, node_load
+from hrm.pipelines.core.node_resources import NodeResources, node_load
 from hrm.pipelines.core.subtasks import (
     PlacedSubtask,
     PlacedTask,
@@ -70,13 +70,13 @@ class PipelineNode:
         self.policy = policy
         self.estimates = estimates
         self.bounds = bounds or NodeBounds()
-        self.room = Room(capacity, self.estimates)
+        self.resources = NodeResources(capacity, self.estimates)
         self.tasks: dict[TaskId, PlacedTask] = {}
         self.draining = False
         self._ready: dict[SubtaskKey, ReadySubtask] = {}
         self.dispatcher = Dispatcher(
             policy,
-            self.room,
+            self.resources,
             self._ready,
             self.bounds,
             start=self._start,
@@ -99,7 +99,7 @@ class PipelineNode:
             case m.SubtaskProfiled():
                 self._profiled(event)
             case m.LoadSampled():
-                self.room.sampled(event)
+                self.resources.sampled(event)
             case m.ClockTicked():
                 self._time_out(event.now)
             case m.DrainAsked():
@@ -120,15 +120,17 @@ class PipelineNode:
 
     def load(self, now: float) -> m.NodeLoad:
         """What the node reports of itself."""
-        return node_load(self.room, self.tasks.values(), now)
+        return node_load(self.resources, self.tasks.values(), now)
 
     def view(self, now: float) -> NodeView:
         """What its policy would see now."""
-        return self.room.view(now, tuple(self._ready.values()))
+        return self.resources.view(now, tuple(self._ready.values()))
 
     def next_deadline(self) -> float:
         """When ``ClockTicked`` is due; inf: not before the next event."""
-        return min((run.deadline for run in self.room.runs if run.stop is None), default=math.inf)
+        return min(
+            (run.deadline for run in self.resources.runs if run.stop is None), default=math.inf
+        )
 
     def states(self, task_id: TaskId) -> dict[str, SubtaskState]:
         """Of each subtask of a task that is here; empty: it is not."""
@@ -149,7 +151,7 @@ class PipelineNode:
         elif len(self.tasks) >= self.bounds.tasks_limit:
             why = f"node {self.capacity.name} has {len(self.tasks)} tasks already"
         if why:
-            self._say_end(task, TaskOutcome.GIVEN_BACK, why)
+            self._report_end(task, TaskOutcome.GIVEN_BACK, why)
         else:
             self._take_in(task, event.now)
 
@@ -163,7 +165,7 @@ class PipelineNode:
             task.subtasks[one.name] = PlacedSubtask(key, one, row)
             why = feasibility.never_fits(one, self.capacity)
             if why:
-                self._say_end(task, TaskOutcome.FAILED, f"node {self.capacity.name}: {why}")
+                self._report_end(task, TaskOutcome.FAILED, f"node {self.capacity.name}: {why}")
                 return
         self.tasks[spec.task_id] = task
         self._release_followers(task, now)
@@ -183,10 +185,10 @@ class PipelineNode:
         """It may start now. What it is charged is settled here: an estimate that is more than there
         is may be wrong, and keeps it from no empty node; a need that is known to be more does."""
         capacity, estimates = self.capacity, self.estimates
-        room_mib = max((gpu.memory_mib for gpu in capacity.gpus), default=0.0)
-        room_mib *= CAPS.gpu_memory_share
+        capacity_mib = max((gpu.memory_mib for gpu in capacity.gpus), default=0.0)
+        capacity_mib *= CAPS.gpu_memory_share
         known_mib = max(one.gpu_need_mib, one.spec.gpu_memory_mib)
-        if not capacity.gpus or known_mib > room_mib:
+        if not capacity.gpus or known_mib > capacity_mib:
             one.devices = one.devices & {Device.CPU}
         if not capacity.cores:
             one.devices = one.devices & {Device.GPU}
@@ -195,7 +197,7 @@ class PipelineNode:
             by, why = SubtaskHappening.NO_DEVICE, f"no device of the node suffices ({why})"
             self._fail(task, one, by, now, why)
             return
-        gpu_mib = max(known_mib, min(room_mib, estimates.gpu_memory_mib(one.row)))
+        gpu_mib = max(known_mib, min(capacity_mib, estimates.gpu_memory_mib(one.row)))
         host_mib = min(capacity.memory_mib, estimates.memory_mib(one.row))
         one.ready = self._ready[one.key] = ReadySubtask(
             key=one.key,
@@ -243,9 +245,9 @@ class PipelineNode:
         if task.ending is None or task.running:
             return
         del self.tasks[task.spec.task_id]
-        self._say_end(task, task.ending, task.message)
+        self._report_end(task, task.ending, task.message)
 
-    def _say_end(self, task: PlacedTask, outcome: TaskOutcome, message: str) -> None:
+    def _report_end(self, task: PlacedTask, outcome: TaskOutcome, message: str) -> None:
         if task.claim:
             if outcome is TaskOutcome.FAILED:
                 self._commands.append(m.RefuseGpu(holder=task.claim, why=message, never=True))
@@ -289,7 +291,7 @@ class PipelineNode:
             placed_by=start.placed_by,
             fallback=start.fallback,
         )
-        self.room.take(run)
+        self.resources.take(run)
         self._unready(one)
         one.run = run
         one.runs += 1
@@ -317,7 +319,7 @@ class PipelineNode:
             self._commands.append(m.StopSubtask(key=run.key, run=run.run, why=why))
 
     def _time_out(self, now: float) -> None:
-        for run in self.room.runs:
+        for run in self.resources.runs:
             if run.stop is None and now >= run.deadline:
                 if now - run.deadline > _LATE_S and not run.excused:
                     # This process slept, and the run may have ended well meanwhile, unread.
@@ -354,7 +356,7 @@ class PipelineNode:
             outcome = run.stop
         if outcome is RunOutcome.TIMED_OUT:
             message = f"it ran longer than its limit of {one.spec.timeout_s:g} s and was stopped"
-        self.room.release(run, event.now)
+        self.resources.release(run, event.now)
         one.run = None
         timing = self._timing(run, event, outcome, message)
         task.timings.append(timing)

@@ -178,7 +178,7 @@ class Run:
     fallback: str = ""
     stop: RunOutcome | None = None
     excused: bool = False
-    beside: dict[Row, float] = field(default_factory=dict)
+    co_runner_s: dict[Row, float] = field(default_factory=dict)
 
     def remaining_s(self, now: float) -> float:
         """Estimated; a run that takes longer than expected is believed to be nearly done."""
@@ -186,4 +186,4 @@ class Run:
 
     def co_runners(self, now: float) -> tuple[Row, ...]:
         half_s = 0.5 * (now - self.started_at)
-        return tuple(row for row, seconds in self.beside.items() if seconds >= half_s > 0)
+        return tuple(row for row, seconds in self.co_runner_s.items() if seconds >= half_s > 0)

@@ -159,7 +159,7 @@ class NodeTable:
             )
         return free, ""
 
-    def waits_for_room(self, task: TaskSpec) -> bool:
+    def waits_for_capacity(self, task: TaskSpec) -> bool:
         """Whether a node that takes tasks could run it once there is room."""
         return bool((self.could_ever(task) & self._alive).any())
 
@@ -176,7 +176,7 @@ class NodeTable:
     def _could(self, task: TaskSpec, *, estimated: bool) -> Mask:
         columns, estimates = self._columns, self.estimates
         mask = np.ones(len(self.names), dtype=np.bool_)
-        room_mib = columns["largest_gpu_mib"] * CAPS.gpu_memory_share
+        memory_limit_mib = columns["largest_gpu_mib"] * CAPS.gpu_memory_share
         for one in task.pipeline.subtasks:
             host = gpu = np.zeros(len(self.names))
             if estimated:
@@ -188,7 +188,7 @@ class NodeTable:
                 fits |= columns["cores"] > 0
             if Device.GPU in one.devices:
                 needed = np.maximum(gpu, one.gpu_memory_mib)
-                fits |= (columns["gpus"] > 0) & (needed <= room_mib)
+                fits |= (columns["gpus"] > 0) & (needed <= memory_limit_mib)
             if one.memory_mib:
                 host = np.full(len(self.names), float(one.memory_mib))
             mask &= fits & (host <= columns["memory_total_mib"])

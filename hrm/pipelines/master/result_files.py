@@ -69,7 +69,7 @@ class PipelineFiles:
         self.held_bytes -= size
         return size
 
-    def _room_for(self, size: int) -> None:
+    def _free_up(self, size: int) -> None:
         safe_s = self._now_s() - RESULT_SAFE_S
         while self.held_bytes + size > self._bytes_max and self._results:
             oldest, since_s = next(iter(self._results.items()))
@@ -100,7 +100,7 @@ class PipelineFiles:
         await self._add(task_id, f"{attempt}.part", offset, data)
 
     async def _add(self, task_id: TaskId, what: str, offset: int, data: bytes) -> None:
-        self._room_for(len(data))
+        self._free_up(len(data))
         before = self.size(task_id, what) if offset else 0
         self._set(task_id, what, before + len(data))
         write = partial(self._write, task_id, what, data, "ab" if offset else "wb")

@@ -162,17 +162,19 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         log.info("node has joined", node=name)
         reading = asyncio.create_task(self._read(requests, name, stream))
         writing = asyncio.create_task(self._write(stream, context))
-        cut = asyncio.create_task(stream.cut.wait())
+        stream_ended = asyncio.create_task(stream.stream_ended.wait())
         try:
-            await asyncio.wait({reading, writing, cut}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {reading, writing, stream_ended}, return_when=asyncio.FIRST_COMPLETED
+            )
             problem = reading.exception() if reading.done() else None
             if isinstance(problem, HrmError):
                 log.warning("node sent a bad message", node=name, error=str(problem))
                 await rpc_server.abort(context, problem)
         finally:
-            for task in (reading, writing, cut):
+            for task in (reading, writing, stream_ended):
                 task.cancel()
-            await asyncio.gather(reading, writing, cut, return_exceptions=True)
+            await asyncio.gather(reading, writing, stream_ended, return_exceptions=True)
             self._tasks.leave(name, stream)
             log.info("the stream of a node is down", node=name)
 
@@ -203,7 +205,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         async for message in requests:
             if stream.closed:
                 return
-            await self._tasks.heard(name, message)
+            await self._tasks.take_report(name, message)
 
     async def _write(self, stream: NodeStream, context: _Context) -> None:
         await context.write(pipeline_stream.registered(self._heartbeat_interval_s))

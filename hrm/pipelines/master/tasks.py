@@ -41,7 +41,7 @@ from hrm.pipelines.core.node_messages import EndTask, ReportSubtask, TaskOutcome
 from hrm.pipelines.core.table import NodeRow
 from hrm.pipelines.master.result_files import PipelineFiles
 from hrm.pipelines.policies.corun.estimates import Stdm
-from hrm.policies.guard import Hosts
+from hrm.policies.guard import GuardRegistry
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import policy_pb2
 from hrm.wire import codec, pipeline_stream
@@ -64,7 +64,7 @@ _MEMORY_MIB = 65_536.0
 log = structlog.get_logger("master.pipelines")
 
 
-def pipeline_policy(settings: MasterSettings, hosts: Hosts, *, seed: int) -> ClusterPolicy:
+def pipeline_policy(settings: MasterSettings, hosts: GuardRegistry, *, seed: int) -> ClusterPolicy:
     """The cluster policy of the settings; one that has learned is made known to ``hosts``.
 
     Raises:
@@ -130,7 +130,7 @@ class NodeStream:
         self.runs_as = runs_as
         self.queue: asyncio.Queue[m.PlaceTask | pb.MasterPipelineMessage | None] = asyncio.Queue()
         self.closed = False
-        self.cut = asyncio.Event()
+        self.stream_ended = asyncio.Event()
         """Set with ``closed``: the handler of the stream ends it, whatever it waits for."""
         self.draining: bool | None = None
         """What was last sent; None: nothing yet, and the node may remember otherwise."""
@@ -146,7 +146,7 @@ class NodeStream:
 
     def close(self) -> None:
         self.closed = True
-        self.cut.set()
+        self.stream_ended.set()
         self.queue.put_nowait(None)
 
 
@@ -231,10 +231,12 @@ class PipelineTasks:
                     attempt = self._attempt_of(command.task_id, command.attempt)
                     self._send(command.node, pipeline_stream.withdrawal(attempt, command.why))
                 case m.ReportPlacement():
-                    self._tell(command.task_id, pipeline_stream.placement(command), last=True)
+                    self._update_watchers(
+                        command.task_id, pipeline_stream.placement(command), last=True
+                    )
                 case m.ReportTiming():
                     update = pipeline_stream.timing_reported(command.report.timing, command.node)
-                    self._tell(command.report.task_id, update)
+                    self._update_watchers(command.report.task_id, update)
                 case m.FinishTask():
                     self._finished(command)
 
@@ -244,11 +246,11 @@ class PipelineTasks:
             await asyncio.sleep(TICK_INTERVAL_S)
             now = clock.now()
             self.handle(m.ClusterTicked(now=now))
-            self._cut_off_lost()
+            self._close_lost_streams()
             for name, row in list(self.core.table.nodes.items()):
                 self._set_draining(name, row, draining(name), now)
 
-    def _cut_off_lost(self) -> None:
+    def _close_lost_streams(self) -> None:
         """Close the streams of nodes that timed out: they must register again to be heard."""
         for name in [one for one in self.nodes if one not in self.core.table.nodes]:
             self.nodes.pop(name).close()
@@ -343,7 +345,7 @@ class PipelineTasks:
             proof=proof.proof if done else b"",
             placement=proof.placement if done else 0,
         )
-        self._tell(task_id, pipeline_stream.task_ended(end), last=True)
+        self._update_watchers(task_id, pipeline_stream.task_ended(end), last=True)
         for watcher in self._watchers.pop(task_id, ()):
             watcher.open.discard(task_id)
         log.info("task ended", task=task_id, outcome=command.outcome.value, why=command.message)
@@ -362,7 +364,9 @@ class PipelineTasks:
         known = task_id in self.core.tasks or task_id in self.core.ended
         return known or task_id in self._arriving
 
-    def _tell(self, task_id: TaskId, update: pb.PipelineTaskUpdate, *, last: bool = False) -> None:
+    def _update_watchers(
+        self, task_id: TaskId, update: pb.PipelineTaskUpdate, *, last: bool = False
+    ) -> None:
         update.task_id = task_id
         update.at_s = clock.now()
         if last:
@@ -405,7 +409,7 @@ class PipelineTasks:
         load = pw.to_load(register.load)
         tasks = tuple((pw.to_task_id(one.task_id), self._number(one)) for one in register.tasks)
         self.policies.left(capacity.name)
-        self.policies.heard(capacity.name, register.load.policies)
+        self.policies.take_report(capacity.name, register.load.policies)
         runs_as = codec.to_text(register.runs_as, "runs_as")
         owner = ownership.owner_of(register.ownership_key)
         stream = NodeStream(register.identity, owner, runs_as)
@@ -431,7 +435,7 @@ class PipelineTasks:
             self.policies.left(name)
             self.handle(m.NodeDraining(now=clock.now(), name=name))
 
-    async def heard(self, name: NodeName, message: pb.NodePipelineMessage) -> None:
+    async def take_report(self, name: NodeName, message: pb.NodePipelineMessage) -> None:
         """Take in what a node says, and return when a piece of a result is on the disk: a node is
         read no faster than that.
 
@@ -440,7 +444,7 @@ class PipelineTasks:
         """
         now, kind = clock.now(), message.WhichOneof("message")
         if kind == "load":
-            self.policies.heard(name, message.load.policies)
+            self.policies.take_report(name, message.load.policies)
             self.handle(m.NodeReported(now=now, name=name, load=pw.to_load(message.load)))
         elif kind == "run":
             task_id = pw.to_task_id(message.run.attempt.task_id)

@@ -56,12 +56,12 @@ class _Asked:
 
     def __init__(self) -> None:
         self.question: Decision | None = None
-        self.answer: tuple[TaskId, int] | None = None
+        self.chosen_node: tuple[TaskId, int] | None = None
         self.ends: list[Ended] = []
 
     def choose(self, task: TaskSpec, view: ClusterView, fits: Mask) -> Choice:
-        if self.answer is not None and self.answer[0] == task.task_id:
-            node, self.answer = self.answer[1], None
+        if self.chosen_node is not None and self.chosen_node[0] == task.task_id:
+            node, self.chosen_node = self.chosen_node[1], None
             return Choice(node=node, why="decided by the caller")
         self.question = Decision(task, view, fits)
         return Choice(node=-1, why="no decision yet")
@@ -106,9 +106,9 @@ class LearningEnvironment:
         waits."""
         run, asked = self._run, self._asked
         assert run is not None and asked.question is not None
-        asked.answer = asked.question.task.task_id, node
+        asked.chosen_node = asked.question.task.task_id, node
         asked.question = None
-        run.tell(cm.ClusterTicked(now=run.queue.now))
+        run.deliver(cm.ClusterTicked(now=run.queue.now))
         return self._go_on()
 
     def _go_on(self) -> Step:

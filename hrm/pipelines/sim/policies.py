@@ -89,9 +89,9 @@ class _Oracle:
     def __init__(self, truth: World) -> None:
         self._truth = truth
 
-    def score(self, row: Row, beside: Sequence[Row], estimates: Estimates) -> float:
-        if not beside:
+    def score(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
+        if not co_runners:
             return 0.0
-        others = tuple(other.kind for other in beside)
+        others = tuple(other.kind for other in co_runners)
         after = self._truth.slowdowns(row.gpu_model, (row.kind, *others))
         return sum(after) - sum(self._truth.slowdowns(row.gpu_model, others)) - 1.0

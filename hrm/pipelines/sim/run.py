@@ -34,7 +34,7 @@ from hrm.pipelines.core.model import (
     TaskSpec,
 )
 from hrm.pipelines.core.node_messages import TaskOutcome
-from hrm.pipelines.sim.beliefs import warm
+from hrm.pipelines.sim.priors import warm
 from hrm.pipelines.sim.scenario import Change, Scenario, Work, Worker, arrivals
 from hrm.pipelines.sim.worker import REPORT_S, TELEMETRY_S, SimulatedWorker
 from hrm.runtime.clock import Clock
@@ -69,7 +69,7 @@ class _Queue(Clock):
         self.events = 0
         self._hash = hashlib.sha256()
 
-    def say(self, what: str) -> None:
+    def emit(self, what: str) -> None:
         self.events += 1
         self._hash.update(f"{self.now:.6f} {what}\n".encode())
 
@@ -124,7 +124,7 @@ class Simulation:
             return False
         return self.queue.step()
 
-    def tell(self, event: cm.ClusterEvent) -> None:
+    def deliver(self, event: cm.ClusterEvent) -> None:
         """Pass the event to the manager, and execute its commands."""
         for command in self.cluster.handle(event):
             if isinstance(command, cm.PlaceTask):
@@ -149,21 +149,21 @@ class Simulation:
         node = self.nodes[worker.name] = SimulatedWorker(self, worker, self.policies)
         now = self.queue.now
         load = node.core.load(now)
-        self.tell(cm.NodeJoined(now=now, capacity=node.capacity, load=load))
+        self.deliver(cm.NodeJoined(now=now, capacity=node.capacity, load=load))
         # Nodes report out of step, as real ones do.
         phase = REPORT_S * (1.0 + (len(self.nodes) * 0.618) % 1.0)
-        self.queue.at(now + phase - TELEMETRY_S, node.look)
+        self.queue.at(now + phase - TELEMETRY_S, node.begin_sample)
         self.queue.at(now + phase, node.report)
 
     def gone(self, node: SimulatedWorker) -> None:
         """Empty or dead: the manager forgets it."""
         node.alive = False
         del self.nodes[node.worker.name]
-        self.tell(cm.NodeLost(now=self.queue.now, name=node.worker.name, why="it left"))
+        self.deliver(cm.NodeLost(now=self.queue.now, name=node.worker.name, why="it left"))
 
     def _change(self, change: Change) -> None:
         name = change.worker.name
-        self.queue.say(f"{name} {change.what}")
+        self.queue.emit(f"{name} {change.what}")
         if change.what == "join":
             self.join(change.worker)
             return
@@ -172,7 +172,7 @@ class Simulation:
             return
         if change.what == "leave":
             node.draining = True
-            self.tell(cm.NodeDraining(now=self.queue.now, name=name))
+            self.deliver(cm.NodeDraining(now=self.queue.now, name=name))
             node.handle(nm.DrainAsked(now=self.queue.now))
         else:
             node.alive = False
@@ -185,19 +185,19 @@ class Simulation:
     # --- tasks --------------------------------------------------------------------------------
 
     def _arrive(self, task: TaskSpec) -> None:
-        self.tell(cm.TaskSubmitted(now=self.queue.now, task=task))
+        self.deliver(cm.TaskSubmitted(now=self.queue.now, task=task))
 
     def _place(self, command: cm.PlaceTask) -> None:
         now = self.queue.now
         self._manager_free_s = max(now, self._manager_free_s) + DECISION_S
         node = self.nodes[command.node]
-        self.queue.say(f"{command.task.task_id} to {command.node}")
+        self.queue.emit(f"{command.task.task_id} to {command.node}")
         arrives_s = node.machine.receive(self._manager_free_s + LATENCY_S, command.task.size_mb)
         self.queue.at(arrives_s, node.place, command.task, command.attempt)
 
     def _finish(self, command: cm.FinishTask) -> None:
         now = self.queue.now
-        self.queue.say(f"{command.task_id} {command.outcome.value}")
+        self.queue.emit(f"{command.task_id} {command.outcome.value}")
         if command.outcome is TaskOutcome.DONE:
             task = self.cluster.ended[command.task_id].spec
             ideal_s = self.work.least_s(task)

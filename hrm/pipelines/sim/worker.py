@@ -16,8 +16,8 @@ from hrm.pipelines.core import node_messages as nm
 from hrm.pipelines.core.model import Device, SubtaskKey, TaskSpec
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome
-from hrm.pipelines.sim.beliefs import noise, warm
 from hrm.pipelines.sim.machine import Machine
+from hrm.pipelines.sim.priors import noise, warm
 from hrm.pipelines.sim.profiles import FIELDS
 from hrm.pipelines.sim.scenario import Worker
 
@@ -75,10 +75,10 @@ class SimulatedWorker:
                 self._start(command)
             elif isinstance(command, nm.ReportSubtask):
                 now, name = self.run.queue.now, self.worker.name
-                self.run.tell(cm.SubtaskReported(now=now, name=name, report=command))
+                self.run.deliver(cm.SubtaskReported(now=now, name=name, report=command))
             elif isinstance(command, nm.EndTask):
                 now, name = self.run.queue.now, self.worker.name
-                self.run.tell(cm.TaskEnded(now=now, name=name, end=command))
+                self.run.deliver(cm.TaskEnded(now=now, name=name, end=command))
             elif isinstance(command, nm.StopSubtask):
                 self._stop(command)
 
@@ -108,14 +108,14 @@ class SimulatedWorker:
         )
         if self.run.undecided:
             load = self.core.load(now)
-            self.run.tell(cm.NodeReported(now=now, name=self.worker.name, load=load))
+            self.run.deliver(cm.NodeReported(now=now, name=self.worker.name, load=load))
         if self.draining and not self.core.tasks:
             self.run.gone(self)
             return
-        self.run.queue.at(now + REPORT_S - TELEMETRY_S, self.look)
+        self.run.queue.at(now + REPORT_S - TELEMETRY_S, self.begin_sample)
         self.run.queue.at(now + REPORT_S, self.report)
 
-    def look(self) -> None:
+    def begin_sample(self) -> None:
         """The beginning of the second that the next report is a mean of."""
         if self.alive:
             self.seen = self.machine.totals(self.run.queue.now)
@@ -127,7 +127,7 @@ class SimulatedWorker:
         spec, task = run.subtask(key)
         kind = run.scenario.profiles.kinds[spec.kind]
         place = f"{command.device.value} {command.number}"
-        run.queue.say(f"{self.worker.name} {key.task_id} {key.subtask} {place}")
+        run.queue.emit(f"{self.worker.name} {key.task_id} {key.subtask} {place}")
         machine, memory_mib = self.machine, kind.memory_mib(task.size_mb)
         machine.advance(now)
         if machine.memory_used_mib + memory_mib > machine.type.memory_mib:
@@ -184,7 +184,7 @@ class SimulatedWorker:
         self.machine.cores_used = max(0.0, self.machine.cores_used - share)
         self._free(number)
         if profile:
-            self._tell_cells(key, number, on_gpu=False)
+            self._report_cells(key, number, on_gpu=False)
         self._ended(key, number, RunOutcome.DONE, memory_mib, 0.0)
 
     def _gpu_done(self, place: int, number: int, version: int) -> None:
@@ -199,10 +199,10 @@ class SimulatedWorker:
         self._plan(place)
         memory_mib = self._free(number)
         if self._extra.pop(number, None) is not None:
-            self._tell_cells(one.key, number, on_gpu=True)
+            self._report_cells(one.key, number, on_gpu=True)
         self._ended(one.key, number, RunOutcome.DONE, memory_mib, one.memory_mib)
 
-    def _tell_cells(self, key: SubtaskKey, number: int, *, on_gpu: bool) -> None:
+    def _report_cells(self, key: SubtaskKey, number: int, *, on_gpu: bool) -> None:
         """Two of the row's metrics, as a profile of 4 s sees them."""
         spec, _ = self.run.subtask(key)
         kind = self.run.scenario.profiles.kinds[spec.kind]

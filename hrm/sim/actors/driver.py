@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Driver", "seen"]
 
 WORK_STEP_S = 0.5
-_GOODBYE_S = 2.0
+_FINAL_UPDATE_S = 2.0
 _ORPHAN_S = 0.8
 _RECONNECT_S = 0.1
 _RECONNECT_MAX_S = 2.0
@@ -131,7 +131,7 @@ class Driver:
 
     def crash_appmaster(self) -> None:
         if self.appmaster is not None:
-            self.world.log.say(self.name, "AppMaster crashes")
+            self.world.log.emit(self.name, "AppMaster crashes")
             self.world.sleepers.died(self.name)
             self.appmaster.leave()
             self.appmaster = None
@@ -139,7 +139,7 @@ class Driver:
     def die(self, *, with_appmaster: bool) -> None:
         if self.outcome:
             return
-        self.world.log.say(self.name, "driver dies")
+        self.world.log.emit(self.name, "driver dies")
         self.outcome = "the driver died"
         if with_appmaster:
             self.crash_appmaster()
@@ -148,18 +148,18 @@ class Driver:
 
     def end(self) -> None:
         """It has done its work."""
-        self.world.log.say(self.name, "driver is done")
+        self.world.log.emit(self.name, "driver is done")
         self.outcome = "succeeded"
         if self.appmaster is not None:
-            self.appmaster.finish(True, "done", _GOODBYE_S)
+            self.appmaster.finish(True, "done", _FINAL_UPDATE_S)
 
     def failed(self, why: str) -> None:
         """The AppMaster reports that the application cannot go on."""
         if not self.outcome:
-            self.world.log.say(self.name, f"driver gives up: {why}")
+            self.world.log.emit(self.name, f"driver gives up: {why}")
             self.outcome = why
             if self.appmaster is not None:
-                self.appmaster.finish(False, why, _GOODBYE_S)
+                self.appmaster.finish(False, why, _FINAL_UPDATE_S)
 
     def alive(self) -> list[str]:
         """Executors that run, wherever: they talk to the driver themselves."""
@@ -184,15 +184,17 @@ class Driver:
         before, self._target = self._target, count
         if self.appmaster is None:
             return
-        self.appmaster.hear(am.TargetsChanged(now=0.0, targets=self.targets()))
+        self.appmaster.deliver(am.TargetsChanged(now=0.0, targets=self.targets()))
         if count < before and self.world.chance.random() < self.plan.kill_chance:
-            spare = sorted(self.executors)[: before - count]
-            self.appmaster.hear(am.KillRequested(now=0.0, executor_ids=tuple(spare)))
+            surplus = sorted(self.executors)[: before - count]
+            self.appmaster.deliver(am.KillRequested(now=0.0, executor_ids=tuple(surplus)))
 
     def _observe(self, name: str) -> None:
         self._class = name
         if self.appmaster is not None and not self.outcome:
-            self.appmaster.hear(am.ClassObserved(now=0.0, workload_class=name, evidence="observed"))
+            self.appmaster.deliver(
+                am.ClassObserved(now=0.0, workload_class=name, evidence="observed")
+            )
 
 
 class _AppMaster(Peer):
@@ -226,7 +228,7 @@ class _AppMaster(Peer):
         self._register()
 
     def finish(self, succeeded: bool, message: str, limit_s: float) -> None:
-        self.hear(am.DriverFinished(now=0.0, succeeded=succeeded, message=message))
+        self.deliver(am.DriverFinished(now=0.0, succeeded=succeeded, message=message))
         self.clock.after(limit_s, self.leave)
 
     def leave(self) -> None:
@@ -235,11 +237,11 @@ class _AppMaster(Peer):
             if self._stream is not None:
                 self._stream.close_client()
 
-    def hear(self, event: am.Event) -> None:
+    def deliver(self, event: am.Event) -> None:
         """An event from the driver, when this process takes it in."""
-        self.world.sleepers.tell(self.driver.name, self._hear, event)
+        self.world.sleepers.deliver(self.driver.name, self._deliver, event)
 
-    def _hear(self, event: am.Event) -> None:
+    def _deliver(self, event: am.Event) -> None:
         self.handle(replace(event, now=self.clock.now))
 
     def handle(self, event: am.Event) -> None:
@@ -249,10 +251,10 @@ class _AppMaster(Peer):
         try:
             commands = self.core.handle(event)
         except Exception as error:
-            log.say(name, type(event).__name__)
+            log.emit(name, type(event).__name__)
             self.world.oracle.violated(f"the AppMaster of {name} raised {error!r}")
             return
-        log.say(name, _event_words(event) + event_format.of_commands(commands))
+        log.emit(name, _event_words(event) + event_format.of_commands(commands))
         self.world.oracle.after_application(name, self.core)
         for command in commands:
             self._carry_out(command)
@@ -334,16 +336,16 @@ class _AppMaster(Peer):
             process=self.driver.name,
         )
 
-    def _registered(self, answer: Any) -> None:
+    def _registered(self, result: Any) -> None:
         if self.left:
             return
-        if answer is None:
+        if result is None:
             self._again()
             return
-        if isinstance(answer, c.Refuse):
-            self._refused(answer)
+        if isinstance(result, c.Refuse):
+            self._refused(result)
             return
-        admitted = answer.answer
+        admitted = result.result
         assert isinstance(admitted, c.ApplicationAdmitted)
         self._application_id = admitted.application_id
         self._last_number = admitted.last_executor_number
@@ -414,7 +416,7 @@ class _AppMaster(Peer):
         if self.left:
             return
         if self.core.attached:
-            self._patience.heard(self.clock.now)
+            self._patience.contact(self.clock.now)
             self.handle(am.SessionLost(now=self.clock.now))
         if self._ended_by_master:
             self.leave()

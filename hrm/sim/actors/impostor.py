@@ -42,13 +42,13 @@ def _as_application(world: World, fault: TimedFault) -> bool:
     """Of one that the master knows: what a lost store had goes to the first that names it."""
     core = world.master.core
     assert core is not None
-    everybody = (*world.drivers, *world.submitters.drivers)
-    owners = [x for x in everybody if _has_application(world, x.application_id) and not x.outcome]
+    all_drivers = (*world.drivers, *world.submitters.drivers)
+    owners = [x for x in all_drivers if _has_application(world, x.application_id) and not x.outcome]
     if not owners:
         return False
     owner: Driver = owners[int(fault.pick * len(owners))]
     application_id = owner.application_id
-    world.log.say("impostor", f"says that it is {application_id}")
+    world.log.emit("impostor", f"says that it is {application_id}")
     event = owner.registration(application_id)
     register = e.ApplicationRegistered(
         now=0.0,
@@ -76,17 +76,17 @@ def _as_application(world: World, fault: TimedFault) -> bool:
                 )
             )
 
-    def attached(answer: c.Reply | c.Refuse) -> None:
+    def attached(result: c.Reply | c.Refuse) -> None:
         """One that is admitted to what was lost goes away in the end, like all others."""
-        if isinstance(answer, c.Reply):
+        if isinstance(result, c.Reply):
             world.clock.after(_STAY_S, leave)
 
     def anothers() -> bool:
         return _has_application(world, application_id)
 
-    who = f"as {application_id}"
-    _refused_if(world, anothers, who, register)
-    _refused_if(world, anothers, who, attach, attached)
+    claimed = f"as {application_id}"
+    _refused_if(world, anothers, claimed, register)
+    _refused_if(world, anothers, claimed, attach, attached)
     return True
 
 
@@ -107,7 +107,7 @@ def _as_node(world: World, fault: TimedFault) -> bool:
     owner: Machine = owners[int(fault.pick * len(owners))]
     known = core.master_state.nodes.get(owner.name)
     identity = known.identity if known is not None else f"{owner.name}-1"
-    world.log.say("impostor", f"says that it is {owner.name}")
+    world.log.emit("impostor", f"says that it is {owner.name}")
 
     register = e.NodeRegistered(
         now=0.0,
@@ -150,22 +150,22 @@ def _as_runner(world: World, fault: TimedFault) -> bool:
         return False
     record = live[int(fault.pick * len(live))].record
     name = f"driver {record.attempt} of {record.submission_id}"
-    world.log.say("impostor", f"says that {name} is gone")
+    world.log.emit("impostor", f"says that {name} is gone")
 
-    def heard(answer: Any) -> None:
-        if not isinstance(answer, HrmError):
+    def replied(result: Any) -> None:
+        if not isinstance(result, HrmError):
             world.oracle.violated(f"an impostor is heard as the runner of {name}")
 
-    submissions.lease(record.submission_id, record.attempt, True, "a guess", heard)
+    submissions.lease(record.submission_id, record.attempt, True, "a guess", replied)
     return True
 
 
 def _refused_if(
     world: World,
     anothers: Callable[[], bool],
-    who: str,
+    claimed: str,
     event: e.ApplicationRegistered | e.ApplicationAttached | e.NodeRegistered,
-    then: Callable[[c.Reply | c.Refuse], None] = lambda _answer: None,
+    then: Callable[[c.Reply | c.Refuse], None] = lambda _result: None,
 ) -> None:
     """A call that must be refused if it is another's when the master takes the call in: one that
     slept does so late."""
@@ -176,9 +176,9 @@ def _refused_if(
         was_anothers = anothers()
         return replace(event, now=world.clock.now, call_id=call_id)
 
-    def heard(answer: c.Reply | c.Refuse) -> None:
-        if isinstance(answer, c.Reply) and was_anothers:
-            world.oracle.violated(f"an impostor is admitted {who}")
-        then(answer)
+    def replied(result: c.Reply | c.Refuse) -> None:
+        if isinstance(result, c.Reply) and was_anothers:
+            world.oracle.violated(f"an impostor is admitted {claimed}")
+        then(result)
 
-    world.master.call(taken_in, heard)
+    world.master.call(taken_in, replied)

@@ -27,7 +27,7 @@ from hrm.core.vocabulary.model import (
     is_driver,
 )
 from hrm.core.vocabulary.partitioning import partition
-from hrm.runtime.node import NodeRuntime, NodeSays, order
+from hrm.runtime.node import NodeReport, NodeRuntime, order
 from hrm.sim import event_format
 from hrm.sim.actors.runner import Runner
 from hrm.sim.faults.network import Peer, Stream
@@ -79,10 +79,10 @@ class _Agent(NodeRuntime):
         try:
             commands = super().decide(event)
         except Exception as error:
-            world.log.say(self.name, event_format.of_event(event))
+            world.log.emit(self.name, event_format.of_event(event))
             world.oracle.violated(f"{self.name}'s core raised {type(error).__name__}: {error}")
             return []
-        world.log.say(self.name, event_format.of_event(event) + event_format.of_commands(commands))
+        world.log.emit(self.name, event_format.of_event(event) + event_format.of_commands(commands))
         acts = bool(commands) or len(core.containers) != known
         world.oracle.after_node(core, self._newest_epoch, event, acts, commands)
         self._newest_epoch = max(self._newest_epoch, getattr(event, "epoch", 0))
@@ -94,7 +94,7 @@ class _Agent(NodeRuntime):
     def stop(self, command: c.StopProcess) -> None:
         self._machine.stop_process(command)
 
-    def say(self, report: NodeSays) -> None:
+    def emit(self, report: NodeReport) -> None:
         self._machine.send(report)
 
     def register_again(self, command: c.RegisterAgain) -> None:
@@ -152,7 +152,7 @@ class Machine:
 
     def step_clock(self, step_s: float) -> None:
         """The clock is set, forwards or backwards."""
-        self.world.log.say(self.name, f"clock set by {step_s:.3f} s")
+        self.world.log.emit(self.name, f"clock set by {step_s:.3f} s")
         self._offset_s += step_s
 
     def start_agent(self) -> None:
@@ -162,12 +162,12 @@ class Machine:
         self._followed = None
         self._backoff.succeeded()
         self.agent = _Agent(self, self._new_core(), self._incarnation)
-        self.world.log.say(self.name, f"agent {self._incarnation} starts")
+        self.world.log.emit(self.name, f"agent {self._incarnation} starts")
         for record in sorted(self._records.values(), key=lambda record: record.end is None):
             spec = record.spec
             self.deliver(self._adopted(record))
             if record.end is not None:
-                self._say_ended(spec.container_id, record.end)
+                self._report_end(spec.container_id, record.end)
         self._see_disk()
         if self.plan.auto_binding is not None:
             self._measure(self.agent)
@@ -175,7 +175,7 @@ class Machine:
 
     def fill_disk(self, for_s: float) -> None:
         """A disk may fill again before it was emptied."""
-        self.world.log.say(self.name, f"its disk is full for {for_s:.1f} s")
+        self.world.log.emit(self.name, f"its disk is full for {for_s:.1f} s")
         self._full_until_s = max(self._full_until_s, self.world.clock.now + for_s)
         self.agent_clock.at(self._full_until_s, self._see_disk)
         self._see_disk()
@@ -195,7 +195,7 @@ class Machine:
 
     def _measure(self, agent: _Agent) -> None:
         """What containers use of their cores: now nearly all, now next to nothing."""
-        if self.agent is not agent or self.world.calm:
+        if self.agent is not agent or self.world.faults_stopped:
             return
         if self._usage.random() < 0.15:
             self._busy = not self._busy
@@ -222,7 +222,7 @@ class Machine:
         """The agent dies; what has been started lives on, what was being started may not."""
         if self.agent is None:
             return
-        self.world.log.say(self.name, "agent crashes")
+        self.world.log.emit(self.name, "agent crashes")
         self.world.sleepers.died(self.name)
         self.agent = None
         if self._link is not None:
@@ -254,7 +254,7 @@ class Machine:
             return
         self.crash_agent()
         self.up = False
-        self.world.log.say(self.name, "machine crashes")
+        self.world.log.emit(self.name, "machine crashes")
         end = ContainerEnd(cause=EndCause.LOST, message="the machine died")
         for container_id in list(self.processes):
             self._gone(container_id)
@@ -268,7 +268,7 @@ class Machine:
             self._identity += 1
             self._records.clear()
             self._binding = self.plan.binding
-        self.world.log.say(self.name, "machine is back" + ("" if with_disk else ", emptied"))
+        self.world.log.emit(self.name, "machine is back" + ("" if with_disk else ", emptied"))
         self.start_agent()
 
     def deliver(self, event: e.NodeEvent) -> None:
@@ -298,8 +298,8 @@ class Machine:
         capacity = capacity_vector(self.core.units[spec.unit_id].unit)
         self.world.oracle.process_began(self.name, spec, here, capacity)
         if self.plan.hardware is not None:
-            everybody = [p.spec for p in self.processes.values()]
-            self.world.oracle.machine_holds(self.name, self.plan.hardware, everybody)
+            specs = [p.spec for p in self.processes.values()]
+            self.world.oracle.machine_holds(self.name, self.plan.hardware, specs)
         delay_s = self.world.chance.uniform(0.01, 0.3)
         self.world.clock.after(delay_s, self._started, container_id, self.processes[container_id])
 
@@ -353,7 +353,7 @@ class Machine:
         if runner is not None and runner.exit_code is not None:
             end = replace(end, exit_code=runner.exit_code)
         self._records[container_id].end = end
-        self._say_ended(container_id, end)
+        self._report_end(container_id, end)
 
     def _exited(self, container_id: ContainerId, process: Process, exit_code: int) -> None:
         """A runner has come to its end by itself."""
@@ -368,11 +368,13 @@ class Machine:
         self.world.oracle.process_gone(container_id)
         return runner
 
-    def _say_ended(self, container_id: ContainerId, end: ContainerEnd) -> None:
+    def _report_end(self, container_id: ContainerId, end: ContainerEnd) -> None:
         """By its parent, which does not sleep when the agent does."""
-        self.world.sleepers.tell(self.name, self._hear_of_end, self._incarnation, container_id, end)
+        self.world.sleepers.deliver(
+            self.name, self._end_reported, self._incarnation, container_id, end
+        )
 
-    def _hear_of_end(self, incarnation: int, container_id: ContainerId, end: ContainerEnd) -> None:
+    def _end_reported(self, incarnation: int, container_id: ContainerId, end: ContainerEnd) -> None:
         if incarnation == self._incarnation:  # a later one has found it on the disk
             self.deliver(e.ProcessEnded(now=self.now(), container_id=container_id, end=end))
 
@@ -402,7 +404,7 @@ class Machine:
             return
         self.agent_clock.after(self._backoff.pause_s(), self._connect)
 
-    def master_said(self, epoch: int, message: c.NodeMessage, incarnation: int) -> None:
+    def message_received(self, epoch: int, message: c.NodeMessage, incarnation: int) -> None:
         if self.core is None or incarnation != self._incarnation:
             return
         self.world.oracle.departures.arrived(self.name, str(incarnation), message)
@@ -433,7 +435,7 @@ class _Link(Peer):
         epoch, order = message
         if not isinstance(order, str):
             if self.is_up:
-                self.machine.master_said(epoch, order, self._incarnation)
+                self.machine.message_received(epoch, order, self._incarnation)
             return
         if not self.is_up and epoch >= self._highest_epoch:
             self.is_up = True
@@ -447,7 +449,7 @@ class _Link(Peer):
     def ghost(self, message: Any) -> None:
         epoch, order = message
         if not isinstance(order, str):
-            self.machine.master_said(epoch, order, self._incarnation)
+            self.machine.message_received(epoch, order, self._incarnation)
 
     def _check(self) -> None:
         """A registration without a reply is given up."""

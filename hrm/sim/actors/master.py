@@ -19,7 +19,7 @@ from hrm.core.messages.claims import Proposal
 from hrm.core.vocabulary.model import ApplicationId, NodeName
 from hrm.errors import DiskFull
 from hrm.runtime.disk import Disk
-from hrm.runtime.master import Answered, End, MasterRuntime
+from hrm.runtime.master import End, MasterRuntime, OnReply
 from hrm.sim import event_format
 from hrm.sim.actors.policies import load
 from hrm.sim.actors.remote_schedulers import SchedulerEnd
@@ -52,10 +52,10 @@ class _Life(MasterRuntime):
         try:
             commands = super().decide(event)
         except Exception as error:
-            world.log.say("master", event_format.of_event(event))
+            world.log.emit("master", event_format.of_event(event))
             world.oracle.violated(f"the master's core raised {type(error).__name__}: {error}")
             return []
-        world.log.say("master", event_format.of_event(event) + event_format.of_commands(commands))
+        world.log.emit("master", event_format.of_event(event) + event_format.of_commands(commands))
         world.oracle.after_master(self.core, event, commands)
         for command in commands:
             if isinstance(command, c.NotifyApplication):
@@ -90,8 +90,8 @@ class _Life(MasterRuntime):
         process, application_id = self._process, command.application_id
         if (end := process.application_ends.get(application_id)) is not None:
             end.put(command.notice)
-        elif application_id in process.ears:
-            process.ears[application_id].put(application_id, command.notice)
+        elif application_id in process.listeners:
+            process.listeners[application_id].put(application_id, command.notice)
 
     def node(self, name: NodeName, incarnation: str) -> End | None:
         return self._process.node_ends.get((name, incarnation))
@@ -100,10 +100,10 @@ class _Life(MasterRuntime):
         return self._process.scheduler_ends.get((name, session))
 
     def paused(self, why: DiskFull) -> None:
-        self._world.log.say("master", why.message)
+        self._world.log.emit("master", why.message)
 
     def resumed(self) -> None:
-        self._world.log.say("master", "resumes: its disk has space again")
+        self._world.log.emit("master", "resumes: its disk has space again")
 
     def tick(self) -> None:
         if not self.over:
@@ -126,7 +126,7 @@ class MasterProcess:
         self.node_ends: dict[tuple[str, str], _NodeEnd] = {}
         self.application_ends: dict[ApplicationId, _ApplicationEnd] = {}
         self.scheduler_ends: dict[tuple[str, int], SchedulerEnd] = {}
-        self.ears: dict[ApplicationId, Submissions] = {}
+        self.listeners: dict[ApplicationId, Submissions] = {}
         self.submissions: Submissions | None = None
         self.call_ids = itertools.count(1)
         self.turns = source(world.plan.seed, "turns")
@@ -157,7 +157,7 @@ class MasterProcess:
         )
         core.master_state.out.clear()
         self.life = _Life(self, core)
-        world.log.say("master", f"starts with epoch {self.disk.epoch}")
+        world.log.emit("master", f"starts with epoch {self.disk.epoch}")
         world.oracle.master_began(core)
         self.clock.after(TICK_S, self.life.tick)
         if world.plan.submissions:
@@ -176,13 +176,13 @@ class MasterProcess:
             for command in writes[:written]:
                 self.disk.apply(command)
         held = len(life.writing)
-        self.world.log.say("master", f"crashes with {held} batches held, {written} kept")
+        self.world.log.emit("master", f"crashes with {held} batches held, {written} kept")
         self.world.sleepers.died(MASTER)
         life.over, self.life = True, None
         if self.submissions is not None:
             self.submissions.crash()
             self.submissions = None
-        self.ears.clear()
+        self.listeners.clear()
         self.node_ends.clear()
         self.application_ends.clear()
         self.scheduler_ends.clear()
@@ -195,12 +195,12 @@ class MasterProcess:
         if self.life is not None:
             self.life.submit(event)
 
-    def call(self, make: Callable[[int], e.MasterEvent], answered: Answered) -> None:
-        self.world.sleepers.tell(MASTER, self._call, make, answered)
+    def call(self, make: Callable[[int], e.MasterEvent], on_reply: OnReply) -> None:
+        self.world.sleepers.deliver(MASTER, self._call, make, on_reply)
 
-    def _call(self, make: Callable[[int], e.MasterEvent], answered: Answered) -> None:
+    def _call(self, make: Callable[[int], e.MasterEvent], on_reply: OnReply) -> None:
         if self.life is not None:
-            self.life.call(make, answered)
+            self.life.call(make, on_reply)
 
     # --- services -------------------------------------------------------------------------------
 
@@ -222,11 +222,11 @@ class MasterProcess:
         submissions, submission_id = self.submissions, event.submission_id
         attempt = event.submission_attempt
 
-        def registered(answer: c.Reply | c.Refuse) -> None:
-            if submissions is not None and submission_id and isinstance(answer, c.Reply):
-                assert isinstance(answer.answer, c.ApplicationAdmitted)
-                submissions.registered(submission_id, attempt, answer.answer.application_id)
-            reply(answer)
+        def registered(result: c.Reply | c.Refuse) -> None:
+            if submissions is not None and submission_id and isinstance(result, c.Reply):
+                assert isinstance(result.result, c.ApplicationAdmitted)
+                submissions.registered(submission_id, attempt, result.result.application_id)
+            reply(result)
 
         if submissions is not None and submission_id:
             error = submissions.refusal(submission_id, attempt)
@@ -236,13 +236,13 @@ class MasterProcess:
         self.call(lambda call_id: replace(event, now=self.now(), call_id=call_id), registered)
 
     def _accept_later(self, stream: Stream, end: _NodeEnd | _ApplicationEnd | SchedulerEnd) -> None:
-        self.world.sleepers.tell(MASTER, self._accept, self.life, stream, end)
+        self.world.sleepers.deliver(MASTER, self._accept, self.life, stream, end)
 
     def _accept(
         self, life: _Life | None, stream: Stream, end: _NodeEnd | _ApplicationEnd | SchedulerEnd
     ) -> None:
-        cut = self.world.network.cut_until(stream.name) > self.now()
-        if life is None or cut or life is not self.life:
+        is_partitioned = self.world.network.partition_end_s(stream.name) > self.now()
+        if life is None or is_partitioned or life is not self.life:
             stream.close_server()
             return
         stream.server = end
@@ -313,9 +313,9 @@ class _NodeEnd:
             lambda call_id: replace(event, now=master.now(), call_id=call_id), self._registered
         )
 
-    def _registered(self, answer: c.Reply | c.Refuse) -> None:
+    def _registered(self, result: c.Reply | c.Refuse) -> None:
         assert self._key is not None
-        if isinstance(answer, c.Refuse):
+        if isinstance(result, c.Refuse):
             if self._previous is None:
                 self._master.node_ends.pop(self._key, None)
             else:
@@ -387,23 +387,23 @@ class _ApplicationEnd:
             self._attached,
         )
 
-    def _attached(self, answer: c.Reply | c.Refuse) -> None:
+    def _attached(self, result: c.Reply | c.Refuse) -> None:
         if self._application_id is None:
             return  # the session broke while the master was writing
         ends = self._master.application_ends
-        if isinstance(answer, c.Refuse):
+        if isinstance(result, c.Refuse):
             if self._previous is None:
                 ends.pop(self._application_id, None)
             else:
                 ends[self._application_id] = self._previous
             self._application_id = None
-            self._stream.send_to_client(answer)
+            self._stream.send_to_client(result)
             self._stream.close_server()
             return
         if self._previous is not None:
             self._previous._stream.close_server()
         self._ready = True
-        self._stream.send_to_client(answer.answer)
+        self._stream.send_to_client(result.result)
         for notice in self._outbox:
             self.put(notice)
         early, self._early = self._early, []

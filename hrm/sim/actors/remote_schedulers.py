@@ -72,7 +72,7 @@ class RemoteSchedulerProcess:
         self.at_lease = None
         if not self.up:
             return
-        self.world.log.say(self.name, "scheduler crashes")
+        self.world.log.emit(self.name, "scheduler crashes")
         self.world.sleepers.died(self.name)
         self.up = False
         self.followed = None
@@ -84,7 +84,7 @@ class RemoteSchedulerProcess:
     def hang(self) -> None:
         """Its connection stays, and it sends nothing."""
         if self._session is not None:
-            self.world.log.say(self.name, "scheduler hangs")
+            self.world.log.emit(self.name, "scheduler hangs")
             self._session.hangs = True
 
     def session_over(self, session: _Session) -> None:
@@ -96,12 +96,12 @@ class RemoteSchedulerProcess:
     def behind(self) -> str:
         """Why it is not yet where the master is; empty when it is."""
         core, session = self.world.master.core, self._session
-        book = None if core is None else core.placement.schedulers.get(self.name)
-        if session is None or session.core is None or not isinstance(book, RemoteScheduler):
+        mirrored = None if core is None else core.placement.schedulers.get(self.name)
+        if session is None or session.core is None or not isinstance(mirrored, RemoteScheduler):
             return f"{self.name} is not subscribed"
         sequence = session.core.replica.sequence
-        if session.core.number != book.session or sequence != book.sequence:
-            return f"{self.name} has message {sequence}, not {book.sequence}"
+        if session.core.number != mirrored.session or sequence != mirrored.sequence:
+            return f"{self.name} has message {sequence}, not {mirrored.sequence}"
         return ""
 
     def _connect(self) -> None:
@@ -143,9 +143,9 @@ class _Session(Peer):
             scheduler = Scheduler(self.process.name, policy, message.bounds)
             self.core = SchedulerSession(scheduler, message.session, changes_limit_s=CALL_TIMEOUT_S)
             self.process.backoff.succeeded()
-            self.world.log.say(self.process.name, f"subscribed as {message.session}")
+            self.world.log.emit(self.process.name, f"subscribed as {message.session}")
         elif isinstance(message, StateChanged) and self.core is not None:
-            self.world.log.say(self.process.name, f"takes in {event_format.of_change(message)}")
+            self.world.log.emit(self.process.name, f"takes in {event_format.of_change(message)}")
             self.core.changed(message, self.clock.now)
             followed = self.process.followed
             assert followed is not None
@@ -194,15 +194,15 @@ class _Session(Peer):
         if alarm == self._alarm:
             self._step()
 
-    def _answered(self, reply: Any) -> None:
+    def _replied(self, reply: Any) -> None:
         assert self.core is not None
-        answer = reply.answer if isinstance(reply, c.Reply) else None
-        if isinstance(answer, c.LeaseGranted) and self.process.at_lease is not None:
+        result = reply.result if isinstance(reply, c.Reply) else None
+        if isinstance(result, c.LeaseGranted) and self.process.at_lease is not None:
             strike, self.process.at_lease = self.process.at_lease, None
             strike()
             return
-        taken = answer if isinstance(answer, c.LeaseGranted | c.ClaimsSettled) else None
-        self.core.answered(taken, self.clock.now)
+        taken = result if isinstance(result, c.LeaseGranted | c.ClaimsSettled) else None
+        self.core.reply_received(taken, self.clock.now)
         if not self.core.idle:
             self._step()
         if self.core.idle:
@@ -212,14 +212,14 @@ class _Session(Peer):
         master = self.world.master
         if isinstance(call, e.ClaimsProposed):
             proposed = c.ProposeClaims(proposal=call.proposal)
-            self.world.log.say(self.process.name, event_format.of_command(proposed))
+            self.world.log.emit(self.process.name, event_format.of_command(proposed))
 
         def serve(reply: Callable[[Any], None]) -> None:
             master.call(lambda number: replace(call, now=master.now(), call_id=number), reply)
 
-        def finish(answer: Any) -> None:
+        def finish(result: Any) -> None:
             if not self._over and not self.hangs:
-                self._answered(answer)
+                self._replied(result)
 
         self.world.network.call(self.process.name, serve, finish)
 
@@ -258,7 +258,7 @@ class SchedulerEnd(Peer):
                 followed=message.followed,
             )
             master.call(
-                lambda number: replace(event, now=master.now(), call_id=number), self._answered
+                lambda number: replace(event, now=master.now(), call_id=number), self._replied
             )
 
     def closed(self) -> None:
@@ -268,16 +268,16 @@ class SchedulerEnd(Peer):
             now, name = master.now(), self._name
             master.submit(e.SchedulerDisconnected(now=now, scheduler=name, session=self._session))
 
-    def _answered(self, answer: c.Reply | c.Refuse) -> None:
+    def _replied(self, result: c.Reply | c.Refuse) -> None:
         key = (self._name, self._session)
         if self._master.scheduler_ends.get(key) is not self:
             return
-        if isinstance(answer, c.Refuse):
+        if isinstance(result, c.Refuse):
             del self._master.scheduler_ends[key]
             self._stream.close_server()
             return
-        assert isinstance(answer.answer, Subscribed)
+        assert isinstance(result.result, Subscribed)
         self._ready = True
-        self._stream.send_to_client(answer.answer)
+        self._stream.send_to_client(result.result)
         for message in self._outbox:
             self._stream.send_to_client(message)

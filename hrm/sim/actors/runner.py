@@ -78,7 +78,7 @@ class Runner:
         stopped = exit_code is not None and self._drives and self.exit_code is None
         self._driver_ends(exit_code, KILLED if exit_code is None else exit_code)
         if stopped and self._chance.random() < 0.5:
-            self._call(True, lambda _answer: None)
+            self._call(True, lambda _result: None)
 
     def _after(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
         self.machine.after(delay_s, self.world.sleepers.ring, self.process, action, *arguments)
@@ -111,16 +111,16 @@ class Runner:
             self._follow()
             return
 
-        def answered(answer: Any) -> None:
+        def replied(result: Any) -> None:
             if not self._over and self.exit_code is None:
-                self._answered(asked.number, answer)
+                self._replied(asked.number, result)
 
-        self._call(False, answered)
+        self._call(False, replied)
         if self.world.network.happens("duplicate"):
-            self._call(False, answered)
-        self._after(asked.timeout_s, answered, Unavailable("no answer"))
+            self._call(False, replied)
+        self._after(asked.timeout_s, replied, Unavailable("no answer"))
 
-    def _call(self, gone: bool, answered: Callable[[Any], None]) -> None:
+    def _call(self, gone: bool, replied: Callable[[Any], None]) -> None:
         master = self.world.master
 
         def serve(reply: Callable[[Any], None]) -> None:
@@ -128,16 +128,16 @@ class Runner:
                 key = ownership_key(self._plan)
                 master.submissions.lease(self.submission_id, self.attempt, gone, key, reply)
 
-        self.world.network.call(self.machine.name, serve, answered, process=self.process)
+        self.world.network.call(self.machine.name, serve, replied, process=self.process)
 
-    def _answered(self, number: int, answer: Any) -> None:
+    def _replied(self, number: int, result: Any) -> None:
         lease, now = self._lease, self.machine.clock_s()
         if not lease.awaits(number):
             return
-        if isinstance(answer, m.GrantLease):
-            lease.granted(number, lease_s=answer.lease_s, renew_s=answer.renew_s, now=now)
+        if isinstance(result, m.GrantLease):
+            lease.granted(number, lease_s=result.lease_s, renew_s=result.renew_s, now=now)
         else:
-            lease.failed(number, answer, now)
+            lease.failed(number, result, now)
         self._follow()
 
     def _follow(self) -> None:
@@ -159,7 +159,7 @@ class Runner:
         assert self._plan is not None
         self._drives = True
         world, plan = self.world, self._plan
-        world.log.say(self.name, f"driver runs on {self.machine.name}")
+        world.log.emit(self.name, f"driver runs on {self.machine.name}")
         world.oracle.submissions.driver_began(
             self.submission_id, self.attempt, self.machine.name, supervised=plan.supervise
         )
@@ -182,7 +182,7 @@ class Runner:
             self._exited(KILLED)
 
     def _kill(self, why: str) -> None:
-        self.world.log.say(self.name, f"driver is killed: {why}")
+        self.world.log.emit(self.name, f"driver is killed: {why}")
         self.ended(KILLED)
 
     def ended(self, code: int) -> None:
@@ -196,7 +196,7 @@ class Runner:
         if not self._drives or self.exit_code is not None:
             return
         self.exit_code = code
-        self.world.log.say(self.name, f"driver ends with {exit_code}")
+        self.world.log.emit(self.name, f"driver ends with {exit_code}")
         self.world.oracle.submissions.driver_ended(self.submission_id, self.attempt, exit_code)
         if self._driver is not None and not self._driver.outcome:
             if code == 0:
@@ -208,7 +208,7 @@ class Runner:
         if self._over:
             return
 
-        def leave(_answer: Any) -> None:
+        def leave(_result: Any) -> None:
             if not self._over and self.exit_code is not None:
                 self._exited(self.exit_code)
 

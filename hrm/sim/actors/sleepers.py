@@ -24,8 +24,8 @@ _MOMENT_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class _Sleep:
-    said_at_s: float
-    rung_at_s: float
+    messages_at_s: float
+    timers_at_s: float
 
 
 class Sleepers:
@@ -45,11 +45,11 @@ class Sleepers:
         first, second = wakes_at_s, wakes_at_s + _MOMENT_S
         if self._chance.random() < 0.5:
             first, second = second, first
-        self._asleep[name] = _Sleep(said_at_s=first, rung_at_s=second)
+        self._asleep[name] = _Sleep(messages_at_s=first, timers_at_s=second)
 
     def is_asleep(self, name: str) -> bool:
         sleep = self._asleep.get(name)
-        return sleep is not None and self._clock.now < max(sleep.said_at_s, sleep.rung_at_s)
+        return sleep is not None and self._clock.now < max(sleep.messages_at_s, sleep.timers_at_s)
 
     def died(self, name: str) -> None:
         """A process that is killed sleeps no more."""
@@ -58,21 +58,21 @@ class Sleepers:
             self.slept[name].append((begun_s, self._clock.now))
         self._asleep.pop(name, None)
 
-    def tell(self, name: str, action: Callable[..., None], *arguments: Any) -> None:
+    def deliver(self, name: str, action: Callable[..., None], *arguments: Any) -> None:
         """A message of another process, when the process handles it."""
         sleep = self._asleep.get(name)
-        if sleep is None or self._clock.now >= sleep.said_at_s:
+        if sleep is None or self._clock.now >= sleep.messages_at_s:
             action(*arguments)
         else:
-            self._clock.at(sleep.said_at_s, self.tell, name, action, *arguments)
+            self._clock.at(sleep.messages_at_s, self.deliver, name, action, *arguments)
 
     def ring(self, name: str, action: Callable[..., None], *arguments: Any) -> None:
         """A timer of the process itself, when the process handles it."""
         sleep = self._asleep.get(name)
-        if sleep is None or self._clock.now >= sleep.rung_at_s:
+        if sleep is None or self._clock.now >= sleep.timers_at_s:
             action(*arguments)
         else:
-            self._clock.at(sleep.rung_at_s, self.ring, name, action, *arguments)
+            self._clock.at(sleep.timers_at_s, self.ring, name, action, *arguments)
 
 
 class ProcessClock:

@@ -54,7 +54,7 @@ class Submissions:
         records = list(self._disk.submissions.values())
         self.core = SubmissionsCore(self._world.plan.submission_bounds, records, master.now())
         state = master.core.master_state
-        self._host = SubmissionHost(self.core, state, lambda x: x.driver, self._looked_at)
+        self._host = SubmissionHost(self.core, state, lambda x: x.driver, self._checked)
         self._calls: dict[int, Callable[[Any], None]] = {}
         self._call_count = 0
         self._writes: list[hosting.WriteSubmission] = []
@@ -150,7 +150,7 @@ class Submissions:
 
     def put(self, application_id: ApplicationId, notice: c.Notice) -> None:
         """A notice to an AppMaster is delivered after the core's current event."""
-        self._later(lambda: self._host.heard(application_id, notice, self._master.now()))
+        self._later(lambda: self._host.notice_received(application_id, notice, self._master.now()))
 
     def _call(
         self, begin: Callable[[int], list[hosting.Step]], reply: Callable[[Any], None]
@@ -167,10 +167,10 @@ class Submissions:
             self._take(m.Ticked(now=self._master.now()))
             self._clock.after(TICK_S, self._tick)
 
-    def _looked_at(self, event: m.Event, commands: list[m.Command]) -> None:
+    def _checked(self, event: m.Event, commands: list[m.Command]) -> None:
         if commands or not isinstance(event, m.Ticked):
             what = event_format.of_event(event) + event_format.of_commands(commands)
-            self._world.log.say("submissions", what)
+            self._world.log.emit("submissions", what)
         self._world.oracle.submissions.after(self.core, event, commands)
 
     def _later(self, begin: Callable[[], list[hosting.Step]]) -> None:
@@ -196,28 +196,28 @@ class Submissions:
                 case hosting.WriteSubmission():
                     self._writes.append(step)
                     self._write()
-                case hosting.TellMaster():
+                case hosting.SubmitToMaster():
                     leaves(step.because, self._disk.submissions)
                     master.submit(replace(step.event, now=master.now()))
                 case hosting.CallMaster():
                     self._call_master(step)
                 case hosting.Listen():
-                    master.ears[ApplicationId(step.submission_id)] = self
+                    master.listeners[ApplicationId(step.submission_id)] = self
                 case hosting.StopListening():
-                    master.ears.pop(ApplicationId(step.submission_id), None)
-                case hosting.AnswerCall():
-                    if not isinstance(step.answer, HrmError):
-                        leaves(step.answer, self._disk.submissions)
-                    self._calls.pop(step.call_id)(step.answer)
+                    master.listeners.pop(ApplicationId(step.submission_id), None)
+                case hosting.CompleteCall():
+                    if not isinstance(step.result, HrmError):
+                        leaves(step.result, self._disk.submissions)
+                    self._calls.pop(step.call_id)(step.result)
 
     def _call_master(self, step: hosting.CallMaster) -> None:
         master = self._master
 
-        def answered(reply: c.Reply | c.Refuse) -> None:
-            self._later(partial(self._host.answered, step.number, reply, master.now()))
+        def reply_received(reply: c.Reply | c.Refuse) -> None:
+            self._later(partial(self._host.reply_received, step.number, reply, master.now()))
 
         master.call(
-            lambda call_id: replace(step.event, now=master.now(), call_id=call_id), answered
+            lambda call_id: replace(step.event, now=master.now(), call_id=call_id), reply_received
         )
 
     def _write(self) -> None:

@@ -13,8 +13,8 @@ from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
 from hrm.core.vocabulary.model import ApplicationId, ResourceUnit, is_driver
 from hrm.errors import HrmError
+from hrm.sim.faults.capacity import demand_of, serves
 from hrm.sim.faults.plan import SubmissionPlan, TimedFault, source
-from hrm.sim.faults.room import demand_of, serves
 
 if TYPE_CHECKING:
     from hrm.sim.actors.machine import Machine
@@ -35,7 +35,7 @@ class Submitters:
         self.world = world
         self.chance = source(world.plan.seed, "submitters")
         self.drivers: list[SubmittedDriver] = []
-        self._cut_later: list[TimedFault] = []
+        self._pending_partitions: list[TimedFault] = []
         self.clients = [_Client(self, plan) for plan in world.plan.submissions]
 
     def left(self) -> list[str]:
@@ -55,7 +55,7 @@ class Submitters:
                 )
         return left + self.world.oracle.submissions.running_words()
 
-    def judge(self) -> None:
+    def check_outcome(self) -> None:
         """All have ended, each as required."""
         submissions = self.world.master.submissions
         if submissions is None:
@@ -65,11 +65,11 @@ class Submitters:
             record = submissions.core.entries[client.submission_id].record
             prefix = f"{client.submission_id}#"
             application_killed = any(name.startswith(prefix) for name in self.world.killed)
-            checks.judge(
+            checks.check_outcome(
                 record,
                 self.world.plan.submission_bounds,
                 kill_asked=client.kill_asked or application_killed,
-                kill_answered=client.kill_answered,
+                kill_acknowledged=client.kill_acknowledged,
                 refused=client.submission_id in self.world.refused,
             )
 
@@ -110,7 +110,7 @@ class Submitters:
             client.kill()
         return True
 
-    def cut(self, fault: TimedFault) -> bool:
+    def partition(self, fault: TimedFault) -> bool:
         """A machine with a driver on it, running or about to, cannot reach the master; where there
         is none, the next one on which a driver starts."""
         there = [
@@ -119,9 +119,9 @@ class Submitters:
             if any(is_driver(x.spec.application_id) for x in machine.processes.values())
         ]
         if there:
-            self._cut_off(there[int(fault.pick * len(there))], fault)
+            self._disconnect(there[int(fault.pick * len(there))], fault)
         else:
-            self._cut_later.append(fault)
+            self._pending_partitions.append(fault)
         return bool(there)
 
     def runners(self) -> list[Runner]:
@@ -130,22 +130,22 @@ class Submitters:
         return [process.runner for process in processes if process.runner is not None]
 
     def driver_began(self, machine: Machine) -> None:
-        if self._cut_later and not self.world.calm:
-            fault = self._cut_later.pop()
+        if self._pending_partitions and not self.world.faults_stopped:
+            fault = self._pending_partitions.pop()
             self.world.network.injected[fault.kind] += 1
-            self.world.clock.after(2.0 * fault.pick, self._cut_off, machine, fault)
+            self.world.clock.after(2.0 * fault.pick, self._disconnect, machine, fault)
 
-    def _cut_off(self, machine: Machine, fault: TimedFault) -> None:
+    def _disconnect(self, machine: Machine, fault: TimedFault) -> None:
         world = self.world
-        if world.calm:
+        if world.faults_stopped:
             return
         for_s = 5.0 + 10.0 * fault.size
-        world.network.cuts[machine.name] = world.clock.now + for_s
-        world.log.say("world", f"{machine.name} is cut off with its driver for {for_s:.1f} s")
+        world.network.partitioned_until_s[machine.name] = world.clock.now + for_s
+        world.log.emit("world", f"{machine.name} is cut off with its driver for {for_s:.1f} s")
 
 
 class _Client:
-    """One client. ``submission_id``: once it has the id. ``kill_answered``: the kill is done."""
+    """One client. ``submission_id``: once it has it. ``kill_acknowledged``: the kill is done."""
 
     def __init__(self, submitters: Submitters, plan: SubmissionPlan) -> None:
         self.submitters = submitters
@@ -153,7 +153,7 @@ class _Client:
         self.name = plan.name
         self.submission_id = ""
         self.kill_asked = False
-        self.kill_answered = False
+        self.kill_acknowledged = False
         self._world = submitters.world
         self._world.clock.after(plan.start_s, self._submit)
 
@@ -168,20 +168,20 @@ class _Client:
         if self._world.master.submissions is not None:
             self._world.master.submissions.submit(f"key-of-{self.name}", self.plan, reply)
 
-    def _submitted(self, answer: Any) -> None:
-        if isinstance(answer, m.Committed):
-            told = self.submission_id
-            if told and told != answer.submission_id:
+    def _submitted(self, result: Any) -> None:
+        if isinstance(result, m.Committed):
+            previous = self.submission_id
+            if previous and previous != result.submission_id:
                 self._world.oracle.violated(
-                    f"{self.name} submitted once, and got {told} and {answer.submission_id}"
+                    f"{self.name} submitted once, and got {previous} and {result.submission_id}"
                 )
-            self.submission_id = answer.submission_id
+            self.submission_id = result.submission_id
         elif not self.submission_id:
             self._world.clock.after(_RETRY_S, self._submit)
 
     def kill(self) -> None:
         """Repeat until it is answered."""
-        if self.kill_answered:
+        if self.kill_acknowledged:
             return
         self.kill_asked = True
 
@@ -190,13 +190,13 @@ class _Client:
             if submissions is not None:
                 submissions.kill(self.submission_id, reply)
 
-        def answered(answer: Any) -> None:
-            if isinstance(answer, m.Committed):
-                self.kill_answered = True
-            elif not isinstance(answer, HrmError):
+        def replied(result: Any) -> None:
+            if isinstance(result, m.Committed):
+                self.kill_acknowledged = True
+            elif not isinstance(result, HrmError):
                 self._world.clock.after(_RETRY_S, self.kill)
 
-        self._world.network.call(self.name, serve, answered)
+        self._world.network.call(self.name, serve, replied)
 
     def kill_holder(self) -> None:
         self.kill_asked = True

@@ -25,7 +25,7 @@ __all__ = ["Network", "Peer", "Stream"]
 KEEPALIVE_S = 2.5
 CALL_TIMEOUT_S = 3.0
 _HOP_S = 0.001
-_STREAMS_LOOKED_AT = 200
+_STREAMS_PRUNED_AT = 200
 
 
 class Peer(Protocol):
@@ -41,7 +41,7 @@ class Peer(Protocol):
         return
 
 
-class _Deaf(Peer):
+class _ClosedPeer(Peer):
     """An end whose process is gone."""
 
     def received(self, message: Any) -> None:
@@ -61,12 +61,12 @@ class Network:
         self.sleepers = sleepers
         self.chance = chance
         self.rates = dict(rates)
-        self.cuts: dict[str, float] = {}
+        self.partitioned_until_s: dict[str, float] = {}
         self.injected: Counter[str] = Counter()
         self._streams: list[Stream] = []
 
     def opened(self, stream: Stream) -> None:
-        if len(self._streams) >= _STREAMS_LOOKED_AT:
+        if len(self._streams) >= _STREAMS_PRUNED_AT:
             self._streams = [each for each in self._streams if not each.is_over]
         self._streams.append(stream)
 
@@ -87,12 +87,12 @@ class Network:
             return True
         return False
 
-    def calm(self) -> None:
+    def faults_stopped(self) -> None:
         self.rates = {}
-        self.cuts.clear()
+        self.partitioned_until_s.clear()
 
-    def cut_until(self, client: str) -> float:
-        return self.cuts.get(client, 0.0)
+    def partition_end_s(self, client: str) -> float:
+        return self.partitioned_until_s.get(client, 0.0)
 
     def delay_s(self) -> float:
         if self.happens("delay"):
@@ -103,7 +103,7 @@ class Network:
         self,
         client: str,
         serve: Callable[[Callable[[Any], None]], None],
-        answered: Callable[[Any], None],
+        on_reply: Callable[[Any], None],
         process: str = "",
     ) -> None:
         """A unary call: ``serve(reply)`` runs at the master; ``answered(None)`` is a failure.
@@ -113,19 +113,19 @@ class Network:
         sleepers, process = self.sleepers, process or client
         open_ = [True]
 
-        def finish(answer: Any) -> None:
+        def finish(result: Any) -> None:
             if open_[0]:
                 open_[0] = False
-                answered(answer)
+                on_reply(result)
 
-        def reply(answer: Any) -> None:
-            if self.happens("loss") or self.cut_until(client) > self.clock.now:
+        def reply(result: Any) -> None:
+            if self.happens("loss") or self.partition_end_s(client) > self.clock.now:
                 return
-            self.clock.after(self.delay_s(), sleepers.tell, process, finish, answer)
+            self.clock.after(self.delay_s(), sleepers.deliver, process, finish, result)
 
         self.clock.after(CALL_TIMEOUT_S, sleepers.ring, process, finish, None)
-        if not self.happens("loss") and self.cut_until(client) <= self.clock.now:
-            self.clock.after(self.delay_s(), sleepers.tell, MASTER, serve, reply)
+        if not self.happens("loss") and self.partition_end_s(client) <= self.clock.now:
+            self.clock.after(self.delay_s(), sleepers.deliver, MASTER, serve, reply)
 
 
 class Stream:
@@ -144,40 +144,40 @@ class Stream:
         self.processes = (process or name, MASTER)
         network.opened(self)
         self.client: Peer = client
-        self.server: Peer = _Deaf()
+        self.server: Peer = _ClosedPeer()
         self._strict = strict
         self._broken = False
         self._server_died = False
         self._last_arrival = [0.0, 0.0]
 
     def send_to_server(self, message: Any) -> None:
-        if not isinstance(self.client, _Deaf):
+        if not isinstance(self.client, _ClosedPeer):
             self._send(0, message)
 
     def send_to_client(self, message: Any) -> None:
-        if not isinstance(self.server, _Deaf):
+        if not isinstance(self.server, _ClosedPeer):
             self._send(1, message)
 
     @property
     def is_over(self) -> bool:
-        return isinstance(self.client, _Deaf) and isinstance(self.server, _Deaf)
+        return isinstance(self.client, _ClosedPeer) and isinstance(self.server, _ClosedPeer)
 
     def sleeper_missed(self, direction: int) -> None:
         """The end that messages of ``direction`` go to sleeps, and the other one gives it up."""
         process = self.processes[1 - direction]
         other = self.client if direction == 0 else self.server
-        if self.network.sleepers.is_asleep(process) and not isinstance(other, _Deaf):
+        if self.network.sleepers.is_asleep(process) and not isinstance(other, _ClosedPeer):
             self._close(1 - direction)
             self._close(direction)
 
     def close_client(self) -> None:
         """The client ends the stream, or its process does; the master notices in time."""
-        self.client = _Deaf()
+        self.client = _ClosedPeer()
         self._close_later(0)
 
     def close_server(self) -> None:
         """The master ends the stream; the client gets what was sent, then notices."""
-        self.server = _Deaf()
+        self.server = _ClosedPeer()
         self._close_later(1)
 
     def kill_server(self) -> None:
@@ -187,8 +187,8 @@ class Stream:
 
     def _close_later(self, direction: int) -> None:
         clock = self.network.clock
-        cut_s = self.network.cut_until(self.name) - clock.now
-        if self._broken or cut_s > 0:
+        partition_left_s = self.network.partition_end_s(self.name) - clock.now
+        if self._broken or partition_left_s > 0:
             at_s = clock.now + KEEPALIVE_S
         else:
             at_s = max(self._last_arrival[direction], clock.now + _HOP_S)
@@ -196,13 +196,13 @@ class Stream:
 
     def _close(self, direction: int) -> None:
         process = self.processes[1 - direction]
-        self.network.sleepers.tell(process, self._closed, direction)
+        self.network.sleepers.deliver(process, self._closed, direction)
 
     def _closed(self, direction: int) -> None:
         if direction == 0:
-            peer, self.server = self.server, _Deaf()
+            peer, self.server = self.server, _ClosedPeer()
         else:
-            peer, self.client = self.client, _Deaf()
+            peer, self.client = self.client, _ClosedPeer()
         peer.closed()
 
     def _break(self) -> None:
@@ -218,12 +218,12 @@ class Stream:
         if self._broken:
             return
         earliest_s = clock.now
-        cut_until_s = network.cut_until(self.name)
-        if cut_until_s > clock.now:
-            if cut_until_s - clock.now > KEEPALIVE_S:
+        client_partition_end_s = network.partition_end_s(self.name)
+        if client_partition_end_s > clock.now:
+            if client_partition_end_s - clock.now > KEEPALIVE_S:
                 self._break()
                 return
-            earliest_s = cut_until_s
+            earliest_s = client_partition_end_s
         if network.happens("loss"):
             self._break()
             return
@@ -242,7 +242,7 @@ class Stream:
 
     def _arrive(self, direction: int, message: Any) -> None:
         process = self.processes[1 - direction]
-        self.network.sleepers.tell(process, self._taken, direction, message)
+        self.network.sleepers.deliver(process, self._taken, direction, message)
 
     def _taken(self, direction: int, message: Any) -> None:
         peer = self.server if direction == 0 else self.client
@@ -256,4 +256,4 @@ class Stream:
     def _haunt(self, peer: Peer, message: Any) -> None:
         if self.network.rates:
             self.network.injected["ghost"] += 1
-            self.network.sleepers.tell(self.processes[0], peer.ghost, message)
+            self.network.sleepers.deliver(self.processes[0], peer.ghost, message)

@@ -23,6 +23,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning, partition
 from hrm.sim.actors.policies import POLICIES
+from hrm.sim.faults.capacity import demand_of, how_many
 from hrm.sim.faults.plan import (
     MESSAGE_KINDS,
     QUIET_CHANCE,
@@ -37,7 +38,6 @@ from hrm.sim.faults.plan import (
     TimedFault,
     source,
 )
-from hrm.sim.faults.room import demand_of, how_many
 
 __all__ = ["draw", "must_run_at_once"]
 

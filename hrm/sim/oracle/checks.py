@@ -29,13 +29,13 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.partitioning import Hardware
 from hrm.sim.actors.sleepers import Sleepers
-from hrm.sim.faults.room import room
-from hrm.sim.oracle.answers import Answers
+from hrm.sim.faults.capacity import fits_offer
 from hrm.sim.oracle.copies import Copies, Views
 from hrm.sim.oracle.departures import Departures
 from hrm.sim.oracle.evictions import needless_evictions
 from hrm.sim.oracle.grants import Grants
 from hrm.sim.oracle.overtaking import Overtaking, held_up
+from hrm.sim.oracle.replies import CallReplies
 from hrm.sim.oracle.rounds import Rounds
 from hrm.sim.oracle.silences import Silences
 from hrm.sim.oracle.submission_checks import SubmissionChecks
@@ -55,12 +55,12 @@ class Oracle:
     def __init__(self, sleepers: Sleepers) -> None:
         self.found: list[str] = []
         self.checks = 0
-        self.told: dict[ApplicationId, bool] = {}
+        self.admitted: dict[ApplicationId, bool] = {}
         self.processes: dict[str, str] = {}
         self._stops: Counter[str] = Counter()
         self._second = 0
         self.silences = Silences(self.violated, sleepers)
-        self.answers = Answers(self.violated, self.silences.awake_s)
+        self.replies = CallReplies(self.violated, self.silences.awake_s)
         self.copies = Copies(self.violated)
         self.departures = Departures(self.violated)
         self.grants = Grants(self.violated)
@@ -73,14 +73,14 @@ class Oracle:
         self.found.append(what)
 
     def master_began(self, core: MasterCore) -> None:
-        self.answers.master_began()
+        self.replies.master_began()
         self.silences.master_began()
         self.copies.master_began()
         self.departures.master_began()
         self.rounds.master_began()
         self.views.master_began()
         self.grants.master_began(core)
-        for application_id in self.told:  # whatever was reported to an AppMaster survives
+        for application_id in self.admitted:  # whatever was reported to an AppMaster survives
             if application_id not in core.master_state.applications:
                 self.violated(f"{application_id} was admitted, and the next master forgot it")
 
@@ -102,7 +102,7 @@ class Oracle:
             elif isinstance(command, c.SendToNode):
                 self._ordered(command, event.now)
         self.silences.after(core, event, commands)
-        self.answers.after(core, event, commands)
+        self.replies.after(core, event, commands)
         self.grants.after(core, event, commands)
         self.copies.after(core, commands)
         self.rounds.after(core, event, commands)
@@ -132,16 +132,16 @@ class Oracle:
         """No application is reported that a crash could forget; each command leaves in turn."""
         self.departures.left(command)
         match command:
-            case c.Reply(answer=c.ApplicationAdmitted(application_id=application_id)):
+            case c.Reply(result=c.ApplicationAdmitted(application_id=application_id)):
                 if application_id not in durable:
                     self.violated(f"{application_id} was reported before it was durable")
-                self.told[application_id] = True
+                self.admitted[application_id] = True
             case c.NotifyApplication(notice=c.EndApplication()):
-                self.told.pop(command.application_id, None)
+                self.admitted.pop(command.application_id, None)
 
     def store_changed(self, known: Iterable[ApplicationId]) -> None:
         """The disk has forgotten something: guarantees rest on what it has now."""
-        self.told = dict.fromkeys([x for x in known if x in self.told], True)
+        self.admitted = dict.fromkeys([x for x in known if x in self.admitted], True)
 
     def after_node(
         self,
@@ -174,7 +174,7 @@ class Oracle:
             if not queue.stream_waiting and _stream_waits_for_cores(queue.pool):
                 continue
             for entry in waiting:
-                if room(entry.demand, queue.free) and not (
+                if fits_offer(entry.demand, queue.free) and not (
                     entry.container_id in queue.batch_waiting and held_up(queue, entry)
                 ):
                     self.violated(f"{entry.container_id} waits at {unit_id} though it could run")
@@ -204,7 +204,7 @@ class Oracle:
             used[1] += resources.memory_mib
             used[2] += resources.gpu_memory_mib
             used[3] += 1
-        if not room((used[0], used[1], used[2], used[3]), capacity):
+        if not fits_offer((used[0], used[1], used[2], used[3]), capacity):
             self.violated(f"{machine} runs {tuple(used)} at {spec.unit_id}, which has {capacity}")
 
     def machine_holds(
@@ -269,7 +269,7 @@ class Oracle:
                 left.append(f"{unit_id} is closed")
         for scheduler in core.placement.schedulers.values():
             left += [f"{scheduler.name} keeps the job of {x}" for x in scheduler.jobs]
-        left += self.answers.unanswered()
+        left += self.replies.without_reply()
         left += self.departures.held()
         if core.negotiator.parked:
             left.append(f"{len(core.negotiator.parked)} proposals are parked")

@@ -32,7 +32,7 @@ _COLUMNS = (
     "open",
     "gpu_only",
 )
-_SPENT = Entry(ContainerId("nobody"), WorkloadClass.BATCH, (1, 256, 0, 1), 1.0)
+_PROBE = Entry(ContainerId("nobody"), WorkloadClass.BATCH, (1, 256, 0, 1), 1.0)
 
 _Units: TypeAlias = dict[ResourceUnitId, tuple[Any, ...]]
 _Jobs: TypeAlias = dict[ApplicationId, tuple[Any, ...]]
@@ -133,7 +133,7 @@ class Views:
                 self._violated(f"a renewed view shows {unit_id} as {view.image(row)}")
         for row in state.rows.values():
             if view.open[row]:
-                view.apply(row, _SPENT, now)
+                view.apply(row, _PROBE, now)
 
 
 def _units(state: SharedState) -> _Units:

@@ -15,7 +15,7 @@ from hrm.core.node.core import NodeCore
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.vocabulary.feasibility import Vector
 from hrm.core.vocabulary.model import ContainerId, ContainerState, EndCause, WorkloadClass
-from hrm.sim.faults.room import room
+from hrm.sim.faults.capacity import fits_offer
 
 __all__ = ["needless_evictions"]
 
@@ -61,11 +61,11 @@ def _pool(core: NodeCore, pool: list[UnitQueue], victims: dict[ContainerId, str]
             gained = free
             for where, entry in mine:
                 gained = [_moved(x, i == where, entry, 1) for i, x in enumerate(gained)]
-            served = room(waiter.demand, gained[index])
+            served = fits_offer(waiter.demand, gained[index])
             if mine and not served:
                 found.append(f"containers are preempted for {waiter.container_id} in vain")
             for where, entry in mine:
-                if room(waiter.demand, _moved(gained[index], index == where, entry, -1)):
+                if fits_offer(waiter.demand, _moved(gained[index], index == where, entry, -1)):
                     found.append(f"{entry.container_id} is preempted for {waiter.container_id}, "
                                  f"which fits without")  # fmt: skip
             if served:

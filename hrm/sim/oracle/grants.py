@@ -36,7 +36,7 @@ class _Lease:
 
     token: int = 0
     issued_at_s: float = 0.0
-    spent: bool = False
+    is_over: bool = False
     units: frozenset[ResourceUnitId] | None = None
 
     def locks(self, unit_id: ResourceUnitId) -> bool:
@@ -75,7 +75,7 @@ class Grants:
                         self._leased(core, proposal.lease_token, event.now)
                     else:
                         self._patient(core, proposal, event.now)
-                case c.Reply(answer=c.LeaseGranted(token=token)):
+                case c.Reply(result=c.LeaseGranted(token=token)):
                     self._leased(core, token, event.now)
         if isinstance(event, e.ApplicationRegistered):
             self._registered(event, commands)
@@ -84,7 +84,7 @@ class Grants:
         streams = self._under_lease(core, event, granted, lease)
         for spec in granted:
             if spec.container_id not in streams:
-                self._beside_lease(core, spec, lease)
+                self._outside_lease(core, spec, lease)
             self._open(core, spec)
             self._welcome(core, spec, event.now)
         self._together(core, event, granted)
@@ -114,7 +114,7 @@ class Grants:
         claimed = {claim.entry.container_id for claim in proposal.claims}
         mine = [spec for spec in granted if spec.container_id in claimed]
         over_s = lease.issued_at_s + core.master_state.bounds.lease_timeout_s
-        stale = lease.spent or proposal.lease_token != lease.token or event.now >= over_s
+        stale = lease.is_over or proposal.lease_token != lease.token or event.now >= over_s
         if mine and stale:
             self._violated(
                 f"{proposal.scheduler} commits {mine[0].container_id} under lease token "
@@ -124,10 +124,10 @@ class Grants:
             if not lease.locks(spec.unit_id):
                 self._violated(f"{spec.container_id} is granted {spec.unit_id} without the lease")
         if proposal.lease_token == lease.token and mine:
-            lease.spent = True
+            lease.is_over = True
         return {spec.container_id for spec in mine}
 
-    def _beside_lease(self, core: MasterCore, spec: ContainerSpec, lease: _Lease) -> None:
+    def _outside_lease(self, core: MasterCore, spec: ContainerSpec, lease: _Lease) -> None:
         """Batch is granted nothing that a stream's lease locks, before and after the event."""
         held = core.negotiator.lease
         if held.holder is not None and held.token == lease.token and lease.locks(spec.unit_id):

@@ -16,7 +16,7 @@ from hrm.core.messages.claims import Entry
 from hrm.core.node.core import NodeCore
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.vocabulary.model import ContainerId, WorkloadClass
-from hrm.sim.faults.room import room
+from hrm.sim.faults.capacity import fits_offer
 
 __all__ = ["Overtaking", "held_up"]
 
@@ -58,7 +58,7 @@ def held_up(unit: UnitQueue, entry: Entry) -> bool:
     could delay?"""
     return any(
         other is not entry
-        and not room(other.demand, each.free)
+        and not fits_offer(other.demand, each.free)
         and (each is unit or other.demand[2] <= each.free[2])
         and not math.isinf(_fits_at(each, other, 0.0, without=()))
         for each in unit.pool
@@ -81,8 +81,8 @@ def _fits_at(
                 ends.append((max(now, entry.started_at_s + entry.duration_s), held))
     at_s = now
     for end_s, held in sorted(ends):
-        if room(waiter.demand, free):
+        if fits_offer(waiter.demand, free):
             break
         at_s = end_s
         free = [a + b for a, b in zip(free, held, strict=True)]
-    return at_s if room(waiter.demand, free) else math.inf
+    return at_s if fits_offer(waiter.demand, free) else math.inf

@@ -23,13 +23,13 @@ _NOTICED_S = 2.0
 
 
 class Silences:
-    """``_heard_s``, ``_away_s``, ``_asked_s``: since when nodes, AppMasters and remote schedulers
-    have been silent, as the master saw it before the event that is checked."""
+    """``_last_report_s``, ``_away_s``, ``_asked_s``: since when nodes, AppMasters and remote
+    schedulers have been silent, as the master saw it before the event that is checked."""
 
     def __init__(self, violated: Callable[[str], None], sleepers: Sleepers) -> None:
         self._violated = violated
         self._sleepers = sleepers
-        self._heard_s: dict[NodeName, float] = {}
+        self._last_report_s: dict[NodeName, float] = {}
         self._away_s: dict[ApplicationId, float] = {}
         self._asked_s: dict[str, float] = {}
 
@@ -38,7 +38,7 @@ class Silences:
         return end_s - begin_s - sum(until - at for at, until in self._within(begin_s, end_s))
 
     def master_began(self) -> None:
-        self._heard_s.clear()
+        self._last_report_s.clear()
         self._away_s.clear()
         self._asked_s.clear()
 
@@ -47,7 +47,7 @@ class Silences:
     ) -> None:
         bounds = core.master_state.bounds
         if isinstance(event, e.Ticked):
-            for name, since_s in self._heard_s.items():
+            for name, since_s in self._last_report_s.items():
                 node = core.master_state.nodes.get(name)
                 if node is None or node.state is NodeState.LOST:
                     self._given_up(name, since_s, event.now, bounds.node_timeout_s)
@@ -63,7 +63,7 @@ class Silences:
         self._remember(core)
 
     def _remember(self, core: MasterCore) -> None:
-        self._heard_s = {
+        self._last_report_s = {
             node.name: node.last_heard_s
             for node in core.master_state.nodes.values()
             if node.state is not NodeState.LOST
@@ -94,5 +94,5 @@ class Silences:
 
     def _within(self, begin_s: float, end_s: float) -> list[tuple[float, float]]:
         slept = self._sleepers.slept.get(MASTER, ())
-        cut = [(max(at, begin_s), min(until, end_s)) for at, until in slept]
-        return [(at, until) for at, until in cut if until > at]
+        clipped = [(max(at, begin_s), min(until, end_s)) for at, until in slept]
+        return [(at, until) for at, until in clipped if until > at]

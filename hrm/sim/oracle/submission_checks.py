@@ -39,7 +39,7 @@ class SubmissionChecks:
         self._exits: dict[tuple[str, int], int | None] = {}
         self._durable: dict[str, SubmissionRecord] = {}
         self._latest: dict[str, SubmissionRecord] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._asked: dict[int, m.Event] = {}
         self._wait_since_s: dict[str, float] = {}
         self._asleep: set[tuple[str, int]] = set()
@@ -48,7 +48,7 @@ class SubmissionChecks:
         """Whatever was reported to a client, and whatever was written, survives."""
         self._asked.clear()
         self._wait_since_s.clear()
-        for submission_id in sorted(self._told):
+        for submission_id in sorted(self._reported):
             if submission_id not in core.entries:
                 self._violated(f"{submission_id} was reported, and the next master forgot it")
         self._latest = {x: entry.record for x, entry in core.entries.items()}
@@ -140,7 +140,7 @@ class SubmissionChecks:
                     return
                 if record is None:
                     self._violated(f"{command.submission_id} was reported before it was durable")
-                self._told.add(command.submission_id)
+                self._reported.add(command.submission_id)
                 if isinstance(asked, m.KillAsked) and (
                     record is not None and record.state not in (S.KILLING, S.KILLED)
                 ):
@@ -206,19 +206,19 @@ class SubmissionChecks:
         record = self._latest.get(submission_id)
         return "" if record is None else record.state.value
 
-    def judge(
+    def check_outcome(
         self,
         record: SubmissionRecord,
         bounds: m.SubmissionBounds,
         *,
         kill_asked: bool,
-        kill_answered: bool,
+        kill_acknowledged: bool,
         refused: bool,
     ) -> None:
         """It has ended as its last driver has, or as it was asked to."""
         name, state = record.submission_id, record.state
         code = self._exits.get((name, record.attempt))
-        if kill_answered and state is not S.KILLED:
+        if kill_acknowledged and state is not S.KILLED:
             self._violated(f"{name} was killed, and is {state.value}")
         if state is S.KILLED and not kill_asked:
             self._violated(f"{name} is killed without a request: {record.message}")

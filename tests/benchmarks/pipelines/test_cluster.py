@@ -10,16 +10,16 @@ import pytest
 from pipeline_samples import sample_steps
 
 from benchmarks.pipelines import PIPELINES, cluster, profile
-from benchmarks.pipelines.answers import ANSWERS, Answer, same
 from benchmarks.pipelines.cluster import Job, Pair, run_pair
+from benchmarks.pipelines.outputs import OUTPUTS, Output, same
 from hrm.pipelines import Pipeline
 from hrm.pipelines.core.model import Device
 
 LIMIT_S = 60.0
 
 
-def _plain(result: object) -> Answer:
-    return Answer((repr(result),))
+def _plain(result: object) -> Output:
+    return Output((repr(result),))
 
 
 def _jobs(pipeline: Pipeline, count: int) -> list[Job]:
@@ -29,7 +29,7 @@ def _jobs(pipeline: Pipeline, count: int) -> list[Job]:
     ]
 
 
-def test_a_cluster_that_loses_an_agent_answers_all_once(tmp_path: Path) -> None:
+def test_a_cluster_that_loses_an_agent_finishes_all_once(tmp_path: Path) -> None:
     run = run_pair(tmp_path, Pair("least-loaded", "random"), _jobs(sample_steps.arithmetic, 40))
     assert run.good, run.why
     assert run.tasks == 40
@@ -39,7 +39,7 @@ def test_a_cluster_that_loses_an_agent_answers_all_once(tmp_path: Path) -> None:
 
 def test_wrong_and_failed_tasks_are_found(tmp_path: Path) -> None:
     jobs = _jobs(sample_steps.arithmetic, 6)
-    jobs[2] = replace(jobs[2], answer=_plain("another"))
+    jobs[2] = replace(jobs[2], output=_plain("another"))
     jobs[4] = replace(jobs[4], pipeline=sample_steps.raising)
     run = run_pair(tmp_path, Pair("ect", "pats"), jobs)
     assert (run.wrong, run.failed, run.lost, run.repeated) == (1, 1, 0, 0)
@@ -55,9 +55,9 @@ def test_tasks_that_do_not_end_in_time_are_lost(tmp_path: Path) -> None:
     assert run.lost == 1 and not run.good
 
 
-def test_answers_are_equal_within_the_tolerance_whatever_the_order() -> None:
+def test_replies_are_equal_within_the_tolerance_whatever_the_order() -> None:
     table = np.array([[0.0, 10.0, 0.5], [0.0, 40.0, 0.4]])
-    one = Answer(("a", 2), table, (0.5, 0.5, 0.02))
+    one = Output(("a", 2), table, (0.5, 0.5, 0.02))
     moved = table[::-1] + np.array([0.0, 0.3, -0.01])
     assert same(one, replace(one, table=moved)) and same(one, one)
     assert not same(one, replace(one, table=moved + np.array([0.0, 0.3, 0.0])))
@@ -68,18 +68,18 @@ def test_answers_are_equal_within_the_tolerance_whatever_the_order() -> None:
 
 
 @pytest.mark.parametrize("name", list(PIPELINES))
-def test_the_two_versions_give_the_same_answer_and_other_inputs_another(name: str) -> None:
+def test_the_two_versions_give_the_same_result_and_other_inputs_another(name: str) -> None:
     pipeline = profile.load(name)
     sizes_mb = cluster.SIZES_MB.get(name, cluster.SIZES_ELSE_MB)
-    answers = []
+    outputs = []
     # The detector's random weights know clips apart by their lengths only.
     for seed, size_mb in enumerate((max(sizes_mb), min(sizes_mb))):
         value = f"synthetic:mb={size_mb},seed={seed}"
-        here = ANSWERS[name](pipeline.run_here(value))
-        on_gpu = ANSWERS[name](_on_gpu(pipeline, value))
+        here = OUTPUTS[name](pipeline.run_here(value))
+        on_gpu = OUTPUTS[name](_on_gpu(pipeline, value))
         assert same(here, on_gpu) and here.digest == on_gpu.digest
-        answers.append(here)
-    assert not same(*answers)
+        outputs.append(here)
+    assert not same(*outputs)
 
 
 def _on_gpu(pipeline: Pipeline, value: object) -> object:

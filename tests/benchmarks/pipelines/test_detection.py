@@ -80,15 +80,15 @@ def test_the_network_and_decoding_agree_and_stay_in_the_picture(
     assert (centres > -20).all() and (centres < 340).all()
 
 
-def test_what_random_weights_answer_depends_on_the_picture() -> None:
-    answers = [
+def test_what_random_weights_return_depends_on_the_picture() -> None:
+    per_picture = [
         detection.decode(detection.infer(detection.letterbox(f"synthetic:mb=2,seed={seed}")))
         for seed in (0, 1)
     ]
-    assert np.abs(answers[0].scores - answers[1].scores).max() > 1e-3
+    assert np.abs(per_picture[0].scores - per_picture[1].scores).max() > 1e-3
 
 
-def test_decoding_puts_a_box_where_the_heads_say() -> None:
+def test_decoding_puts_a_box_where_the_heads_report() -> None:
     heads = [np.full((1, 39, *shape), -12, np.float16) for shape in ((32, 40), (16, 20), (8, 10))]
     cell = heads[1].reshape(3, 13, 16, 20)
     cell[2, :5, 7, 11] = 0

@@ -86,7 +86,7 @@ def test_a_folder_of_the_users_is_read_whatever_its_sizes(tmp_path: Path) -> Non
     assert len(result.asked) == 2 and len(result.gallery) >= 4
 
 
-def test_without_any_face_nobody_is_recognised(tmp_path: Path) -> None:
+def test_without_any_face_no_person_is_recognised(tmp_path: Path) -> None:
     for number in range(4):
         cv2.imwrite(str(tmp_path / f"{number}.png"), np.full((480, 640, 3), 90, np.uint8))
     result = faces.pipeline.run_here(str(tmp_path))

@@ -61,7 +61,7 @@ def test_what_is_no_video_is_refused(value: object) -> None:
         video(value)
 
 
-def test_a_missing_a_broken_and_a_short_video_are_told_apart(tmp_path: Path) -> None:
+def test_a_missing_a_broken_and_a_short_video_are_distinguished(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no video at"):
         video(tmp_path / "none.mp4").frames()
     broken = tmp_path / "images"

@@ -113,7 +113,9 @@ def test_run_shows_every_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert "source_frames: 21" in shown
 
 
-def test_errors_of_the_user_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_errors_of_the_user_are_reported(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert main(["run", "video-synopsis", "--input", str(tmp_path / "none.mp4")]) == 1
     assert "no video at" in capsys.readouterr().err
     with pytest.raises(NotFound, match="there are video-synopsis"):

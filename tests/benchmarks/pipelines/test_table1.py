@@ -29,7 +29,9 @@ def test_two_executors_share_the_images(
     assert found["on_gpu"] or "On a CPU" in capsys.readouterr().out
 
 
-def test_an_executor_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_executor_that_fails_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HRM_BENCH_CACHE", str(tmp_path))
     broken = Shape(images=2, side=(65, 65), width=8, depth=1)
     with pytest.raises(Unavailable, match="executor"):

@@ -90,11 +90,11 @@ def test_optimisation_keeps_apart_what_would_collide(found: tubes.Tubes) -> None
     same = tubes.Tubes(found.found, tuple(Tube(100 * k, box) for k in range(3)))
     assert tubes.collisions(same.tubes, np.zeros(3, np.int64)) == 3 * 20 * 400
     lasting = np.tile(np.array([100, 100, 120, 120], np.float32), (60, 1))
-    with_room = tubes.Tubes(found.found, (*same.tubes, Tube(0, lasting)))
-    arranged = tubes.arrange(with_room)
-    assert tubes.collisions(with_room.tubes, arranged.starts) == 0
+    without_overlap = tubes.Tubes(found.found, (*same.tubes, Tube(0, lasting)))
+    arranged = tubes.arrange(without_overlap)
+    assert tubes.collisions(without_overlap.tubes, arranged.starts) == 0
     assert arranged.length < 120
-    assert np.array_equal(arranged.starts, tubes.arrange(with_room).starts)
+    assert np.array_equal(arranged.starts, tubes.arrange(without_overlap).starts)
 
 
 def test_the_synopsis_shows_every_tube_at_its_new_time(found: tubes.Tubes) -> None:
@@ -160,7 +160,7 @@ def _enters(track: Track, clip: Video) -> Path:
     return Path(track.identity, points, intrusion._entered(points, zone))
 
 
-def test_the_intruders_are_found_when_they_enter_and_nobody_else() -> None:
+def test_the_intruders_are_found_when_they_enter_and_nothing_else() -> None:
     clip = Video(size_mb=90, seed=2)
     result = intrusion.pipeline.run_here(clip)
     expected = [_enters(track, clip) for track in truth(clip) if len(track.boxes) > 15]

@@ -39,11 +39,11 @@ def test_a_polling_executor_holds_its_core_all_the_time() -> None:
 
 
 def test_executors_fill_each_others_gaps_until_the_bus_or_the_gpu_is_always_busy() -> None:
-    roomy = replace(NODE, cores=64, device_mib=0)
-    times = [simulate(roomy, [WORK] * n).elapsed_s for n in (1, 2, 3, 16)]
+    large = replace(NODE, cores=64, device_mib=0)
+    times = [simulate(large, [WORK] * n).elapsed_s for n in (1, 2, 3, 16)]
     assert times[1] == pytest.approx(times[0], rel=0.05)
     assert times[2] == pytest.approx(times[0], rel=0.1)
-    many = simulate(roomy, [WORK] * 16)
+    many = simulate(large, [WORK] * 16)
     assert many.kernels > 0.97
     assert many.elapsed_s >= 16 * 50 * 2
 

@@ -38,7 +38,7 @@ def test_six_schedulers_choose_at_the_same_time() -> None:
 
 
 @pytest.mark.parametrize("schedulers", [0, 1, 6])
-def test_nobody_commits_at_the_same_time(schedulers: int) -> None:
+def test_no_two_commit_at_the_same_time(schedulers: int) -> None:
     result = simulate(replace(SMALL, schedulers=schedulers), COMMIT, at_once(12))
 
     assert max(job.delay_s for job in result.jobs) == pytest.approx(0.120)
@@ -149,7 +149,7 @@ def test_measured_costs_are_what_the_core_used() -> None:
     assert cluster.tally.containers[Kind.COMMIT] == 24
 
 
-def test_an_impossible_experiment_says_so() -> None:
+def test_an_impossible_experiment_reports_it() -> None:
     huge = [JobPlan(0.0, 1, 1.0, resources=Resources(64, 1024))]
 
     with pytest.raises(HrmError, match="refused a request of the experiment"):

@@ -147,11 +147,11 @@ def _deeprm() -> str:
         "dominant_size_uniform_int_inclusive": [5, 10],
         "other_size_uniform_int_inclusive": [1, 2],
     }
-    told = {
+    result = {
         "num_resources": 2, "res_slots_per_resource": 10, "num_visible_jobs": 5,
         "backlog_size": 60, "new_job_rate_bernoulli_per_step": 0.7, "bimodal_distribution": bimodal,
     }  # fmt: skip
-    return json.dumps(told)
+    return json.dumps(result)
 
 
 def _traffic() -> str:

@@ -28,9 +28,9 @@ def test_intervals_are_students() -> None:
 
 
 def test_ratios_are_geometric_means_that_no_large_window_rules() -> None:
-    told = ratio([2.0, 5_000.0], [1.0, 10_000.0])
-    assert told is not None
-    mean, low, high = told
+    result = ratio([2.0, 5_000.0], [1.0, 10_000.0])
+    assert result is not None
+    mean, low, high = result
     assert mean == pytest.approx(1.0)
     assert low < 1.0 < high
     assert low * high == pytest.approx(1.0)
@@ -48,12 +48,12 @@ def test_a_quick_run_replays_under_every_policy_and_writes_the_numbers(
     path, out = write(tmp_path, "alibaba-v2018-dag"), tmp_path / "out.json"
     arguments = ["--format", "alibaba_v2018_dag", "--path", str(path), "--quick"]
     assert main([*arguments, "--policies", "min-wait,fifo", "--json", str(out)]) == 0
-    told = json.loads(out.read_text())
-    assert set(told["results"]) == {"min-wait", "fifo"}
-    (run,) = told["results"]["fifo"]
+    result = json.loads(out.read_text())
+    assert set(result["results"]) == {"min-wait", "fifo"}
+    (run,) = result["results"]["fifo"]
     assert (run["jobs"], run["containers"]) == (3, 9)
-    assert told["rows"]["rows_read"] == 5
-    assert {"machine", "versions", "date"} <= set(told["provenance"])
+    assert result["rows"]["rows_read"] == 5
+    assert {"machine", "versions", "date"} <= set(result["provenance"])
     assert "| min-wait |" in capsys.readouterr().out
 
 
@@ -89,7 +89,7 @@ def test_jobs_are_drawn_from_a_generator_for_each_seed(
     assert (run["jobs"], run["containers"], run["jobs_refused"]) == (40, 40, 0)
 
 
-def test_errors_are_told_and_end_with_a_status(
+def test_errors_are_reported_and_end_with_a_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--format", "philly", "--path", str(tmp_path / "nowhere"), "--quick"]) == 1

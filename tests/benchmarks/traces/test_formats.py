@@ -145,7 +145,7 @@ def test_gpu_pods_keep_their_share_and_those_never_scheduled_are_left_out(tmp_pa
     assert report.left_out == {"never scheduled": 1}
 
 
-def test_task_names_tell_the_dag_and_tasks_come_after_their_parents(tmp_path: Path) -> None:
+def test_task_names_give_the_dag_and_tasks_come_after_their_parents(tmp_path: Path) -> None:
     jobs, _ = load_jobs("alibaba-v2018-dag", write(tmp_path, "alibaba-v2018-dag"))
     first = jobs[0]
     assert [(task.name, task.parents) for task in first.tasks] == [
@@ -187,9 +187,9 @@ def test_a_query_is_a_dag_with_the_measured_times_of_its_tasks(tmp_path: Path) -
     assert (first.name, first.parents, first.measured_s) == ("1", (), (0.009, 0.009))
     assert (second.parents, second.measured_s, second.duration_s) == (("1",), (1.0, 3.0), 2.0)
 
-    told = json.loads(gzip.decompress(path.read_bytes()))
-    told["2"] = {"num_stages": 3}
-    path.write_bytes(gzip.compress(json.dumps(told).encode()))
+    result = json.loads(gzip.decompress(path.read_bytes()))
+    result["2"] = {"num_stages": 3}
+    path.write_bytes(gzip.compress(json.dumps(result).encode()))
     jobs, report = load_jobs("decima-tpch", path)
     assert (len(jobs), report.bad) == (1, {"a query lacks a field": 3})
 

@@ -88,13 +88,13 @@ def test_a_scheduler_is_woken_only_when_it_counts_on_it(monkeypatch: pytest.Monk
     """A wake that another has replaced is none: answered with another, it would multiply."""
     woken, handle = [], MasterCore.handle
 
-    def look(self: MasterCore, event: e.MasterEvent) -> list[c.MasterCommand]:
+    def observe(self: MasterCore, event: e.MasterEvent) -> list[c.MasterCommand]:
         if isinstance(event, e.SchedulerWoken):
             due_s = self.placement.schedulers[event.scheduler].wake_at_s
             woken.append(due_s is None or due_s <= event.now)
         return handle(self, event)
 
-    monkeypatch.setattr(MasterCore, "handle", look)
+    monkeypatch.setattr(MasterCore, "handle", observe)
     jobs = [job(str(n), 0.3 * n, work("t", 3 + n % 5, instances=1 + n % 4)) for n in range(40)]
     run(jobs, uniform_nodes(2, 4, 8192), "fifo")
     assert len(woken) > len(jobs)
@@ -127,7 +127,7 @@ def test_a_gang_finds_the_second_node_where_the_first_has_more_gpus_than_cores(p
     assert run([gang], nodes, policy).wait.largest < NEAR
 
 
-def test_shares_of_a_gpu_run_beside_each_other_and_whole_ones_do_not() -> None:
+def test_shares_of_a_gpu_run_together_and_whole_ones_do_not() -> None:
     node = uniform_nodes(1, 8, 65_536, gpus=1)
     halves = [job(str(i), 0.001 * i, work("t", 10, gpus=1, share=0.5)) for i in range(2)]
     assert run(halves, node).wait.largest < NEAR
@@ -141,7 +141,7 @@ def test_what_no_node_could_ever_run_is_refused_and_counted() -> None:
     assert (result.jobs_refused, result.containers, result.completion.count) == (1, 1, 1)
 
 
-def test_batch_that_makes_way_for_a_stream_runs_again_from_the_start() -> None:
+def test_batch_that_is_preempted_for_a_stream_runs_again_from_the_start() -> None:
     stream = TraceJob(
         job_id="s", arrival_s=5, tasks=(work("t", 10),), workload_class=WorkloadClass.STREAM
     )
@@ -182,7 +182,7 @@ def test_an_overloaded_replay_ends_with_a_reason() -> None:
         )
 
 
-def test_measures_count_free_room_that_the_median_request_cannot_use() -> None:
+def test_measures_count_free_capacity_that_the_median_request_cannot_use() -> None:
     unit = ResourceUnit(unit_id=ResourceUnitId("n/cpu"), capacity=Resources(10, 1000), run_limit=10)
     measures = Measures([(NodeName("n"), [unit])], median=Resources(4, 100))
     measures.begin(0.0, 20.0)
@@ -210,8 +210,13 @@ def test_memory_that_is_used_up_makes_free_gpus_unusable() -> None:
 
 def test_percentiles_of_nothing_are_nothing() -> None:
     assert distribution([]).largest == 0.0
-    told = distribution([1.0, 2.0, 3.0])
-    assert (told.count, told.mean, told.p50, told.largest) == (3, 2.0, 2.0, 3.0)
+    measured_spread = distribution([1.0, 2.0, 3.0])
+    assert (
+        measured_spread.count,
+        measured_spread.mean,
+        measured_spread.p50,
+        measured_spread.largest,
+    ) == (3, 2.0, 2.0, 3.0)
 
 
 def test_plans_keep_the_work_and_split_what_hrm_serves_one_by_one() -> None:

@@ -41,10 +41,15 @@ def show(capsys: pytest.CaptureFixture[str]) -> Show:
 def test_a_summary_counts_jobs_work_and_bad_rows(show: Show, tmp_path: Path) -> None:
     path = write(tmp_path, "philly", extra=["bad"])
     result = show("philly", path, "--output", "json")
-    told = json.loads(result.stdout)
-    assert (told["jobs"], told["span_s"], told["instances"], told["users"]) == (2, 20.0, 5, 2)
-    assert told["work_gpu_s"] == 4 * 100 + 66
-    assert told["rows"]["rows_bad"] == 1
+    measured_spread = json.loads(result.stdout)
+    assert (
+        measured_spread["jobs"],
+        measured_spread["span_s"],
+        measured_spread["instances"],
+        measured_spread["users"],
+    ) == (2, 20.0, 5, 2)
+    assert measured_spread["work_gpu_s"] == 4 * 100 + 66
+    assert measured_spread["rows"]["rows_bad"] == 1
     assert f"{path}:5" in result.stderr
 
 
@@ -57,7 +62,9 @@ def test_every_format_has_a_table(name: str, show: Show, tmp_path: Path) -> None
     assert FORMATS[name].origin in result.stdout
 
 
-def test_without_a_format_all_are_listed_and_without_a_path_the_origin_is_told(show: Show) -> None:
+def test_without_a_format_all_are_listed_and_without_a_path_the_origin_is_reported(
+    show: Show,
+) -> None:
     listed = show("-o", "json")
     assert [each["format"] for each in json.loads(listed.stdout)] == list(FORMATS)
     assert "Rivendile/Muri" in show("muri").stderr

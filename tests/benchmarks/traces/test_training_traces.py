@@ -79,7 +79,7 @@ def test_damaged_measurements_are_an_error_with_file_and_line(tmp_path: Path) ->
         load("pollux", path)
 
 
-def test_a_workload_without_measurements_says_what_is_missing(tmp_path: Path) -> None:
+def test_a_workload_without_measurements_states_what_is_missing(tmp_path: Path) -> None:
     jobs, _ = load_jobs("pollux", write(tmp_path, "pollux"))
     assert [job.duration_s for job in jobs] == [0.0]
     with pytest.raises(InvalidRequest, match="beside it"):
@@ -139,9 +139,9 @@ def test_every_row_is_taken_bad_or_left_out(name: str, lines: list[str]) -> None
 
 def test_ill_formed_throughputs_count_among_the_rows_of_the_jobs(tmp_path: Path) -> None:
     path = write(tmp_path, "gavel-pairs")
-    told = json.loads(gzip.decompress(path.read_bytes()))
-    told["p100"]["('Net (batch size 8)', 2)"]["null"] = float("inf")
-    path.write_bytes(gzip.compress(json.dumps(told).encode()))
+    result = json.loads(gzip.decompress(path.read_bytes()))
+    result["p100"]["('Net (batch size 8)', 2)"]["null"] = float("inf")
+    path.write_bytes(gzip.compress(json.dumps(result).encode()))
 
     jobs, report = load_jobs("gavel", write(tmp_path, "gavel"))
 
@@ -152,10 +152,10 @@ def test_ill_formed_throughputs_count_among_the_rows_of_the_jobs(tmp_path: Path)
 
 
 def tpch(path: Path, change: Callable[[Any], None]) -> Path:
-    told = json.loads(SAMPLES["decima-tpch"][1]())
-    told["2"] = json.loads(json.dumps(told["1"]))
-    change(told["2"])
-    path.write_text(json.dumps(told))
+    result = json.loads(SAMPLES["decima-tpch"][1]())
+    result["2"] = json.loads(json.dumps(result["1"]))
+    change(result["2"])
+    path.write_text(json.dumps(result))
     return path
 
 
@@ -213,9 +213,9 @@ def test_parameters_that_no_job_could_be_drawn_from_are_refused(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
     path = tmp_path / "params.json"
-    told = json.loads(SAMPLES["deeprm"][1]())
+    result = json.loads(SAMPLES["deeprm"][1]())
     for name, value in change.items():
-        told[name] = told[name] | value if isinstance(value, dict) else value
-    path.write_text(json.dumps(told))
+        result[name] = result[name] | value if isinstance(value, dict) else value
+    path.write_text(json.dumps(result))
     with pytest.raises(InvalidRequest, match=f"{path} holds no parameters"):
         load("deeprm", path)

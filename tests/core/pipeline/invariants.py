@@ -19,16 +19,18 @@ _SLACK_MIB = 1e-6
 
 def check_node(node: PipelineNode) -> None:
     """AssertionError, with what does not hold."""
-    room = node.room
-    runs = room.runs
+    resources = node.resources
+    runs = resources.runs
     assert len({run.run for run in runs}) == len(runs), "a run is booked twice"
-    assert room.memory_free_mib >= -_SLACK_MIB, f"memory promised twice: {room.memory_free_mib}"
-    for number, run in enumerate(room.cores):
+    assert resources.memory_free_mib >= -_SLACK_MIB, (
+        f"memory promised twice: {resources.memory_free_mib}"
+    )
+    for number, run in enumerate(resources.cores):
         assert run is None or (run.device is Device.CPU and run.number == number)
-    for card in room.cards.values():
+    for card in resources.cards.values():
         limit_mib = CAPS.gpu_memory_share * card.card.memory_mib
         assert len(card.runs) <= CAPS.co_runners_max, f"too many on GPU {card.card.index}"
-        assert card.promised_mib() <= limit_mib + _SLACK_MIB, f"GPU {card.card.index} is over"
+        assert card.reserved_mib() <= limit_mib + _SLACK_MIB, f"GPU {card.card.index} is over"
     held = {run.run for run in runs}
     seen: set[int] = set()
     ready: set[object] = set()

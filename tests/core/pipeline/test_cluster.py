@@ -106,7 +106,7 @@ def test_a_full_queue_refuses_by_name_and_number() -> None:
     assert set(cluster.placed) == {"a", "b"}
 
 
-def test_a_task_that_fits_nowhere_steps_aside_and_says_so() -> None:
+def test_a_task_that_fits_nowhere_steps_aside_and_reports_it() -> None:
     cluster = Cluster()
     cluster.join(capacity("n1"))
     cluster.submit(task("gpu", pipeline(subtask("a", on=GPU, gpu_memory_mib=100))))
@@ -256,7 +256,7 @@ def test_the_view_counts_what_was_placed_since_a_node_reported() -> None:
     assert view.arrival_rate_per_s == pytest.approx(1 / 60)
 
 
-class _Says:
+class _Reply:
     """A policy with a fixed answer."""
 
     name = "says"
@@ -273,7 +273,7 @@ class _Says:
 
 
 def test_a_policy_that_names_a_node_it_may_not_is_replaced_and_counted() -> None:
-    cluster = Cluster(policy=_Says(7))
+    cluster = Cluster(policy=_Reply(7))
     cluster.join(capacity("n1"))
     cluster.submit(task("t"))
     assert cluster.placed["t"].node == "n1"
@@ -281,7 +281,7 @@ def test_a_policy_that_names_a_node_it_may_not_is_replaced_and_counted() -> None
 
 
 def test_a_policy_may_wait_and_is_asked_again_after_the_next_event() -> None:
-    policy = _Says(-1)
+    policy = _Reply(-1)
     cluster = Cluster(policy=policy)
     cluster.join(capacity("n1"))
     cluster.submit(task("t"))
@@ -294,7 +294,7 @@ def test_a_policy_may_wait_and_is_asked_again_after_the_next_event() -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_whatever_happens_every_task_is_answered_once(seed: int) -> None:
+def test_whatever_happens_every_task_gets_one_end(seed: int) -> None:
     rng = np.random.default_rng(seed)
     cluster = Cluster(bounds=ClusterBounds(attempts_limit=4, node_tasks_limit=5))
     names = [f"n{i}" for i in range(4)]
@@ -326,8 +326,8 @@ def test_whatever_happens_every_task_is_answered_once(seed: int) -> None:
         now += 0.1
         for name in [str(one) for one in cluster.core.tasks]:
             cluster.end(name, now)
-    answered = [one.task_id for one in cluster.finished]
-    assert sorted(answered) == sorted(f"t{i}" for i in range(1, submitted + 1))
+    finished_ids = [one.task_id for one in cluster.finished]
+    assert sorted(finished_ids) == sorted(f"t{i}" for i in range(1, submitted + 1))
 
 
 def test_a_node_that_gave_back_gets_nothing_before_it_has_reported() -> None:
@@ -342,7 +342,7 @@ def test_a_node_that_gave_back_gets_nothing_before_it_has_reported() -> None:
     assert cluster.placed["t"].attempt == 2
 
 
-def test_who_waits_for_a_draining_node_does_not_hold_up_the_others() -> None:
+def test_one_that_waits_for_a_draining_node_does_not_hold_up_the_others() -> None:
     cluster = Cluster()
     cluster.join(capacity("gpu", gpus=1))
     cluster.join(capacity("cpu"))
@@ -362,8 +362,8 @@ def test_arrivals_are_forgotten_even_if_no_policy_is_asked() -> None:
     assert len(cluster.core._arrivals) <= 60
 
 
-def test_places_say_what_explain_says() -> None:
-    cluster = Cluster(policy=_Says(-1))
+def test_places_agree_with_explain() -> None:
+    cluster = Cluster(policy=_Reply(-1))
     cluster.join(capacity("n1"))
     for name in ("a", "b", "c"):
         cluster.submit(task(name))
@@ -373,20 +373,20 @@ def test_places_say_what_explain_says() -> None:
     assert cluster.core.explain(TaskId("c")) == cluster.core.explain(TaskId("c"), places)
 
 
-def test_of_many_that_are_alike_one_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_that_are_alike_one_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster()
     cluster.join(capacity("gpu", gpus=1))
     cluster.handle(m.NodeDraining(now=1.0, name=NodeName("gpu")))
     for number in range(50):
         cluster.submit(task(f"t{number}", pipeline(subtask("a", on=GPU))), 1.0)
-    looked: list[str] = []
+    asked: list[str] = []
     fits = cluster.core.table.fits
 
     def counted(spec: TaskSpec, limit: int) -> tuple[npt.NDArray[np.bool_], str]:
-        looked.append(spec.task_id)
+        asked.append(spec.task_id)
         return fits(spec, limit)
 
     monkeypatch.setattr(cluster.core.table, "fits", counted)
     cluster.join(capacity("cpu"), 2.0)
-    assert len(looked) == 1
+    assert len(asked) == 1
     assert all("draining" in cluster.core.explain(one) for one in cluster.core.tasks)

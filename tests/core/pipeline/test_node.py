@@ -66,7 +66,7 @@ def test_at_most_four_share_a_gpu_and_their_memory_stays_below_nine_tenths() -> 
     assert set(wide.running) == {"l1.a"}  # 9200 of 10000 would be over 90 %
 
 
-def test_a_busy_gpu_takes_nobody_until_a_sample_or_an_end_says_otherwise() -> None:
+def test_a_busy_gpu_takes_nothing_until_a_sample_or_an_end_reports_otherwise() -> None:
     node = Node(capacity(gpus=1))
     spec = pipeline(subtask("a", on=GPU, gpu_memory_mib=100))
     node.place(task("x", spec))
@@ -139,7 +139,7 @@ def test_too_little_device_memory_without_a_cpu_version_fails() -> None:
     assert end.outcome is TaskOutcome.FAILED and "device memory: two" in end.message
 
 
-def test_a_node_that_slept_hears_first_whether_a_run_has_ended_in_time() -> None:
+def test_a_node_that_slept_is_notified_first_whether_a_run_has_ended_in_time() -> None:
     node = Node()
     node.place(task("t", pipeline(subtask("a", timeout_s=5.0, attempts=1))))
     assert node.handle(m.ClockTicked(now=60.0)) == [], "its clock comes first"
@@ -226,7 +226,7 @@ def test_claims_from_outside_follow_the_same_rules() -> None:
     assert isinstance(refused[0], m.RefuseGpu) and "9000 MiB" in refused[0].why
 
 
-def test_a_claimant_who_goes_while_it_waits_frees_its_place_in_the_queue() -> None:
+def test_a_claimant_that_goes_while_it_waits_frees_its_place_in_the_queue() -> None:
     node = Node(capacity(gpus=1))
     spec = pipeline(subtask("a", on=GPU, gpu_memory_mib=7000))
     node.place(task("t", spec))
@@ -246,7 +246,7 @@ class _Newest:
         return [Start(ready.key, Device.CPU, core) for ready, core in pairs]
 
 
-def test_who_has_waited_five_times_its_run_time_goes_first() -> None:
+def test_one_that_has_waited_five_times_its_run_time_goes_first() -> None:
     bounds = NodeBounds(profiling=False, starvation_floor_s=0.0)
     node = Node(capacity(cores=1), policy=_Newest(), bounds=bounds)
     node.place(task("t0"))
@@ -258,7 +258,7 @@ def test_who_has_waited_five_times_its_run_time_goes_first() -> None:
     assert set(node.running) == {"old.a"}
 
 
-def test_a_gpu_is_kept_for_who_has_waited_too_long() -> None:
+def test_a_gpu_is_kept_for_one_that_has_waited_too_long() -> None:
     bounds = NodeBounds(profiling=False, starvation_floor_s=0.0)
     node = Node(capacity(gpus=1, gpu_memory_mib=10_000), bounds=bounds)
     small = pipeline(subtask("a", on=GPU, gpu_memory_mib=2000))
@@ -347,7 +347,7 @@ def test_a_policy_that_waits_on_an_empty_node_is_not_waited_for() -> None:
     assert set(node.running) == {"x.a"}
 
 
-def test_who_shared_the_gpu_for_half_of_a_run_is_its_co_runner() -> None:
+def test_one_that_shared_the_gpu_for_half_of_a_run_is_its_co_runner() -> None:
     node = Node(capacity(gpus=1))
     for name in "xyz":
         spec = pipeline(subtask(name, on=GPU, gpu_memory_mib=100))
@@ -358,7 +358,7 @@ def test_who_shared_the_gpu_for_half_of_a_run_is_its_co_runner() -> None:
     assert [row.kind for row in long.timings[0].co_runners] == ["kind/y"]
 
 
-def test_the_load_says_what_is_waiting_and_for_how_long() -> None:
+def test_the_load_states_what_is_waiting_and_for_how_long() -> None:
     node = Node(capacity(cores=2))
     row = Row("kind/a", 0, "")
     node.estimates.observe_run(row, Device.CPU, 10.0, 100.0, 0.0, ())
@@ -443,11 +443,11 @@ def _random_node(seed: int) -> tuple[PipelineNode, dict[str, int]]:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_whatever_happens_every_task_ends_once_and_nothing_stays_booked(seed: int) -> None:
+def test_whatever_happens_every_task_ends_once_and_nothing_stays_allocated(seed: int) -> None:
     core, ends = _random_node(seed)
     assert set(ends.values()) == {1}
-    assert not core.tasks and not core.room.runs
-    assert core.room.memory_free_mib == core.capacity.memory_mib
+    assert not core.tasks and not core.resources.runs
+    assert core.resources.memory_free_mib == core.capacity.memory_mib
 
 
 def test_what_only_a_gpu_can_lack_does_not_make_a_core_try_for_ever() -> None:

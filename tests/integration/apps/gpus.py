@@ -15,7 +15,7 @@ tasks, seconds, by_profile = int(sys.argv[1]), float(sys.argv[2]), len(sys.argv)
 session = SparkSession.builder.appName("gpus").getOrCreate()
 
 
-def look(_: int) -> tuple[str, ...]:
+def visible_gpus(_: int) -> tuple[str, ...]:
     time.sleep(seconds)
     context = TaskContext.get()
     assert context is not None
@@ -28,7 +28,7 @@ if by_profile:
     executor = ExecutorResourceRequests().cores(1).memory("512m").resource("gpu", 1)
     task = TaskResourceRequests().cpus(1).resource("gpu", 1)
     rdd = rdd.withResources(ResourceProfileBuilder().require(executor).require(task).build)
-for line in sorted(rdd.map(look).collect()):
+for line in sorted(rdd.map(visible_gpus).collect()):
     # One write a line: Spark's driver is unbuffered, and its log goes into the same file.
     sys.stdout.write(" ".join(["SAW", *map(str, line)]) + "\n")
 session.stop()

@@ -19,16 +19,16 @@ texts = [(queries / f"{name}.sql").read_text() for name in NAMES]
 texts = [text.replace("{fraction}", f"{0.0001 / scale:.10f}") for text in texts]
 
 
-def answer(text: str) -> list[tuple[object, ...]]:
+def response(text: str) -> list[tuple[object, ...]]:
     return [tuple(row) for row in spark.sql(text).collect()]
 
 
-expected, number = [answer(text) for text in texts], 0
+expected, number = [response(text) for text in texts], 0
 assert all(expected), "a query without an answer shows nothing"
 deadline = time.monotonic() + 1200
 while not Path(stop).exists() and time.monotonic() < deadline:
     which = number % len(texts)
-    assert answer(texts[which]) == expected[which], f"{NAMES[which]} has another answer"
+    assert response(texts[which]) == expected[which], f"{NAMES[which]} has another answer"
     number += 1
     sys.stdout.write(f"ANSWER {number}\n")
     sys.stdout.flush()

@@ -32,12 +32,12 @@ def _learned(name: str, **options: Any) -> Make:
 
 def _with_history(seed: int) -> ClusterPolicy:
     model = mlp_model(layout=Layout("paper", history=4))
-    return load("ldwp", rng=np.random.default_rng(seed), model=model, hosted=False)
+    return load("ldwp", rng=np.random.default_rng(seed), model=model, guarded=False)
 
 
 POLICIES: dict[str, Make] = {
     **{name: _heuristic(name) for name in HEURISTICS},
-    **{f"{name} alone": _learned(name, hosted=False) for name in LEARNED},
+    **{f"{name} alone": _learned(name, guarded=False) for name in LEARNED},
     **{
         f"{name} {mode.value}": _learned(name, mode=mode, clock_s=lambda: 0.0)
         for name in LEARNED
@@ -79,7 +79,7 @@ def test_one_seed_is_one_sequence_of_choices(make: Make) -> None:
 
 
 @every
-def test_a_column_of_nan_stops_nobody(make: Make) -> None:
+def test_a_column_of_nan_stops_nothing(make: Make) -> None:
     columns = [
         field.name
         for field in dataclasses.fields(view_of(1))
@@ -119,7 +119,7 @@ def test_nodes_come_and_go(make: Make) -> None:
 
 
 @every
-def test_the_end_of_a_task_that_nobody_knows_is_let_pass(make: Make) -> None:
+def test_the_end_of_a_task_that_nothing_knows_is_let_pass(make: Make) -> None:
     make(0).ended(TaskId("never-seen"), now=1.0, response_s=1.0, ok=True)
 
 

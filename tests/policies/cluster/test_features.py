@@ -93,7 +93,7 @@ def test_nodes_that_the_view_lacks_are_zero_and_masked() -> None:
     assert state.x[20] == view.cpu[3]
 
 
-def test_features_have_the_fields_that_they_say() -> None:
+def test_features_have_the_fields_that_they_report() -> None:
     view = view_of(5)
     features = node_features(view, np.arange(5))
     assert features.shape == (5, len(NODE_FIELDS))
@@ -135,6 +135,6 @@ def test_nodes_that_can_never_run_the_task_are_no_candidates_unless_all_are() ->
     assert list(observe_set(task_of(), never, all_fit(view), TYPES).rows) == [0, 1, 2]
 
 
-def test_the_schema_tells_layouts_apart() -> None:
+def test_the_schema_distinguishes_layouts() -> None:
     layouts = [_paper(), _paper(4), Layout(), Layout(types=("a", "b"))]
     assert len({layout.schema() for layout in layouts}) == 4

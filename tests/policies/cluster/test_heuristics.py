@@ -28,7 +28,7 @@ def test_ect_takes_the_lowest_row_of_equals() -> None:
     assert _chosen("ect", expected_wait_s=[9, 5, 3], task_s=[4, 5, 7]) == [1]
 
 
-def test_ect_avoids_what_can_never_run_the_task_and_what_nobody_knows() -> None:
+def test_ect_avoids_what_can_never_run_the_task_and_what_nothing_knows() -> None:
     inf, nan = float("inf"), float("nan")
     assert _chosen("ect", expected_wait_s=[0, 90, nan], task_s=[inf, 9, 9]) == [1]
 
@@ -38,7 +38,7 @@ def test_min_wait_is_blind_to_speed_and_takes_turns() -> None:
     assert _chosen("min-wait", 3, expected_wait_s=wait, task_s=[1, 90, 90, 1]) == [1, 2, 1]
 
 
-def test_least_loaded_counts_tasks_for_each_device_then_looks_at_load() -> None:
+def test_least_loaded_counts_tasks_for_each_device_then_compares_load() -> None:
     zero = [0.0] * 3
     waits: dict[str, Any] = {"waiting_batch": zero, "waiting_stream": zero}
     assert _chosen("least-loaded", running=[4, 2, 1], cores=[16, 1, 1], gpus=zero, **waits) == [0]

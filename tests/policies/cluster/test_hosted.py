@@ -13,7 +13,7 @@ from hrm.errors import InvalidConfig, NotFound
 from hrm.pipelines.core.model import Choice, ClusterView, TaskId, TaskSpec
 from hrm.pipelines.policies.cluster import HEURISTIC, load
 from hrm.pipelines.policies.cluster.features import TASK_FIELDS, Layout
-from hrm.pipelines.policies.cluster.hosted import HostedPolicy
+from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
 from hrm.pipelines.policies.cluster.ldwp import Ldwp, LdwpSet
 from hrm.policies import models
 from hrm.policies.guard import Mode
@@ -23,19 +23,21 @@ from tests.policies.cluster.views import all_fit, mlp_model, set_model, task_of,
 RNG = np.random.default_rng(0)
 
 
-def hosted(model: Model, mode: Mode = Mode.ON, **options: Any) -> HostedPolicy:
+def guarded(model: Model, mode: Mode = Mode.ON, **options: Any) -> GuardedClusterPolicy:
     options.setdefault("clock_s", lambda: 0.0)
     policy = load(model.kind, rng=RNG, model=model, mode=mode, **options)
-    assert isinstance(policy, HostedPolicy)
+    assert isinstance(policy, GuardedClusterPolicy)
     return policy
 
 
-def _chosen(policy: HostedPolicy, view: ClusterView, task: TaskSpec | None = None) -> Choice:
+def _chosen(
+    policy: GuardedClusterPolicy, view: ClusterView, task: TaskSpec | None = None
+) -> Choice:
     return policy.choose(task or task_of(), view, all_fit(view))
 
 
 def _fell_back(
-    policy: HostedPolicy, view: ClusterView, reason: str, task: TaskSpec | None = None
+    policy: GuardedClusterPolicy, view: ClusterView, reason: str, task: TaskSpec | None = None
 ) -> str:
     choice = _chosen(policy, view, task)
     heuristic = load(HEURISTIC, rng=RNG).choose(task or task_of(), view, all_fit(view))
@@ -51,8 +53,8 @@ both = pytest.mark.parametrize("model", [set_model(), mlp_model()], ids=str)
 @both
 def test_in_its_element_the_learned_policy_decides(model: Model) -> None:
     view = view_of(11)
-    choice = _chosen(hosted(model), view)
-    alone = load(model.kind, rng=RNG, model=model, hosted=False)
+    choice = _chosen(guarded(model), view)
+    alone = load(model.kind, rng=RNG, model=model, guarded=False)
     assert choice.node == alone.choose(task_of(), view, all_fit(view)).node
     assert choice.why.startswith(f"{view.names[choice.node]}: Q ")
     assert f"best of 11 ({model})" in choice.why
@@ -61,7 +63,7 @@ def test_in_its_element_the_learned_policy_decides(model: Model) -> None:
 @both
 def test_not_finite(model: Model) -> None:
     bad = np.full(11, np.nan, dtype=np.float32)
-    _fell_back(hosted(model), view_of(11, cpu=bad), "not-finite")
+    _fell_back(guarded(model), view_of(11, cpu=bad), "not-finite")
 
 
 def _with(model: Model, **changes: Any) -> Model:
@@ -74,7 +76,7 @@ def _with(model: Model, **changes: Any) -> Model:
 
 @both
 def test_a_value_ten_times_beyond_training(model: Model) -> None:
-    why = _fell_back(hosted(_with(model, q_abs_max=1e-3)), view_of(11), "value-out-of-range")
+    why = _fell_back(guarded(_with(model, q_abs_max=1e-3)), view_of(11), "value-out-of-range")
     assert "in training at most 0.001" in why
 
 
@@ -82,10 +84,10 @@ def test_a_value_ten_times_beyond_training(model: Model) -> None:
 def test_out_of_distribution(model: Model) -> None:
     low = model.arrays["low"].copy()
     low[::3] = 3.0  # nothing is that great
-    _fell_back(hosted(_with(model, low=low)), view_of(11), "out-of-distribution")
+    _fell_back(guarded(_with(model, low=low)), view_of(11), "out-of-distribution")
     few = model.arrays["low"].copy()
     few[-1] = 3.0
-    assert "Q " in _chosen(hosted(_with(model, low=few)), view_of(11)).why
+    assert "Q " in _chosen(guarded(_with(model, low=few)), view_of(11)).why
 
 
 @both
@@ -96,7 +98,7 @@ def test_a_hundredth_beyond_training_is_not_outside(model: Model) -> None:
 
     def outside(most: float) -> float:
         high[at] = most
-        alone = load(model.kind, rng=RNG, model=_with(model, high=high), hosted=False)
+        alone = load(model.kind, rng=RNG, model=_with(model, high=high), guarded=False)
         assert isinstance(alone, Ldwp | LdwpSet)
         return alone.propose(task_of(), view, all_fit(view)).outside
 
@@ -106,14 +108,14 @@ def test_a_hundredth_beyond_training_is_not_outside(model: Model) -> None:
 @both
 def test_an_unknown_type(model: Model) -> None:
     task = task_of(pipeline="speech")
-    assert "never seen speech" in _fell_back(hosted(model), view_of(11), "unknown-type", task)
+    assert "never seen speech" in _fell_back(guarded(model), view_of(11), "unknown-type", task)
 
 
 @both
 @pytest.mark.parametrize(("least", "most", "good"), [(22, 30, True), (23, 30, False),
                                                      (1, 3, True), (1, 2, False)])  # fmt: skip
 def test_the_number_of_nodes(model: Model, least: int, most: int, good: bool) -> None:
-    policy = hosted(_with(model, nodes_min=least, nodes_max=most))
+    policy = guarded(_with(model, nodes_min=least, nodes_max=most))
     if good:
         assert "Q " in _chosen(policy, view_of(11)).why
     else:
@@ -125,30 +127,30 @@ def test_stale_reports(model: Model) -> None:
     def at(*ages: float) -> ClusterView:
         return view_of(11, reported_at=np.resize(np.array(ages, dtype=np.float32), 11))
 
-    policy = hosted(model, heartbeat_s=2.0)
+    policy = guarded(model, heartbeat_s=2.0)
     assert "Q " in _chosen(policy, at(5.9)).why
     assert "half of the nodes last reported 6.1 s" in _fell_back(policy, at(6.1), "stale-snapshot")
     best = _chosen(policy, at(0.1)).node
     ages = np.full(11, 0.1)
     ages[best] = 7.0
-    why = _fell_back(hosted(model, heartbeat_s=2.0), at(*ages), "stale-snapshot")
+    why = _fell_back(guarded(model, heartbeat_s=2.0), at(*ages), "stale-snapshot")
     assert f"n{best} last reported 7.0 s ago" in why
 
 
 @both
 def test_over_its_budget(model: Model) -> None:
     ticks = iter(range(1_000_000))
-    policy = hosted(model, clock_s=lambda: next(ticks) * 0.01)
+    policy = guarded(model, clock_s=lambda: next(ticks) * 0.01)
     assert "10.00 ms of 1 ms" in _fell_back(policy, view_of(11), "over-budget")
 
 
 @both
 def test_features_of_another_hrm_are_never_fed_to_it(model: Model) -> None:
-    policy = hosted(dataclasses.replace(model, schema="old"))
+    policy = guarded(dataclasses.replace(model, schema="old"))
     why = _fell_back(policy, view_of(11), "schema")
     assert "hrm policy train" in why
     with pytest.raises(InvalidConfig, match="was trained on features old"):
-        load(model.kind, rng=RNG, model=policy_model(model), hosted=False)
+        load(model.kind, rng=RNG, model=policy_model(model), guarded=False)
 
 
 def policy_model(model: Model) -> Model:
@@ -160,10 +162,10 @@ def test_a_model_of_another_shape_or_without_its_metadata_is_an_error(model: Mod
     name = next(iter(model.arrays))
     other = {**model.arrays, name: np.zeros((3, 3), dtype=np.float32)}
     with pytest.raises(InvalidConfig, match="the network needs"):
-        hosted(dataclasses.replace(model, arrays=other))
+        guarded(dataclasses.replace(model, arrays=other))
     meta = {key: value for key, value in model.meta.items() if key != "nodes_min"}
     with pytest.raises(InvalidConfig, match="'nodes_min'"):
-        hosted(dataclasses.replace(model, meta=meta))
+        guarded(dataclasses.replace(model, meta=meta))
     with pytest.raises(InvalidConfig, match="is of kind"):
         load("ldwp" if model.kind == "ldwp-set" else "ldwp-set", rng=RNG, model=model)
 
@@ -179,7 +181,7 @@ def test_a_model_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_the_heuristic_expected_is_what_the_watchdog_measures_by() -> None:
-    policy = hosted(set_model(), Mode.SHADOW)
+    policy = guarded(set_model(), Mode.SHADOW)
     view = view_of(11)
     for number in range(25):
         node = _chosen(policy, view, task_of(number)).node
@@ -192,7 +194,7 @@ def test_what_the_heuristic_expected_is_what_the_watchdog_measures_by() -> None:
 
 def test_the_history_holds_what_was_done_not_what_was_proposed() -> None:
     model = mlp_model(layout=Layout("paper", history=2))
-    shadow, alone = hosted(model, Mode.SHADOW), load("ldwp", rng=RNG, model=model, hosted=False)
+    shadow, alone = guarded(model, Mode.SHADOW), load("ldwp", rng=RNG, model=model, guarded=False)
     view = view_of(11)
     done = _chosen(shadow, view).node
     assert done != alone.choose(task_of(), view, all_fit(view)).node

@@ -72,7 +72,7 @@ def test_a_node_without_gpus_runs_what_it_can(variant: str) -> None:
 
 
 @every
-def test_what_can_never_fit_holds_nobody_up(variant: str) -> None:
+def test_what_can_never_fit_delays_nothing(variant: str) -> None:
     huge, small = subtask("batch"), subtask("edges", since=1.0)
     estimates = Known(gpu_memory_mib={"batch": 9000.0})
     policy = policy_of(variant)

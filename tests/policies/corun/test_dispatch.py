@@ -65,13 +65,13 @@ def test_the_gpu_queue_takes_the_largest_speedups() -> None:
 
 
 def test_the_least_alike_joins() -> None:
-    beside = gpu(0, running=["A", "C"], utilisation=0.5)
+    co_runners = gpu(0, running=["A", "C"], utilisation=0.5)
     ready = [subtask("B"), subtask("D")]
-    starts = iawp(caps=Caps(co_runners_max=3)).dispatch(node_view(ready, LOADS, gpus=[beside]))
+    starts = iawp(caps=Caps(co_runners_max=3)).dispatch(node_view(ready, LOADS, gpus=[co_runners]))
     assert [start.key.subtask for start in starts] == ["D"]
 
 
-def test_an_idle_gpu_comes_before_company() -> None:
+def test_an_idle_gpu_comes_before_a_shared_one() -> None:
     gpus = [gpu(0, running=["A"], utilisation=0.5), gpu(1)]
     starts = iawp(caps=Caps(co_runners_max=2)).dispatch(
         node_view([subtask("B"), subtask("C")], LOADS, gpus=gpus)
@@ -87,7 +87,7 @@ def test_what_joins_counts_before_the_next_does() -> None:
     assert len(starts) == 2, "0.8 and 0.8 are more than 0.9"
 
 
-def test_who_waited_too_long_goes_first() -> None:
+def test_one_that_waited_too_long_goes_first() -> None:
     policy = iawp(caps=Caps(co_runners_max=3))
     full = gpu(0, running=["A", "C", "C"], utilisation=0.5)
     assert policy.dispatch(node_view([subtask("B")], LOADS, gpus=[full])) == []
@@ -98,7 +98,7 @@ def test_who_waited_too_long_goes_first() -> None:
         assert [start.key.subtask for start in starts] == [first]
 
 
-def test_a_gpu_is_kept_for_who_waited_too_long() -> None:
+def test_a_gpu_is_kept_for_one_that_waited_too_long() -> None:
     policy = iawp()
     estimates = Known(gpu_memory_mib={"batch": 7000.0})
     taken = gpu(0, running=["edges"])

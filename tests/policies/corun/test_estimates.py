@@ -121,7 +121,7 @@ def test_versions_that_do_not_exist_are_not_asked_for() -> None:
         gpu.observe(ROW, "cpu", 0.5)
 
 
-def test_a_new_kind_is_told_from_its_measured_cells() -> None:
+def test_a_new_kind_is_estimated_from_its_measured_cells() -> None:
     estimates = grown()
     for sm in (0.2, 0.8):
         row = Row(f"new {sm}", 3, "P4")
@@ -136,9 +136,9 @@ def test_the_same_kind_at_other_sizes_comes_before_other_kinds() -> None:
     estimates = grown()
     for bucket, l1 in ((0, 0.1), (5, 0.9)):
         estimates.observe(Row("edges", bucket, "P4"), "l1", l1)
-    told = [estimates.complete(Row("edges", b, "P4"))[COLUMN["l1"]] for b in range(6)]
-    assert told == sorted(told)
-    assert (told[0], told[5]) == (0.1, 0.9)
+    completed = [estimates.complete(Row("edges", b, "P4"))[COLUMN["l1"]] for b in range(6)]
+    assert completed == sorted(completed)
+    assert (completed[0], completed[5]) == (0.1, 0.9)
     assert estimates.complete(Row("edges", 2, "K80"))[COLUMN["l1"]] == pytest.approx(0.3, abs=0.05)
 
 
@@ -164,7 +164,7 @@ def test_one_devices_time_gives_the_others() -> None:
     assert estimates.complete(row)[COLUMN["speedup"]] == pytest.approx(scaled_speedup(10.0))
 
 
-def test_runs_beside_others_teach_slowdowns_and_leave_the_time_alone() -> None:
+def test_runs_with_others_teach_slowdowns_and_leave_the_time_alone() -> None:
     estimates = grown()
     one, other = Row("kind1", 1, "P4"), Row("kind2", 2, "P4")
     alone_s = estimates.run_s(one, Device.GPU)
@@ -176,7 +176,7 @@ def test_runs_beside_others_teach_slowdowns_and_leave_the_time_alone() -> None:
     assert estimates.slowdowns.slowdown(loads[0], loads[1][None, :]) == pytest.approx(1.7, abs=0.1)
 
 
-def test_a_first_time_beside_others_is_a_guess_until_it_ran_alone() -> None:
+def test_a_first_time_with_others_is_a_guess_until_it_ran_alone() -> None:
     estimates = stdm()
     estimates.observe_run(ROW, Device.GPU, 9.0, co_runners=(Row("faces", 1, "P4"),))
     assert 0 < estimates.run_s(ROW, Device.GPU) <= 9.0
@@ -213,7 +213,7 @@ def test_rows_are_bounded() -> None:
     assert Row("k4", 0, "P4") not in estimates.entries
 
 
-def test_new_cells_change_the_loads_that_were_told_before() -> None:
+def test_new_cells_change_the_loads_that_were_reported_before() -> None:
     estimates = grown()
     before = estimates.gpu_features(ROW).copy()
     estimates.observe(ROW, "sm", 0.95)

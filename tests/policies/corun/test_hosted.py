@@ -24,8 +24,8 @@ from hrm.pipelines.core.model import (
     TaskId,
 )
 from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming
-from hrm.pipelines.policies.corun import HEURISTIC, HostedPolicy, Stdm, load, load_hosted
-from hrm.pipelines.policies.corun.hosted import SLICE_S, FiniteScore
+from hrm.pipelines.policies.corun import HEURISTIC, GuardedNodePolicy, Stdm, load, load_guarded
+from hrm.pipelines.policies.corun.guarded import SLICE_S, FiniteScore
 from hrm.pipelines.policies.corun.tentative import Tentative
 from hrm.policies.guard import GuardBounds, Mode
 from tests.policies.corun.worlds import Known, gpu, node_view, subtask, views
@@ -61,7 +61,7 @@ class Ticks:
 
 def made(
     learned: Any = None, mode: Mode = Mode.ON, clock: Ticks | None = None, **more: Any
-) -> HostedPolicy:
+) -> GuardedNodePolicy:
     options: dict[str, Any] = {
         "node": "n1",
         "model": "m",
@@ -70,7 +70,7 @@ def made(
         "bounds": GuardBounds(budget_s=0.01, blind_share=1.0),
     }
     rng = np.random.default_rng(0)
-    return HostedPolicy(
+    return GuardedNodePolicy(
         learned or Backwards(),
         load("pats", rng=rng),
         clock_s=clock or Ticks(),
@@ -83,11 +83,11 @@ def view(now: float = 100.0, ready: Sequence[Any] = READY, known: Known = TIMES)
     return node_view(ready, known, now=now, idle=[0], gpus=[gpu()])
 
 
-def fallbacks(policy: HostedPolicy) -> dict[str, int]:
+def fallbacks(policy: GuardedNodePolicy) -> dict[str, int]:
     return policy.host.status(0.0).fallbacks
 
 
-def test_a_trusted_policy_decides_and_each_start_says_so() -> None:
+def test_a_trusted_policy_decides_and_each_start_reports_it() -> None:
     (start,) = made().dispatch(view())
     assert start == Start(READY[1].key, Device.CPU, 0, placed_by="backwards")
 
@@ -106,7 +106,7 @@ def test_an_untrusted_one_does_not(mode: Mode) -> None:
         assert "t1/edges on gpu 0" in record.heuristic
 
 
-def test_the_same_starts_in_another_order_are_the_same_answer() -> None:
+def test_the_same_starts_in_another_order_are_the_same_result() -> None:
     pats = load("pats", rng=np.random.default_rng(0))
     policy = made(Backwards(lambda seen: pats.dispatch(seen)[::-1]), Mode.SHADOW)
     policy.dispatch(view())
@@ -141,7 +141,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], Known]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_in_doubt_the_heuristic_decides_and_the_reason_is_told(case: str) -> None:
+def test_in_doubt_the_heuristic_decides_and_the_reason_is_reported(case: str) -> None:
     learned, more, known = CASES[case]
     policy, reason = made(learned, **more), case.strip()
     starts = policy.dispatch(view(known=known))
@@ -165,7 +165,7 @@ def test_a_score_that_is_no_number_is_a_doubt() -> None:
     assert fallbacks(policy) == {"not-finite": 1}
 
 
-def test_three_slow_answers_open_the_breaker() -> None:
+def test_three_slow_decisions_open_the_breaker() -> None:
     policy = made(clock=Ticks(0.02))
     for number in range(5):
         policy.dispatch(view(now=100.0 + number))
@@ -188,7 +188,7 @@ def test_a_canary_is_a_share_of_the_time_other_on_each_node() -> None:
     assert sum(mine and theirs for mine, theirs in zip(one, other, strict=True)) < 40
 
 
-def test_nobody_is_asked_while_all_is_full() -> None:
+def test_no_policy_is_asked_while_all_is_full() -> None:
     policy = made()
     assert policy.dispatch(node_view(READY, TIMES, gpus=[gpu(running=["edges"] * 4)])) == []
     assert policy.host.status(0.0).asked == 0
@@ -202,13 +202,13 @@ def timing(start: Start, waited_s: float, outcome: RunOutcome = RunOutcome.DONE)
     )  # fmt: skip
 
 
-def _placed(policy: HostedPolicy, number: int, now: float) -> Start:
+def _placed(policy: GuardedNodePolicy, number: int, now: float) -> Start:
     one = replace(subtask("edges", task=f"t{number}"), since=now)
     (start,) = policy.dispatch(view(now=now, ready=[one]))
     return start
 
 
-def _watched(policy: HostedPolicy, number: int, waited_s: float) -> None:
+def _watched(policy: GuardedNodePolicy, number: int, waited_s: float) -> None:
     now = 10.0 * number
     start = _placed(policy, number, now)
     policy.ended(timing(start, waited_s), now)
@@ -248,7 +248,7 @@ def test_a_failure_counts_where_its_place_may_be_why(outcome: RunOutcome, counts
 
 
 @pytest.mark.parametrize(("by", "counts"), [("backwards", True), (FOR_WAITING, False)])
-def test_what_the_node_started_itself_after_all_is_nobodys(by: str, counts: bool) -> None:
+def test_what_the_node_started_itself_after_all_is_unowned(by: str, counts: bool) -> None:
     policy = made(bounds=GuardBounds(samples_min=1, blind_share=1.0))
     start = _placed(policy, 0, 100.0)
     policy.ended(timing(start._replace(placed_by=by), 60.0), 160.0)
@@ -275,9 +275,9 @@ def test_whatever_it_is_asked_what_it_starts_fits(seen: NodeView) -> None:
         free.take(ready[start.key], start.device, start.number)
 
 
-def test_an_agents_policy_is_hosted_if_it_is_a_learned_one() -> None:
+def test_an_agents_policy_is_guarded_if_it_is_a_learned_one() -> None:
     def loaded(name: str) -> Any:
-        return load_hosted(
+        return load_guarded(
             name,
             rng=np.random.default_rng(0),
             node="n1",
@@ -285,35 +285,35 @@ def test_an_agents_policy_is_hosted_if_it_is_a_learned_one() -> None:
             sampled_at=lambda: None,
         )
 
-    assert not isinstance(loaded("pats"), HostedPolicy)
-    hosted = loaded("iawp")
-    assert isinstance(hosted, HostedPolicy)
-    status = hosted.host.status(0.0)
+    assert not isinstance(loaded("pats"), GuardedNodePolicy)
+    guarded = loaded("iawp")
+    assert isinstance(guarded, GuardedNodePolicy)
+    status = guarded.host.status(0.0)
     assert (status.policy, status.heuristic, status.mode) == ("iawp", HEURISTIC, Mode.SHADOW)
     assert status.model == "cosine over gaussian"
-    hosted.dispatch(view())
-    assert fallbacks(hosted) == {"out-of-distribution": 1}, "nothing was measured here yet"
+    guarded.dispatch(view())
+    assert fallbacks(guarded) == {"out-of-distribution": 1}, "nothing was measured here yet"
 
 
 def test_an_agents_setting_names_the_score_and_the_guards() -> None:
-    def loaded(said: str) -> HostedPolicy:
-        policy = load_hosted(
-            said,
+    def loaded(spec: str) -> GuardedNodePolicy:
+        policy = load_guarded(
+            spec,
             rng=np.random.default_rng(0),
             node="n1",
             estimates=Stdm(memory_mib=1000.0),
             sampled_at=lambda: None,
             clock_s=Ticks(),
         )
-        assert isinstance(policy, HostedPolicy)
+        assert isinstance(policy, GuardedNodePolicy)
         return policy
 
-    models = [loaded(said).host.model for said in ("iawp:guarded", "iawp:learned:guarded")]
+    models = [loaded(spec).host.model for spec in ("iawp:guarded", "iawp:learned:guarded")]
     assert models == ["guarded cosine over gaussian", "guarded learned over gaussian"]
     assert loaded("iawp:guarded").name == "iawp", "what `hrm policy set` calls it"
     times = Known({"faces": 9.0}, {"faces": 1.0})
     busy = node_view([subtask("faces")], times, idle=[0], gpus=[gpu(running=["edges"] * 4)])
-    asked = {said: loaded(said)._learned.dispatch(busy) for said in ("iawp", "iawp:guarded")}
+    asked = {spec: loaded(spec)._learned.dispatch(busy) for spec in ("iawp", "iawp:guarded")}
     assert [one.device for one in asked["iawp"]] == [Device.CPU]
     assert asked["iawp:guarded"] == [], "a GPU ends it sooner, waiting included"
     for wrong in ("iawp:oracle", "iawp:nonsense", "iawp:learned:nonsense", "pats:guarded"):
@@ -321,7 +321,7 @@ def test_an_agents_setting_names_the_score_and_the_guards() -> None:
             loaded(wrong)
 
 
-def test_estimates_tell_how_far_a_row_is_from_what_was_measured() -> None:
+def test_estimates_report_how_far_a_row_is_from_what_was_measured() -> None:
     stdm = Stdm(memory_mib=1000.0)
     rows = [Row(f"k{number}", 2, "P4") for number in range(8)]
     assert stdm.outside(rows) == 1.0

@@ -65,7 +65,7 @@ def test_the_same_table_gives_the_same_row(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["neighbours", "matrix", "gaussian"])
-def test_two_cells_tell_more_than_the_means(name: str) -> None:
+def test_two_cells_predict_better_than_the_means(name: str) -> None:
     whole = low_rank(60)
     table, rows = whole[:45], whole[45:]
     known = rows.copy()

@@ -41,16 +41,16 @@ def test_raw_sizes_make_all_alike_and_scaled_ones_do_not() -> None:
 def test_cosine_does_not_see_magnitude_and_overload_does() -> None:
     assert cosine(A, 0.1 * A) == pytest.approx(cosine(A, A)) == pytest.approx(1.0)
     small = Known(features={"A": [*A, 0.5], "small": [*(0.1 * A), 0.5]})
-    beside = [ROWS["A"]]
-    assert Overload().score(Row("small", 1, "P4"), beside, small) == 0.0
-    assert Overload().score(ROWS["A"], beside, small) == pytest.approx(0.8)
-    assert Overload().score(ROWS["C"], beside, KNOWN) == 0.0
+    co_runners = [ROWS["A"]]
+    assert Overload().score(Row("small", 1, "P4"), co_runners, small) == 0.0
+    assert Overload().score(ROWS["A"], co_runners, small) == pytest.approx(0.8)
+    assert Overload().score(ROWS["C"], co_runners, KNOWN) == 0.0
 
 
-def test_the_mean_over_all_who_run_there() -> None:
-    beside = [ROWS["A"], ROWS["C"]]
-    assert Cosine().score(ROWS["B"], beside, KNOWN) == pytest.approx(0.706626, abs=5e-7)
-    assert Cosine().score(ROWS["D"], beside, KNOWN) == pytest.approx(0.527162, abs=5e-7)
+def test_the_mean_over_all_that_run_there() -> None:
+    co_runners = [ROWS["A"], ROWS["C"]]
+    assert Cosine().score(ROWS["B"], co_runners, KNOWN) == pytest.approx(0.706626, abs=5e-7)
+    assert Cosine().score(ROWS["D"], co_runners, KNOWN) == pytest.approx(0.527162, abs=5e-7)
 
 
 @pytest.mark.parametrize("score", [Cosine(), Overload(), Learned()])
@@ -58,7 +58,7 @@ def test_an_idle_gpu_scores_nothing(score: Cosine | Overload | Learned) -> None:
     assert score.score(ROWS["A"], [], KNOWN) == 0.0
 
 
-def test_what_is_believed_before_anything_was_seen() -> None:
+def test_what_is_assumed_before_anything_was_seen() -> None:
     model = Slowdowns()
     idle = np.zeros(LOADS)
     heavy = np.array([0.9, 0, 0, 0, 0, 0, 0])
@@ -69,31 +69,31 @@ def test_what_is_believed_before_anything_was_seen() -> None:
     assert model.slowdown(heavy, three) > model.slowdown(heavy, heavy[None])
 
 
-def test_observations_win_over_the_belief() -> None:
+def test_observations_win_over_the_prior() -> None:
     rng = np.random.default_rng(0)
     model = Slowdowns()
 
-    def truth(own: np.ndarray, beside: np.ndarray) -> float:
-        return float(1.05 + 0.8 * own[4] * beside[4] + 0.3 * beside[2])
+    def truth(own: np.ndarray, co_runners: np.ndarray) -> float:
+        return float(1.05 + 0.8 * own[4] * co_runners[4] + 0.3 * co_runners[2])
 
     def error() -> float:
         cases = rng.random((50, 2, LOADS)) * 0.5
         return float(np.mean([abs(model.slowdown(a, b[None]) - truth(a, b)) for a, b in cases]))
 
     before = error()
-    for own, beside in rng.random((300, 2, LOADS)) * 0.5:
-        model.observe(own, beside, truth(own, beside))
+    for own, co_runners in rng.random((300, 2, LOADS)) * 0.5:
+        model.observe(own, co_runners, truth(own, co_runners))
     assert model.observed == 300
     assert error() < 0.2 * before
 
 
 def test_one_that_hung_does_not_rule() -> None:
     model = Slowdowns()
-    own, beside = np.full(LOADS, 0.3), np.full(LOADS, 0.3)
+    own, co_runners = np.full(LOADS, 0.3), np.full(LOADS, 0.3)
     for _ in range(50):
-        model.observe(own, beside, 1.1)
-    model.observe(own, beside, 10_000.0)
-    assert model.slowdown(own, beside[None]) < 1.5
+        model.observe(own, co_runners, 1.1)
+    model.observe(own, co_runners, 10_000.0)
+    assert model.slowdown(own, co_runners[None]) < 1.5
 
 
 def test_the_joint_score_counts_what_the_others_lose() -> None:
@@ -122,7 +122,7 @@ class _Learning(Known):
         return KNOWN.gpu_features(row)
 
 
-def test_learned_prefers_who_was_seen_to_go_well() -> None:
+def test_learned_prefers_what_was_seen_to_go_well() -> None:
     model = Slowdowns()
     for _ in range(40):
         model.observe(B, A, 1.9)
@@ -130,9 +130,9 @@ def test_learned_prefers_who_was_seen_to_go_well() -> None:
         model.observe(D, A, 1.02)
         model.observe(A, D, 1.02)
     learning = _Learning(model)
-    beside = [ROWS["A"]]
-    worse = Learned().score(ROWS["B"], beside, learning)
-    assert Learned().score(ROWS["D"], beside, learning) < worse
+    co_runners = [ROWS["A"]]
+    worse = Learned().score(ROWS["B"], co_runners, learning)
+    assert Learned().score(ROWS["D"], co_runners, learning) < worse
 
 
 def test_state_of_other_shapes_is_refused() -> None:

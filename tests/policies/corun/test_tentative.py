@@ -43,7 +43,7 @@ def test_what_is_left_shrinks_with_every_start() -> None:
     assert free.starts[2] == Start(ready[2].key, Device.GPU, 3)
 
 
-def test_who_needed_more_than_estimated_is_charged_more() -> None:
+def test_one_that_needed_more_than_estimated_is_charged_more() -> None:
     one = replace(subtask("edges"), gpu_memory_mib=7000.0)
     free = Tentative(node_view([one], LOADED, gpus=[gpu(0), gpu(1, running=["edges"])]), CAPS)
     assert free.fits(one, Device.GPU, 0)

@@ -13,7 +13,7 @@ CPU, GPU = frozenset({Device.CPU}), frozenset({Device.GPU})
 ROW = Row("edges", 2, "P4")
 
 
-def told(*declared: frozenset[Device]) -> Stdm:
+def stdm_estimates(*declared: frozenset[Device]) -> Stdm:
     estimates = Stdm(memory_mib=32_000, gpu_memory_mib={"P4": 8000})
     for devices in declared:
         estimates.declare(ROW, SubtaskSpec(name="a", kind=ROW.kind, devices=devices))
@@ -24,7 +24,7 @@ def told(*declared: frozenset[Device]) -> Stdm:
 def test_pipelines_that_share_a_kind_may_have_other_versions_of_it(
     order: tuple[frozenset[Device], ...],
 ) -> None:
-    estimates = told(*order)
+    estimates = stdm_estimates(*order)
     estimates.observe_run(ROW, Device.GPU, 2.0, 100.0, 800.0, ())
     estimates.observe_run(ROW, Device.CPU, 6.0, 100.0, 0.0, ())
     assert estimates.gpu_memory_mib(ROW) == pytest.approx(800.0)
@@ -32,7 +32,7 @@ def test_pipelines_that_share_a_kind_may_have_other_versions_of_it(
 
 
 def test_a_run_on_a_core_that_used_a_gpu_nevertheless_teaches_no_device_memory() -> None:
-    estimates = told(CPU)
+    estimates = stdm_estimates(CPU)
     estimates.observe_run(ROW, Device.CPU, 6.0, 100.0, 800.0, ())
     assert estimates.run_s(ROW, Device.CPU) == pytest.approx(6.0)
     assert estimates.run_s(ROW, Device.GPU) == math.inf

@@ -48,7 +48,7 @@ def nap(value: float) -> float:
 
 
 @slow.subtask(after=nap)
-def say(value: float) -> tuple[float, int]:
+def emit(value: float) -> tuple[float, int]:
     return value, os.getpid()
 
 

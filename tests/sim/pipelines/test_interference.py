@@ -18,7 +18,7 @@ ONE, OTHER, THIRD = WITH_GPU[:3]
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_nobody_is_faster_beside_others(name: str) -> None:
+def test_none_is_faster_with_others(name: str) -> None:
     truth = world(name, KINDS)
     for model in (P4, K80):
         assert truth.slowdowns(model, ()) == ()
@@ -48,7 +48,7 @@ def test_magnitude_counts_where_a_cosine_is_blind() -> None:
     assert mean[most] > mean[least]
 
 
-def test_what_ships_says_what_it_stands_on() -> None:
+def test_what_ships_states_what_it_stands_on() -> None:
     assert LAWS["measured"][K80].pairs == 589
     assert 0.7 < LAWS["measured"][P4].explained < 0.9
 
@@ -58,7 +58,7 @@ def test_no_such_world() -> None:
         world("cosine", KINDS)
 
 
-def test_a_gpu_shares_its_speed_as_the_world_says() -> None:
+def test_a_gpu_shares_its_speed_as_the_world_states() -> None:
     truth = world("overload", KINDS)
     slowdown = truth.slowdowns(P4, (ONE, OTHER))[0]
     gpu = Gpu(P4, 8_192.0, truth)

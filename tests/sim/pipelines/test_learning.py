@@ -72,7 +72,7 @@ def test_a_drawn_cluster_has_as_many_tasks_a_node() -> None:
     assert whole.tasks == TASKS_MOST
 
 
-def test_who_pulls_may_leave_tasks_in_the_queue() -> None:
+def test_one_that_pulls_may_leave_tasks_in_the_queue() -> None:
     """``demand`` answers -1 while nobody is idle; the task comes back, and all end."""
     made: Any = environment(nodes="1", tasks="60", node_policy="pats")
     waited = False

@@ -55,7 +55,7 @@ def _no_times(document: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"), [(_without_rows, "rows"), (_unknown_kind, "tracking"), (_no_times, "cpu")]
 )
-def test_a_bad_table_says_what_is_missing(tmp_path: Path, spoil: object, words: str) -> None:
+def test_a_bad_table_states_what_is_missing(tmp_path: Path, spoil: object, words: str) -> None:
     document = copy.deepcopy(sample_document())
     spoil(document)  # type: ignore[operator]
     with pytest.raises(InvalidRequest, match=words):

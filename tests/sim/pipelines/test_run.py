@@ -10,8 +10,8 @@ import pytest
 from benchmarks.pipelines.measured_run import simulate
 from benchmarks.pipelines.run_measures import Result
 from hrm.pipelines.core.model import Device, SubtaskKey, row_of
-from hrm.pipelines.sim.beliefs import PROFILE_ERROR, noise, warm
 from hrm.pipelines.sim.policies import policies
+from hrm.pipelines.sim.priors import PROFILE_ERROR, noise, warm
 from hrm.pipelines.sim.profiles import K80, P4
 from hrm.pipelines.sim.run import Simulation
 from hrm.pipelines.sim.scenario import Change, Scenario, arrivals, workers
@@ -92,7 +92,7 @@ def test_what_is_known_at_the_start_is_near_the_truth_but_not_it() -> None:
     assert features.tolist() != pytest.approx(list(kind.features), rel=1e-6)
 
 
-def test_profiles_err_as_table_3_says() -> None:
+def test_profiles_err_as_table_3_states() -> None:
     rng = np.random.default_rng(0)
     errors = [abs(noise(rng) - 1.0) for _ in range(4_000)]
     assert np.mean(errors) == pytest.approx(PROFILE_ERROR, rel=0.05)

@@ -65,8 +65,8 @@ def lease_for_former_drivers(patch: pytest.MonkeyPatch) -> None:
 
 def lease_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
     """Answers leave before what they rest on is on the disk."""
-    answers = (m.Committed, m.GrantLease)
-    patch.setattr(submissions, "_who_hears_last", lambda each: 0 if type(each) in answers else 1)
+    replies = (m.Committed, m.GrantLease)
+    patch.setattr(submissions, "_notification_rank", lambda each: 0 if type(each) in replies else 1)
 
 
 def driver_not_missed(patch: pytest.MonkeyPatch) -> None:

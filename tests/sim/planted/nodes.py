@@ -47,12 +47,12 @@ def lost_release(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MasterState, "_leave_unit", leave_unit)
 
 
-def release_unheard(patch: pytest.MonkeyPatch) -> None:
+def release_ignored(patch: pytest.MonkeyPatch) -> None:
     """The node takes an order to stop for done, and does nothing."""
     patch.setattr(NodeCore, "_stop_running", lambda *_, **__: None)
 
 
-def closed_with_who_waits(patch: pytest.MonkeyPatch) -> None:
+def closed_with_waiters(patch: pytest.MonkeyPatch) -> None:
     """A node that closes keeps who waits there, and nobody else may have them."""
 
     def close(self: NodeCore, event: e.NodeClosed) -> None:
@@ -146,18 +146,18 @@ def cores_in_two_units(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(UnitQueue, "join", lambda *_: None)
 
 
-def cut_under_its_containers(patch: pytest.MonkeyPatch) -> None:
+def partitioned_under_its_containers(patch: pytest.MonkeyPatch) -> None:
     """A node is partitioned again while containers run on what is taken away."""
-    at_once = NodeCore._cut_if_free
+    at_once = NodeCore._partition_if_free
 
-    def cut_now(self: NodeCore) -> bool:
+    def partition_now(self: NodeCore) -> bool:
         draining = [queue for queue in self.units.values() if queue.unit.draining]
         with pytest.MonkeyPatch.context() as gone:
             for queue in draining:
                 gone.setattr(queue, "running", {})
             return at_once(self)
 
-    patch.setattr(NodeCore, "_cut_if_free", cut_now)
+    patch.setattr(NodeCore, "_partition_if_free", partition_now)
 
 
 def draining_unit_granted(patch: pytest.MonkeyPatch) -> None:
@@ -172,42 +172,42 @@ def draining_unit_granted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SharedState, "add", add_open)
 
 
-def rebinding_answered_twice(patch: pytest.MonkeyPatch) -> None:
+def rebinding_replied_twice(patch: pytest.MonkeyPatch) -> None:
     """Who is answered is not forgotten."""
-    answered = Repartitioning.answered
+    reply_received = Repartitioning.reply_received
 
-    def again(self: Repartitioning, event: e.RebindAnswered) -> None:
+    def again(self: Repartitioning, event: e.RebindReplied) -> None:
         kept = dict(self.pending)
-        answered(self, event)
+        reply_received(self, event)
         self.pending = kept
 
-    patch.setattr(Repartitioning, "answered", again)
+    patch.setattr(Repartitioning, "reply_received", again)
 
 
-def rebinding_never_answered(patch: pytest.MonkeyPatch) -> None:
+def rebinding_never_replied(patch: pytest.MonkeyPatch) -> None:
     """Whose node does not answer waits for ever."""
     patch.setattr(Repartitioning, "tick", lambda *_: None)
 
 
-def streams_make_way(patch: pytest.MonkeyPatch) -> None:
+def streams_are_preempted(patch: pytest.MonkeyPatch) -> None:
     """Streams take streams' room as well."""
     victims = preemption._victims
 
-    def anybody(room: Any, unit: UnitQueue, waiter: Any, owners: Any, now: float) -> Any:
-        kept = {queue: dict(queue.running) for queue in room.pool}
+    def any_container(free_of: Any, unit: UnitQueue, waiter: Any, owners: Any, now: float) -> Any:
+        kept = {queue: dict(queue.running) for queue in free_of.pool}
         for queue, running in kept.items():
             for entry in running.values():
                 batch = entry._replace(workload_class=WorkloadClass.BATCH)
                 queue.running[entry.container_id] = batch
-        chosen = victims(room, unit, waiter, owners, now)
+        chosen = victims(free_of, unit, waiter, owners, now)
         for queue, running in kept.items():
             queue.running.update(running)
         return chosen
 
-    patch.setattr(preemption, "_victims", anybody)
+    patch.setattr(preemption, "_victims", any_container)
 
 
-def too_many_make_way(patch: pytest.MonkeyPatch) -> None:
+def too_many_are_preempted(patch: pytest.MonkeyPatch) -> None:
     """All batch containers of a unit go where one would be enough."""
     evictions = preemption.evictions
 
@@ -252,8 +252,8 @@ def dead_agents_units(patch: pytest.MonkeyPatch) -> None:
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     lost_release,
-    release_unheard,
-    closed_with_who_waits,
+    release_ignored,
+    closed_with_waiters,
     start_rule_too_wide,
     start_rule_too_narrow,
     grant_to_a_dead_node,
@@ -263,12 +263,12 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     endless_orders,
     device_memory_from_nowhere,
     cores_in_two_units,
-    cut_under_its_containers,
+    partitioned_under_its_containers,
     draining_unit_granted,
-    rebinding_answered_twice,
-    rebinding_never_answered,
-    streams_make_way,
-    too_many_make_way,
+    rebinding_replied_twice,
+    rebinding_never_replied,
+    streams_are_preempted,
+    too_many_are_preempted,
     drain_that_holds_up_a_stream,
     dead_agents_units,
 ]

@@ -18,7 +18,7 @@ from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.negotiator import Negotiator, StreamLease
 from hrm.core.scheduling.replica import Replica
 from hrm.core.scheduling.scheduler import Job, Placement, Scheduler
-from hrm.core.scheduling.session import SchedulerAnswer, SchedulerSession
+from hrm.core.scheduling.session import SchedulerReply, SchedulerSession
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.policies.min_wait import MinWait
 
@@ -107,7 +107,7 @@ def delta_missed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replica, "_put", put_most)
 
 
-def change_not_told(patch: pytest.MonkeyPatch) -> None:
+def change_not_sent(patch: pytest.MonkeyPatch) -> None:
     """Nobody is told that a unit opens or closes."""
 
     def set_open(self: SharedState, unit_id: Any, is_open: bool) -> None:
@@ -128,7 +128,7 @@ def jobs_of_a_lost_scheduler(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Subscriptions, "_lose", lose_jobs)
 
 
-def policy_that_does_not_look(patch: pytest.MonkeyPatch) -> None:
+def policy_that_ignores_the_view(patch: pytest.MonkeyPatch) -> None:
     """A policy answers the first unit for everybody."""
 
     def place(
@@ -141,11 +141,11 @@ def policy_that_does_not_look(patch: pytest.MonkeyPatch) -> None:
 
 def view_that_is_not_renewed(patch: pytest.MonkeyPatch) -> None:
     """What a scheduler spent of its view in one round is spent in the next as well."""
-    spent = ClusterView.apply
+    original_apply = ClusterView.apply
 
     def forget(self: ClusterView, row: int, entry: Entry, now: float) -> bool:
-        ran = spent(self, row, entry, now)
-        self._spent.clear()
+        ran = original_apply(self, row, entry, now)
+        self._reduced.clear()
         return ran
 
     patch.setattr(ClusterView, "apply", forget)
@@ -154,7 +154,9 @@ def view_that_is_not_renewed(patch: pytest.MonkeyPatch) -> None:
 def excluded_node_granted(patch: pytest.MonkeyPatch) -> None:
     """Nobody looks at which nodes are excluded."""
     patch.setattr(ClusterView, "avoid", lambda *_: None)
-    patch.setattr(PlacementCoordinator, "_spared", lambda self, proposal, claims, gang, now: claims)
+    patch.setattr(
+        PlacementCoordinator, "_without_excluded", lambda self, proposal, claims, gang, now: claims
+    )
 
 
 def data_not_waited_for(patch: pytest.MonkeyPatch) -> None:
@@ -169,14 +171,14 @@ def data_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "_place_near", at_once)
 
 
-def answer_before_its_changes(patch: pytest.MonkeyPatch) -> None:
+def reply_before_its_changes(patch: pytest.MonkeyPatch) -> None:
     """A remote scheduler believes an answer before the changes that were sent before it."""
-    answered = SchedulerSession.answered
+    reply_received = SchedulerSession.reply_received
 
-    def at_once(self: SchedulerSession, answer: SchedulerAnswer | None, now: float) -> None:
-        answered(self, None if answer is None else replace(answer, sequence=0), now)
+    def at_once(self: SchedulerSession, reply: SchedulerReply | None, now: float) -> None:
+        reply_received(self, None if reply is None else replace(reply, sequence=0), now)
 
-    patch.setattr(SchedulerSession, "answered", at_once)
+    patch.setattr(SchedulerSession, "reply_received", at_once)
 
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
@@ -187,11 +189,11 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     gang_refused_for_a_lost_node,
     locked_units_granted,
     delta_missed,
-    change_not_told,
+    change_not_sent,
     jobs_of_a_lost_scheduler,
-    policy_that_does_not_look,
+    policy_that_ignores_the_view,
     view_that_is_not_renewed,
     excluded_node_granted,
     data_not_waited_for,
-    answer_before_its_changes,
+    reply_before_its_changes,
 ]

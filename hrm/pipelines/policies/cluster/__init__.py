@@ -15,6 +15,7 @@ import numpy as np
 
 from hrm.errors import InvalidConfig
 from hrm.pipelines.core.model import ClusterPolicy
+from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
 from hrm.pipelines.policies.cluster.heuristics import (
     Demand,
     Ect,
@@ -23,7 +24,6 @@ from hrm.pipelines.policies.cluster.heuristics import (
     MinWait,
     Random,
 )
-from hrm.pipelines.policies.cluster.hosted import HostedPolicy
 from hrm.pipelines.policies.cluster.ldwp import Ldwp, LdwpSet, schema_wanted
 from hrm.policies import models
 from hrm.policies.guard import GuardBounds, Mode
@@ -44,7 +44,7 @@ def load(
     rng: np.random.Generator,
     model: Model | Path | None = None,
     state_dir: Path | None = None,
-    hosted: bool = True,
+    guarded: bool = True,
     mode: Mode = Mode.SHADOW,
     heartbeat_s: float = 1.0,
     clock_s: Callable[[], float] = time.thread_time,
@@ -64,11 +64,11 @@ def load(
     """
     if name in LEARNED:
         held = _model(name, model, state_dir)
-        if not hosted:
+        if not guarded:
             return _learned(held)
         # Weights of an older HRM must not keep a master from starting: they are never asked.
         policy = _learned(held) if held.schema == schema_wanted(held) else None
-        return HostedPolicy(
+        return GuardedClusterPolicy(
             held,
             policy,
             MinWait(),

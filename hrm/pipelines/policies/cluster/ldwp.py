@@ -2,7 +2,7 @@
 
 The paper (Zhang, Geng and Ma, 2020, section 4.2) learns one output a node with a deep Q-network:
 ``Ldwp``. ``LdwpSet`` shares one small network between all nodes. ``hrm.learn.ldwp`` trains them,
-and ``hrm.pipelines.policies.cluster.hosted`` looks at every proposal before it counts.
+and ``hrm.pipelines.policies.cluster.guarded`` looks at every proposal before it counts.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__ = [
     "Learned",
     "Proposal",
     "Trained",
+    "explanation",
     "layout_of",
     "schema_wanted",
-    "told",
 ]
 
 SET_SCHEMA = schema_hash("ldwp-set")
@@ -97,7 +97,7 @@ class Learned(abc.ABC):
         self.placed(proposal.row, view)
         scores = np.full(len(view.names), -np.inf, dtype=np.float32)
         scores[proposal.rows] = proposal.q
-        return Choice(node=proposal.row, why=told(self, proposal, view), scores=scores)
+        return Choice(node=proposal.row, why=explanation(self, proposal, view), scores=scores)
 
     def ended(  # noqa: B027
         self, task_id: TaskId, *, now: float, response_s: float, ok: bool
@@ -105,7 +105,7 @@ class Learned(abc.ABC):
         """See ``ClusterPolicy.ended``: weights are frozen here."""
 
 
-def told(policy: Learned, proposal: Proposal, view: ClusterView) -> str:
+def explanation(policy: Learned, proposal: Proposal, view: ClusterView) -> str:
     """One readable line: why this node."""
     best = float(proposal.q[proposal.rows == proposal.row][0])
     return f"{view.names[proposal.row]}: Q {best:.3f}, best of {len(proposal.q)} ({policy.model})"

@@ -1,6 +1,6 @@
 """Stage 2 of pipeline scheduling: which device of a node, shared with which subtasks.
 
-``load`` makes a ``NodePolicy`` by its name, ``load_hosted`` the same for an agent: a learned one
+``load`` makes a ``NodePolicy`` by its name, ``load_guarded`` the same for an agent: a learned one
 with its heuristic, trusted as far as its mode allows (``hosted``). ``Stdm``
 (``estimates``) is what all of them believe about subtasks; ``predictors`` fill in what was not
 measured.
@@ -20,7 +20,7 @@ from hrm.errors import InvalidConfig
 from hrm.pipelines.core.model import NodePolicy
 from hrm.pipelines.policies.corun.baselines import Mct, MinMin, Pats, Random
 from hrm.pipelines.policies.corun.estimates import Stdm
-from hrm.pipelines.policies.corun.hosted import FiniteScore, HostedPolicy
+from hrm.pipelines.policies.corun.guarded import FiniteScore, GuardedNodePolicy
 from hrm.pipelines.policies.corun.iawp import Iawp
 from hrm.pipelines.policies.corun.scores import CoRunScore, Cosine, Learned, Overload
 from hrm.pipelines.policies.corun.store import load_estimates
@@ -30,12 +30,12 @@ __all__ = [
     "HEURISTIC",
     "LEARNED",
     "SCORES",
-    "HostedPolicy",
+    "GuardedNodePolicy",
     "Stdm",
     "known",
     "load",
     "load_estimates",
-    "load_hosted",
+    "load_guarded",
     "parse",
 ]
 
@@ -88,13 +88,13 @@ def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
         raise InvalidConfig(f"node policy {name!r} cannot be made: {error}") from error
 
 
-def parse(said: str) -> tuple[str, dict[str, Any]]:
+def parse(spec: str) -> tuple[str, dict[str, Any]]:
     """``said`` in a setting, as a name and options of ``load``.
 
     A co-run score may stand behind the name (``iawp:overload``), and ``guarded``, which turns on
     ``tail_guard`` and ``steal`` (``iawp:guarded``, ``iawp:learned:guarded``).
     """
-    name, *words = said.split(":")
+    name, *words = spec.split(":")
     options: dict[str, Any] = {}
     if "guarded" in words:
         words.remove("guarded")
@@ -104,8 +104,8 @@ def parse(said: str) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-def load_hosted(
-    said: str,
+def load_guarded(
+    spec: str,
     *,
     rng: np.random.Generator,
     node: str,
@@ -116,18 +116,18 @@ def load_hosted(
     """The node policy ``said`` (``parse``) for an agent; a learned one is hosted and begins in its
     shadow.
 
-    ``sampled_at``, ``clock_s``: as for ``HostedPolicy`` and ``PolicyGuard``.
+    ``sampled_at``, ``clock_s``: as for ``GuardedNodePolicy`` and ``PolicyGuard``.
 
     Raises:
         InvalidConfig: no policy or score of that name.
     """
-    name, options = parse(said)
+    name, options = parse(spec)
     if name not in LEARNED:
         return load(name, rng=rng, **options)
     score = options.pop("score", DEFAULT_SCORE)
     finite = FiniteScore(_score(score))
     guarded = "guarded " if options else ""
-    return HostedPolicy(
+    return GuardedNodePolicy(
         load(name, rng=rng, score=finite, **options),
         load(HEURISTIC, rng=rng),
         node=node,

@@ -35,7 +35,7 @@ class CoRunScore(Protocol):
 
     name: str
 
-    def score(self, row: Row, beside: Sequence[Row], estimates: Estimates) -> float: ...
+    def score(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float: ...
 
 
 @runtime_checkable
@@ -56,11 +56,13 @@ class Cosine:
 
     name = "cosine"
 
-    def score(self, row: Row, beside: Sequence[Row], estimates: Estimates) -> float:
-        if not beside:
+    def score(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
+        if not co_runners:
             return 0.0
         own = _features(estimates, row)
-        return sum(cosine(own, _features(estimates, other)) for other in beside) / len(beside)
+        return sum(cosine(own, _features(estimates, other)) for other in co_runners) / len(
+            co_runners
+        )
 
 
 class Overload:
@@ -68,10 +70,10 @@ class Overload:
 
     name = "overload"
 
-    def score(self, row: Row, beside: Sequence[Row], estimates: Estimates) -> float:
-        if not beside:
+    def score(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
+        if not co_runners:
             return 0.0
-        wanted = _loads(estimates, [row, *beside]).sum(axis=0)
+        wanted = _loads(estimates, [row, *co_runners]).sum(axis=0)
         return float(np.maximum(0.0, wanted - 1.0).sum())
 
 
@@ -82,13 +84,13 @@ class Learned:
     name = "learned"
 
     def __init__(self) -> None:
-        self._belief = Slowdowns()
+        self._prior = Slowdowns()
 
-    def score(self, row: Row, beside: Sequence[Row], estimates: Estimates) -> float:
-        if not beside:
+    def score(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
+        if not co_runners:
             return 0.0
-        model = estimates.slowdowns if isinstance(estimates, KnowsSlowdowns) else self._belief
-        return joint_excess(model, _loads(estimates, [row, *beside]))
+        model = estimates.slowdowns if isinstance(estimates, KnowsSlowdowns) else self._prior
+        return joint_excess(model, _loads(estimates, [row, *co_runners]))
 
 
 def joint_excess(model: Slowdowns, loads: Floats) -> float:
@@ -96,8 +98,8 @@ def joint_excess(model: Slowdowns, loads: Floats) -> float:
     new, others = loads[0], loads[1:]
     total = others.sum(axis=0)
     own = np.concatenate([new[None, :], others, others])
-    beside = np.concatenate([total[None, :], total - others + new, total - others])
-    excess = model.excess(own, beside)
+    co_runners = np.concatenate([total[None, :], total - others + new, total - others])
+    excess = model.excess(own, co_runners)
     count = len(others)
     # One that was alone until now had nothing to lose.
     before = excess[count + 1 :].sum() if count > 1 else 0.0

@@ -40,46 +40,46 @@ class Slowdowns:
         partner: tuple[float, ...] = _PARTNER,
     ) -> None:
         nothing = np.zeros(len(overload))
-        self._belief = np.concatenate([[0.0], partner, nothing, overload])
+        self._prior = np.concatenate([[0.0], partner, nothing, overload])
         self._keep = 1.0 - 1.0 / memory
         self._strength = strength
-        self._squares: Floats = np.zeros((len(self._belief), len(self._belief)))
-        self._moments: Floats = np.zeros(len(self._belief))
-        self._weights: Floats | None = self._belief
+        self._squares: Floats = np.zeros((len(self._prior), len(self._prior)))
+        self._moments: Floats = np.zeros(len(self._prior))
+        self._weights: Floats | None = self._prior
         self.observed = 0
 
-    def excess(self, own: Floats, beside: Floats) -> Floats:
+    def excess(self, own: Floats, co_runners: Floats) -> Floats:
         """(slow-down - 1) of loads ``own`` with co-runners' sums ``beside``, both (cases, loads).
 
         Not bounded: meant for comparisons. Undefined without co-runners.
         """
-        values: Floats = _terms(own, beside) @ self._fitted()
+        values: Floats = _terms(own, co_runners) @ self._fitted()
         return values
 
-    def slowdown(self, own: Floats, beside: Floats) -> float:
+    def slowdown(self, own: Floats, co_runners: Floats) -> float:
         """Time of ``own`` (loads,) with ``beside`` (others, loads) over its time alone, >= 1."""
-        if not len(beside):
+        if not len(co_runners):
             return 1.0
-        excess = float(self.excess(own[None, :], beside.sum(axis=0)[None, :])[0])
+        excess = float(self.excess(own[None, :], co_runners.sum(axis=0)[None, :])[0])
         return 1.0 + min(_MOST, max(0.0, excess))
 
-    def observe(self, own: Floats, beside: Floats, slowdown: float) -> None:
+    def observe(self, own: Floats, co_runners: Floats, slowdown: float) -> None:
         """Learn that a run of ``own`` with co-runners' sum ``beside``, both (loads,), was slower.
 
         ``slowdown`` is its time over its time alone.
         """
-        terms = _terms(own[None, :], beside[None, :])[0]
+        terms = _terms(own[None, :], co_runners[None, :])[0]
         # One that hung for a minute must not outweigh a hundred that did not.
         excess = min(_MOST, max(-0.5, slowdown - 1.0))
         self._squares = self._keep * self._squares + np.outer(terms, terms)
-        self._moments = self._keep * self._moments + terms * (excess - terms @ self._belief)
+        self._moments = self._keep * self._moments + terms * (excess - terms @ self._prior)
         self._weights = None
         self.observed += 1
 
     def _fitted(self) -> Floats:
         if self._weights is None:
-            squares = self._squares + self._strength * np.eye(len(self._belief))
-            self._weights = self._belief + np.linalg.solve(squares, self._moments)
+            squares = self._squares + self._strength * np.eye(len(self._prior))
+            self._weights = self._prior + np.linalg.solve(squares, self._moments)
         return self._weights
 
     def state(self) -> dict[str, Floats]:
@@ -105,6 +105,6 @@ class Slowdowns:
         self._weights = None
 
 
-def _terms(own: Floats, beside: Floats) -> Floats:
-    overload = np.maximum(0.0, own + beside - 1.0)
-    return np.concatenate([np.ones((len(own), 1)), beside, own * beside, overload], axis=1)
+def _terms(own: Floats, co_runners: Floats) -> Floats:
+    overload = np.maximum(0.0, own + co_runners - 1.0)
+    return np.concatenate([np.ones((len(own), 1)), co_runners, own * co_runners, overload], axis=1)

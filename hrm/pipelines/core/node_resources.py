@@ -23,7 +23,7 @@ from hrm.pipelines.core.model import (
 from hrm.pipelines.core.node_messages import GpuCard, LoadSampled, NodeCapacity, NodeLoad
 from hrm.pipelines.core.subtasks import PlacedTask, Run
 
-__all__ = ["Card", "Room", "node_load", "shared_out_s"]
+__all__ = ["Card", "NodeResources", "node_load", "shared_out_s"]
 
 Work = tuple[float, float]
 """Seconds that a subtask takes on a core and on a GPU; inf: no such version."""
@@ -42,7 +42,7 @@ class Card:
     def predicted(self) -> float:
         return sum(run.sm for run in self.runs.values())
 
-    def promised_mib(self) -> float:
+    def reserved_mib(self) -> float:
         return sum(run.gpu_memory_mib for run in self.runs.values())
 
     def view(self, now: float, estimates: Estimates, *, held: bool = False) -> GpuView:
@@ -53,14 +53,14 @@ class Card:
             index=self.card.index,
             model=self.card.model,
             memory_mib=self.card.memory_mib,
-            memory_used_mib=max(self.promised_mib(), self.measured_mib),
+            memory_used_mib=max(self.reserved_mib(), self.measured_mib),
             utilisation=min(1.0, max(0.0, utilisation)),
             running=tuple(run.row for run in self.runs.values()),
             remaining_s=remaining_s,
         )
 
 
-class Room:
+class NodeResources:
     """Invariants: a core has at most one run; promised memory never exceeds what there is."""
 
     def __init__(self, capacity: NodeCapacity, estimates: LearningEstimates) -> None:
@@ -96,8 +96,8 @@ class Room:
         del card.runs[run.run]
         for other in card.runs.values():
             seconds = now - max(run.started_at, other.started_at)
-            run.beside[other.row] = run.beside.get(other.row, 0.0) + seconds
-            other.beside[run.row] = other.beside.get(run.row, 0.0) + seconds
+            run.co_runner_s[other.row] = run.co_runner_s.get(other.row, 0.0) + seconds
+            other.co_runner_s[run.row] = other.co_runner_s.get(run.row, 0.0) + seconds
         if not card.runs:
             card.correction = min(0.0, card.correction)
             card.measured_mib = 0.0
@@ -166,13 +166,13 @@ def shared_out_s(work: Iterable[Work], cores: int, gpus: float) -> float:
     return max(0.0, best_s)
 
 
-def node_load(room: Room, tasks: Iterable[PlacedTask], now: float) -> NodeLoad:
+def node_load(resources: NodeResources, tasks: Iterable[PlacedTask], now: float) -> NodeLoad:
     """The node's load at ``now``. What no sample covers is taken from the node's state."""
     tasks = list(tasks)
-    capacity, sample, estimates = room.capacity, room.sample, room.estimates
-    cards = [card.view(now, estimates) for card in room.cards.values()]
-    free_mib = room.memory_free_mib
-    free_cores = sum(run is None for run in room.cores)
+    capacity, sample, estimates = resources.capacity, resources.sample, resources.estimates
+    cards = [card.view(now, estimates) for card in resources.cards.values()]
+    free_mib = resources.memory_free_mib
+    free_cores = sum(run is None for run in resources.cores)
     gpu_total_mib = sum(card.memory_mib for card in cards)
     gpu_used_mib = sum(card.memory_used_mib for card in cards)
     cpu = 1.0 - free_cores / capacity.cores if capacity.cores else 0.0
@@ -191,7 +191,7 @@ def node_load(room: Room, tasks: Iterable[PlacedTask], now: float) -> NodeLoad:
         running=len(real) - len(waiting),
         waiting_batch=len(waiting) - stream,
         waiting_stream=stream,
-        expected_wait_s=shared_out_s(_work(room, tasks, now), capacity.cores, len(cards)),
+        expected_wait_s=shared_out_s(_work(resources, tasks, now), capacity.cores, len(cards)),
         free_cores=free_cores,
         free_memory_mib=max(0.0, free_mib),
         free_gpu_memory_mib=max(0.0, gpu_total_mib - gpu_used_mib),
@@ -199,8 +199,8 @@ def node_load(room: Room, tasks: Iterable[PlacedTask], now: float) -> NodeLoad:
     )
 
 
-def _work(room: Room, tasks: Iterable[PlacedTask], now: float) -> Iterable[Work]:
-    run_s, cpu, gpu, never = room.estimates.run_s, Device.CPU, Device.GPU, math.inf
+def _work(resources: NodeResources, tasks: Iterable[PlacedTask], now: float) -> Iterable[Work]:
+    run_s, cpu, gpu, never = resources.estimates.run_s, Device.CPU, Device.GPU, math.inf
     for task in tasks:
         for one in task.subtasks.values():
             if one.run is not None:

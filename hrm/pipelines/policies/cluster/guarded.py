@@ -17,11 +17,11 @@ import numpy as np
 
 from hrm.pipelines.core.model import Choice, ClusterPolicy, ClusterView, TaskId, TaskSpec
 from hrm.pipelines.policies.cluster.features import Bools, completion_s, usable
-from hrm.pipelines.policies.cluster.ldwp import Learned, told
-from hrm.policies.guard import Answer, Doubt, GuardBounds, Mode, PolicyGuard, Reason
+from hrm.pipelines.policies.cluster.ldwp import Learned, explanation
+from hrm.policies.guard import Doubt, GuardBounds, Mode, PolicyGuard, Reason, Recommendation
 from hrm.policies.models import Model
 
-__all__ = ["HostedPolicy"]
+__all__ = ["GuardedClusterPolicy"]
 
 Q_FACTOR = 10.0
 OUTSIDE_MAX = 0.1
@@ -35,7 +35,7 @@ class _Question(NamedTuple):
     fits: Bools
 
 
-class HostedPolicy:
+class GuardedClusterPolicy:
     """A ``ClusterPolicy``: ``learned`` as far as ``mode`` trusts it, else ``heuristic``.
 
     ``learned`` is None where the features of ``model`` are not those of this HRM; the heuristic
@@ -85,12 +85,14 @@ class HostedPolicy:
         self._heuristic.ended(task_id, now=now, response_s=response_s, ok=ok)
         self.host.ended(task_id, now=now, response_s=response_s, ok=ok)
 
-    def _fall_back(self, question: _Question) -> Answer[int]:
+    def _fall_back(self, question: _Question) -> Recommendation[int]:
         choice = self._heuristic.choose(*question)
         # What the heuristic expects of its choice is the watchdog's measure, if it is finite.
-        return Answer(choice.node, choice.why, float(completion_s(question.view)[choice.node]))
+        return Recommendation(
+            choice.node, choice.why, float(completion_s(question.view)[choice.node])
+        )
 
-    def _ask(self, question: _Question) -> Answer[int]:
+    def _ask(self, question: _Question) -> Recommendation[int]:
         task, view, fits = question
         learned = self._checked(task, view, fits)
         proposal = learned.propose(task, view, fits)
@@ -112,7 +114,7 @@ class HostedPolicy:
         if not fits[proposal.row]:
             raise Doubt(Reason.INFEASIBLE, f"{view.names[proposal.row]} cannot take the task")
         self._fresh(float(view.reported_at[proposal.row]), view.names[proposal.row])
-        return Answer(proposal.row, told(learned, proposal, view))
+        return Recommendation(proposal.row, explanation(learned, proposal, view))
 
     def _checked(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Learned:
         """The learned policy, if the question is one that it has learned to answer."""
@@ -136,7 +138,9 @@ class HostedPolicy:
         self._fresh(float(np.median(ages)), "half of the nodes")
         return self._learned
 
-    def _fresh(self, age_s: float, who: str) -> None:
+    def _fresh(self, age_s: float, subject: str) -> None:
         limit_s = HEARTBEATS_MAX * self._heartbeat_s
         if not age_s <= limit_s:
-            raise Doubt(Reason.STALE, f"{who} last reported {age_s:.1f} s ago, over {limit_s:g} s")
+            raise Doubt(
+                Reason.STALE, f"{subject} last reported {age_s:.1f} s ago, over {limit_s:g} s"
+            )

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from hrm.core.vocabulary.feasibility import Vector
 from hrm.core.vocabulary.model import Resources, ResourceUnit
 
-__all__ = ["demand_of", "how_many", "room", "serves"]
+__all__ = ["demand_of", "fits_offer", "how_many", "serves"]
 
 
-def room(demand: Vector, offer: Sequence[int]) -> bool:
+def fits_offer(demand: Vector, offer: Sequence[int]) -> bool:
     return all(need <= have for need, have in zip(demand, offer, strict=True))
 
 
@@ -28,7 +28,7 @@ def demand_of(resources: Resources, gpus: int, units: Iterable[ResourceUnit]) ->
 def serves(demand: Vector, unit: ResourceUnit) -> bool:
     """Could the unit run it when it is empty?"""
     kept = unit.gpu_only and not demand[2]
-    return not kept and room(demand, _offer(unit))
+    return not kept and fits_offer(demand, _offer(unit))
 
 
 def how_many(demand: Vector, units: Sequence[ResourceUnit]) -> int:
@@ -40,7 +40,7 @@ def how_many(demand: Vector, units: Sequence[ResourceUnit]) -> int:
     count = 0
     for unit in units:
         here = free[unit.unit_id]
-        while serves(demand, unit) and room(demand, here):
+        while serves(demand, unit) and fits_offer(demand, here):
             count += 1
             here[2] -= demand[2]
             here[3] -= demand[3]

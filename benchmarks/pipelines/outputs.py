@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ANSWERS", "Answer", "same"]
+__all__ = ["OUTPUTS", "Output", "same"]
 
 Table = npt.NDArray[np.float64]
 
@@ -42,7 +42,7 @@ def _nothing() -> Table:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
+class Output:
     """``facts``: nested tuples of numbers and words. ``table``: (rows, columns)."""
 
     facts: tuple[object, ...]
@@ -54,7 +54,7 @@ class Answer:
         return hashlib.sha256(repr(self.facts).encode()).hexdigest()[:16]
 
 
-def same(one: Answer, other: Answer) -> bool:
+def same(one: Output, other: Output) -> bool:
     """Equal facts, and every row of either table has a partner of its own in the other."""
     if one.facts != other.facts or one.table.shape != other.table.shape:
         return False
@@ -76,7 +76,7 @@ def _rows(parts: list[npt.NDArray[Any]], columns: int) -> Table:
     return np.concatenate([np.zeros((0, columns)), *parts], dtype=np.float64)
 
 
-def _synopsis(result: Any) -> Answer:
+def _synopsis(result: Any) -> Output:
     tubes = tuple(
         (one.start, int(start), len(one.boxes))
         for one, start in zip(result.tubes, result.starts, strict=True)
@@ -89,10 +89,10 @@ def _synopsis(result: Any) -> Answer:
     where = np.arange(len(grey))
     parts.append(np.column_stack([np.full(len(grey), -1), where, *([grey] * 4)]))
     facts = ("video-synopsis", result.source_frames, len(result.frames), tubes)
-    return Answer(facts, _rows(parts, 6), (0.5, 0.5, 0.5, 0.5, 0.5, 0.5))
+    return Output(facts, _rows(parts, 6), (0.5, 0.5, 0.5, 0.5, 0.5, 0.5))
 
 
-def _intrusions(result: Any) -> Answer:
+def _intrusions(result: Any) -> Output:
     facts = tuple(
         (one.identity, one.entered, tuple(one.points[:, 0].astype(int).tolist()))
         for one in result.paths
@@ -101,22 +101,22 @@ def _intrusions(result: Any) -> Answer:
         np.column_stack([np.full(len(one.points), one.identity), one.points])
         for one in result.paths
     ]
-    return Answer(("intrusion-detection", *facts), _rows(parts, 4), (0.5, 0.5, 0.5, 0.5))
+    return Output(("intrusion-detection", *facts), _rows(parts, 4), (0.5, 0.5, 0.5, 0.5))
 
 
-def _matches(result: Any) -> Answer:
+def _matches(result: Any) -> Output:
     parts = (result.asked, result.gallery, result.best, result.same)
-    return Answer(("face-recognition", *(str(one.tolist()) for one in parts)))
+    return Output(("face-recognition", *(str(one.tolist()) for one in parts)))
 
 
-def _detections(result: Any) -> Answer:
+def _detections(result: Any) -> Output:
     facts = tuple(tuple(sorted(one[:, 5].astype(int).tolist())) for one in result.frames)
     parts = [np.column_stack([np.full(len(one), n), one]) for n, one in enumerate(result.frames)]
     tolerances = (0.5, 0.5, 0.5, 0.5, 0.5, 0.001, 0.5)
-    return Answer(("object-detection", *facts), _rows(parts, 7), tolerances)
+    return Output(("object-detection", *facts), _rows(parts, 7), tolerances)
 
 
-ANSWERS: Mapping[str, Callable[[Any], Answer]] = MappingProxyType(
+OUTPUTS: Mapping[str, Callable[[Any], Output]] = MappingProxyType(
     {
         "video-synopsis": _synopsis,
         "intrusion-detection": _intrusions,

@@ -12,10 +12,10 @@ from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 
-__all__ = ["Answers"]
+__all__ = ["CallReplies"]
 
 
-class Answers:
+class CallReplies:
     """``waiting``: calls without an answer yet, by number, with the event and its time."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Answers:
         if isinstance(event, e.Ticked):
             self._late(core, event.now)
 
-    def unanswered(self) -> list[str]:
+    def without_reply(self) -> list[str]:
         """Calls of nodes, drivers and users that are still open; schedulers ask on for ever."""
         return [
             f"{type(asked).__name__} {call_id} waits for its answer"

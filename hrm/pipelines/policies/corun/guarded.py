@@ -35,13 +35,13 @@ from hrm.pipelines.core.model import (
     SubtaskKey,
 )
 from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming
-from hrm.pipelines.core.room import shared_out_s
+from hrm.pipelines.core.node_resources import shared_out_s
 from hrm.pipelines.policies.corun.metrics import METRICS
 from hrm.pipelines.policies.corun.scores import CoRunScore
 from hrm.pipelines.policies.corun.tentative import Tentative
-from hrm.policies.guard import Answer, Doubt, GuardBounds, Mode, PolicyGuard, Reason
+from hrm.policies.guard import Doubt, GuardBounds, Mode, PolicyGuard, Reason, Recommendation
 
-__all__ = ["BUDGET_S", "SCHEMA", "SLICE_S", "FiniteScore", "HostedPolicy"]
+__all__ = ["BUDGET_S", "SCHEMA", "SLICE_S", "FiniteScore", "GuardedNodePolicy"]
 
 BUDGET_S = 0.010
 """Of one call: it decides on all that is ready, as a burst of tasks does for the master."""
@@ -71,19 +71,19 @@ class FiniteScore:
         self.name = score.name
         self._score = score
 
-    def score(self, row: Row, beside: Sequence[Row], estimates: Estimates) -> float:
+    def score(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
         """See ``CoRunScore``.
 
         Raises:
             Doubt: the score is not finite.
         """
-        value = self._score.score(row, beside, estimates)
+        value = self._score.score(row, co_runners, estimates)
         if not math.isfinite(value):
             raise Doubt(Reason.NOT_FINITE, f"the co-run score of {row.kind} is {value}")
         return value
 
 
-class HostedPolicy:
+class GuardedNodePolicy:
     """A ``NodePolicy``: ``learned`` as far as its mode trusts it, else ``heuristic``.
 
     Args:
@@ -125,7 +125,7 @@ class HostedPolicy:
             model=model,
             schema=schema,
             learned=self._ask,
-            fallback=lambda view: _answer(heuristic.dispatch(view)),
+            fallback=lambda view: _recommendation(heuristic.dispatch(view)),
             clock_s=clock_s,
             mode=mode,
             bounds=BOUNDS if bounds is None else bounds,
@@ -140,7 +140,7 @@ class HostedPolicy:
         ):
             return []
         key = f"{self._node}/{int(view.now // SLICE_S)}"
-        decided, _ = self.host.answer(key, view, view.now)
+        decided, _ = self.host.recommendation(key, view, view.now)
         by = self.name if decided.learned else self._heuristic.name
         starts = []
         for start in decided.decision.starts:
@@ -177,7 +177,7 @@ class HostedPolicy:
                 before = (one.since, view.now - one.since + START_S + max(own_s, backlog_s))
             self._expected[one.key] = before
 
-    def _ask(self, view: NodeView) -> Answer[_Plan]:
+    def _ask(self, view: NodeView) -> Recommendation[_Plan]:
         self._check(view)
         starts = self._learned.dispatch(view)
         free = Tentative(view, CAPS)
@@ -185,9 +185,9 @@ class HostedPolicy:
         for start in starts:
             one = ready.get(start.key)
             if one is None or not free.fits(one, start.device, start.number):
-                raise Doubt(Reason.INFEASIBLE, f"no capacity left for {_told(start)}")
+                raise Doubt(Reason.INFEASIBLE, f"no capacity left for {_describe_start(start)}")
             free.take(one, start.device, start.number)
-        return _answer(starts)
+        return _recommendation(starts)
 
     def _check(self, view: NodeView) -> None:
         if self.host.schema != SCHEMA:
@@ -238,12 +238,12 @@ def _backlog_s(view: NodeView) -> float:
     return shared_out_s(work, len(view.core_remaining_s), len(view.gpus))
 
 
-def _answer(starts: Sequence[Start]) -> Answer[_Plan]:
-    told = ", ".join(map(_told, starts)) or "nothing"
-    return Answer(_Plan(tuple(starts), frozenset(starts)), told)
+def _recommendation(starts: Sequence[Start]) -> Recommendation[_Plan]:
+    described = ", ".join(map(_describe_start, starts)) or "nothing"
+    return Recommendation(_Plan(tuple(starts), frozenset(starts)), described)
 
 
-def _told(start: Start) -> str:
+def _describe_start(start: Start) -> str:
     return f"{_name(start.key)} on {start.device.value} {start.number}"
 
 
