@@ -255,7 +255,7 @@ def status(app: ApplicationId, state: C) -> ContainerStatus:
     )
 
 
-class Told:
+class Driven:
     """A master with one node and one application, which asks for executor 1."""
 
     def __init__(self) -> None:
@@ -327,14 +327,14 @@ class Told:
 
 CALLS = {e.DrainRequested, e.NodeRegistered, e.KillRequested, e.ApplicationAttached}
 CALLS |= {e.ApplicationRegistered}
-TO_CONTAINERS: dict[ContainerHappening, Callable[[Told], None]] = {
+TO_CONTAINERS: dict[ContainerHappening, Callable[[Driven], None]] = {
     ContainerHappening.SEEN_WAITING: lambda given: given.see(C.WAITING),
     ContainerHappening.SEEN_RUNNING: lambda given: given.see(C.RUNNING),
     ContainerHappening.SEEN_STOPPING: lambda given: given.see(C.STOPPING),
     ContainerHappening.SEEN_ENDED: lambda given: given.see(C.ENDED),
     ContainerHappening.UNLISTED: lambda given: given.receive(e.NodeReported, containers=()),
-    ContainerHappening.RELEASED: Told.release,
-    ContainerHappening.NODE_LOST: Told.fall_silent,
+    ContainerHappening.RELEASED: Driven.release,
+    ContainerHappening.NODE_LOST: Driven.fall_silent,
 }
 """A claim is granted, and a container given up, by the master itself."""
 
@@ -346,31 +346,31 @@ TO_CONTAINERS: dict[ContainerHappening, Callable[[Told], None]] = {
     ids=lambda x: x.value,
 )
 def test_a_container_at_the_master(state: C, happening: ContainerHappening, drained: bool) -> None:
-    told = Told()
+    given = Driven()
     if drained:
-        told.drain()
+        given.drain()
     if state is C.STOPPING:
-        told.release()
+        given.release()
     elif state is not C.ASSIGNED:
-        told.see(state)
-    assert told.container.state is state
-    TO_CONTAINERS[happening](told)
+        given.see(state)
+    assert given.container.state is state
+    TO_CONTAINERS[happening](given)
     led = CONTAINER[state][happening]
     if not isinstance(led, frozenset):
-        assert told.container.state is state
+        assert given.container.state is state
     elif len(led) == 1:
-        assert {told.container.state} == led
+        assert {given.container.state} == led
     else:
         assert (state, happening) == (C.ASSIGNED, ContainerHappening.UNLISTED)
-        assert told.container.state is (C.ENDED if drained else C.ASSIGNED)
+        assert given.container.state is (C.ENDED if drained else C.ASSIGNED)
 
 
-TO_NODES: dict[NodeHappening, Callable[[Told], object]] = {
-    NodeHappening.REGISTERED: Told.register_again,
+TO_NODES: dict[NodeHappening, Callable[[Driven], object]] = {
+    NodeHappening.REGISTERED: Driven.register_again,
     NodeHappening.HEARD_AGAIN: lambda given: given.receive(e.NodeReported, containers=()),
-    NodeHappening.DRAIN_ORDERED: Told.drain,
+    NodeHappening.DRAIN_ORDERED: Driven.drain,
     NodeHappening.DRAIN_UNDONE: lambda given: given.drain(undo=True),
-    NodeHappening.FALLEN_SILENT: Told.fall_silent,
+    NodeHappening.FALLEN_SILENT: Driven.fall_silent,
 }
 
 
@@ -379,20 +379,20 @@ TO_NODES: dict[NodeHappening, Callable[[Told], object]] = {
     ("state", "happening"), list(itertools.product(N, NodeHappening)), ids=lambda x: x.value
 )
 def test_a_node_at_the_master(state: N, happening: NodeHappening, drained: bool) -> None:
-    told = Told()
+    given = Driven()
     if drained or state is N.DRAINING:
-        told.drain()
+        given.drain()
     if state is N.LOST:
-        told.fall_silent()
-    if told.node.state is not state:
+        given.fall_silent()
+    if given.node.state is not state:
         assert drained
         return  # no node under drain is ALIVE
-    answer = TO_NODES[happening](told)
+    answer = TO_NODES[happening](given)
     led = NODE[state][happening]
     if isinstance(led, frozenset):
-        assert told.node.state in led
+        assert given.node.state in led
     else:
-        assert told.node.state is state
+        assert given.node.state is state
         undone_for_nothing = (state, happening, drained) == (
             N.LOST,
             NodeHappening.DRAIN_UNDONE,
@@ -402,25 +402,25 @@ def test_a_node_at_the_master(state: N, happening: NodeHappening, drained: bool)
         assert isinstance(answer, c.Refuse) is refused
 
 
-TO_APPLICATIONS: dict[ApplicationHappening, Callable[[Told], object]] = {
+TO_APPLICATIONS: dict[ApplicationHappening, Callable[[Driven], object]] = {
     ApplicationHappening.REGISTERED_AGAIN: lambda given: given.deliver(
-        e.ApplicationRegistered, application_id=told.app, submission_key="k", name="n", user="u"
+        e.ApplicationRegistered, application_id=given.app, submission_key="k", name="n", user="u"
     ),
     ApplicationHappening.ATTACHED: lambda given: given.deliver(
-        e.ApplicationAttached, application_id=told.app, session=99, epoch=told.cluster.epoch
+        e.ApplicationAttached, application_id=given.app, session=99, epoch=given.cluster.epoch
     ),
-    ApplicationHappening.DETACHED: Told.detach,
+    ApplicationHappening.DETACHED: Driven.detach,
     ApplicationHappening.RECOVERED: lambda given: given.cluster.restart_master(),
     ApplicationHappening.REPORTED: lambda given: given.deliver(
         e.WorkloadClassObserved,
-        application_id=told.app,
+        application_id=given.app,
         workload_class=WorkloadClass.STREAM,
         evidence="why",
     ),
     ApplicationHappening.CONTAINER_STARTED: lambda given: given.see(C.RUNNING),
     ApplicationHappening.FINISHED: lambda given: given.finish(A.FAILED),
     ApplicationHappening.KILLED: lambda given: given.deliver(
-        e.KillRequested, application_id=told.app, reason="why"
+        e.KillRequested, application_id=given.app, reason="why"
     ),
 }
 """``test_cluster`` has what a grace period leads to."""
@@ -430,19 +430,19 @@ TO_APPLICATIONS: dict[ApplicationHappening, Callable[[Told], object]] = {
     ("state", "happening"), list(itertools.product(A, TO_APPLICATIONS)), ids=lambda x: x.value
 )
 def test_an_application(state: A, happening: ApplicationHappening) -> None:
-    told = Told()
+    given = Driven()
     match state:
         case A.RUNNING:
-            told.see(C.RUNNING)
+            given.see(C.RUNNING)
         case A.DETACHED:
-            told.detach()
+            given.detach()
         case A.SUCCEEDED | A.FAILED:
-            told.finish(state)
+            given.finish(state)
         case A.KILLED:
-            told.deliver(e.KillRequested, application_id=told.app, reason="why")
-    assert told.application.life.state is state
-    answer = TO_APPLICATIONS[happening](told)
-    led, now = APPLICATION[state][happening], told.application.life.state
+            given.deliver(e.KillRequested, application_id=given.app, reason="why")
+    assert given.application.life.state is state
+    answer = TO_APPLICATIONS[happening](given)
+    led, now = APPLICATION[state][happening], given.application.life.state
     if isinstance(led, frozenset):
         assert now in led
     else:
