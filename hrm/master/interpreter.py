@@ -29,7 +29,7 @@ from hrm import clock
 from hrm.core.master.core import MasterCore
 from hrm.core.master.rounds import RoundSequencer
 from hrm.core.master.wake_timers import WakeTimers
-from hrm.core.master.write_gate import Held, Write, WriteGate, requires_write
+from hrm.core.master.write_gate import LEAVING, Write, WriteGate
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.state_changes import StateChanged
@@ -50,18 +50,6 @@ SLICE_S = 0.001
 """How long released messages are sent before the loop serves others."""
 
 log = structlog.get_logger("master")
-
-_LEAVING = frozenset(
-    {
-        c.SendToNode,
-        c.NotifyApplication,
-        c.Reply,
-        c.Refuse,
-        c.SendToScheduler,
-        c.DropNode,
-        c.DropScheduler,
-    }
-)
 
 _Message: TypeAlias = c.NodeMessage | c.Notice | StateChanged
 
@@ -133,8 +121,6 @@ class Interpreter:
 
     ``stopped`` is set once: with None on request, with an error when going on would do harm.
 
-    ``full``: why the master is paused; None: it is not.
-
     Invariants: ``_writes`` are those of the batches that ``gate`` holds. ``_timer`` fires for the
     next of ``_wakes``. While a step of ``_rounds`` is due, and only then, a turn is planned for it.
     """
@@ -150,9 +136,8 @@ class Interpreter:
         self.stopped = asyncio.get_running_loop().create_future()
         self._calls: dict[int, asyncio.Future[c.CallResult]] = {}
         self._call_ids = itertools.count(1)
-        self.gate = WriteGate(core.master_state.applications)
+        self.gate = WriteGate(core)
         self._writes: deque[list[asyncio.Future[None]]] = deque()
-        self.full: DiskFull | None = None
         self._full_since_s = 0.0
         store.watch_disk(self._disk_changed)
         self._flushing: asyncio.Task[None] | None = None
@@ -162,19 +147,18 @@ class Interpreter:
         self._turn_is_planned = False
         self.throttle = ReportThrottle()
 
+    @property
+    def full(self) -> DiskFull | None:
+        """Why the master is paused; None: it is not."""
+        return self.gate.full
+
     def now(self) -> float:
         return clock.now()
 
     def submit(self, event: e.MasterEvent) -> None:
         """Let the core handle one event and carry out its commands; then what streams wait for."""
-        if self.stopped.done():
+        if self.stopped.done() or self.gate.ignores(event):
             return
-        if (
-            self.full is not None
-            and type(event) is e.NodeReported
-            and requires_write(self.core, event)
-        ):
-            return  # the next heartbeat reports it again
         self._feed(event)
         self._wake_due()
         self._rounds.taken(event, self.now())
@@ -237,8 +221,8 @@ class Interpreter:
         future: asyncio.Future[c.CallResult]
         future = asyncio.get_running_loop().create_future()
         event = make(call_id)
-        if self.full is not None and requires_write(self.core, event):
-            raise self.full
+        if (error := self.gate.refusal(event)) is not None:
+            raise error
         self._calls[call_id] = future
         try:
             self.submit(event)
@@ -260,7 +244,7 @@ class Interpreter:
         leaving: list[c.MasterCommand] = []
         futures: dict[int, asyncio.Future[None]] = {}
         for command in commands:
-            if type(command) in _LEAVING:
+            if type(command) in LEAVING:
                 leaving.append(command)
             elif (write := self._carry_out(command)) is not None:
                 futures[id(command)] = write
@@ -270,8 +254,6 @@ class Interpreter:
         if held is None:
             return
         self._writes.append([futures[id(write)] for write in held.writes])
-        if self.full is not None:
-            self._refuse(held, self.full)
         if self._flushing is None:
             self._flushing = asyncio.create_task(self._flush())
 
@@ -287,26 +269,19 @@ class Interpreter:
                 self.stopped.set_result(error)
             return
         if error is not None:
-            self.full, self._full_since_s = error, now
+            self._full_since_s = now
             log.critical("paused", why=error.message)
-            for held in self.gate.held:
-                self._refuse(held, error)
+            self._send_all(self.gate.pause(error))
             return
-        was, self.full = self.full, None
+        was = self.gate.full
         assert was is not None
+        self.gate.resume()
         log.warning(
             "resumed: the disk has space again", paused_s=round(now - self._full_since_s, 1)
         )
         if self.journal is not None:  # which could not be written meanwhile either
             self.journal.record_service(Service.PAUSED, self._full_since_s, was.message)
             self.journal.record_service(Service.RESUMED, now, "the disk has space again")
-
-    def _refuse(self, held: Held, error: HrmError) -> None:
-        """Release callers from waiting for a full disk: their requests are written when there is
-        space, and may be repeated."""
-        for command in held.leaving:
-            if isinstance(command, c.Reply | c.Refuse):
-                self._complete_call(c.Refuse(call_id=command.call_id, error=error))
 
     def _carry_out(self, command: c.MasterCommand) -> asyncio.Future[None] | None:
         """Do what stays in this process; returns the write to wait for, if it is one."""

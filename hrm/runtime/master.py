@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 from hrm.core.master.core import MasterCore
 from hrm.core.master.rounds import RoundSequencer
 from hrm.core.master.wake_timers import WakeTimers
-from hrm.core.master.write_gate import WRITES, Held, Write, WriteGate, requires_write
+from hrm.core.master.write_gate import LEAVING, WRITES, Write, WriteGate
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Proposal
@@ -44,7 +44,7 @@ class End(Protocol):
 
 
 class MasterRuntime:
-    """``full``: why it is paused; None: it is not. ``over``: this life has ended.
+    """``over``: this life has ended.
 
     A disk that writes in no time has written before ``submit`` returns; it is never full.
     """
@@ -53,7 +53,6 @@ class MasterRuntime:
         self.core = core
         self.clock = clock
         self.disk = disk
-        self.full: DiskFull | None = None
         self.over = False
         self.writing: deque[tuple[list[Write], bool]] = deque()
         """Writes of batches in turn, and whether the gate holds what comes after them."""
@@ -61,10 +60,15 @@ class MasterRuntime:
         self._rounds = RoundSequencer(core)
         self._turn_is_planned = False
         self._arriving: deque[e.MasterEvent] = deque()
-        self._gate = WriteGate(core.master_state.applications)
+        self._gate = WriteGate(core)
         self._calls: dict[int, OnReply] = {}
         self.call_ids = itertools.count(1)
         self._leaving: deque[c.MasterCommand] = deque()
+
+    @property
+    def full(self) -> DiskFull | None:
+        """Why it is paused; None: it is not."""
+        return self._gate.full
 
     # --- what others may do otherwise -----------------------------------------------------------
 
@@ -121,14 +125,8 @@ class MasterRuntime:
                 self._arriving.popleft()
 
     def _take_in(self, event: e.MasterEvent) -> None:
-        if self.over:
+        if self.over or self._gate.ignores(event):
             return
-        if (
-            self.full is not None
-            and type(event) is e.NodeReported
-            and requires_write(self.core, event)
-        ):
-            return  # the next heartbeat repeats it
         self.carry_out(event, self.decide(event))
         self._wake_due()
         self._rounds.taken(event, self.clock.now)
@@ -143,8 +141,8 @@ class MasterRuntime:
         """Submit the event that ``make`` builds around a call id."""
         call_id = next(self.call_ids)
         event = make(call_id)
-        if self.full is not None and requires_write(self.core, event):
-            on_reply(c.Refuse(call_id=call_id, error=self.full))
+        if (error := self._gate.refusal(event)) is not None:
+            on_reply(c.Refuse(call_id=call_id, error=error))
             return
         self._calls[call_id] = on_reply
         self.submit(event)
@@ -162,14 +160,13 @@ class MasterRuntime:
                 case _ if type(command) in WRITES:
                     writes.append(command)  # type: ignore[arg-type]
                 case _:
+                    assert type(command) in LEAVING, f"nothing carries out {command}"
                     leaving.append(command)
         passing, held = self._gate.take(event, writes, leaving)
         if writes or held is not None:
             self.writing.append((writes, held is not None))
             if len(self.writing) == 1:
                 self._write_next()
-        if held is not None and self.full is not None:
-            self._refuse(held, self.full)
         self._send_all(passing)
         while self.writing and not self.disk.write_s:
             self._written()
@@ -219,7 +216,7 @@ class MasterRuntime:
             self.clock.after(RETRY_S, self._written)
             return
         if writes and self.full is not None:
-            self.full = None
+            self._gate.resume()
             self.resumed()
         self.writing.popleft()
         for command in writes:
@@ -233,15 +230,10 @@ class MasterRuntime:
 
     def _pause(self) -> None:
         if self.full is None:
-            self.full = DiskFull("the master is paused: its disk is full")
-            self.paused(self.full)
-            for held in list(self._gate.held):
-                self._refuse(held, self.full)
-
-    def _refuse(self, held: Held, error: DiskFull) -> None:
-        for command in held.leaving:
-            if isinstance(command, c.Reply | c.Refuse):
-                self.complete_call(c.Refuse(call_id=command.call_id, error=error))
+            full = DiskFull("the master is paused: its disk is full")
+            refusals = self._gate.pause(full)
+            self.paused(full)
+            self._send_all(refusals)
 
     # --- what leaves ----------------------------------------------------------------------------
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from hrm.core.master import write_gate
-from hrm.core.master.write_gate import WriteGate
+from hrm.core.master.core import MasterCore
+from hrm.core.master.write_gate import LEAVING, WRITES, WriteGate
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import (
@@ -19,7 +20,8 @@ from hrm.core.vocabulary.model import (
     NodeName,
 )
 from hrm.core.vocabulary.records import ApplicationRecord
-from hrm.errors import Unavailable
+from hrm.errors import DiskFull, Unavailable
+from hrm.policies.min_wait import MinWait
 
 APP, OTHER = ApplicationId("app-1"), ApplicationId("app-2")
 NODE = NodeName("n1")
@@ -32,6 +34,15 @@ ADMITTED = c.Reply(
 )
 TICK = e.Ticked(now=1.0)
 OVER = c.EndApplication(state=ApplicationState.KILLED, message="")
+
+
+FULL = DiskFull("the master is paused")
+
+
+def made(*known: ApplicationId) -> WriteGate:
+    """The gate of a master whose store has these applications, and the node ``NODE``."""
+    records = [replace(RECORD, application_id=x, submission_key=f"of {x}") for x in known]
+    return WriteGate(MasterCore(1, [MinWait(0)], records=records, known_nodes={NODE: "owner"}))
 
 
 def registers(application_id: str = "") -> e.ApplicationRegistered:
@@ -57,7 +68,7 @@ def put(**changes: Any) -> c.PersistApplication:
 
 
 def test_an_admission_waits_and_so_does_its_repetition() -> None:
-    gate = WriteGate()
+    gate = made()
     passing, held = gate.take(registers(), [put()], [ADMITTED])
     assert (list(passing), held is not None) == ([], True)
     passing, held = gate.take(registers(), [], [ADMITTED])
@@ -67,7 +78,7 @@ def test_an_admission_waits_and_so_does_its_repetition() -> None:
 
 
 def test_what_may_be_learned_again_holds_nothing() -> None:
-    gate = WriteGate([APP])
+    gate = made(APP)
     for state in (ApplicationState.RUNNING, ApplicationState.DETACHED, ApplicationState.RUNNING):
         assert gate.take(TICK, [put(state=state)], [notice(APP)]) == ([notice(APP)], None)
     gone: list[Any] = [c.ForgetNode(node=NODE), c.ForgetApplication(application_id=OTHER)]
@@ -75,7 +86,7 @@ def test_what_may_be_learned_again_holds_nothing() -> None:
 
 
 def test_an_end_waits_and_its_containers_are_ended_at_once() -> None:
-    gate = WriteGate([APP, OTHER])
+    gate = made(APP, OTHER)
     end = put(state=ApplicationState.KILLED)
     passing, held = gate.take(TICK, [end], [stop(), notice(APP)])
     assert list(passing) == [stop()]
@@ -88,7 +99,7 @@ def test_an_end_waits_and_its_containers_are_ended_at_once() -> None:
 
 
 def test_a_node_is_sent_nothing_before_its_drain_is_written() -> None:
-    gate = WriteGate()
+    gate = made()
     order = e.DrainRequested(now=1.0, call_id=2, nodes=(NODE,), undo=False)
     done = c.Reply(call_id=2, result=c.Done())
     passing, _ = gate.take(order, [c.RememberDrain(node=NODE)], [stop(), stop("n2"), done])
@@ -99,7 +110,7 @@ def test_a_node_is_sent_nothing_before_its_drain_is_written() -> None:
 
 
 def test_a_reply_of_which_nothing_is_known_waits_for_all() -> None:
-    gate = WriteGate()
+    gate = made()
     unknown = c.Reply(call_id=3, result=c.Done())
     assert gate.take(TICK, [], [unknown]) == ([unknown], None)
     gate.take(registers(), [put()], [ADMITTED])
@@ -108,10 +119,66 @@ def test_a_reply_of_which_nothing_is_known_waits_for_all() -> None:
 
 def test_what_waits_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_gate, "HELD_MAX", 2)
-    gate = WriteGate()
+    gate = made()
     for _ in range(2):
         gate.take(registers(), [put()], [ADMITTED])
     with pytest.raises(Unavailable, match="a disk that does not write"):
         gate.take(registers(), [], [ADMITTED])
     passing, held = gate.take(TICK, [], [stop("another")])
     assert (len(passing), held) == (1, None), "what need not wait does not"
+
+
+def test_a_pause_releases_the_callers_of_what_is_held() -> None:
+    gate = made()
+    gate.take(registers(), [put()], [ADMITTED, notice(APP)])
+    assert gate.pause(FULL) == (c.Refuse(call_id=1, error=FULL),)
+    again = replace(ADMITTED, call_id=2)
+    passing, held = gate.take(registers(), [], [stop("another"), again])
+    assert list(passing) == [stop("another"), c.Refuse(call_id=2, error=FULL)]
+    assert held is not None
+    assert list(gate.release()) == [ADMITTED, notice(APP)], "what is held stays"
+    gate.resume()
+    passing, _ = gate.take(registers(), [], [replace(ADMITTED, call_id=3)])
+    assert list(passing) == [], "it waits for what is still held, and is not refused"
+
+
+def node_registers(node: str, owner: str) -> e.NodeRegistered:
+    return e.NodeRegistered(
+        now=1.0, call_id=1, node=NodeName(node), identity="i", owner=owner, incarnation="1",
+        sequence=1, host="h", endpoint="h:1", units=(), containers=(),
+    )  # fmt: skip
+
+
+ATTACHED = e.ApplicationAttached(now=1.0, call_id=1, application_id=APP, session=1, epoch=1)
+KILL = e.KillRequested(now=1.0, call_id=1, application_id=APP, reason="")
+DRAIN = e.DrainRequested(now=1.0, call_id=1, nodes=(NODE,), undo=False)
+
+
+@pytest.mark.parametrize(
+    ("event", "is_refused"),
+    [
+        (registers(), True),
+        (registers(APP), False),
+        (replace(registers(), submission_key=f"of {APP}"), False),
+        (node_registers("another", "owner"), True),
+        (node_registers(NODE, "owner"), False),
+        (ATTACHED, False),
+        (KILL, True),
+        (DRAIN, True),
+    ],
+)
+def test_a_paused_master_refuses_what_it_would_have_to_write(
+    event: e.MasterEvent, is_refused: bool
+) -> None:
+    gate = made(APP)
+    assert gate.refusal(event) is None
+    gate.pause(FULL)
+    assert (gate.refusal(event) is FULL) == is_refused
+    gate.resume()
+    assert gate.refusal(event) is None
+
+
+def test_each_command_is_written_or_leaves_or_stays_inside() -> None:
+    inside = {c.WakeScheduler, c.ProposeClaims}
+    assert not LEAVING & WRITES
+    assert set(get_args(c.MasterCommand)) - inside == LEAVING | WRITES

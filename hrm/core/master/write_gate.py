@@ -8,25 +8,26 @@ command concerns pass; so does what goes to schedulers, whose copies end with th
 
 Other writes hold nothing: what they contain is learned again from agents and AppMasters, or may be
 lost. So while the disk is full, the cluster goes on: sessions break and come back, containers start
-and end, nodes reconnect. What would have to be written before it is answered is refused at once
-(``requires_write``); it changes nothing, and may be tried again.
+and end, nodes reconnect. The master is paused (``WriteGate.pause``): calls that would have to be
+written before they are answered are refused at once (``refusal``), change nothing, and may be tried
+again; so are those of which something is held. What is held is written when there is space.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, get_args
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.errors import Unavailable
+from hrm.errors import DiskFull, Unavailable
 
 if TYPE_CHECKING:
     from hrm.core.master.core import MasterCore
 
-__all__ = ["WRITES", "Held", "Write", "WriteGate", "requires_write"]
+__all__ = ["LEAVING", "WRITES", "Held", "Leaving", "Write", "WriteGate"]
 
 Write: TypeAlias = (
     c.PersistApplication
@@ -40,6 +41,17 @@ Write: TypeAlias = (
     | c.RaiseEpoch
 )
 WRITES: frozenset[type[Write]] = frozenset(get_args(Write))
+Leaving: TypeAlias = (
+    c.SendToNode
+    | c.NotifyApplication
+    | c.Reply
+    | c.Refuse
+    | c.SendToScheduler
+    | c.DropNode
+    | c.DropScheduler
+)
+LEAVING: frozenset[type[Leaving]] = frozenset(get_args(Leaving))
+"""What leaves the master's process; what is in neither set concerns its own schedulers."""
 _OUTSIDE_BATCHES = frozenset({c.SendToNode, c.DropNode, c.SendToScheduler, c.DropScheduler})
 """They wait only for the names that they concern."""
 HELD_MAX = 200_000
@@ -56,23 +68,58 @@ class Held:
     leaving: tuple[c.MasterCommand, ...]
     concerned: frozenset[str]
 
+    def refusals(self, error: DiskFull) -> tuple[c.Refuse, ...]:
+        """What its callers get in place of the replies that wait for the disk."""
+        calls = (x.call_id for x in self.leaving if isinstance(x, c.Reply | c.Refuse))
+        return tuple(c.Refuse(call_id=call_id, error=error) for call_id in calls)
+
 
 class WriteGate:
-    """The gate of one master; ``admitted``: applications that the store knew at its start.
+    """The gate of one master, made before that takes in its first event.
+
+    ``full``: why the master is paused; None: it is not.
 
     Invariant: ``_held_for`` counts for each application and node the batches in ``held`` that write
     about it or go to it; while that is not zero nothing leaves for it.
     """
 
-    def __init__(self, admitted: Iterable[str] = ()) -> None:
+    def __init__(self, core: MasterCore) -> None:
         self.held: deque[Held] = deque()
+        self.full: DiskFull | None = None
+        self._core = core
         self._held_for: Counter[str] = Counter()
-        self._admitted = set(admitted)
+        self._admitted: set[str] = set(core.master_state.applications)
+
+    def pause(self, error: DiskFull) -> tuple[c.Refuse, ...]:
+        """The disk is full. Returns what releases the callers that wait for it: their requests are
+        written when there is space, and may be repeated."""
+        self.full = error
+        return tuple(refusal for held in self.held for refusal in held.refusals(error))
+
+    def resume(self) -> None:
+        """The disk has space again."""
+        self.full = None
+
+    def refusal(self, event: e.MasterEvent) -> DiskFull | None:
+        """Why a call must not reach the core: the disk is full, and something of it would have to
+        be written before its caller is answered. None: it may."""
+        return self.full if self.full is not None and self._requires_write(event) else None
+
+    def ignores(self, event: e.MasterEvent) -> bool:
+        """Must this report not reach the core? A lost node stays lost until the disk has space:
+        back in service at once, it would be granted containers without receiving the orders. Its
+        next heartbeat repeats the report."""
+        return (
+            self.full is not None
+            and isinstance(event, e.NodeReported)
+            and self._core.nodes.is_lost(event.node)
+        )
 
     def take(
         self, event: e.MasterEvent, writes: Sequence[Write], leaving: Sequence[c.MasterCommand]
     ) -> tuple[Sequence[c.MasterCommand], Held | None]:
-        """What leaves at once of what ``event`` led to, and what is held, if anything is.
+        """What leaves at once of what ``event`` led to, and what is held, if anything is: while
+        the master is paused, refusals leave in place of the replies among that.
 
         Raises:
             Unavailable: ``HELD_MAX`` batches wait already: the disk accepts no writes any more.
@@ -100,6 +147,8 @@ class WriteGate:
         held = Held(intent, tuple(waiting), frozenset(waits_for))
         self.held.append(held)
         self._held_for.update(held.concerned)
+        if self.full is not None:
+            passing += held.refusals(self.full)
         return passing, held
 
     def release(self) -> Sequence[c.MasterCommand]:
@@ -129,22 +178,16 @@ class WriteGate:
                 return True
         return False
 
-
-def requires_write(core: MasterCore, event: e.MasterEvent) -> bool:
-    """Must something of this be written before a caller is answered or a node gets an order? While
-    the disk is full, such an event does not reach the core: callers are refused, and a lost node
-    that reports again stays lost until the disk has space. Back in service at once, it would be
-    granted containers without receiving the orders."""
-    match event:
-        case e.ApplicationRegistered(application_id=""):
-            return core.master_state.submitted_as(event.owner, event.submission_key) is None
-        case e.NodeRegistered():
-            return core.nodes.needs_writing(event.node, event.owner)
-        case e.NodeReported():
-            return core.nodes.is_lost(event.node)
-        case e.KillRequested() | e.DrainRequested():
-            return True
-    return False
+    def _requires_write(self, event: e.MasterEvent) -> bool:
+        match event:
+            case e.ApplicationRegistered(application_id=""):
+                submitted_as = self._core.master_state.submitted_as
+                return submitted_as(event.owner, event.submission_key) is None
+            case e.NodeRegistered():
+                return self._core.nodes.needs_writing(event.node, event.owner)
+            case e.KillRequested() | e.DrainRequested():
+                return True
+        return False
 
 
 def _about(event: e.MasterEvent) -> tuple[str, ...]:

@@ -57,6 +57,8 @@ class _Life(MasterRuntime):
             return []
         world.log.emit("master", event_format.of_event(event) + event_format.of_commands(commands))
         world.oracle.after_master(self.core, event, commands)
+        if self.full is not None:
+            world.oracle.pauses.after(event, commands, self._gate.held, self._calls)
         for command in commands:
             if isinstance(command, c.NotifyApplication):
                 world.noticed(self.core, command)

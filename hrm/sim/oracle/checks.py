@@ -35,6 +35,7 @@ from hrm.sim.oracle.departures import Departures
 from hrm.sim.oracle.evictions import needless_evictions
 from hrm.sim.oracle.grants import Grants
 from hrm.sim.oracle.overtaking import Overtaking, held_up
+from hrm.sim.oracle.pauses import Pauses
 from hrm.sim.oracle.replies import CallReplies
 from hrm.sim.oracle.rounds import Rounds
 from hrm.sim.oracle.silences import Silences
@@ -68,6 +69,7 @@ class Oracle:
         self.rounds = Rounds(self.violated, self.silences.awake_s)
         self.submissions = SubmissionChecks(self.violated, self.silences.awake_s)
         self.views = Views(self.violated)
+        self.pauses = Pauses(self.violated)
 
     def violated(self, what: str) -> None:
         self.found.append(what)

@@ -15,6 +15,7 @@ from hrm.core.master.core import MasterCore
 from hrm.core.master.epochs import Epochs
 from hrm.core.master.nodes import Nodes
 from hrm.core.master.write_gate import WriteGate
+from hrm.core.messages import commands as c
 from hrm.core.messages import submissions as m
 from hrm.core.submission import submissions
 from hrm.core.submission.driver_lease import DriverLease
@@ -22,6 +23,7 @@ from hrm.core.submission.hosting import Step, SubmissionHost
 from hrm.core.submission.submissions import SubmissionsCore
 from hrm.core.vocabulary import ownership
 from hrm.core.vocabulary.wakefulness import Wakefulness
+from hrm.errors import DiskFull
 
 __all__ = ["BUGS"]
 
@@ -110,6 +112,26 @@ def admitted_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WriteGate, "_is_intent", lambda *_: False)
 
 
+def callers_wait_for_a_full_disk(patch: pytest.MonkeyPatch) -> None:
+    """A master that is paused releases none of the callers that wait for its disk."""
+
+    def pause(self: WriteGate, error: DiskFull) -> tuple[c.Refuse, ...]:
+        self.full = error
+        return ()
+
+    patch.setattr(WriteGate, "pause", pause)
+
+
+def begun_on_a_full_disk(patch: pytest.MonkeyPatch) -> None:
+    """A master that is paused takes in calls that it cannot write."""
+    patch.setattr(WriteGate, "refusal", lambda *_: None)
+
+
+def paused_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """A master that was paused once refuses what needs its disk from then on."""
+    patch.setattr(WriteGate, "resume", lambda *_: None)
+
+
 def behind_its_nodes(patch: pytest.MonkeyPatch) -> None:
     """A master with the epoch of an emptied store stays there; nodes do not obey it."""
     patch.setattr(Epochs, "admits", lambda *_: True)
@@ -178,6 +200,9 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     sleep_held_against_others,
     sleep_held_against_nodes,
     admitted_before_it_is_written,
+    callers_wait_for_a_full_disk,
+    begun_on_a_full_disk,
+    paused_for_ever,
     behind_its_nodes,
     unknown_applications_ended,
     lease_that_does_not_run_out,
