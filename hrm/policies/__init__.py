@@ -2,7 +2,7 @@
 
 A name is an entry point of the group ``hrm.policies``: HRM's own are declared in its
 ``pyproject.toml``, and any installed package may add more. What an entry point names is called with
-the number of the scheduler that it is to serve, 0 and up, and answers a ``PlacementPolicy``.
+the number of the scheduler that it is to serve, 0 and up, and returns a ``PlacementPolicy``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def load(name: str, index: int = 0) -> PlacementPolicy:
 
 
 def _find(name: str) -> EntryPoint:
-    # Of one package that is found twice on the path, importlib answers the first one only.
+    # Of one package that is found twice on the path, importlib returns the first one only.
     points = {point.value: point for point in entry_points(group=GROUP, name=name)}
     if not points:
         raise InvalidConfig(

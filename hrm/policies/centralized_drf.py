@@ -6,8 +6,8 @@ equal: in one round a batch job gets containers worth at most ``TURN_SHARE`` of 
 dominant resource (always one), and the rest of it goes back behind the jobs that are ready.
 
 What it does not do: make up for what a job got before the others came, take anything back, weigh
-users, or know of other schedulers' jobs: run it with ``schedulers = 1``. A stream or a gang is all
-or nothing in HRM and is placed whole.
+users, or take other schedulers' jobs into account: run it with ``schedulers = 1``. A stream or a
+gang is all or nothing in HRM and is placed whole.
 
 Source: progressive filling by dominant share (Ghodsi et al., "Dominant Resource Fairness", NSDI
 2011, section 4.1), here in equal steps instead of by an account.
@@ -50,7 +50,7 @@ class CentralizedDrf:
 def _turn(view: ClusterView, demand: Vector) -> int:
     """How many containers are worth ``TURN_SHARE`` of the open units, at least one.
 
-    Slots are left out: they bound how many run, but no request asks for them.
+    Slots are left out: they bound how many run, but no request states them.
     """
     total = view.total[view.open, :3].sum(axis=0)
     wanted = np.asarray(demand[:3], np.int64)

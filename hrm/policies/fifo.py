@@ -1,7 +1,7 @@
 """First in, first out: first fit in row order, and nothing overtakes a container without a place.
 
 No container waits at a unit, all wait with the scheduler until the first of them fits.
-``strict_order`` asks the scheduler for its half: the oldest job blocks the others, streams before
+``strict_order`` makes the scheduler do its half: the oldest job blocks the others, streams before
 batch. What it does not do: order jobs *across* schedulers; for one queue in the whole cluster run
 one (``schedulers = 1``). A head that needs a node which has left blocks until a node like it
 comes.

@@ -1,6 +1,6 @@
 """What stands between a learned policy and the cluster: one guard for all of them, on every level.
 
-A guard has two ways to answer a question: a learned one, and a heuristic that answers always. A
+A guard has two ways to decide: a learned policy, and a heuristic that always decides. A
 ``Mode`` is how much the learned one is trusted; operators raise it, one step at a time::
 
     off      the heuristic alone
@@ -77,7 +77,7 @@ _SHARES = {Mode.CANARY_1: 0.01, Mode.CANARY_10: 0.1, Mode.CANARY_50: 0.5, Mode.O
 
 
 class Reason(enum.Enum):
-    """Why the heuristic decided what the learned policy was asked."""
+    """Why the heuristic decided in place of the learned policy."""
 
     __hash__ = object.__hash__
 
@@ -111,13 +111,13 @@ class GuardBounds:
     budget_s: float = 0.001
     """Most that one answer of the learned policy may take, on the host's clock."""
     strikes: int = 3
-    """Answers over the budget in a row that open the breaker."""
+    """Decisions over the time budget in a row that open the breaker."""
     breaker_s: float = 60.0
     watch_factor: float = 1.1
     watch_s: float = 600.0
-    """How far back the watchdog looks, and for how long it must be worse."""
+    """How far back the watchdog compares, and for how long it must be worse."""
     samples_min: int = 20
-    """Fewer on either side say nothing."""
+    """With fewer on either side there is no comparison."""
     samples_max: int = 512
     blind_share: float = 0.9
     """Most that the learned policy decides while too little is known of the heuristic."""
@@ -138,7 +138,7 @@ class Recommendation(NamedTuple, Generic[D]):
 
 
 class Decided(NamedTuple, Generic[D]):
-    """What takes effect. ``reason``: why the learned policy, though asked, did not decide;
+    """What takes effect. ``reason``: why the learned policy, though called, did not decide;
     ``doubt``: the same as text."""
 
     decision: D
@@ -178,7 +178,7 @@ class GuardStatus:
     """Of these decided by the learned policy."""
     shadowed: int
     agreed: int
-    """Of the shadowed, those on which both said the same."""
+    """Of the shadowed, those on which both decided the same."""
     fallbacks: dict[str, int]
     breaker_until: float | None
     seconds_p50: float
@@ -477,7 +477,7 @@ def canary_place(key: str) -> float:
 
 
 class GuardRegistry:
-    """The hosts of one daemon, by the name of their policy, and what people want of them."""
+    """The guards of one daemon, by the name of their policy, and the modes that operators set."""
 
     def __init__(
         self,

@@ -181,7 +181,7 @@ def find(kind: str, *, version: int | None = None, state_dir: Path | None = None
 
     Raises:
         NotFound: there is none.
-        InvalidConfig: it is damaged or not what its name says.
+        InvalidConfig: it is damaged or not what its name states.
     """
     files = [f for f in listed(kind, state_dir) if version in (None, f.version)]
     if not files:

@@ -49,7 +49,7 @@ def first_row(index: int, view: ClusterView) -> int:
     """Where scheduler number ``index`` begins, so that any number of them stand far apart.
 
     Steps of the golden section put each next one into the largest gap. Schedulers that begin at
-    neighbouring rows choose the same units, and all but one of them in vain.
+    neighbouring rows choose the same units, and all but one of them fail to commit.
     """
     return int(index * GOLDEN_SECTION % 1.0 * view.units)
 
@@ -66,7 +66,7 @@ def queueable(view: ClusterView, placement: Placement, now: float) -> tuple[Ints
 
     The wait is Algorithm 1's: estimated seconds for batch, stream waiters for streams. Where only
     other streams hold the capacity, which have no end, a stream's wait counts as ``ENDLESS`` more:
-    elsewhere batch is preempted (section 4.3.1). It is the last resort of a stream that asks for
+    elsewhere batch is preempted (section 4.3.1). It is the last resort of a stream that requests
     more than the cluster has, so that the rest of it may run; it is bound to that unit then.
     """
     admitting = (
@@ -101,7 +101,7 @@ def may_still_wait(
 def in_order(
     view: ClusterView, demand: Vector, entries: Sequence[Entry], rows: Ints, now: float
 ) -> list[int]:
-    """Fill the first of ``rows``, which all have room, then the second, and so on."""
+    """Fill the first of ``rows``, which all have capacity, then the second, and so on."""
     if not len(rows):
         return []
     wanted = np.asarray(demand, np.int64)
@@ -120,9 +120,9 @@ def in_order(
 def in_turn_feasible(
     view: ClusterView, placement: Placement, cursor: int, now: float
 ) -> tuple[list[int], int]:
-    """One entry to each row with room, from row ``cursor`` on, pass after pass.
+    """One entry to each row with capacity, from row ``cursor`` on, pass after pass.
 
-    Answers the choice and the next cursor. Most of the time the first few rows are looked at.
+    Returns the choice and the next cursor. Most of the time only the first few rows are read.
     """
     demand, workload_class = placement.demand, placement.workload_class
     entries = placement.entries
@@ -133,7 +133,7 @@ def in_turn_feasible(
         if not len(turn):
             break
         if not view.apply_all(turn, left[: len(turn)], now):
-            turn = turn[:1]  # what it takes is gone from its siblings too: ask again
+            turn = turn[:1]  # what it takes is gone from its siblings too: query again
             view.apply(int(turn[0]), left[0], now)
         chosen += turn.tolist()
         cursor = chosen[-1] + 1
@@ -149,7 +149,7 @@ def in_turn(
 ) -> tuple[list[int], int]:
     """One entry to each row after the other, from row ``cursor`` on, pass after pass.
 
-    ``rows``: asked before every pass. Answers the choice and the next cursor.
+    ``rows``: called before every pass. Returns the choice and the next cursor.
     """
     chosen: list[int] = []
     while len(chosen) < len(entries):
@@ -162,7 +162,7 @@ def in_turn(
             view.apply(row, entries[len(chosen)], now)
             chosen.append(row)
             if view.siblings(row):
-                break  # what it took is gone from them too: ask for the rows again
+                break  # what it took is gone from them too: query the rows again
         cursor = chosen[-1] + 1
     return chosen, cursor
 

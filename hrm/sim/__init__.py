@@ -8,7 +8,7 @@ schedulers, applications, clocks, faults and traits. Then the real ``MasterCore`
                                     network -- master
     remote scheduler            --/  (network)  (master)  \\--  agent, processes (machine)
 
-``world`` joins the parts and lets faults happen, ``oracle.checks`` checks everything after every
+``world`` joins the parts and injects faults, ``oracle.checks`` checks everything after every
 event (with the rest of ``oracle``), ``run`` evaluates a whole run and makes a failing plan small.
 ``actors`` holds the interpreters for virtual time.
 

@@ -311,7 +311,7 @@ class World:
             machine.come_back(with_disk=with_disk)
 
     def _node_loss(self, fault: TimedFault) -> bool:
-        """A machine dies for good, if all that fits the cluster fits the rest of it."""
+        """A machine fails for good, if all that fits the cluster fits the rest of it."""
         lost = self._machine(fault)
         rest = [m for m in self.machines if m is not lost and m.name not in self.gone]
         every_unit = [unit for machine in self.machines for unit in machine.units]
@@ -390,7 +390,7 @@ class World:
 
     def _change_store(self, copy: Disk | None, fault: TimedFault) -> bool:
         if self.plan.submissions or self.master.core is None:
-            return False  # what a store forgets of drivers is reported by no other component
+            return False  # what a store loses of drivers is reported by no other component
         self.master.crash()
         self.master.disk = copy.copy() if copy is not None else Disk(self.master.disk.write_s)
         self.oracle.store_changed(self.master.disk.applications)
@@ -446,7 +446,7 @@ class World:
         return True
 
     def _rebind(self, fault: TimedFault) -> bool:
-        """An operator has a node partitioned again, possibly in vain, or twice in a row."""
+        """An operator has a node partitioned again, possibly without effect, or twice in a row."""
         partitionable = [machine for machine in self.machines if machine.plan.hardware is not None]
         if not partitionable or self.master.core is None:
             return False
@@ -459,7 +459,7 @@ class World:
         return True
 
     def _scheduler_crash(self, fault: TimedFault) -> bool:
-        """A remote scheduler dies or hangs, connected: now, or when it next has the lease."""
+        """A remote scheduler crashes or hangs, connected: now, or when it next has the lease."""
         if not self.remote_schedulers:
             return False
         outside = self.remote_schedulers[int(fault.pick * len(self.remote_schedulers))]

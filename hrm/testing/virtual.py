@@ -123,7 +123,8 @@ class _SchedulerEnd:
 
 
 class VirtualCluster:
-    """``now`` starts at 1000 s. ``run_s``: how long containers run by themselves; None: for ever.
+    """``now`` starts at 1000 s. ``run_s``: how long containers run by themselves; None: without
+    end.
 
     ``preemption_grace_s``: see ``NodeCore``; ``drain_s``: how long a preempted container takes to
     finish what it does.
@@ -207,7 +208,7 @@ class VirtualCluster:
         gang_min: int = 0,
         new_id: ApplicationId | None = None,
     ) -> ApplicationId:
-        """Register an application, attach it, and ask for executors 1..n. ``new_id``: its id."""
+        """Register an application, attach it, and request executors 1..n. ``new_id``: its id."""
         call_id = next(self._calls)
         self.submit_to_master(
             e.ApplicationRegistered(
@@ -248,7 +249,7 @@ class VirtualCluster:
         hosts: tuple[str, ...] = (),
         locality_wait_s: float = 3.0,
     ) -> None:
-        """Ask for containers; ``hosts``: where their data lies."""
+        """Request containers; ``hosts``: where their data lies."""
         requests = tuple(
             ContainerRequest(
                 executor_id=str(x),
@@ -302,14 +303,14 @@ class VirtualCluster:
         )
 
     def restart_master(self) -> None:
-        """The master dies and comes back from its store; its nodes have yet to return."""
+        """The master crashes and restarts from its store; its nodes have yet to return."""
         self.clock.clear()
         self.runtime = self._start_master()
         for node in self.nodes.values():
             node.connected = False
             node.master = self.runtime
 
-    # --- what a test looks at -------------------------------------------------------------------
+    # --- what a test inspects -------------------------------------------------------------------
 
     @property
     def now(self) -> float:

@@ -1,10 +1,10 @@
-"""The AppMaster's decisions: from "Spark wants N executors" to containers, and back.
+"""The AppMaster's decisions: from Spark's target of N executors to containers, and back.
 
 Spark states totals for each resource profile; the master knows containers, each named by its
 executor. Every event ends in one reconciliation per profile::
 
     counted = containers requested or running that have not been asked to stop
-    counted < target   ask for the difference, under new executor ids, unless the profile backs off
+    counted < target   request the difference, under new executor ids, unless the profile backs off
     counted > target   cancel what does not run yet, the youngest first; running ones are Spark's
 
 A running executor is never stopped for a smaller target: Spark lowers the target first and then
@@ -16,7 +16,7 @@ replacement, count as one setback. Too many failures within a window end the app
 last one's exit code.
 
 While the session with the master is down nothing is sent and nothing is forgotten. Opening it again
-compares the master's list with ours::
+reconciles the master's list with ours::
 
     ours, not running, not listed   requested again, under the same id
     ours, listed as ended           it ended while no session was open
@@ -155,10 +155,10 @@ class AppMasterCore:
         last_number: no container has a higher number; ids are never used twice.
         failures: times of the failures within the window, oldest first, no more than the limit.
         life: whether commands to the master are issued (``attached``), and whether the application
-            has finished or failed (``ended``), after which nothing is asked for.
+            has finished or failed (``ended``), after which nothing is requested.
         given_up: executors reported dead whose end the master has not confirmed; none is in
             ``containers`` unless it is being stopped.
-        took_over: another AppMaster was there before, and may have asked for what this one does.
+        took_over: there was an earlier AppMaster, which may have requested what this one does.
         epoch: of the master that the latest session was with; None: there was none yet.
     """
 
@@ -315,7 +315,7 @@ class AppMasterCore:
                 self._give_up(container, "the master no longer knows it")
         if again:
             self._request(again, again=True)
-        # Not those that their node decommissions: a release would cut that short.
+        # Not those that their node decommissions: a release would shorten that.
         released = [i for i, c in self.containers.items() if c.released]
         self._send_release(released, "released before")
 
@@ -416,7 +416,7 @@ class AppMasterCore:
         if profile is None:
             return
         if profile.has_run:
-            # The cluster has shrunk: go on with the executors there are, and ask again later.
+            # The cluster has shrunk: go on with the executors there are, and request again later.
             self._back_off(profile, event.now)
         elif profile.target.count > 0:
             self._fail(event.message, event)

@@ -39,7 +39,7 @@ class AppMasterState(Enum):
     DETACHED = "detached"
     ATTACHED = "attached"
     FINISHING = "finishing"
-    """The application has ended, and there is no session to say so."""
+    """The application has ended, and there is no session to report it on."""
     FINISHED = "finished"
     """The application has ended, and the master has been notified in this session."""
 

@@ -116,7 +116,7 @@ class Applications:
         app.session = event.session
         app.detached_at_s = None
         if app.doubtful_until_s is None:
-            # It repeats at once what it still wants; what it requests later is new.
+            # It repeats at once what it still needs; what it requests later is new.
             app.doubtful_until_s = event.now + self.master_state.bounds.recovery_window_s
         if app.life.state is ApplicationState.DETACHED:
             was = ApplicationState.SUBMITTED
@@ -135,7 +135,7 @@ class Applications:
         app.session = None
         app.detached_at_s = event.now
         if app.doubtful_until_s:
-            app.doubtful_until_s = None  # it has not said yet what it wants again
+            app.doubtful_until_s = None  # it has not repeated its requests yet
         why = "its AppMaster's session broke"
         self.master_state.move_application(app, by, to, event.now, why)
 

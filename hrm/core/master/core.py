@@ -139,7 +139,7 @@ class MasterCore:
         self.slept_s += slept_s
         self._excused_s = excused(self._began_s, self._excused_s, now, slept_s)
         if self.master_state.forgot_until_s + slept_s > now:
-            # Applications that the store has forgotten have their time to come back, too.
+            # Applications that the store has lost have their time to come back, too.
             since_s = max(self._began_s, self._excused_s)
             grace_s = self.master_state.bounds.application_grace_s
             self.master_state.forgot_until_s = since_s + grace_s

@@ -30,9 +30,10 @@ __all__ = ["Drains"]
 
 
 class Drains:
-    """``drained``: all and only the names under drain, in the order of the orders. A node of such a
-    name is DRAINING or LOST. ``moving``: of these, those whose containers are to hand over their
-    data and end, with the time that each has for that; requested from this master, not durable.
+    """``drained``: all and only the names under drain, in the order in which they were ordered. A
+    node of such a name is DRAINING or LOST. ``moving``: of these, those whose containers are to
+    hand over their data and end, with the time that each has for that; requested from this master,
+    not durable.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ The last node is never excluded: where none of the others could ever hold a cont
 excluded one all the same (``ClusterView.avoid``), and ``hrm app why`` reports it.
 
 Observation, not intent: the next master begins without any. Spark's ``spark.excludeOnFailure``
-looks at tasks and needs a live executor; this one looks at executors.
+counts failures of tasks and needs a live executor; this one counts failures of executors.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Gangs: an application's first containers start together or wait together.
 
 Two applications that each need eight executors before they can do anything, on a cluster that holds
-twelve, would take six each and wait for ever. ``spark.hrm.gang.min`` states how many of an
-application's first containers are worth nothing alone: the negotiator grants that many at once, or
+twelve, would take six each and wait forever. ``spark.hrm.gang.min`` states how many of an
+application's first containers are of no use alone: the negotiator grants that many at once, or
 none, without a lease: a gang that lost the race tries again. What is granted must *run* at once;
 the queue of a unit does not count.
 
 A gang protects the start only: later requests, and replacements, are placed one by one. Nor is
 capacity accumulated for it: while smaller applications keep taking what becomes free, it waits. An
-application that wants fewer than its gang gets those together, once it has asked for no more for as
+application that needs fewer than its gang gets those together, once it has requested no more for as
 long as the longest back-off.
 
 Limits: one number an application, counted over all its resource profiles in order of request. Not
@@ -49,8 +49,8 @@ def settled(app: Application) -> None:
 
 
 def shrink(app: Application) -> None:
-    """What the application still wants is all there can be of its gang: it took requests back, or
-    has asked for fewer for so long that no more will come."""
+    """What the application still requests is all there can be of its gang: it withdrew requests,
+    or has requested fewer for so long that no more will come."""
     if missing(app):
         app.gang_min = min(app.gang_min, len(app.containers))
 

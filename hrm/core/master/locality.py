@@ -4,8 +4,8 @@ A driver names with its requests the hosts on which the blocks lie that its wait
 host that is full may stay full, hence *delay scheduling*: a container that could be near its data
 waits for capacity there, for at most ``spark.hrm.locality.wait``, and then takes what is available.
 
-- Only hosts of this cluster count, by the address or the name of a node. A request whose hosts
-  could never hold it waits for nothing.
+- Only hosts of this cluster count, by the address or the name of a node. A request whose
+  hosts could never hold it does not wait.
 - Near is where it can start at once; it does not queue there.
 - Streams, gangs and policies of strict order prefer their hosts, and wait for nothing.
 

@@ -35,7 +35,7 @@ INCARNATIONS_KEPT = 8
 class Nodes:
     """``awaited``: nodes that an earlier master knew and that have not come back to this one;
     ``absent``: those for which it no longer waits. The store keeps them as long as an application
-    may ask again for what runs there: the next master must know of them, too. One that comes back
+    may request again what runs there: the next master must know of them, too. One that comes back
     need not be written again. ``lost_s``: nodes that were lost, and when; the store keeps them
     until each AppMaster has been notified of what was lost with them, or its application has ended.
     ``_written``: the nodes that the store keeps, with the digest of each one's ownership key.
@@ -187,7 +187,7 @@ class Nodes:
     def _lose_silent(self, now: float) -> None:
         """Lose the silent nodes, and forget the first of too many lost ones.
 
-        All nodes are looked at, but not at every tick: before ``_next_check_s`` none can have been
+        All nodes are checked, but not at every tick: before ``_next_check_s`` none can have been
         silent for too long, for a node's ``silent_since_s`` never goes back.
         """
         timeout_s = self.master_state.bounds.node_timeout_s

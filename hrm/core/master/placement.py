@@ -59,8 +59,8 @@ class PlacementCoordinator:
     ) -> None:
         """Record a new container and give it to the application's scheduler.
 
-        ``is_new``: no earlier master was asked for it. Then it need not wait until all nodes are
-        back, unless they decide where it may go.
+        ``is_new``: it was not requested from an earlier master. Then it need not wait until all
+        nodes are back, unless they decide where it may go.
         """
         request = self.master_state.expected(app, request)
         container = self.master_state.new_container(app, request, now)

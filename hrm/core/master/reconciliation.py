@@ -151,8 +151,8 @@ class NodeReconciler:
             self._apply_ended(node, container, status, now)
             return
         if container is None or container.node not in (None, node.name):
-            # A stopping container answers every order with a report: repeating the order for each
-            # of them would never end.
+            # A stopping container replies to every order with a report: repeating the order for
+            # each of them would never end.
             if status.state is not ContainerState.STOPPING:
                 self._stop_orphan(node, status.container_id)
             return
@@ -318,5 +318,5 @@ class NodeReconciler:
 
 
 def _place(status: ContainerStatus) -> int:
-    """In a list: ends first, which make room; what waits last, which needs it."""
+    """In a list: ends first, which free capacity; what waits last, which needs it."""
     return _PLACES.get(status.state, 1)

@@ -1,13 +1,13 @@
 """Waiting containers that move to capacity that is free now.
 
 A container waits at the unit that was expected to have capacity for it first. That is an estimate:
-units elsewhere may become free before. So containers that have waited for long are looked for
-periodically, and if one could start elsewhere now its node is ordered to give it back, if it still
-waits. It ends there, its application asks again, and the request goes to the free unit.
+units elsewhere may become free before. So containers that have waited for long are searched
+periodically, and if one could start elsewhere now its node is ordered to return it, if it still
+waits. It ends there, its application requests it again, and the request goes to the free unit.
 
 A container stays if it belongs to a gang that is not complete, and so does a driver, whose end
 would count as one of its attempts. One container is moved to a unit at a time, and the next no
-sooner than ``relocation_wait_s`` later: it takes its application a while to ask again.
+sooner than ``relocation_wait_s`` later: it takes its application a while to request again.
 
 Source: not in the HRM paper, whose containers stay with their unit (sections 3.3 and 3.4).
 """
@@ -31,7 +31,7 @@ ROWS_MAX = 256
 
 
 class Relocation:
-    """Looks at all units, some at a time."""
+    """Scans all units, some at a time."""
 
     def __init__(self, master_state: MasterState) -> None:
         self._master_state = master_state
@@ -99,7 +99,7 @@ class Relocation:
         }
 
     def _waiting(self, rows: Ints, now: float) -> Iterator[tuple[Container, Vector]]:
-        """Those that may move, with what they ask for; at some units now, at others next time."""
+        """Those that may move, with what they request; at some units now, at others next time."""
         master_state, state = self._master_state, self._master_state.state
         some, self._from = _some(rows, self._from)
         for row in some:

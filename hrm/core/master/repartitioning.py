@@ -1,8 +1,8 @@
 """A request to partition a node again, from the operator to the node and back.
 
-Only the node knows its cores and GPUs, so only the node can decide whether a binding is possible;
-the master forwards the request and the reply. The new units come by another way: the node registers
-again, as it does after every break of its stream.
+Only the node knows its cores and GPUs, so only the node can decide whether a partitioning is
+possible; the master forwards the request and the reply. The new units come by another way: the node
+registers again, as it does after every break of its stream.
 """
 
 from __future__ import annotations

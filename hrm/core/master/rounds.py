@@ -1,18 +1,18 @@
-"""In which order the schedulers inside the master look and commit: streams at once, batch in turns.
+"""The order in which the master's schedulers choose and commit: streams at once, batch in turns.
 
-A round of a scheduler is two steps: it looks (``SchedulerWoken``: snapshot, choice, proposal), and
-its proposal is committed (``ClaimsProposed``). What happens between the two makes a snapshot stale.
-Schedulers of other processes have to live with that; those of one process share a thread and cannot
-overlap. Begun together they would only choose on a state that the others are about to change, and
-let every job wait for the places of the others' jobs. So one round of batch is begun at a time, and
-the next scheduler looks when the one before it has committed.
+A round of a scheduler has two steps: it chooses (``SchedulerWoken``: snapshot, choice, proposal),
+and its proposal is committed (``ClaimsProposed``). What happens between the two makes a snapshot
+stale. Schedulers of other processes have to live with that; those of one process share a thread and
+cannot overlap. Begun together they would only choose on a state that the others are about to
+change, and let every job wait for the places of the others' jobs. So one round of batch is begun at
+a time, and the next scheduler takes its snapshot when the one before it has committed.
 
-A stream waits for none of this: its scheduler looks, and its claims are committed, in the same turn
-of the loop that made it wait, ahead of all batch that is due. Batch advances one step per turn, so
-that turns are short and a stream that arrives in between waits for the rest of one.
+A stream waits for none of this: its scheduler chooses, and its claims are committed, in the same
+turn of the loop that made it wait, ahead of all batch that is due. Batch advances one step per
+turn, so that turns are short and a stream that arrives in between waits for the rest of one.
 
-A round that is due is begun once. Until then ``PlacementCoordinator`` counts on it and asks for no
-other, so one that were forgotten would stop its scheduler.
+A round that is due is begun once. Until then ``PlacementCoordinator`` counts on it and
+requests no other, so a lost round would stop its scheduler.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class RoundSequencer:
         (self._stream_proposals if stream else self._proposals).append(proposal)
 
     def taken(self, event: e.MasterEvent, now: float) -> None:
-        """The core has taken in what begins a turn of the loop, and all wakes that are due by now
-        are known. A scheduler whose round is due for batch hurries if a stream waits for it."""
+        """The core has handled what begins a turn of the loop, and all wakes that are due by now
+        are known. A scheduler whose batch round is due goes first if a stream waits for it."""
         self._left_at_once = AT_ONCE_MAX
         if isinstance(event, e.ContainersRequested | e.WorkloadClassObserved) and self._due:
             app = self._core.master_state.applications.get(event.application_id)
@@ -86,7 +86,7 @@ class RoundSequencer:
         return bool(self._stream_proposals or self._streams or self._proposals or self._due)
 
     def step(self, now: float) -> e.MasterEvent | None:
-        """The one step of a turn: what streams still wait for, then a commit, then a look."""
+        """The one step of a turn: what streams still wait for, then a commit, then a choice."""
         event = self._next_for_streams(now)
         if event is not None:
             return event

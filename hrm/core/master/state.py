@@ -1,7 +1,7 @@
 """The master's state: applications, containers and nodes, and the outbox of commands.
 
 Everything that the parts of the master's core share is kept here, with the few operations that
-touch several tables at once, so that no part can change one and forget the other.
+touch several tables at once, so that no part can change one without the other.
 """
 
 from __future__ import annotations
@@ -90,8 +90,9 @@ class Application:
     """One application. ``containers`` are the live ones, ``ended`` the latest of the others, with
     their ids in ``ended_ids``.
 
-    ``doubtful_until_s``: known from an earlier master, and what it asks this one for until then may
-    be what it asked that one for; None before its AppMaster has come, 0 after its first requests.
+    ``doubtful_until_s``: known from an earlier master, and what it requests from this one until
+    then may be what it requested from that one; None before its AppMaster attaches, 0 after its
+    first requests.
 
     ``excused_s``: until then its AppMaster's absence does not count
     (``hrm.core.vocabulary.wakefulness``).
@@ -137,7 +138,7 @@ class Application:
         return None if self.detached_at_s is None else max(self.detached_at_s, self.excused_s)
 
     def is_doubtful(self, now: float) -> bool:
-        """May it ask for what an earlier master granted?"""
+        """May it request what an earlier master granted?"""
         return self.doubtful_until_s is None or now < self.doubtful_until_s
 
     def in_state(self, *states: ContainerState) -> list[Container]:

@@ -2,7 +2,7 @@
 ``core.scheduling.remote_scheduler`` has the idea.
 
 Nothing that they send is trusted: claims are for containers that wait in their own jobs, once each,
-with the demand that the application asked for, under the job's own class.
+with the demand that the application requested, under the job's own class.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Subscriptions:
 
 
 def _checked(scheduler: RemoteScheduler, job: Job, claims: tuple[Claim, ...]) -> tuple[Claim, ...]:
-    """The claims for what the job waits for, each container once, with what it asked for."""
+    """The claims for what the job waits for, each container once, with what it requested."""
     asked = {claim.entry.container_id: claim for claim in reversed(claims)}
     wanted = {x: asked[x] for x in job.pending if x in asked}
     entries = {

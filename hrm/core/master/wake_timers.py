@@ -1,6 +1,6 @@
 """When the master's schedulers are to be woken: for each, the latest command counts.
 
-The core asks for another wake of a scheduler only when it no longer counts on the one before, and a
+The core requests another wake of a scheduler only when it no longer counts on the one before, and a
 wake without need leads to yet another. Wakes that were kept would therefore only multiply, one for
 each time that capacity appears while jobs wait. So a scheduler has one wake at most, which is
 removed when it is taken.
@@ -12,8 +12,9 @@ __all__ = ["WakeTimers"]
 
 
 class WakeTimers:
-    """One machine for every interpreter: ``set`` what ``WakeScheduler`` states, then ask for what
-    is due, now and whenever ``next_time_s`` has come. Asking early, or often, does no harm."""
+    """One machine for every interpreter: ``set`` what ``WakeScheduler`` states, then call for
+    what is due, now and whenever ``next_time_s`` has come. Calling early, or often, does no
+    harm."""
 
     def __init__(self) -> None:
         self._at_s: dict[str, float] = {}
@@ -34,5 +35,5 @@ class WakeTimers:
 
     @property
     def next_time_s(self) -> float | None:
-        """When to ask next; None: not before the next ``set``."""
+        """When to call next; None: not before the next ``set``."""
         return min(self._at_s.values(), default=None)

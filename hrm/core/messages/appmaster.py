@@ -1,9 +1,9 @@
 """What reaches the AppMaster's core and what it orders: plain records, no decision.
 
 Events are facts in the past tense and carry ``now`` (seconds, monotonic): from Spark (what it
-wants and releases), from the master (the status of its containers) and from time. Commands are in
-the imperative, to the master or to Spark. ``hrm.core.appmaster.application_master`` turns the one
-into the other; only ``hrm.wire.appmaster`` knows their protobuf.
+requests and releases), from the master (the status of its containers) and from time. Commands are
+in the imperative, to the master or to Spark. ``hrm.core.appmaster.application_master`` turns the
+one into the other; only ``hrm.wire.appmaster`` knows their protobuf.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Phase(Enum):
     """How far a container has come, as the AppMaster distinguishes it."""
 
     REQUESTED = "requested"
-    """Asked for; has no process yet: pending, assigned or waiting at a node."""
+    """Requested; has no process yet: pending, assigned or waiting at a node."""
     RUNNING = "running"
     STOPPING = "stopping"
-    """It was asked to stop, and no longer counts towards the target."""
+    """It was ordered to stop, and no longer counts towards the target."""
     ENDED = "ended"
 
 
@@ -68,7 +68,7 @@ PHASES: Mapping[ContainerState, Phase] = {
 
 @record
 class ProfileTarget:
-    """What Spark wants of one resource profile.
+    """Spark's target for one resource profile.
 
     ``gpu_memory_mib`` is 0 for a whole GPU. ``unknown_resources`` are custom ones that HRM does not
     manage. ``hosts``: where the blocks lie that its waiting tasks read, the most first;
@@ -118,7 +118,7 @@ class _Event:
 
 @record
 class TargetsChanged(_Event):
-    """All that the application wants; a profile that is absent wants none."""
+    """The targets of the application; for a profile that is absent the target is none."""
 
     targets: tuple[ProfileTarget, ...]
 
@@ -142,7 +142,7 @@ class DriverFinished(_Event):
 
 @record
 class SessionOpened(_Event):
-    """The session is open; with the containers of ours that the master knows."""
+    """The session is open; with the application's containers that the master knows."""
 
     epoch: int
     containers: tuple[ContainerSeen, ...]
@@ -170,7 +170,7 @@ class RequestsRefused(_Event):
 
 @record
 class EndOrdered(_Event):
-    """The master wants the application to end."""
+    """The master orders the application to end."""
 
     message: str
 

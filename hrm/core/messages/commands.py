@@ -251,7 +251,7 @@ class ForgetNode:
 
 @record
 class RememberDrain:
-    """Write down that an administrator wants this node drained, until it is undone."""
+    """Record durably that an administrator drains this node, until it is undone."""
 
     node: NodeName
 
@@ -313,7 +313,7 @@ class DropScheduler:
 
 @record
 class RaiseEpoch:
-    """Write down a later epoch; the interpreter answers with ``EpochRaised``. Until then nothing
+    """Record a later epoch; the interpreter replies with ``EpochRaised``. Until then nothing
     of the new one leaves."""
 
     epoch: int
@@ -349,7 +349,7 @@ class StartProcess:
 @record
 class StopProcess:
     """End all processes of a container: with SIGTERM, and after ``grace_s`` for good. The
-    interpreter answers with ``ProcessEnded`` carrying ``cause`` and ``reason``.
+    interpreter replies with ``ProcessEnded`` carrying ``cause`` and ``reason``.
 
     ``decommission``: let it first finish its tasks and hand over its data. A second command, or one
     with less grace, overrides the first.

@@ -1,7 +1,7 @@
 """Facts that reach the cores, in the past tense. Every event carries ``now``, seconds since the
-epoch: the cores know no other clock.
+epoch: the cores have no other clock.
 
-``call_id`` names a caller that waits for an answer; the core answers with ``Reply`` or ``Refuse``.
+``call_id`` names a caller that waits for a reply; the core replies with ``Reply`` or ``Refuse``.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class NodeDisconnected(Event):
 @record
 class ApplicationRegistered(Event):
     """``application_id`` is empty for a new application; ``new_id`` is then the id that it gets,
-    where the master itself wants one for the driver of a submission.
+    where the master itself assigns one for the driver of a submission.
 
     ``submission_id`` and ``submission_attempt``: the driver that registers, in cluster mode.
     ``owner``: the digest of its ownership key, see ``core.vocabulary.ownership``.
@@ -236,7 +236,7 @@ class DrainRequested(Event):
 
 @record
 class RebindRequested(Event):
-    """An operator wants a node partitioned again. What is None stays as the node has it."""
+    """An operator has a node partitioned again. What is None stays as the node has it."""
 
     call_id: int
     node: NodeName
@@ -292,7 +292,7 @@ class SchedulerDisconnected(Event):
 
 @record
 class LeaseRequested(Event):
-    """A remote scheduler wants the lease, to place this stream. Answered when it has it."""
+    """A remote scheduler requests the lease, to place this stream. The reply follows the grant."""
 
     call_id: int
     scheduler: str

@@ -69,7 +69,7 @@ class JobImage:
 
 @record
 class StateChanged:
-    """``room``: something ended; jobs that back off may try at once."""
+    """``room``: something ended, which freed capacity; jobs that back off may try at once."""
 
     sequence: int
     now: float

@@ -214,12 +214,12 @@ class SubmissionBounds:
 class SubmissionRecord:
     """What the store keeps of a submission. Times are seconds since the epoch; 0: not yet.
 
-    ``driver``: what its node must know, as JSON; opaque here, and full of secrets. ``files``: the
-    hashes that it needs, as long as it lives. ``restarts``: when it was restarted, the latest last.
-    ``launches``: containers in a row that were begun and in which no driver ran. ``may_live``: the
-    driver of ``attempt`` had a lease when it last reported, so it may live although it is lost.
-    ``ownership_key``: the client made it, and the node of each driver gets it, so this is not a
-    digest but the key itself; empty: submitted by an older HRM.
+    ``driver``: the driver's document for its node, as JSON; opaque here, and full of secrets.
+    ``files``: the hashes that it needs, as long as it lives. ``restarts``: when it was restarted,
+    the latest last. ``launches``: containers in a row that were begun and in which no driver ran.
+    ``may_live``: the driver of ``attempt`` had a lease when it last reported, so it may live
+    although it is lost. ``ownership_key``: the client made it, and the node of each driver gets it,
+    so this is not a digest but the key itself; empty: submitted by an older HRM.
     """
 
     submission_id: str
@@ -357,7 +357,7 @@ class ForgetSubmission:
 
 @record
 class RequestDriver:
-    """Ask for the container of this attempt."""
+    """Request the container of this attempt."""
 
     submission_id: str
     attempt: int
@@ -398,7 +398,7 @@ class Changed:
 
 @record
 class Committed:
-    """Reply to a call: what it asked for has been written."""
+    """Reply to a call: what it requested is durable."""
 
     call_id: int
     submission_id: str
@@ -406,7 +406,7 @@ class Committed:
 
 @record
 class GrantLease:
-    """Answer: the driver may run for ``lease_s`` from when it asked; 0: without a limit."""
+    """Reply: the driver may run for ``lease_s`` from when it was requested; 0: without a limit."""
 
     call_id: int
     lease_s: float

@@ -1,4 +1,4 @@
-"""When a node binds more cores to its GPUs, or fewer, without being asked.
+"""When a node binds more cores to its GPUs, or fewer, without an order.
 
 Some GPU jobs starve on the cores bound to their GPU, others leave them idle. So the node watches
 what containers use of bound cores, and which wait for cores, and moves the border:

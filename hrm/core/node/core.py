@@ -13,7 +13,7 @@ A node may close for a while, because its machine lacks what every container nee
 waiters go elsewhere, running ones run on, and its units are reported to the master as draining.
 
 A stream that waits preempts batch containers of its unit (``preemption``): the master gets a report
-as of every change, and the application asks for others.
+as of every change, and the application requests others.
 
 Source: HRM paper, sections 2.1 (queue system, resource tracker) and 3.3 (queue stacking).
 """

@@ -45,7 +45,8 @@ def evictions(
     GPU first, and at each in order of arrival.
 
     ``ending``: running containers that have been ordered to end. ``owners``: the application of
-    each container; none is preempted for its own, whose containers may turn streams one by one.
+    each container; none is preempted for its own application, whose containers may become streams
+    one by one.
     """
     capacity = _PoolCapacity(queue, ending)
     found: list[Eviction] = []

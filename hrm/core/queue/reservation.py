@@ -3,7 +3,7 @@
 Of the batch containers that wait at a resource unit, the first that does not fit has a reservation:
 the shadow time at which it will fit, by the estimated ends of those that run. A later one is
 backfilled if it will have ended by then, or if it fits into what is left over then (``extra``).
-Estimates may be wrong for ever, so passes are counted, too: after ``PASSES_MAX`` none passes.
+Estimates may stay wrong, so passes are counted, too: after ``PASSES_MAX`` none passes.
 
 Source: the backfilling of EASY (Lifka, The ANL/IBM SP Scheduling System, JSSPP 1995); the bound is
 HRM's.

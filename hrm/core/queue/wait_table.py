@@ -4,8 +4,8 @@ The queues of all units are in padded arrays, one column a unit, rewritten only 
 changed. All units are simulated together, one ending container each a step.
 
 Results are cached: while none of a unit's running containers is overdue and none of its waiters
-could start at once, the *time* at which a new container would start does not depend on when one
-asks. It holds until the queue changes or the first running container is due.
+could start at once, the *time* at which a new container would start does not depend on the time of
+the query. It holds until the queue changes or the first running container is due.
 
 Every number is computed by the same operations in the same order as in ``estimate.simulate``, so
 both give the same bits, ties included; a property test holds them to it.
@@ -41,9 +41,9 @@ _OF_UNIT = (("_free", -1), ("_stream_free", 0), ("_first_end", np.inf))
 class WaitTable:
     """The queues of all units, and the results computed from them.
 
-    Invariants: a row that is not in ``stale`` has in its column what its queue says; ``known`` has
-    at most ``_DEMANDS_KEPT`` demands, and for each the rows' start times with the latest moment for
-    which they hold (-inf: never computed, or no longer true).
+    Invariants: a row that is not in ``stale`` has in its column the value of its queue; ``known``
+    has at most ``_DEMANDS_KEPT`` demands, and for each the rows' start times with the latest moment
+    for which they hold (-inf: never computed, or no longer true).
     """
 
     def __init__(self) -> None:

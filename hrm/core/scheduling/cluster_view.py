@@ -142,7 +142,7 @@ class ClusterView(Columns):
         return simulate(demand, self.image(row), now)
 
     def refusal(self, row: int, demand: Vector) -> str:
-        """See ``SharedState.refusal``; asks the state, whatever was written into this view."""
+        """See ``SharedState.refusal``; reads the state, whatever was written into this view."""
         return self._state.refusal(row, demand)
 
     def siblings(self, row: int) -> list[int]:
@@ -254,7 +254,7 @@ class ClusterView(Columns):
         return True
 
     def _part(self) -> None:
-        """Split by row what came together: few rounds ask."""
+        """Split by row what came together: few rounds need it."""
         for rows, entries, now in self._together:
             for row, entry in zip(rows, entries, strict=True):
                 self._added.setdefault(row, []).append((entry.started(now), True))

@@ -79,7 +79,7 @@ class StreamLease:
         return self.token
 
     def locks(self, unit_id: ResourceUnitId) -> bool:
-        """Is the unit the holder's alone? Ask ``expire`` first."""
+        """Is the unit the holder's alone? Call ``expire`` first."""
         return self.holder is not None and self.covers(unit_id)
 
     def covers(self, unit_id: ResourceUnitId) -> bool:

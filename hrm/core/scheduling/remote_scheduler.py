@@ -40,7 +40,7 @@ __all__ = ["RemoteScheduler"]
 UNITS_PER_MESSAGE = 500
 """At most, but for a node that has more: its units go together."""
 SEND_INTERVAL_S = 0.02
-"""Changes of units alone are collected that long; jobs and answers take them along at once."""
+"""Changes of units alone are collected that long; jobs and replies take them along at once."""
 
 
 class _Elsewhere:
@@ -58,7 +58,7 @@ class RemoteScheduler(Scheduler):
     Invariants: what is in neither ``units`` nor ``changed_jobs`` is at the other side as it is
     here, once it has taken in message number ``sequence``. ``call_id`` is of the proposal that is
     parked behind a lease, ``lease_call_id`` of the call that waits for it, 0 where none does;
-    ``lease_for`` is the application for which it wants or has it.
+    ``lease_for`` is the application for which it has requested or holds it.
     """
 
     def __init__(

@@ -73,7 +73,7 @@ class Replica:
         self.state.limit_waiting(unit_id, image.waiting_limit)
 
     def _update(self, image: JobImage, now: float) -> None:
-        """Set a job to the master's; its back-off goes on unless it asks for more."""
+        """Set a job to the master's; its back-off goes on unless it requests more."""
         jobs = self.scheduler.jobs
         if not image.pending:
             jobs.pop(image.application_id, None)

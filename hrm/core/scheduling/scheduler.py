@@ -1,9 +1,9 @@
 """A distributed scheduler: takes jobs from its own queue, chooses on a snapshot, proposes.
 
-Several run in parallel; none knows the others. A *job* is what one application still waits for.
-Streams go before batch. A round takes one job, asks the placement policy for a unit for each of its
-containers, and hands the claims to the negotiator. What got no place stays in the job, which is
-tried again after a capped back-off, or at once when capacity appears.
+Several run in parallel, independently of each other. A *job* is what one application waits for.
+Streams go before batch. A round takes one job, has the placement policy choose a unit for each of
+its containers, and passes the claims to the negotiator. What was not placed stays in the job, which
+is tried again after a capped back-off, or at once when capacity appears.
 
 Source: HRM paper, section 4.3.3, algorithm 2, with claims reserved tentatively in the local copy.
 """
@@ -59,8 +59,8 @@ class PlacementPolicy(Protocol):
     """Chooses units; commits nothing. One instance serves one scheduler.
 
     A policy may be third-party code: what it returns is checked, and what it raises is caught. One
-    that has the attribute ``strict_order = True`` is asked for the oldest job only, streams before
-    batch, and within it in order of request, until one container gets no place.
+    that has the attribute ``strict_order = True`` is called for the oldest job only, streams
+    before batch, and within it in order of request, until one container is not placed.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Job:
 
     Invariants: ``pending`` holds all and only the application's PENDING containers, in order of
     request. ``delay_s`` is the latest back-off; 0 after a round that placed everything.
-    ``policy_fault`` says how the policy failed in the latest round; empty if it did not.
+    ``policy_fault`` states how the policy failed in the latest round; empty if it did not.
     ``gang`` is how many of ``pending``, the first, must be granted together and run at once;
     ``gpus_granted`` how many containers with device memory it was granted since it has been here.
     ``demands`` has those of all of ``pending``, and may have some of others that it waited for;
@@ -282,7 +282,7 @@ class Scheduler:
         return not (other_reasons or held or gpus or job.workload_class is WorkloadClass.STREAM)
 
     def _hold_back(self, job: Job, now: float) -> None:
-        """Spare other jobs the round that has just failed: those that ask for no less go back to
+        """Spare other jobs the round that has just failed: those that request no less go back to
         where they were before capacity appeared."""
         for other in self.jobs.values():
             if (
@@ -326,11 +326,11 @@ class Scheduler:
         return groups.items()
 
     def _gpu_part(self, job: Job, demand: Vector, members: _Members, view: ClusterView) -> _Members:
-        """What a batch job may ask of free GPUs in this round, so that none takes them all.
+        """What a batch job may request of free GPUs in this round, so that none takes them all.
 
         Known are the jobs of this scheduler and what each was granted while it has been waiting.
         Those that fit nowhere now, a gang that does not fit as a whole among them, keep no share
-        from others; where no GPU is free all may ask, to queue.
+        from others; where no GPU is free all may request, to queue.
         """
         if demand[2] == 0 or job.gang or job.workload_class is WorkloadClass.STREAM:
             return members
@@ -378,11 +378,11 @@ def _claims(view: ClusterView, entries: Sequence[Entry], rows: list[int | None])
 
 
 def gpu_share(free: int, wanted: Sequence[int]) -> list[int]:
-    """How many of ``free`` GPUs each job gets that wants so many, in order of submission.
+    """How many of ``free`` GPUs each job gets, given its request, in order of submission.
 
-    Max-min fairness in rounds: each job that still wants some gets the mean of what is left, or as
-    many as it wants; what was too much for some is shared out again. (The paper's printed mean is
-    rounded down to nothing where there are fewer GPUs than jobs; here it is at least one.)
+    Max-min fairness in rounds: each job with an open request gets the mean of what is left, or as
+    many as it requests; what exceeds some requests is shared out again. (The paper's printed mean
+    is rounded down to nothing where there are fewer GPUs than jobs; here it is at least one.)
 
     Source: HRM paper, section 4.3.3 (fair share of GPUs).
     """
@@ -400,7 +400,7 @@ def gpu_share(free: int, wanted: Sequence[int]) -> list[int]:
 
 def _startable_of(job: Job, view: ClusterView, startable: dict[Vector, int]) -> int:
     """How many of the GPU containers that a job waits for could start at once, as if all were like
-    the first; of a gang all or none. ``rooms`` has, and gets, what was asked of the view."""
+    the first; of a gang all or none. ``rooms`` caches what was queried from the view."""
     gpu_demands = [demand_vector(request.resources) for request in job.pending.values()]
     gpu_demands = [wanted_vector for wanted_vector in gpu_demands if wanted_vector[2] > 0]
     if not gpu_demands:

@@ -1,6 +1,6 @@
 """A remote scheduler's side of one subscription: rounds, the lease, and when a reply is valid.
 
-    idle ──► asks for the lease (a stream's job) ──► proposes ──► takes the outcomes in ──► idle
+    idle ──► requests the lease (a stream's job) ──► proposes ──► takes the outcomes in ──► idle
       └────────────── proposes (a batch job) ──────────┘
 
 Replies to calls do not travel on the stream of changes. Each names the message that was sent before

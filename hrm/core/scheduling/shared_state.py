@@ -37,8 +37,8 @@ class SharedState(Columns):
     """The authoritative table.
 
     Invariants:
-        For every row in use: ``free``, ``waiting_stream`` and ``waiting_batch`` equal what its
-        queue's image says; ``open`` is True iff its node takes new containers and the unit is not
+        For every row in use: ``free``, ``waiting_stream`` and ``waiting_batch`` equal those of
+        its queue's image; ``open`` is True iff its node takes new containers and the unit is not
         draining; ``gpu_only`` is the unit's; ``pool`` is the same number for rows whose units share
         vcores and memory, and for no others.
         A row that is not in use is closed, with zeros in ``total`` and ``free``.

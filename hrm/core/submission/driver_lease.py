@@ -1,11 +1,11 @@
 """The lease of one attempt, as its runner on the node holds it.
 
     ASKING ──► HELD ──► OVER        the driver is started when HELD begins, killed when it ends
-       └────────────────► OVER      refused, or no master has answered for too long
+       └────────────────► OVER      refused, or no master has replied for too long
 
 A lease is good from the moment at which it was requested, not from that of the reply: so it is over
-here before the master gives the next attempt one (``hrm.core.submission.submissions`` says why). A
-refusal ends it at once; any other failure only once its time has run out.
+here before the master gives the next attempt one (``hrm.core.submission.submissions`` explains
+why). A refusal ends it at once; any other failure only once its time has run out.
 
 The runner (``hrm.agent.drivers.driver_runner``) and the simulator carry out what ``step`` returns.
 Times are of a clock that goes on while the machine sleeps.
@@ -23,7 +23,7 @@ __all__ = ["DriverLease", "LeaseLimits", "LeaseRequest", "LeaseState"]
 
 
 class LeaseState(enum.Enum):
-    """``OVER``: the driver must not run, and no further lease is asked for."""
+    """``OVER``: the driver must not run, and no further lease is requested."""
 
     ASKING = "asking"
     HELD = "held"
@@ -44,7 +44,7 @@ class LeaseLimits:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """Ask the master, and wait ``timeout_s``; what comes of it is handed in with ``number``."""
+    """Request it from the master, and wait ``timeout_s``; the outcome is passed with ``number``."""
 
     number: int
     timeout_s: float
@@ -102,8 +102,8 @@ class DriverLease:
         return number == self._number and self._asked_at_s is not None
 
     def granted(self, number: int, *, lease_s: float, renew_s: float, now: float) -> None:
-        """The master grants it for ``lease_s``, 0 for ever, and expects the next request after
-        ``renew_s``."""
+        """The master grants it for ``lease_s``, 0 without a limit, and expects the next request
+        after ``renew_s``."""
         asked_at_s = self._take(number)
         if asked_at_s is None:
             return

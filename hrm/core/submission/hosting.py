@@ -142,7 +142,7 @@ class SubmissionHost:
     Args:
         core: decides.
         master_state: of the same master; read, never changed.
-        document: what the node of a driver must know, from its record.
+        document: the driver's document for its node, from its record.
         watch: called with each event and the commands that the core returned.
     """
 

@@ -6,14 +6,14 @@ a number, its *attempt*, which is the fence. How two drivers are kept from runni
 a node that is lost may well be alive::
 
     runner (on the node)                         this core
-    asks for a lease, for attempt k  ──────────► k is the current attempt, and not given up?
-    starts the driver once it has it  ◄───────── granted, written down before it is answered
-    asks again and again                         remembers when it granted last
+    requests a lease, for attempt k  ──────────► k is the current attempt, and not given up?
+    starts the driver once it has it  ◄───────── granted, durable before the reply
+    requests it again and again                  remembers when it granted last
     kills the driver ``lease_s`` after it        gives k up: from here on no lease for k, and no
     sent the last request that was granted       attempt k + 1 before ``lease_s`` and a margin
                                                  have passed since it granted last
 
-The runner counts from when it *asked*, the core from when it *answered*, which is later; so the
+The runner counts from its *request*, the core from its *reply*, which is later; so the
 runner's time is over first, whatever the network does. Both only measure a length of time; the
 margin is for clocks of unequal speed. An end that the node has reported, with all processes gone,
 needs no wait; nor does a runner's report that it has killed its driver. A master that has just
@@ -342,7 +342,7 @@ class SubmissionsCore:
         """This master got no report of the driver that the one before it knew."""
         record = entry.record
         if record.state in (S.SUBMITTED, S.LAUNCHING):
-            # It waited for a place, or was about to start; that is no fault of its own.
+            # It waited to be placed, or was about to start; that is no failure of its own.
             self._wait(entry, H.UNCONFIRMED, now, "the master has restarted")
             return
         event = m.DriverEnded(

@@ -1,7 +1,7 @@
 """Every bound that the core keeps, by name.
 
-The daemons fill them from ``hrm.config``, whose defaults are these: a setting that the core also
-knows has its default here, and nowhere else.
+The daemons fill them from ``hrm.config``, whose defaults are these: a setting that the core
+also uses has its default here, and nowhere else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What follows from the end of a container: one table over all causes, read wherever it matters.
 
-An end concerns many: the master measures run times and evaluates the node, the AppMaster counts
-failures, pauses and notifies Spark, the core of submissions must know whether a driver may still
-live, and the journal explains unwanted ends. Each takes its column from here.
+An end concerns several components: the master measures run times and evaluates the node, the
+AppMaster counts failures, pauses and notifies Spark, the core of submissions must know whether a
+driver may still live, and the journal explains unwanted ends. Each takes its column from here.
 
 ``EXITED`` has two rows, for the exit code decides: 0 is a success.
 """
@@ -24,7 +24,7 @@ class Blame(Enum):
     APPLICATION = "application"
     """It ended badly by itself; counts as a failure."""
     NONE = "nobody"
-    """It was asked to stop, or taken away; Spark must not blame its tasks."""
+    """It was ordered to stop, or preempted; Spark must not blame its tasks."""
     NODE = "node"
     """Its machine disappeared with everything on it."""
 
@@ -40,7 +40,7 @@ class Blame(Enum):
 
     @property
     def replaced_at_once(self) -> bool:
-        """Is the replacement asked for without a pause? It will not run on the same machine."""
+        """Is the replacement requested without a pause? It will not run on the same machine."""
         return self is Blame.NODE
 
 

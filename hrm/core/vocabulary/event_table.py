@@ -4,10 +4,10 @@ A table holds for each state and each event either the states that the event may
 state: it may stay), or why it leads nowhere: it is ``Ignored``, ``Refused``, or ``Impossible``. No
 pair is left out, and a test holds each table against the product of its states and events.
 
-The machine that keeps an entity asks its ``Lifecycle`` whether the event ``takes`` effect, and
-moves by ``take`` where the table alone decides, by ``follow`` where it leaves a choice. There is no
-other way to move, so whatever a table does not hold raises ``InvalidTransition`` with the entity's
-latest history.
+The machine that keeps an entity checks with its ``Lifecycle`` whether the event ``takes`` effect,
+and moves by ``take`` where the table alone decides, by ``follow`` where it leaves a choice. There
+is no other way to move, so whatever a table does not hold raises ``InvalidTransition`` with the
+entity's latest history.
 """
 
 from __future__ import annotations

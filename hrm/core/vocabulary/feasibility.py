@@ -6,8 +6,8 @@ rule, in two forms that a test holds equal: for one offer, and for all rows of t
 The dimensions, in this order: vcores, memory (MiB), device memory (MiB), slots. A container takes
 one slot; a resource unit offers ``run_limit`` of them.
 
-A container that asks for device memory fits only units with a GPU, because the others offer none.
-One that asks for none may use a GPU's unit only where the node has no other (even split).
+A container that requests device memory fits only units with a GPU, because the others offer none.
+One that requests none may use a GPU's unit only where the node has no other (even split).
 
 Source: HRM paper, sections 3.1 and 3.4.1.
 """
@@ -86,7 +86,7 @@ def fitting_rows(demand: Vector, offers: npt.NDArray[np.int64]) -> npt.NDArray[n
 
 
 def leaves(free: Sequence[int], demand: Vector) -> bool:
-    """``fits``, where ``room`` may be negative in a dimension of which nothing is asked."""
+    """``fits``, where ``room`` may be negative in a dimension of which nothing is requested."""
     return all(have >= want for have, want in zip(free, demand, strict=True) if want)
 
 

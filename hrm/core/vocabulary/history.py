@@ -16,7 +16,8 @@ __all__ = ["ExclusionState", "Refused", "Reign", "Service", "StateEvent"]
 
 
 class Refused(enum.Enum):
-    """In place of a state: containers that an application asked for and that can never be."""
+    """In place of a state: containers that an application requested and that can never be
+    placed."""
 
     REFUSED = "refused"
 
@@ -48,7 +49,7 @@ _ENDED = frozenset(state.value for state in ApplicationState if state.ended)
 class StateEvent:
     """One change. ``event_id`` rises with every event of a cluster, across its masters.
 
-    ``kind``: application, container, node, master or journal (which speaks of itself).
+    ``kind``: application, container, node, master or journal (about itself).
     ``from_state`` is empty where the entity is new. ``exit_code`` is -1 where there is none.
     ``application_id`` of a node is that for which alone it was excluded or admitted.
     """

@@ -16,7 +16,7 @@ MIN_DELAY_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Plan it for ``at_s``, and ask the timer then whether it still counts."""
+    """Plan it for ``at_s``, and check with the timer then whether it still counts."""
 
     number: int
     at_s: float

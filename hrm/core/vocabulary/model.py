@@ -237,7 +237,7 @@ class LaunchContext:
 
     @property
     def shuffle_service(self) -> bool:
-        """Do they want a shuffle service on their node?"""
+        """Do they need a shuffle service on their node?"""
         return SHUFFLE_SERVICE_OPTION in self.java_options
 
 
@@ -246,7 +246,8 @@ NO_LAUNCH = LaunchContext()
 
 @record
 class ContainerRequest:
-    """One container an application asks for. The AppMaster names it, so asking twice is harmless.
+    """One container an application requests. The AppMaster names it, so a repeated request is
+    harmless.
 
     ``expected_duration_s``: estimated run time; 0 where unknown. ``gpus``: 0 or 1; one GPU with no
     device memory named in ``resources`` is a whole GPU, alone. ``hosts``: where its data lies, the
@@ -266,7 +267,7 @@ class ContainerRequest:
 
 @record
 class ContainerSpec:
-    """All that a node needs to know of a container. ``user``: the submitter's own claim."""
+    """All that a node needs of a container. ``user``: the submitter's own claim."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -385,5 +386,5 @@ def is_driver(application_id: ApplicationId) -> bool:
 
 
 def container_id_of(application_id: ApplicationId, executor_id: str) -> ContainerId:
-    """The id of an application's container: known to both sides without asking."""
+    """The id of an application's container: known to both sides without a message."""
     return ContainerId(f"{application_id}-x{executor_id}")

@@ -1,7 +1,7 @@
 """What happens to applications, containers and nodes at the master: a table each, state by event.
 
 A container is PENDING in a scheduler's queue until a claim for it is committed; ASSIGNED until its
-node answers; WAITING in the queue of a resource unit; RUNNING; STOPPING between the order to stop
+node reports; WAITING in the queue of a resource unit; RUNNING; STOPPING between the order to stop
 and the end; ENDED for good. Commit and node may disagree for a moment about WAITING and RUNNING,
 because the node decides who starts: both directions are legal. After a restart of the master a
 PENDING container may turn out to be WAITING, RUNNING or STOPPING at a node that reports it.
@@ -108,7 +108,7 @@ APPLICATION: EventTable[A, ApplicationHappening] = {
 
 
 class ContainerHappening(Enum):
-    """What happens to a container, as its master gets to know it."""
+    """What happens to a container, as its master is notified of it."""
 
     __hash__ = object.__hash__
 

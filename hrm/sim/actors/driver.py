@@ -1,4 +1,4 @@
-"""An application in virtual time: a driver that wants executors, and its AppMaster's process.
+"""An application in virtual time: a driver that requests executors, and its AppMaster's process.
 
 The driver does work while executors run, changes its target for them as dynamic allocation does,
 and ends when its work is done. The AppMaster registers, keeps a session open, and opens it again

@@ -1,8 +1,8 @@
 """A token holder that claims another's identity: it knows every id, and no ownership key.
 
 It registers and attaches as an application, as a node or as the runner of a submitted driver, while
-that one lives or is away and may come back. The oracle lets no such call be admitted; what the
-owner has then is checked as in every other run.
+that one lives or is away and may come back. The oracle reports any such call that is admitted; what
+the owner has then is checked as in every other run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def strike(world: World, fault: TimedFault) -> bool:
 
 
 def _as_application(world: World, fault: TimedFault) -> bool:
-    """Of one that the master knows: what a lost store had goes to the first that names it."""
+    """Of one that the master knows: what a lost store held goes to the first that names it."""
     core = world.master.core
     assert core is not None
     all_drivers = (*world.drivers, *world.submitters.drivers)
@@ -91,7 +91,7 @@ def _as_application(world: World, fault: TimedFault) -> bool:
 
 
 def _has_application(world: World, application_id: ApplicationId) -> bool:
-    """The master knows it as another's."""
+    """The master has recorded another owner."""
     core = world.master.core
     app = None if core is None else core.master_state.applications.get(application_id)
     return app is not None and app.record.owner != _OWNER

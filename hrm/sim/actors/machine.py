@@ -58,7 +58,7 @@ class Process:
 
 @dataclass(slots=True)
 class _Record:
-    """What the work directory knows of a container. ``end`` is None while it runs."""
+    """What the work directory holds of a container. ``end`` is None while it runs."""
 
     spec: ContainerSpec
     started_at_s: float
@@ -219,7 +219,7 @@ class Machine:
         )
 
     def crash_agent(self) -> None:
-        """The agent dies; what has been started lives on, what was being started may not."""
+        """The agent crashes; what has been started runs on, what was being started may not."""
         if self.agent is None:
             return
         self.world.log.emit(self.name, "agent crashes")
@@ -249,7 +249,7 @@ class Machine:
         )
 
     def crash(self) -> None:
-        """The machine dies with everything on it."""
+        """The machine fails with everything on it."""
         if not self.up:
             return
         self.crash_agent()

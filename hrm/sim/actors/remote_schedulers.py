@@ -1,6 +1,6 @@
 """A scheduler of another process in virtual time, and the master's end of its subscription.
 
-It carries out what ``SchedulerSession`` asks for, as ``hrm scheduler`` does: calls and stream go
+It executes the actions of ``SchedulerSession``, as ``hrm scheduler`` does: calls and stream go
 through the network; the session ends with its stream, and with it all that is known.
 """
 
@@ -68,7 +68,7 @@ class RemoteSchedulerProcess:
             self._connect()
 
     def crash(self, back_s: float) -> None:
-        """Its process dies, and another is started ``back_s`` later."""
+        """Its process ends, and another is started ``back_s`` later."""
         self.at_lease = None
         if not self.up:
             return
@@ -111,8 +111,8 @@ class RemoteSchedulerProcess:
 
 
 class _Session(Peer):
-    """One subscription, from its beginning to its end: carries out what ``SchedulerSession`` asks
-    for, over the simulated network."""
+    """One subscription, from its beginning to its end: executes the actions of
+    ``SchedulerSession`` over the simulated network."""
 
     def __init__(self, process: RemoteSchedulerProcess) -> None:
         self.process = process

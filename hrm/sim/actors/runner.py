@@ -1,6 +1,6 @@
 """The parent of a submitted driver on a node, in virtual time, and the driver itself.
 
-It does what ``hrm.agent.drivers.driver_runner`` does: takes its time over files, asks for a lease,
+It does what ``hrm.agent.drivers.driver_runner`` does: takes its time over files, requests a lease,
 starts the driver, renews the lease, kills the driver when the lease is refused or over, lets the
 AppMaster sign off and reports the driver as gone.
 """
@@ -103,7 +103,7 @@ class Runner:
         self.world.oracle.submissions.driver_wakes(self.submission_id, self.attempt)
 
     def _ask(self) -> None:
-        """Go on with the lease: ask for it, or end what it no longer covers."""
+        """Go on with the lease: request it, or end what it no longer covers."""
         if self._over or self.exit_code is not None:
             return
         asked = self._lease.step(self.machine.clock_s())
@@ -176,7 +176,7 @@ class Runner:
             world.submitters.drivers.append(self._driver)
 
     def _dies_with_runner(self, _code: int) -> None:
-        """Kill -9 of the runner: the driver dies with it, and is not reported as gone."""
+        """Kill -9 of the runner: the driver ends with it, and is not reported as gone."""
         if not self._over and self.exit_code is None:
             self._driver_ends(KILLED, KILLED)
             self._exited(KILLED)

@@ -3,7 +3,7 @@
 A *stream* joins a client (agent or AppMaster) to the master and keeps order, as gRPC's do. Messages
 are late; one is lost, and with it the stream, which each side notices at a time of its own; a
 partition holds messages back, or outlasts the keep-alive and breaks the stream; either process
-dies, and what it has sent may still arrive.
+ends, and what it has sent may still arrive.
 
 Streams of nodes have further faults, which the protocol must tolerate because full reports heal
 them: single messages vanish, arrive twice, out of order, and orders of a dead master arrive under a
@@ -181,7 +181,7 @@ class Stream:
         self._close_later(1)
 
     def kill_server(self) -> None:
-        """The master's process dies."""
+        """The master's process ends."""
         self._server_died = True
         self.close_server()
 

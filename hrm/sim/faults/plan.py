@@ -147,13 +147,13 @@ class RemotePlan:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationPlan:
-    """One driver. ``targets``: from when on it wants how many executors; the last is at least 1.
+    """One driver. ``targets``: from when on it requests how many executors; the last is at least 1.
 
     ``work_s``: executor seconds until it is done. ``classes``: what its AppMaster observes, when.
     ``kill_chance``: that it names executors when it lowers its target, as dynamic allocation does.
-    ``gpus``: 1 where each executor wants a GPU for itself, and ``resources`` name no device memory.
-    ``gang_min``: how many executors are to start together; 0: each by itself. ``hosts``: where its
-    data lies, and how many executors that would fill in ``local_executors``.
+    ``gpus``: 1 where each executor requests a GPU for itself, and ``resources`` name no device
+    memory. ``gang_min``: how many executors are to start together; 0: each by itself. ``hosts``:
+    where its data lies, and how many executors that would fill in ``local_executors``.
     """
 
     name: str
@@ -176,7 +176,7 @@ class SubmissionPlan:
     """One client that submits a driver.
 
     ``lives``: of each attempt, for how long its driver runs and the exit code that it then has; a
-    later attempt than the last ends well after a second. ``executors``: how many it wants.
+    later attempt than the last ends well after a second. ``executors``: how many it requests.
     """
 
     name: str

@@ -287,7 +287,7 @@ def _application(
 def must_run_at_once(traits: tuple[str, ...]) -> bool:
     """Is no place in a unit's queue certain? Some policies and bounds let no container wait there.
 
-    A stream, which is granted all or nothing, must then want no more than fits at once.
+    A stream, which is granted all or nothing, must then request no more than fits at once.
     """
     return "policies" in traits or "feedback" in traits
 
@@ -331,7 +331,7 @@ def _crowded(chance: Random, plan: ApplicationPlan, *, stream: bool) -> Applicat
 def _with_gang(
     chance: Random, plan: ApplicationPlan, nodes: tuple[NodePlan, ...]
 ) -> ApplicationPlan:
-    """Let some applications start together; a few ask for more than the cluster has."""
+    """Let some applications start together; a few request more than the cluster has."""
     if chance.random() < 0.5:
         return plan
     gang = chance.randint(2, 5)

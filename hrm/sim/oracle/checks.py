@@ -89,7 +89,7 @@ class Oracle:
     def after_master(
         self, core: MasterCore, event: e.MasterEvent, commands: list[c.MasterCommand]
     ) -> None:
-        """The state is consistent; nothing dead gets grants; grants, copies, answers are right."""
+        """The state is consistent; nothing dead gets grants; grants, copies, replies are right."""
         self.checks += 1
         self.found += master_violations(core)
         for command in commands:
@@ -131,7 +131,7 @@ class Oracle:
                 )
 
     def left_master(self, command: c.MasterCommand, durable: dict[ApplicationId, object]) -> None:
-        """No application is reported that a crash could forget; each command leaves in turn."""
+        """No application is reported that a crash could lose; each command leaves in turn."""
         self.departures.left(command)
         match command:
             case c.Reply(result=c.ApplicationAdmitted(application_id=application_id)):
@@ -142,7 +142,7 @@ class Oracle:
                 self.admitted.pop(command.application_id, None)
 
     def store_changed(self, known: Iterable[ApplicationId]) -> None:
-        """The disk has forgotten something: guarantees rest on what it has now."""
+        """The disk has lost something: guarantees rest on what it has now."""
         self.admitted = dict.fromkeys([x for x in known if x in self.admitted], True)
 
     def after_node(

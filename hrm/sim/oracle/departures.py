@@ -2,7 +2,7 @@
 
 What waits for the disk leaves later than what does not, so there is no order between applications
 and nodes; each of them gets its own messages in the order in which the core gave them. An order is
-for one life of an agent, and a node whose stream the core ends says nothing more on it.
+for one life of an agent, and a node whose stream the core ends sends nothing more on it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Departures:
         self._dropped: set[tuple[str, str]] = set()
 
     def master_began(self) -> None:
-        """What a master has not sent dies with it, as do its streams."""
+        """What a master has not sent is lost with it, as are its streams."""
         self._waiting.clear()
         self._dropped.clear()
 

@@ -50,7 +50,7 @@ class CallReplies:
             self._late(core, event.now)
 
     def without_reply(self) -> list[str]:
-        """Calls of nodes, drivers and users that are still open; schedulers ask on for ever."""
+        """Calls of nodes, drivers and users that are still open; schedulers keep calling."""
         return [
             f"{type(asked).__name__} {call_id} waits for its answer"
             for call_id, asked in self.waiting.items()

@@ -1,9 +1,9 @@
 """Do the schedulers inside the master take turns, and does every round that is due happen?
 
-Counted from what reaches the core and what it commands: a wake that the core asks for leads to one
-look, not before its time and not much later; no batch scheduler looks between another's look and
-its commit; and what a stream waits for is all that happens until it has been looked for and
-committed. Proposals that a fault delays or loses are out of turn, and looked at no more.
+Counted from what reaches the core and what it commands: a wake that the core requests leads to one
+round, not before its time and not much later; no batch scheduler chooses between another's choice
+and its commit; and while a stream waits nothing else happens until its containers have been
+placed and committed. Proposals that a fault delays or loses are out of turn, and checked no more.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _LATE_S = 0.5
 
 
 class Rounds:
-    """``_asked_s``: for when the core has asked that a scheduler be woken, until it is.
+    """``_asked_s``: for when the core has requested the wake of a scheduler, until it wakes.
 
-    ``_open``: proposals that are to be committed in turn. ``_owed``: schedulers that are to look in
-    this turn of the loop, because a stream waits.
+    ``_open``: proposals that are to be committed in turn. ``_owed``: schedulers that are to choose
+    in this turn of the loop, because a stream waits.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Rounds:
         self._open = [x for x in self._open if x is not proposal]
 
     def _in_turn(self, event: e.MasterEvent, proposals: list[Proposal]) -> None:
-        """A stream's look, and its commit, wait for nothing but those of other streams."""
+        """A stream's choice, and its commit, wait for nothing but those of other streams."""
         waiting = [f"{x} is to look for a stream" for x in sorted(self._owed)]
         waiting += [f"{x.scheduler} has claims of a stream" for x in self._open if _is_stream(x)]
         match event:

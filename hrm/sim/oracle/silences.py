@@ -1,8 +1,8 @@
 """Does the master count its own sleep against others?
 
-Counted from the sleeps that the world knows of: no peer is given up before it had its whole limit
-to report while the master was awake, and after the first sleep during a silence that time starts
-again.
+Counted from the sleeps that the world knows of: no peer is declared lost before it had its whole
+limit to report while the master was awake, and after the first sleep during a silence that time
+starts again.
 """
 
 from __future__ import annotations

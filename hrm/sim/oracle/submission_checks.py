@@ -215,7 +215,7 @@ class SubmissionChecks:
         kill_acknowledged: bool,
         refused: bool,
     ) -> None:
-        """It has ended as its last driver has, or as it was asked to."""
+        """It has ended as its last driver has, or as was requested."""
         name, state = record.submission_id, record.state
         code = self._exits.get((name, record.attempt))
         if kill_acknowledged and state is not S.KILLED:
