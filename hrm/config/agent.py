@@ -326,7 +326,9 @@ class AgentSettings(ServerSettings):
         default=1.0, gt=0, le=60, description="how often containers are measured"
     )
     stop_grace_s: float = Field(
-        default=BOUNDS.stop_grace_s, ge=0, description="between SIGTERM and SIGKILL"
+        default=BOUNDS.stop_grace_s,
+        ge=0,
+        description="between SIGTERM and SIGKILL of containers when the agent itself ends them",
     )
     keep_containers: bool = Field(
         default=False,
