@@ -24,7 +24,7 @@ class Blame(Enum):
     APPLICATION = "application"
     """It ended badly by itself; counts as a failure."""
     NONE = "nobody"
-    """It was ordered to stop, or preempted; Spark must not blame its tasks."""
+    """It was ordered to stop, preempted or lost; Spark must not blame its tasks."""
     NODE = "node"
     """Its machine disappeared with everything on it."""
 
