@@ -200,3 +200,24 @@ def test_no_round_is_lost_or_doubled_and_batch_rounds_do_not_overlap(
     assert not +due, "a round was lost"
     assert not -due, "a round was begun twice"
     assert not open_
+
+
+def test_streams_that_fill_every_turn_leave_batch_its_step() -> None:
+    core = Core()
+    core.streams = {"a"}
+    rounds = sequencer(core)
+    rounds.wake("b", NOW)
+    steps = []
+
+    for _ in range(3):
+        rounds.taken(NOTHING, NOW)
+        rounds.wake("a", NOW)
+        while rounds.at_once(NOW) is not None:
+            rounds.propose(proposal("a", STREAM))  # and there is always another stream that waits
+            rounds.wake("a", NOW)
+        steps.append(words(rounds.step(NOW)))
+        if steps[-1] == "b looks":
+            rounds.propose(proposal("b"))
+
+    assert steps[:2] == ["b looks", "b commits"]
+    assert steps[2].startswith("a ")

@@ -47,9 +47,9 @@ def test_every_format_brings_back_what_was_returned(client: Client) -> None:
 
 
 def test_what_is_no_data_fails_and_states_what_it_is(client: Client) -> None:
-    with pytest.raises(TaskFailed, match=r"'say'.*result_format is json, and .* is tuple"):
+    with pytest.raises(TaskFailed, match=r"'emit'.*result_format is json, and .* is tuple"):
         client.submit(sample_steps.slow, 0.0, result_format="json").result(LIMIT_S)
-    with pytest.raises(TaskFailed, match=r"'say'.*result_format is arrow, and it returned tuple"):
+    with pytest.raises(TaskFailed, match=r"'emit'.*result_format is arrow, and it returned tuple"):
         next(client.map(sample_steps.slow, [0.0], result_format="arrow"))
     with pytest.raises(InvalidConfig, match="'xml'"):
         client.submit(sample_steps.slow, 0.0, result_format="xml")

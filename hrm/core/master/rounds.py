@@ -9,7 +9,9 @@ a time, and the next scheduler takes its snapshot when the one before it has com
 
 A stream waits for none of this: its scheduler chooses, and its claims are committed, in the same
 turn of the loop that made it wait, ahead of all batch that is due. Batch advances one step per
-turn, so that turns are short and a stream that arrives in between waits for the rest of one.
+turn, so that turns are short and a stream that arrives in between waits for the rest of one. Where
+streams fill whole turns (``AT_ONCE_MAX``), batch still gets the first step of the next one:
+thousands of streams that wait for one scheduler do not stop the batch of the others.
 
 A round that is due is begun once. Until then ``PlacementCoordinator`` counts on it and
 requests no other, so a lost round would stop its scheduler.
@@ -86,15 +88,15 @@ class RoundSequencer:
         return bool(self._stream_proposals or self._streams or self._proposals or self._due)
 
     def step(self, now: float) -> e.MasterEvent | None:
-        """The one step of a turn: what streams still wait for, then a commit, then a choice."""
-        event = self._next_for_streams(now)
-        if event is not None:
+        """The one step of a turn: what streams still wait for, then a commit, then a choice. After
+        a turn that streams have filled, batch goes first."""
+        if self._left_at_once and (event := self._next_for_streams(now)) is not None:
             return event
         if self._proposals:
             return e.ClaimsProposed(now=now, proposal=self._proposals.popleft())
         if self._due:
             return e.SchedulerWoken(now=now, scheduler=self._due.popleft())
-        return None
+        return self._next_for_streams(now)
 
     def _next_for_streams(self, now: float) -> e.MasterEvent | None:
         if self._stream_proposals:
