@@ -172,7 +172,7 @@ def _decoding(
 
 class _Checked:
     """One method of a service, and the checks of its messages. ``yielded`` serves in its place if
-    it yields its responses, else ``answered``."""
+    it yields its responses, else ``respond``."""
 
     def __init__(
         self, handler: Any, name: str, known: Callable[[str], None], limits: PeerLimits | None

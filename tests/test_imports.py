@@ -29,19 +29,19 @@ def test_one_that_only_sends_messages_loads_nothing_that_schedules(module: str) 
     assert done.stdout.strip() == "[]"
 
 
-def _at_import(node: ast.AST, *, typing_too: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+def _at_import(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
     """The imports that run when the module is imported: not those of functions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield child
         elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-            for each in child.body if typing_too else child.orelse:
-                yield from _at_import(ast.Module([each], []), typing_too=typing_too)
+            for each in child.orelse:
+                yield from _at_import(ast.Module([each], []))
         elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            yield from _at_import(child, typing_too=typing_too)
+            yield from _at_import(child)
 
 
-def _graph(*folders: str, typing_too: bool = False) -> dict[str, set[str]]:
+def _graph(*folders: str) -> dict[str, set[str]]:
     """Each module, and the modules that it imports; a package is its ``__init__``."""
     trees = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
@@ -52,7 +52,7 @@ def _graph(*folders: str, typing_too: bool = False) -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for module, path in trees.items():
         found = graph[module] = set()
-        for node in _at_import(ast.parse(path.read_text()), typing_too=typing_too):
+        for node in _at_import(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             else:

@@ -3,7 +3,7 @@
 Each pair gets a new cluster (``live``): a master and two agents. The same tasks go to it through
 ``hrm.pipelines.Client``, some at a time; when half of them have ended and the second node has work,
 its agent is killed with SIGKILL and stays away. Every answer is held against that of
-``Pipeline.run_here`` (``answers``), and every task must end once: at the client, and in the
+``Pipeline.run_here`` (``outputs``), and every task must end once: at the client, and in the
 master's log.
 
 The GPUs are declared: GPU versions run on the CPU, and the times say nothing about a GPU.

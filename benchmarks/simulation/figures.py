@@ -2,7 +2,7 @@
 
 The scheduling delay of a job lasts from its request to the moment when the last of its containers
 has a place and the node there has been told; that of a container, to the moment of its own.
-``told`` lasts until the application itself has heard of all of them, which it does through the
+``notified`` lasts until the application itself has heard of all of them, which it does through the
 nodes.
 Over runs of different seeds stands the mean with a 95 % confidence interval (Student's t).
 """

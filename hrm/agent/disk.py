@@ -138,7 +138,7 @@ class DiskWatch:
         shuffle_dir: Path | None = None,
         usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage,
     ) -> None:
-        """``beside``: where ``<application>/<container>`` holds what outlives a container; it
+        """``shuffle_dir``: where ``<application>/<container>`` holds what outlives a container; it
         counts while the container runs. ``usage``: bytes of a path's file system: all, used,
         free."""
         self._dir = containers_dir

@@ -51,7 +51,7 @@ class MasterStream(abc.ABC, Generic[Sent, Received]):
 
     @abc.abstractmethod
     def _connect(self, channel: grpc.aio.Channel, outgoing: AsyncIterator[Sent]) -> Any:
-        """The call that sends all of ``said``; an async iterable of the master's messages."""
+        """The call that sends all of ``outgoing``; an async iterable of the master's messages."""
 
     @abc.abstractmethod
     def _registration(self) -> Sent:

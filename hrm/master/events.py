@@ -236,14 +236,14 @@ class Journal:
         return True
 
     async def latest(self, event_filter: EventFilter, limit: int) -> list[StateEvent]:
-        """The latest ``limit`` events that match ``wish``, oldest first."""
+        """The latest ``limit`` events that match ``event_filter``, oldest first."""
         return await self._select(*event_filter.where(), limit, latest=True)
 
     async def page(
         self, event_id: int, event_filter: EventFilter, limit: int
     ) -> tuple[list[StateEvent], int]:
-        """The first ``limit`` events that match ``wish`` and follow ``event_id``; and the number up
-        to which such events have been dropped for their age or number; 0: none has."""
+        """The first ``limit`` events that match ``event_filter`` and follow ``event_id``; and the
+        number up to which such events have been dropped for their age or number; 0: none has."""
         where, values = event_filter.where()
         sql = f"SELECT * FROM events WHERE id > ? AND {where} ORDER BY id LIMIT ?"  # noqa: S608
 

@@ -31,7 +31,7 @@ log = structlog.get_logger("master.policies")
 
 
 class NodePolicies:
-    """``tell`` sends an order to the nodes that are connected."""
+    """``send_order`` sends an order to the nodes that are connected."""
 
     def __init__(self, state_dir: Path, send_order: Callable[[pb.PolicyOrder], None]) -> None:
         """Raises:

@@ -392,5 +392,5 @@ class VirtualCluster:
         self.clock.at(at_s, action)
 
     def next_call(self) -> int:
-        """The number of a call; its reply is expected in ``answers``, or in ``callbacks``."""
+        """The number of a call; its reply is expected in ``replies``, or in ``callbacks``."""
         return next(self._calls)

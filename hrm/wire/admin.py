@@ -88,7 +88,7 @@ def to_rebinding(request: pb.BindNodeRequest, call_id: int, now: float) -> e.Reb
 
 
 def from_cluster(core: MasterCore, now: float, **agent_error: Any) -> pb.Cluster:
-    """``said``: what the core does not know, the other fields of the message."""
+    """``agent_error``: what the core does not know, the other fields of the message."""
     master_state = core.master_state
     states = [node.state for node in master_state.nodes.values()]
     capacity, free = _totals(master_state)

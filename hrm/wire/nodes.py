@@ -62,7 +62,7 @@ _TO_BINDING_MODE = {number: member for member, number in BINDING_MODE.items()}
 def from_registration(
     units: Iterable[ResourceUnit], containers: Iterable[ContainerStatus], **fields: Any
 ) -> pb.RegisterNode:
-    """``said``: the other fields of the message."""
+    """``fields``: the other fields of the message."""
     return pb.RegisterNode(
         resource_units=[from_unit(unit) for unit in units],
         containers=[codec.from_status(status) for status in containers],

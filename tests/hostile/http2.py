@@ -162,7 +162,7 @@ def _flood(
     reads: bool = True,
     secure: ssl.SSLContext | None = None,
 ) -> Tally:
-    """Say what ``says`` makes, on all connections at once, again and again."""
+    """Say what ``payload_of`` makes, on all connections at once, again and again."""
     tally = Tally()
     until_s = time.monotonic() + seconds
     with selectors.DefaultSelector() as ready:

@@ -38,7 +38,7 @@ def progress(completed: int) -> dict[str, Any]:
 
 @dataclass
 class FakeDriver:
-    """Calls of the AppMaster in ``calls``; ``say`` is what it hears of us."""
+    """Calls of the AppMaster in ``calls``; ``send`` is what it hears of us."""
 
     calls: list[tuple[str, ...]] = field(default_factory=list)
     process: asyncio.subprocess.Process = field(init=False)

@@ -398,7 +398,7 @@ class AppMasterCore:
     def _back_off(
         self, profile: _Profile, now: float, *, restart: bool = False, again: bool = True
     ) -> None:
-        """Request no more for a while. ``afresh``: the pauses start again from the first;
+        """Request no more for a while. ``restart``: the pauses start again from the first;
         ``again``: what failed was requested after the latest setback, so that the pause doubles."""
         if restart or again or not profile.setbacks:
             profile.setbacks = 1 if restart else profile.setbacks + 1

@@ -57,7 +57,7 @@ class _Standing:
     """A node's failures and exclusions, for one application or for all.
 
     ``level``: exclusions in a row. ``strikes``: times of the failures that still count.
-    ``told``: its exclusion has been reported, its end has not.
+    ``announced``: its exclusion has been reported, its end has not.
     """
 
     strikes: deque[float] = field(default_factory=deque)

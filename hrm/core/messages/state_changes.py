@@ -69,7 +69,7 @@ class JobImage:
 
 @record
 class StateChanged:
-    """``room``: something ended, which freed capacity; jobs that back off may try at once."""
+    """``has_freed``: something ended, which freed capacity; jobs that back off may try at once."""
 
     sequence: int
     now: float

@@ -89,7 +89,7 @@ def startable(
     held: Callable[[], Held],
     now: float,
 ) -> Iterator[Entry]:
-    """What starts now, in order, when ``free`` is free and running streams leave ``room``.
+    """What starts now, in order, when ``free`` is free and running streams leave ``stream_free``.
 
     ``held``: what those that run hold, and until when.
     """
@@ -426,7 +426,7 @@ class UnitQueue:
         return entry.demand[2] <= self.free[2] and entry.demand[3] <= self.free[3]
 
     def _stream_free(self) -> Vector:
-        """See ``UnitImage.room``."""
+        """See ``UnitImage.stream_free``."""
         if self.stream_headroom == self.capacity:
             return self.capacity
         stream_free = _less_streams(self.capacity, self.running.values())

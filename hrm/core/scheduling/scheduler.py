@@ -400,7 +400,7 @@ def gpu_share(free: int, wanted: Sequence[int]) -> list[int]:
 
 def _startable_of(job: Job, view: ClusterView, startable: dict[Vector, int]) -> int:
     """How many of the GPU containers that a job waits for could start at once, as if all were like
-    the first; of a gang all or none. ``rooms`` caches what was queried from the view."""
+    the first; of a gang all or none. ``startable`` caches what was queried from the view."""
     gpu_demands = [demand_vector(request.resources) for request in job.pending.values()]
     gpu_demands = [wanted_vector for wanted_vector in gpu_demands if wanted_vector[2] > 0]
     if not gpu_demands:

@@ -83,8 +83,8 @@ class SubmitToMaster:
 
 @dataclass(frozen=True, slots=True)
 class CallMaster:
-    """The same, with a reply, for ``SubmissionHost.answered`` with ``number``. The call id of the
-    event is assigned by the interpreter that makes the call."""
+    """The same, with a reply, for ``SubmissionHost.reply_received`` with ``number``. The call id of
+    the event is assigned by the interpreter that makes the call."""
 
     number: int
     submission_id: str
@@ -93,7 +93,7 @@ class CallMaster:
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """From now on notices of this holder go to ``SubmissionHost.heard``."""
+    """From now on notices of this holder go to ``SubmissionHost.notice_received``."""
 
     submission_id: str
 

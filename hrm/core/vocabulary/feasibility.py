@@ -86,7 +86,7 @@ def fitting_rows(demand: Vector, offers: npt.NDArray[np.int64]) -> npt.NDArray[n
 
 
 def leaves(free: Sequence[int], demand: Vector) -> bool:
-    """``fits``, where ``room`` may be negative in a dimension of which nothing is requested."""
+    """``fits``, where ``free`` may be negative in a dimension of which nothing is requested."""
     return all(have >= want for have, want in zip(free, demand, strict=True) if want)
 
 

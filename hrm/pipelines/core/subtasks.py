@@ -158,7 +158,7 @@ class PlacedTask:
 class Run:
     """An attempt that holds a core or a part of a GPU. ``stop``: how its end counts once it has
     been ordered to stop; ``excused``: its deadline was moved, because this process slept through
-    it; ``beside``: the seconds for which it shared its GPU with each row."""
+    it; ``co_runner_s``: the seconds for which it shared its GPU with each row."""
 
     run: int
     key: SubtaskKey

@@ -116,7 +116,7 @@ class _Life(MasterRuntime):
 class MasterProcess:
     """The master over all its lives. ``life`` and ``core`` are None while it is down.
 
-    ``submissions``: None also in a run without any; ``ears``: get the notices to holders.
+    ``submissions``: None also in a run without any; ``listeners``: get the notices to holders.
     ``turns``: where it is drawn how long each turn of its loop takes.
     """
 

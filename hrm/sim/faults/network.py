@@ -52,7 +52,8 @@ class _ClosedPeer(Peer):
 
 
 class Network:
-    """``cuts``: until when a client cannot reach the master. ``calm`` ends all faults."""
+    """``partitioned_until_s``: until when a client cannot reach the master. ``faults_stopped``
+    ends all faults."""
 
     def __init__(
         self, clock: Clock, chance: Random, rates: dict[str, float], sleepers: Sleepers
@@ -108,7 +109,7 @@ class Network:
     ) -> None:
         """A unary call: ``serve(reply)`` runs at the master; ``answered(None)`` is a failure.
 
-        ``answered`` is called once. ``process``: the caller's, where it is not ``client``.
+        ``on_reply`` is called once. ``process``: the caller's, where it is not ``client``.
         """
         sleepers, process = self.sleepers, process or client
         open_ = [True]

@@ -49,7 +49,7 @@ _STOPS_A_SECOND_MAX = 30
 class Oracle:
     """``found``: violations as text, in order. ``checks``: how many times it checked.
 
-    ``told``: applications that were reported to an AppMaster as admitted and not yet as ended.
+    ``admitted``: applications that were reported to an AppMaster as admitted and not yet as ended.
     ``processes``: every live process of the cluster, and its machine.
     """
 

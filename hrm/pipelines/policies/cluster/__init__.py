@@ -2,7 +2,7 @@
 
 ``random``, ``least-loaded``, ``min-wait``, ``demand``, ``ect`` and ``min-min`` compute
 (``heuristics``); ``ldwp`` and ``ldwp-set`` have learned (``ldwp``), and answer under a guard that
-falls back to ``HEURISTIC`` (``hosted``).
+falls back to ``HEURISTIC`` (``guarded``).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def load(
     Args:
         rng: of ``random``; the others draw nothing.
         model: of a learned policy; None: the newest of ``state_dir`` and of HRM's own.
-        hosted: False gives the learned policy itself, without fallback, for experiments.
+        guarded: False gives the learned policy itself, without fallback, for experiments.
         mode, heartbeat_s, clock_s, bounds: of the host (``hrm.policies.guard``).
 
     Raises:

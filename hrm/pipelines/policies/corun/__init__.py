@@ -1,7 +1,7 @@
 """Stage 2 of pipeline scheduling: which device of a node, shared with which subtasks.
 
 ``load`` makes a ``NodePolicy`` by its name, ``load_guarded`` the same for an agent: a learned one
-with its heuristic, trusted as far as its mode allows (``hosted``). ``Stdm``
+with its heuristic, trusted as far as its mode allows (``guarded``). ``Stdm``
 (``estimates``) is what all of them believe about subtasks; ``predictors`` fill in what was not
 measured.
 
@@ -89,7 +89,7 @@ def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
 
 
 def parse(spec: str) -> tuple[str, dict[str, Any]]:
-    """``said`` in a setting, as a name and options of ``load``.
+    """``spec`` in a setting, as a name and options of ``load``.
 
     A co-run score may stand behind the name (``iawp:overload``), and ``guarded``, which turns on
     ``tail_guard`` and ``steal`` (``iawp:guarded``, ``iawp:learned:guarded``).
@@ -113,7 +113,7 @@ def load_guarded(
     sampled_at: Callable[[], float | None],
     clock_s: Callable[[], float] = time.thread_time,
 ) -> NodePolicy:
-    """The node policy ``said`` (``parse``) for an agent; a learned one is hosted and begins in its
+    """The node policy ``spec`` (``parse``) for an agent; a learned one is hosted and begins in its
     shadow.
 
     ``sampled_at``, ``clock_s``: as for ``GuardedNodePolicy`` and ``PolicyGuard``.

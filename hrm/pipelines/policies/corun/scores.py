@@ -31,7 +31,7 @@ __all__ = [
 
 
 class CoRunScore(Protocol):
-    """Smaller is better, 0 for an idle GPU. ``beside``: the rows that run there."""
+    """Smaller is better, 0 for an idle GPU. ``co_runners``: the rows that run there."""
 
     name: str
 

@@ -49,7 +49,7 @@ class Slowdowns:
         self.observed = 0
 
     def excess(self, own: Floats, co_runners: Floats) -> Floats:
-        """(slow-down - 1) of loads ``own`` with co-runners' sums ``beside``, both (cases, loads).
+        """(slow-down - 1) of loads ``own`` with the co-runners' sums, both (cases, loads).
 
         Not bounded: meant for comparisons. Undefined without co-runners.
         """
@@ -57,14 +57,14 @@ class Slowdowns:
         return values
 
     def slowdown(self, own: Floats, co_runners: Floats) -> float:
-        """Time of ``own`` (loads,) with ``beside`` (others, loads) over its time alone, >= 1."""
+        """Time of ``own`` (loads,) with ``co_runners`` (others, loads) over time alone, >= 1."""
         if not len(co_runners):
             return 1.0
         excess = float(self.excess(own[None, :], co_runners.sum(axis=0)[None, :])[0])
         return 1.0 + min(_MOST, max(0.0, excess))
 
     def observe(self, own: Floats, co_runners: Floats, slowdown: float) -> None:
-        """Learn that a run of ``own`` with co-runners' sum ``beside``, both (loads,), was slower.
+        """Learn that a run of ``own`` with the sum of its co-runners, both (loads,), was slower.
 
         ``slowdown`` is its time over its time alone.
         """
