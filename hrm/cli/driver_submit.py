@@ -194,6 +194,8 @@ def _line(submission: pb.Submission) -> str:
     text = f"{submission.submission_id} {state_name(submission.state)}"
     if submission.node:
         text += f" on {submission.node}"
+    if submission.server_address:
+        text += f" at {submission.server_address}"
     if submission.attempt > 1:
         text += f", driver {submission.attempt}"
     if submission.application_ids:
