@@ -18,7 +18,7 @@ import pytest
 from hrm import rpc
 from hrm.core.messages import events as e
 from hrm.core.messages.submissions import SubmissionRecord, SubmissionState
-from hrm.core.vocabulary.model import ApplicationId, NodeName, Resources
+from hrm.core.vocabulary.model import ApplicationId, Resources
 from hrm.errors import HrmError, InvalidRequest, LimitReached, NotFound
 from hrm.master.interpreter import Interpreter
 from hrm.master.log_sources import LogSources
@@ -101,9 +101,9 @@ class Agent:
 
 
 @asynccontextmanager
-async def agent(master: Running, name: str = "n1") -> AsyncIterator[Agent]:
+async def agent(master: Running, name: str = "n1", **fields: Any) -> AsyncIterator[Agent]:
     call = master.nodes.Connect()
-    await call.write(node(name, f"identity-{name}"))
+    await call.write(node(name, f"identity-{name}", **fields))
     yield Agent(call)
     call.cancel()
 
@@ -162,7 +162,7 @@ async def test_a_server_has_an_address_while_it_runs(master: Running) -> None:
     main = pb.DriverResource(role=pb.RESOURCE_ROLE_MAIN, uri=INTERNAL)
     conf = [pb.SparkSetting(key="spark.connect.grpc.binding.port", value="15012")]
     fields = {"resources": [main], "main_class": CONNECT_CLASS}
-    async with agent(master) as one:
+    async with agent(master, host="10.0.0.1") as one:
         sent = await stub(master).Submit(submission(conf=conf, **fields))
         spec = await one.assigned()
         await one.report_state(spec, RUNNING)
@@ -170,8 +170,7 @@ async def test_a_server_has_an_address_while_it_runs(master: Running) -> None:
         assert launching.server_address == ""
         await stub(master).Lease(lease(sent.submission_id))
         serving = await state_of(master, sent.submission_id, pb.SUBMISSION_STATE_RUNNING)
-        host = master.interpreter.core.master_state.nodes[NodeName("n1")].host
-        assert serving.server_address == f"sc://{host}:15012"
+        assert serving.server_address == "sc://10.0.0.1:15012"
         await one.report_state(spec, ENDED, 143)
         done = await state_of(master, sent.submission_id, pb.SUBMISSION_STATE_FAILED)
         assert done.server_address == ""
