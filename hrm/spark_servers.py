@@ -17,6 +17,7 @@ from hrm.errors import InvalidRequest
 __all__ = [
     "CONNECT_CLASS",
     "CONNECT_HOST",
+    "CONNECT_RETRIES",
     "INTERNAL",
     "SERVERS",
     "THRIFT_CLASS",
@@ -33,6 +34,7 @@ THRIFT_CLASS = "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2"
 SERVERS = {CONNECT_CLASS: "the Spark Connect server", THRIFT_CLASS: "the Thrift server"}
 
 CONNECT_HOST = "spark.connect.grpc.binding.address"
+CONNECT_RETRIES = "spark.connect.grpc.port.maxRetries"
 _CONNECT_PORT = "spark.connect.grpc.binding.port"
 _CONNECT_PORT_DEFAULT = "15002"
 THRIFT_HOST, THRIFT_PORT = "HIVE_SERVER2_THRIFT_BIND_HOST", "HIVE_SERVER2_THRIFT_PORT"

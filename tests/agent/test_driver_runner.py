@@ -306,6 +306,7 @@ def test_a_server_listens_at_the_address_that_is_shown(node: Node, master: FakeM
     assert out.splitlines()[-4:] == ["--class", CONNECT_CLASS, "--own", "option"]
     text = (node.work_dir / "spark.properties").read_text()
     assert "spark.connect.grpc.binding.address=127.0.0.1\n" in text
+    assert "spark.connect.grpc.port.maxRetries=0\n" in text
     assert "spark.submit.callSystemExitOnMainExit=false\n" in text, "main may only start it"
 
 

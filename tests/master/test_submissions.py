@@ -161,7 +161,7 @@ async def test_a_driver_from_its_submission_to_its_end(master: Running) -> None:
 async def test_a_server_has_an_address_while_it_runs(master: Running) -> None:
     main = pb.DriverResource(role=pb.RESOURCE_ROLE_MAIN, uri=INTERNAL)
     conf = [pb.SparkSetting(key="spark.connect.grpc.binding.port", value="15012")]
-    fields = {"resources": [main], "main_class": CONNECT_CLASS}
+    fields: dict[str, Any] = {"resources": [main], "main_class": CONNECT_CLASS}
     async with agent(master, host="10.0.0.1") as one:
         sent = await stub(master).Submit(submission(conf=conf, **fields))
         spec = await one.assigned()

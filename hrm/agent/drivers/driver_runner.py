@@ -41,6 +41,7 @@ from hrm.spark.conf import properties_text
 from hrm.spark_servers import (
     CONNECT_CLASS,
     CONNECT_HOST,
+    CONNECT_RETRIES,
     SERVERS,
     THRIFT_HOST,
     THRIFT_PORT,
@@ -253,7 +254,7 @@ class Runner:
         host = given or document["host"]
         _check_port(host, server)
         if connects:
-            return {CONNECT_HOST: host}
+            return {CONNECT_HOST: host, CONNECT_RETRIES: "0"}  # it takes this port or none
         os.environ |= {THRIFT_HOST: host, THRIFT_PORT: str(server.port)}
         return {}
 
