@@ -41,7 +41,7 @@ _ALWAYS_BANNED = frozenset({"root", "nobody"})
 _NOBODY = range(65534, 65536)
 """The last one is -1 for system calls of 16 bits."""
 _LENT_BY_SYSTEMD = range(61184, 65520)
-"""DynamicUser: the next service of this id would own what a container left."""
+"""DynamicUser: the next service with this id would own what a container left."""
 _NOBODYS_GROUPS = frozenset({"nobody", "nogroup"})
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._@\\-]{0,63}\$?")

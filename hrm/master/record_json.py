@@ -38,8 +38,8 @@ def decode(kind: type[R], text: str) -> R:
     """A record from JSON; fields that this version does not know are ignored.
 
     Raises:
-            ValueError: it is not a valid record; the message names the first wrong field, without its
-                value, which may be a secret.
+        ValueError: it is not a valid record; the message names the first wrong field, without
+            its value, which may be a secret.
     """
     record: R
     try:

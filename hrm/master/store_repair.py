@@ -170,7 +170,8 @@ def restore(state_dir: Path, source: Path) -> Report:
     """Put the rows of the backup ``source`` in place of the store's, under a higher epoch.
 
     Raises:
-            HrmError: ``source`` is no valid backup, a master uses the directory, or the write failed.
+        HrmError: ``source`` is no valid backup, a master uses the directory, or the write
+            failed.
     """
     with _explained(state_dir):
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
