@@ -38,7 +38,7 @@ SETTINGS = {
     "--archives": "spark.archives",
     "--py-files": "spark.submit.pyFiles",
 }
-"""Options that only abbreviate a setting."""
+"""Options that are only another way to write a setting."""
 
 PASSED_ON = ("--proxy-user",)
 IGNORED = {

@@ -4,8 +4,8 @@ A warm JVM has done everything that all executors have in common (see ``WarmExec
 waits for its assignment; it is used once. What is fixed when a JVM starts must match the
 application (``warm_profile``), so the pool keeps JVMs of the few most recently requested kinds.
 Executors with other demands start as usual, and the report states why. Late settings come through a
-pipe: the application's secret is in no environment and no file.
 pipe: the application's secret is in no environment variable and no file.
+
 Each waits under a shim of its own, which ends it with the agent, in a directory of its own, which
 is renamed to the container's when it is taken; a link keeps the paths that the JVM has opened.
 
