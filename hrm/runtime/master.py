@@ -70,7 +70,7 @@ class MasterRuntime:
         """Why it is paused; None: it is not."""
         return self._gate.full
 
-    # --- to be overridden -----------------------------------------------------------
+    # --- to be overridden -----------------------------------------------------------------------
 
     def decide(self, event: e.MasterEvent) -> list[c.MasterCommand]:
         return self.core.handle(event)
