@@ -157,7 +157,7 @@ def face_locations(photos: Photos) -> Photos:
 
 
 def batch_face_locations(photos: Photos) -> Crops:
-    """The best face on every photograph of the gallery, on the GPU; then all faces cut out."""
+    """The best face on every photograph of the gallery, on the GPU; then all faces cropped."""
     from benchmarks.pipelines import torch_faces
 
     assert photos.boxes is not None

@@ -140,5 +140,5 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def measure_streams(cell: Cell, requests: int) -> StreamDelays:
-    """``requests`` of a stream, one after another, beside batch jobs of the cell."""
+    """``requests`` of a stream, one after another, with batch jobs of the cell."""
     return asyncio.run(_measure(cell, requests))

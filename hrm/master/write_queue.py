@@ -58,7 +58,7 @@ class WriteQueue:
 
     ``explain`` converts an error into the one that callers get. ``on_disk`` is called on the loop
     with DiskFull when the disk is full, with None when it has space again, and with any other error
-    when writes have failed for good.
+    when writes have failed permanently.
     """
 
     def __init__(
