@@ -173,7 +173,7 @@ def offered_load(
 
 
 def poisson(plans: Sequence[JobPlan], count: int, gap_s: float, seed: int) -> list[JobPlan]:
-    """``count`` jobs drawn from ``plans``, on average ``gap_s`` apart, if a trace has no arrivals."""
+    """``count`` jobs drawn from ``plans``, on average ``gap_s`` apart, if a trace has none."""
     chance = random.Random(seed)  # nosec B311
     at_s, drawn = 0.0, []
     for _ in range(count):
