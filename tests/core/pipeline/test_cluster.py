@@ -1,4 +1,4 @@
-"""The cluster's core: where tasks go, and that none is lost or answered twice."""
+"""The cluster's core: where tasks go, and that none is lost or finished twice."""
 
 from __future__ import annotations
 
