@@ -1,7 +1,7 @@
 """The HRM paper's simulation (section 6.1, figures 6 and 7) on this core, in two modes.
 
     python -m benchmarks.paper.hrm                      # everything: results/paper-hrm*
-        python -m benchmarks.paper.hrm --only load,mixed    # some of it; the report is rewritten
+    python -m benchmarks.paper.hrm --only load,mixed    # some of it; the report is rewritten
     python -m benchmarks.paper.hrm --quick --json FILE  # ratios of delay, virtual and live
 
 Virtual time: ``benchmarks.simulation``, the production core, its decisions charged to the clock.

@@ -256,7 +256,7 @@ class _Replay:
     def admitted(self, call_id: int, application_id: ApplicationId) -> None:
         run = self._admissions.pop(call_id, None)
         if run is None:
-            return  # the answer to its attachment
+            return  # the reply to its attachment
         run.application_id = application_id
         self._runs[application_id] = run
         self.master.submit(

@@ -109,7 +109,7 @@ def _counts(total: int, reasons: dict[str, int]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Show what was asked for; the exit status."""
+    """Show a trace or the formats; returns the exit status."""
     return run_typed(_show, "benchmarks.traces.show", arguments)
 
 

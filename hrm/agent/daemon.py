@@ -191,7 +191,7 @@ class Agent:
     # --- the life of the agent ----------------------------------------------------------------
 
     async def live(self) -> None:
-        """Serve until asked to end. Raises an error that makes continuing pointless."""
+        """Serve until requested to end. Raises an error that makes continuing pointless."""
         async with contextlib.AsyncExitStack() as stack:
             self._reports.endpoint = await serve(
                 stack,

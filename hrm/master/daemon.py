@@ -90,7 +90,7 @@ async def run(settings: MasterSettings) -> int:
         InvalidConfig: the state directory is another master's, the store is damaged, the token file
             is not private, or clear text is not allowed at its address.
         Unavailable: the port is in use.
-            DiskFull: there is no space for what the start must write.
+        DiskFull: there is no space for what the start must write.
     """
     descriptors.raise_limit()
     try:

@@ -268,8 +268,8 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
 
 
 def upgrade(db: sqlite3.Connection) -> None:
-    """From version 4 or older, whose tables of run times (2), drains (3) and submissions (4) exist
-    by now, to 5, which added the owners of nodes."""
+    """Versions 2 to 4 added the tables of run times, drains and submissions, which exist by now.
+    Version 5 added the owners of nodes."""
     if "owner" not in [column[1] for column in db.execute("PRAGMA table_info(nodes)")]:
         db.execute("ALTER TABLE nodes ADD COLUMN owner TEXT NOT NULL DEFAULT ''")
     sql = "UPDATE meta SET value = ? WHERE key = 'schema' AND value != ?"

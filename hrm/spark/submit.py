@@ -313,7 +313,7 @@ class Client:
         """Each change of a submission, until it has ended; waits for a master that is away.
 
         Raises:
-            HrmError: the master does not know it, or was away for ``WATCH_RETRY_LIMIT_S``.
+            HrmError: the master does not know it, or was unreachable for ``WATCH_RETRY_LIMIT_S``.
         """
         request = pb.GetSubmissionRequest(submission_id=submission_id)
         patience, away = self._patience(), False

@@ -1,4 +1,4 @@
-"""The agent's shuffle service: whom it serves, what is kept and removed, and how it dies."""
+"""The agent's shuffle service: what it serves, keeps and removes, and how it dies."""
 
 from __future__ import annotations
 

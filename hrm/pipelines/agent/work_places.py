@@ -1,4 +1,4 @@
-"""The files of pipeline tasks on a node, and who owns them.
+"""The files of pipeline tasks on a node, and their owners.
 
 Below ``<work_dir>/pipelines``, all of which is recreated when an agent starts::
 

@@ -155,7 +155,7 @@ class PipelineCluster:
         self._place(event.now)
         return commands
 
-    # --- what others ask ----------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------
 
     def places(self) -> dict[TaskId, int]:
         """How many tasks are ahead of each in the queue: for ``explain`` of many."""

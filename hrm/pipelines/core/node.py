@@ -111,7 +111,7 @@ class PipelineNode:
         self.dispatcher.dispatch(event.now)
         return commands
 
-    # --- what others ask ----------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------
 
     @property
     def refused(self) -> int:

@@ -120,7 +120,7 @@ class SimulatedWorker:
         if self.alive:
             self.seen = self.machine.totals(self.run.queue.now)
 
-    # --- what the core wants done -------------------------------------------------------------
+    # --- commands of the core -----------------------------------------------------------------
 
     def _start(self, command: nm.StartSubtask) -> None:
         now, run, key = self.run.queue.now, self.run, command.key

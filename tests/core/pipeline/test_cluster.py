@@ -257,7 +257,7 @@ def test_the_view_counts_what_was_placed_since_a_node_reported() -> None:
 
 
 class _Reply:
-    """A policy with a fixed answer."""
+    """A policy with a fixed choice."""
 
     name = "says"
 

@@ -237,7 +237,7 @@ class Stdm:
         self._fitted = False
         self._forget_everything()
 
-    # -- what is asked (hrm.pipelines.core.model.Estimates) -------------------------------------
+    # -- queries (hrm.pipelines.core.model.Estimates) -------------------------------------------
 
     def run_s(self, row: Row, device: Device) -> float:
         if device not in self._versions(row):
