@@ -312,8 +312,7 @@ def _log_partitioning(
 
 
 def _offer(settings: AgentSettings) -> Hardware:
-    """All cores and memory to partition. More than the machine has may be offered, with a log
-    line."""
+    """All cores and memory to partition. Offering more than the machine has is logged."""
     cores = len(os.sched_getaffinity(0))
     total_mib = psutil.virtual_memory().total // _MIB
     memory_mib = settings.memory_mib or total_mib - max(_RESERVE_MIB, total_mib // 10)

@@ -103,8 +103,7 @@ class ShuffleService:
         return wanted and bool(_secret_of(spec))
 
     def prepare(self, spec: ContainerSpec, launch: Launch) -> Launch:
-        """Register the application with the service; returns the launch with a directory for files
-        that stay."""
+        """Register the application; returns the launch with a directory for files that stay."""
         self._secrets[spec.application_id] = _secret_of(spec)
         self._send_command("know", spec.application_id, self._secrets[spec.application_id])
         place = self._directory.resolve() / spec.application_id / spec.container_id

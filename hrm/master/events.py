@@ -386,8 +386,7 @@ class Journal:
             taken += len(found)
             if found:
                 continue
-            # Read before the queue, whose later entries carry counts of their own.
-            dropped_full = self._dropped_full
+            dropped_full = self._dropped_full  # before the queue: later entries have counts
             is_last = not self._queue
             if not is_last:
                 actor, new, dropped_full = self._queue.popleft()

@@ -135,8 +135,7 @@ def _read(path: Path, *, raw: bool) -> Any:
 
 
 def _write(job: Job, result: Any) -> dict[str, str]:
-    """Write what a subtask returned; for the last one, returns what the agent reports to the
-    client."""
+    """Write what a subtask returned; of the last one, returns the report to the client."""
     path = Path(job["output"])
     part = path.with_suffix(".part")
     last = "result_format" in job
