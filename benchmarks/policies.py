@@ -1,10 +1,10 @@
 """How long a cluster policy takes to place one pipeline task: ``python -m benchmarks.policies``.
 
 Processor time of the deciding thread, because that is what the budget of learned policies counts
-and what other load on the machine does not change much. Each decision sees another view of the
-cluster, made before the clock runs; the first ones are not counted. Weights are random numbers:
-what they are makes no difference to the time. ``(hosted)`` includes the heuristic that every hosted
-decision asks as well, the checks, and the bookkeeping.
+and other load on the machine hardly affects it. Each decision gets another view of the cluster,
+made before the clock runs; the first ones are not counted. Weights are random numbers, which does
+not affect the time. ``(hosted)`` includes the heuristic that every hosted decision calls as well,
+the checks, and the bookkeeping.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ VIEWS = 16
 
 
 def view_of(nodes: int, seed: int) -> ClusterView:
-    """A busy cluster of three platforms, by chance."""
+    """A busy cluster of three platforms, drawn at random."""
     rng = np.random.default_rng(seed)
     arrays: dict[str, Any] = {
         field.name: rng.random(nodes).astype(np.float32)
@@ -142,7 +142,7 @@ def measure(name: str, policy: ClusterPolicy, nodes: int, decisions: int) -> dic
     p50, p99 = np.percentile(times_ms[WARM_UP:], (50, 99))
     found = {"policy": name, "nodes": nodes, "p50_ms": float(p50), "p99_ms": float(p99)}
     if isinstance(policy, GuardedClusterPolicy):
-        # With random weights none is refused but for its time; else another thing was measured.
+        # With random weights only time causes refusals; anything else voids the result.
         found["fallbacks"] = policy.host.status(0.0).fallbacks
     return found
 

@@ -59,14 +59,14 @@ def is_local(target: str) -> bool:
 
 
 def _is_loopback(address: str) -> bool:
-    """Raises ValueError: it is a name, or nothing."""
+    """Raises ValueError if it is not an IP address."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
     mapped = getattr(parsed, "ipv4_mapped", None)
     return bool((mapped or parsed).is_loopback)
 
 
 def check_server(address: str, *, allow: bool) -> None:
-    """May a server listen at ``address`` (host:port) in clear text?
+    """Check that a server may listen at ``address`` (host:port) in clear text.
 
     Raises:
         InvalidConfig: it may not.

@@ -1,14 +1,14 @@
 """Bounds on the size of a message: for each method and for each text, list and map.
 
-Every holder of a token may call, and messages cost memory and time of a process that serves all
-others. ``METHODS`` has the bytes of a message by method, checked before it is parsed; ``TEXTS`` and
+Every holder of a token may send requests, and messages cost memory and time of a shared process.
+``METHODS`` has the bytes of a message by method, checked before it is parsed; ``TEXTS`` and
 ``FIELDS`` the length of each text and the number of elements of each list, checked before a value
 is used. A field that is in neither table is a mistake that a test finds. Values and their
 consistency are checked where protobuf becomes a dataclass (``hrm.wire``).
 
 Bounds are far beyond real use, and follow from the system where it has one: Linux starts no program
-with an argument of more than 128 KiB. A program of HRM's own that forwards text of others truncates
-it to ``TEXT`` first, because a long error must not cost a node its stream.
+with an argument of more than 128 KiB. A component of HRM that forwards untrusted text truncates it
+to ``TEXT`` first, because a long error must not end a node's stream.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 KIB, MIB = 1 << 10, 1 << 20
 
 ID = 253
-"""Characters of an id or a name of ours: an application, a container, a node, a resource unit."""
+"""Characters of an id, or of a name given by HRM: an application, a container, a node, a unit."""
 LABEL = 1_024
 """Of names chosen by users: an application, a user, a host, a version."""
 TEXT = 4_096
@@ -48,7 +48,7 @@ TEXT = 4_096
 ARGUMENT = 128 * KIB
 """Of one argument or variable of a process (Linux: ``MAX_ARG_STRLEN``)."""
 DOCUMENT = 4 * MIB
-"""Of a JSON text that another part of HRM wrote."""
+"""Of a JSON text written by another component of HRM."""
 
 CONTAINERS = 100_000
 STATUSES = 20_000
@@ -60,7 +60,7 @@ CPUS = 16_384
 class Bound:
     """``length``: of the text, or of each in a list or a map, characters (bytes: bytes); ``count``:
     elements; ``key``: characters of a map's key. ``executed``: it becomes an argument or a variable
-    of a process, which holds no NUL. ``setting``: what to change where it is to be more."""
+    of a process, which cannot contain NUL. ``setting``: what to change to raise the bound."""
 
     length: int = 0
     count: int = 0
@@ -74,7 +74,7 @@ _KEY = Bound(128)
 _ARGUMENTS = Bound(ARGUMENT, count=100_000, executed=True)
 
 METHOD_BYTES = 256 * KIB
-"""Of any method that is not in the table; below it the field that is too long is named."""
+"""Of any method that is not in the table; up to this size, the error names the field at fault."""
 METHODS: dict[str, int] = {
     "/hrm.v1.AdminService/DrainNodes": 4 * MIB,
     "/hrm.v1.ApplicationService/Register": MIB,
@@ -115,7 +115,7 @@ TEXTS: dict[str, Bound] = {
     "task_id": _ID,
     "user": _LABEL,
 }
-"""By the name of a single text, in whatever message it stands."""
+"""By the name of a single text, in any message."""
 
 FIELDS: dict[str, Bound] = {
     # AdminService
@@ -221,7 +221,7 @@ FIELDS: dict[str, Bound] = {
     "DriverResource.uri": _TEXT,
     "DriverResource.fragment": _LABEL,
 }
-"""By message and field, of what ``TEXTS`` does not bound. What a response alone holds: not here."""
+"""By message and field, without those in ``TEXTS`` and those of responses only."""
 
 
 HINTS = {
@@ -242,7 +242,7 @@ def checked(method: str, decode: Callable[[bytes], Any]) -> Callable[[bytes], An
     """A decoder of messages to ``method`` that enforces the bounds.
 
     Raises (by the decoder that is returned):
-        InvalidRequest: the message is too large, or a field of it; named, with the limit.
+        InvalidRequest: the message, or a named field of it, is too large; with the limit.
     """
     most = method_bytes(method)
     name = method.rpartition("/")[2]
@@ -280,9 +280,9 @@ def bound_of(field: FieldDescriptor) -> Bound | None:
 
 
 class _Check:
-    """The bounds of one type of message, and of all that it holds.
+    """The bounds of one type of message, and of all messages in it.
 
-    ``least``: the smallest of them; 0 where one is not a matter of size.
+    ``least``: the smallest of them; 0 if one does not depend on size.
     """
 
     __slots__ = ("_lists", "_maps", "_messages", "_texts", "least")
@@ -388,7 +388,7 @@ def _child(field: FieldDescriptor) -> _Check | None:
 
 @cache
 def _check_of(descriptor: Descriptor) -> _Check | None:
-    """None: nothing of it needs a check, or it is a message of gRPC's own services."""
+    """None: nothing in it requires a check, or it is a message of gRPC's own services."""
     if descriptor.file.package != "hrm.v1":
         return None
     check = _Check(descriptor)

@@ -92,7 +92,7 @@ class ServerTls:
     """A certificate with its chain and its private key, two PEM files.
 
     Raises:
-        InvalidConfig: they do not make a pair that is good now.
+        InvalidConfig: they are not a pair that is valid now.
     """
 
     def __init__(self, cert: Path, key: Path) -> None:
@@ -138,7 +138,7 @@ class ServerTls:
             return self._pair
 
     def _stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """Differs after a change of either file."""
+        """A value that changes with either file."""
         return tuple(map(_stamp_of, (self._cert, self._key)))
 
 
@@ -161,7 +161,7 @@ def _load(cert: Path, key: Path) -> _Pair:
 
 
 def _read(setting: str, path: Path) -> tuple[bytes, int]:
-    """What is in the file, and its mode."""
+    """The content of the file, and its mode."""
     try:
         return path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
@@ -172,7 +172,7 @@ def _read(setting: str, path: Path) -> tuple[bytes, int]:
 
 
 def _check(cert: Path, key: Path, chain: bytes, secret: bytes) -> None:
-    """Whether a client could trust this pair. cryptography is imported where it is needed."""
+    """Check that a client could trust this pair. cryptography is imported only where needed."""
     from cryptography import x509
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric import ec, rsa

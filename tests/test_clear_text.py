@@ -1,4 +1,4 @@
-"""Where HRM speaks without TLS: on loopback, or where that is allowed by name."""
+"""Where HRM works without TLS: on loopback, or where that is allowed by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a master and an agent say to each other, in the words of the other's core."""
+"""Messages between a master and an agent, as events of the other's core."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_a_field_deep_inside_is_named_by_its_path() -> None:
 
 @given(st.binary(max_size=300))
 def test_short_messages_are_not_examined_and_need_not_be(data: bytes) -> None:
-    """A message below the least bound breaks none: what ``least`` skips is nothing."""
+    """A message below the least bound breaks none, so ``least`` skips nothing."""
     try:
         message = node_pb2.NodeMessage.FromString(data)
     except Exception:

@@ -1,4 +1,4 @@
-"""Real gRPC servers and channels: who may answer, and what everybody else is told."""
+"""Real gRPC servers and channels: which servers are trusted, and the errors of all others."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def serving(secure: ServerTls | None) -> AsyncIterator[int]:
 
 
 async def ask(target: str, ca: bytes | None, token: str = TOKEN) -> Any:
-    """The server's answer; the HrmError that a failed call stands for."""
+    """The server's reply; raises the HrmError of a failed call."""
     try:
         async with rpc.channel(target, token, ca) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
@@ -58,7 +58,7 @@ def ask_blocking(target: str, ca: bytes | None) -> Any:
 
 
 class Authority:
-    """Certificates in a directory, as ``hrm tls`` makes them."""
+    """Certificates in a directory, as made by ``hrm tls``."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""A run of pipeline tasks on the simulated cluster, measured: what ``run_measures`` is made of.
+"""A run of pipeline tasks on the simulated cluster, with the measurements of ``run_measures``.
 
 Nothing here changes what happens in a run: loads are read every ten seconds, the GPUs' work between
 the end of the warm-up and the last arrival, and the clock around decisions of the cluster policy.
@@ -68,7 +68,7 @@ class _Measured(Simulation):
         super().gone(node)
 
     def _sample(self) -> None:
-        """Equations 7 to 10 over the last ten seconds, of the nodes that were there throughout."""
+        """Equations 7 to 10 over the last ten seconds, for nodes that were present throughout."""
         if self.over:
             return
         now, uses = self.queue.now, []
@@ -103,7 +103,7 @@ class _Measured(Simulation):
             )
 
     def result(self) -> Result:
-        """What there is to say; after the run is over."""
+        """The result, after the run is over."""
         nodes = (*self.nodes.values(), *self._left)
         host: Any = getattr(self._timed.inner, "host", None)
         fallbacks = sum(host.status(self.queue.now).fallbacks.values()) if host else 0

@@ -6,9 +6,9 @@ these modules carry out its commands:
     link        the stream to and from the master      containers  commands, processes, their
     reports     what is reported to the master                     starts and stops, logs
     tracker     samples of usage, breached limits      server      log pages, GPUs of pipelines
-    parts       what is particular to an agent of Spark
+    parts       what is specific to an agent of Spark
 
-While the master is unreachable the core goes on, and the next registration reports all of it.
+While the master is unreachable the core continues, and the next registration reports all of it.
 
 SIGTERM or SIGINT first ends the containers with a grace period, then the agent (a second signal
 ends the grace period). A crash leaves the containers running for the next agent on this directory,
@@ -72,7 +72,7 @@ _log = structlog.get_logger("hrm.agent")
 
 
 class Agent:
-    """One agent from start to end. ``run`` is the whole of it."""
+    """One agent from start to end, which is ``run``."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class Agent:
     # --- the life of the agent ----------------------------------------------------------------
 
     async def live(self) -> None:
-        """Serve until asked to end. Raises an error that makes going on pointless."""
+        """Serve until requested to end. Raises an error that makes continuing pointless."""
         async with contextlib.AsyncExitStack() as stack:
             self._reports.endpoint = await serve(
                 stack,
@@ -225,7 +225,7 @@ class Agent:
             try:
                 await asyncio.wait((linked, end_requested), return_when=asyncio.FIRST_COMPLETED)
                 if linked.done():
-                    # This agent gives up; its containers are not at fault.
+                    # The agent fails, not its containers.
                     self._keeping = self._settings.keep_containers
                     linked.result()
             finally:
@@ -265,8 +265,8 @@ class Agent:
                 self._container_ended(spec.container_id, adopted.ended)
 
     async def _leave_containers(self) -> None:
-        """What runs is for the next agent on this directory. What waits here would be lost: nothing
-        of it is on the disk."""
+        """What runs is left to the next agent on this directory. What waits here would be lost,
+        since none of it is on the disk."""
         await self._processes.all_started(_STOP_MARGIN_S)
         left = 0
         for status in sorted(self._core.statuses(), key=_batch_that_waits_first):
@@ -370,7 +370,7 @@ class Agent:
         return None if known is None else known.life.state is ContainerState.ENDED
 
     def _sampled(self, sample: Sample) -> None:
-        """In the tracker's thread."""
+        """Called in the tracker's thread."""
         with contextlib.suppress(RuntimeError):  # the loop has closed: no receiver is left
             self._loop.call_soon_threadsafe(self._take, sample)
 
@@ -416,7 +416,7 @@ class Agent:
             return
         event = node_wire.to_event(message, time.time())
         if isinstance(event, e.AssignReceived):
-            self._containers.work_dir(event.spec.container_id)  # refuses an id that can name none
+            self._containers.work_dir(event.spec.container_id)  # refuses an unusable id
         elif isinstance(event, e.EndsAcknowledged) and event.epoch >= self._core.epoch:
             for container_id in event.container_ids:
                 self._containers.acknowledge(container_id)
@@ -428,9 +428,9 @@ class Agent:
 
 
 async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> int:
-    """Be an agent until a signal ends it; the exit status.
+    """Run an agent until a signal ends it; returns the exit status.
 
-    ``command_of`` makes the containers' commands; Spark executors where it is not given.
+    ``command_of`` makes the containers' commands; the default makes those of Spark.
     """
     descriptors.raise_limit()
     try:

@@ -1,4 +1,4 @@
-"""What an agent clears away from time to time: what ended containers left, shuffle files of ended
+"""What an agent removes periodically: what ended containers left, shuffle files of ended
 applications, and files of applications that no driver here needs."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = structlog.get_logger("hrm.agent")
 
 
 class Housekeeping:
-    """A disk that fails is logged, and tried again the next time."""
+    """A failing disk is logged, and the removal tried again the next time."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Housekeeping:
             removing.add_done_callback(self._removing.discard)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         keep_s = self._settings.work_keep_s
         period_s = min(_PERIOD_S, max(1.0, keep_s))
         while True:
@@ -73,7 +73,7 @@ class Housekeeping:
             _log.warning("dropped ends that no master has acknowledged", ends=swept.unacknowledged)
 
     async def _clear_files(self, keep_s: float) -> None:
-        """Of the files of applications, those that no driver here needs and that are too much."""
+        """Remove files of applications that no driver here needs, as far as they are too many."""
         used: frozenset[str] = frozenset()
         for known in self._core.containers.values():
             if known.life.state is not ContainerState.ENDED:

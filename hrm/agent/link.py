@@ -1,13 +1,13 @@
-"""The agent's stream to the master: kept up for ever, with pauses that grow to a bound.
+"""The agent's stream to the master: kept up permanently, with pauses that grow to a bound.
 
 Messages are dropped while the stream is down: a registration carries the full list of containers
 and a heartbeat repeats it, so nothing important exists in one message alone.
 
-Which failures are retried: an unreachable, slow or restarting master always. A name that belongs to
-another live agent never. A wrong token or a refused field not at the first contact, where it is a
-configuration error - provided that a master has certainly refused it: in clear text any process may
-have taken the master's port. After the first contact it is retried, because a new master may have a
-new token, which is read for every try. An error found on this side is certain.
+Which failures are retried: an unreachable, slow or restarting master always; a name that belongs to
+another live agent never. A wrong token or a refused field is not retried at the first contact,
+where it is a configuration error, provided that the refusal certainly came from a master: in clear
+text any process may have taken its port. After the first contact it is retried, because a new
+master may have a new token, which is read for every try. An error found on this side is certain.
 
 A heartbeat that cannot be built is a bug on this side: the session ends, and the next registration
 repeats the full list, or the silent node would be declared lost with all its containers.
@@ -93,7 +93,7 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
         self._end_stream()
 
     async def run(self) -> None:
-        """Stay connected until ``close``. Raises the HrmError that no retry can heal."""
+        """Stay connected until ``close``. Raises the HrmError that no retry can resolve."""
         while not self._closing.is_set():
             self._was_up_this_time = False
             try:

@@ -1,4 +1,4 @@
-"""From settings to what is particular to an agent of Spark: its containers' commands, what makes
+"""From settings to what is specific to an agent of Spark: its containers' commands, what makes
 executors start faster, the shuffle service.
 
 ``Agent`` itself does not depend on Spark: it takes a ``CommandOf`` and runs what that returns; a
@@ -41,7 +41,7 @@ class Shortcuts:
         self.warm.start()
 
     async def close(self) -> None:
-        """End what waits and what is being prepared; executors already taken run on."""
+        """End what waits or is being prepared; executors that took a JVM continue."""
         await self.warm.close()
         await self.archives.close()
 

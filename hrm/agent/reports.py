@@ -75,8 +75,7 @@ class Reports:
         )
 
     def status(self, status: ContainerStatus) -> ContainerStatus:
-        """Of one container, with what the core does not know; of one that never ran there is no
-        more."""
+        """A container's status with what the core does not know, if the container ever ran."""
         if status.started_at_s != 0.0:
             used = self.sample.containers.get(status.container_id) if self.sample else None
             status = replace(

@@ -73,7 +73,7 @@ class MasterStream(abc.ABC, Generic[Sent, Received]):
         """A stream has ended, registered or not."""
 
     def _takes_more(self) -> bool:
-        """Is there a stream? One that cannot keep up is closed and reopened."""
+        """Is there a stream that accepts messages? One that falls behind is closed and reopened."""
         if self._queue is None:
             return False
         if self._queue.qsize() >= _QUEUE_MAX:
@@ -162,7 +162,7 @@ class MasterStream(abc.ABC, Generic[Sent, Received]):
 async def _drained(queue: asyncio.Queue[Iterable[Sent] | None]) -> AsyncIterator[Sent]:
     while True:
         item = await queue.get()
-        # An item counts as done when the next is asked for: by then it has left this process.
+        # An item counts as done when the next is requested: by then it has left this process.
         if item is None:
             queue.task_done()
             return

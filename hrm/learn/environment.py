@@ -1,8 +1,8 @@
 """The environment that a cluster policy is trained in: successive decisions and their outcomes.
 
 A trainer drives anything with ``reset`` and ``step``: HRM's simulator of pipelines, a queueing
-system of a few lines, a replay. A seed is one history, as independent of the decisions as possible:
-a policy learns on ``TRAINING``, is selected on ``VALIDATION`` and measured on ``TEST``.
+system of a few lines, a replay. A seed determines a history, as independent of the decisions as
+possible: a policy learns on ``TRAINING``, is selected on ``VALIDATION`` and measured on ``TEST``.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Ended(NamedTuple):
 class Step(NamedTuple):
     """What happened between two decisions.
 
-    ``decision`` is None when the trace is over. That is a truncation, after which tasks would have
-    gone on arriving, unless ``terminal``.
+    ``decision`` is None when the trace is over. That is a truncation, after which more tasks would
+    have arrived, unless ``terminal``.
     """
 
     decision: Decision | None
@@ -74,16 +74,16 @@ class Environment(Protocol):
     def reset(self, seed: int) -> Decision: ...
 
     def step(self, node: int) -> Step:
-        """Place the task of the last decision on row ``node`` of its view, and go on.
+        """Place the task of the last decision on row ``node`` of its view, and continue.
 
-        -1: the task stays at the head of the queue and comes back, with another view, when
-        something has happened in the cluster.
+        -1: the task stays at the head of the queue and is presented again, with another view, after
+        the next event in the cluster.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """How tasks fared: response times (seconds) and slow-downs, response over the ideal."""
+    """Results of tasks: response times (seconds) and slow-downs, response over the ideal."""
 
     tasks: int
     failed: int
@@ -91,7 +91,7 @@ class Summary:
     response_p50_s: float
     response_p95_s: float
     log_slowdown: float
-    """Mean of ln(response / ideal): what ``slowdown`` rewards add up to, negated."""
+    """Mean of ln(response / ideal): the negated sum of the rewards of kind ``slowdown``."""
     tasks_per_min: float
 
 
@@ -111,7 +111,7 @@ def drive(
     ideal: dict[TaskId, float] = {}
     found: list[tuple[Ended, float]] = []
     while decision is not None:
-        # A waiting task comes up again; its first ideal time is the reference.
+        # A waiting task is presented again; its first ideal time is the reference.
         ideal.setdefault(decision.task.task_id, ideal_s(decision))
         step = environment.step(policy.choose(*decision).node)
         for end in step.ended:
@@ -127,7 +127,7 @@ def evaluate(
     """Run ``seeds``, each with a policy of its own from ``make``, and summarize the tasks' times.
 
     Raises:
-        InvalidConfig: no task ended, so that there is nothing to summarize.
+        InvalidConfig: no task ended, so there is nothing to summarize.
     """
     responses: list[float] = []
     slowdowns: list[float] = []
@@ -166,7 +166,7 @@ def options_of(text: str) -> dict[str, str]:
 
 
 def load(reference: str, options: str = "") -> Environment:
-    """The environment that ``module:factory`` makes of the ``options``, which come as text.
+    """The environment that ``module:factory`` makes of ``options``, which are text.
 
     Raises:
         InvalidConfig: there is no such factory, or it does not make one.

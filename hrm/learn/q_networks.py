@@ -1,9 +1,9 @@
-"""The two networks of LDWP in PyTorch, with what each needs to be trained and written to a file.
+"""The two networks of LDWP in PyTorch, with what each needs to be trained and exported.
 
 Weights are a dictionary of tensors with the names and shapes of
-``hrm.pipelines.policies.cluster.networks``, so that what is exported is what is trained. A *brain*
-is one of the two networks with its way of seeing: it turns decisions into states, states into
-values, and itself into a ``Model``.
+``hrm.pipelines.policies.cluster.networks``, so what is exported is what is trained. A *brain* is
+one of the two networks with its features: it turns decisions into states, states into values, and
+itself into a ``Model``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PERCENTILES = (0.1, 99.9)
 
 
 class Brain(Protocol):
-    """A network and its way of seeing. Actions are numbers of ``State.rows``."""
+    """A network and its features. Actions are indices of ``State.rows``."""
 
     kind: str
     weights: Tensors
@@ -69,7 +69,7 @@ class Brain(Protocol):
 
 
 def fresh(shapes: Mapping[str, tuple[int, ...]], generator: torch.Generator) -> Tensors:
-    """New weights, uniform within one over the root of the inputs of their layer, as Linear's."""
+    """New weights, uniform within one over the root of the inputs of their layer, as in Linear."""
     weights = {}
     inputs = 1
     for name, shape in shapes.items():
@@ -99,10 +99,10 @@ class SetBrain:
         return observe_set(task, view, fits, self.types)
 
     def acted(self, state: State, action: int) -> None:
-        """Nothing to remember."""
+        """It keeps no history."""
 
     def begin(self) -> None:
-        """Nothing to forget."""
+        """It keeps no history."""
 
     def follow(self, view: ClusterView) -> bool:
         return False
@@ -167,7 +167,7 @@ class FlatBrain:
         self._encoder.forget()
 
     def follow(self, view: ClusterView) -> bool:
-        """Transfer of parameters to the nodes of ``view``, if some of them are new."""
+        """Transfer parameters to the nodes of ``view``, if some of them are new."""
         if set(view.names) <= set(self._encoder.names):
             return False
         nodes = list(zip(view.names, view.platform, strict=True))

@@ -250,7 +250,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
 
 def _latest(statuses: list[common_pb2.ContainerStatus]) -> list[common_pb2.ContainerStatus]:
-    """The last of them, as many as fit into one response."""
+    """The latest, as many as fit into one response."""
     bytes_left, first = CONTAINERS_BYTES_MAX, len(statuses)
     while first and bytes_left > 0:
         first -= 1

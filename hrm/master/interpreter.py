@@ -8,10 +8,10 @@ claims are internal and wait for nothing.
 When the disk is full the master is paused: what needs no write continues, calls that need one are
 refused immediately, and everything resumes without intervention when there is space.
 
-In which order schedulers look and commit is not decided here (``hrm.core.master.rounds``): streams
-in the turn of the loop that took in their request, batch one step per turn. Messages that the disk
-releases are sent in slices. So turns are short: a stream that arrives in between waits for the rest
-of one.
+The order in which schedulers look and commit is decided in ``hrm.core.master.rounds``: streams in
+the turn of the loop that took in their request, batch one step per turn. Messages that the disk
+releases are sent in slices. So turns are short, and a stream that arrives in between waits for the
+rest of one.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Outbox:
 class Interpreter:
     """The live master.
 
-    ``stopped`` is set once: with None on request, with an error when going on would do harm.
+    ``stopped`` is set once: with None on request, with an error when continuing would do harm.
 
     Invariants: ``_writes`` are those of the batches that ``gate`` holds. ``_timer`` fires for the
     next of ``_wakes``. While a step of ``_rounds`` is due, and only then, a turn is planned for it.
@@ -156,7 +156,7 @@ class Interpreter:
         return clock.now()
 
     def submit(self, event: e.MasterEvent) -> None:
-        """Let the core handle one event and carry out its commands; then what streams wait for."""
+        """Let the core handle one event, then run the rounds that may not wait for a later turn."""
         if self.stopped.done() or self.gate.ignores(event):
             return
         self._feed(event)
@@ -203,7 +203,7 @@ class Interpreter:
                 self.journal.took(event, commands)
             self._take(event, commands)
         except Exception as error:
-            # A bug, or a store that accepts no more writes. Going on would serve from state that
+            # A bug, or a store that accepts no more writes. Continuing would serve from state that
             # may be half changed; a restart rebuilds it from the store and the nodes.
             name = type(event).__name__
             log.critical("core failed", input=name, error=repr(error), exc_info=True)
@@ -215,7 +215,7 @@ class Interpreter:
         Raises:
             HrmError: the core refused.
             DiskFull: it requires a write, and the disk is full.
-            Unavailable: no answer within ``CALL_TIMEOUT_S``.
+            Unavailable: no reply within ``CALL_TIMEOUT_S``.
         """
         call_id = next(self._call_ids)
         future: asyncio.Future[c.CallResult]
@@ -313,7 +313,7 @@ class Interpreter:
         return None
 
     def _raise_epoch(self, epoch: int) -> asyncio.Future[None]:
-        """The core goes on under it once it is on the disk; a write that fails ends the master."""
+        """The core adopts it once it is on the disk; a write that fails ends the master."""
 
         def written(write: asyncio.Future[None]) -> None:
             if not write.cancelled() and write.exception() is None:
@@ -336,7 +336,7 @@ class Interpreter:
                 for write in self._writes[0]:
                     await write
             except Exception:
-                return  # ``_disk_changed`` has it
+                return  # reported to ``_disk_changed``
             self._writes.popleft()
             self._send_all(self.gate.release())
             if time.monotonic() - begun_s > SLICE_S:
@@ -350,7 +350,7 @@ class Interpreter:
             self._set_timer()
 
     def _wake_due(self) -> bool:
-        """Are any wakes due? Then their rounds are."""
+        """Pass due wakes on to the rounds; returns whether there were any."""
         now = self.now()
         due = self._wakes.take_due(now)
         for scheduler in due:

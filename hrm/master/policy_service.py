@@ -51,7 +51,7 @@ def load_modes(state_dir: Path) -> dict[str, Mode]:
     """
     path = state_dir / MODES_FILE
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
+        if path.exists() and not path.is_file():  # opening a pipe would block
             raise ValueError("it is no regular file")
         held = json.loads(path.read_text())
         return {str(name): Mode(mode) for name, mode in held.items()}

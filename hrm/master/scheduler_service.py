@@ -1,4 +1,4 @@
-"""SharedStateService: how schedulers of other processes see the state and claim of it."""
+"""SharedStateService: how schedulers in other processes see the state and propose claims."""
 
 from __future__ import annotations
 

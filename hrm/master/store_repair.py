@@ -32,7 +32,7 @@ STORE_FILE = "hrm.sqlite"
 JOURNAL_FILE = "events.sqlite"
 EPOCH_MARGIN = 1_000
 EPOCH_UNKNOWN = 1_000_000
-"""Above any number of restarts, where no record gives their number."""
+"""The margin where no record gives an epoch: above any number of restarts."""
 _ID = re.compile(r"app-\d{14}-(\d{1,9})-\d+")
 
 
@@ -170,8 +170,8 @@ def restore(state_dir: Path, source: Path) -> Report:
     """Put the rows of the backup ``source`` in place of the store's, under a higher epoch.
 
     Raises:
-        HrmError: ``source`` is no valid backup, a master uses the directory, or the disk does not
-            take it.
+        HrmError: ``source`` is no valid backup, a master uses the directory, or the write
+            failed.
     """
     with _explained(state_dir):
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -210,7 +210,7 @@ def _older_than_journal(epoch: int | None, state_dir: Path) -> list[str]:
 
 
 def _other_damage(state_dir: Path) -> list[str]:
-    """Damage of files that the master does without: it sets the journal aside unaided."""
+    """Damage of files other than the store; the master sets a bad journal aside by itself."""
     damage = []
     try:
         load_modes(state_dir)
@@ -285,8 +285,8 @@ def _counts(found: Salvaged) -> dict[str, int]:
 
 
 def _replace(path: Path, epoch: int, found: Salvaged) -> None:
-    """A new store of these rows. The old log of changes must be gone before it is there: SQLite
-    would add it to the new one."""
+    """A new store of these rows. The old write-ahead log must be removed before the new store is in
+    place, or SQLite would apply it there."""
     new = path.with_name(f".{path.name}.made")
     create(new, epoch, dict(found.rows))
     for suffix in ("-wal", "-shm"):

@@ -1,4 +1,4 @@
-"""SubmissionService: clients submit and ask, runners fetch files and renew leases."""
+"""SubmissionService: clients submit and query, runners fetch files and renew leases."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Submitted drivers, live: runs ``hrm.core.submission.hosting`` on the master's loop.
 
 Its decisions are written to the master's store, passed to the master's core, returned to callers
-and sent to watchers; files that no submission needs any more are removed.
+and sent to watchers; files that no submission needs are removed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = structlog.get_logger("master.submissions")
 
 
 def bounds_of(settings: MasterSettings, recovery_window_s: float) -> m.SubmissionBounds:
-    """The core's bounds, as far as settings name them."""
+    """The core's bounds; those that are settings have the settings' values."""
     names = set(m.SubmissionBounds.__dataclass_fields__) & set(type(settings).model_fields)
     return m.SubmissionBounds(
         renew_s=min(5.0, settings.driver_lease_s / 6),
@@ -68,7 +68,7 @@ class Submissions:
         return clock.now()
 
     async def run(self, tick_s: float) -> None:
-        """Until cancelled. A failure of its own ends the master, whose state it shares."""
+        """Until cancelled. A failure here ends the master, whose state this shares."""
         try:
             self._carry_out(self._host.begin(self.now()))
             await asyncio.gather(self._tick_forever(tick_s), self._clean_forever())
@@ -117,7 +117,7 @@ class Submissions:
     async def lease(
         self, submission_id: str, attempt: int, gone: bool, ownership_key: str
     ) -> tuple[float, float]:
-        """How long this driver may run, and when to ask again, in seconds.
+        """How long this driver may run, and when to renew, in seconds.
 
         Raises:
             StaleEpoch: it may not run.
@@ -190,7 +190,7 @@ class Submissions:
     # --- steps --------------------------------------------------------------------------------
 
     def notice_received(self, submission_id: str, notice: Any) -> None:
-        """News of a holder or its container."""
+        """Take in a notice about a submission's driver."""
         self._carry_out(self._host.notice_received(submission_id, notice, self.now()))
 
     async def _call(self, begin: Callable[[int], list[hosting.Step]]) -> Any:
@@ -297,7 +297,7 @@ class Submissions:
 
 
 class _NoticeForwarder(Outbox):
-    """Receives the notices for an AppMaster; after the core's present commands."""
+    """Receives the notices for a driver; handles each after the core's present commands."""
 
     def __init__(self, submissions: Submissions, submission_id: str) -> None:
         super().__init__()
@@ -310,7 +310,7 @@ class _NoticeForwarder(Outbox):
 
 
 def _document(record: m.SubmissionRecord) -> str:
-    """What the node of a driver must know."""
+    """What the node of a driver needs to know."""
     document = json.loads(record.driver)
     document |= {
         "submission_id": record.submission_id,

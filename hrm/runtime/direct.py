@@ -1,6 +1,6 @@
-"""Nodes joined to a master by a network without faults: every message takes the same time.
+"""Nodes connected to a master by a network without faults: every message takes the same time.
 
-Processes start at once and run until they are stopped, or as long as ``runs_s`` returns.
+Processes start immediately and run until they are stopped, or as long as ``runs_s`` returns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["DirectMaster", "DirectNode"]
 
 
 class DirectMaster(MasterRuntime):
-    """``ends``: of the streams of nodes. ``delay_s``: of the network, each way."""
+    """``ends``: the streams of nodes. ``delay_s``: of the network, each way."""
 
     def __init__(self, core: MasterCore, clock: Timeline, disk: Disk, delay_s: float) -> None:
         self.ends: dict[tuple[str, str], End] = {}
@@ -33,7 +33,7 @@ class DirectMaster(MasterRuntime):
 
 
 class DirectNode(NodeRuntime):
-    """``drain_s``: how long at most a preempted container takes to finish what it does.
+    """``drain_s``: how long a preempted container takes, at most, to finish its work.
 
     ``processes``: what runs.
     """
@@ -52,7 +52,7 @@ class DirectNode(NodeRuntime):
         self.processes: dict[ContainerId, ContainerSpec] = {}
 
     def runs_s(self, spec: ContainerSpec) -> float | None:
-        """A process has started: how long it runs by itself; None: until it is stopped."""
+        """A process has started; returns how long it runs by itself, None: until it is stopped."""
         return None
 
     def over(self, spec: ContainerSpec) -> None:
@@ -82,7 +82,7 @@ class DirectNode(NodeRuntime):
         return self.connected and self.incarnation == incarnation
 
     def received(self, message: c.NodeMessage, epoch: int, incarnation: int) -> None:
-        """What was sent to an ``incarnation`` arrives, if the stream is still there."""
+        """A message to an ``incarnation`` arrives, if the stream is still open."""
         if self.is_joined(incarnation):
             self.handle(order(message, self.clock.now, epoch))
 
@@ -95,7 +95,7 @@ class DirectNode(NodeRuntime):
             self.submit(replace(report, now=self.clock.now))
 
     def submit(self, event: e.MasterEvent) -> None:
-        """A report of this node has arrived."""
+        """Receive a report of this node."""
         self.master.submit(event)
 
     # --- processes ------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class DirectNode(NodeRuntime):
         self.clock.after(delay_s, self.end, command.container_id, end)
 
     def end(self, container_id: ContainerId, end: ContainerEnd) -> None:
-        """A process ends, unless it has ended before."""
+        """End a process, unless it has ended before."""
         spec = self.processes.pop(container_id, None)
         if spec is not None:
             self.over(spec)

@@ -17,7 +17,7 @@ __all__ = ["Disk"]
 
 
 class Disk:
-    """Writes are done in order; each takes ``write_s``, until ``slow_until_s`` it takes
+    """Writes are done in order. Each takes ``write_s``, or until ``slow_until_s`` it takes
     ``slow_write_s``; until ``full_until_s`` none is done."""
 
     def __init__(self, write_s: float = 0.0) -> None:
@@ -44,7 +44,7 @@ class Disk:
     def next_master(
         self, policies: Iterable[PlacementPolicy], bounds: Bounds, now: float, epoch_id: str = ""
     ) -> MasterCore:
-        """A master that begins with what is here, under the next epoch."""
+        """A master that begins with these records, under the next epoch."""
         self.epoch += 1
         return MasterCore(
             self.epoch,

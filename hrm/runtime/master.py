@@ -1,11 +1,11 @@
 """One life of a master in virtual time, around ``MasterCore``.
 
-As the live interpreter does, it feeds the core one event at a time, wakes schedulers and orders
-their rounds by the same rules (``WakeTimers``, ``RoundSequencer``), and holds what waits for the
-disk behind the same gate (``WriteGate``). What the loop does in one turn happens at one moment.
-While the disk is full its writes wait, and callers of what would have to be written are refused.
-What leaves goes to the end of a stream or to its caller; what lies behind an end, a network with
-faults or one without, is not this module's concern.
+Like the live interpreter, it feeds the core one event at a time, wakes schedulers and orders their
+rounds by the same rules (``WakeTimers``, ``RoundSequencer``), and holds what waits for the disk
+behind the same gate (``WriteGate``). What the loop does in one turn happens at one moment. While
+the disk is full its writes wait, and calls that require a write are refused. What leaves goes to
+the end of a stream or to its caller; the network behind an end, with faults or without, is not part
+of this module.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class End(Protocol):
 class MasterRuntime:
     """``over``: this life has ended.
 
-    A disk that writes in no time has written before ``submit`` returns; it is never full.
+    A disk whose writes take no time has written before ``submit`` returns, and is never full.
     """
 
     def __init__(self, core: MasterCore, clock: Timeline, disk: Disk) -> None:
@@ -55,7 +55,7 @@ class MasterRuntime:
         self.disk = disk
         self.over = False
         self.writing: deque[tuple[list[Write], bool]] = deque()
-        """Writes of batches in turn, and whether the gate holds what comes after them."""
+        """Writes of batches in order, and whether the gate holds what follows them."""
         self._wakes = WakeTimers()
         self._rounds = RoundSequencer(core)
         self._turn_is_planned = False
@@ -70,7 +70,7 @@ class MasterRuntime:
         """Why it is paused; None: it is not."""
         return self._gate.full
 
-    # --- what others may do otherwise -----------------------------------------------------------
+    # --- to be overridden -----------------------------------------------------------------------
 
     def decide(self, event: e.MasterEvent) -> list[c.MasterCommand]:
         return self.core.handle(event)
@@ -80,23 +80,23 @@ class MasterRuntime:
         self._rounds.wake(scheduler, self.clock.now)
 
     def propose(self, proposal: Proposal) -> None:
-        """A scheduler has chosen: its claims come back in their turn."""
+        """A scheduler has chosen: its claims return in their turn."""
         self._rounds.propose(proposal)
         self._plan_turn()
 
     def turn_s(self) -> float:
-        """How long it takes until the loop has its next turn."""
+        """How long it takes until the next turn of the loop."""
         return 0.0
 
     def notify(self, command: c.NotifyApplication) -> None:
-        """Bring a notice to its application."""
+        """Deliver a notice to its application."""
 
     def node(self, name: NodeName, incarnation: str) -> End | None:
         """The end of a node's stream; None: it is over."""
         return None
 
     def scheduler(self, name: str, session: int) -> End | None:
-        """The end of a stream to a scheduler of another process; None: it is over."""
+        """The end of a stream to a scheduler in another process; None: it is over."""
         return None
 
     def complete_call(self, command: c.Reply | c.Refuse) -> None:
@@ -113,8 +113,8 @@ class MasterRuntime:
     # --- events in, commands out ----------------------------------------------------------------
 
     def submit(self, event: e.MasterEvent) -> None:
-        """Let the core take in one event, and carry out what it commands; then what streams wait
-        for. What a reply leads to at once comes after that, as another turn of the loop."""
+        """Let the core handle one event, then run the rounds that may not wait for a later turn.
+        What a reply leads to follows after that, as another turn of the loop."""
         self._arriving.append(event)
         if len(self._arriving) > 1:
             return
@@ -148,7 +148,7 @@ class MasterRuntime:
         self.submit(event)
 
     def carry_out(self, event: e.MasterEvent, commands: Sequence[c.MasterCommand]) -> None:
-        """What ``event`` led to: what stays inside, what is written, what leaves."""
+        """Divide what ``event`` led to: what stays inside, what is written, what leaves."""
         writes: list[Write] = []
         leaving: list[c.MasterCommand] = []
         for command in commands:
@@ -238,7 +238,7 @@ class MasterRuntime:
     # --- what leaves ----------------------------------------------------------------------------
 
     def _send_all(self, commands: Sequence[c.MasterCommand]) -> None:
-        """In order. A reply may cause a new event at once; what follows from that leaves last."""
+        """In order. A reply may cause a new event immediately; what follows from it leaves last."""
         sending = bool(self._leaving)
         self._leaving.extend(commands)
         while self._leaving and not sending:
@@ -246,7 +246,7 @@ class MasterRuntime:
             self._leaving.popleft()
 
     def send(self, command: c.MasterCommand) -> None:
-        """One command that leaves; one for a stream that is over goes nowhere."""
+        """Send one command; it is dropped if its stream is over."""
         match command:
             case c.Reply() | c.Refuse():
                 self.complete_call(command)

@@ -1,7 +1,7 @@
 """One life of an agent in virtual time, around ``NodeCore``: orders in, processes and reports out.
 
-How processes live, and what carries the reports, is defined by subclasses of ``NodeRuntime``:
-the machines of the fault simulator, or the direct nodes of ``hrm.runtime.direct``.
+Subclasses of ``NodeRuntime`` define how processes live and what carries the reports: the machines
+of the fault simulator, or the direct nodes of ``hrm.runtime.direct``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NodeRuntime(ABC):
 
     @abstractmethod
     def emit(self, report: NodeReport) -> None:
-        """Bring a report to the master, which takes it in with its own time."""
+        """Deliver a report to the master, which takes it in with its own time."""
 
     @abstractmethod
     def register_again(self, command: c.RegisterAgain) -> None: ...
@@ -52,7 +52,7 @@ class NodeRuntime(ABC):
         return self.core.handle(event)
 
     def handle(self, event: e.NodeEvent) -> None:
-        """Let the core take in one event, and carry out what it commands."""
+        """Let the core handle one event, and carry out its commands."""
         for command in self.decide(event):
             match command:
                 case c.StartProcess():
@@ -67,7 +67,7 @@ class NodeRuntime(ABC):
     def registration(
         self, identity: str, *, call_id: int = 0, owner: str = "", followed: Followed | None = None
     ) -> e.NodeRegistered:
-        """What opens a stream."""
+        """The event that opens a stream."""
         return e.NodeRegistered(
             now=self.clock.now,
             call_id=call_id,
@@ -125,10 +125,10 @@ _ORDERS: dict[type[c.NodeMessage], Callable[..., e.NodeEvent]] = {
     c.RebindUnits: e.RebindReceived,
     c.SetContainerClass: e.ContainerClassSet,
 }
-"""Not here: shuffle files, which only the live agent has."""
+"""Without the removal of shuffle files, which only the live agent has."""
 
 
 def order(message: c.NodeMessage, now: float, epoch: int) -> e.NodeEvent:
-    """What a message of the master is to a node: the same fields, with their time and epoch."""
+    """The node's event for a message of the master: the same fields, with its time and epoch."""
     values = {field.name: getattr(message, field.name) for field in fields(message)}
     return _ORDERS[type(message)](now=now, epoch=epoch, **values)

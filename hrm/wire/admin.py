@@ -1,4 +1,4 @@
-"""What operators ask of a master, as events, and what they see: cluster, nodes, applications.
+"""Calls of operators to a master, as events, and its responses: cluster, nodes, applications.
 
 ``hrm.master.admin_service`` chooses and pages them; the CLI renders them.
 """
@@ -88,7 +88,7 @@ def to_rebinding(request: pb.BindNodeRequest, call_id: int, now: float) -> e.Reb
 
 
 def from_cluster(core: MasterCore, now: float, **agent_error: Any) -> pb.Cluster:
-    """``agent_error``: what the core does not know, the other fields of the message."""
+    """``agent_error``: the fields of the message that the core does not know."""
     master_state = core.master_state
     states = [node.state for node in master_state.nodes.values()]
     capacity, free = _totals(master_state)
@@ -178,7 +178,7 @@ def _count(master_state: MasterState, *states: ContainerState) -> int:
 
 
 def _totals(master_state: MasterState) -> tuple[Resources, Resources]:
-    """What the cluster has and what of it is free, shared cores counted once."""
+    """The cluster's capacity and its free part, shared cores counted once."""
     state = master_state.state
     total, free = NOTHING, NOTHING
     for row in state.rows.values():

@@ -1,7 +1,7 @@
-"""Messages between a master and an agent, and what they hold: to events of either core, and back.
+"""Messages between a master and an agent, and their contents: to events of either core, and back.
 
-The cores decide what is stale: an order of a past epoch changes nothing at a node, and a report of
-an ended stream changes nothing at the master.
+The cores decide what is stale: a node ignores an order of a past epoch, and the master a report of
+an ended stream.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Protobuf and the dataclasses of submissions: each field is checked here, and nowhere else.
+"""Protobuf to the dataclasses of submissions, and back; each field is checked here only.
 
 A driver's document, the JSON text for its node, is built here from the client's request, after the
 same checks; its reader is ``hrm.agent.drivers.driver_runner``.

@@ -1,4 +1,4 @@
-"""What keeps an agent from its name, its port, its files or its master, and how it says so."""
+"""An agent that cannot have its name, its port, its files or its master, and its messages."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ SETTINGS = {
     "binding_mode": "partial",
     "auto_binding": True,
     "auto_binding_window": 3,
-    # The machine of a test may be busy otherwise: a process that wants a whole core gets a part.
+    # The machine of a test may be busy otherwise: a process that needs a whole core gets a part.
     "auto_binding_busy_percent": 10.0,
     "auto_binding_idle_percent": 5.0,
     "auto_binding_pause_s": 0.5,

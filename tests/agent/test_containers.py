@@ -1,4 +1,4 @@
-"""What the agent's hands do where no whole agent is needed to see it."""
+"""Process operations of an agent, tested without a whole agent."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_an_end_during_the_adoption_is_reported_after_its_beginning(
     heir = Hands(tmp_path)
 
     def slow_clear(_known: set[str]) -> None:
-        """The container ends while the adoption is still busy with others."""
+        """The container ends while the adoption of others is in progress."""
         process = json.loads((tmp_path / "containers/c1/process.json").read_text())
         os.kill(process["pid"], signal.SIGKILL)
         deadline = time.monotonic() + 10
@@ -263,7 +263,7 @@ def test_what_an_end_is_called(ended: Ended, cause: EndCause, words: str) -> Non
 
 
 class Undying(subprocess.Popen[bytes]):
-    """One that hangs in the kernel, as far as its parent can tell."""
+    """A process that hangs in the kernel, as far as its parent can observe."""
 
     def kill(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Which devices are closed to whom: a made-up /proc/devices and /dev, and a fake of NVML."""
+"""Which devices are closed to which containers: a fake /proc/devices and /dev, and a fake NVML."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Block devices:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Four GPUs, whose minor numbers run against their indices."""
+    """Four GPUs, whose minor numbers descend while their indices ascend."""
     (tmp_path / "devices").write_text(PROC_DEVICES)
     for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()

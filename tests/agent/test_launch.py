@@ -27,7 +27,7 @@ from hrm.spark.launch import EXECUTOR_CLASS, Java, Spark, executor_launch, find_
 
 JAVA = Java(command=Path("/jdk/bin/java"), home=Path("/jdk"), version="17.0.1")
 HOME = Path(__file__).parent / "data" / "spark"
-"""Its jars are empty files: names and order are all that a class path needs."""
+"""Its jars are empty files: a class path depends on names and order only."""
 SPARK = Spark(home=HOME, version="4.3.0", python_path=(HOME / "pyspark.zip",))
 SPEC = ContainerSpec(
     container_id=ContainerId("app-1-x7"),

@@ -1,4 +1,4 @@
-"""The modes of a node's learned policy: orders, restarts, falls back, damaged files."""
+"""The modes of a node's learned policy: orders, restarts, fallbacks, damaged files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hrm.wire import policies as policy_wire
 
 
 def agent(directory: Path) -> tuple[AgentPolicies, GuardedNodePolicy]:
-    """As an agent makes them when it starts."""
+    """Made as by an agent's start."""
     policy = load_guarded(
         "iawp",
         rng=np.random.default_rng(0),

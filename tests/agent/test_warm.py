@@ -1,4 +1,4 @@
-"""JVMs that wait: whom they fit, how one becomes an executor, and that none is left behind."""
+"""JVMs that wait: which executors they fit, how one becomes an executor, and that none is left."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_memory_of_the_pool_with_all_its_kinds_is_not_offered() -> None:
 
 
 class Node:
-    """Containers with a pool, as an agent has them."""
+    """Containers with a pool, like an agent's."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class Node:
         self.pool.start()
 
     async def run(self, name: str, spec: ContainerSpec = USUAL) -> str:
-        """One executor to its end; what it wrote."""
+        """One executor to its end; returns what it wrote."""
         directory = self.containers.work_dir(name)
         launch = launch_of(spec, self.java, directory)
         await self.containers.start(replace(spec, container_id=ContainerId(name)), launch)
@@ -210,12 +210,12 @@ class Node:
 
     @property
     def kinds(self) -> dict[str, Shortcut]:
-        """Each kind, the one wanted last first."""
+        """Each kind, the most recently requested first."""
         return {kind.name: kind for kind in self.pool.report()[1:]}
 
     async def until(self, state: str, kind: str = "warm-executors") -> None:
         async with asyncio.timeout(LIMIT_S):
-            while (kind, state) not in self.states():  # noqa: ASYNC110 - it tells nobody
+            while (kind, state) not in self.states():  # noqa: ASYNC110 - it notifies nothing
                 await asyncio.sleep(0.02)
 
     def states(self) -> list[tuple[str, str]]:
@@ -240,7 +240,7 @@ class Node:
             with contextlib.suppress(ProcessLookupError):  # the JVM dies with its shim
                 os.kill(pid, signal.SIGKILL)
         async with asyncio.timeout(LIMIT_S):
-            while any(jvm.alive for x in self.pool._kinds.values() for jvm in x.ready):  # noqa: ASYNC110 - it tells nobody
+            while any(jvm.alive for x in self.pool._kinds.values() for jvm in x.ready):  # noqa: ASYNC110 - it notifies nothing
                 await asyncio.sleep(0.02)
 
 
@@ -537,7 +537,7 @@ def test_jvms_end_with_an_agent_that_is_killed(
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_a_rehearsal_that_does_not_link_is_not_ready(tmp_path: Path) -> None:
-    """Of which Java says an Error, and no exception: the rest of the JVM would go on."""
+    """Java raises an Error for it, not an exception: the rest of the JVM would continue."""
     spark = find_spark()
     jars = [jar for jar in class_path(str(spark.home)) if "/spark-sql" not in jar]
     jars.append(build.plugin_jar(str(spark.home)))

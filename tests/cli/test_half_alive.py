@@ -1,4 +1,4 @@
-"""What ``hrm up`` says of a cluster of which one daemon has died."""
+"""The report of ``hrm up`` on a cluster of which one daemon has died."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hrm policy: what it shows of prepared answers, what it asks for, and a real small training."""
+"""hrm policy: what it shows of prepared replies, what it requests, and a real small training."""
 
 from __future__ import annotations
 

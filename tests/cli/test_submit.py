@@ -191,7 +191,7 @@ def test_the_log_is_that_of_the_latest_driver(run: Any, master: FakeMaster) -> N
 def test_a_log_is_asked_for_whether_or_not_the_master_knows_the_submission_still(
     run: Any, master: FakeMaster
 ) -> None:
-    """Its journal may."""
+    """Its journal may have it."""
     master.log = b"what it said\n"
     assert run("submission", "show", "driver-forgotten").exit_code == 1
     assert run("submission", "logs", "driver-forgotten").stdout == "what it said\n"

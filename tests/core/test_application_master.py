@@ -1,4 +1,4 @@
-"""The AppMaster's brain: one story first, then each rule, then what must always hold."""
+"""The AppMaster's core: one scenario first, then each rule, then its invariants."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ def ticked(core: AppMasterCore, until_s: float, *, begin_s: float = 2.0) -> list
 
 def test_the_life_of_an_application() -> None:
     core = AppMasterCore()
-    assert core.handle(want(0, target(2))) == []  # nobody listens yet
+    assert core.handle(want(0, target(2))) == []  # no session yet
     assert asked(core.handle(opened(1))) == ["1", "2"]
     assert core.handle(changed(2, seen("1", Phase.RUNNING))) == [
         ExecutorStarted(executor_id="1", node="n1")
     ]
     core.handle(changed(2, seen("2", Phase.RUNNING)))
-    # One dies: Spark hears of it, and a new one, with a new id, takes its place after the pause.
+    # One dies: Spark is notified, and a new one, with a new id, replaces it after the pause.
     assert core.handle(changed(3, ended("1", 137))) == [
         ExecutorEnded(executor_id="1", exit_code=137, message="why", caused_by_app=True)
     ]
@@ -105,7 +105,7 @@ def test_the_life_of_an_application() -> None:
     assert core.handle(DriverFinished(now=5, succeeded=True, message="")) == [
         FinishApplication(succeeded=True, message="")
     ]
-    assert core.handle(changed(6, ended("2", 0, Blame.NONE)))  # told, but not replaced
+    assert core.handle(changed(6, ended("2", 0, Blame.NONE)))  # reported, but not replaced
     assert core.wake_at_s() is None
 
 
@@ -261,7 +261,7 @@ def test_the_same_master_that_lacks_a_running_executor_is_right() -> None:
     commands = core.handle(opened(2, seen("1", Phase.RUNNING)))
     assert [c.executor_id for c in commands if isinstance(c, ExecutorEnded)] == ["2"]
     assert asked(commands) == ["3"]
-    # It turns up after all: Spark has buried it, so it must go.
+    # It appears after all: Spark has removed it, so it must be stopped.
     assert released(core.handle(changed(3, seen("2", Phase.RUNNING)))) == ["2"]
 
 
@@ -320,7 +320,7 @@ def test_an_appmaster_that_takes_over_adopts() -> None:
 
 
 def test_adopted_executors_outlive_a_master_that_is_still_waiting_for_them() -> None:
-    """AppMaster and master started again together: nodes have yet to say what runs on them."""
+    """AppMaster and master restarted together: nodes have yet to report what runs on them."""
     core = AppMasterCore()
     core.adopt({"1": 0, "2": 0})
     core.handle(want(0, target(2)))
@@ -329,7 +329,7 @@ def test_adopted_executors_outlive_a_master_that_is_still_waiting_for_them() -> 
     core.handle(changed(3, seen("2", Phase.RUNNING)))
     assert core.wake_at_s() is None
     assert core.handle(Ticked(now=100)) == []
-    # From now on this master knows them: one that is missing is gone.
+    # From now on this master has them: one that is missing is gone.
     core.handle(SessionLost(now=101))
     commands = core.handle(opened(102, seen("1", Phase.RUNNING), epoch=7, last=2))
     assert [c.executor_id for c in commands if isinstance(c, ExecutorEnded)] == ["2"]
@@ -348,7 +348,7 @@ def test_a_profile_that_is_not_wanted_any_more() -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Random events against a model of a master that keeps its word."""
+    """Random events against a model of a correct master."""
 
     @initialize()
     def start(self) -> None:
@@ -422,7 +422,7 @@ class Machine(RuleBasedStateMachine):
     def end_one(self, data: st.DataObject, blame: Blame, code: int) -> None:
         executor_id = data.draw(st.sampled_from(sorted(self.at_master)))
         del self.at_master[executor_id]
-        if self.attached:  # otherwise nobody hears of it
+        if self.attached:  # otherwise it is not reported
             self.step(self.core.handle(changed(self.now, ended(executor_id, code, blame))))
 
     @precondition(lambda self: self.alive_in_spark)

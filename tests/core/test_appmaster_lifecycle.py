@@ -36,7 +36,7 @@ def opened(now: float, *containers: am.ContainerSeen, epoch: int = 1) -> am.Sess
 
 
 def core_in(state: AppMasterState) -> AppMasterCore:
-    """With executor 1 that runs, 2 that was asked for and 3 that is being stopped, at time 1."""
+    """With executor 1 that runs, 2 that was requested and 3 that is being stopped, at time 1."""
     core = AppMasterCore(limits=AppMasterLimits(failures_max=1, confirm_s=CONFIRM_S))
     core.handle(am.TargetsChanged(now=0.0, targets=(TARGET,)))
     core.handle(opened(0.0))
@@ -53,7 +53,7 @@ def core_in(state: AppMasterState) -> AppMasterCore:
 
 
 def events_of(kind: type[Any]) -> list[am.Event]:
-    """Some of each kind: what makes no difference, and what may end the application."""
+    """Some of each kind: harmless ones, and some that may end the application."""
     now = 2.0
     failed = seen(P.ENDED, "1", exit_code=1, blame=Blame.APPLICATION)
     each: dict[type[Any], list[am.Event]] = {
@@ -116,13 +116,13 @@ def test_each_event_in_each_state_does_what_the_table_states(
 
 
 def _by_session(state: AppMasterState, kind: type[Any]) -> frozenset[AppMasterState]:
-    """A session that opens may bring the end that is one too many: two moves by one event."""
+    """A session that opens may report the end that is one too many: two moves by one event."""
     both = state is A.DETACHED and kind is am.SessionOpened
     return frozenset({A.FINISHED}) if both else frozenset()
 
 
 def _not_in_these_events(state: AppMasterState, kind: type[Any]) -> frozenset[AppMasterState]:
-    """A profile that has run is not refused for good: ``test_a_refused_first_request``."""
+    """A profile that has run is not refused permanently: ``test_a_refused_first_request``."""
     if kind is am.RequestsRefused and not state.ended:
         return frozenset({A.FINISHED if state.attached else A.FINISHING})
     return frozenset()
@@ -139,7 +139,7 @@ def test_a_refused_first_request_ends_it_in_either_state(attached: bool) -> None
 
 
 def happened(happening: Happening, executor_id: str) -> tuple[AppMasterCore, list[am.Event]]:
-    """A core, and the events by which this happens to the executor."""
+    """A core, and the events that make this happen to the executor."""
     core = core_in(A.ATTACHED)
     match happening:
         case Happening.RELEASED:

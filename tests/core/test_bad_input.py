@@ -1,4 +1,4 @@
-"""What no caller may say: the core refuses it with the reason, and nothing has changed."""
+"""Invalid requests: the core refuses them with the reason, and nothing changes."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ ORDERS: dict[str, Callable[[ContainerSpec], e.NodeEvent]] = {
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("newest", [6, 7])
 def test_a_node_does_nothing_for_an_older_master(order: str, newest: int) -> None:
-    """The same order of the newest master does something: that is what makes this a test."""
+    """The same order of the newest master has an effect, which makes this a test."""
     core = VirtualCluster([unit("n1", vcores=4)]).nodes["n1"].core
     spec = ContainerSpec(
         container_id=ContainerId("a-x1"),

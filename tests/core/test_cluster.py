@@ -1,4 +1,4 @@
-"""A cluster in virtual time: what an operator would see, with invariants checked at every event."""
+"""A cluster in virtual time as an operator sees it, with invariants checked at every event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from each cause of an end: the table is complete, and everything follows it."""
+"""What follows from each cause of an end: the table is complete, and all code uses it."""
 
 from __future__ import annotations
 
@@ -167,14 +167,14 @@ def _one_container(bounds: Bounds | None = None) -> tuple[VirtualCluster, Applic
 def _ended(
     cluster: VirtualCluster, app: ApplicationId, end: ContainerEnd, started_at_s: float = 1.0
 ) -> ContainerStatus:
-    """The container ends so at its node; its status as the application gets it."""
+    """The container ends so at its node; returns its status as the application gets it."""
     container_id = container_id_of(app, "1")
     (node,) = [x for x in cluster.nodes.values() if container_id in x.processes]
     del node.processes[container_id]
     cluster.submit_to_node(
         node, e.ProcessEnded(now=cluster.now, container_id=container_id, end=end)
     )
-    # Not a second more: the master forgets no exclusion and places no replacement meanwhile.
+    # No longer, or the master would forget exclusions or place replacements meanwhile.
     cluster.advance(0.25)
     notices = [x for x in cluster.notices[app] if isinstance(x, c.ContainerChanged)]
     (status,) = [x.status for x in notices if x.status.end is not None]
@@ -183,7 +183,7 @@ def _ended(
 
 
 class _Blames(ast.NodeVisitor):
-    """Where causes are compared or gathered, which is what a second table is made of."""
+    """Where causes are compared or collected, which is what a second table consists of."""
 
     def __init__(self) -> None:
         self.lines: list[int] = []

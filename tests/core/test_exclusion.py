@@ -1,4 +1,4 @@
-"""A node that kills whatever starts there gets nothing more, for a while."""
+"""A node that ends everything that starts there gets no more containers, for a while."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Killer:
     bad: str = "n1"
 
     def live(self, seconds: float) -> None:
-        """Let time pass; AppMasters ask for another executor where one has failed."""
+        """Let time pass; AppMasters request another executor where one has failed."""
         for _ in range(int(seconds * 4)):
             self.cluster.advance(0.25)
             self.cluster.submit_to_master(e.Ticked(now=self.cluster.now))
@@ -115,7 +115,7 @@ def test_a_node_that_fails_several_applications_is_excluded_for_all() -> None:
 
 
 def test_drivers_that_fail_again_and_again_report_no_node() -> None:
-    """The master holds their containers: it is always there, whatever is wrong with them."""
+    """The master holds their containers: it is always present, whatever is wrong with them."""
     subject = killer("n1", "n2", "n3", node_failing_applications=2)
     cluster = subject.cluster
     drivers = [cluster.submit(6, new_id=ApplicationId(f"driver-{n}")) for n in range(2)]

@@ -147,9 +147,9 @@ gangs = st.lists(
 def test_gangs_never_block_each_other(
     requests: list[tuple[int, int, WorkloadClass]], schedulers: int, pause_s: float
 ) -> None:
-    """Each fits alone; together they may not. Nobody ever holds a part of a gang, and whoever has
-    its gang can finish, so in the end everybody has run. A gang protects the start alone: streams
-    that take containers of a batch gang that runs are another matter, and left out."""
+    """Each fits alone; together they may not. No application ever holds a part of a gang, and one
+    that has its gang can finish, so in the end all have run. A gang protects the start only:
+    streams that preempt containers of a running batch gang are left out."""
     cluster = VirtualCluster(
         [unit("n1", vcores=4), unit("n2", vcores=4)], schedulers=schedulers, preemption_grace_s=None
     )

@@ -174,7 +174,7 @@ def test_a_gpu_without_a_number_is_a_whole_one() -> None:
 
 
 def unit_ids(cluster: VirtualCluster) -> list[str]:
-    """What the master believes; it must be what the node says."""
+    """What the master believes; it must be what the node reports."""
     node = cluster.nodes["n1"].core
     reported = cluster.master.master_state.nodes[NodeName("n1")].units
     assert reported == tuple(queue.unit for queue in node.units.values())
@@ -340,7 +340,7 @@ def _check(state: SharedState) -> None:
 def test_the_estimate_counts_what_siblings_give_back(
     running: list[tuple[int, int, int]], vcores: int
 ) -> None:
-    """With nobody waiting, the estimate for shared cores is the very time at which it starts."""
+    """Without waiters, the estimate for shared cores is the exact time at which it starts."""
     queues = list(queues_of(partition(NodeName("n1"), MACHINE, Partitioning())).values())
     for number, (index, cores, duration_s) in enumerate(running):
         demand = demand_vector(Resources(cores, 1, 1 if index else 0))

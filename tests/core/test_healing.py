@@ -1,4 +1,4 @@
-"""How the core gets over what it could not have heard: each was a find of the fault simulator."""
+"""How the core recovers from messages that it missed: each was a find of the fault simulator."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_lost_node_that_registers_again_is_awaited_by_the_next_master() -> Non
 
 
 def test_a_node_that_is_lost_is_awaited_by_a_master_that_comes_soon() -> None:
-    """What was lost with it was not told to its AppMaster, which asks this one for it again."""
+    """Its loss was not reported to its AppMaster, which requests its executor from this one."""
     cluster = VirtualCluster([unit("n1", vcores=1), unit("n2", vcores=1)])
     app = cluster.submit(1)
     cluster.settle()

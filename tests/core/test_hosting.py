@@ -43,7 +43,7 @@ def only(steps: Sequence[Step], kind: type[SomeStep]) -> SomeStep:
 
 
 class Master:
-    """A host on the core of a virtual cluster, which answers its calls when it is asked to."""
+    """A host on the core of a virtual cluster, which replies to its calls when ordered to."""
 
     def __init__(self, *records: m.SubmissionRecord) -> None:
         self.cluster = VirtualCluster(schedulers=1)
@@ -70,7 +70,7 @@ class Master:
         return self.host.reply_received(step.number, self.call(step), self.cluster.now)
 
     def hold(self, call_id: int, new: m.SubmissionRecord) -> list[Step]:
-        """Submit, and answer the calls of the holder; what comes then."""
+        """Submit, and reply to the calls of the holder; returns the next steps."""
         return self.result(self.result(self.host.submit(call_id, new, self.cluster.now)))
 
     def write(self, steps: Sequence[Step]) -> list[Step]:

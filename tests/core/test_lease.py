@@ -131,7 +131,7 @@ def test_candidates_are_those_with_capacity_or_all_that_are_large_enough() -> No
 def test_batch_runs_next_to_a_stream_that_takes_its_time(
     scope: Scope, passes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stream's proposal is on its way; only the small unit that it does not fit is free."""
+    """The stream's proposal is in transit; only the small unit that it does not fit is free."""
     cluster = VirtualCluster(
         [unit("n1", vcores=4), unit("n2", vcores=1)], schedulers=2, bounds=Bounds(lease_scope=scope)
     )

@@ -1,4 +1,4 @@
-"""Executors near their data: preferred, for a moment waited for, never insisted on."""
+"""Executors near their data: preferred, waited for briefly, never required."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_once_the_wait_is_over_it_is_given_up_and_what_is_new_is_not() -> None:
 
 
 def test_an_appmaster_that_comes_after_the_nodes_is_notified_what_ended_meanwhile() -> None:
-    """It would wait for long for an executor whose end was told when it was not there."""
+    """It would wait long for an executor whose end was reported while it was not attached."""
     cluster = VirtualCluster([unit("n1", vcores=2)])
     app = cluster.submit(2)
     cluster.settle()
@@ -136,7 +136,7 @@ def test_the_appmaster_states_what_it_asks_for_again() -> None:
 
 
 def test_another_agent_under_the_name_of_one_that_is_away_does_not_stand_for_it() -> None:
-    """What ran there may run still: asked for again, it must not start a second time."""
+    """What ran there may still run: requested again, it must not start a second time."""
     cluster = VirtualCluster([unit("n1"), unit("n2")], schedulers=1)
     cluster.settle()
     app = cluster.submit(executors=6)

@@ -1,4 +1,4 @@
-"""In which order schedulers look and commit: streams at once, batch one round after the other."""
+"""The order in which schedulers look and commit: streams at once, batch one round after another."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTHING = e.Ticked(now=NOW)
 
 
 class Core:
-    """What the sequencer asks of one; ``streams``: schedulers for which a stream waits."""
+    """What the sequencer needs of a core; ``streams``: schedulers for which a stream waits."""
 
     def __init__(self) -> None:
         self.streams: set[str] = set()

@@ -1,4 +1,4 @@
-"""What the past says: run times of recurring applications, and queues as long as units are fast."""
+"""Run times of recurring applications, and queues that are limited by the speed of units."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEMAND: Vector = (1, 1, 0, 1)
         (4, 2.0, 1.0, 4),  # twice as fast: as many again
         (4, 0.5, 3.0, 2),  # r + b = 4 * 1.5
         (3, 1.0, 1.1, 1),  # rounded up
-        (4, 0.01, 1.0, 0),  # slow containers: nobody waits, and never less than nobody
+        (4, 0.01, 1.0, 0),  # slow containers: none may wait, and never less than none
         (16, 1 / 500, 10.0, 0),
     ],
 )
@@ -64,7 +64,7 @@ def proposal(many: int) -> Proposal:
 
 
 def test_the_negotiator_keeps_to_the_bound() -> None:
-    """2 slots, a quarter of a second a container, a heartbeat a second: 2 * (4 - 1) may wait."""
+    """2 slots, 0.25 s per container, a heartbeat per second: 2 * (4 - 1) may wait."""
     cluster = VirtualCluster([unit("n1", vcores=2)], bounds=FEEDBACK)
     subject: Negotiator = cluster.master.negotiator
     outcomes = subject.commit(proposal(10), cluster.now)

@@ -52,7 +52,7 @@ def test_a_row_out_of_use_has_an_infinite_wait() -> None:
 
 
 def test_an_overdue_container_moves_the_wait_with_the_clock() -> None:
-    """The remembered start time ends with the first container that is due."""
+    """The cached start time ends with the first container that is due."""
     state = SharedState()
     queue = UnitQueue(unit("n0", vcores=1))
     queue.enqueue(_entry("runs", 1, 10.0))
@@ -64,8 +64,8 @@ def test_an_overdue_container_moves_the_wait_with_the_clock() -> None:
 
 
 def test_a_new_container_passes_a_waiter_only_where_there_is_capacity_for_both() -> None:
-    """``long`` may pass ``large``, which is promised 20 s: beside it there is a vcore to spare. A
-    new one of one vcore would want the same, and one of two waits until ``large`` has ended."""
+    """``long`` may pass ``large``, whose shadow time is 20 s: next to it, one vcore is spare. A
+    new one of one vcore would need the same, and one of two waits until ``large`` has ended."""
     state = SharedState()
     queue = UnitQueue(unit("n0", vcores=5, run_limit=9))
     queue.enqueue(_entry("p", 3, 20.0))

@@ -1,4 +1,4 @@
-"""What waits for the disk: intent, and whatever speaks of it; nothing else."""
+"""What waits for the disk: intent, and all messages about it; nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage-level scheduling to the end: profiles grow, shrink, are released, or refused in words."""
+"""Stage-level scheduling: profiles grow, shrink, are released, or refused with a message."""
 
 from __future__ import annotations
 

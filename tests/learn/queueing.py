@@ -1,4 +1,4 @@
-"""A small cluster to learn in: every node serves its tasks first come, first served, on its cores.
+"""A small cluster to learn in: every node serves its tasks in order of arrival, on its cores.
 
 Nodes differ in speed, some types of tasks gain from a GPU, and reported waits are exact. With
 ``fixed=false`` each seed draws its own number of nodes, platforms and rate, and nodes fail.
@@ -22,7 +22,7 @@ CORES = 2
 
 
 class Queueing:
-    """``tasks`` a trace; ``fixed``: six nodes at 80 % load, else 3 to 12 at 30 to 90 %."""
+    """``tasks`` per trace; ``fixed``: six nodes at 80 % load, else 3 to 12 at 30 to 90 %."""
 
     def __init__(self, tasks: str = "200", fixed: str = "true") -> None:
         self._tasks = int(tasks)

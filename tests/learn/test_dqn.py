@@ -1,4 +1,4 @@
-"""The learner: networks as in use, targets as by hand, updates, transfer."""
+"""The learner: the same networks as in use, targets by hand, updates, transfer."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_both_networks_have_the_values_that_numpy_finds() -> None:
     ],
 )  # fmt: skip
 def test_targets_are_those_by_hand(double: bool, mask: tuple[int, ...], wanted: float) -> None:
-    """Reward 0.5, discount 0.8; double takes the value of the action that the other one prefers."""
+    """Reward 0.5, discount 0.8; double uses the value of the action that the other one prefers."""
 
     class Given(SetBrain):
         def values(self, weights: Any, states: Any) -> Any:
@@ -172,7 +172,7 @@ def test_nodes_that_are_new_move_the_weights_and_empty_the_replay() -> None:
     assert len(some.replay.held) == 5
     fewer = arranged(view, [2, 0])
     _choose(some, fewer, 6)
-    assert len(some.replay.held) == 6  # they are masked, nothing moves
+    assert len(some.replay.held) == 6  # they are masked, nothing changes
     assert brain.nodes == list(zip(view.names, view.platform, strict=True))
     before = _arrays(brain)
     more = view_of(6, 2)

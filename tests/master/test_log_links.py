@@ -1,4 +1,4 @@
-"""A link to a log, from the command that asks the master to the page that the agent serves."""
+"""A link to a log, from the command at the master to the page that the agent serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client before nodes that lie: whose results it reads, and where a task's key can be seen."""
+"""A client and nodes that forge results: which it reads, and where a task's key can be seen."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def proved(order: pb.PlacePipelineTask, data: bytes, kind: ResultFormat) -> byte
 
 @asynccontextmanager
 async def _quietly(opened: Any) -> AsyncIterator[tuple[list[Any], Any]]:
-    """With what is logged meanwhile."""
+    """Yields what is logged meanwhile."""
     with capture_logs() as output:
         async with opened as there:
             yield output, there

@@ -1,4 +1,4 @@
-"""PolicyService on a real port: what it shows, what it sets, whom it refuses, what it remembers."""
+"""PolicyService on a real port: what it shows, sets, refuses and remembers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.policies.cluster.views import all_fit, set_model, task_of, view_of
 
 @pytest.fixture
 def policy(monkeypatch: pytest.MonkeyPatch) -> GuardedClusterPolicy:
-    """A learned policy that every master of the test has in use."""
+    """A learned policy that every master of the test uses."""
     rng = np.random.default_rng(0)
     made = cluster.load("ldwp-set", rng=rng, model=set_model(), clock_s=lambda: 0.0)
     assert isinstance(made, GuardedClusterPolicy)
@@ -162,7 +162,7 @@ async def test_a_full_disk_is_reported_in_the_log_and_fails_no_call(
     async with running(tmp_path) as master:
         one, _ = await _node(tmp_path, master, "n1")
         state_dir = tmp_path / "master"
-        for name in (MODES_FILE, NODE_MODES_FILE):  # what no file can replace
+        for name in (MODES_FILE, NODE_MODES_FILE):  # directories, which no file can replace
             (state_dir / name / "in-the-way").mkdir(parents=True)
         with structlog.testing.capture_logs() as logs:
             assert (await _set(master, "ldwp-set", "canary-10")).mode == "canary-10"
@@ -176,7 +176,7 @@ async def test_a_full_disk_is_reported_in_the_log_and_fails_no_call(
 
 
 async def _node(tmp_path: Path, master: Running, name: str) -> tuple[Any, Any]:
-    """A node's stream, and what the master says on it."""
+    """A node's stream, and the master's messages on it."""
     register = pipeline_pb2.RegisterPipelineNode(
         capacity=pw.from_capacity(capacity(name)),
         identity=name,

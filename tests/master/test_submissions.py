@@ -1,4 +1,4 @@
-"""Submissions over real gRPC: a client, a master, and a node that says what it is told to say."""
+"""Submissions over real gRPC: a client, a master, and a node that reports what a test orders."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ async def application_is(master: Running, application_id: Any, state: str) -> No
     """Nothing is left of the application that the driver had registered."""
     app = master.interpreter.core.master_state.applications[application_id]
     async with asyncio.timeout(TIMEOUT_S):
-        while app.record.state.value != state:  # noqa: ASYNC110 - nobody is told
+        while app.record.state.value != state:  # noqa: ASYNC110 - nothing is notified
             await asyncio.sleep(0.01)
 
 
 class Agent:
-    """A node: takes containers, and says of them what a test wants said."""
+    """A node: accepts containers, and reports what a test orders."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -246,7 +246,7 @@ async def test_drivers_logs_are_found_while_they_are_known_and_when_all_is_forgo
                 await asyncio.sleep(0.01)
         assert await containers_of_logs(master, *asked) == found
         request = admin_pb2.ReadLogsRequest(application_id=first, executor_id="driver")
-        # Nobody listens at the endpoint of this node: that it is asked at all is the point.
+        # No server is at the endpoint of this node: the test is that it is called at all.
         with refused(grpc.StatusCode.FAILED_PRECONDITION, "the agent of n1"):
             await master.admin.ReadLogs(request, timeout=TIMEOUT_S).read()
         with pytest.raises(NotFound, match="driver-nobody has no driver that ran"):

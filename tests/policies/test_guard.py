@@ -1,6 +1,6 @@
-"""The host: the ladder of trust, its fallbacks, the breaker and the watchdog.
+"""The guard: the ladder of trust, its fallbacks, the breaker and the watchdog.
 
-Questions here are whole numbers, the heuristic answers 0 and the learned policy 1.
+Views here are whole numbers, the heuristic decides 0 and the learned policy 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hrm.policies.guard import (
 
 
 class Clock:
-    """Seconds that pass as a test says."""
+    """Seconds that pass as a test orders."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -150,7 +150,7 @@ def test_three_slow_decisions_in_a_row_open_the_breaker_for_a_minute() -> None:
 def _live(
     host: PolicyGuard[int, int], seconds: float, start: float, response: dict[bool, float]
 ) -> float:
-    """One task a second, whose response depends on who decided; answers the end."""
+    """One task a second, whose response depends on the deciding policy; returns the end."""
     now = start
     while now < start + seconds:
         decided = host.decide(f"t{now}", 1, now)
@@ -232,7 +232,7 @@ def test_what_never_ends_is_forgotten_at_the_bound() -> None:
     host = made(mode=Mode.ON, pending_max=10)
     for number in range(50):
         host.decide(str(number), 1, 0.0)
-    host.ended("3", now=1.0, response_s=1.0, ok=True)  # long forgotten, and let pass
+    host.ended("3", now=1.0, response_s=1.0, ok=True)  # long forgotten, and ignored
     assert len(host._pending) == 10
 
 
@@ -264,7 +264,7 @@ def test_a_restart_does_not_undo_a_fall_back() -> None:
 
 
 def test_a_policy_of_nodes_lives_under_the_same_host() -> None:
-    """Stage 2 has other questions and answers: views of a node, and lists of what to start."""
+    """Stage 2 has other inputs and decisions: views of a node, and lists of what to start."""
     key = SubtaskKey(TaskId("t"), "s")
     host: PolicyGuard[NodeView, list[Start]] = PolicyGuard(
         policy="iawp",

@@ -1,4 +1,4 @@
-"""What each policy is for: its rule, held against the rule in plain words and plain loops."""
+"""The purpose of each policy: its rule, compared with the rule in plain loops."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _fullness(view: ClusterView, row: int) -> float:
 
 
 def _greedy(view: ClusterView, placement: Placement, sign: int) -> list[int | None]:
-    """One container after the other to the fullest (-1) or emptiest (1) unit with room; then to
+    """One container after another to the fullest (-1) or emptiest (1) unit with capacity; then to
     wait where the fewest do."""
     chosen: list[int | None] = []
     for entry in placement.entries:
@@ -109,7 +109,7 @@ def test_round_robin_goes_on_where_it_stopped() -> None:
 
 
 def test_round_robin_lets_wait_in_turn_whatever_the_wait_is() -> None:
-    """One unit is free in a second, the other in an hour: only min-wait minds."""
+    """One unit is free in a second, the other in an hour: only min-wait cares."""
     state = _cluster(1, 1)
     for row, length_s in ((0, 3600.0), (1, 1.0)):
         queue = state.queue(row)

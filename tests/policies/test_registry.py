@@ -1,4 +1,4 @@
-"""Policies are found by name among all installed packages, and what does not load says why."""
+"""Policies are found by name among all installed packages, with the reason if one does not load."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_two_packages_of_one_name_are_distinguished_by_the_user(install: Install
 
 
 def test_the_documented_package_works(install: Install) -> None:
-    """What the document shows is installed as it stands, and places a whole cluster's work."""
+    """The document's example is installed unchanged, and places a whole cluster's work."""
     document = DOCUMENT.read_text()
     (source,) = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
     (project,) = re.findall(r"```toml\n(\[project\].*?)```", document, re.DOTALL)

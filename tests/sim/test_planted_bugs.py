@@ -1,6 +1,6 @@
 """The simulator can fail: with a bug planted in the core, some seed of the first few finds it.
 
-Each bug is one that a change could bring in. The same seeds find nothing in the core as it is.
+Each bug is one that a change could introduce. The same seeds find nothing in the core as it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.sim.planted.plans import crashing_agents, cut_drivers
 
 SEEDS = range(150)
 LIMITS = (None, Limits(without=frozenset({"submissions"})))
-"""One of the bugs is rare where the nodes are full of drivers."""
+"""One of the bugs is rare if the nodes are full of drivers."""
 BUGS = [*scheduling.BUGS, *nodes.BUGS, *masters.BUGS, *turns.BUGS]
 
 CAUGHT_BY: dict[Callable[[pytest.MonkeyPatch], None], int] = {
@@ -31,7 +31,7 @@ CAUGHT_BY: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     masters.unknown_applications_ended: 95,
     turns.orders_for_the_agent_before: 110,
 }
-"""The seed that has found a rare one; the sweep is for when it does not any more."""
+"""The seed that has found a rare one; the sweep is used if it no longer does."""
 CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     nodes.dead_agents_units: crashing_agents(52),
     turns.stream_not_ended: crashing_agents(52),

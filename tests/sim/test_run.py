@@ -1,4 +1,4 @@
-"""One run is a function of its seed; what fails can be seen again, and made small."""
+"""One run is a function of its seed; failures can be reproduced and reduced."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_one_seed_is_one_history() -> None:
 
 
 def test_the_history_does_not_depend_on_the_process() -> None:
-    """Not on the order of sets of strings, which every Python process draws anew."""
+    """Nor on the order of sets of strings, which differs between Python processes."""
     code = f"from hrm.sim.run import run_seed\nfor s in {SEEDS}: print(run_seed(s).log_hash)"
     expected = [run_seed(seed).log_hash for seed in SEEDS]
     for hash_seed in ("1", "2"):

@@ -1,4 +1,4 @@
-"""A master that sleeps, and nothing else goes wrong: nobody notices but by the clock."""
+"""A master that sleeps, while nothing else fails: it is only noticeable by the clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client of cluster deploy mode: files on their way, and a master that is away meanwhile."""
+"""The client of cluster deploy mode: transfer of files, and a master that is unreachable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DATA = b"0123456789"
 
 
 class Away(grpc.RpcError):
-    """What gRPC says of a master that nobody reaches."""
+    """gRPC's error for a master that is unreachable."""
 
     def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.UNAVAILABLE
@@ -34,7 +34,7 @@ class Stale(Away):
 
 
 class Master:
-    """Takes a file piece by piece, and is away at some of the calls. Its own clock: ``now``."""
+    """Accepts a file piece by piece, and is unreachable at some calls. Its own clock: ``now``."""
 
     def __init__(self) -> None:
         self.taken = b""
@@ -117,7 +117,7 @@ def test_a_master_that_stays_away_ends_it(master: Master, path: Path) -> None:
 
 
 def test_a_file_that_grows_no_further_ends_it(master: Master, path: Path) -> None:
-    """Such as one that somebody else sends at the same time, for ever."""
+    """Such as one that another client sends at the same time, without end."""
     master.stale = True
     with pytest.raises(StaleEpoch):
         send(master, path)

@@ -32,7 +32,7 @@ __all__ = ["GpuDevices", "find_gpu_devices"]
 _PROC_DEVICES = Path("/proc/devices")
 _DEV = Path("/dev")
 _DRIVER = ("nvidia", "nvidia-frontend", "nvidiactl")
-"""Names, over the years, of the major number that the GPUs themselves have."""
+"""Names that the major number of the GPUs themselves has had over the years."""
 _CONTROL_FIRST = 254
 """From here on a minor number is the driver's control device, which every CUDA program opens."""
 _log = structlog.get_logger("hrm.agent")
@@ -41,8 +41,8 @@ _log = structlog.get_logger("hrm.agent")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuDevices:
     """``of``: the device of each GPU, by its index; ``others``: GPUs of the machine that are not
-    offered; ``driver``: all major numbers of the driver, none where programs may ask the agent for
-    a GPU (``pipeline_gpus``), because then every container must have access to the driver."""
+    offered; ``driver``: all major numbers of the driver, none where programs may request a GPU from
+    the agent (``pipeline_gpus``), because then every container must have access to the driver."""
 
     of: dict[int, Device] = field(default_factory=dict)
     others: frozenset[Device] = frozenset()
@@ -56,7 +56,7 @@ class GpuDevices:
         return tuple(sorted(({*self.of.values()} | self.others) - {own}, key=str))
 
     def remark(self, isolation: Isolation) -> str:
-        """The remark for operators of the node; empty: it has no device to close."""
+        """The remark for operators of the node; empty: there is no device to close."""
         if not self.of and not self.driver and not self.others:
             return ""
         if isolation.restricts_devices:

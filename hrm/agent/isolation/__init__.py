@@ -84,7 +84,7 @@ def detect(wanted: str, identity: str, *, vcores: int, cpu_limit: CpuLimit = "sh
 
 
 def sweep(identity: str) -> tuple[str, ...]:
-    """End and remove every group of an agent that is gone for good; returns the containers' ids.
+    """End and remove every group of an agent that will not return; returns the containers' ids.
 
     An agent that restarts on its work directory does this itself; this is for killed agents whose
     cluster is being taken down.

@@ -1,11 +1,11 @@
 """cgroup v1: a directory in each of the hierarchies ``memory`` and ``cpu``, and, where they are
 mounted, ``cpuset``, ``devices`` and ``freezer``.
 
-``shares`` (``cpu.shares``, 1024 a vcore) limits a container only while others want the cores;
+``shares`` (``cpu.shares``, 1024 per vcore) limits a container only while others want the cores;
 ``quota`` (CFS bandwidth) always. The memory limit is hard: the kernel kills one process of the
 group and counts it in ``memory.oom_control``; the tracker sees the count and ends the rest.
 
-Devices that a container shall not open are denied one by one: a group starts with all of them. To
+Devices that a container must not open are denied one by one: a group starts with all of them. To
 kill, the group is frozen first: a frozen process does not fork.
 """
 

@@ -1,8 +1,8 @@
-"""cgroup v2: one directory a container, all controllers in it.
+"""cgroup v2: one directory per container, all controllers in it.
 
-``shares`` is ``cpu.weight`` (100 a vcore), ``quota`` is ``cpu.max``. ``memory.oom.group`` makes the
-kernel kill the container as a whole. Controllers are handed down through ``cgroup.subtree_control``
-of every parent, which the kernel allows only where the parent holds no process itself: true of the
+``shares`` is ``cpu.weight`` (100 per vcore), ``quota`` is ``cpu.max``. ``memory.oom.group`` makes
+the kernel kill the container as a whole. Controllers are delegated by ``cgroup.subtree_control`` of
+every parent, which the kernel allows only where the parent holds no process itself: true of the
 real root, not of the root a container engine shows. Devices are not restricted: v2 takes an eBPF
 program for that. A remark on the node says so.
 """

@@ -1,4 +1,4 @@
-"""How far this node's learned policy is trusted, over restarts of the agent.
+"""How far this node's learned policy is trusted, kept across restarts of the agent.
 
 Operators set the mode at the master (``hrm policy set``), which passes it on as a numbered order,
 followed once: a policy that fell back to shadow mode stays there until an operator sets a mode
@@ -43,7 +43,7 @@ class AgentPolicies:
             self._guards.add(self._guarded.host)
 
     def follow(self, order: pb.PolicyOrder) -> None:
-        """Do as the master says, once.
+        """Carry out the master's order, once.
 
         Raises:
             InvalidRequest: no such mode.
@@ -66,17 +66,17 @@ class AgentPolicies:
         _log.info("mode set", policy=order.policy, mode=mode.value)
 
     def ended(self, timing: SubtaskTiming, now: float) -> None:
-        """A run is over: the watchdog wants to know."""
+        """A run is over: report it to the watchdog."""
         if self._guarded is not None:
             self._guarded.ended(timing, now)
 
     def report(self, now: float) -> list[pb.LearnedPolicy]:
-        """All of them, for a master that knows nothing yet."""
+        """All of them, for a master that has no state of this node yet."""
         self._reported = {}
         return self.changed(now)
 
     def changed(self, now: float) -> list[pb.LearnedPolicy]:
-        """Those of which there is something new since this was last called."""
+        """Those with a change since the last call."""
         states = [policy_wire.from_status(status, now) for status in self._guards.statuses(now)]
         new = [state for state in states if self._reported.get(state.policy) != state]
         self._reported = {state.policy: state for state in states}
@@ -105,7 +105,7 @@ class AgentPolicies:
         self._keep(modes)
 
     def _keep(self, modes: dict[str, Mode]) -> None:
-        """Whole or not at all. A disk that is full must not keep a policy from falling back."""
+        """Write all or nothing. A full disk must not keep a policy from falling back."""
         held = {
             name: {"mode": mode.value, "order": self._orders.get(name, 0)}
             for name, mode in modes.items()

@@ -1,16 +1,16 @@
 """The master's core for pipeline tasks: which node runs which task. Sans-IO.
 
-Tasks stand in one bounded queue. Its head is shown to a ``ClusterPolicy`` together with the nodes
-that may take it, and goes to the node that the policy names; a policy that fails or names another
-is replaced for this one decision by ``LeastLoaded``, and counted. A task that no node could ever
-run, or only draining ones, steps aside until a node joins or takes tasks again.
+Tasks wait in one bounded queue. Its head is shown to a ``ClusterPolicy`` with the nodes that may
+take it, and goes to the node that the policy names; a policy that fails or names another node is
+replaced for this one decision by ``LeastLoaded``, and counted. A task that no node could ever run,
+or only draining ones, leaves the queue until a node joins or accepts tasks again.
 
 Nothing is lost and nothing happens twice:
 
 - a placement has a number, the attempt; ends of any other attempt are ignored;
 - tasks of a lost node go to the front of the queue, up to ``attempts_limit`` placements;
-- a task that a node returns was not started and counts as no attempt; the node gets nothing more
-  until it has reported, or it would be asked again at once, up to the limit;
+- a task that a node returns was not started and does not count as an attempt; the node gets no more
+  until it has reported, or it would be offered the task again immediately, up to the limit;
 - a node that reconnects keeps the tasks that are still its own and is ordered to drop the rest.
 
 Source: LDWP + IAWP, section 3.2 (masks) and algorithm 1 (the place of the policy).
@@ -68,14 +68,14 @@ class ClusterBounds:
 
 
 _CHOSEN_MAX = 20
-"""Steps that ``chosen`` tells of, the latest."""
+"""The latest steps that ``chosen`` reports."""
 
 
 @dataclass(slots=True, eq=False)
 class TaskRecord:
-    """What the core knows of a task. ``node`` is where it is placed, None in the queue and at the
-    end; ``attempt`` counts placements; ``before``: why its latest placement came to nothing;
-    ``placed_by``, ``fallback``: of its node, as in ``Choice``."""
+    """The state of a task. ``node``: where it is placed, None in the queue and at the end;
+    ``attempt`` counts placements; ``before``: why its latest placement failed; ``placed_by``,
+    ``fallback``: of its node, as in ``Choice``."""
 
     spec: TaskSpec
     node: NodeName | None = None
@@ -92,7 +92,7 @@ class TaskRecord:
 
 
 class PipelineCluster:
-    """``handle(event) -> commands``; ``explain`` says why a task waits.
+    """``handle(event) -> commands``; ``explain`` gives the reason why a task waits.
 
     Invariants: a live task is in exactly one of the queue, ``stranded`` and a node's ``placed``;
     each task submitted has exactly one ``FinishTask``.
@@ -110,7 +110,7 @@ class PipelineCluster:
         self.bounds = bounds or ClusterBounds()
         self.table = NodeTable(self.estimates)
         self.tasks: dict[TaskId, TaskRecord] = {}
-        """Those that have not ended, in the order of submission."""
+        """Live tasks, in the order of submission."""
         self.ended: dict[TaskId, TaskRecord] = {}
         self.queue: deque[TaskId] = deque()
         self.stranded: dict[TaskId, None] = {}
@@ -122,7 +122,7 @@ class PipelineCluster:
         self._commands: list[m.ClusterCommand] = []
 
     def handle(self, event: m.ClusterEvent) -> list[m.ClusterCommand]:
-        """Take the event in and say what is to be done, in order.
+        """Take the event in; returns the commands, in order.
 
         Raises:
             LimitReached: of a submission, the queue is full.
@@ -155,7 +155,7 @@ class PipelineCluster:
         self._place(event.now)
         return commands
 
-    # --- what others ask ----------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------
 
     def places(self) -> dict[TaskId, int]:
         """How many tasks are ahead of each in the queue: for ``explain`` of many."""
@@ -200,7 +200,7 @@ class PipelineCluster:
         )
 
     def view(self, task: TaskSpec, now: float) -> tuple[ClusterView, Mask]:
-        """What the policy would see of this task now, and the nodes that may take it."""
+        """What the policy would get for this task now, and the nodes that may take it."""
         fits, _ = self.table.fits(task, self.bounds.node_tasks_limit)
         return self._view(task, fits, now), fits
 
@@ -269,7 +269,7 @@ class PipelineCluster:
         self._commands.append(m.ReportTiming(node=event.name, report=event.report))
 
     def _current(self, name: NodeName, what: ReportSubtask | EndTask) -> TaskRecord | None:
-        """The task, if this is of its present placement."""
+        """The task, if this is from its present placement."""
         record = self.tasks.get(what.task_id)
         if record is None or (record.node, record.attempt) != (name, what.attempt):
             return None
@@ -295,7 +295,7 @@ class PipelineCluster:
             self._finish(record, end.outcome, end.message, now)
 
     def _again(self, record: TaskRecord, now: float, why: str) -> None:
-        """Its node has lost it: place it again, or give up."""
+        """Its node has lost it: place it again, or end it as failed."""
         record.losses += 1
         if record.losses >= self.bounds.attempts_limit:
             times = f"{record.losses} times" if record.losses > 1 else "once"
@@ -418,7 +418,7 @@ class PipelineCluster:
 
     def _place(self, now: float) -> None:
         """Place the head of the queue, as long as some node may take it and the policy agrees."""
-        # Thousands that wait for one node are mostly alike: each kind is looked at once.
+        # Thousands that wait for one node are mostly alike: each kind is tested once.
         nowhere: dict[tuple[PipelineSpec, int], str] = {}
         while self.queue:
             record = self.tasks[self.queue[0]]
@@ -490,7 +490,7 @@ class LeastLoaded:
         return Choice(node=node, why=f"expected wait {view.expected_wait_s[node]:.1f} s")
 
     def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
-        """It keeps nothing."""
+        """It keeps no state."""
 
 
 def _by(what: str, decided_by: str, fallback: str) -> str:

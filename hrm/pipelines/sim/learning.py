@@ -2,13 +2,13 @@
 
 ``environment(...)`` is the factory that ``hrm.learn.ldwp`` names. ``reset(seed)`` draws a run and
 returns its first decision, ``step(node)`` places that task and advances to the next; with -1 the
-task comes up again after the next event. One seed gives the same cluster, arrivals, sizes and
+task is presented again after the next event. One seed gives the same cluster, arrivals, sizes and
 failures, whatever is decided.
 
-``nodes=11`` is the paper's cluster with rates of 30 to 70 a minute, for a network with one output a
-node. ``nodes=random`` draws 3 to 64 nodes of any mix of types, rates between 0.4 and 1.1 times what
-such a cluster can do at most, a world of interference, and in half of the runs nodes that join,
-leave or fail; with as many tasks for each node as the other kind.
+``nodes=11`` is the paper's cluster with rates of 30 to 70 per minute, for a network with one output
+per node. ``nodes=random`` draws 3 to 64 nodes of any mix of types, rates between 0.4 and 1.1 times
+the maximum of such a cluster, a world of interference, and in half of the runs nodes that join,
+leave or fail; with as many tasks per node as the other kind.
 
 Source: LDWP + IAWP, section 7.
 """
@@ -45,7 +45,7 @@ __all__ = ["LearningEnvironment", "draw", "environment"]
 NODES_LEAST, NODES_MOST = 3, 64
 LOAD_LEAST, LOAD_MOST = 0.4, 1.1
 TASKS_MOST = 2_000
-"""Of a drawn cluster, however large it is."""
+"""Maximum for a drawn cluster, however large it is."""
 FIXED_RATES_PER_MIN = (30.0, 70.0)
 
 
@@ -102,7 +102,7 @@ class LearningEnvironment:
         return decision
 
     def step(self, node: int) -> Step:
-        """Place the task of the last decision on row ``node`` of its view, and go on; -1: it
+        """Place the task of the last decision on row ``node`` of its view, and continue; -1: it
         waits."""
         run, asked = self._run, self._asked
         assert run is not None and asked.question is not None
@@ -125,7 +125,7 @@ def draw(
 ) -> Scenario:
     """The run of a seed. ``nodes`` None: any cluster; ``world`` None: any of them.
 
-    ``tasks``: of a cluster of that many nodes; of a drawn one, what eleven nodes would have.
+    ``tasks``: of a cluster of that many nodes; for a drawn one, of eleven nodes.
     """
     rng = np.random.default_rng([seed, 0x1EA2])
     drawn_world = str(rng.choice(("measured", "measured", "overload", "none")))
@@ -185,7 +185,7 @@ def environment(**options: Any) -> LearningEnvironment:
     ``node_policy``, ``profiles`` (a file).
 
     Raises:
-        InvalidConfig: an option is unknown or means nothing.
+        InvalidConfig: an option is unknown or invalid.
     """
     known = {
         "nodes": "random",

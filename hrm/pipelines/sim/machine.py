@@ -1,8 +1,8 @@
-"""A simulated node's hardware: cores that never disturb each other, GPUs that are shared.
+"""A simulated node's hardware: independent cores, and GPUs that are shared.
 
-A GPU gives each of its runs the speed that the world defines for exactly the set that is on it now
+A GPU gives each of its runs the speed that the world defines for exactly the present set of runs
 (processor sharing): whenever a run starts or ends there, the progress of all others is accounted
-and they continue at new speeds. Cores run one subtask each, at full speed. Times are virtual
+for and they continue at new speeds. Cores run one subtask each, at full speed. Times are virtual
 seconds; work is seconds alone.
 
 Integrals (``Totals``) grow with every change, so a mean over any span is a difference of two.
@@ -35,7 +35,7 @@ class _OnGpu:
 
 
 class Gpu:
-    """One device. ``version`` changes with its set of runs: a planned end of another is void."""
+    """One device. ``version`` changes with its set of runs, which voids ends planned before."""
 
     def __init__(self, model: str, memory_mib: float, truth: World) -> None:
         self.model = model
@@ -48,7 +48,7 @@ class Gpu:
         self.used_s = 0.0
         """Integral of the share of its multiprocessors in use (0..1)."""
         self.work_s = 0.0
-        """Integral of the speeds of all runs: seconds alone that were done."""
+        """Integral of the speeds of all runs: work done, in seconds alone."""
         self.used = 0.0
         self._speeds = 0.0
         self._at_s = 0.0
@@ -98,7 +98,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Integrals over time since the node came, shares times seconds, summed over its devices."""
+    """Integrals over time since the node joined, shares times seconds, summed over its devices."""
 
     at_s: float
     cores_s: float
@@ -143,7 +143,7 @@ class Machine:
                 )
 
     def receive(self, now_s: float, megabytes: float) -> float:
-        """Plan a transfer behind those that are under way; when it is over."""
+        """Plan a transfer after those in progress; returns when it is over."""
         takes_s = megabytes / LINK_MB_PER_S
         self._link_free_s = max(self._link_free_s, now_s) + takes_s
         self._link_busy_s += takes_s

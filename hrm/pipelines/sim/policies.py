@@ -1,9 +1,9 @@
-"""Policies of both stages by name, as a simulated run wants them.
+"""Policies of both stages by name, as a simulated run needs them.
 
-Learned cluster policies decide under their host, whose clock stands still here: a decision over its
+Learned cluster policies run under their guard, whose clock stands still here: a decision over its
 budget would make a run depend on the machine. A node policy may carry a co-run score
 (``iawp:cosine``, ``iawp:overload``, ``iawp:learned``) and ``:guarded``; ``iawp:oracle`` knows the
-slow-downs of the world and is no policy that one could have.
+slow-downs of the world, so it is only a reference.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def policies(
     weights: Path | None = None,
     known: bool = True,
 ) -> Policies:
-    """The two of these names for one run.
+    """The two policies of these names for one run.
 
     Args:
         policy: instead of the one called ``cluster``.
@@ -42,8 +42,8 @@ def policies(
         known: estimates begin with some history.
 
     Raises:
-        InvalidConfig: there is no policy of a name.
-        NotFound: a learned one has no model.
+        InvalidConfig: there is no policy of such a name.
+        NotFound: a learned policy has no model.
     """
     if policy is None:
         policy = cluster_policies.load(
@@ -81,8 +81,8 @@ def policies(
 
 
 class _Oracle:
-    """A ``CoRunScore``: what all on a GPU lose together when one more joins, in runs' worth of
-    time."""
+    """A ``CoRunScore``: the time that all on a GPU lose together when one more joins, in units of a
+    run."""
 
     name = "oracle"
 

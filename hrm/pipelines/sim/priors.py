@@ -30,7 +30,7 @@ def noise(rng: np.random.Generator) -> float:
 def warm(estimates: LearningEstimates, profiles: Profiles, gpu_model: str) -> None:
     """Three finished runs and a profile of every row of this model, with their errors.
 
-    The same for all nodes of a model, all policies and all seeds: it is history.
+    The same for all nodes of a model, all policies and all seeds: it is their common history.
     """
     rng = np.random.default_rng([0x3157, sum(gpu_model.encode())])
     edges = (SIZES_MB[0] / 2, *SIZE_BUCKETS_MB, 1.5 * SIZE_BUCKETS_MB[-1])

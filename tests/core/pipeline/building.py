@@ -1,4 +1,4 @@
-"""Short ways to say what a test needs: pipelines, tasks, nodes, and a node with a short memory."""
+"""Helpers to build what a test needs: pipelines, tasks, nodes, and a node that records commands."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class FirstFit:
 
 
 class Node:
-    """A core whose commands are remembered, and whose invariants hold after every event."""
+    """A core whose commands are recorded, and whose invariants are checked after every event."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The cluster's core: where tasks go, and that none is lost or answered twice."""
+"""The cluster's core: where tasks go, and that none is lost or finished twice."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_the_view_counts_what_was_placed_since_a_node_reported() -> None:
 
 
 class _Reply:
-    """A policy with a fixed answer."""
+    """A policy with a fixed choice."""
 
     name = "says"
 

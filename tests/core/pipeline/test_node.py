@@ -1,4 +1,4 @@
-"""The node's core: what starts when, what becomes of runs that go wrong, and what never happens."""
+"""The node's core: what starts when, what happens to runs that fail, and what must never happen."""
 
 from __future__ import annotations
 
@@ -372,7 +372,7 @@ def test_the_load_states_what_is_waiting_and_for_how_long() -> None:
 
 
 def _random_node(seed: int) -> tuple[PipelineNode, dict[str, int]]:
-    """Drive a node through events at random; the tally of how tasks ended."""
+    """Drive a node through random events; returns the tally of how tasks ended."""
     rng = np.random.default_rng(seed)
     node = Node(
         capacity(cores=3, memory_mib=2000, gpus=2, gpu_memory_mib=4000),

@@ -1,4 +1,4 @@
-"""What every cluster policy keeps to, computed or learned, under its host or alone."""
+"""The contract of every cluster policy, heuristic or learned, under its guard or alone."""
 
 from __future__ import annotations
 

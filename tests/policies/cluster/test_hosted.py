@@ -1,4 +1,4 @@
-"""Learned cluster policies under their host: each reason for a fallback, and that it is told."""
+"""Learned cluster policies under their guard: each reason for a fallback, and its report."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_value_ten_times_beyond_training(model: Model) -> None:
 @both
 def test_out_of_distribution(model: Model) -> None:
     low = model.arrays["low"].copy()
-    low[::3] = 3.0  # nothing is that great
+    low[::3] = 3.0  # no input is that large
     _fell_back(guarded(_with(model, low=low)), view_of(11), "out-of-distribution")
     few = model.arrays["low"].copy()
     few[-1] = 3.0

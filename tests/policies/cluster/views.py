@@ -45,7 +45,7 @@ def task_of(
 
 
 def view_of(nodes: int, seed: int = 0, **columns: Any) -> ClusterView:
-    """A cluster of ``nodes`` in some random state; ``columns`` are as given."""
+    """A cluster of ``nodes`` in some random state; ``columns`` as given."""
     rng = np.random.default_rng(seed)
 
     def share() -> Any:

@@ -1,4 +1,4 @@
-"""A learned node policy under its host: who decides, what sends it back to PATS, what is told."""
+"""A learned node policy under its guard: which policy decides, fallbacks, and reports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ READY = [subtask("edges", task="t1"), subtask("faces", task="t2")]
 
 
 class Backwards:
-    """Starts the last that is ready on the first core; ``does`` may do something else."""
+    """Starts the last ready one on the first core; ``does`` may do something else."""
 
     name = "backwards"
 
@@ -49,7 +49,7 @@ class Backwards:
 
 
 class Ticks:
-    """A clock that moves on by ``step_s`` at each look."""
+    """A clock that advances by ``step_s`` each time it is read."""
 
     def __init__(self, step_s: float = 0.0) -> None:
         self.now, self.step_s = 0.0, step_s

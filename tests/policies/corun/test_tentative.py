@@ -1,4 +1,4 @@
-"""What is chosen is counted at once, and what fits is what the core says."""
+"""What is chosen counts immediately, and what fits agrees with the core."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ __all__ = ["crashing_agents", "cut_drivers"]
 
 
 def crashing_agents(seed: int) -> Plan:
-    """On a slow network agents crash again and again, and nodes are repartitioned meanwhile: an
-    agent's registration arrives after its successor's."""
+    """On a slow network agents crash repeatedly, and nodes are repartitioned meanwhile: an agent's
+    registration arrives after its successor's."""
     chance = source(seed, "agents that crash")
     faults = [
         TimedFault(2.0 + 0.3 * n, "agent-crash", chance.random(), 0.2 * chance.random())
@@ -28,7 +28,7 @@ def crashing_agents(seed: int) -> Plan:
 
 
 def cut_drivers(seed: int) -> Plan:
-    """Machines on which submitted drivers run are cut off for longer than a lease."""
+    """Machines on which submitted drivers run are disconnected for longer than a lease."""
     chance = source(seed, "drivers that are cut off")
     faults = tuple(
         TimedFault(2.0 + 0.5 * n, "driver-cut", chance.random(), chance.uniform(0.5, 1.0))

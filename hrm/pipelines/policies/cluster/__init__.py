@@ -1,8 +1,8 @@
 """Stage 1 of placing pipeline tasks: policies that choose the node of a whole task, by name.
 
-``random``, ``least-loaded``, ``min-wait``, ``demand``, ``ect`` and ``min-min`` compute
-(``heuristics``); ``ldwp`` and ``ldwp-set`` have learned (``ldwp``), and answer under a guard that
-falls back to ``HEURISTIC`` (``guarded``).
+``random``, ``least-loaded``, ``min-wait``, ``demand``, ``ect`` and ``min-min`` are heuristics
+(``heuristics``); ``ldwp`` and ``ldwp-set`` are learned (``ldwp``), and run under a guard that falls
+back to ``HEURISTIC`` (``guarded``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["HEURISTIC", "HEURISTICS", "LEARNED", "load"]
 HEURISTICS = ("random", "least-loaded", "min-wait", "demand", "ect", "min-min")
 LEARNED = ("ldwp", "ldwp-set")
 HEURISTIC = "min-wait"
-"""Of each learned policy; with ``corun.HEURISTIC`` the best pair on validation seeds
+"""The fallback of each learned policy; with ``corun.HEURISTIC`` the best pair on validation seeds
 (benchmarks/results/paper-ldwp.md)."""
 
 
@@ -53,10 +53,10 @@ def load(
     """The cluster policy ``name``.
 
     Args:
-        rng: of ``random``; the others draw nothing.
+        rng: of ``random``; the others do not use it.
         model: of a learned policy; None: the newest of ``state_dir`` and of HRM's own.
         guarded: False gives the learned policy itself, without fallback, for experiments.
-        mode, heartbeat_s, clock_s, bounds: of the host (``hrm.policies.guard``).
+        mode, heartbeat_s, clock_s, bounds: of the guard (``hrm.policies.guard``).
 
     Raises:
         InvalidConfig: no such policy; or its model is damaged or of another shape.
@@ -66,7 +66,7 @@ def load(
         held = _model(name, model, state_dir)
         if not guarded:
             return _learned(held)
-        # Weights of an older HRM must not keep a master from starting: they are never asked.
+        # Weights of an older HRM must not keep a master from starting: they are not used.
         policy = _learned(held) if held.schema == schema_wanted(held) else None
         return GuardedClusterPolicy(
             held,

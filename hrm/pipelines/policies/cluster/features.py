@@ -1,10 +1,10 @@
-"""What the networks of LDWP see of a task and of the nodes: one code, for training and for use.
+"""The features from which LDWP's networks decide: the same code for training and for use.
 
 Two sets of features. ``paper`` is table 1 of the LDWP paper: type and size of the task, and six
 utilisations of every node. ``extended`` (the default) adds backlog, capacity and speed:
 ``NODE_FIELDS`` and ``TASK_FIELDS``. All numbers are scaled to about 0..1, by constants and never by
-what is in the view: otherwise the paper's learning rate of 0.1 ends in NaN after a few updates. A
-number that is NaN in the view stays NaN here, so that the caller notices.
+the view's contents: otherwise the paper's learning rate of 0.1 ends in NaN after a few updates. A
+number that is NaN in the view remains NaN here, so that the caller notices.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ NODE_FIELDS = (
     "running", "waiting_batch", "waiting_stream", "expected_wait", "free_cores", "free_memory",
     "free_gpu_memory", "gpus", "cpu_speed", "completion",
 )  # fmt: skip
-"""Of a node. ``completion`` is the expected wait plus the time that this task takes there: the
-speed of the node's devices for this type of task, in the unit of the wait that it is added to."""
+"""Per node. ``completion`` is the expected wait plus the time that this task takes there: the speed
+of the node's devices for this type of task, in the unit of the wait."""
 TASK_FIELDS = (
     "type_0", "type_1", "type_2", "type_3", "size", "cores", "memory", "gpu_memory", "stream",
     "arrival_rate", "queue", "nodes",
@@ -120,7 +120,7 @@ def node_features(view: ClusterView, rows: Rows) -> Vector:
 
 
 def _width(task: TaskSpec) -> int:
-    """Subtasks that may run at once: the most that stand equally deep in the DAG."""
+    """Subtasks that may run at once: the most that have the same depth in the DAG."""
     depth: dict[str, int] = {}
     for subtask in task.pipeline.subtasks:
         depth[subtask.name] = 1 + max((depth[name] for name in subtask.after), default=0)
@@ -159,7 +159,7 @@ class SetState(NamedTuple):
 def observe_set(task: TaskSpec, view: ClusterView, fits: Bools, types: Sequence[str]) -> SetState:
     """Features of at most ``CANDIDATES_MAX`` nodes that may take the task, in row order.
 
-    Of more nodes those remain where the task is expected to be done first, so that ``ect``'s choice
+    If there are more, those remain where the task is expected to be done first, so ``ect``'s choice
     is always among them.
     """
     rows = np.flatnonzero(usable(view, fits))
@@ -171,7 +171,7 @@ def observe_set(task: TaskSpec, view: ClusterView, fits: Bools, types: Sequence[
 
 
 class Layout(NamedTuple):
-    """Where each number of the paper's observation stands, for any number of nodes."""
+    """The position of each number in the paper's observation, for any number of nodes."""
 
     features: str = "extended"
     """``paper`` or ``extended``."""
@@ -212,9 +212,9 @@ class FlatState(NamedTuple):
 
 
 class FlatEncoder:
-    """Observations for a fixed list of nodes, with the history that they stand in.
+    """Observations for a fixed list of nodes, with their history.
 
-    Two calls a decision: ``observe``, then ``acted`` with the number of the node that got the task.
+    Two calls per decision: ``observe``, then ``acted`` with the number of the chosen node.
     """
 
     def __init__(self, layout: Layout, names: Sequence[NodeName]) -> None:

@@ -1,11 +1,11 @@
-"""A learned cluster policy under ``hrm.policies.guard``: what may be doubted about a placement.
+"""A learned cluster policy under ``hrm.policies.guard``: the checks of a placement.
 
-The rules, in the order in which they are checked. Before the network: its features are those of
-this HRM (else it is never asked), the type of task is one it knows, there are about as many nodes
-as in training (half of the fewest to four times the most), and the nodes' reports are fresh. After
-it: every value is finite and none is ten times greater than any in training, at most a tenth of its
-inputs lies outside of the ranges of training, and the chosen node may take the task and has
-reported lately.
+The rules, in the order in which they are checked. Before the network is called: its features are
+those of this HRM (else it is never called), the type of task is one it knows, the number of nodes
+is about that of training (half of the fewest to four times the most), and the nodes' reports are
+fresh. After it: every value is finite and none is ten times greater than any in training, at most a
+tenth of its inputs lies outside of the ranges of training, and the chosen node may take the task
+and has reported lately.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class GuardedClusterPolicy:
         return Recommendation(proposal.row, explanation(learned, proposal, view))
 
     def _checked(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Learned:
-        """The learned policy, if the question is one that it has learned to answer."""
+        """The learned policy, if this case is one that it was trained for."""
         if self._learned is None:
             raise Doubt(
                 Reason.SCHEMA,

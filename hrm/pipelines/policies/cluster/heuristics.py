@@ -1,8 +1,8 @@
-"""Cluster policies that do not learn: what the learned ones are measured against, and fall back to.
+"""Cluster policies that do not learn: baselines of the learned ones, and their fallback.
 
 ``ect`` is Ali et al. (2000) in immediate mode; ``demand`` is the cluster half of PATS (Teodoro et
 al. 2012), in which nodes pull; ``min-wait`` is algorithm 1 of the HRM paper over nodes. A number
-that is NaN counts as the worst there could be: no node's bad report can keep tasks from the others.
+that is NaN counts as the worst possible: one node's bad report must not keep tasks from others.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Ect(_Heuristic):
         """See ``ClusterPolicy.choose``. ``scores`` are the completion times, negated."""
         done_s = np.where(usable(view, fits), completion_s(view), np.float32(np.inf))
         row = int(np.argmin(done_s))
-        if not fits[row]:  # all are infinite
+        if not fits[row]:  # all times are infinite
             row = int(np.argmax(fits))
         wait_s, task_s = view.expected_wait_s[row], view.task_s[row]
         name = view.names[row]
@@ -80,7 +80,7 @@ class Ect(_Heuristic):
 class MinWait(_Heuristic):
     """Least estimated wait (HRM paper, algorithm 1), whatever the node's speed.
 
-    Nodes of equal wait take turns, as resource units do under the placement policy of this name.
+    Nodes of equal wait are chosen in turn, like units under the placement policy of this name.
     """
 
     name = "min-wait"
@@ -100,8 +100,8 @@ class MinWait(_Heuristic):
 class Demand(_Heuristic):
     """An idle node pulls the head of the queue; of several, the one that pulled longest ago.
 
-    A node is idle if it has a free core and no waiting task. While none is, the head of the queue
-    waits, and the queue with it.
+    A node is idle if it has a free core and no waiting task. While none is idle, the head of the
+    queue waits, and the queue with it.
     """
 
     name = "demand"
@@ -113,7 +113,7 @@ class Demand(_Heuristic):
     def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
         may = usable(view, fits)
         waiting = view.waiting_batch + view.waiting_stream
-        # A node that says nothing of itself is not idle; where all say nothing, any will do.
+        # A node without a report is not idle; if none has reported, any will do.
         known = may & ~np.isnan(waiting + view.free_cores)
         idle = np.flatnonzero(known & (view.free_cores > 0) & (waiting == 0))
         if not len(idle) and known.any():
@@ -128,9 +128,9 @@ class Demand(_Heuristic):
 
 
 class MinMin(Ect):
-    """Min-min over the tasks at hand, which here is one: the answer is then that of ``ect``.
+    """Min-min over the available tasks, of which there is only one: its choice is that of ``ect``.
 
-    Batch mode wants to see the whole queue and to choose the order, too; a policy is asked for the
+    Batch mode would choose among the whole queue, and its order, too; a policy is called for the
     head alone.
     """
 
@@ -142,7 +142,7 @@ def _worst(values: Vector) -> Vector:
 
 
 def _in_turn(rows: npt.NDArray[np.intp], scores: Vector, cursor: int) -> tuple[int, int]:
-    """The least score's row, of equal ones the first from ``cursor`` on; and the next cursor."""
+    """The row of the least score, of equal ones the first from ``cursor``; the next cursor."""
     best = rows[scores == scores.min()]
     row = int(best[np.searchsorted(best, cursor) % len(best)])
     return row, row + 1

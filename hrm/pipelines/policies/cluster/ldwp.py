@@ -1,8 +1,8 @@
-"""LDWP's cluster half as it decides in use: a network's values, greedily, with frozen weights.
+"""LDWP's cluster part in use: a network's values, greedily, with frozen weights.
 
-The paper (Zhang, Geng and Ma, 2020, section 4.2) learns one output a node with a deep Q-network:
+The paper (Zhang, Geng and Ma, 2020, section 4.2) learns one output per node with a deep Q-network:
 ``Ldwp``. ``LdwpSet`` shares one small network between all nodes. ``hrm.learn.ldwp`` trains them,
-and ``hrm.pipelines.policies.cluster.guarded`` looks at every proposal before it counts.
+and ``hrm.pipelines.policies.cluster.guarded`` checks every proposal before it counts.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ SET_SCHEMA = schema_hash("ldwp-set")
 _RANGES = ("low", "high")
 _SLACK = 0.01
 """How far beyond the percentiles of training an input still counts as inside. Inputs are about
-0..1; without it a CPU that is all busy, or a link with a few packets, would be outside."""
+0..1; without it a fully busy CPU, or a link with a few packets, would be outside."""
 
 
 class Trained(NamedTuple):
-    """What the network saw while it learned, against which its inputs are held in use."""
+    """The ranges that the network was trained on, against which its inputs are checked in use."""
 
     types: tuple[str, ...]
     nodes_min: int
@@ -64,7 +64,7 @@ class Trained(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """What a network thinks of one task.
+    """A network's evaluation of one task.
 
     ``q`` (n,) are the values of the view's ``rows`` (n,), all of which may be chosen; ``row`` is
     the one with the greatest value.
@@ -74,7 +74,7 @@ class Proposal(NamedTuple):
     q: Vector
     rows: Rows
     outside: float
-    """Share of its inputs that lie outside of what it has learned from, 0..1."""
+    """Share of its inputs outside of the ranges of training, 0..1."""
 
 
 class Learned(abc.ABC):
@@ -86,13 +86,13 @@ class Learned(abc.ABC):
 
     @abc.abstractmethod
     def propose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Proposal:
-        """What the network thinks of the task; nothing follows from it yet."""
+        """The network's evaluation of the task; it has no effect yet."""
 
     def placed(self, row: int, view: ClusterView) -> None:  # noqa: B027
         """The task of the last proposal went to ``row``, whichever policy decided."""
 
     def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
-        """See ``ClusterPolicy.choose``. Without a host: a value that is NaN counts as the worst."""
+        """See ``ClusterPolicy.choose``. Without a guard, a value that is NaN is the worst."""
         proposal = self.propose(task, view, fits)
         self.placed(proposal.row, view)
         scores = np.full(len(view.names), -np.inf, dtype=np.float32)
@@ -112,7 +112,7 @@ def explanation(policy: Learned, proposal: Proposal, view: ClusterView) -> str:
 
 
 class LdwpSet(Learned):
-    """One network for all nodes (``features.observe_set``): they may come and go unlearned."""
+    """One network for all nodes (``features.observe_set``): they may change without training."""
 
     name = "ldwp-set"
 
@@ -140,7 +140,7 @@ class LdwpSet(Learned):
 
 
 class Ldwp(Learned):
-    """The paper's network: one output a node, in the order of names that its model has.
+    """The paper's network: one output per node, in the order of names that its model has.
 
     Nodes that the model does not know get parameters of their own when they are first seen
     (``networks.transfer``); those that are gone are masked.
@@ -179,11 +179,11 @@ class Ldwp(Learned):
         )
 
     def placed(self, row: int, view: ClusterView) -> None:
-        """The history holds what was done, not what was wished for."""
+        """The history has the actual placements, not the proposed ones."""
         self._encoder.acted(self._encoder.names.index(view.names[row]))
 
     def _follow(self, view: ClusterView) -> None:
-        """Make room for nodes that are new; drop those that are gone once others come."""
+        """Add parameters for new nodes; drop those that are gone once others come."""
         if set(view.names) <= self._known:
             return
         nodes = list(zip(view.names, view.platform, strict=True))
@@ -203,10 +203,10 @@ class Ldwp(Learned):
 
 
 def layout_of(model: Model) -> Layout:
-    """How a model of kind ``ldwp`` wants its inputs.
+    """The layout of the inputs of a model of kind ``ldwp``.
 
     Raises:
-        InvalidConfig: its metadata do not say so.
+        InvalidConfig: its metadata do not give it.
     """
     features, history = _meta(model, "features", str), _meta(model, "history", int)
     if features not in ("paper", "extended") or not 1 <= history <= 64:

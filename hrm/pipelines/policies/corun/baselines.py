@@ -1,10 +1,10 @@
 """The node policies that a learned one must beat, with the same estimates and the same limits.
 
 ``random``   a place among those that fit, drawn for one subtask after the other
-``mct``      minimum completion time: in order of arrival, each to the device that is through with
-             it first, ties to the GPU, for good; devices take their own queue's in order
-``min-min``  the same for all that wait at once: the one that ends first goes first; plans are made
-             again at each call, and of each plan only what can start now does
+``mct``      minimum completion time: in order of arrival, each permanently to the device that ends
+             it first, ties to the GPU; devices take their own queue's in order
+``min-min``  the same for all that wait at once: the one that ends first goes first; the plan is
+             made again at each call, and only what can start now is started
 ``pats``     a list sorted by speed-up: an idle core takes the smallest, a GPU the largest
 
 Sources: Ali et al. (2000) for the second and third, Teodoro et al. (2012, 2013) for the last; LDWP
@@ -25,7 +25,7 @@ from hrm.pipelines.policies.corun.tentative import Tentative
 __all__ = ["Mct", "MinMin", "Pats", "Random"]
 
 _CORES = -1
-"""In a queue's place: any core. GPUs have their index."""
+"""The queue of all cores. A GPU's queue has its index."""
 
 
 class Random:
@@ -91,7 +91,7 @@ class Mct:
         subtask: ReadySubtask,
         queues: dict[int, list[ReadySubtask]],
     ) -> int | None:
-        """The queue in which it is through first; None: no device may ever run it."""
+        """The queue in which it would end first; None: no device can ever run it."""
         wait_s = {
             gpu.index: sum(free.work_s(other.row, gpu) for other in queues[gpu.index])
             for gpu in free.gpus_for(subtask)
@@ -105,7 +105,7 @@ class Mct:
 def _ends(
     view: NodeView, free: Tentative, subtask: ReadySubtask, wait_s: Mapping[int, float]
 ) -> list[tuple[float, int, int]]:
-    """(end, GPU before CPU, place) for each place that may run it, behind ``wait_s`` of others."""
+    """(end, GPU before CPU, place) for each place that may run it, after ``wait_s`` of others."""
     run_s, row = view.estimates.run_s, subtask.row
     ends = [
         (wait_s[gpu.index] + free.wait_s(subtask, gpu) + run_s(row, Device.GPU), 0, gpu.index)
@@ -117,7 +117,7 @@ def _ends(
 
 
 def _core_wait_s(view: NodeView, queued: Sequence[ReadySubtask]) -> float:
-    """Until a core is free after the ``queued``, each on the first that was."""
+    """Until a core is free after the ``queued``, each on the first free core."""
     free_s = list(view.core_remaining_s)
     heapq.heapify(free_s)
     for other in queued:

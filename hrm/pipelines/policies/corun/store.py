@@ -64,7 +64,7 @@ def dump_estimates(estimates: Stdm) -> bytes:
 
 
 def load_estimates(path: Path, estimates: Stdm) -> None:
-    """Add to the fresh ``estimates`` what ``dump_estimates`` gave for the file.
+    """Add to the fresh ``estimates`` what ``dump_estimates`` wrote.
 
     Raises:
         InvalidRequest: no such file, a damaged one, or one of other metrics; nothing was added.
@@ -92,7 +92,7 @@ def load_estimates(path: Path, estimates: Stdm) -> None:
 
 
 def _rescale(entries: dict[Row, Entry], meta: dict[str, Any], estimates: Stdm) -> None:
-    """The node may have another share of memory now, and a card of one name another size."""
+    """The node may have another share of memory now, and a card of the same name another size."""
     host = _ratio(meta["memory_mib"], estimates.memory_scale_mib)
     for row, entry in entries.items():
         stored_mib = meta["gpu_memory_mib"][row.gpu_model]
