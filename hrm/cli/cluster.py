@@ -22,10 +22,12 @@ from hrm.cli.signals import sigterm_as_interrupt
 
 if TYPE_CHECKING:
     from hrm.cli.embedded import Cluster, Progress
+    from hrm.config import AgentSettings, MasterSettings
 
 __all__ = ["app"]
 
 NODES_MAX = 64
+BAD_CONFIGURATION = 2
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -51,19 +53,37 @@ def up(
     ] = 2,
     cores: Annotated[
         int | None,
-        typer.Option("--cores", min=1, max=4096, help="Of each node. Default: an equal share."),
+        typer.Option(
+            "--cores",
+            min=1,
+            max=4096,
+            help="Of each node. Default: the agents' setting, else an equal share.",
+        ),
     ] = None,
     memory: Annotated[
         str | None,
-        typer.Option("--memory", metavar="SIZE", help="Of each node, like 4g. Default: a share."),
+        typer.Option(
+            "--memory",
+            metavar="SIZE",
+            help="Of each node, like 4g. Default: the agents' setting, else an equal share.",
+        ),
     ] = None,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Of the master; 0: any free one.")
-    ] = address.DEFAULT_PORT,
+        int | None,
+        typer.Option(
+            "--port", min=0, max=65535, help="Of the master; 0: any free one. Default: its setting."
+        ),
+    ] = None,
     state_dir: StateDirOption = None,
     schedulers: Annotated[
-        int, typer.Option("--schedulers", min=1, max=256, help="Parallel ones in the master.")
-    ] = 2,
+        int | None,
+        typer.Option(
+            "--schedulers",
+            min=1,
+            max=256,
+            help="Parallel ones in the master. Default: its setting.",
+        ),
+    ] = None,
     event_log: Annotated[
         bool,
         typer.Option(
@@ -74,17 +94,23 @@ def up(
     ] = True,
     tls: TlsOption = False,
 ) -> None:
-    """Start a cluster on this machine: one master and some nodes, all processes."""
+    """Start a cluster on this machine: one master and some nodes, all processes.
+
+    Its daemons read hrm.toml and the variables HRM_MASTER_… and HRM_AGENT_…; options win.
+    """
     from hrm.cli import embedded, history, machine
 
+    directory = _directory(state_dir)
+    master_settings, agent_settings = _settings(directory)
+    if memory is None and agent_settings.memory_mib:
+        memory = f"{agent_settings.memory_mib}m"
     size = machine.node_size(
         nodes,
-        cores,
+        cores or agent_settings.cores or None,
         memory,
         has_cores=machine.machine_cores(),
         has_memory_mib=machine.machine_memory_mib(),
     )
-    directory = _directory(state_dir)
     with embedded.locked(directory):
         _refuse_second(embedded.Cluster.read(directory))
         console.note(
@@ -97,7 +123,7 @@ def up(
         cluster = embedded.Cluster(
             directory=directory,
             host=host,
-            port=embedded.free_port(host, port),
+            port=embedded.free_port(host, master_settings.port if port is None else port),
             nodes=nodes,
             cores=size.cores,
             memory_mib=size.memory_mib,
@@ -132,6 +158,17 @@ def down(state_dir: StateDirOption = None) -> None:
         console.note("nothing was running")
     for what in ended:
         console.note(f"ended {what}")
+
+
+def _settings(directory: Path) -> tuple[MasterSettings, AgentSettings]:
+    """What the daemons will read, checked before any of them starts."""
+    from hrm.cli import embedded
+
+    try:
+        return embedded.daemon_settings(directory)
+    except errors.InvalidConfig as error:
+        console.error_line(error.message)
+        raise typer.Exit(BAD_CONFIGURATION) from None
 
 
 def _directory(given: Path | None) -> Path:

@@ -32,14 +32,26 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hrm import __version__, errors
 from hrm.agent.containers.shim import PROCESS_FILE, boot_id, descendants, start_ticks, write_json
 from hrm.cli import client, console
 from hrm.tls import CA_FILE
 
-__all__ = ["Cluster", "Process", "Progress", "free_port", "locked", "start", "stop"]
+if TYPE_CHECKING:
+    from hrm.config import AgentSettings, MasterSettings
+
+__all__ = [
+    "Cluster",
+    "Process",
+    "Progress",
+    "daemon_settings",
+    "free_port",
+    "locked",
+    "start",
+    "stop",
+]
 
 EVENT_LOGS = "event-logs"
 TLS_DIR = "tls"
@@ -175,6 +187,26 @@ def locked(directory: Path) -> Iterator[None]:
         yield
 
 
+def daemon_settings(directory: Path) -> tuple[MasterSettings, AgentSettings]:
+    """The settings that the daemons of the cluster in ``directory``, which is their ``HRM_HOME``,
+    take from ``hrm.toml`` and the environment.
+
+    Raises:
+        InvalidConfig: one of them is unknown or out of range.
+    """
+    from hrm import config
+
+    before = os.environ.get("HRM_HOME")
+    os.environ["HRM_HOME"] = str(directory)
+    try:
+        return config.load(config.MasterSettings), config.load(config.AgentSettings)
+    finally:
+        if before is None:
+            del os.environ["HRM_HOME"]
+        else:
+            os.environ["HRM_HOME"] = before
+
+
 def free_port(host: str, port: int, other: str = "hrm up --port 0") -> int:
     """``port``, or any free one for 0. ``other``: the command that takes another one.
 
@@ -193,8 +225,11 @@ def free_port(host: str, port: int, other: str = "hrm up --port 0") -> int:
         return int(probe.getsockname()[1])
 
 
-def start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
+def start(cluster: Cluster, schedulers: int | None, progress: Progress) -> None:
     """Start master and agents, and wait until every node is in service.
+
+    Args:
+        schedulers: parallel ones in the master; None: as it is set.
 
     Raises:
         HrmError: something did not come up; everything that had started is ended again.
@@ -366,14 +401,12 @@ def _tls_flags(cluster: Cluster) -> list[str]:
     return [word for name, path in flags.items() for word in (f"--tls-{name}", str(path))]
 
 
-def _start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
-    from hrm.config import AgentSettings, load
-
+def _start(cluster: Cluster, schedulers: int | None, progress: Progress) -> None:
     directory = cluster.directory
     shared = ["--token-file", str(cluster.token), "--host", cluster.host, *_tls_flags(cluster)]
     progress("starting the master")
-    master = ["master", "--port", str(cluster.port), "--state-dir", str(directory / "master"),
-              "--schedulers", str(schedulers)]  # fmt: skip
+    master = ["master", "--port", str(cluster.port), "--state-dir", str(directory / "master")]
+    master += [] if schedulers is None else ["--schedulers", str(schedulers)]
     children = [_spawn(cluster, "master", "master", [*master, *shared])]
     _wait(
         children,
@@ -383,7 +416,8 @@ def _start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
     )
     names = [f"node-{number}" for number in range(1, cluster.nodes + 1)]
     # All of an embedded cluster belongs to its user: there is no other user to run as.
-    shared += [] if "run_as" in load(AgentSettings).model_fields_set else ["--run-as", "off"]
+    _, agent_settings = daemon_settings(directory)
+    shared += [] if "run_as" in agent_settings.model_fields_set else ["--run-as", "off"]
     for name in names:
         agent = ["agent", "--master", cluster.address, "--name", name, "--port", "0",
                  "--log-port", "0", "--work-dir", str(directory / "nodes" / name),
