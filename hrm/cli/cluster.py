@@ -22,6 +22,7 @@ from hrm.cli.signals import sigterm_as_interrupt
 
 if TYPE_CHECKING:
     from hrm.cli.embedded import Cluster, Progress
+    from hrm.cli.machine import NodeSize
     from hrm.config import AgentSettings, MasterSettings
 
 __all__ = ["app"]
@@ -57,7 +58,7 @@ def up(
             "--cores",
             min=1,
             max=4096,
-            help="Of each node. Default: the agents' setting, else an equal share.",
+            help="Of each node. Default: as set for agents, else an equal share.",
         ),
     ] = None,
     memory: Annotated[
@@ -65,13 +66,16 @@ def up(
         typer.Option(
             "--memory",
             metavar="SIZE",
-            help="Of each node, like 4g. Default: the agents' setting, else an equal share.",
+            help="Of each node, like 4g. Default: as set for agents, else an equal share.",
         ),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            "--port", min=0, max=65535, help="Of the master; 0: any free one. Default: its setting."
+            "--port",
+            min=0,
+            max=65535,
+            help="Of the master; 0: any free one. Default: as set for the master, else 7480.",
         ),
     ] = None,
     state_dir: StateDirOption = None,
@@ -81,7 +85,7 @@ def up(
             "--schedulers",
             min=1,
             max=256,
-            help="Parallel ones in the master. Default: its setting.",
+            help="Parallel ones in the master. Default: as set for the master, else 2.",
         ),
     ] = None,
     event_log: Annotated[
@@ -98,19 +102,11 @@ def up(
 
     Its daemons read hrm.toml and the variables HRM_MASTER_… and HRM_AGENT_…; options win.
     """
-    from hrm.cli import embedded, history, machine
+    from hrm.cli import embedded, history
 
     directory = _directory(state_dir)
     master_settings, agent_settings = _settings(directory)
-    if memory is None and agent_settings.memory_mib:
-        memory = f"{agent_settings.memory_mib}m"
-    size = machine.node_size(
-        nodes,
-        cores or agent_settings.cores or None,
-        memory,
-        has_cores=machine.machine_cores(),
-        has_memory_mib=machine.machine_memory_mib(),
-    )
+    size = _node_size(nodes, cores, memory, agent_settings)
     with embedded.locked(directory):
         _refuse_second(embedded.Cluster.read(directory))
         console.note(
@@ -169,6 +165,23 @@ def _settings(directory: Path) -> tuple[MasterSettings, AgentSettings]:
     except errors.InvalidConfig as error:
         console.error_line(error.message)
         raise typer.Exit(BAD_CONFIGURATION) from None
+
+
+def _node_size(
+    nodes: int, cores: int | None, memory: str | None, agents: AgentSettings
+) -> NodeSize:
+    """What is typed wins, then what is set, then an equal share of the machine."""
+    from hrm.cli import machine
+
+    if memory is None and agents.memory_mib:
+        memory = f"{agents.memory_mib}m"
+    return machine.node_size(
+        nodes,
+        cores or agents.cores or None,
+        memory,
+        has_cores=machine.machine_cores(),
+        has_memory_mib=machine.machine_memory_mib(),
+    )
 
 
 def _directory(given: Path | None) -> Path:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hrm import text
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "stderr",
     "stdout",
     "table",
+    "view",
 ]
 
 _PIPE_WIDTH = 10_000
@@ -104,6 +105,18 @@ def json_line(value: Any) -> None:
     """``value`` on stdout as one line, for programs that read line by line."""
     sys.stdout.write(text.json_shown(json.dumps(value, ensure_ascii=False)) + "\n")
     sys.stdout.flush()
+
+
+def view(renderable: RenderableType) -> None:
+    """A table or a view on stdout; into a pipe without the blanks that pad its last column."""
+    if sys.stdout.isatty():
+        stdout().print(renderable)
+        return
+    screen = stdout()
+    with screen.capture() as captured:
+        screen.print(renderable)
+    lines = captured.get().removesuffix("\n").split("\n")
+    sys.stdout.write("".join(f"{each.rstrip(' ')}\n" for each in lines))
 
 
 def line(message: str) -> None:

@@ -46,8 +46,9 @@ def show(
     response = _shown(name, master, timeout, records=False)
     if not response.policies and output is Output.TABLE:
         console.note(
-            "no learned policy is in use, by the master or by a node; docs/learned-policies.md "
-            "says how to use one, hrm policy train trains one"
+            "no learned policy is in use, by the master or by a node; to use one, set "
+            "pipeline_policy of the master (ldwp, ldwp-set) or of agents (iawp); to train one: "
+            "hrm policy train"
         )
     queries.show(response, output, lambda _: policies_view(response))
 
@@ -117,7 +118,7 @@ def train(
         console.print_json(result)
         return
     best, ect = result["best"], result["ect"]
-    console.stdout().print(
+    console.view(
         f"{result['model']} in {path}: mean response {best['response_mean_s']:.1f} s on validation "
         f"seeds, ect's is {ect['response_mean_s']:.1f} s"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import getpass
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -72,8 +73,10 @@ FollowOption = Annotated[
     bool, typer.Option("--follow", "-f", help="Go on as the log grows, until Ctrl-C.")
 ]
 ApplicationArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="The application's id; `hrm apps` lists them.")
+    str, typer.Argument(metavar="ID", help="An application's id; `hrm apps --all` lists them.")
 ]
+
+NODE_HELP = "A node's name; `hrm nodes` lists them."
 
 
 @app.command()
@@ -252,7 +255,7 @@ def app_logs(
 
 @node_group.command("show")
 def node_show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="`hrm nodes` lists them.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=NODE_HELP)],
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
@@ -266,13 +269,13 @@ def node_show(
         )
     found = next((node for node in response.nodes if node.name == name), None)
     if found is None:
-        raise errors.NotFound(f"no node {name}; hrm nodes lists them")
+        raise errors.NotFound(f"no such node: {name}; hrm nodes lists them")
     show(found, output, lambda render: render.node_view(found))
 
 
 @node_group.command("drain")
 def node_drain(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Nodes, by name.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help=NODE_HELP)],
     undo: Annotated[bool, typer.Option("--undo", help="Take them back into service.")] = False,
     move: Annotated[
         float,
@@ -297,11 +300,13 @@ def node_drain(
         request = DrainNodesRequest(names=names, undo=undo, move_within_s=move)
         response = connection.admin.DrainNodes(request, timeout=timeout)
     show(response, output, lambda render: render.nodes_table(response.nodes))
+    if not undo:
+        console.note(f"to take them back into service: hrm node drain --undo {shlex.join(names)}")
 
 
 @node_group.command("bind")
 def node_bind(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="`hrm nodes` lists them.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=NODE_HELP)],
     mode: Annotated[
         Mode | None,
         typer.Option("--mode", help="One pool of cores, some for each GPU, or all divided."),
@@ -328,7 +333,7 @@ def node_bind(
         bound_cores=bound_cores,
         reserve_cores=reserve,
     )
-    with _hint("hrm nodes shows how it is cut"), client.connect(master) as connection:
+    with _hint("hrm nodes lists the nodes and their units"), client.connect(master) as connection:
         response = connection.admin.BindNode(request, timeout=timeout)
     show(response, output, lambda _: plain(response.message))
 
@@ -340,7 +345,7 @@ def show(message: Message, output: Output, view: Callable[[Any], RenderableType]
         return
     from hrm.cli import render
 
-    console.stdout().print(view(render))
+    console.view(view(render))
 
 
 def _print_log(

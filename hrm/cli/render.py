@@ -248,18 +248,20 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         f"{progress.completed_stages} stages done; tasks: {progress.tasks_completed} of "
         f"{progress.tasks_total} done, {progress.tasks_running} running, "
         f"{progress.tasks_failed} failed, mean {age(progress.mean_task_s)}",
-        "expected": ", ".join(
-            f"{age(row.mean_s)} a container of profile {row.resource_profile_id} "
-            f"(mean of {row.containers} before)"
+        "expected run time": ", ".join(
+            f"{age(row.mean_s)} per executor of resource profile {row.resource_profile_id} "
+            f"(mean of {row.containers} earlier ones)"
             for row in app.run_times
         )
-        or "run time not known yet",
-        "starts with": f"{app.gang_min} executors together" if app.gang_min > 1 else "any executor",
+        or "unknown: no executor of an application of this name and user has ended yet",
+        "gang start": f"the first {app.gang_min} executors start together"
+        if app.gang_min > 1
+        else "off: each executor starts by itself",
         "streams": plain(", ".join(progress.streaming_queries) or "-"),
     }
-    driver = f"where it was submitted ({app.driver_host}), and its log, too"
+    driver = f"where it was submitted ({app.driver_host}), with its log"
     if app.submission_id:
-        driver = f"{app.submission_attempt} of {app.submission_id}; "
+        driver = f"number {app.submission_attempt} of {app.submission_id}; "
         driver += f"its log: hrm app logs {app.application_id} --executor driver"
     rows["driver"] = plain(driver)
     facts = _facts(rows)

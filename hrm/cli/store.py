@@ -97,14 +97,13 @@ def _show(report: Report, what: str) -> None:
     table = console.table("KIND", "READABLE")
     for name, count in report.kept.items():
         table.add_row(console.plain(name), str(count))
-    out = console.stdout()
-    out.print(table)
+    console.view(table)
     lost = set(report.lost)
     kind = "repaired" if report.done else "damaged"
     for line in report.damage[:LINES_MAX]:
-        out.print(console.plain(f"{'lost' if line in lost else kind}  {console.one_line(line)}"))
+        console.line(f"{'lost' if line in lost else kind}  {console.one_line(line)}")
     if len(report.damage) > LINES_MAX:
-        out.print(f"and {len(report.damage) - LINES_MAX} more: --output json lists all")
+        console.line(f"and {len(report.damage) - LINES_MAX} more: --output json lists all")
     console.note(_summary(report, what))
 
 

@@ -31,7 +31,7 @@ def tls(
     ],
     days: Annotated[
         int | None,
-        typer.Option("--days", min=1, max=DAYS_MAX, help="How long they are valid. [397]"),
+        typer.Option("--days", min=1, max=DAYS_MAX, help="Their validity in days. Default: 397."),
     ] = None,
 ) -> None:
     """Make certificates for master and nodes, and the authority that signs them if DIR has none.

@@ -200,7 +200,8 @@ PlacementPolicy = Annotated[
     str,
     Field(
         min_length=1,
-        description="what chooses units for containers; `docs/policies.md` lists them",
+        description="what chooses units for containers: min-wait, round-robin, random, best-fit, "
+        "worst-fit, fifo, centralized-drf, or one that an installed package provides",
     ),
 ]
 

@@ -29,7 +29,30 @@ def test_help_lists_every_command(hrm: Run) -> None:
 def test_a_misspelt_command_is_refused(hrm: Run) -> None:
     result = hrm("statsu")
     assert result.exit_code == 2
-    assert "statsu" in result.stderr
+    assert "there is no command hrm statsu; did you mean hrm status?" in result.stderr
+    assert "hrm --help lists the commands" in hrm("xyzzy").stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "lists"),
+    [
+        (["app", "show"], "hrm apps --all"), (["submission", "logs"], "hrm submissions --all"),
+        (["pipeline", "cancel"], "hrm pipeline list"), (["node", "show"], "hrm nodes"),
+        (["node", "drain"], "hrm nodes"), (["policy", "set"], "hrm policy show"),
+    ],
+)  # fmt: skip
+def test_a_missing_argument_comes_with_what_lists_its_values(
+    hrm: Run, command: list[str], lists: str
+) -> None:
+    result = hrm(*command, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert "Missing argument" in result.stderr
+    assert f"`{lists}` lists them" in result.stderr
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "spark-submit"])
+def test_help_names_no_file_that_a_wheel_lacks(hrm: Run, command: str) -> None:
+    assert "docs/" not in hrm(command, "--help", env={"COLUMNS": "200"}).stdout
 
 
 @pytest.mark.parametrize(
