@@ -37,6 +37,45 @@ StateDirOption = Annotated[
     typer.Option("--state-dir", metavar="DIR", help="All its state. Default: $HRM_HOME or ~/.hrm."),
 ]
 
+CoresOption = Annotated[
+    int | None,
+    typer.Option(
+        "--cores",
+        min=1,
+        max=4096,
+        help="Of each node. Default: as set for agents, else an equal share.",
+    ),
+]
+
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="Of each node, like 4g. Default: as set for agents, else an equal share.",
+    ),
+]
+
+PortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--port",
+        min=0,
+        max=65535,
+        help="Of the master; 0: any free one. Default: as set for the master, else 7480.",
+    ),
+]
+
+SchedulersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--schedulers",
+        min=1,
+        max=256,
+        help="Parallel ones in the master. Default: as set for the master, else 2.",
+    ),
+]
+
 TlsOption = Annotated[
     bool,
     typer.Option(
@@ -52,42 +91,11 @@ def up(
     nodes: Annotated[
         int, typer.Option("--nodes", min=1, max=NODES_MAX, help="Nodes, each an agent process.")
     ] = 2,
-    cores: Annotated[
-        int | None,
-        typer.Option(
-            "--cores",
-            min=1,
-            max=4096,
-            help="Of each node. Default: as set for agents, else an equal share.",
-        ),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory",
-            metavar="SIZE",
-            help="Of each node, like 4g. Default: as set for agents, else an equal share.",
-        ),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            "--port",
-            min=0,
-            max=65535,
-            help="Of the master; 0: any free one. Default: as set for the master, else 7480.",
-        ),
-    ] = None,
+    cores: CoresOption = None,
+    memory: MemoryOption = None,
+    port: PortOption = None,
     state_dir: StateDirOption = None,
-    schedulers: Annotated[
-        int | None,
-        typer.Option(
-            "--schedulers",
-            min=1,
-            max=256,
-            help="Parallel ones in the master. Default: as set for the master, else 2.",
-        ),
-    ] = None,
+    schedulers: SchedulersOption = None,
     event_log: Annotated[
         bool,
         typer.Option(

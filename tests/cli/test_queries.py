@@ -112,7 +112,7 @@ def test_show_reports_how_each_container_ended(hrm: Run, master: FakeMaster) -> 
     assert "memory_limit (exit code 137) over its limit of 1408 MiB" in shown
     assert "first container after 10s" in shown
     assert "1m30s per executor of resource profile 0 (mean of 12 earlier ones)" in shown
-    assert "3 executors together" in shown
+    assert "the first 3 executors start together" in shown
 
 
 def test_why_gives_the_reason_first(hrm: Run, master: FakeMaster) -> None:
