@@ -66,7 +66,7 @@ def error_from(error: grpc.RpcError, target: str) -> errors.HrmError:
     details = text.detail(message_text)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.Unavailable(
-            f"{target} has not answered in time; try again, or allow more with --timeout"
+            f"{target} did not respond in time; try again, or allow more with --timeout"
         )
     if code is grpc.StatusCode.UNAVAILABLE and "the master is paused" in details:
         return errors.DiskFull(details)

@@ -205,13 +205,13 @@ def _refuse_second(old: Cluster | None) -> None:
     if whole:
         raise errors.AlreadyExists(
             f"a cluster is already running at hrm://{old.address}: {names}; "
-            f"look at it: hrm status, end it: {end}"
+            f"show it: hrm status, end it: {end}"
         )
     gone = [process for process in old.processes if process not in alive]
     logs = ", ".join(f"{process.name} ({process.log})" for process in gone)
     raise errors.AlreadyExists(
-        f"a cluster is half alive at hrm://{old.address}: {names}; "
-        f"its log says why it died: {logs}; end the rest: {end}, and start again: hrm up"
+        f"a cluster is partly down at hrm://{old.address}: {names}; "
+        f"the logs of what ended show why: {logs}; end the rest: {end}, and start again: hrm up"
     )
 
 

@@ -152,7 +152,7 @@ class Cluster:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise errors.InvalidConfig(
-                f"{path} is damaged ({error!r}); end the daemons by hand (pgrep -af hrm.cli), "
+                f"{path} is damaged ({error!r}); end the daemons manually (pgrep -af hrm.cli), "
                 f"then remove the file"
             ) from error
 
@@ -182,7 +182,7 @@ def locked(directory: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise errors.AlreadyExists(
-                f"another `hrm up` or `hrm down` is at work on {directory}; wait until it ends"
+                f"another `hrm up` or `hrm down` is running on {directory}; wait until it ends"
             ) from None
         yield
 
@@ -274,7 +274,7 @@ def stop(cluster: Cluster, progress: Progress) -> list[str]:
             f"{process.name} (pid {process.pid}{', killed' if process in left else ''})"
             for process in group
         ]
-    progress("looking for containers that are left")
+    progress("looking for leftover containers")
     ended += sweep_containers(cluster.directory)
     if survivors := _wait_for_end(running, KILL_TIMEOUT_S):
         names = ", ".join(f"{process.name} (pid {process.pid})" for process in survivors)
@@ -412,7 +412,7 @@ def _start(cluster: Cluster, schedulers: int | None, progress: Progress) -> None
         children,
         lambda: _accepts(cluster) and _nodes_alive(cluster) is not None,
         MASTER_START_TIMEOUT_S,
-        lambda: "the master does not answer",
+        lambda: "the master does not respond",
     )
     names = [f"node-{number}" for number in range(1, cluster.nodes + 1)]
     # All of an embedded cluster belongs to its user: there is no other user to run as.
@@ -484,7 +484,7 @@ def _wait(
         for record, process in children:
             code = process.poll()
             if code is not None:
-                last_output = last_line(Path(record.log)) or "it said nothing"
+                last_output = last_line(Path(record.log)) or "it printed nothing"
                 end = f"signal {-code}" if code < 0 else f"exit status {code}"
                 raise errors.Unavailable(
                     f"{record.name} ended at its start ({end}): {last_output} "
@@ -516,7 +516,7 @@ def _accepts(cluster: Cluster) -> bool:
 
 
 def _nodes_alive(cluster: Cluster) -> set[str] | None:
-    """Names of the nodes in service; None: the master does not answer yet."""
+    """Names of the nodes in service; None: the master does not respond yet."""
     from hrm.v1 import admin_pb2, common_pb2
 
     try:

@@ -124,8 +124,10 @@ def run(
 
 @group.command(name="list")
 def list_tasks(
-    everything: Annotated[bool, typer.Option("--all", help="Those that ended, too.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="The latest so many; 0: all.")] = 0,
+    everything: Annotated[bool, typer.Option("--all", help="Include ended ones.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="At most this many, the latest; 0: all.")
+    ] = 0,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
@@ -157,7 +159,7 @@ def cancel(
     master: MasterOption = None,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """End a task; its running subtasks are stopped."""
+    """Cancel a task; its running subtasks are stopped."""
     from hrm.pipelines.client.client import Client
 
     with Client(master, patience_s=0.0, call_timeout_s=timeout) as client:

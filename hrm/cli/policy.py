@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["app", "ordered_view", "policies_view", "policy_view", "shadow_view"]
 
 app = typer.Typer(no_args_is_help=True)
-policy_group = typer.Typer(no_args_is_help=True, help="Learned policies: show, trust, train.")
+policy_group = typer.Typer(
+    no_args_is_help=True, help="Learned policies: show, set their mode, train."
+)
 app.add_typer(policy_group, name="policy")
 
 NODES_SHOWN = 8
@@ -65,7 +67,7 @@ def shadow(
     if any(policy.kind == "node" for policy in response.policies):
         console.note(f"nodes report counters alone: hrm policy show {name}")
     elif not any(policy.records for policy in response.policies) and output is Output.TABLE:
-        console.note(f"nothing yet; hrm policy set {name} shadow records its decisions")
+        console.note(f"no records yet; hrm policy set {name} shadow records its decisions")
         return
     queries.show(response, output, lambda _: shadow_view(response))
 
@@ -80,7 +82,7 @@ def set_mode(
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """Set how much a learned policy decides; its heuristic decides the rest."""
+    """Set the share of decisions of a learned policy; its heuristic makes the others."""
     from hrm.v1.policy_pb2 import SetPolicyModeRequest
 
     request = SetPolicyModeRequest(policy=name, mode=mode)
@@ -164,8 +166,8 @@ def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
     lines = [
         f"[bold]{plain(policy.policy)}[/] ({where}) is {plain(policy.mode)}, with model "
         f"{plain(policy.model)}; else {plain(policy.heuristic)} decides",
-        f"  asked {policy.asked}, of these decided {policy.learned}, in the shadow "
-        f"{policy.shadowed} ({_share(policy.agreed, policy.shadowed)} agreed)",
+        f"  {policy.asked} decisions requested, {policy.learned} made, {policy.shadowed} in shadow "
+        f"({_share(policy.agreed, policy.shadowed)} agreed)",
     ]
     if policy.fallbacks:
         counts = sorted(policy.fallbacks.items(), key=lambda item: (-item[1], item[0]))
@@ -173,7 +175,7 @@ def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
     if policy.last:
         lines.append(f"  last: {plain(policy.last)}")
     if policy.HasField("breaker_s"):
-        lines.append(f"  [yellow]too slow: not asked for another {policy.breaker_s:.0f} s[/]")
+        lines.append(f"  [yellow]too slow: disabled for another {policy.breaker_s:.0f} s[/]")
     if policy.HasField("seconds_p50"):
         lines.append(
             f"  decides in {1e3 * policy.seconds_p50:.2f} ms (p50), "

@@ -42,7 +42,9 @@ app = typer.Typer(no_args_is_help=True)
 APPLICATIONS_DEFAULT = 100
 """The master's default: so many of the latest applications are listed if no limit is given."""
 
-app_group = typer.Typer(no_args_is_help=True, help="Look at one application, or end it.")
+app_group = typer.Typer(
+    no_args_is_help=True, help="Show one application, its logs and why it waits, or end it."
+)
 node_group = typer.Typer(
     no_args_is_help=True, help="Show a node, take it out of service, repartition it."
 )
@@ -54,14 +56,14 @@ MasterOption = Annotated[
     typer.Option(
         "--master",
         metavar="HOST:PORT",
-        help="The master to ask. Default: $HRM_MASTER, else the cluster that `hrm up` started.",
+        help="The master to query. Default: $HRM_MASTER, else the cluster that `hrm up` started.",
     ),
 ]
 OutputOption = Annotated[
-    Output, typer.Option("--output", "-o", help="A table for people, JSON for programs.")
+    Output, typer.Option("--output", "-o", help="A table for reading, JSON for programs.")
 ]
 TimeoutOption = Annotated[
-    float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the answer.")
+    float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the reply.")
 ]
 StreamOption = Annotated[
     Literal["stdout", "stderr"], typer.Option("--stream", help="Which of the two files.")
@@ -70,7 +72,7 @@ TailOption = Annotated[
     int, typer.Option("--tail", metavar="BYTES", min=0, help="Only the end; 0: all of it.")
 ]
 FollowOption = Annotated[
-    bool, typer.Option("--follow", "-f", help="Go on as the log grows, until Ctrl-C.")
+    bool, typer.Option("--follow", "-f", help="Continue as the log grows, until Ctrl-C.")
 ]
 ApplicationArgument = Annotated[
     str, typer.Argument(metavar="ID", help="An application's id; `hrm apps --all` lists them.")
@@ -112,9 +114,9 @@ def nodes(
 
 @app.command()
 def apps(
-    every: Annotated[bool, typer.Option("--all", help="Ended ones, too.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Include ended ones.")] = False,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, help="The latest so many. Default: the latest 100.")
+        int, typer.Option("--limit", min=0, help="At most this many, the latest. Default: 100.")
     ] = 0,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
@@ -159,7 +161,7 @@ def app_why(
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """Say why an application or a pipeline task waits, or why it ended as it did."""
+    """Explain why an application or a pipeline task waits, or why it ended."""
     from hrm.v1.admin_pb2 import ExplainApplicationRequest
 
     request = ExplainApplicationRequest(application_id=application_id)
@@ -217,7 +219,7 @@ def app_logs(
 
     if attempt:
         if executor != "driver":
-            raise errors.InvalidRequest("--attempt is of drivers; give --executor driver, too")
+            raise errors.InvalidRequest("--attempt applies to drivers; give --executor driver, too")
         executor = f"driver/{attempt}"
     if link:
         if follow or tail:
@@ -276,7 +278,7 @@ def node_show(
 @node_group.command("drain")
 def node_drain(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help=NODE_HELP)],
-    undo: Annotated[bool, typer.Option("--undo", help="Take them back into service.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Return them to service.")] = False,
     move: Annotated[
         float,
         typer.Option(
@@ -284,14 +286,14 @@ def node_drain(
             metavar="SECONDS",
             min=0.0,
             max=3600.0,
-            help="What runs there hands over its data to others within so long, and ends.",
+            help="Containers there migrate their data to others within this time, and end.",
         ),
     ] = 0.0,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """Give nodes no new containers; those that run there go on to their end, or move away."""
+    """Place no new containers on nodes; running ones continue to their end, or are moved."""
     from hrm.v1.admin_pb2 import DrainNodesRequest
 
     if undo and move:
@@ -301,7 +303,7 @@ def node_drain(
         response = connection.admin.DrainNodes(request, timeout=timeout)
     show(response, output, lambda render: render.nodes_table(response.nodes))
     if not undo:
-        console.note(f"to take them back into service: hrm node drain --undo {shlex.join(names)}")
+        console.note(f"to return them to service: hrm node drain --undo {shlex.join(names)}")
 
 
 @node_group.command("bind")
@@ -326,7 +328,7 @@ def node_bind(
     from hrm.v1.admin_pb2 import BindNodeRequest
 
     if (mode, bound_cores, reserve) == (None, None, None):
-        raise errors.InvalidRequest("say what to change: --mode, --bound-cores or --reserve")
+        raise errors.InvalidRequest("give what to change: --mode, --bound-cores or --reserve")
     request = BindNodeRequest(
         name=name,
         mode=f"BINDING_MODE_{mode.name}" if mode else None,

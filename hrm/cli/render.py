@@ -86,7 +86,7 @@ def cluster_view(cluster: admin_pb2.Cluster) -> RenderableType:
         f"{memory(free.memory_mib)} of {memory(capacity.memory_mib)}" + _gpu(free, capacity),
         "applications": f"{cluster.applications_live} live, {cluster.applications_ended} ended",
         "containers": f"{cluster.containers_running} running, {cluster.containers_waiting} waiting "
-        f"at nodes, {cluster.containers_pending} without a place",
+        f"at nodes, {cluster.containers_pending} unplaced",
         "claims": f"{cluster.claims_committed} committed, {cluster.claims_queued} queued at nodes, "
         f"{cluster.claims_aborted} aborted",
         "stream lease": f"{cluster.lease.holder}, {cluster.lease.expires_in_s:.1f}s left"
@@ -117,7 +117,7 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
     gpu_column = ["GPU, FREE MEMORY"] if with_gpus else []
     table = console.table(
         "NODE", "STATE", "UNIT", ">FREE VCORES", ">FREE MEMORY", *gpu_column, ">RUNNING",
-        ">WAITING S/B", ">CPU", "ISOLATION", "SPARK", ">HEARD",
+        ">WAITING S/B", ">CPU", "ISOLATION", "SPARK", ">LAST CONTACT",
     )  # fmt: skip
     for node in listed:
         shown = [plain(node.name), _node_state(node)]

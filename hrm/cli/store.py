@@ -28,12 +28,12 @@ LINES_MAX = 100
 def _flags(
     *,
     check: Annotated[
-        bool, typer.Option("--check", help="Look for damage, and change nothing.")
+        bool, typer.Option("--check", help="Check for damage without changing anything.")
     ] = False,
     repair: Annotated[
         bool,
         typer.Option(
-            "--repair", help="Keep what can be read of a damaged store; what was there is kept."
+            "--repair", help="Recover the readable part of a damaged store; the original is kept."
         ),
     ] = False,
     backup: Annotated[
@@ -48,7 +48,7 @@ def _flags(
     ] = None,
     output: Annotated[
         Output,
-        typer.Option("--output", "-o", help="Of these: a table for people, JSON for programs."),
+        typer.Option("--output", "-o", help="For --check and its like: a table or JSON."),
     ] = Output.TABLE,
 ) -> None:
     """The signature alone counts."""

@@ -66,7 +66,7 @@ be reached; 2 if the arguments are wrong; 130 after Ctrl-C, which does not end t
 """
 
 app = typer.Typer(no_args_is_help=True)
-group = typer.Typer(no_args_is_help=True, help="Look at one submitted driver, or end it.")
+group = typer.Typer(no_args_is_help=True, help="Show one submitted driver and its logs, or end it.")
 app.add_typer(group, name="submission")
 
 IdArgument = Annotated[
@@ -130,7 +130,7 @@ def run_submit(arguments: Sequence[str]) -> int:
             return _follow(client, submission_id, channel)
         except KeyboardInterrupt:
             console.note(
-                f"HRM: {submission_id} goes on; to end it: "
+                f"HRM: {submission_id} continues to run; to end it: "
                 f"hrm submit --master hrm://{client.target} --kill {submission_id}"
             )
             return INTERRUPTED
@@ -252,8 +252,10 @@ def _line(submission: pb.Submission) -> str:
 
 @app.command("submissions")
 def submissions(
-    every: Annotated[bool, typer.Option("--all", help="Ended ones, too.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="The latest so many; 0: all.")] = 0,
+    every: Annotated[bool, typer.Option("--all", help="Include ended ones.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="At most this many, the latest; 0: all.")
+    ] = 0,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,

@@ -19,7 +19,10 @@ app = typer.Typer(no_args_is_help=True)
 @app.command("tls")
 def tls(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where they go; it keeps the authority's key.")
+        Path,
+        typer.Argument(
+            metavar="DIR", help="Directory of the certificates and of the authority's key."
+        ),
     ],
     hosts: Annotated[
         list[str],

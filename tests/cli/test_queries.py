@@ -138,7 +138,7 @@ def test_a_node_is_shown_with_its_shortcuts(hrm: Run, master: FakeMaster) -> Non
 def test_drain_and_back(hrm: Run, master: FakeMaster) -> None:
     drained = hrm("node", "drain", "node-1")
     assert "draining" in drained.stdout
-    assert drained.stderr == "to take them back into service: hrm node drain --undo node-1\n"
+    assert drained.stderr == "to return them to service: hrm node drain --undo node-1\n"
     assert "alive" in hrm("node", "drain", "node-1", "--undo").stdout
 
 
@@ -148,7 +148,7 @@ def test_bind_states_what_to_change_and_what_came_of_it(hrm: Run, master: FakeMa
     (request,) = master.requests
     assert request.mode == node_pb2.BINDING_MODE_EVEN
     assert (request.HasField("bound_cores"), request.HasField("reserve_cores")) == (False, True)
-    assert "say what to change" in _one_line(hrm("node", "bind", "node-1"))
+    assert "give what to change" in _one_line(hrm("node", "bind", "node-1"))
     assert "no such node: n9" in _one_line(hrm("node", "bind", "n9", "--bound-cores", "1"))
     assert hrm("node", "bind", "node-1", "--bound-cores", "0").exit_code == 2
 
@@ -201,7 +201,7 @@ def test_the_log_of_a_driver_is_one_of_an_applications_logs(hrm: Run, master: Fa
         assert master.requests[-1].executor_id == asked
     refused = hrm("app", "logs", APPLICATION, "--executor", "1", "--attempt", "2")
     assert refused.exit_code == 1
-    assert "--attempt is of drivers" in refused.stderr
+    assert "--attempt applies to drivers" in refused.stderr
     shown = hrm("app", "show", APPLICATION).stdout
     assert "where it was submitted (127.0.0.1), with its log" in shown
 

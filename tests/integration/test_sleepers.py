@@ -204,7 +204,7 @@ async def passes(seconds: float) -> None:
 
 
 async def test_a_master_that_was_stopped_loses_nothing(daemons: Daemons) -> None:
-    """Its node and an AppMaster are heard of again a while after it has gone on."""
+    """Its node and an AppMaster are in contact again a while after it has gone on."""
     staying, pid = await begun(daemons)
     away, other = await begun(daemons, "key-2")
     away.leave()
