@@ -251,7 +251,7 @@ def _progress() -> Iterator[Progress]:
 
 
 def _needed(cluster: Cluster) -> dict[str, str]:
-    """Variables without which the next command would mean another cluster."""
+    """Variables without which the next command would address another cluster."""
     needed = {"HRM_HOME": str(cluster.directory)} if _state_flag(cluster.directory) else {}
     meant = {
         "HRM_TOKEN_FILE": str(cluster.token),

@@ -125,8 +125,8 @@ def line(message: str) -> None:
 
 
 class LogWriter:
-    """Bytes of a log on stdout: as they are into a file or a pipe; on a terminal with all that is
-    not seen escaped, for a log may hold what its application was sent, and a terminal obeys."""
+    """Bytes of a log on stdout: as they are into a file or a pipe; on a terminal with invisible
+    characters escaped, because a log may contain control sequences from outside."""
 
     def __init__(self) -> None:
         self._escapes = sys.stdout.isatty()

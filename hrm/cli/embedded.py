@@ -284,9 +284,9 @@ def stop(cluster: Cluster, progress: Progress) -> list[str]:
 
 
 def _end_applications(cluster: Cluster, progress: Progress) -> list[str]:
-    """Kill live applications, so that their drivers end now instead of looking for a master.
+    """Kill live applications, so that their drivers end now instead of searching for a master.
 
-    A master that does not answer keeps nothing from ending: then drivers find out by themselves.
+    A master that does not respond delays nothing: drivers then detect its end by themselves.
     """
     import grpc
 
@@ -346,7 +346,7 @@ def sweep_containers(directory: Path) -> list[str]:
 
 
 def _sweep_groups(identity: Path) -> None:
-    """Remove the control groups of an agent that was killed; what cannot be removed is said."""
+    """Remove the control groups of an agent that was killed; what cannot be removed is reported."""
     from hrm.agent import isolation
 
     try:
@@ -449,7 +449,7 @@ def _spawn(
         log.replace(log.with_name(f"{log.name}.1"))
     with log.open("xb") as output:
         process = subprocess.Popen(
-            # -P: a directory called hrm where the user happens to stand is not the program.
+            # -P: a directory called hrm in the current directory must not be imported.
             [sys.executable, "-P", "-m", "hrm.cli", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -529,7 +529,7 @@ def _nodes_alive(cluster: Cluster) -> set[str] | None:
 
 
 def last_line(log: Path) -> str:
-    """What a daemon said last: its last ``error:`` line, else its last line of any kind."""
+    """A daemon's last message: its last ``error:`` line, else its last line of any kind."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))

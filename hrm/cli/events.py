@@ -2,7 +2,7 @@
 
 For some days, the master keeps every change of state of an application, a container or a node, and
 all exclusions. With ``--follow`` the command keeps running, and an outage of the master loses
-nothing: the next one is asked for what followed the last event that was shown.
+nothing: the restarted one is queried for what followed the last event shown.
 """
 
 from __future__ import annotations

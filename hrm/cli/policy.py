@@ -1,6 +1,6 @@
-"""``hrm policy``: what learned policies do, how far they are trusted, and how they are trained.
+"""``hrm policy``: state and mode of learned policies, and their training.
 
-``show``, ``shadow`` and ``set`` ask the master's PolicyService; ``train`` runs a trainer of
+``show``, ``shadow`` and ``set`` call the master's PolicyService; ``train`` runs a trainer of
 ``hrm.learn`` here, on this machine.
 """
 
@@ -159,7 +159,7 @@ def policies_view(response: policy_pb2.ShowPoliciesResponse) -> RenderableType:
 
 
 def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
-    """One policy: what it may, what it did, why it did not."""
+    """One policy: its mode, its decisions, and the reasons of its fallbacks."""
     from rich.console import Group
 
     where = f"node {plain(policy.node)}" if policy.node else plain(policy.kind)
@@ -205,7 +205,7 @@ def ordered_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
 
 
 def shadow_view(response: policy_pb2.ShowPoliciesResponse) -> RenderableType:
-    """What was answered in the shadow, latest last."""
+    """Decisions in shadow mode, latest last."""
     table = console.table("TASK", "SAME", "DONE", "LEARNED")
     for policy in response.policies:
         for record in policy.records:

@@ -1,6 +1,6 @@
 """``hrm status``, ``nodes``, ``apps``, ``app …`` and ``node …``: clients of AdminService.
 
-Every command has ``--output json``, which prints the service's answer as protobuf's JSON (always
+Every command has ``--output json``, which prints the service's response as protobuf's JSON (always
 one object; 64-bit numbers are strings there), so that whatever the table leaves out is still there.
 """
 

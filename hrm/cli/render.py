@@ -48,7 +48,7 @@ _COLOURS = {
 
 
 def age(seconds: float) -> str:
-    """``seconds`` as people say it: 0.4s, 12s, 3m12s, 5h02m, 3d04h."""
+    """``seconds`` in short form: 0.4s, 12s, 3m12s, 5h02m, 3d04h."""
     if seconds < 0:
         return "0s"  # clocks of two machines differ a little
     if seconds < 10:
@@ -69,7 +69,7 @@ def ended_after(submitted_at_s: float, ended_at_s: float) -> str:
 
 
 def memory(mib: int) -> str:
-    """``mib`` MiB as people say it: 512 MiB, 4 GiB, 1.5 GiB."""
+    """``mib`` MiB in short form: 512 MiB, 4 GiB, 1.5 GiB."""
     return f"{mib} MiB" if abs(mib) < 1024 else f"{mib / 1024:.1f}".removesuffix(".0") + " GiB"
 
 
@@ -183,7 +183,7 @@ def _node_facts(node: admin_pb2.Node) -> Table:
 
 
 def _facts(rows: Mapping[str, str]) -> Table:
-    """A grid of names and what is true of them."""
+    """A grid of names and values."""
     facts = Table.grid(padding=(0, 2))
     for name, value in rows.items():
         facts.add_row(f"[bold]{name}[/]", value)
@@ -295,7 +295,7 @@ def submissions_table(submissions: Sequence[submission_pb2.Submission]) -> Rende
 
 
 def explanation_view(explanation: admin_pb2.Explanation) -> RenderableType:
-    """``hrm app why``: the answer first, then what it rests on."""
+    """``hrm app why``: the summary first, then its details."""
     details = [f"  - {plain(detail)}" for detail in explanation.details]
     return "\n".join([plain(explanation.summary), *details])
 

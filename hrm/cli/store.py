@@ -62,7 +62,7 @@ _COMMANDS = ("check", "repair", "backup", "restore")
 
 
 def is_wanted(flags: dict[str, Any]) -> bool:
-    """Is one of them given, in place of running a master?"""
+    """Whether one of them is given, in place of running a master."""
     return any(flags[name] for name in _COMMANDS)
 
 

@@ -360,7 +360,7 @@ async def test_one_that_the_next_master_refuses_ends_alone(
     monkeypatch.setattr(Interpreter, "call", refuse)
     async with running(tmp_path) as second:
         ended = await state_of(second, sent.submission_id, pb.SUBMISSION_STATE_KILLED)
-        assert "cannot go on with it: too many applications" in ended.message
+        assert "cannot continue it: too many applications" in ended.message
         assert not second.interpreter.stopped.done()
 
 
