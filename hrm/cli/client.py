@@ -36,7 +36,7 @@ A = TypeVar("A", bound="Message")
 
 
 def all_pages(call: Callable[..., A], request: Any, timeout_s: float) -> A:
-    """The response of a list's ``call``, all its pages merged into one; ``timeout_s``: for each page.
+    """The response of a list's ``call``, with all pages in one; ``timeout_s``: for each page.
 
     Raises:
         HrmError: the pages do not end.

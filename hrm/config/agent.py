@@ -306,8 +306,8 @@ class AgentSettings(ServerSettings):
     pipeline_policy: str = Field(
         default="mct",
         min_length=1,
-        description="what assigns cores and GPUs to subtasks of pipelines: random, mct, min-min, pats "
-        "or iawp (iawp:guarded, iawp:SCORE, iawp:SCORE:guarded); learned ones begin in shadow "
+        description="what assigns cores and GPUs to subtasks of pipelines: random, mct, min-min, "
+        "pats or iawp (iawp:guarded, iawp:SCORE, iawp:SCORE:guarded); learned ones begin in shadow "
         "mode, with mct deciding",
     )
     pipeline_path: str = Field(

@@ -100,8 +100,9 @@ class MasterSettings(ServerSettings):
     )
     lease_scope: Literal["global", "candidates"] = Field(
         default=BOUNDS.lease_scope,
-        description="what a stream's lease locks: every resource unit, or those with capacity for "
-        "it (where they do not suffice, those that are large enough); batch continues at the others",
+        description="what a stream's lease locks: every resource unit, or those with capacity "
+        "for it (where these do not suffice, those that are large enough); batch continues at "
+        "the others",
     )
     scheduler_timeout_s: float = Field(
         default=BOUNDS.scheduler_timeout_s,
