@@ -49,9 +49,13 @@ def parse_master(text: str) -> str:
     if not colon or address.endswith("]"):
         host, port = address, str(DEFAULT_PORT)
     good_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
-    if not host or "/" in host or any(c.isspace() for c in host) or not good_port:
+    # The resolver takes bare digits for an address: 7480 would be 0.0.29.56.
+    bad_host = not host or "/" in host or any(c.isspace() for c in host) or host.isdigit()
+    if bad_host or not good_port:
+        missing = " (a port alone)" if host.isdigit() and not colon else ""
         raise errors.InvalidRequest(
-            f"{text!r} is no master address; give host:port, such as {DEFAULT_HOST}:{DEFAULT_PORT}"
+            f"{text!r} is no address of a master{missing}; write HOST:PORT, such as "
+            f"{DEFAULT_HOST}:{DEFAULT_PORT}"
         )
     return f"{host}:{port}"
 

@@ -102,7 +102,7 @@ class ConnectionWatch:
                 await asyncio.to_thread(self.check)
             except OSError as error:
                 # No free descriptor, for example; the next check may have one.
-                _log.warning("cannot look at connections", why=error.strerror)
+                _log.warning("cannot inspect connections", why=error.strerror)
             took_s = time.monotonic() - began_s
             period_s = _ALERT_PERIOD_S if self._any_unauthenticated else _PERIOD_S
             await asyncio.sleep(max(period_s, _SHARE * took_s))

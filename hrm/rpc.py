@@ -66,7 +66,7 @@ def error_from(error: grpc.RpcError, target: str) -> errors.HrmError:
     details = text.detail(message_text)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.Unavailable(
-            f"{target} has not answered in time; try again, or allow more with --timeout"
+            f"{target} did not respond in time; try again, or allow more with --timeout"
         )
     if code is grpc.StatusCode.UNAVAILABLE and "the master is paused" in details:
         return errors.DiskFull(details)
@@ -75,6 +75,12 @@ def error_from(error: grpc.RpcError, target: str) -> errors.HrmError:
         return errors.Unavailable(details)
     if code is grpc.StatusCode.UNAVAILABLE and (failure := tls.failure(target, message_text)):
         return failure
+    if code is grpc.StatusCode.UNAVAILABLE and details.startswith("DNS resolution failed"):
+        host = target.rpartition(":")[0]
+        return errors.Unavailable(
+            f"the host {host} of {target} does not resolve; correct its name, or write its IP "
+            f"address; to see what the name resolves to: getent hosts {host}"
+        )
     if code is grpc.StatusCode.UNAVAILABLE:
         return errors.Unavailable(
             f"no HRM master answers at {target} ({details}); check host and port, "

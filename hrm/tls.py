@@ -78,7 +78,7 @@ def failure(target: str, details: str) -> TlsFailed | None:
     if "CERTIFICATE_VERIFY_FAILED" in details:
         why = details.rpartition("CERTIFICATE_VERIFY_FAILED: ")[2]
         return TlsFailed(
-            f"the certificate of {target} is not to be trusted ({why}); HRM_TLS_CA (or tls_ca) "
+            f"the certificate of {target} is not trusted ({why}); HRM_TLS_CA (or tls_ca) "
             f"must name the ca.pem that signed it - if it has expired, renew it: hrm tls"
         )
     if "is not in peer certificate" in details:

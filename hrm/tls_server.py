@@ -154,7 +154,9 @@ def _load(cert: Path, key: Path) -> _Pair:
     chain, _ = _read("tls_cert", cert)
     secret, mode = _read("tls_key", key)
     if mode & 0o077:
-        raise InvalidConfig(f"tls_key {key} is open to others (mode {mode:04o}); chmod 600 {key}")
+        raise InvalidConfig(
+            f"tls_key {key} is accessible to other users (mode {mode:04o}); chmod 600 {key}"
+        )
     _check(cert, key, chain, secret)
     configuration = grpc.ssl_server_certificate_configuration([(secret, chain)])
     return _Pair(configuration, _context(cert, key))
@@ -186,13 +188,13 @@ def _check(cert: Path, key: Path, chain: bytes, secret: bytes) -> None:
         private = load_pem_private_key(secret, None)
     except TypeError as error:
         raise InvalidConfig(
-            f"tls_key: {key} is encrypted, and a daemon cannot ask for its passphrase; "
+            f"tls_key: {key} is encrypted, and a daemon cannot prompt for its passphrase; "
             f"decrypt it: openssl pkey -in {key} -out NEW"
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
         raise InvalidConfig(f"tls_key: {key} holds no private key in PEM form") from error
     if not isinstance(private, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
-        raise InvalidConfig(f"tls_key: {key} is neither RSA nor ECDSA, which gRPC wants")
+        raise InvalidConfig(f"tls_key: {key} is neither RSA nor ECDSA, as gRPC requires")
     if private.public_key() != leaf.public_key():
         raise InvalidConfig(
             f"tls_key {key} is not the key of tls_cert {cert}; name the two that were made together"

@@ -71,7 +71,8 @@ def read_token(path: Path) -> str:
     mode = stat.S_IMODE(about.st_mode)
     if mode & 0o077:
         raise InvalidConfig(
-            f"the token file {path} is open to others (mode {mode:04o}); chmod 600 {path}"
+            f"the token file {path} is accessible to other users (mode {mode:04o}); "
+            f"chmod 600 {path}"
         )
     return _checked(path, content)
 

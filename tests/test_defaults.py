@@ -6,6 +6,7 @@ import ast
 import functools
 import inspect
 import re
+import typing
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,6 @@ EACH_ITS_OWN = {
     "name": "of policies and drivers, which are no settings",
     "memory_mib": "of invented machines and containers",
     "master": "the name of a part of the simulator",
-    "schedulers": "of experiments; of `hrm up`, which is compared below",
     "stop_grace_s": "of the master's own server",
     "cpu_limit": "of drivers of isolation, which are made by the setting alone",
 }
@@ -198,9 +198,13 @@ def test_the_port_of_a_master() -> None:
     assert config.DEFAULT_PORT is address.DEFAULT_PORT
 
 
-def test_hrm_up_has_as_many_schedulers_as_a_master() -> None:
-    """A number of its own, because the command line imports no core before it must."""
-    assert inspect.signature(up).parameters["schedulers"].default == SCHEDULERS
+def test_what_hrm_up_is_not_given_is_as_it_is_set() -> None:
+    parameters = inspect.signature(up).parameters
+    assert [parameters[name].default for name in ("schedulers", "port", "cores", "memory")] == (
+        [None] * 4
+    )
+    help_text = typing.get_type_hints(up, include_extras=True)["schedulers"].__metadata__[0].help
+    assert f"else {SCHEDULERS}." in help_text
 
 
 def test_a_final_update_waits_as_long_as_the_master_does() -> None:

@@ -105,7 +105,7 @@ async def test_what_does_not_fit_together_is_reported_at_once_with_the_cure(
             await ask(f"127.0.0.1:{port}", None)
         with pytest.raises(errors.TlsFailed, match=r"speaks no TLS, .*HRM_TLS_CA, .*--tls-cert"):
             await ask(f"127.0.0.1:{clear}", ours.ca)
-        with pytest.raises(errors.TlsFailed, match=r"not to be trusted .*HRM_TLS_CA"):
+        with pytest.raises(errors.TlsFailed, match=r"is not trusted .*HRM_TLS_CA"):
             await ask(f"127.0.0.1:{port}", Authority(tmp_path / "theirs").ca)
         assert await ask(f"127.0.0.1:{clear}", None) == SERVING
     assert time.monotonic() - began_s < PATIENCE * 15

@@ -331,7 +331,7 @@ class Agent:
                     self._link.send(node_wire.from_container(status))
                 case c.ReplyToRebinding():
                     self._link.send(node_wire.from_rebinding(command))
-                    _log.info("asked for another binding", answer=command.message)
+                    _log.info("another binding was requested", answer=command.message)
                 case c.RegisterAgain():
                     self._register_again(command)
                 case c.SendHeartbeat():
@@ -441,7 +441,7 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
             if command_of is None:
                 command_of, versions, shortcuts = spark_commands(settings, machine)
             for remark in machine.remarks:
-                _log.info("how containers are kept apart", what=remark)
+                _log.info("isolation of containers", what=remark)
             for name, why in machine.isolation.passed_over.items():
                 _log.info("isolation passed over", driver=name, why=why)
             shuffle = shuffle_service(settings, run_as=machine.run_as.active)

@@ -124,7 +124,7 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
         another = type(problem) is not self._logged
         if self._logged_at_s == 0.0 or another or now - self._logged_at_s >= _LOG_PERIOD_S:
             self._logged_at_s, self._logged = now, type(problem)
-            _log.warning("no master; trying on, containers run on", why=problem.message)
+            _log.warning("no master; retrying, containers continue to run", why=problem.message)
 
     def _numbered(self, message: node_pb2.NodeMessage) -> node_pb2.NodeMessage:
         self._sequence += 1

@@ -192,8 +192,8 @@ def _memory_remark(machine: Machine) -> str:
     if machine.device_memory is not None:
         return "device memory: watched through NVML; a container over its share is ended"
     if all(gpu.declared for gpu in machine.hardware.gpus):
-        return "device memory: counted only: the GPUs are declared, no device stands behind them"
-    return "device memory: counted only (gpu_memory_watch = false, or NVML does not answer)"
+        return "device memory: counted only: the GPUs are declared, they have no device"
+    return "device memory: counted only (gpu_memory_watch = false, or NVML does not respond)"
 
 
 @contextlib.contextmanager
@@ -215,7 +215,7 @@ def _locked_identity(work_dir: Path) -> Iterator[str]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InvalidConfig(
-                f"another agent works in {work_dir}; give this one a directory of its own with "
+                f"another agent uses {work_dir}; set another directory for this one with "
                 f"--work-dir or HRM_AGENT_WORK_DIR, or end the other"
             ) from error
         file.seek(0)
@@ -242,7 +242,7 @@ def _ownership_key(work_dir: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfig(
             f"cannot use the node's ownership key {path}: {error}; put back the file that was "
-            f"there, or remove it: the master then takes the agent for another one"
+            f"there, or remove it: the master then treats the agent as a different one"
         ) from error
     return key
 
@@ -319,7 +319,8 @@ def _offer(settings: AgentSettings) -> Hardware:
     memory_mib -= reserved_mib(settings)
     if memory_mib <= 0:
         raise InvalidConfig(
-            f"this machine has {total_mib} MiB, too little to leave {_RESERVE_MIB} MiB to itself; "
+            f"this machine has {total_mib} MiB, too little to reserve "
+            f"{_RESERVE_MIB} MiB for the system; "
             f"say what to offer with --memory-mib or HRM_AGENT_MEMORY_MIB"
         )
     vcores = settings.cores or cores

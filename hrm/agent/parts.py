@@ -103,7 +103,7 @@ def shuffle_service(settings: AgentSettings, *, run_as: bool) -> ShuffleService 
         raise InvalidConfig(
             "shuffle_service and run_as = submitter exclude each other: the service reads shuffle "
             "files as root, and a link in the place of one would let any user read any file; set "
-            "run_as = off, leave shuffle_service out, or run the agent as another user than root"
+            "run_as = off, leave shuffle_service out, or run the agent as a user other than root"
         )
     return ShuffleService(
         directory=settings.work_dir.absolute() / SHUFFLE_DIR,

@@ -125,7 +125,10 @@ class RunAs:
                 f"node (run_as_banned_groups); with groups: {groups}; {others}"
             )
         if self._wanted:
-            return f"containers run as {self.name}: only an agent of root can start them as others"
+            return (
+                f"containers run as {self.name}: only an agent that is root can start them as "
+                f"other users"
+            )
         return f"containers run as {self.name} (run_as = off)"
 
     def account_of(self, user: str) -> Account | None:

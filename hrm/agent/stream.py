@@ -77,7 +77,7 @@ class MasterStream(abc.ABC, Generic[Sent, Received]):
         if self._queue is None:
             return False
         if self._queue.qsize() >= _QUEUE_MAX:
-            self._log.warning("the master does not keep up; connecting again", messages=_QUEUE_MAX)
+            self._log.warning("the master does not keep up; reconnecting", messages=_QUEUE_MAX)
             self._end_stream()
             return False
         return True
@@ -133,7 +133,7 @@ class MasterStream(abc.ABC, Generic[Sent, Received]):
                 return await anext(messages)
         except TimeoutError as error:
             raise Unavailable(
-                f"the master at {self._target} did not answer the registration within "
+                f"the master at {self._target} did not reply to the registration within "
                 f"{_REGISTER_LIMIT_S:.0f} s"
             ) from error
         except StopAsyncIteration as error:

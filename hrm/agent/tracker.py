@@ -155,7 +155,7 @@ class Tracker:
             try:
                 self._on_sample(sample)
             except Exception:
-                _log.exception("a sample was not taken")
+                _log.exception("a sample was skipped")
 
     def sample(self) -> Sample:
         """Take one sample, now."""

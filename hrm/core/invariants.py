@@ -194,7 +194,7 @@ def _containers(master_state: MasterState) -> list[str]:
             if placed and seen[container.container_id] != 1:
                 found.append(f"{container.container_id} is not among its node's containers")
         if app.life.state.ended and app.in_state(ContainerState.RUNNING, ContainerState.PENDING):
-            found.append(f"{app.application_id} has ended but its containers go on")
+            found.append(f"{app.application_id} has ended but its containers still run")
     return found
 
 

@@ -120,7 +120,7 @@ async def _run(settings: MasterSettings) -> int:
             if journal.newest_epoch >= epoch:
                 log.warning(
                     "the store is older than its journal: what was written in between is lost, "
-                    "and what runs is taken back as after a lost store",
+                    "and what runs is readmitted as after a lost store",
                     epoch=epoch, epoch_of_the_journal=journal.newest_epoch,
                 )  # fmt: skip
             return await _serve(settings, token, secure, store, known, journal, epoch)

@@ -371,7 +371,7 @@ class Journal:
         """A damaged file was set aside: readers of its events learn of the gap from ``trimmed``."""
         db.execute("UPDATE trimmed SET id = ?", (self._last_id,))
         self._count = 0
-        reason = f"the journal was damaged ({why}); what it had is in {aside}"
+        reason = f"the journal was damaged ({why}); its former contents are in {aside}"
         self._insert(db, [_of_journal("set_aside", reason)])
 
     def _rows(self) -> tuple[list[_Row], int]:

@@ -71,8 +71,9 @@ class FileStore:
         if not 0 <= size <= self._file_mib_max * _MIB:
             raise InvalidRequest(
                 f"{name} has {size / _MIB:.1f} MiB, more than the "
-                f"{self._file_mib_max} MiB that the master takes (file_mib_max); put it where the "
-                f"nodes can read it and name its URI, or raise file_mib_max in hrm.toml [master]"
+                f"{self._file_mib_max} MiB that the master accepts (file_mib_max); put it where "
+                f"the nodes can read it and name its URI, or raise file_mib_max in hrm.toml "
+                f"[master]"
             )
 
     async def find(self, files: Iterable[tuple[str, int, str]]) -> list[int]:

@@ -207,7 +207,7 @@ class Interpreter:
             # may be half changed; a restart rebuilds it from the store and the nodes.
             name = type(event).__name__
             log.critical("core failed", input=name, error=repr(error), exc_info=True)
-            self.stopped.set_result(HrmError(f"{name} could not be taken in: {error!r}"))
+            self.stopped.set_result(HrmError(f"{name} could not be processed: {error!r}"))
 
     async def call(self, make: Callable[[int], e.MasterEvent]) -> c.CallResult:
         """Submit the event that ``make`` builds around a call id, and wait for its result.
@@ -230,7 +230,7 @@ class Interpreter:
                 return future.result()
             return await asyncio.wait_for(future, CALL_TIMEOUT_S)
         except TimeoutError:
-            raise Unavailable("the master is too busy to answer; try again") from None
+            raise Unavailable("the master is overloaded; try again") from None
         finally:
             self._calls.pop(call_id, None)
 
@@ -319,7 +319,7 @@ class Interpreter:
             if not write.cancelled() and write.exception() is None:
                 self.submit(e.EpochRaised(now=self.now(), epoch=epoch))
                 log.warning(
-                    "the epoch is raised: others have followed a later one than the store had; "
+                    "the epoch is raised: nodes have followed a later one than the store had; "
                     "was the state directory emptied, or restored from an older copy?",
                     epoch=epoch,
                 )
@@ -400,7 +400,7 @@ class Interpreter:
                         outbox.close()
                 case c.DropScheduler():
                     key = (command.scheduler, command.session)
-                    log.warning("scheduler does not answer", scheduler=command.scheduler)
+                    log.warning("scheduler does not respond", scheduler=command.scheduler)
                     if key in self.scheduler_outboxes:
                         self.scheduler_outboxes[key].close()
 

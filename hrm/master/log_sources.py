@@ -25,7 +25,7 @@ _OLDER = "its HRM is older than this master's; upgrade it"
 _DRIVER = re.compile(r"driver(?:/([1-9]\d{0,8}))?")
 
 
-def no_log(node: Node, why: str, what: str = "does not give the log") -> Unsatisfiable:
+def no_log(node: Node, why: str, what: str = "did not return the log") -> Unsatisfiable:
     """The error of a log that cannot be fetched: a failure of the node, not of the master."""
     return Unsatisfiable(f"the agent of {node.name} {what}: {why}; see hrm nodes")
 

@@ -104,7 +104,7 @@ def _read(copy: Path, path: Path) -> Salvaged | None:
         except sqlite3.DatabaseError:
             return None
         if names and "meta" not in names:
-            raise InvalidConfig(f"{path} is no store of HRM, but a database of something else")
+            raise InvalidConfig(f"{path} is not a store of HRM but another program's database")
         version = _version(db, path, found)
         if version > SCHEMA_VERSION:
             raise InvalidConfig(

@@ -241,7 +241,7 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
         row = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
     if row is None:
         raise InvalidConfig(
-            f"{path} is no store of HRM, but a database of something else; move it away, or name "
+            f"{path} is not a store of HRM but another program's database; move it away, or name "
             f"another directory with --state-dir"
         )
     if not str(row[0]).isdecimal():

@@ -203,7 +203,7 @@ class Submissions:
             self._carry_out(begin(call_id))
             return await asyncio.wait_for(future, CALL_TIMEOUT_S)
         except TimeoutError:
-            raise Unavailable("the master is too busy to answer; try again") from None
+            raise Unavailable("the master is overloaded; try again") from None
         finally:
             del self._calls[call_id]
 

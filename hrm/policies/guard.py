@@ -399,7 +399,7 @@ class PolicyGuard(Generic[V, D]):
         if self._breaker_until is not None:
             if now < self._breaker_until:
                 left_s = self._breaker_until - now
-                raise Doubt(Reason.BREAKER, f"it was too slow; asked again in {left_s:.0f} s")
+                raise Doubt(Reason.BREAKER, f"it was too slow; retried in {left_s:.0f} s")
             self._breaker_until = None
         started_s = self._clock_s()
         try:

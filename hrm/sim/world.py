@@ -1,7 +1,7 @@
 """One whole run: master, machines and drivers on one network and one clock, and their faults.
 
 Until the horizon, faults happen as the plan states. Then all of them stop: partitions heal, what is
-down comes back, what is drained is taken back into service. From there on, applications have a
+down comes back, what is drained is returned to service. From there on, applications have a
 bounded time to end, and the cluster to become as empty as it was.
 """
 

@@ -116,7 +116,7 @@ def _attempt(archives: Archives, plugins: Path, limit_s: float, attempts_max: in
     record: dict[str, Any] = {
         "state": "failed",
         "attempts": before + 1,
-        "problem": "the training was cut short",
+        "problem": "the training run that makes the archive was interrupted",
         "java": archives.java,
         "spark": archives.spark_version,
     }

@@ -124,7 +124,7 @@ class LocalFile:
 
     def _gone(self, error: OSError) -> InvalidRequest:
         return InvalidRequest(
-            f"{self.path} has gone while it was sent ({error.strerror}); put it back and submit "
+            f"{self.path} disappeared while it was sent ({error.strerror}); put it back and submit "
             f"again"
         )
 
@@ -277,7 +277,7 @@ class Client:
                     if time.monotonic() - gained_s > UPLOAD_RETRY_LIMIT_S:
                         raise
                     if not broken:
-                        self._notify(f"sending {file.path} goes on after: {error.message}")
+                        self._notify(f"sending {file.path} continues after: {error.message}")
                     broken = True
                 time.sleep(RETRY_S)
         file.check()

@@ -179,7 +179,7 @@ def to_pipeline(message: pb.PipelineSpec) -> PipelineSpec:
             if before not in subtasks:
                 raise InvalidRequest(
                     f"{label} comes after {before!r}, which does not stand before it; order them, "
-                    f"and take out what goes in a circle"
+                    f"and remove the cycle"
                 )
         subtasks[spec.name] = spec
     return PipelineSpec(name=name, reference=message.reference, subtasks=tuple(subtasks.values()))

@@ -260,7 +260,7 @@ async def test_a_killed_supervisor_is_noticed(master: Master, start_agent: Start
     os.kill(json.loads((work / "process.json").read_text())["shim_pid"], signal.SIGKILL)
     status = await master.until_state("app-1-x1", ENDED)
     assert status.end.cause == common_pb2.END_CAUSE_LOST
-    assert "supervisor died" in status.end.message
+    assert "supervisor ended" in status.end.message
     assert shim.start_ticks(int((work.parent / "daemon.pid").read_text())) is None
 
 

@@ -189,7 +189,7 @@ def test_a_driver_whose_lease_is_refused_is_killed(
     runner = node.start('echo $$ > pid; sleep 100 & echo $! > child; trap "" TERM; wait; wait')
     child = node.work_dir / "app" / "child"
     eventually(lambda: child.exists() and child.read_text().endswith("\n"), 30.0)
-    master.refuses = "it was given up"
+    master.refuses = "it was abandoned"
     _, err = runner.communicate(timeout=30)
     assert runner.returncode == 137
     assert "the driver is killed: it was given up" in err

@@ -188,7 +188,7 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.ListNodesResponse:
         self.requests.append(request)
         if list(request.names) != ["node-1"]:
-            context.abort(grpc.StatusCode.NOT_FOUND, f"no node {request.names[-1]}")
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no such node: {request.names[-1]}")
         node = example_node()
         if not request.undo:
             node.state = common_pb2.NODE_STATE_DRAINING

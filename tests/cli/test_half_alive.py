@@ -34,6 +34,6 @@ def test_a_half_alive_cluster_names_the_log_of_what_died(tmp_path: Path) -> None
     with pytest.raises(errors.AlreadyExists) as caught:
         cluster._refuse_second(old)
     output = str(caught.value)
-    assert "half alive" in output and "master (/logs/master.log)" in output
+    assert "partly down" in output and "master (/logs/master.log)" in output
     assert "/logs/node-1.log" not in output
     assert "hrm down" in output and "hrm up" in output

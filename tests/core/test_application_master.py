@@ -220,8 +220,8 @@ def test_a_refused_first_request_fails_at_once() -> None:
 
 def test_what_no_cluster_can_serve_fails_at_once() -> None:
     for request, part in (
-        (replace(target(1), gpus=2), "asks for 2 GPUs an executor, and HRM serves one"),
-        (replace(target(1), unknown_resources=("fpga",)), "asks for fpga"),
+        (replace(target(1), gpus=2), "requests 2 GPUs per executor, and HRM supports one"),
+        (replace(target(1), unknown_resources=("fpga",)), "requests fpga"),
     ):
         core = AppMasterCore()
         core.handle(opened(0.0))

@@ -130,7 +130,10 @@ def test_a_claim_on_an_unknown_unit_is_refused_by_itself() -> None:
     assert isinstance(result, c.Reply)
     assert isinstance(result.result, c.ClaimsSettled)
     (outcome,) = result.result.outcomes
-    assert (outcome.decision, outcome.reason) == (Decision.ABORT, "the resource unit is gone")
+    assert (outcome.decision, outcome.reason) == (
+        Decision.ABORT,
+        "the resource unit no longer exists",
+    )
     assert picture(cluster) == before
 
 

@@ -148,7 +148,7 @@ def test_the_last_node_is_never_excluded_and_why_reports_it() -> None:
     app = subject.cluster.submit(2)
     subject.live(3)
     assert len(subject.placed_on(app)) > 5, "it goes on trying there"
-    assert "n1 is used all the same: no other node could hold its containers" in why(
+    assert "n1 is used nevertheless: no other node could hold its containers" in why(
         subject.cluster, app
     )
 
@@ -251,8 +251,8 @@ def test_one_that_watches_is_notified_when_an_exclusion_begins_and_when_it_ends(
     tracker.tick(9.99, lambda _: True, nodes_alive=9)
     tracker.tick(10.0, lambda _: True, nodes_alive=9)
     tracker.tick(10.25, lambda _: True, nodes_alive=9)
-    tracker.clear(N1, 11.0, "taken back into service")
-    tracker.clear(N1, 12.0, "taken back into service")
+    tracker.clear(N1, 11.0, "returned to service")
+    tracker.clear(N1, 12.0, "returned to service")
     excluded, admitted = ExclusionState.EXCLUDED, ExclusionState.ADMITTED
     of_a = "2 of its containers failed there at once, the last: exit code 52"
     assert moves == [
@@ -263,7 +263,7 @@ def test_one_that_watches_is_notified_when_an_exclusion_begins_and_when_it_ends(
          "executors failed there at once: a"),
         ("node", "n1", "a", excluded, admitted, 10.0, "for a: its time is over"),
         ("node", "n1", "", excluded, admitted, 11.0,
-         "for every application: taken back into service"),
+         "for every application: returned to service"),
     ]  # fmt: skip
 
 

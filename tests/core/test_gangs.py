@@ -78,7 +78,7 @@ def test_a_gang_waits_until_all_of_it_is_asked_for() -> None:
     app = cluster.submit(2, gang_min=3)
     cluster.settle()
     assert cluster.states(app) == {"pending": 2}
-    assert "it has not asked for 1 of them yet" in why(cluster, app)
+    assert "it has not requested 1 of them yet" in why(cluster, app)
     cluster.request(app, [3])
     cluster.advance(5)
     assert cluster.states(app) == {"running": 3}

@@ -137,7 +137,7 @@ def test_requests_for_gpus_that_cannot_be_are_refused_naming_what_there_is() -> 
     assert "the largest GPU, of n1, is GPU 0, unnamed, 1000 MiB" in refusal_of(
         with_gpus, Resources(1, 512, 1001)
     )
-    assert "HRM serves one an executor" in refusal_of(with_gpus, Resources(1, 512, 500), gpus=2)
+    assert "HRM supports one per executor" in refusal_of(with_gpus, Resources(1, 512, 500), gpus=2)
     assert "has 4 vcores, 4096 MiB, 1000 MiB device memory at n1/gpu" in refusal_of(
         with_gpus, Resources(5, 512, 500)
     )

@@ -94,7 +94,7 @@ def test_a_unit_that_is_gone_or_closed_aborts() -> None:
     outcomes = propose(subject, claim("a"))
     assert decisions(outcomes) == [Decision.ABORT]
     assert outcomes is not None
-    assert "gone" in outcomes[0].reason
+    assert "no longer exists" in outcomes[0].reason
 
 
 def test_the_same_container_is_not_granted_twice() -> None:

@@ -279,7 +279,7 @@ async def test_leases_and_claims_that_are_not_as_they_should_be(tmp_path: Path) 
         lease = await scheduler.acquire()
         result = await scheduler.propose("n9/cpu", lease_token=lease.token)
         assert [x.decision for x in result.outcomes] == [scheduler_pb2.CLAIM_DECISION_ABORT]
-        assert "the resource unit is gone" in result.outcomes[0].reason
+        assert "the resource unit no longer exists" in result.outcomes[0].reason
         after = await picture(master)
         assert (after[:3], after[4]) == (before[:3], before[4])
 

@@ -369,7 +369,7 @@ async def test_one_that_clears_a_node_ends_its_exclusion(tmp_path: Path) -> None
         await master.admin.DrainNodes(undo, timeout=TIMEOUT_S)
         moves, _ = await read(master, node="n1")
         assert (moves[-1].to_state, moves[-1].actor) == ("admitted", "administrator")
-        assert moves[-1].reason.endswith(": taken back into service")
+        assert moves[-1].reason.endswith(": returned to service")
 
 
 async def test_why_is_reported_after_the_master_has_forgotten(tmp_path: Path) -> None:

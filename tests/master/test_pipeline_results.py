@@ -116,7 +116,7 @@ async def test_one_that_asks_for_json_unpickles_nothing_of_the_node_that_has_the
     async with placed(state, monkeypatch, result_format="json") as (_, _, node, task, order):
         proof = proved(order, bomb, ResultFormat.PICKLE)
         node.end(order.attempt, bomb, result_format=PICKLE, proof=proof)
-        with pytest.raises(PermissionDenied, match="came as pickle, and json was asked for"):
+        with pytest.raises(PermissionDenied, match="came as pickle, and json was requested"):
             await outcome(task)
     assert not (tmp_path / "went-off").exists()
 

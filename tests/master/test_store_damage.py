@@ -249,7 +249,9 @@ def test_a_database_of_something_else_is_not_touched(path: Path) -> None:
     change(path, "CREATE TABLE customers (name TEXT)")
     was = path.read_bytes()
     for attempt in (started, lambda path: store_repair.repair(path.parent)):
-        with pytest.raises(InvalidConfig, match="is no store of HRM, but a database of something"):
+        with pytest.raises(
+            InvalidConfig, match="is not a store of HRM but another program's database"
+        ):
             attempt(path)
     assert path.read_bytes() == was
 

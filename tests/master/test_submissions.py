@@ -278,7 +278,7 @@ async def test_a_driver_that_is_lost_with_its_node_is_fenced(tmp_path: Path) -> 
         waiting = pb.SUBMISSION_STATE_WAITING_TO_RESTART
         lost = await state_of(master, sent.submission_id, waiting)
         assert lost.restart_at_s - lost.submitted_at_s > 60, "for its lease goes on"
-        with refused(grpc.StatusCode.ABORTED, "it was given up"):
+        with refused(grpc.StatusCode.ABORTED, "it was abandoned"):
             await stub(master).Lease(lease(sent.submission_id))
         async with agent(master, "n2") as other:
             await stub(master).Lease(lease(sent.submission_id, gone=True))
@@ -309,7 +309,7 @@ async def test_a_driver_that_no_node_can_run_fails_at_once(master: Running) -> N
     async with agent(master):
         sent = await stub(master).Submit(submission(vcores=64))
         failed = await state_of(master, sent.submission_id, pb.SUBMISSION_STATE_FAILED)
-        assert "the driver asks for 64 vcores" in failed.message
+        assert "the driver requests 64 vcores" in failed.message
         assert "spark.driver.cores" in failed.message
 
 
@@ -360,7 +360,7 @@ async def test_one_that_the_next_master_refuses_ends_alone(
     monkeypatch.setattr(Interpreter, "call", refuse)
     async with running(tmp_path) as second:
         ended = await state_of(second, sent.submission_id, pb.SUBMISSION_STATE_KILLED)
-        assert "cannot go on with it: too many applications" in ended.message
+        assert "cannot continue it: too many applications" in ended.message
         assert not second.interpreter.stopped.done()
 
 

@@ -91,7 +91,7 @@ def test_a_task_that_is_given_up_is_not_submitted_any_more(
             task.cancel()
         else:
             client.cancel_all([task], "no more")
-        assert "given up before" in task.outcome(5.0).error
+        assert "abandoned before" in task.outcome(5.0).error
     assert full.accepting and not full.submitted
     assert how == "one" or not client._running, "what was given up has ended"
 

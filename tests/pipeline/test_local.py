@@ -50,7 +50,7 @@ def test_an_agent_that_hangs_is_not_waited_for_ever(
         try:
             with (
                 pytest.raises(
-                    Unavailable, match=r"has not answered k within .* s; look at its log"
+                    Unavailable, match=r"did not respond to k within .* s; look at its log"
                 ),
                 gpus.share("k", wait_s=0.1),
             ):

@@ -199,7 +199,7 @@ def test_one_that_asked_for_data_reads_no_pickle_even_with_a_proof(
     data = pickle.dumps(Bomb(tmp_path / "read"))
     with pytest.raises(PermissionDenied, match="came as pickle, and"):
         decode(data, PICKLE, wanted=wanted, task_id="t")
-    with pytest.raises(HrmError, match="does not say what it is"):
+    with pytest.raises(HrmError, match="does not state its format"):
         decode(data, AUTO, wanted=AUTO, task_id="t")
     assert not (tmp_path / "read").exists()
 

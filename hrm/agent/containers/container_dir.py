@@ -176,7 +176,7 @@ def read_order(directory: Path) -> StopOrder | None:
 def read_end(directory: Path, memory_kills: int) -> Ended:
     """How the container ended. A supervisor that died without a record gets one afterwards."""
     exited = read_json(directory / shim.EXIT_FILE)
-    problem = "" if exited else "its supervisor died without a record"
+    problem = "" if exited else "its supervisor ended without a record"
     ended = Ended(
         started=(directory / shim.PROCESS_FILE).exists(),
         exit_code=int(exited.get("exit_code", -1)),

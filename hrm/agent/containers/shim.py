@@ -207,7 +207,7 @@ def _become(account: dict[str, Any], libc: ctypes.CDLL) -> None:
     os.setresgid(*[account["gid"]] * 3)
     os.setresuid(*[account["uid"]] * 3)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "no_new_privs is not to be had")
+        raise OSError(ctypes.get_errno(), "no_new_privs is not available")
     os.umask(_UMASK)
     left = _capabilities()
     if left or os.getresuid() != (account["uid"],) * 3 or os.getresgid() != (account["gid"],) * 3:
@@ -370,7 +370,7 @@ class Shim:
             self._turn()
         self._selector.unregister(0)
         if self._status is not None or not self._order.endswith(b"\n"):
-            return "it had ended before anybody wanted it"
+            return "it ended before its container needed it"
         order = json.loads(self._order)
         self._order = b""
         self._dir = Path(order["work_dir"])

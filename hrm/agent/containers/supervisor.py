@@ -62,12 +62,14 @@ def read_report(process: subprocess.Popen[bytes]) -> dict[str, Any]:
         waiting = select.poll()  # select.select knows no descriptor beyond 1,023
         waiting.register(pipe, select.POLLIN)
         if not waiting.poll(1000 * _START_LIMIT_S):
-            return {"error": f"its supervisor did not answer within {_START_LIMIT_S:.0f} s"}
+            return {"error": f"its supervisor did not respond within {_START_LIMIT_S:.0f} s"}
         line = pipe.readline()
     try:
         document = json.loads(line)
     except ValueError:
-        return {"error": "its supervisor died at its start; see shim.log in the work directory"}
+        return {
+            "error": "its supervisor ended during its start; see shim.log in the work directory"
+        }
     return document if isinstance(document, dict) else {"error": "a garbled report"}
 
 

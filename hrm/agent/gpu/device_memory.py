@@ -70,7 +70,7 @@ def device_memory_message(used_mib: int, limit_mib: int) -> str:
     """One line for the user of a container that was over its share of a GPU."""
     if not limit_mib:
         return (
-            f"used {used_mib} MiB of device memory and holds none; ask for a GPU with "
+            f"used {used_mib} MiB of device memory and holds none; request a GPU with "
             f"spark.executor.resource.gpu.amount=1"
         )
     return (

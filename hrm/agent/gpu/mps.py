@@ -52,7 +52,7 @@ class Mps:
         if wanted == "off":
             self._why_not = "mps = off"
         elif gpus and not self._gpus:
-            self._why_not = "the GPUs are declared, and no device stands behind them"
+            self._why_not = "the GPUs are declared, and they have no device"
         elif shutil.which(_COMMAND) is None:
             self._why_not = f"the driver here comes without {_COMMAND}"
         self._shown = bool(gpus)

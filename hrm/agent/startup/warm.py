@@ -272,7 +272,7 @@ class WarmPool:
         kinds, the most recent first."""
         kinds = list(reversed(self._kinds.values()))
         ready = sum(len(kind.ready) for kind in kinds)
-        state, note = "waiting", "the first executor shows what kind is wanted"
+        state, note = "waiting", "the first executor determines the kind"
         if not self._size:
             state, note = "off", ""
         elif kinds:

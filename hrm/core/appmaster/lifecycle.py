@@ -126,7 +126,7 @@ APPMASTER: EventTable[AppMasterState, type[Event]] = {
 }
 
 _OVERTAKEN = Ignored("what runs waits no more: a later report has overtaken this one")
-_NOT_TAKEN_BACK = Ignored("an order to stop is not taken back")
+_NOT_TAKEN_BACK = Ignored("an order to stop is not revoked")
 _GONE = Ignored("it is not kept any more; what the master lists again is adopted as another")
 
 APPMASTER_CONTAINER: EventTable[Phase, Happening] = {

@@ -246,7 +246,7 @@ class MasterState:
         app.containers[container_id] = container
         if watch is not None:
             life.owner = container
-            watch(("container", container_id, container, None, pending, now, "asked for"))
+            watch(("container", container_id, container, None, pending, now, "requested"))
         if executor_id.isdecimal() and (number := int(executor_id)) > app.last_executor_number:
             app.last_executor_number = number
         return container

@@ -143,7 +143,7 @@ class WriteGate:
         if not intent and not waiting:
             return passing, None
         if len(self.held) >= HELD_MAX:
-            raise Unavailable(f"{HELD_MAX} answers wait for a disk that does not write")
+            raise Unavailable(f"{HELD_MAX} replies wait for a disk that does not complete writes")
         held = Held(intent, tuple(waiting), frozenset(waits_for))
         self.held.append(held)
         self._held_for.update(held.concerned)

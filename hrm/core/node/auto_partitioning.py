@@ -178,7 +178,7 @@ class AutoBinding:
 
     def _draining(self, now: float, sample: UtilizationSample) -> StayBound | None:
         if sample.stream:
-            why = "a stream's container is here, which draining would hold up"
+            why = "a stream's container is here, which draining would delay"
         elif now - self._target_at_s >= self.rules.drain_s:
             why = f"the units have not become free within {self.rules.drain_s:g} s"
         else:

@@ -433,7 +433,7 @@ class NodeCore:
         )
 
     def _preempted(self, unit_id: ResourceUnitId) -> ContainerEnd:
-        message = f"{unit_id} is being partitioned again, and takes no containers until then"
+        message = f"{unit_id} is being partitioned again, and accepts no containers until then"
         if self.closed:
             message = f"{self.name} takes no containers: {self.closed}"
         return ContainerEnd(cause=EndCause.PREEMPTED, message=message)

@@ -256,7 +256,7 @@ class SharedState(Columns):
         if self.queues[row] is None:
             return f"row {row} is not in use"
         if not self.open[row]:
-            return f"row {row} is closed: its node takes no new containers"
+            return f"row {row} is closed: its node accepts no new containers"
         unit = self.queue(row).unit
         if unit.gpu_only and not demand[2]:
             return f"the unit of row {row} is for containers that use its GPU"

@@ -259,7 +259,7 @@ class SubmissionHost:
         record = holding.record
         if not holding.call_id:
             if error is not None:
-                message = f"the restarted master cannot go on with it: {error.message}"
+                message = f"the restarted master cannot continue it: {error.message}"
                 ended = m.HolderEnded(now=now, submission_id=record.submission_id, message=message)
                 self._feed(ended)
             self._hold_next(now)

@@ -350,7 +350,7 @@ class SubmissionsCore:
             submission_id=record.submission_id,
             attempt=record.attempt,
             exit_code=-1,
-            message="the master has restarted, and its driver was not heard of any more",
+            message="the master has restarted, and nothing was received from its driver since",
             lost=True,
         )
         self._driver_over(entry, H.UNCONFIRMED, event)
@@ -402,7 +402,7 @@ class SubmissionsCore:
 
     def _restart(self, entry: Entry, now: float) -> None:
         record = entry.record
-        assert now >= self._fence_ends_at_s(entry), "the last driver may live"
+        assert now >= self._fence_ends_at_s(entry), "the last driver may still run"
         entry.granted_at_s = None
         entry.node = ""
         restarts = self._recent(entry, now)
@@ -479,13 +479,13 @@ class SubmissionsCore:
     def _why_not(self, submission_id: str) -> str:
         entry = self.entries.get(submission_id)
         if entry is None:
-            return "this master does not know the submission"
+            return "this master has no record of the submission"
         if entry.record.state.ended:
             return f"it is {entry.record.state.value}"
         if entry.record.state in (S.KILLING, S.WAITING_TO_RESTART):
-            return f"it was given up ({entry.record.message})"
+            return f"it was abandoned ({entry.record.message})"
         if entry.record.state is S.RUNNING and not entry.record.may_live:
-            return "its runner has reported it as gone"
+            return "its runner has reported its end"
         return f"driver {entry.record.attempt} has taken its place"
 
 

@@ -39,7 +39,7 @@ class GpuService(pipeline_pb2_grpc.GpuServiceServicer):
             except TimeoutError:
                 await context.abort(
                     grpc.StatusCode.DEADLINE_EXCEEDED,
-                    f"no GPU had room for {asked.kind[:80]!r} within {request.wait_s:g} s",
+                    f"no GPU had capacity for {asked.kind[:80]!r} within {request.wait_s:g} s",
                 )
             gpu = self._runtime.share.gpus[number]
             yield pb.GpuGrant(index=number, uuid=gpu.uuid, declared=gpu.declared)

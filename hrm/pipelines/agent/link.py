@@ -68,7 +68,7 @@ class PipelineLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
                     raise
-                problem = HrmError("this side failed to say something and gave the stream up")
+                problem = HrmError("sending failed on this side, and the stream was closed")
             except Exception as error:
                 # A bug on this side. The master would declare a silent node lost; one that
                 # reconnects gets the full state again.
@@ -79,7 +79,7 @@ class PipelineLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage
             if self._up:
                 self._backoff.succeeded()
             self._up = False
-            _log.warning("no stream for pipelines; trying on", why=problem.message)
+            _log.warning("no stream for pipelines; retrying", why=problem.message)
             await self._pause()
 
     def _connect(

@@ -56,7 +56,7 @@ class AgentPolicies:
         self._orders[order.policy] = order.order
         if order.order <= self._too_old:
             _log.warning(
-                "an order of before the damage is not followed; say it again: hrm policy set",
+                "an order from before the damage is not followed; repeat it: hrm policy set",
                 policy=order.policy,
                 mode=mode.value,
             )

@@ -45,7 +45,7 @@ _PROFILE_S = 4.0
 _PROFILE_SAMPLES = 16
 _STOP_LIMIT_S = 10.0
 _FLUSH_LIMIT_S = 3.0
-_ON_DECLARED = "on a declared GPU: no device stands behind it, its GPU version ran on the CPU"
+_ON_DECLARED = "on a declared GPU: it has no device, its GPU version ran on the CPU"
 _log = structlog.get_logger("hrm.agent.pipelines")
 
 
@@ -464,4 +464,4 @@ class PipelineRuntime:
 
 
 def _broken() -> Unavailable:
-    return Unavailable("pipelines of this node have failed; its log says why, restart its agent")
+    return Unavailable("pipelines of this node have failed; its log shows why; restart its agent")

@@ -282,7 +282,7 @@ class Workers:
             line = await process.stdout.readline()
             reply = _result_of(json.loads(line)) if line else None
         except (ConnectionError, ValueError, RecursionError) as error:
-            _log.warning("a worker does not answer as it should", why=repr(error))
+            _log.warning("a worker's reply is malformed", why=repr(error))
             reply = None
         except asyncio.CancelledError:
             worker.kill()
@@ -292,7 +292,7 @@ class Workers:
             status = await process.wait()
             why = _how_it_ended(status)
             if not worker.served:
-                why += f", the first time that it was asked; {worker.log} may say more"
+                why += f", at its first request; {worker.log} may show more"
             return RunResult(outcome=RunOutcome.CRASHED, message=why)
         worker.served = True
         if reply.outcome is RunOutcome.OUT_OF_MEMORY:
@@ -364,7 +364,7 @@ def _text(reply: dict[str, Any], name: str) -> str:
 def _number(reply: dict[str, Any], name: str) -> float:
     value = reply.get(name, 0.0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
-        raise ValueError(f"{name} is no number that can be")
+        raise ValueError(f"{name} is not a valid number")
     return float(value)
 
 

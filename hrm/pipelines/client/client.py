@@ -116,7 +116,7 @@ class Task:
         except futures.TimeoutError as error:
             raise TimeoutError(
                 f"task {self.task_id} has not ended after {timeout_s} s; it goes on - "
-                f"`hrm pipeline list` says what it waits for"
+                f"`hrm pipeline list` shows what it waits for"
             ) from error
         except futures.CancelledError as error:
             raise errors.Unavailable(
@@ -259,7 +259,7 @@ class Client:
                     del waiting[0]
                     yield result
             finally:
-                self.cancel_all(waiting, "the map that it belongs to was given up")
+                self.cancel_all(waiting, "the map that it belongs to was abandoned")
 
     def cancel(self, task_id: str, reason: str) -> None:
         request = pb.CancelPipelineTaskRequest(task_id=task_id, reason=reason)
@@ -395,7 +395,7 @@ class Client:
                 with contextlib.suppress(errors.AlreadyExists):
                     await self._again(lambda: self._submit(request, given_up))
             except _GivenUp:
-                why = "it was given up before the master had it"
+                why = "it was abandoned before the master had it"
                 return TaskResult(task_id=request.task_id, value=None, error=why)
             try:
                 end = await self._again(lambda: self._watch(request.task_id))
@@ -409,7 +409,7 @@ class Client:
                 continue
             return result_of(request.task_id, end, _value(request, end, data))
         raise errors.Unavailable(
-            f"the master at {self.target} has lost task {first} {LIVES_MAX} times; look at its log"
+            f"the master at {self.target} has lost task {first} {LIVES_MAX} times; read its log"
         )
 
     async def _submit(
@@ -420,7 +420,7 @@ class Client:
         await self._stub.Submit(request, timeout=self._call_timeout_s)
         if given_up.is_set():
             # The cancellation may have arrived before the submission.
-            await self._cancel(request.task_id, "it was given up")
+            await self._cancel(request.task_id, "it was abandoned")
 
     async def _watch(self, task_id: str) -> pb.PipelineTaskEnd:
         with self._place_to_watch() as stub:

@@ -70,7 +70,7 @@ class LocalGpus:
         if self._channel is None:
             raise errors.Unavailable(
                 f"no agent of HRM on this machine ({SOCKET_VARIABLE} is not set), so no GPU can "
-                f"be asked for; run this on a cluster of HRM, or give the step a CPU version"
+                f"be requested; run this on a cluster of HRM, or give the step a CPU version"
             )
         limit_s = max(wait_s, _NO_WAIT_S)  # 0 would mean no limit
         request = pipeline_wire.from_claim(kind, gpu_memory_mib, size_mb, workload, limit_s)
@@ -105,12 +105,12 @@ def _error(error: grpc.RpcError, kind: str, wait_s: float) -> errors.HrmError:
         return errors.Unsatisfiable(details or "")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.Unavailable(
-            f"no GPU of this node had room for {kind} within {wait_s:g} s; wait longer, or give "
-            f"the step a CPU version"
+            f"no GPU of this node had capacity for {kind} within {wait_s:g} s; wait longer, or "
+            f"give the step a CPU version"
         )
     if code is grpc.StatusCode.CANCELLED:
         return errors.Unavailable(
-            f"this node's agent has not answered {kind} within {wait_s + REPLY_LIMIT_S:g} s; "
+            f"this node's agent did not respond to {kind} within {wait_s + REPLY_LIMIT_S:g} s; "
             f"look at its log, or restart it"
         )
     return errors.Unavailable(f"this node's agent gave no GPU to {kind}: {details}")

@@ -248,7 +248,7 @@ def decode(data: bytes, kind: ResultFormat, *, wanted: ResultFormat, task_id: st
     """
     if kind is not wanted and wanted is not ResultFormat.AUTO:
         raise PermissionDenied(
-            f"the result of task {task_id} came as {kind.value}, and {wanted.value} was asked for, "
+            f"the result of task {task_id} came as {kind.value}, and {wanted.value} was requested, "
             f"so it was not read; submit it with result_format {kind.value} or auto if you trust "
             f"the nodes"
         )
@@ -262,7 +262,7 @@ def decode(data: bytes, kind: ResultFormat, *, wanted: ResultFormat, task_id: st
             f"the result of task {task_id} is no {kind.value}: {type(error).__name__}: {error}"
         ) from error
     if kind is not _PICKLE:
-        raise HrmError(f"the result of task {task_id} does not say what it is")
+        raise HrmError(f"the result of task {task_id} does not state its format")
     return pickle.load(io.BytesIO(data))  # nosec B301 # noqa: S301 - proved by its key
 
 

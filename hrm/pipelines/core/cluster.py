@@ -288,9 +288,9 @@ class PipelineCluster:
                 why = f"given back {record.given_back} times, the last time because {end.message}"
                 self._finish(record, TaskOutcome.FAILED, why, now)
             else:
-                self._requeue(record, now, f"given back by {event.name}: {end.message}")
+                self._requeue(record, now, f"returned by {event.name}: {end.message}")
         elif end.outcome is TaskOutcome.CANCELLED:
-            self._again(record, now, end.message or "its node let go of it")
+            self._again(record, now, end.message or "its node released it")
         else:
             self._finish(record, end.outcome, end.message, now)
 
@@ -371,7 +371,7 @@ class PipelineCluster:
         for task_id, attempt in event.tasks:
             if task_id not in kept or self.tasks[task_id].attempt != attempt:
                 self._order_withdrawal(
-                    name, task_id, attempt, "it was given to another node, or ended"
+                    name, task_id, attempt, "it was assigned to another node, or has ended"
                 )
         if event.load is not None:
             self.table.reported(name, event.load, event.now)

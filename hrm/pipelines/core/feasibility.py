@@ -61,7 +61,7 @@ def refusal(view: NodeView, subtask: ReadySubtask, device: Device, number: int) 
     if gpu.memory_used_mib + need_mib > limit_mib:
         return (
             f"it needs {need_mib:.0f} MiB of GPU {gpu.index}, of whose {limit_mib:.0f} MiB "
-            f"{gpu.memory_used_mib:.0f} are promised"
+            f"{gpu.memory_used_mib:.0f} are reserved"
         )
     return f"GPU {gpu.index} is {gpu.utilisation:.0%} busy"
 
@@ -95,6 +95,6 @@ def never_fits(subtask: SubtaskSpec, capacity: NodeCapacity) -> str:
     if subtask.gpu_memory_mib > memory_limit_mib:
         return (
             f"subtask {subtask.name!r} needs {subtask.gpu_memory_mib:.0f} MiB of a GPU, the "
-            f"node's largest has room for {memory_limit_mib:.0f} MiB"
+            f"node's largest allows {memory_limit_mib:.0f} MiB"
         )
     return ""

@@ -467,7 +467,7 @@ class PipelineNode:
             return
         one = task.subtasks[_CLAIM]
         if one.run is None:
-            self._end(task, TaskOutcome.CANCELLED, "the holder has gone", event.now)
+            self._end(task, TaskOutcome.CANCELLED, "the holder has disconnected", event.now)
             return
         ended = m.SubtaskEnded(now=event.now, key=one.key, run=one.run.run, outcome=RunOutcome.DONE)
         self._ended(ended)

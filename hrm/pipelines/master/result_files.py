@@ -115,7 +115,7 @@ class PipelineFiles:
         if what in self._sizes.get(task_id, {}):  # it may have been dropped meanwhile
             self._set(task_id, what, size)
         if failed is not None:
-            reason = f"{path} cannot be written: {failed.strerror}; make room on the master"
+            reason = f"{path} cannot be written: {failed.strerror}; free space on the master"
             raise LimitReached(reason) from failed
 
     def finish(self, task_id: TaskId, attempt: int, size: int) -> bool:
@@ -155,7 +155,7 @@ class PipelineFiles:
         """
         missing = NotFound(
             f"no result of pipeline task {task_id} is here: it has not ended well, or it has "
-            f"been fetched and forgotten, or made room for newer ones (pipeline_held_mib)"
+            f"been fetched and forgotten, or was evicted for newer ones (pipeline_held_mib)"
         )
         if what not in self._sizes.get(task_id, {}):
             raise missing

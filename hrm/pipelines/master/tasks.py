@@ -140,7 +140,7 @@ class NodeStream:
         if self.closed:
             return
         if self.queue.qsize() >= _ORDERS_MAX:
-            log.warning("a node does not keep up; it has to connect again", orders=_ORDERS_MAX)
+            log.warning("a node does not keep up; it must reconnect", orders=_ORDERS_MAX)
             self.close()
             return
         self.queue.put_nowait(what)
@@ -222,7 +222,7 @@ class PipelineTasks:
         except Exception as error:
             name = type(event).__name__
             log.critical("core of pipelines failed", input=name, exc_info=True)
-            self._stop(HrmError(f"{name} could not be taken in: {error!r}"))
+            self._stop(HrmError(f"{name} could not be processed: {error!r}"))
             return
         for command in commands:
             match command:
@@ -478,7 +478,7 @@ class PipelineTasks:
             try:
                 await self.files.add(task_id, attempt.attempt, data.offset, data.data)
             except HrmError as error:
-                log.warning("no room for a result", task=task_id, why=error.message)
+                log.warning("no space for a result", task=task_id, why=error.message)
 
     def _attempt_ended(self, name: NodeName, ended: pb.PipelineAttemptEnd, now: float) -> None:
         attempt, end = ended.attempt, ended.end

@@ -146,7 +146,7 @@ def load(path: Path | None = None) -> Profiles:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidRequest(
             f"{path} is no table of subtask profiles: {type(error).__name__}: {error}; name a file "
-            "in the form that docs/pipelines-simulation.md describes"
+            "in the form that docs/pipelines-simulation.md of HRM's repository describes"
         ) from error
 
 

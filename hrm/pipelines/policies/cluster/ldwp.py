@@ -234,7 +234,7 @@ def _same_schema(model: Model, schema: str) -> None:
     if model.schema != schema:
         raise InvalidConfig(
             f"model {model} was trained on features {model.schema}, this HRM has {schema}: its "
-            f"numbers would mean something else; train one (hrm policy train)"
+            f"outputs would be invalid; train one (hrm policy train)"
         )
 
 
