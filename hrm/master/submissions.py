@@ -56,7 +56,7 @@ class Submissions:
             file_mib_max=settings.file_mib_max,
             held_mib_max=settings.files_held_mib,
         )
-        self._host = SubmissionHost(self.core, master.core.master_state, _document)
+        self._host = SubmissionHost(self.core, master.core.master_state, master.gate, _document)
         self._keep_s = settings.files_keep_s
         self._master = master
         self._calls: dict[int, asyncio.Future[Any]] = {}
@@ -91,11 +91,9 @@ class Submissions:
         Raises:
             HrmError: it is refused.
         """
-        known = self.core.submitted_as(key)
+        known = self._host.admit(key)
         if known is not None:
-            return await self._enter(known.record)
-        self._check_disk()
-        self.core.admit()
+            return await self._enter(known)
         now = self.now()
         record = make(self.core.new_id(now), now)
         await self.files.require(record.files)
@@ -103,11 +101,6 @@ class Submissions:
         if entry.record.submission_id == record.submission_id:
             log.info("submitted", submission=record.submission_id, name=record.name)
         return entry
-
-    def _check_disk(self) -> None:
-        """Raises DiskFull while nothing can be written."""
-        if self._master.full is not None:
-            raise self._master.full
 
     async def _enter(self, record: m.SubmissionRecord) -> Entry:
         """The submission of this record's key, once it is on the disk."""
@@ -134,7 +127,6 @@ class Submissions:
         return (result.lease_s, result.renew_s) if isinstance(result, m.GrantLease) else (0.0, 0.0)
 
     async def kill(self, submission_id: str, reason: str) -> Entry:
-        self._check_disk()
         await self._call(
             lambda call_id: self._host.take(
                 m.KillAsked(

@@ -60,7 +60,7 @@ class MasterRuntime:
         self._rounds = RoundSequencer(core)
         self._turn_is_planned = False
         self._arriving: deque[e.MasterEvent] = deque()
-        self._gate = WriteGate(core)
+        self.gate = WriteGate(core)
         self._calls: dict[int, OnReply] = {}
         self.call_ids = itertools.count(1)
         self._leaving: deque[c.MasterCommand] = deque()
@@ -68,7 +68,7 @@ class MasterRuntime:
     @property
     def full(self) -> DiskFull | None:
         """Why it is paused; None: it is not."""
-        return self._gate.full
+        return self.gate.full
 
     # --- what others may do otherwise -----------------------------------------------------------
 
@@ -125,7 +125,7 @@ class MasterRuntime:
                 self._arriving.popleft()
 
     def _take_in(self, event: e.MasterEvent) -> None:
-        if self.over or self._gate.ignores(event):
+        if self.over or self.gate.ignores(event):
             return
         self.carry_out(event, self.decide(event))
         self._wake_due()
@@ -141,7 +141,7 @@ class MasterRuntime:
         """Submit the event that ``make`` builds around a call id."""
         call_id = next(self.call_ids)
         event = make(call_id)
-        if (error := self._gate.refusal(event)) is not None:
+        if (error := self.gate.refusal(event)) is not None:
             on_reply(c.Refuse(call_id=call_id, error=error))
             return
         self._calls[call_id] = on_reply
@@ -162,7 +162,7 @@ class MasterRuntime:
                 case _:
                     assert type(command) in LEAVING, f"nothing carries out {command}"
                     leaving.append(command)
-        passing, held = self._gate.take(event, writes, leaving)
+        passing, held = self.gate.take(event, writes, leaving)
         if writes or held is not None:
             self.writing.append((writes, held is not None))
             if len(self.writing) == 1:
@@ -216,7 +216,7 @@ class MasterRuntime:
             self.clock.after(RETRY_S, self._written)
             return
         if writes and self.full is not None:
-            self._gate.resume()
+            self.gate.resume()
             self.resumed()
         self.writing.popleft()
         for command in writes:
@@ -224,14 +224,14 @@ class MasterRuntime:
             if isinstance(command, c.RaiseEpoch):
                 self.submit(e.EpochRaised(now=self.clock.now, epoch=command.epoch))
         if holds:
-            self._send_all(self._gate.release())
+            self._send_all(self.gate.release())
         if self.writing:
             self._write_next()
 
     def _pause(self) -> None:
         if self.full is None:
             full = DiskFull("the master is paused: its disk is full")
-            refusals = self._gate.pause(full)
+            refusals = self.gate.pause(full)
             self.paused(full)
             self._send_all(refusals)
 

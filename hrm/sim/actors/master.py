@@ -58,7 +58,7 @@ class _Life(MasterRuntime):
         world.log.emit("master", event_format.of_event(event) + event_format.of_commands(commands))
         world.oracle.after_master(self.core, event, commands)
         if self.full is not None:
-            world.oracle.pauses.after(event, commands, self._gate.held, self._calls)
+            world.oracle.pauses.after(event, commands, self.gate.held, self._calls)
         for command in commands:
             if isinstance(command, c.NotifyApplication):
                 world.noticed(self.core, command)
@@ -141,10 +141,6 @@ class MasterProcess:
     def core(self) -> MasterCore | None:
         return None if self.life is None else self.life.core
 
-    @property
-    def full(self) -> DiskFull | None:
-        return None if self.life is None else self.life.full
-
     def now(self) -> float:
         return self.clock.now
 
@@ -163,7 +159,7 @@ class MasterProcess:
         world.oracle.master_began(core)
         self.clock.after(TICK_S, self.life.tick)
         if world.plan.submissions:
-            self.submissions = Submissions(self)
+            self.submissions = Submissions(self, self.life)
             self.submissions.begin()
 
     def crash(self) -> None:
