@@ -49,15 +49,15 @@ from hrm.config import AgentSettings
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import (
-    ApplicationId,
     ContainerEnd,
     ContainerId,
     ContainerState,
     ContainerStatus,
     EndCause,
+    Followed,
     WorkloadClass,
 )
-from hrm.errors import HrmError, InvalidConfig
+from hrm.errors import HrmError, InvalidConfig, StaleEpoch
 from hrm.pipelines.agent.runtime import PipelineRuntime
 from hrm.tls_server import server_tls
 from hrm.v1 import node_pb2
@@ -336,6 +336,10 @@ class Agent:
                     self._register_again(command)
                 case c.SendHeartbeat():
                     self._link.send(self._reports.heartbeat(command))
+                case c.ForgetContainer():
+                    self._containers.acknowledge(command.container_id)
+                case c.DeleteShuffleFiles():
+                    self._housekeeping.delete_shuffle_files(command.application_id)
 
     def _register_again(self, command: c.RegisterAgain) -> None:
         """The units have changed; report it to the master after this turn's other messages."""
@@ -395,8 +399,15 @@ class Agent:
 
     # --- the master ---------------------------------------------------------------------------
 
-    def _connected(self, epoch: int, first: bool) -> None:
-        self._deliver(e.MasterConnected(now=time.time(), epoch=epoch))
+    def _connected(self, master: Followed, first: bool) -> None:
+        epoch = master.epoch
+        if not self._core.accepts(epoch):
+            raise StaleEpoch(
+                f"the master at {self._settings.master} has epoch {epoch}, this node has followed "
+                f"{self._core.epoch}; waiting for the newer one"
+            )
+        connected = e.MasterConnected(now=time.time(), epoch=epoch, epoch_id=master.epoch_id)
+        self._deliver(connected)
         if not first:
             _log.info("connected again", master=self._settings.master, epoch=epoch)
             return
@@ -411,18 +422,11 @@ class Agent:
         print(describe(self._machine, self._settings.master), flush=True)
 
     def _message_received(self, message: node_pb2.MasterMessage) -> None:
-        kind = message.WhichOneof("message")
-        if kind == "assign" and self._ending.is_set():
-            return
         event = node_wire.to_event(message, time.time())
         if isinstance(event, e.AssignReceived):
+            if self._ending.is_set():
+                return
             self._containers.work_dir(event.spec.container_id)  # refuses an id that can name none
-        elif isinstance(event, e.EndsAcknowledged) and event.epoch >= self._core.epoch:
-            for container_id in event.container_ids:
-                self._containers.acknowledge(container_id)
-        elif kind == "drop_shuffle_files" and message.epoch >= self._core.epoch:
-            application_id = ApplicationId(message.drop_shuffle_files.application_id)
-            self._housekeeping.forget_shuffle_files(application_id)
         if event is not None:
             self._deliver(event)
 

@@ -38,7 +38,7 @@ class Housekeeping:
         self._shuffle = shuffle
         self._removing: set[asyncio.Task[None]] = set()
 
-    def forget_shuffle_files(self, application_id: ApplicationId) -> None:
+    def delete_shuffle_files(self, application_id: ApplicationId) -> None:
         """The application has ended: remove what it left with the shuffle service, in the
         background."""
         if self._shuffle is not None:

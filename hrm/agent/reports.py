@@ -48,12 +48,13 @@ class Reports:
         self.endpoint = ""
         self.sample: Sample | None = None
 
-    def registration(self) -> node_pb2.RegisterNode:
+    def registration(self) -> node_pb2.NodeMessage:
         machine, settings, why = self._machine, self._settings, self._core.closed
         closed = f"closed: no container starts here: {why}" if why else ""
         return node_wire.from_registration(
             self._core.offers,
             [self.status(status) for status in self._core.statuses()],
+            self._core.followed,
             name=machine.name,
             identity=machine.identity,
             ownership_key=machine.ownership_key,

@@ -64,7 +64,9 @@ class DirectNode(NodeRuntime):
         """Open a stream to the master, in place of the one before."""
         self.connected = True
         self.master.ends[self.name, str(self.incarnation)] = _End(self)
-        self.handle(e.MasterConnected(now=self.clock.now, epoch=self.master.core.epoch))
+        master = self.master.core
+        epoch, epoch_id = master.epoch, master.master_state.epoch_id
+        self.handle(e.MasterConnected(now=self.clock.now, epoch=epoch, epoch_id=epoch_id))
 
     def register(self, call_id: int = 0) -> None:
         event = self.registration(f"identity-of-{self.name}", call_id=call_id)
@@ -111,6 +113,9 @@ class DirectNode(NodeRuntime):
         delay_s = min(command.grace_s, self.drain_s) if command.decommission else 0.0
         end = ContainerEnd(cause=command.cause, exit_code=143, message=command.reason)
         self.clock.after(delay_s, self.end, command.container_id, end)
+
+    def forget(self, command: c.ForgetContainer) -> None:
+        """Nothing is kept of it."""
 
     def end(self, container_id: ContainerId, end: ContainerEnd) -> None:
         """A process ends, unless it has ended before."""

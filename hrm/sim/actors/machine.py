@@ -22,7 +22,6 @@ from hrm.core.vocabulary.model import (
     ContainerId,
     ContainerSpec,
     EndCause,
-    Followed,
     NodeName,
     is_driver,
 )
@@ -85,7 +84,8 @@ class _Agent(NodeRuntime):
         world.log.emit(self.name, event_format.of_event(event) + event_format.of_commands(commands))
         acts = bool(commands) or len(core.containers) != known
         world.oracle.after_node(core, self._newest_epoch, event, acts, commands)
-        self._newest_epoch = max(self._newest_epoch, getattr(event, "epoch", 0))
+        if isinstance(event, e.ReceivedFromMaster):
+            self._newest_epoch = max(self._newest_epoch, event.epoch)
         return commands
 
     def start(self, spec: ContainerSpec) -> None:
@@ -96,6 +96,9 @@ class _Agent(NodeRuntime):
 
     def emit(self, report: NodeReport) -> None:
         self._machine.send(report)
+
+    def forget(self, command: c.ForgetContainer) -> None:
+        self._machine.forget(command)
 
     def register_again(self, command: c.RegisterAgain) -> None:
         self._machine.register_again(command)
@@ -129,7 +132,6 @@ class Machine:
         self._offset_s = plan.clock_offset_s
         self._identity = 1
         self._incarnation = 0
-        self._followed: Followed | None = None
         self._link: _Link | None = None
         self._backoff = Backoff(_RECONNECT_S, _RECONNECT_MAX_S, world.chance.random)
 
@@ -159,7 +161,6 @@ class Machine:
         if not self.up or self.agent is not None:
             return
         self._incarnation += 1
-        self._followed = None
         self._backoff.succeeded()
         self.agent = _Agent(self, self._new_core(), self._incarnation)
         self.world.log.emit(self.name, f"agent {self._incarnation} starts")
@@ -275,6 +276,11 @@ class Machine:
         if self.agent is not None:
             self.agent.handle(event)
 
+    def forget(self, command: c.ForgetContainer) -> None:
+        record = self._records.pop(command.container_id, None)
+        if record is not None and record.end is None:
+            self.world.oracle.violated(f"{command.container_id} is forgotten, and runs")
+
     def register_again(self, command: c.RegisterAgain) -> None:
         self._binding = command.binding or self._binding
         self.agent_clock.after(0.0, self._register_again, self._link)
@@ -385,12 +391,11 @@ class Machine:
         self._link = _Link(self, self._incarnation)
         self.world.master.accept_node(self._link.stream)
         identity = f"{self.name}-{self._identity}"
-        self.send(agent.registration(identity, owner=f"owner {identity}", followed=self._followed))
+        self.send(agent.registration(identity, owner=f"owner {identity}"))
 
     def linked(self, epoch: int, epoch_id: str) -> None:
-        self._followed = Followed(epoch, epoch_id)
         self._backoff.succeeded()
-        self.deliver(e.MasterConnected(now=self.now(), epoch=epoch))
+        self.deliver(e.MasterConnected(now=self.now(), epoch=epoch, epoch_id=epoch_id))
 
     def unlinked(self, link: _Link, *, at_once: bool = False) -> None:
         """Try again, after a pause that grows."""
@@ -408,10 +413,6 @@ class Machine:
         if self.core is None or incarnation != self._incarnation:
             return
         self.world.oracle.departures.arrived(self.name, str(incarnation), message)
-        if isinstance(message, c.AcknowledgeEnded) and epoch >= self.core.epoch:
-            for container_id in message.container_ids:
-                if container_id not in self.processes:
-                    self._records.pop(container_id, None)
         self.deliver(order(message, self.now(), epoch))
 
     def beat(self, link: _Link) -> None:
@@ -427,7 +428,6 @@ class _Link(Peer):
         self.machine = machine
         self.is_up = False
         self._incarnation = incarnation
-        self._highest_epoch = machine.core.epoch if machine.core is not None else 0
         self.stream = Stream(machine.world.network, machine.name, self, strict=False)
         machine.agent_clock.after(_REGISTER_TIMEOUT_S, self._check)
 
@@ -437,7 +437,8 @@ class _Link(Peer):
             if self.is_up:
                 self.machine.message_received(epoch, order, self._incarnation)
             return
-        if not self.is_up and epoch >= self._highest_epoch:
+        core = self.machine.core
+        if not self.is_up and core is not None and core.accepts(epoch):
             self.is_up = True
             self.machine.linked(epoch, order)
             interval_s = self.machine.plan.heartbeat_interval_s

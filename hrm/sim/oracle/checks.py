@@ -160,10 +160,9 @@ class Oracle:
         """
         self.checks += 1
         self.found += node_violations(core)
-        epoch = getattr(event, "epoch", newest_epoch)
-        if acts and epoch < newest_epoch:
+        if acts and isinstance(event, e.ReceivedFromMaster) and event.epoch < newest_epoch:
             self.violated(
-                f"{core.name} honours {type(event).__name__} of epoch {epoch}, it follows "
+                f"{core.name} honours {type(event).__name__} of epoch {event.epoch}, it follows "
                 f"{newest_epoch}"
             )
         if not isinstance(event, e.StopReceived):

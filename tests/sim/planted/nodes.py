@@ -103,7 +103,7 @@ def dead_node_undetected(patch: pytest.MonkeyPatch) -> None:
 
 def old_epoch_honoured(patch: pytest.MonkeyPatch) -> None:
     """A node obeys a master that has been replaced."""
-    patch.setattr(NodeCore, "_accepts", lambda *_: True)
+    patch.setattr(NodeCore, "accepts", lambda *_: True)
 
 
 def tombstones_forgotten(patch: pytest.MonkeyPatch) -> None:
