@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from hrm.core.master.core import MasterCore
-from hrm.core.master.rounds import RoundSequencer
+from hrm.core.master.rounds import AT_ONCE_MAX, RoundSequencer
 from hrm.core.master.wake_timers import WakeTimers
 from hrm.core.master.write_gate import LEAVING, WRITES, Write, WriteGate
 from hrm.core.messages import commands as c
@@ -49,7 +49,9 @@ class MasterRuntime:
     A disk that writes in no time has written before ``submit`` returns; it is never full.
     """
 
-    def __init__(self, core: MasterCore, clock: Timeline, disk: Disk) -> None:
+    def __init__(
+        self, core: MasterCore, clock: Timeline, disk: Disk, at_once_max: int = AT_ONCE_MAX
+    ) -> None:
         self.core = core
         self.clock = clock
         self.disk = disk
@@ -57,7 +59,7 @@ class MasterRuntime:
         self.writing: deque[tuple[list[Write], bool]] = deque()
         """Writes of batches in turn, and whether the gate holds what comes after them."""
         self._wakes = WakeTimers()
-        self._rounds = RoundSequencer(core)
+        self._rounds = RoundSequencer(core, at_once_max)
         self._turn_is_planned = False
         self._arriving: deque[e.MasterEvent] = deque()
         self.gate = WriteGate(core)
@@ -87,6 +89,9 @@ class MasterRuntime:
     def turn_s(self) -> float:
         """How long it takes until the loop has its next turn."""
         return 0.0
+
+    def turn_begins(self) -> None:
+        """The loop takes a step of the schedulers, if one is due."""
 
     def notify(self, command: c.NotifyApplication) -> None:
         """Bring a notice to its application."""
@@ -195,6 +200,7 @@ class MasterRuntime:
     def _turn(self) -> None:
         """One step of the schedulers in this process."""
         self._turn_is_planned = False
+        self.turn_begins()
         event = self._rounds.step(self.clock.now)
         if event is not None:
             self.submit(event)

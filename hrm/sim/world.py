@@ -52,7 +52,7 @@ class World:
         self.clock = Clock(_START_S)
         self.log = EventLog(self.clock)
         self.sleepers = Sleepers(self.clock, source(plan.seed, "sleepers"))
-        self.oracle = Oracle(self.sleepers)
+        self.oracle = Oracle(self.sleepers, plan.at_once_max)
         self.chance = source(plan.seed, "processes")
         self.killed: set[str] = set()
         self.refused: set[str] = set()
@@ -91,6 +91,7 @@ class World:
             "full-disk": self._full_disk,
             "impostor": partial(impostor.strike, self),
             "sleep": self._sleep,
+            "hang": self._hang,
             "full-master-disk": self._full_master_disk,
             "lost-store": self._lost_store,
             "old-store": self._old_store,
@@ -361,6 +362,16 @@ class World:
             return False
         self.log.emit(name, f"sleeps for {for_s:.1f} s")
         self.network.sleep(name, for_s)
+        return True
+
+    def _hang(self, fault: TimedFault) -> bool:
+        """An agent does nothing for a while, and its end of the connection still answers: no stream
+        breaks. It may be lost, and forgotten, before it goes on."""
+        machine, for_s = self._machine(fault), 0.3 + 24.0 * fault.size
+        if machine.core is None or self.sleepers.is_asleep(machine.name):
+            return False
+        self.log.emit(machine.name, f"hangs for {for_s:.1f} s")
+        self.sleepers.sleep(machine.name, for_s)
         return True
 
     def _agent_crash(self, fault: TimedFault) -> bool:

@@ -42,7 +42,7 @@ class _Life(MasterRuntime):
     """One life: proposals that stall or die, and an oracle that checks all that happens."""
 
     def __init__(self, process: MasterProcess, core: MasterCore) -> None:
-        super().__init__(core, process.clock, process.disk)
+        super().__init__(core, process.clock, process.disk, process.world.plan.at_once_max)
         self.call_ids = process.call_ids
         self._process = process
         self._world = process.world
@@ -64,6 +64,11 @@ class _Life(MasterRuntime):
                 world.noticed(self.core, command)
         return commands
 
+    def wake(self, scheduler: str) -> None:
+        if not self.over:
+            self._world.oracle.rounds.woken(self.core, scheduler, self.clock.now)
+        super().wake(scheduler)
+
     def propose(self, proposal: Proposal) -> None:
         """If the scheduler lives, as late as it stalls. What comes late, or twice, belongs to no
         round any more: it is committed in its turn all the same."""
@@ -82,6 +87,10 @@ class _Life(MasterRuntime):
     def turn_s(self) -> float:
         """Messages arrive between a snapshot and its commit."""
         return self._process.turns.uniform(0.0, _TURN_MAX_S)
+
+    def turn_begins(self) -> None:
+        if not self.over:
+            self._world.oracle.rounds.turn_begins()
 
     def send(self, command: c.MasterCommand) -> None:
         durable: dict[ApplicationId, object] = dict(self.disk.applications)

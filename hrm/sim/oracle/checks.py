@@ -53,7 +53,8 @@ class Oracle:
     ``processes``: every live process of the cluster, and its machine.
     """
 
-    def __init__(self, sleepers: Sleepers) -> None:
+    def __init__(self, sleepers: Sleepers, at_once_max: int) -> None:
+        """``at_once_max``: steps for streams that fill a turn of the master."""
         self.found: list[str] = []
         self.checks = 0
         self.admitted: dict[ApplicationId, bool] = {}
@@ -66,7 +67,7 @@ class Oracle:
         self.departures = Departures(self.violated)
         self.grants = Grants(self.violated)
         self.overtaking = Overtaking(self.violated)
-        self.rounds = Rounds(self.violated, self.silences.awake_s)
+        self.rounds = Rounds(self.violated, self.silences.awake_s, at_once_max)
         self.submissions = SubmissionChecks(self.violated, self.silences.awake_s)
         self.views = Views(self.violated)
         self.pauses = Pauses(self.violated)
