@@ -15,6 +15,7 @@ from hrm.core.master.admission import size_settings
 from hrm.core.master.state import Application, Container, MasterState
 from hrm.core.vocabulary.columns import Bools
 from hrm.core.vocabulary.feasibility import (
+    Column,
     could_hold,
     demand_vector,
     fits,
@@ -132,7 +133,7 @@ def _waiting_line(master_state: MasterState, container: Container) -> str:
     return (
         f"{label} waits at {container.unit_id} with {waiting.index(container.container_id)} before "
         f"it; {len(queue.running)} run there; it asks for {asks}, and "
-        f"{Resources(*queue.free[:3])} of {queue.unit.capacity} are free"
+        f"{Resources(*queue.free[: Column.SLOTS])} of {queue.unit.capacity} are free"
     )
 
 
