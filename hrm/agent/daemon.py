@@ -30,7 +30,7 @@ import structlog
 from hrm import descriptors, rpc, tls
 from hrm.agent import isolation as isolating
 from hrm.agent.containers import shim
-from hrm.agent.containers.containers import Containers, Ended
+from hrm.agent.containers.containers import ContainerSupervisor, Ended
 from hrm.agent.containers.log_links import LogLinks
 from hrm.agent.containers.logs import Logs
 from hrm.agent.containers.processes import Processes
@@ -40,7 +40,7 @@ from hrm.agent.gpu.sockets import GpuSockets
 from hrm.agent.housekeeping import Housekeeping
 from hrm.agent.link import Link
 from hrm.agent.machine import Machine, describe, ending, keep_binding
-from hrm.agent.parts import CommandOf, Shortcuts, shuffle_service, spark_commands
+from hrm.agent.parts import CommandOf, StartShortcuts, shuffle_service, spark_commands
 from hrm.agent.reports import Reports
 from hrm.agent.server import serve
 from hrm.agent.shuffle import SHUFFLE_DIR, ShuffleService
@@ -81,7 +81,7 @@ class Agent:
         token: str,
         command_of: CommandOf,
         spark_versions: tuple[str, ...],
-        shortcuts: Shortcuts | None = None,
+        shortcuts: StartShortcuts | None = None,
         shuffle: ShuffleService | None = None,
     ) -> None:
         self._shortcuts = shortcuts
@@ -92,7 +92,7 @@ class Agent:
         self._tls = server_tls(settings)
         self._core = machine.core(settings)
         self._sockets = GpuSockets(settings, machine.run_as.account_of)
-        self._containers = Containers(
+        self._containers = ContainerSupervisor(
             settings.work_dir,
             machine.isolation.driver,
             rebuild=self._rebuild_isolation,
@@ -440,7 +440,7 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
     try:
         token = rpc.read_token(settings.token_file)
         with Machine.prepare(settings) as machine:
-            shortcuts: Shortcuts | None = None
+            shortcuts: StartShortcuts | None = None
             versions: tuple[str, ...] = ()
             if command_of is None:
                 command_of, versions, shortcuts = spark_commands(settings, machine)

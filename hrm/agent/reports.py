@@ -11,7 +11,7 @@ from dataclasses import replace
 from hrm.agent.containers.logs import Logs
 from hrm.agent.gpu.mps import Mps
 from hrm.agent.machine import Machine
-from hrm.agent.parts import Shortcuts
+from hrm.agent.parts import StartShortcuts
 from hrm.agent.tracker import Sample
 from hrm.config import AgentSettings
 from hrm.core.messages import commands as c
@@ -35,7 +35,7 @@ class Reports:
         *,
         logs: Logs,
         mps: Mps,
-        shortcuts: Shortcuts | None,
+        shortcuts: StartShortcuts | None,
         spark_versions: tuple[str, ...],
     ) -> None:
         self._settings = settings

@@ -30,7 +30,7 @@ from hrm.cli.queries import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from hrm.spark.submit import Client
+    from hrm.spark.submit import SubmissionClient
     from hrm.v1 import submission_pb2 as pb
 
 __all__ = ["app", "run_submit"]
@@ -134,7 +134,7 @@ def run_submit(arguments: Sequence[str]) -> int:
             return INTERRUPTED
 
 
-def _status_or_kill(client: Client, status: str, kill: str) -> int:
+def _status_or_kill(client: SubmissionClient, status: str, kill: str) -> int:
     from hrm.spark.submit import ENDED
     from hrm.v1 import submission_pb2 as pb
 
@@ -151,7 +151,7 @@ def _status_or_kill(client: Client, status: str, kill: str) -> int:
     return 0
 
 
-def _follow(client: Client, submission_id: str, channel: Any) -> int:
+def _follow(client: SubmissionClient, submission_id: str, channel: Any) -> int:
     """Print the changes of a submission until its end; returns its driver's exit status."""
     from hrm.spark.submit import exit_status
     from hrm.v1 import submission_pb2 as pb

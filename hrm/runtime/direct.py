@@ -13,7 +13,7 @@ from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
 from hrm.core.vocabulary.model import ContainerEnd, ContainerId, ContainerSpec, EndCause, NodeName
 from hrm.runtime.clock import Timeline
-from hrm.runtime.disk import Disk
+from hrm.runtime.disk import VirtualDisk
 from hrm.runtime.master import End, MasterRuntime
 from hrm.runtime.node import NodeReport, NodeRuntime, order
 
@@ -23,7 +23,9 @@ __all__ = ["DirectMaster", "DirectNode"]
 class DirectMaster(MasterRuntime):
     """``ends``: of the streams of nodes. ``delay_s``: of the network, each way."""
 
-    def __init__(self, core: MasterCore, clock: Timeline, disk: Disk, delay_s: float) -> None:
+    def __init__(
+        self, core: MasterCore, clock: Timeline, disk: VirtualDisk, delay_s: float
+    ) -> None:
         self.ends: dict[tuple[str, str], End] = {}
         super().__init__(core, clock, disk)
         self.delay_s = delay_s

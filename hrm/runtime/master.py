@@ -25,7 +25,7 @@ from hrm.core.messages.claims import Proposal
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import DiskFull
 from hrm.runtime.clock import Timeline
-from hrm.runtime.disk import Disk
+from hrm.runtime.disk import VirtualDisk
 
 __all__ = ["End", "MasterRuntime", "OnReply"]
 
@@ -50,7 +50,7 @@ class MasterRuntime:
     """
 
     def __init__(
-        self, core: MasterCore, clock: Timeline, disk: Disk, at_once_max: int = AT_ONCE_MAX
+        self, core: MasterCore, clock: Timeline, disk: VirtualDisk, at_once_max: int = AT_ONCE_MAX
     ) -> None:
         self.core = core
         self.clock = clock

@@ -23,7 +23,7 @@ from hrm.core.vocabulary.feasibility import (
     minus,
     pooled_part,
 )
-from hrm.core.vocabulary.history import Refused, StateEvent
+from hrm.core.vocabulary.history import RequestRecord, StateEvent
 from hrm.core.vocabulary.model import (
     ApplicationState,
     ContainerState,
@@ -89,7 +89,7 @@ def _failure_lines(history: Sequence[StateEvent]) -> list[str]:
         f"{count} container{'s' if count > 1 else ''} ended badly ({cause}): {message}"
         for (cause, message), count in counted.most_common(_TROUBLES_MAX)
     ]
-    refused = Counter(x.reason for x in history if x.to_state == Refused.REFUSED.value)
+    refused = Counter(x.reason for x in history if x.to_state == RequestRecord.REFUSED.value)
     return lines + [f"refused {message}" for message, _ in refused.most_common(_TROUBLES_MAX)]
 
 

@@ -41,8 +41,8 @@ __all__ = [
     "SubmissionHappening",
     "SubmissionRecord",
     "SubmissionState",
+    "SubmissionsTicked",
     "Submitted",
-    "Ticked",
 ]
 
 
@@ -326,7 +326,7 @@ class HolderEnded(_Event):
 
 
 @record
-class Ticked(_Event):
+class SubmissionsTicked(_Event):
     pass
 
 
@@ -339,7 +339,7 @@ Event: TypeAlias = (
     | LeaseAsked
     | KillAsked
     | HolderEnded
-    | Ticked
+    | SubmissionsTicked
 )
 
 

@@ -24,9 +24,9 @@ from hrm.core.vocabulary.columns import (
     WAITING_BATCH,
     WAITING_STREAM,
     Bools,
-    Columns,
     Floats,
     Ints,
+    TableColumns,
 )
 from hrm.core.vocabulary.feasibility import Column, Vector, fits, fitting_rows, minus, pooled_part
 from hrm.core.vocabulary.model import NodeName, ResourceUnitId, WorkloadClass
@@ -39,7 +39,7 @@ __all__ = ["ClusterView"]
 _SPAN = 512
 
 
-class ClusterView(Columns):
+class ClusterView(TableColumns):
     """One scheduler's copy of the state, for tentative reservations while it places a job.
 
     ``apply`` takes a placement off the copy, so that the next container of the job sees it. The

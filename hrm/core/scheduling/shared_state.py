@@ -20,7 +20,15 @@ import numpy as np
 from hrm.core.queue.resource_unit import UnitImage, UnitQueue
 from hrm.core.queue.wait_table import WaitTable
 from hrm.core.scheduling.cluster_view import ClusterView
-from hrm.core.vocabulary.columns import CELLS, VERSION, WAITING_LIMIT, Bools, Columns, Floats, Ints
+from hrm.core.vocabulary.columns import (
+    CELLS,
+    VERSION,
+    WAITERS_MAX,
+    Bools,
+    Floats,
+    Ints,
+    TableColumns,
+)
 from hrm.core.vocabulary.feasibility import Column, Vector, could_hold, fitting_rows
 from hrm.core.vocabulary.model import NodeName, ResourceUnitId
 
@@ -33,7 +41,7 @@ _DEMANDS_KEPT = 256
 _NODE_SETS_KEPT = 64
 
 
-class SharedState(Columns):
+class SharedState(TableColumns):
     """The authoritative table.
 
     Invariants:
@@ -57,7 +65,7 @@ class SharedState(Columns):
         self._unused: list[int] = list(range(_FIRST_ROWS - 1, -1, -1))
         self._waits = WaitTable()
         self._table: Ints = np.zeros((_FIRST_ROWS, CELLS), dtype=np.int64)
-        self._table[:, WAITING_LIMIT] = _NO_LIMIT
+        self._table[:, WAITERS_MAX] = _NO_LIMIT
         self._dirty: set[int] = set()
         self.total: Ints = np.zeros((_FIRST_ROWS, 4), dtype=np.int64)
         self.open: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
@@ -220,7 +228,7 @@ class SharedState(Columns):
         each = list(self._dirty)
         self._dirty.clear()
         versions = self._table[each, VERSION].tolist()
-        limits = self._table[each, WAITING_LIMIT].tolist()
+        limits = self._table[each, WAITERS_MAX].tolist()
         queues = self.queues
         self._table[each] = [
             _numbers(queues[row], version, limit)
@@ -311,7 +319,7 @@ class SharedState(Columns):
         self.ids.extend([ResourceUnitId("")] * old)
         self._unused = list(range(2 * old - 1, old - 1, -1))
         more = np.zeros_like(self._table)
-        more[:, WAITING_LIMIT] = _NO_LIMIT
+        more[:, WAITERS_MAX] = _NO_LIMIT
         self._table = np.concatenate([self._table, more])
         self.total = np.concatenate([self.total, np.zeros_like(self.total)])
         self.open = np.concatenate([self.open, np.zeros(old, np.bool_)])

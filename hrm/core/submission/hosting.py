@@ -26,7 +26,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
 from hrm.core.submission.submissions import SubmissionsCore
-from hrm.core.vocabulary.ends import Start, end_rule
+from hrm.core.vocabulary.ends import StartEvidence, end_rule
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -483,6 +483,6 @@ def driver_event(
         message=end.message or end.cause.value,
         lost=rule.unseen,
         killed=killed,
-        launched=started and rule.start is not Start.FAILED,
-        waited=not started and rule.start is Start.UNKNOWN and end.exit_code < 0,
+        launched=started and rule.start is not StartEvidence.FAILED,
+        waited=not started and rule.start is StartEvidence.UNKNOWN and end.exit_code < 0,
     )

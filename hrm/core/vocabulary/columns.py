@@ -13,13 +13,13 @@ __all__ = [
     "FREE",
     "STREAM_HEADROOM",
     "VERSION",
+    "WAITERS_MAX",
     "WAITING_BATCH",
-    "WAITING_LIMIT",
     "WAITING_STREAM",
     "Bools",
-    "Columns",
     "Floats",
     "Ints",
+    "TableColumns",
 ]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -31,11 +31,11 @@ STREAM_HEADROOM = slice(4, 8)
 WAITING_STREAM = 8
 WAITING_BATCH = 9
 VERSION = 10
-WAITING_LIMIT = 11
+WAITERS_MAX = 11
 CELLS = 12
 
 
-class Columns(abc.ABC):
+class TableColumns(abc.ABC):
     """Names for the parts of a table, shape (rows, ``CELLS``)."""
 
     @property
@@ -65,4 +65,4 @@ class Columns(abc.ABC):
 
     @property
     def waiting_limit(self) -> Ints:
-        return self.table[:, WAITING_LIMIT]
+        return self.table[:, WAITERS_MAX]

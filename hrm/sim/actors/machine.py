@@ -35,7 +35,7 @@ from hrm.sim.faults.plan import NodePlan, source
 if TYPE_CHECKING:
     from hrm.sim.world import World
 
-__all__ = ["Machine", "Process"]
+__all__ = ["ContainerProcess", "MachineActor"]
 
 _REGISTER_TIMEOUT_S = 3.0
 _RECONNECT_S = 0.2
@@ -44,7 +44,7 @@ _MEASURE_S = 0.4
 
 
 @dataclass(slots=True)
-class Process:
+class ContainerProcess:
     """``spawned``: past its start. ``order``: why it is being stopped, and how gently.
     ``runner``: what it is, where it runs the driver of a submission."""
 
@@ -67,7 +67,7 @@ class _Record:
 class _Agent(NodeRuntime):
     """One life of a machine's agent. ``newest_epoch``: of all messages that it got."""
 
-    def __init__(self, machine: Machine, core: NodeCore, incarnation: int) -> None:
+    def __init__(self, machine: MachineActor, core: NodeCore, incarnation: int) -> None:
         super().__init__(core, machine.agent_clock, incarnation)
         self._machine = machine
         self._newest_epoch = 0
@@ -104,7 +104,7 @@ class _Agent(NodeRuntime):
         self._machine.register_again(command)
 
 
-class Machine:
+class MachineActor:
     """One machine. ``agent`` is None while that is down; ``up`` is the machine itself.
 
     Until ``bad_until_s`` whatever starts there fails at once. Until ``_full_until_s`` its disk is
@@ -123,7 +123,7 @@ class Machine:
         self.agent: _Agent | None = None
         self.bad_until_s = 0.0
         self._full_until_s = 0.0
-        self.processes: dict[ContainerId, Process] = {}
+        self.processes: dict[ContainerId, ContainerProcess] = {}
         self._binding = plan.binding
         self._ills = source(world.plan.seed, f"ills-{plan.name}")
         self._usage = source(world.plan.seed, f"usage-{plan.name}")
@@ -297,7 +297,7 @@ class Machine:
 
     def start_process(self, spec: ContainerSpec) -> None:
         container_id = spec.container_id
-        self.processes[container_id] = Process(spec, self.now())
+        self.processes[container_id] = ContainerProcess(spec, self.now())
         self._records[container_id] = _Record(spec, self.now())
         here = [p.spec for p in self.processes.values() if p.spec.unit_id == spec.unit_id]
         assert self.core is not None
@@ -309,7 +309,7 @@ class Machine:
         delay_s = self.world.chance.uniform(0.01, 0.3)
         self.world.clock.after(delay_s, self._started, container_id, self.processes[container_id])
 
-    def _started(self, container_id: ContainerId, process: Process) -> None:
+    def _started(self, container_id: ContainerId, process: ContainerProcess) -> None:
         if self.processes.get(container_id) is not process:
             return
         process.spawned = True
@@ -344,13 +344,13 @@ class Machine:
             if process.spawned:
                 self._stop_soon(command.container_id, process)
 
-    def _stop_soon(self, container_id: ContainerId, process: Process) -> None:
+    def _stop_soon(self, container_id: ContainerId, process: ContainerProcess) -> None:
         assert process.order is not None
         delay_s = 0.01 + process.order.grace_s * self.world.chance.random()
         end = ContainerEnd(cause=EndCause.EXITED, exit_code=143)
         self.world.clock.after(delay_s, self._end, container_id, process, end)
 
-    def _end(self, container_id: ContainerId, process: Process, end: ContainerEnd) -> None:
+    def _end(self, container_id: ContainerId, process: ContainerProcess, end: ContainerEnd) -> None:
         if self.processes.get(container_id) is not process:
             return
         if process.order is not None:
@@ -361,7 +361,7 @@ class Machine:
         self._records[container_id].end = end
         self._report_end(container_id, end)
 
-    def _exited(self, container_id: ContainerId, process: Process, exit_code: int) -> None:
+    def _exited(self, container_id: ContainerId, process: ContainerProcess, exit_code: int) -> None:
         """A runner has come to its end by itself."""
         end = ContainerEnd(cause=EndCause.EXITED, exit_code=exit_code)
         self._end(container_id, process, end)
@@ -424,7 +424,7 @@ class Machine:
 class _Link(Peer):
     """The agent's end of one stream, up from the master's answer on."""
 
-    def __init__(self, machine: Machine, incarnation: int) -> None:
+    def __init__(self, machine: MachineActor, incarnation: int) -> None:
         self.machine = machine
         self.is_up = False
         self._incarnation = incarnation

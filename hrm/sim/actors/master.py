@@ -18,13 +18,13 @@ from hrm.core.messages import events as e
 from hrm.core.messages.claims import Proposal
 from hrm.core.vocabulary.model import ApplicationId, NodeName
 from hrm.errors import DiskFull
-from hrm.runtime.disk import Disk
+from hrm.runtime.disk import VirtualDisk
 from hrm.runtime.master import End, MasterRuntime, OnReply
 from hrm.sim import event_format
 from hrm.sim.actors.policies import load
 from hrm.sim.actors.remote_schedulers import SchedulerEnd
 from hrm.sim.actors.sleepers import MASTER
-from hrm.sim.actors.submissions import Submissions
+from hrm.sim.actors.submissions import SubmissionsActor
 from hrm.sim.faults.network import Stream
 from hrm.sim.faults.plan import source
 
@@ -132,13 +132,13 @@ class MasterProcess:
     def __init__(self, world: World) -> None:
         self.world = world
         self.clock = world.clock_of(MASTER)
-        self.disk = Disk(_WRITE_S)
+        self.disk = VirtualDisk(_WRITE_S)
         self.life: _Life | None = None
         self.node_ends: dict[tuple[str, str], _NodeEnd] = {}
         self.application_ends: dict[ApplicationId, _ApplicationEnd] = {}
         self.scheduler_ends: dict[tuple[str, int], SchedulerEnd] = {}
-        self.listeners: dict[ApplicationId, Submissions] = {}
-        self.submissions: Submissions | None = None
+        self.listeners: dict[ApplicationId, SubmissionsActor] = {}
+        self.submissions: SubmissionsActor | None = None
         self.call_ids = itertools.count(1)
         self.turns = source(world.plan.seed, "turns")
         self._reigns = 0
@@ -168,7 +168,7 @@ class MasterProcess:
         world.oracle.master_began(core)
         self.clock.after(TICK_S, self.life.tick)
         if world.plan.submissions:
-            self.submissions = Submissions(self, self.life)
+            self.submissions = SubmissionsActor(self, self.life)
             self.submissions.begin()
 
     def crash(self) -> None:

@@ -24,7 +24,7 @@ from hrm.sim.faults.plan import SubmissionPlan
 if TYPE_CHECKING:
     from hrm.sim.actors.master import MasterProcess
 
-__all__ = ["Submissions", "ownership_key", "plan_of"]
+__all__ = ["SubmissionsActor", "ownership_key", "plan_of"]
 
 TICK_S = 0.5
 
@@ -39,7 +39,7 @@ def ownership_key(plan: SubmissionPlan) -> str:
     return f"secret of {plan.name}"
 
 
-class Submissions:
+class SubmissionsActor:
     """Over one life of the master. ``over``: that life has ended.
 
     ``_writes`` wait for the disk, or are on their way to it while ``_busy``: the first ``_batch``.
@@ -158,11 +158,11 @@ class Submissions:
 
     def _tick(self) -> None:
         if not self.over:
-            self._take(m.Ticked(now=self._master.now()))
+            self._take(m.SubmissionsTicked(now=self._master.now()))
             self._clock.after(TICK_S, self._tick)
 
     def _checked(self, event: m.Event, commands: list[m.Command]) -> None:
-        if commands or not isinstance(event, m.Ticked):
+        if commands or not isinstance(event, m.SubmissionsTicked):
             what = event_format.of_event(event) + event_format.of_commands(commands)
             self._world.log.emit("submissions", what)
         self._world.oracle.submissions.after(self.core, event, commands)
