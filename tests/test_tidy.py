@@ -152,6 +152,13 @@ def test_no_two_public_classes_share_a_name_or_differ_by_an_s() -> None:
     assert not found, _lines(found)
 
 
+def test_no_two_modules_of_the_core_know_each_other() -> None:
+    """Not even for types: those of the lower one state what it needs (``Protocol``)."""
+    core = _python_files("hrm/core")
+    found = [_relative(path) for path in core if "TYPE_CHECKING" in path.read_text()]
+    assert not found, _lines(found)
+
+
 def test_no_module_is_dead() -> None:
     """Every module of hrm is imported by another one of hrm or the benchmarks, or run by name."""
     users = [*_modules(), *_python_files("benchmarks")]

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from hrm.core.master import gangs, locality
 from hrm.core.master.admission import size_settings
 from hrm.core.master.state import Application, Container, MasterState
+from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.vocabulary.columns import Bools
 from hrm.core.vocabulary.feasibility import (
     Column,
@@ -194,7 +195,7 @@ def _gang_reason(
     start = f"its first {app.gang_min} start together (spark.hrm.gang.min)"
     if len(pending) < gang:
         return f"{start}, and it has not asked for {gang - len(pending)} of them yet"
-    view = master_state.state.view()
+    view = ClusterView(master_state.state)
     rows = (view.open & (view.waiting_before(app.record.workload_class) == 0)).nonzero()[0].tolist()
     queues = {row: master_state.state.queue(row) for row in rows}
     offers = {row: queue.free for row, queue in queues.items()}

@@ -10,7 +10,7 @@ Source: HRM paper, section 4.3.2 (a scheduler matches on a copy of the state).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.estimate import simulate
 from hrm.core.queue.resource_unit import UnitImage
+from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.columns import (
     FREE,
     STREAM_HEADROOM,
@@ -30,9 +31,6 @@ from hrm.core.vocabulary.columns import (
 )
 from hrm.core.vocabulary.feasibility import Column, Vector, fits, fitting_rows, minus, pooled_part
 from hrm.core.vocabulary.model import NodeName, ResourceUnitId, WorkloadClass
-
-if TYPE_CHECKING:
-    from hrm.core.scheduling.shared_state import SharedState
 
 __all__ = ["ClusterView"]
 

@@ -19,7 +19,6 @@ import numpy as np
 
 from hrm.core.queue.resource_unit import UnitImage, UnitQueue
 from hrm.core.queue.wait_table import WaitTable
-from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.vocabulary.columns import (
     CELLS,
     VERSION,
@@ -299,10 +298,6 @@ class SharedState(TableColumns):
         """Could any open unit of another node hold ``demand`` when it is empty?"""
         rows = self.open & ~self.rows_of(nodes) & fitting_rows(demand, self.total)
         return bool((rows if demand[Column.GPU_MEMORY_MIB] else rows & ~self.gpu_only).any())
-
-    def view(self) -> ClusterView:
-        """A snapshot for one scheduling round."""
-        return ClusterView(self)
 
     def _changed(self, unit_id: ResourceUnitId) -> None:
         for watcher in self._watchers:
