@@ -81,7 +81,7 @@ def test_no_bound_is_of_a_field_that_nothing_sends() -> None:
     assert set(rb.METHODS) - {name for name, _ in methods()} == set()
 
 
-def bound_of(name: str) -> rb.Bound:
+def bound_of(name: str) -> rb.FieldBound:
     bound = rb.bound_of(BOUNDED[name])
     assert bound is not None
     return bound

@@ -136,6 +136,29 @@ def test_modules_have_docstrings() -> None:
     assert not silent, _lines(silent)
 
 
+def test_no_two_public_classes_share_a_name_or_differ_by_an_s() -> None:
+    places: dict[str, list[str]] = {}
+    for path in _modules():
+        for node in _tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(_relative(path))
+    found = [f"{name}: {' and '.join(where)}" for name, where in places.items() if len(where) > 1]
+    found += [
+        f"{name} and {name + plural}: {places[name]} and {places[name + plural]}"
+        for name in places
+        for plural in ("s", "es")
+        if name + plural in places
+    ]
+    assert not found, _lines(found)
+
+
+def test_no_two_modules_of_the_core_know_each_other() -> None:
+    """Not even for types: those of the lower one state what it needs (``Protocol``)."""
+    core = _python_files("hrm/core")
+    found = [_relative(path) for path in core if "TYPE_CHECKING" in path.read_text()]
+    assert not found, _lines(found)
+
+
 def test_no_module_is_dead() -> None:
     """Every module of hrm is imported by another one of hrm or the benchmarks, or run by name."""
     users = [*_modules(), *_python_files("benchmarks")]

@@ -341,8 +341,8 @@ ENDED_SEEN = am.ContainerSeen(
     blame=Blame.APPLICATION, message="why",
 )  # fmt: skip
 NOTICES: list[tuple[c.Notice, am.Event]] = [
-    (c.ContainerChanged(status=RUNS), am.ContainerChanged(now=9.0, container=RUNS_SEEN)),
-    (c.ContainerChanged(status=ENDED), am.ContainerChanged(now=9.0, container=ENDED_SEEN)),
+    (c.ContainerChanged(status=RUNS), am.ContainerListed(now=9.0, container=RUNS_SEEN)),
+    (c.ContainerChanged(status=ENDED), am.ContainerListed(now=9.0, container=ENDED_SEEN)),
     (
         c.RequestRefused(executor_ids=("5",), resource_profile_id=3, message="why"),
         am.RequestsRefused(now=9.0, executor_ids=("5",), profile=3, message="why"),
@@ -368,7 +368,7 @@ def test_what_the_master_reports_to_an_application_arrives(
 def test_many_changes_arrive_in_one_message() -> None:
     message = applications.from_changes([RUNS, ENDED])
     assert appmaster_wire.events(message, 0, 9.0) == [
-        am.ContainerChanged(now=9.0, container=x) for x in (RUNS_SEEN, ENDED_SEEN)
+        am.ContainerListed(now=9.0, container=x) for x in (RUNS_SEEN, ENDED_SEEN)
     ]
 
 

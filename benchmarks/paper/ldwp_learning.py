@@ -32,7 +32,7 @@ from benchmarks.paper.ldwp_report import cell, changes, changes_table
 from benchmarks.paper.ldwp_runs import TEST_FIRST, Run, Setting, run_of, scenario_of
 from benchmarks.pipelines.measured_run import simulate
 from benchmarks.simulation.figures import interval
-from hrm.pipelines.core.model import ClusterPolicy, ClusterView
+from hrm.pipelines.core.model import ClusterPolicy, PipelineClusterView
 from hrm.pipelines.sim.policies import policies
 from hrm.pipelines.sim.scenario import arrivals
 
@@ -199,7 +199,7 @@ def _learner(path: Path, seed: int, *, new: bool) -> ClusterPolicy:
     generator = torch.Generator().manual_seed(seed)
 
     class Forgetful(FlatBrain):
-        def follow(self, view: ClusterView) -> bool:
+        def follow(self, view: PipelineClusterView) -> bool:
             changed = super().follow(view)
             if changed:
                 self.weights = fresh(mlp_shapes(self.layout, len(self.nodes)), generator)

@@ -80,7 +80,7 @@ class Run:
 
 
 @functools.lru_cache(maxsize=4)
-def _table(path: Path | None) -> tables.Profiles:
+def _table(path: Path | None) -> tables.MeasuredPipelines:
     return tables.load(path)
 
 

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from benchmarks.pipelines.run_measures import WARM_UP
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.model import Device, SubtaskKey
-from hrm.pipelines.sim.interference import World
+from hrm.pipelines.sim.interference import InterferenceWorld
 from hrm.pipelines.sim.scenario import SIZES_MB, Scenario, Work
 
 __all__ = ["Fluid", "assignment_bound", "best_makespan", "fluid_rate", "makespans"]
@@ -201,7 +201,7 @@ class Fluid:
         done = int(np.searchsorted(np.cumsum(np.sort(costs)), earn * last_s, side="right"))
         return 60.0 * done / ((1.0 - WARM_UP) * last_s)
 
-    def _speeds(self, truth: World, model: str, co_runners: int) -> Matrix:
+    def _speeds(self, truth: InterferenceWorld, model: str, co_runners: int) -> Matrix:
         """The speeds of every set of at most ``co_runners`` subtasks, by kind."""
         kinds = self._scenario.profiles.kinds
         with_gpu = [kind for kind in self._kinds if kinds[kind].log_gpu_s is not None]

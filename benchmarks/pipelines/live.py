@@ -39,7 +39,7 @@ from hrm.pipelines.policies import corun
 from hrm.pipelines.policies.cluster import LEARNED
 from hrm.pipelines.sim.scenario import NODE_TYPES, NodeType
 from hrm.pipelines.sim.worker import MEMORY_SHARE
-from hrm.policies.guard import Mode
+from hrm.policies.guard import GuardMode
 from hrm.v1 import policy_pb2
 from hrm.v1.policy_pb2_grpc import PolicyServiceStub
 
@@ -111,10 +111,10 @@ class Cluster:
         state = directory / "master"
         state.mkdir(parents=True)
         if cluster_policy in LEARNED:
-            save_modes(state, {cluster_policy: Mode.ON})
+            save_modes(state, {cluster_policy: GuardMode.ON})
         name, _ = corun.parse(node_policy)
         if name in corun.LEARNED:
-            NodePolicies(state, lambda _order: None).set_mode(name, Mode.ON)
+            NodePolicies(state, lambda _order: None).set_mode(name, GuardMode.ON)
         self._master = self._start(
             "master",
             *("master", "--port", "0", "--state-dir", str(directory / "master")),

@@ -14,10 +14,10 @@ import numpy as np
 
 from benchmarks.pipelines.run_measures import WARM_UP, Result, Span, balance, load_of, node_use
 from hrm.core.vocabulary.model import NodeName
-from hrm.pipelines.core.model import Choice, ClusterPolicy, ClusterView, TaskId, TaskSpec
+from hrm.pipelines.core.model import Choice, ClusterPolicy, PipelineClusterView, TaskId, TaskSpec
 from hrm.pipelines.sim.machine import Totals
 from hrm.pipelines.sim.run import Policies, Simulation
-from hrm.pipelines.sim.scenario import Scenario, Work, Worker
+from hrm.pipelines.sim.scenario import Scenario, Work, WorkerNode
 from hrm.pipelines.sim.worker import SimulatedWorker
 
 __all__ = ["simulate"]
@@ -33,7 +33,7 @@ class _Timed:
         self.name = inner.name
         self.micros: list[float] = []
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Any) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Any) -> Choice:
         began = time.perf_counter_ns()
         choice = self.inner.choose(task, view, fits)
         self.micros.append((time.perf_counter_ns() - began) / 1e3)
@@ -59,7 +59,7 @@ class _Measured(Simulation):
         self.queue.at(WARM_UP * last_s, self._spans_begin)
         self.queue.at(last_s, self._spans_end)
 
-    def join(self, worker: Worker) -> None:
+    def join(self, worker: WorkerNode) -> None:
         super().join(worker)
         self._uses[worker.name] = self._begins[worker.name] = self.nodes[worker.name].seen
 

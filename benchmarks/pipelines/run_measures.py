@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hrm.pipelines.sim.machine import Machine, Totals
+from hrm.pipelines.sim.machine import SimulatedMachine, Totals
 
 __all__ = ["WARM_UP", "Result", "Span", "balance", "load_of", "node_use"]
 
@@ -43,7 +43,9 @@ def balance(loads: Sequence[float] | Matrix) -> float:
     return float(1.0 - values.std())
 
 
-def node_use(machine: Machine, before: Totals, after: Totals) -> tuple[float, float, float, float]:
+def node_use(
+    machine: SimulatedMachine, before: Totals, after: Totals
+) -> tuple[float, float, float, float]:
     """Mean use of cores, memory, GPUs and GPU memory between two readings, each 0..1."""
     passed_s = max(1e-9, after.at_s - before.at_s)
     gpus = max(1, len(machine.gpus))

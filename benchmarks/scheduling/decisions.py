@@ -102,7 +102,7 @@ class Rounds:
         self.cell = cell
         policy = policies.load(cell.policy, index)
         self.scheduler = Scheduler(f"scheduler-{index + 1}", policy, cluster.bounds)
-        self.view: ClusterView = cluster.state.view()
+        self.view: ClusterView = ClusterView(cluster.state)
         self.requests = requests_of(cell.tasks)
         self.elapsed_s = dict.fromkeys(_STAGES, 0.0)
         self.decided = 0

@@ -50,7 +50,7 @@ from hrm.errors import HrmError
 from hrm.policies.min_wait import MinWait
 from hrm.runtime.clock import Clock
 from hrm.runtime.direct import DirectMaster, DirectNode
-from hrm.runtime.disk import Disk
+from hrm.runtime.disk import VirtualDisk
 
 __all__ = ["NoLease", "Setup", "TimedCluster", "simulate"]
 
@@ -162,7 +162,7 @@ class _Master(DirectMaster):
     """What the core commands goes to the servers of ``cluster``, nodes and jobs."""
 
     def __init__(self, cluster: TimedCluster, core: MasterCore) -> None:
-        super().__init__(core, cluster.clock, Disk(), cluster.setup.network_s)
+        super().__init__(core, cluster.clock, VirtualDisk(), cluster.setup.network_s)
         self._cluster = cluster
         self._hop_s = 0.0 if cluster.setup.centralised else cluster.setup.hop_s
 

@@ -47,7 +47,7 @@ from hrm.core.vocabulary.partitioning import Core, Hardware, Partitioning, parti
 from hrm.errors import LimitReached
 from hrm.runtime.clock import Clock
 from hrm.runtime.direct import DirectMaster, DirectNode
-from hrm.runtime.disk import Disk
+from hrm.runtime.disk import VirtualDisk
 
 __all__ = ["Estimates", "ReplayResult", "Setup", "replay"]
 
@@ -159,7 +159,7 @@ def replay(plans: Sequence[JobPlan], nodes: Sequence[TraceNode], setup: Setup) -
 
 class _Master(DirectMaster):
     def __init__(self, world: _Replay, core: MasterCore, delay_s: float) -> None:
-        super().__init__(core, world.clock, Disk(), delay_s)
+        super().__init__(core, world.clock, VirtualDisk(), delay_s)
         self._world = world
 
     def notify(self, command: c.NotifyApplication) -> None:

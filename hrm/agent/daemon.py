@@ -30,7 +30,7 @@ import structlog
 from hrm import descriptors, rpc, tls
 from hrm.agent import isolation as isolating
 from hrm.agent.containers import shim
-from hrm.agent.containers.containers import Containers, Ended
+from hrm.agent.containers.containers import ContainerSupervisor, Ended
 from hrm.agent.containers.log_links import LogLinks
 from hrm.agent.containers.logs import Logs
 from hrm.agent.containers.processes import Processes
@@ -40,7 +40,7 @@ from hrm.agent.gpu.sockets import GpuSockets
 from hrm.agent.housekeeping import Housekeeping
 from hrm.agent.link import Link
 from hrm.agent.machine import Machine, describe, ending, keep_binding
-from hrm.agent.parts import CommandOf, Shortcuts, shuffle_service, spark_commands
+from hrm.agent.parts import CommandOf, StartShortcuts, shuffle_service, spark_commands
 from hrm.agent.reports import Reports
 from hrm.agent.server import serve
 from hrm.agent.shuffle import SHUFFLE_DIR, ShuffleService
@@ -49,15 +49,15 @@ from hrm.config import AgentSettings
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import (
-    ApplicationId,
     ContainerEnd,
     ContainerId,
     ContainerState,
     ContainerStatus,
     EndCause,
+    Followed,
     WorkloadClass,
 )
-from hrm.errors import HrmError, InvalidConfig
+from hrm.errors import HrmError, InvalidConfig, StaleEpoch
 from hrm.pipelines.agent.runtime import PipelineRuntime
 from hrm.tls_server import server_tls
 from hrm.v1 import node_pb2
@@ -81,7 +81,7 @@ class Agent:
         token: str,
         command_of: CommandOf,
         spark_versions: tuple[str, ...],
-        shortcuts: Shortcuts | None = None,
+        shortcuts: StartShortcuts | None = None,
         shuffle: ShuffleService | None = None,
     ) -> None:
         self._shortcuts = shortcuts
@@ -92,7 +92,7 @@ class Agent:
         self._tls = server_tls(settings)
         self._core = machine.core(settings)
         self._sockets = GpuSockets(settings, machine.run_as.account_of)
-        self._containers = Containers(
+        self._containers = ContainerSupervisor(
             settings.work_dir,
             machine.isolation.driver,
             rebuild=self._rebuild_isolation,
@@ -336,6 +336,10 @@ class Agent:
                     self._register_again(command)
                 case c.SendHeartbeat():
                     self._link.send(self._reports.heartbeat(command))
+                case c.ForgetContainer():
+                    self._containers.acknowledge(command.container_id)
+                case c.DeleteShuffleFiles():
+                    self._housekeeping.delete_shuffle_files(command.application_id)
 
     def _register_again(self, command: c.RegisterAgain) -> None:
         """The units have changed; report it to the master after this turn's other messages."""
@@ -395,8 +399,15 @@ class Agent:
 
     # --- the master ---------------------------------------------------------------------------
 
-    def _connected(self, epoch: int, first: bool) -> None:
-        self._deliver(e.MasterConnected(now=time.time(), epoch=epoch))
+    def _connected(self, master: Followed, first: bool) -> None:
+        epoch = master.epoch
+        if not self._core.accepts(epoch):
+            raise StaleEpoch(
+                f"the master at {self._settings.master} has epoch {epoch}, this node has followed "
+                f"{self._core.epoch}; waiting for the newer one"
+            )
+        connected = e.MasterConnected(now=time.time(), epoch=epoch, epoch_id=master.epoch_id)
+        self._deliver(connected)
         if not first:
             _log.info("connected again", master=self._settings.master, epoch=epoch)
             return
@@ -411,18 +422,11 @@ class Agent:
         print(describe(self._machine, self._settings.master), flush=True)
 
     def _message_received(self, message: node_pb2.MasterMessage) -> None:
-        kind = message.WhichOneof("message")
-        if kind == "assign" and self._ending.is_set():
-            return
         event = node_wire.to_event(message, time.time())
         if isinstance(event, e.AssignReceived):
+            if self._ending.is_set():
+                return
             self._containers.work_dir(event.spec.container_id)  # refuses an unusable id
-        elif isinstance(event, e.EndsAcknowledged) and event.epoch >= self._core.epoch:
-            for container_id in event.container_ids:
-                self._containers.acknowledge(container_id)
-        elif kind == "drop_shuffle_files" and message.epoch >= self._core.epoch:
-            application_id = ApplicationId(message.drop_shuffle_files.application_id)
-            self._housekeeping.forget_shuffle_files(application_id)
         if event is not None:
             self._deliver(event)
 
@@ -436,7 +440,7 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
     try:
         token = rpc.read_token(settings.token_file)
         with Machine.prepare(settings) as machine:
-            shortcuts: Shortcuts | None = None
+            shortcuts: StartShortcuts | None = None
             versions: tuple[str, ...] = ()
             if command_of is None:
                 command_of, versions, shortcuts = spark_commands(settings, machine)

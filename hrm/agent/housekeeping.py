@@ -9,7 +9,7 @@ import time
 import structlog
 
 from hrm.agent.containers import file_cache
-from hrm.agent.containers.containers import Containers
+from hrm.agent.containers.containers import ContainerSupervisor
 from hrm.agent.drivers.driver_process import files_dir, files_of
 from hrm.agent.shuffle import ShuffleService
 from hrm.config import AgentSettings
@@ -28,7 +28,7 @@ class Housekeeping:
     def __init__(
         self,
         settings: AgentSettings,
-        containers: Containers,
+        containers: ContainerSupervisor,
         core: NodeCore,
         shuffle: ShuffleService | None,
     ) -> None:
@@ -38,7 +38,7 @@ class Housekeeping:
         self._shuffle = shuffle
         self._removing: set[asyncio.Task[None]] = set()
 
-    def forget_shuffle_files(self, application_id: ApplicationId) -> None:
+    def delete_shuffle_files(self, application_id: ApplicationId) -> None:
         """The application has ended: remove what it left with the shuffle service, in the
         background."""
         if self._shuffle is not None:

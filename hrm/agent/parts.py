@@ -21,14 +21,14 @@ from hrm.core.vocabulary.model import ContainerSpec, Gpu, Shortcut
 from hrm.errors import InvalidConfig
 from hrm.spark.launch import Java, Launch, Spark, executor_launch, find_java, find_spark
 
-__all__ = ["CommandOf", "Shortcuts", "shuffle_service", "spark_commands"]
+__all__ = ["CommandOf", "StartShortcuts", "shuffle_service", "spark_commands"]
 
 CommandOf = Callable[[ContainerSpec, Path, str, str, Gpu | None], Launch]
 """Makes the command of a container: specification, work directory, addresses of its two logs, the
 GPU of its unit."""
 
 
-class Shortcuts:
+class StartShortcuts:
     """Archives of classes and warm JVMs of one Spark. Needs a running event loop."""
 
     def __init__(self, settings: AgentSettings, spark: Spark, java: Java) -> None:
@@ -52,7 +52,7 @@ class Shortcuts:
 
 def spark_commands(
     settings: AgentSettings, machine: Machine
-) -> tuple[CommandOf, tuple[str, ...], Shortcuts]:
+) -> tuple[CommandOf, tuple[str, ...], StartShortcuts]:
     """The commands of drivers and executors, the Spark versions to offer, and the shortcuts that
     the commands take. Needs a running event loop.
 
@@ -60,7 +60,7 @@ def spark_commands(
         InvalidConfig: there is no Spark or no Java that fits.
     """
     spark, java = find_spark(settings.spark_home), find_java(settings.java_home)
-    shortcuts = Shortcuts(settings, spark, java)
+    shortcuts = StartShortcuts(settings, spark, java)
 
     def command_of(
         spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpu: Gpu | None

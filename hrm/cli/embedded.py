@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cluster",
-    "Process",
+    "DaemonProcess",
     "Progress",
     "daemon_settings",
     "free_port",
@@ -72,7 +72,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class DaemonProcess:
     """One daemon. ``start_ticks`` are the kernel's clock ticks from boot to its start."""
 
     role: str
@@ -106,7 +106,7 @@ class Cluster:
     started_at_s: float = field(default_factory=time.time)
     event_log: bool = True
     tls: bool = False
-    processes: list[Process] = field(default_factory=list)
+    processes: list[DaemonProcess] = field(default_factory=list)
 
     @property
     def address(self) -> str:
@@ -126,7 +126,7 @@ class Cluster:
         """Where Spark's event logs go; empty: they are off."""
         return str(self.directory / EVENT_LOGS) if self.event_log else ""
 
-    def alive(self) -> list[Process]:
+    def alive(self) -> list[DaemonProcess]:
         if self.boot_id != boot_id():
             return []
         return [process for process in self.processes if process.alive()]
@@ -146,7 +146,7 @@ class Cluster:
         path = record_path(directory)
         try:
             document: dict[str, Any] = json.loads(path.read_text())
-            processes = [Process(**process) for process in document.pop("processes")]
+            processes = [DaemonProcess(**process) for process in document.pop("processes")]
             return cls(directory=directory, processes=processes, **document)
         except FileNotFoundError:
             return None
@@ -441,7 +441,7 @@ def _start(cluster: Cluster, schedulers: int | None, progress: Progress) -> None
 
 def _spawn(
     cluster: Cluster, role: str, name: str, arguments: list[str]
-) -> tuple[Process, subprocess.Popen[bytes]]:
+) -> tuple[DaemonProcess, subprocess.Popen[bytes]]:
     """Start a daemon in a session of its own and write it down."""
     log = cluster.directory / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -466,14 +466,16 @@ def _spawn(
     # Our own child keeps its pid until poll() reaps it, so the ticks are certainly its own;
     # None means that it has ended already, which the first wait will report.
     ticks = start_ticks(process.pid)
-    record = Process(role=role, name=name, pid=process.pid, start_ticks=ticks or 0, log=str(log))
+    record = DaemonProcess(
+        role=role, name=name, pid=process.pid, start_ticks=ticks or 0, log=str(log)
+    )
     cluster.processes.append(record)
     cluster.save()
     return record, process
 
 
 def _wait(
-    children: list[tuple[Process, subprocess.Popen[bytes]]],
+    children: list[tuple[DaemonProcess, subprocess.Popen[bytes]]],
     ready: Callable[[], bool],
     timeout_s: float,
     problem: Callable[[], str],
@@ -496,7 +498,7 @@ def _wait(
         time.sleep(_POLL_S)
 
 
-def _wait_for_end(processes: list[Process], timeout_s: float) -> list[Process]:
+def _wait_for_end(processes: list[DaemonProcess], timeout_s: float) -> list[DaemonProcess]:
     """Those of ``processes`` that are alive after at most ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while left := [process for process in processes if process.alive()]:

@@ -45,7 +45,7 @@ group = typer.Typer(no_args_is_help=True, help="Run pipelines of Python function
 app.add_typer(group, name="pipeline")
 
 
-class Kind(enum.StrEnum):
+class InputKind(enum.StrEnum):
     """What the pipeline gets for one ``--input``."""
 
     PATH = "path"
@@ -69,13 +69,13 @@ def run(
         list[str], typer.Option("--input", "-i", help="One task's input; may be repeated.")
     ],
     kind: Annotated[
-        Kind,
+        InputKind,
         typer.Option(
             "--as",
             help="What an --input is: a file whose path nodes can open, too; a file whose bytes "
             "are sent; or JSON.",
         ),
-    ] = Kind.PATH,
+    ] = InputKind.PATH,
     size_mb: Annotated[
         float, typer.Option(min=0.0, help="Size of each input, for schedulers. 0: as measured.")
     ] = 0.0,
@@ -167,8 +167,8 @@ def cancel(
     note(f"cancelled {task_id}")
 
 
-def _value(text: str, kind: Kind) -> Any:
-    if kind is Kind.JSON:
+def _value(text: str, kind: InputKind) -> Any:
+    if kind is InputKind.JSON:
         try:
             return json.loads(text)
         except ValueError as error:
@@ -178,11 +178,11 @@ def _value(text: str, kind: Kind) -> Any:
         raise errors.InvalidRequest(
             f"there is no file {path}; for other inputs than files: --as json"
         )
-    return str(path) if kind is Kind.PATH else path.read_bytes()
+    return str(path) if kind is InputKind.PATH else path.read_bytes()
 
 
-def _size_mb(text: str, kind: Kind) -> float:
-    if kind is Kind.JSON:
+def _size_mb(text: str, kind: InputKind) -> float:
+    if kind is InputKind.JSON:
         return len(text) / 1e6
     path = Path(text).expanduser()
     files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]

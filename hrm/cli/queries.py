@@ -30,7 +30,7 @@ __all__ = ["app", "show"]
 TIMEOUT_S = 10.0
 
 
-class Mode(enum.Enum):
+class BindingChoice(enum.Enum):
     """How cores stand by GPUs."""
 
     SHARED = "shared"
@@ -310,7 +310,7 @@ def node_drain(
 def node_bind(
     name: Annotated[str, typer.Argument(metavar="NAME", help=NODE_HELP)],
     mode: Annotated[
-        Mode | None,
+        BindingChoice | None,
         typer.Option("--mode", help="One pool of cores, some for each GPU, or all divided."),
     ] = None,
     bound_cores: Annotated[

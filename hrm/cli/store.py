@@ -17,7 +17,7 @@ from hrm.cli import console
 from hrm.cli.console import Output
 
 if TYPE_CHECKING:
-    from hrm.master.store_repair import Report
+    from hrm.master.store_repair import RepairReport
 
 __all__ = ["PARAMETERS", "is_wanted", "run"]
 
@@ -93,7 +93,7 @@ def run(flags: dict[str, Any], state_dir: Path) -> int:
     return DAMAGED if what == "check" and report.damage else 0
 
 
-def _show(report: Report, what: str) -> None:
+def _show(report: RepairReport, what: str) -> None:
     table = console.table("KIND", "READABLE")
     for name, count in report.kept.items():
         table.add_row(console.plain(name), str(count))
@@ -107,7 +107,7 @@ def _show(report: Report, what: str) -> None:
     console.note(_summary(report, what))
 
 
-def _summary(report: Report, what: str) -> str:
+def _summary(report: RepairReport, what: str) -> str:
     where = f"--state-dir {report.state_dir}"
     if what == "check":
         if not report.damage:

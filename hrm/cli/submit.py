@@ -30,7 +30,7 @@ from hrm.cli.queries import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from hrm.spark.submit import Client, LocalFile
+    from hrm.spark.submit import LocalFile, SubmissionClient
     from hrm.spark.submit_options import Options
     from hrm.v1 import submission_pb2 as pb
 
@@ -165,7 +165,7 @@ def _spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
     return submit.driver_spec(options)
 
 
-def _status_or_kill(client: Client, status: str, kill: str) -> int:
+def _status_or_kill(client: SubmissionClient, status: str, kill: str) -> int:
     from hrm.spark.submit import ENDED
     from hrm.v1 import submission_pb2 as pb
 
@@ -182,7 +182,7 @@ def _status_or_kill(client: Client, status: str, kill: str) -> int:
     return 0
 
 
-def _follow(client: Client, submission_id: str, channel: Any) -> int:
+def _follow(client: SubmissionClient, submission_id: str, channel: Any) -> int:
     """Print the changes of a submission until its end; returns its driver's exit status."""
     from hrm.spark.submit import exit_status
     from hrm.v1 import submission_pb2 as pb

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hrm.learn.environment import Decision, ideal_s
+from hrm.learn.environment import TaskDecision, ideal_s
 from hrm.learn.q_networks import Brain, State, Tensors
 from hrm.learn.rewards import Rewards, epsilon_at
-from hrm.pipelines.core.model import Choice, ClusterPolicy, ClusterView, TaskId, TaskSpec
+from hrm.pipelines.core.model import Choice, ClusterPolicy, PipelineClusterView, TaskId, TaskSpec
 from hrm.pipelines.policies.cluster.features import Bools
 
 __all__ = ["Hyper", "Learner", "Replay", "Transition"]
@@ -124,7 +124,7 @@ class Learner:
         if epsilon is not None:
             self._epsilon, self._since = epsilon, 0
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         """See ``ClusterPolicy.choose``."""
         if self.brain.follow(view):
             self._moved()
@@ -136,7 +136,7 @@ class Learner:
         self.nodes_seen = min(self.nodes_seen[0], alive), max(self.nodes_seen[1], alive)
         self._open = (state, action)
         if self.rewards.mode == "slowdown":
-            self._placed[task.task_id] = (state, action, ideal_s(Decision(task, view, fits)))
+            self._placed[task.task_id] = (state, action, ideal_s(TaskDecision(task, view, fits)))
             if len(self._placed) > PENDING_MAX:
                 del self._placed[next(iter(self._placed))]
         self.decisions += 1
@@ -210,7 +210,7 @@ class Learner:
         """The present share of random actions."""
         return epsilon_at(self._since, *self._epsilon)
 
-    def _act(self, state: State, task: TaskSpec, view: ClusterView, fits: Bools) -> int:
+    def _act(self, state: State, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> int:
         mask = self.brain.mask(state)
         if self._rng.random() < self.epsilon():
             return int(self._rng.choice(np.flatnonzero(mask)))

@@ -15,18 +15,18 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from hrm.errors import InvalidConfig
-from hrm.pipelines.core.model import ClusterPolicy, ClusterView, TaskId, TaskSpec
+from hrm.pipelines.core.model import ClusterPolicy, PipelineClusterView, TaskId, TaskSpec
 from hrm.pipelines.policies.cluster.features import Bools
 
 __all__ = [
     "TEST",
     "TRAINING",
     "VALIDATION",
-    "Decision",
-    "Ended",
     "Environment",
-    "Step",
-    "Summary",
+    "EpisodeStep",
+    "EpisodeSummary",
+    "EpisodeTaskEnded",
+    "TaskDecision",
     "drive",
     "evaluate",
     "ideal_s",
@@ -39,15 +39,15 @@ VALIDATION = range(100, 120)
 TEST = range(1000, 1020)
 
 
-class Decision(NamedTuple):
+class TaskDecision(NamedTuple):
     """The head of the queue, the cluster, and (nodes,) which may take it; at least one may."""
 
     task: TaskSpec
-    view: ClusterView
+    view: PipelineClusterView
     fits: Bools
 
 
-class Ended(NamedTuple):
+class EpisodeTaskEnded(NamedTuple):
     """A task that ended at ``at`` seconds, ``response_s`` after it was submitted."""
 
     task_id: TaskId
@@ -56,24 +56,24 @@ class Ended(NamedTuple):
     ok: bool
 
 
-class Step(NamedTuple):
+class EpisodeStep(NamedTuple):
     """What happened between two decisions.
 
     ``decision`` is None when the trace is over. That is a truncation, after which more tasks would
     have arrived, unless ``terminal``.
     """
 
-    decision: Decision | None
-    ended: tuple[Ended, ...]
+    decision: TaskDecision | None
+    ended: tuple[EpisodeTaskEnded, ...]
     terminal: bool = False
 
 
 class Environment(Protocol):
     """A cluster with arriving tasks, stopped at every decision."""
 
-    def reset(self, seed: int) -> Decision: ...
+    def reset(self, seed: int) -> TaskDecision: ...
 
-    def step(self, node: int) -> Step:
+    def step(self, node: int) -> EpisodeStep:
         """Place the task of the last decision on row ``node`` of its view, and continue.
 
         -1: the task stays at the head of the queue and is presented again, with another view, after
@@ -82,7 +82,7 @@ class Environment(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class EpisodeSummary:
     """Results of tasks: response times (seconds) and slow-downs, response over the ideal."""
 
     tasks: int
@@ -95,7 +95,7 @@ class Summary:
     tasks_per_min: float
 
 
-def ideal_s(decision: Decision) -> float:
+def ideal_s(decision: TaskDecision) -> float:
     """Seconds of the task alone on the fastest feasible node; NaN if no node's time is known."""
     times = decision.view.task_s[decision.fits]
     known = times[np.isfinite(times)]
@@ -104,12 +104,12 @@ def ideal_s(decision: Decision) -> float:
 
 def drive(
     environment: Environment, policy: ClusterPolicy, seed: int
-) -> tuple[list[tuple[Ended, float]], bool]:
+) -> tuple[list[tuple[EpisodeTaskEnded, float]], bool]:
     """Let ``policy`` decide a whole trace: (end, ideal time) of each task, and
-    ``Step.terminal``."""
-    decision: Decision | None = environment.reset(seed)
+    ``EpisodeStep.terminal``."""
+    decision: TaskDecision | None = environment.reset(seed)
     ideal: dict[TaskId, float] = {}
-    found: list[tuple[Ended, float]] = []
+    found: list[tuple[EpisodeTaskEnded, float]] = []
     while decision is not None:
         # A waiting task is presented again; its first ideal time is the reference.
         ideal.setdefault(decision.task.task_id, ideal_s(decision))
@@ -123,7 +123,7 @@ def drive(
 
 def evaluate(
     environment: Environment, make: Callable[[], ClusterPolicy], seeds: Iterable[int]
-) -> Summary:
+) -> EpisodeSummary:
     """Run ``seeds``, each with a policy of its own from ``make``, and summarize the tasks' times.
 
     Raises:
@@ -142,7 +142,7 @@ def evaluate(
     if not responses or not slowdowns:
         raise InvalidConfig("no task ended in the environment; make its traces longer")
     p50, p95 = np.percentile(responses, (50, 95))
-    return Summary(
+    return EpisodeSummary(
         tasks=len(responses),
         failed=failed,
         response_mean_s=float(np.mean(responses)),

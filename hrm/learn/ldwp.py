@@ -25,7 +25,7 @@ import torch
 
 from hrm.errors import InvalidConfig
 from hrm.learn.dqn import Hyper, Learner, Transition
-from hrm.learn.environment import TRAINING, VALIDATION, Decision, Environment, evaluate, load
+from hrm.learn.environment import TRAINING, VALIDATION, Environment, TaskDecision, evaluate, load
 from hrm.learn.q_networks import Brain, FlatBrain, SetBrain
 from hrm.learn.rewards import MODES, Mode, Rewards, kappa_of
 from hrm.pipelines.core.model import ClusterPolicy
@@ -166,7 +166,7 @@ def run(learner: Learner, environment: Environment, decisions: int, on_progress:
     last = learner.decisions + decisions
     while True:
         learner.begin()
-        decision: Decision | None = environment.reset(TRAINING[learner.traces % len(TRAINING)])
+        decision: TaskDecision | None = environment.reset(TRAINING[learner.traces % len(TRAINING)])
         learner.traces += 1
         while decision is not None:
             step = environment.step(learner.choose(*decision).node)

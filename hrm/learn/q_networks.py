@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hrm.core.vocabulary.model import NodeName
-from hrm.pipelines.core.model import ClusterView, TaskSpec, Vector
+from hrm.pipelines.core.model import PipelineClusterView, TaskSpec, Vector
 from hrm.pipelines.policies.cluster.features import (
     NODE_FIELDS,
     TASK_FIELDS,
@@ -44,14 +44,14 @@ class Brain(Protocol):
     kind: str
     weights: Tensors
 
-    def observe(self, task: TaskSpec, view: ClusterView, fits: Bools) -> State: ...
+    def observe(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> State: ...
 
     def acted(self, state: State, action: int) -> None: ...
 
     def begin(self) -> None:
         """A new history."""
 
-    def follow(self, view: ClusterView) -> bool:
+    def follow(self, view: PipelineClusterView) -> bool:
         """Adapt to other nodes; true if the weights have changed their shape."""
 
     def mask(self, state: State) -> Bools:
@@ -95,7 +95,7 @@ class SetBrain:
         self.types = tuple(types)
         self.weights = fresh(set_shapes(), generator)
 
-    def observe(self, task: TaskSpec, view: ClusterView, fits: Bools) -> SetState:
+    def observe(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> SetState:
         return observe_set(task, view, fits, self.types)
 
     def acted(self, state: State, action: int) -> None:
@@ -104,7 +104,7 @@ class SetBrain:
     def begin(self) -> None:
         """It keeps no history."""
 
-    def follow(self, view: ClusterView) -> bool:
+    def follow(self, view: PipelineClusterView) -> bool:
         return False
 
     def mask(self, state: State) -> Bools:
@@ -157,7 +157,7 @@ class FlatBrain:
         self.weights = fresh(mlp_shapes(layout, len(nodes)), generator)
         self._encoder = FlatEncoder(layout, [name for name, _ in nodes])
 
-    def observe(self, task: TaskSpec, view: ClusterView, fits: Bools) -> FlatState:
+    def observe(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> FlatState:
         return self._encoder.observe(task, view, fits)
 
     def acted(self, state: State, action: int) -> None:
@@ -166,7 +166,7 @@ class FlatBrain:
     def begin(self) -> None:
         self._encoder.forget()
 
-    def follow(self, view: ClusterView) -> bool:
+    def follow(self, view: PipelineClusterView) -> bool:
         """Transfer parameters to the nodes of ``view``, if some of them are new."""
         if set(view.names) <= set(self._encoder.names):
             return False

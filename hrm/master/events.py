@@ -33,7 +33,7 @@ from hrm.core.master.state import Container
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.event_table import Move, Watch
-from hrm.core.vocabulary.history import Refused, Service, StateEvent
+from hrm.core.vocabulary.history import RequestRecord, Service, StateEvent
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -197,7 +197,7 @@ class Journal:
                 subject = "its driver"
             why = f"{subject}: {notice.message}"
             self._moves.append(
-                ("application", application_id, None, None, Refused.REFUSED, now, why)
+                ("application", application_id, None, None, RequestRecord.REFUSED, now, why)
             )
 
     def record_service(self, state: Service, now: float, why: str) -> None:

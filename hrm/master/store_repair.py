@@ -26,7 +26,7 @@ from hrm.master.policy_service import MODES_FILE, load_modes
 from hrm.master.salvage import Salvaged, examined, journal_damage, journal_epoch
 from hrm.master.store_file import EPOCH_MAX, TABLES, create, set_aside
 
-__all__ = ["STORE_FILE", "Report", "backup", "check", "locked", "repair", "restore"]
+__all__ = ["STORE_FILE", "RepairReport", "backup", "check", "locked", "repair", "restore"]
 
 STORE_FILE = "hrm.sqlite"
 JOURNAL_FILE = "events.sqlite"
@@ -37,7 +37,7 @@ _ID = re.compile(r"app-\d{14}-(\d{1,9})-\d+")
 
 
 @dataclass(slots=True)
-class Report:
+class RepairReport:
     """What was found or done. ``damage`` is empty iff the store is intact; ``kept`` and ``lost``
     count rows; ``copy``: where the damaged or replaced files are; ``epoch``: the store's present
     one, None where it could not be read; ``only_journal``: nothing else is damaged."""
@@ -79,7 +79,7 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def check(state_dir: Path) -> Report:
+def check(state_dir: Path) -> RepairReport:
     """Check everything that the next start reads.
 
     Raises:
@@ -87,7 +87,7 @@ def check(state_dir: Path) -> Report:
     """
     with _alone(state_dir):
         found = examined(state_dir / STORE_FILE)
-        report = Report(str(state_dir), found.problems, _counts(found), epoch=found.epoch)
+        report = RepairReport(str(state_dir), found.problems, _counts(found), epoch=found.epoch)
         report.damage += _older_than_journal(found.epoch, state_dir)
         other_damage = _other_damage(state_dir)
         report.damage += other_damage
@@ -97,7 +97,7 @@ def check(state_dir: Path) -> Report:
         return report
 
 
-def repair(state_dir: Path) -> Report:
+def repair(state_dir: Path) -> RepairReport:
     """Create a store from what can be read; the present files are set aside. An intact store is
     left as it is.
 
@@ -107,7 +107,7 @@ def repair(state_dir: Path) -> Report:
     with _alone(state_dir):
         path = state_dir / STORE_FILE
         found = examined(path)
-        report = Report(str(state_dir), found.problems, _counts(found), found.lost)
+        report = RepairReport(str(state_dir), found.problems, _counts(found), found.lost)
         report.damage += _older_than_journal(found.epoch, state_dir)
         report.epoch = found.epoch
         if report.damage:
@@ -124,7 +124,7 @@ def repair(state_dir: Path) -> Report:
         return report
 
 
-def backup(state_dir: Path, target: Path) -> Report:
+def backup(state_dir: Path, target: Path) -> RepairReport:
     """A copy of the store in ``target``, of one moment, also while a master serves.
 
     Raises:
@@ -161,12 +161,12 @@ def backup(state_dir: Path, target: Path) -> Report:
             _give_to_owner(state_dir)
             for suffix in ("", "-journal", "-wal", "-shm"):
                 partial.with_name(partial.name + suffix).unlink(missing_ok=True)
-    report = Report(str(state_dir), [], _counts(found), epoch=found.epoch)
+    report = RepairReport(str(state_dir), [], _counts(found), epoch=found.epoch)
     report.copy, report.done = str(target), "backed up"
     return report
 
 
-def restore(state_dir: Path, source: Path) -> Report:
+def restore(state_dir: Path, source: Path) -> RepairReport:
     """Put the rows of the backup ``source`` in place of the store's, under a higher epoch.
 
     Raises:
@@ -186,7 +186,7 @@ def restore(state_dir: Path, source: Path) -> Report:
                 f"changed; take another one"
             )
         present = examined(path) if os.path.lexists(path) else Salvaged()
-        report = Report(str(state_dir), [], _counts(found))
+        report = RepairReport(str(state_dir), [], _counts(found))
         report.epoch = _epoch_beyond([found, present], state_dir)
         if os.path.lexists(path):
             report.copy = str(set_aside(path, "replaced", copy=True))

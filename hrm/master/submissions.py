@@ -21,7 +21,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import submissions as m
 from hrm.core.submission import hosting
 from hrm.core.submission.hosting import SubmissionHost
-from hrm.core.submission.submissions import Entry, SubmissionsCore
+from hrm.core.submission.submissions import SubmissionEntry, SubmissionsCore
 from hrm.core.vocabulary.model import ApplicationId
 from hrm.errors import HrmError, NotFound, Unavailable
 from hrm.master.file_store import FileStore
@@ -56,7 +56,7 @@ class Submissions:
             file_mib_max=settings.file_mib_max,
             held_mib_max=settings.files_held_mib,
         )
-        self._host = SubmissionHost(self.core, master.core.master_state, _document)
+        self._host = SubmissionHost(self.core, master.core.master_state, master.gate, _document)
         self._keep_s = settings.files_keep_s
         self._master = master
         self._calls: dict[int, asyncio.Future[Any]] = {}
@@ -85,17 +85,17 @@ class Submissions:
 
     # --- requests ------------------------------------------------------------------------------
 
-    async def submit(self, key: str, make: Callable[[str, float], m.SubmissionRecord]) -> Entry:
+    async def submit(
+        self, key: str, make: Callable[[str, float], m.SubmissionRecord]
+    ) -> SubmissionEntry:
         """A new submission with the record that ``make`` builds from an id and the time.
 
         Raises:
             HrmError: it is refused.
         """
-        known = self.core.submitted_as(key)
+        known = self._host.admit(key)
         if known is not None:
-            return await self._enter(known.record)
-        self._check_disk()
-        self.core.admit()
+            return await self._enter(known)
         now = self.now()
         record = make(self.core.new_id(now), now)
         await self.files.require(record.files)
@@ -104,12 +104,7 @@ class Submissions:
             log.info("submitted", submission=record.submission_id, name=record.name)
         return entry
 
-    def _check_disk(self) -> None:
-        """Raises DiskFull while nothing can be written."""
-        if self._master.full is not None:
-            raise self._master.full
-
-    async def _enter(self, record: m.SubmissionRecord) -> Entry:
+    async def _enter(self, record: m.SubmissionRecord) -> SubmissionEntry:
         """The submission of this record's key, once it is on the disk."""
         result = await self._call(lambda call_id: self._host.submit(call_id, record, self.now()))
         return self.find(result.submission_id)
@@ -133,8 +128,7 @@ class Submissions:
         )  # fmt: skip
         return (result.lease_s, result.renew_s) if isinstance(result, m.GrantLease) else (0.0, 0.0)
 
-    async def kill(self, submission_id: str, reason: str) -> Entry:
-        self._check_disk()
+    async def kill(self, submission_id: str, reason: str) -> SubmissionEntry:
         await self._call(
             lambda call_id: self._host.take(
                 m.KillAsked(
@@ -144,7 +138,7 @@ class Submissions:
         )
         return self.find(submission_id)
 
-    def find(self, submission_id: str) -> Entry:
+    def find(self, submission_id: str) -> SubmissionEntry:
         """Raises NotFound."""
         entry = self.core.entries.get(submission_id)
         if entry is None:
@@ -153,7 +147,7 @@ class Submissions:
             )
         return entry
 
-    async def watch(self, submission_id: str) -> AsyncIterator[Entry]:
+    async def watch(self, submission_id: str) -> AsyncIterator[SubmissionEntry]:
         """The submission as it is, and again after changes, until it has ended."""
         changed = asyncio.Event()
         self._watchers[submission_id].add(changed)
@@ -282,7 +276,7 @@ class Submissions:
     async def _tick_forever(self, interval_s: float) -> None:
         while True:
             await asyncio.sleep(interval_s)
-            self._carry_out(self._host.take(m.Ticked(now=self.now())))
+            self._carry_out(self._host.take(m.SubmissionsTicked(now=self.now())))
 
     async def _clean_forever(self) -> None:
         while True:

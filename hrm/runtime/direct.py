@@ -13,7 +13,7 @@ from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
 from hrm.core.vocabulary.model import ContainerEnd, ContainerId, ContainerSpec, EndCause, NodeName
 from hrm.runtime.clock import Timeline
-from hrm.runtime.disk import Disk
+from hrm.runtime.disk import VirtualDisk
 from hrm.runtime.master import End, MasterRuntime
 from hrm.runtime.node import NodeReport, NodeRuntime, order
 
@@ -23,7 +23,9 @@ __all__ = ["DirectMaster", "DirectNode"]
 class DirectMaster(MasterRuntime):
     """``ends``: the streams of nodes. ``delay_s``: of the network, each way."""
 
-    def __init__(self, core: MasterCore, clock: Timeline, disk: Disk, delay_s: float) -> None:
+    def __init__(
+        self, core: MasterCore, clock: Timeline, disk: VirtualDisk, delay_s: float
+    ) -> None:
         self.ends: dict[tuple[str, str], End] = {}
         super().__init__(core, clock, disk)
         self.delay_s = delay_s
@@ -64,7 +66,9 @@ class DirectNode(NodeRuntime):
         """Open a stream to the master, in place of the one before."""
         self.connected = True
         self.master.ends[self.name, str(self.incarnation)] = _End(self)
-        self.handle(e.MasterConnected(now=self.clock.now, epoch=self.master.core.epoch))
+        master = self.master.core
+        epoch, epoch_id = master.epoch, master.master_state.epoch_id
+        self.handle(e.MasterConnected(now=self.clock.now, epoch=epoch, epoch_id=epoch_id))
 
     def register(self, call_id: int = 0) -> None:
         event = self.registration(f"identity-of-{self.name}", call_id=call_id)
@@ -111,6 +115,9 @@ class DirectNode(NodeRuntime):
         delay_s = min(command.grace_s, self.drain_s) if command.decommission else 0.0
         end = ContainerEnd(cause=command.cause, exit_code=143, message=command.reason)
         self.clock.after(delay_s, self.end, command.container_id, end)
+
+    def forget(self, command: c.ForgetContainer) -> None:
+        """Nothing is kept of it."""
 
     def end(self, container_id: ContainerId, end: ContainerEnd) -> None:
         """End a process, unless it has ended before."""

@@ -13,10 +13,10 @@ from hrm.core.vocabulary.model import ApplicationId, NodeName
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import RunTime, RunTimeKey
 
-__all__ = ["Disk"]
+__all__ = ["VirtualDisk"]
 
 
-class Disk:
+class VirtualDisk:
     """Writes are done in order. Each takes ``write_s``, or until ``slow_until_s`` it takes
     ``slow_write_s``; until ``full_until_s`` none is done."""
 
@@ -32,9 +32,9 @@ class Disk:
         self.slow_write_s = 0.0
         self.full_until_s = 0.0
 
-    def copy(self) -> Disk:
+    def copy(self) -> VirtualDisk:
         """A backup of it."""
-        copy = Disk(self.write_s)
+        copy = VirtualDisk(self.write_s)
         copy.epoch = self.epoch
         copy.applications, copy.nodes = dict(self.applications), dict(self.nodes)
         copy.drains, copy.run_times = dict(self.drains), dict(self.run_times)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from hrm.core.master.core import MasterCore
-from hrm.core.master.rounds import RoundSequencer
+from hrm.core.master.rounds import AT_ONCE_MAX, RoundSequencer
 from hrm.core.master.wake_timers import WakeTimers
 from hrm.core.master.write_gate import LEAVING, WRITES, Write, WriteGate
 from hrm.core.messages import commands as c
@@ -25,7 +25,7 @@ from hrm.core.messages.claims import Proposal
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import DiskFull
 from hrm.runtime.clock import Timeline
-from hrm.runtime.disk import Disk
+from hrm.runtime.disk import VirtualDisk
 
 __all__ = ["End", "MasterRuntime", "OnReply"]
 
@@ -49,7 +49,9 @@ class MasterRuntime:
     A disk whose writes take no time has written before ``submit`` returns, and is never full.
     """
 
-    def __init__(self, core: MasterCore, clock: Timeline, disk: Disk) -> None:
+    def __init__(
+        self, core: MasterCore, clock: Timeline, disk: VirtualDisk, at_once_max: int = AT_ONCE_MAX
+    ) -> None:
         self.core = core
         self.clock = clock
         self.disk = disk
@@ -57,10 +59,10 @@ class MasterRuntime:
         self.writing: deque[tuple[list[Write], bool]] = deque()
         """Writes of batches in order, and whether the gate holds what follows them."""
         self._wakes = WakeTimers()
-        self._rounds = RoundSequencer(core)
+        self._rounds = RoundSequencer(core, at_once_max)
         self._turn_is_planned = False
         self._arriving: deque[e.MasterEvent] = deque()
-        self._gate = WriteGate(core)
+        self.gate = WriteGate(core)
         self._calls: dict[int, OnReply] = {}
         self.call_ids = itertools.count(1)
         self._leaving: deque[c.MasterCommand] = deque()
@@ -68,7 +70,7 @@ class MasterRuntime:
     @property
     def full(self) -> DiskFull | None:
         """Why it is paused; None: it is not."""
-        return self._gate.full
+        return self.gate.full
 
     # --- to be overridden -----------------------------------------------------------------------
 
@@ -87,6 +89,9 @@ class MasterRuntime:
     def turn_s(self) -> float:
         """How long it takes until the next turn of the loop."""
         return 0.0
+
+    def turn_begins(self) -> None:
+        """The loop takes a step of the schedulers, if one is due."""
 
     def notify(self, command: c.NotifyApplication) -> None:
         """Deliver a notice to its application."""
@@ -125,7 +130,7 @@ class MasterRuntime:
                 self._arriving.popleft()
 
     def _take_in(self, event: e.MasterEvent) -> None:
-        if self.over or self._gate.ignores(event):
+        if self.over or self.gate.ignores(event):
             return
         self.carry_out(event, self.decide(event))
         self._wake_due()
@@ -141,7 +146,7 @@ class MasterRuntime:
         """Submit the event that ``make`` builds around a call id."""
         call_id = next(self.call_ids)
         event = make(call_id)
-        if (error := self._gate.refusal(event)) is not None:
+        if (error := self.gate.refusal(event)) is not None:
             on_reply(c.Refuse(call_id=call_id, error=error))
             return
         self._calls[call_id] = on_reply
@@ -162,7 +167,7 @@ class MasterRuntime:
                 case _:
                     assert type(command) in LEAVING, f"nothing carries out {command}"
                     leaving.append(command)
-        passing, held = self._gate.take(event, writes, leaving)
+        passing, held = self.gate.take(event, writes, leaving)
         if writes or held is not None:
             self.writing.append((writes, held is not None))
             if len(self.writing) == 1:
@@ -195,6 +200,7 @@ class MasterRuntime:
     def _turn(self) -> None:
         """One step of the schedulers in this process."""
         self._turn_is_planned = False
+        self.turn_begins()
         event = self._rounds.step(self.clock.now)
         if event is not None:
             self.submit(event)
@@ -216,7 +222,7 @@ class MasterRuntime:
             self.clock.after(RETRY_S, self._written)
             return
         if writes and self.full is not None:
-            self._gate.resume()
+            self.gate.resume()
             self.resumed()
         self.writing.popleft()
         for command in writes:
@@ -224,14 +230,14 @@ class MasterRuntime:
             if isinstance(command, c.RaiseEpoch):
                 self.submit(e.EpochRaised(now=self.clock.now, epoch=command.epoch))
         if holds:
-            self._send_all(self._gate.release())
+            self._send_all(self.gate.release())
         if self.writing:
             self._write_next()
 
     def _pause(self) -> None:
         if self.full is None:
             full = DiskFull("the master is paused: its disk is full")
-            refusals = self._gate.pause(full)
+            refusals = self.gate.pause(full)
             self.paused(full)
             self._send_all(refusals)
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
-from hrm.core.vocabulary.model import ContainerSpec, Followed, NodeName
+from hrm.core.vocabulary.model import ContainerSpec, NodeName
 from hrm.runtime.clock import Timeline
 
 __all__ = ["NodeReport", "NodeRuntime", "order"]
@@ -46,6 +46,9 @@ class NodeRuntime(ABC):
         """Deliver a report to the master, which takes it in with its own time."""
 
     @abstractmethod
+    def forget(self, command: c.ForgetContainer) -> None: ...
+
+    @abstractmethod
     def register_again(self, command: c.RegisterAgain) -> None: ...
 
     def decide(self, event: e.NodeEvent) -> list[c.NodeCommand]:
@@ -61,12 +64,14 @@ class NodeRuntime(ABC):
                     self.stop(command)
                 case c.RegisterAgain():
                     self.register_again(command)
+                case c.ForgetContainer():
+                    self.forget(command)
+                case c.DeleteShuffleFiles():
+                    pass  # only a live agent has them
                 case c.ReportContainer() | c.SendHeartbeat() | c.ReplyToRebinding():
                     self.emit(self._report(command))
 
-    def registration(
-        self, identity: str, *, call_id: int = 0, owner: str = "", followed: Followed | None = None
-    ) -> e.NodeRegistered:
+    def registration(self, identity: str, *, call_id: int = 0, owner: str = "") -> e.NodeRegistered:
         """The event that opens a stream."""
         return e.NodeRegistered(
             now=self.clock.now,
@@ -80,7 +85,7 @@ class NodeRuntime(ABC):
             endpoint="127.0.0.1:1",
             units=self.core.offers,
             containers=self.core.statuses(),
-            followed=followed,
+            followed=self.core.followed,
         )
 
     def next_sequence(self) -> int:
@@ -124,8 +129,8 @@ _ORDERS: dict[type[c.NodeMessage], Callable[..., e.NodeEvent]] = {
     c.AcknowledgeEnded: e.EndsAcknowledged,
     c.RebindUnits: e.RebindReceived,
     c.SetContainerClass: e.ContainerClassSet,
+    c.DropShuffleFiles: e.ApplicationEnded,
 }
-"""Without the removal of shuffle files, which only the live agent has."""
 
 
 def order(message: c.NodeMessage, now: float, epoch: int) -> e.NodeEvent:

@@ -176,7 +176,7 @@ class AppMaster:
                 self._targets_known.set()
             case "kill":
                 self._handle(
-                    messages.KillRequested(now=now, executor_ids=tuple(event["executors"]))
+                    messages.ExecutorsKilled(now=now, executor_ids=tuple(event["executors"]))
                 )
             case "class":
                 if not self.hello["class"]:
@@ -375,7 +375,7 @@ class AppMaster:
 
     def _tick(self, ring: Ring) -> None:
         if self._timer.rings(ring):
-            self._handle(messages.Ticked(now=time.monotonic()))
+            self._handle(messages.AppMasterTicked(now=time.monotonic()))
 
 
 def _exit_code(exit_file: Path) -> int | None:

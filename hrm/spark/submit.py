@@ -39,8 +39,8 @@ from hrm.v1 import submission_pb2_grpc
 
 __all__ = [
     "ENDED",
-    "Client",
     "LocalFile",
+    "SubmissionClient",
     "connect",
     "driver_spec",
     "exit_status",
@@ -229,7 +229,7 @@ def _size(spec: pb.DriverSpec, conf: dict[str, str], *, is_python: bool) -> None
     spec.vcores, spec.heap_mib, spec.memory_mib = int(cores), heap_mib, heap_mib + overhead_mib
 
 
-class Client:
+class SubmissionClient:
     """Calls of SubmissionService; every failure is an ``HrmError``."""
 
     def __init__(self, stub: Any, target: str, notify: Callable[[str], None]) -> None:
@@ -357,7 +357,7 @@ def connect(
     ca_path: Path | None,
     *,
     allow_clear_text: bool | None = None,
-) -> Iterator[tuple[Client, grpc.Channel]]:
+) -> Iterator[tuple[SubmissionClient, grpc.Channel]]:
     """A client of the master at ``target`` (host:port). ``ca_path``: of its authority; None: clear
     text, which ``allow_clear_text`` permits, as in ``rpc.channel``.
 
@@ -372,7 +372,7 @@ def connect(
     ca = tls.read_ca(ca_path)
     with rpc.sync_channel(target, token, ca, allow_clear_text=allow_clear_text) as channel:
         stub = submission_pb2_grpc.SubmissionServiceStub(channel)
-        yield Client(stub, target, notify), channel
+        yield SubmissionClient(stub, target, notify), channel
 
 
 def exit_status(submission: pb.Submission) -> int:

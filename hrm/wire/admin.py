@@ -12,6 +12,7 @@ from hrm.core.master.core import MasterCore
 from hrm.core.master.state import Application, MasterState, Node
 from hrm.core.messages import events as e
 from hrm.core.scheduling.scheduler import Scheduler
+from hrm.core.vocabulary.feasibility import Column
 from hrm.core.vocabulary.model import (
     NOTHING,
     ApplicationId,
@@ -189,7 +190,7 @@ def _totals(master_state: MasterState) -> tuple[Resources, Resources]:
 
 
 def _resources(vector: Any) -> Resources:
-    return Resources(int(vector[0]), int(vector[1]), int(vector[2]))
+    return Resources(*map(int, vector[: Column.SLOTS]))
 
 
 def _from_scheduler(scheduler: Scheduler) -> pb.Scheduler:
@@ -232,7 +233,7 @@ def from_node(master_state: MasterState, node: Node, now: float) -> pb.Node:
         status = message.resource_units.add(unit=nodes.from_unit(unit))
         queue = master_state.state.find(unit.unit_id)
         if queue is not None:
-            free = Resources(queue.free[0], queue.free[1], queue.free[2])
+            free = _resources(queue.free)
             status.free.CopyFrom(codec.from_resources(free))
             status.running = len(queue.running)
             status.waiting_stream = len(queue.stream_waiting)

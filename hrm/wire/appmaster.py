@@ -79,10 +79,10 @@ def events(
                 )
             ]
         case "container":
-            return [messages.ContainerChanged(now=now, container=seen(notice.container))]
+            return [messages.ContainerListed(now=now, container=seen(notice.container))]
         case "changed":
             return [
-                messages.ContainerChanged(now=now, container=seen(status))
+                messages.ContainerListed(now=now, container=seen(status))
                 for status in notice.changed.containers
             ]
         case "refused":

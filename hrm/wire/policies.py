@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 
 from hrm.errors import InvalidRequest
-from hrm.policies.guard import GuardStatus, Mode, mode_of
+from hrm.policies.guard import GuardMode, GuardStatus, mode_of
 from hrm.policies.models import ModelFile
 from hrm.v1 import policy_pb2 as pb
 from hrm.wire import codec
@@ -64,12 +64,12 @@ def from_file(file: ModelFile) -> pb.ModelFile:
     return pb.ModelFile(kind=file.kind, version=file.version, path=str(file.path))
 
 
-def order(policy: str, mode: Mode, number: int) -> pb.PolicyOrder:
+def order(policy: str, mode: GuardMode, number: int) -> pb.PolicyOrder:
     """To all nodes that use the policy; ``number``: greater than that of any earlier order."""
     return pb.PolicyOrder(policy=policy, mode=mode.value, order=number)
 
 
-def report_of(report: pb.LearnedPolicy, mode: Mode, nodes: Iterable[str]) -> pb.LearnedPolicy:
+def report_of(report: pb.LearnedPolicy, mode: GuardMode, nodes: Iterable[str]) -> pb.LearnedPolicy:
     """A policy of several nodes, from one's ``report``, in the mode that was ordered."""
     kept = pb.LearnedPolicy()
     for field in ("policy", "heuristic", "model", "schema"):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hrm.agent.containers import file_cache
-from hrm.agent.containers.file_cache import Swept, own_place, sweep
+from hrm.agent.containers.file_cache import SweptFiles, own_place, sweep
 from hrm.agent.run_as import Account, may_switch
 
 NOW = 1_000_000.0
@@ -35,7 +35,7 @@ def kept(place: Path, name: str, used_ago_s: float, mib: int = 1) -> Path:
     return path
 
 
-def swept(files: Path, *used: str, keep_s: float = 3600.0, mib: float = 100) -> Swept:
+def swept(files: Path, *used: str, keep_s: float = 3600.0, mib: float = 100) -> SweptFiles:
     return sweep(files, used=set(used), keep_s=keep_s, bytes_max=int(mib * MIB), now=NOW)
 
 
@@ -44,7 +44,7 @@ def left(place: Path) -> list[str]:
 
 
 def test_no_cache_is_no_error(tmp_path: Path) -> None:
-    assert swept(tmp_path / "none") == Swept()
+    assert swept(tmp_path / "none") == SweptFiles()
 
 
 def test_what_nothing_has_used_for_long_goes(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_over_its_size_goes_what_was_used_longest_ago(tmp_path: Path) -> None:
     assert left(one) == [digest(2)]
     assert left(other) == [digest(1)]
     assert left(tmp_path) == sorted([one.name, "4711"])
-    assert swept(tmp_path, mib=2) == Swept(bytes_left=2 * MIB), "as much as is allowed stays"
+    assert swept(tmp_path, mib=2) == SweptFiles(bytes_left=2 * MIB), "as much as is allowed stays"
 
 
 def test_what_a_running_driver_needs_stays(tmp_path: Path) -> None:

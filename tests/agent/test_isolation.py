@@ -26,10 +26,10 @@ from hrm.agent.isolation import (
     DRIVERS,
     Cgroup1,
     Cgroup2,
-    Device,
+    ContainerLimits,
+    DeviceNumbers,
     GroupIsolation,
     Isolation,
-    Limits,
     cgroup2,
     detect,
     sweep,
@@ -39,7 +39,7 @@ from hrm.errors import InvalidConfig, LaunchFailed
 from tests.agent.fake_cgroup2 import FakeCgroup2
 
 Eventually = Callable[..., Any]
-LIMITS = Limits(vcores=1, memory_mib=64)
+LIMITS = ContainerLimits(vcores=1, memory_mib=64)
 JOIN = "import os, sys\nfor path in sys.argv[1:]: open(path, 'a').write(f'{os.getpid()}\\n')\n"
 ON_FILES = "cgroup2 on files"
 WITHOUT_LIMITS = "cgroup2 without limits"
@@ -66,7 +66,7 @@ class Cgroup2WithoutLimits(Cgroup2):
     def _set_cpu_weight(self, parent: Path) -> None:
         assert (parent / "cgroup.kill").exists()
 
-    def _limit(self, root: Path, group: Path, limits: Limits) -> None:
+    def _limit(self, root: Path, group: Path, limits: ContainerLimits) -> None:
         assert HANDED_DOWN in self._controllers(group)
 
 
@@ -231,7 +231,7 @@ def test_impossible_limits_leave_nothing_behind(driver: Isolation) -> None:
     if is_fake(driver):
         pytest.skip("files take any value")
     with pytest.raises(LaunchFailed, match="app-1-x1"):
-        driver.create("app-1-x1", Limits(vcores=1, memory_mib=64, cpus=(100_000,)))
+        driver.create("app-1-x1", ContainerLimits(vcores=1, memory_mib=64, cpus=(100_000,)))
     assert driver.existing() == ()
 
 
@@ -239,7 +239,7 @@ def test_a_container_is_held_on_its_cpus(driver: Isolation, run_in: Any) -> None
     if not driver.pins_cpus:
         pytest.skip(f"{driver.name} cannot pin here")
     last = max(os.sched_getaffinity(0))
-    files = driver.create("app-1-x1", Limits(vcores=1, memory_mib=64, cpus=(last,)))
+    files = driver.create("app-1-x1", ContainerLimits(vcores=1, memory_mib=64, cpus=(last,)))
     if is_fake(driver):
         assert (files[0].parent / "cpuset.cpus").read_text() == str(last)
         return
@@ -313,11 +313,11 @@ def test_groups_that_nothing_knows_are_emptied(driver: Isolation, run_in: Any) -
 
 
 TRY = "try: open('/dev/full').close(); print('open')\nexcept PermissionError: print('closed')"
-FULL = Device(1, 7)  # Linux has given these numbers to /dev/full permanently
+FULL = DeviceNumbers(1, 7)  # Linux has given these numbers to /dev/full permanently
 
 
 def test_a_closed_device_cannot_be_opened(driver: Isolation, run_in: Any) -> None:
-    limits = Limits(vcores=1, memory_mib=64, closed=(FULL,))
+    limits = ContainerLimits(vcores=1, memory_mib=64, closed=(FULL,))
     process = run_in(driver.create("app-1-x1", limits), TRY)
     output = process.stdout.readline()
     assert output == (b"closed\n" if driver.restricts_devices else b"open\n")
@@ -328,7 +328,7 @@ def test_a_closed_device_cannot_be_opened(driver: Isolation, run_in: Any) -> Non
 def test_a_whole_major_number_is_closed(driver: Isolation, run_in: Any) -> None:
     if not driver.restricts_devices:
         pytest.skip(f"{driver.name} cannot close devices")
-    limits = Limits(vcores=1, memory_mib=64, closed=(Device(FULL.major),))
+    limits = ContainerLimits(vcores=1, memory_mib=64, closed=(DeviceNumbers(FULL.major),))
     process = run_in(driver.create("app-1-x1", limits), TRY)
     assert process.stdout.readline() == b"closed\n"
 
@@ -343,7 +343,7 @@ def test_closing_leaves_no_trace(driver: Isolation) -> None:
 def test_cgroup1_writes_the_limits_given() -> None:
     working("cgroup1")
     driver = Cgroup1(f"test-{uuid.uuid4().hex[:12]}", 2, "quota")
-    limits = Limits(vcores=2, memory_mib=96, cpus=(0,))
+    limits = ContainerLimits(vcores=2, memory_mib=96, cpus=(0,))
     try:
         groups = {p.parent.parts[4]: p.parent for p in driver.create("c1", limits)}
         assert (groups["memory"] / "memory.limit_in_bytes").read_text() == f"{96 << 20}\n"
@@ -378,7 +378,7 @@ def test_mount_points_are_bytes_in_whatever_encoding(
 def test_cgroup2_writes_the_limits_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = FakeCgroup2(tmp_path / "cgroup2", monkeypatch).root
     driver = Cgroup2("me", 4, "quota", root=root)
-    (join,) = driver.create("c1", Limits(vcores=3, memory_mib=512, cpus=(1, 2)))
+    (join,) = driver.create("c1", ContainerLimits(vcores=3, memory_mib=512, cpus=(1, 2)))
     group = join.parent
     assert join == root / "hrm-me" / "c1" / "cgroup.procs"
     assert {path.name: path.read_text() for path in group.iterdir() if path.read_text()} == {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hrm.agent.containers.containers import Containers, Ended
+from hrm.agent.containers.containers import ContainerSupervisor, Ended
 from hrm.agent.isolation import Isolation
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -183,7 +183,7 @@ def test_javas_that_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.spark
 async def test_a_real_executor_starts_and_reports_that_it_finds_no_driver(tmp_path: Path) -> None:
     ends: asyncio.Queue[Ended] = asyncio.Queue()
-    containers = Containers(
+    containers = ContainerSupervisor(
         tmp_path,
         Isolation(),
         rebuild=lambda _: Isolation(),

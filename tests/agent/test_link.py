@@ -23,9 +23,9 @@ async def linked(
     link = Link(
         target=f"127.0.0.1:{master.port}",
         open_channel=lambda: rpc.channel(f"127.0.0.1:{master.port}", TOKEN),
-        register=lambda: node_pb2.RegisterNode(name="node-1"),
+        register=lambda: node_pb2.NodeMessage(register=node_pb2.RegisterNode(name="node-1")),
         on_message=lambda message: None,
-        on_up=lambda epoch, first: None,
+        on_up=lambda master, first: None,
         on_down=on_down,
         heartbeat=lambda: heartbeat(link),
         delay_max_s=0.2,

@@ -19,7 +19,7 @@ import pytest
 from hrm import certificates, rpc, rpc_server
 from hrm.agent.containers.log_links import LogLinks
 from hrm.agent.containers.logs import PAGE_BYTES, LogPages, LogReader, Logs, LogService
-from hrm.agent.containers.shim import EXIT_FILE, Log
+from hrm.agent.containers.shim import EXIT_FILE, CappedLog
 from hrm.tls_server import ServerTls
 from hrm.v1 import node_pb2, node_pb2_grpc
 from tests.hostile_text import unseen
@@ -36,7 +36,7 @@ def read_all(reader: LogReader) -> bytes:
 
 
 def test_a_log_is_one_text(tmp_path: Path) -> None:
-    log = Log(tmp_path / "stdout", bytes_max=10, files_max=2)
+    log = CappedLog(tmp_path / "stdout", bytes_max=10, files_max=2)
     log.write(b"0123456789abcdefghijABCDEFGHIJ...")
     assert (tmp_path / "stdout").read_bytes() == b"..."
     assert read_all(LogReader(tmp_path / "stdout")) == b"abcdefghijABCDEFGHIJ..."
@@ -60,13 +60,13 @@ def test_what_is_no_file_in_place_of_a_log_is_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tail_bytes", [1, 3, 4, 13, 14, 22, 23, 24, 1000])
 def test_the_tail_begins_where_it_should(tmp_path: Path, tail_bytes: int) -> None:
-    Log(tmp_path / "stdout", bytes_max=10, files_max=2).write(b"0123456789abcdefghijABC")
+    CappedLog(tmp_path / "stdout", bytes_max=10, files_max=2).write(b"0123456789abcdefghijABC")
     kept = b"0123456789abcdefghijABC"
     assert read_all(LogReader(tmp_path / "stdout", tail_bytes)) == kept[-tail_bytes:]
 
 
 def test_a_rotation_under_the_reader_loses_nothing(tmp_path: Path) -> None:
-    log = Log(tmp_path / "stdout", bytes_max=10, files_max=4)
+    log = CappedLog(tmp_path / "stdout", bytes_max=10, files_max=4)
     reader = LogReader(tmp_path / "stdout")
     log.write(b"01234")
     assert read_all(reader) == b"01234"
@@ -78,7 +78,7 @@ def test_a_rotation_under_the_reader_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_was_overtaken_goes_on_with_the_oldest(tmp_path: Path) -> None:
-    log = Log(tmp_path / "stdout", bytes_max=10, files_max=1)
+    log = CappedLog(tmp_path / "stdout", bytes_max=10, files_max=1)
     log.write(b"0123")
     reader = LogReader(tmp_path / "stdout")
     assert read_all(reader) == b"0123"
@@ -354,7 +354,7 @@ async def stub(node: Node) -> AsyncIterator[Any]:
 
 
 async def test_following_ends_with_the_container(node: Node, stub: Any) -> None:
-    log = Log(node.dir / "stdout", bytes_max=8, files_max=3)
+    log = CappedLog(node.dir / "stdout", bytes_max=8, files_max=3)
     log.write(b"one\n")
     request = node_pb2.ReadLogRequest(container_id="c1", stream="stdout", follow=True)
     chunks = aiter(stub.ReadLog(request, timeout=20))

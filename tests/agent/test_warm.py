@@ -19,12 +19,12 @@ from typing import Any
 import psutil
 import pytest
 
-from hrm.agent.containers.containers import Containers, Ended, StopOrder
+from hrm.agent.containers.containers import ContainerSupervisor, Ended, StopOrder
 from hrm.agent.isolation import Isolation, detect
 from hrm.agent.machine import _offer
 from hrm.agent.startup import warm
 from hrm.agent.startup.warm import WarmJvm, WarmPool
-from hrm.agent.startup.warm_profile import Profile, profile_of
+from hrm.agent.startup.warm_profile import WarmProfile, profile_of
 from hrm.config import AgentSettings
 from hrm.core.vocabulary.model import (
     ContainerId,
@@ -109,7 +109,7 @@ def test_two_applications_of_one_heap_can_use_one_jvm() -> None:
         ),
     )
     profiles = [profile_of(launch_of(s, JAVA, Path("/w")), JARS) for s in (USUAL, other)]
-    assert isinstance(profiles[0], Profile)
+    assert isinstance(profiles[0], WarmProfile)
     assert profiles[0] == profiles[1]
     assert "s3cret" not in repr(profiles[0])
     larger = replace(USUAL, heap_mib=1025)
@@ -182,7 +182,7 @@ class Node:
         self.dir = directory / "agent"
         self.pool = WarmPool(settings, SPARK, plugin=lambda: "/plugin.jar", idle_s=idle_s)
         self.ends: asyncio.Queue[tuple[str, Ended]] = asyncio.Queue()
-        self.containers = Containers(
+        self.containers = ContainerSupervisor(
             self.dir,
             Isolation(),
             rebuild=lambda name: detect(name, "unused", vcores=1).driver,
@@ -257,7 +257,7 @@ async def test_one_that_is_being_started_as_the_pool_closes_ends_with_it(
 ) -> None:
     starting, go_on, spawn = threading.Event(), threading.Event(), node.pool._spawn
 
-    def slowly(profile: Profile, plugin: str) -> WarmJvm:
+    def slowly(profile: WarmProfile, plugin: str) -> WarmJvm:
         starting.set()
         assert go_on.wait(LIMIT_S)
         return spawn(profile, plugin)
@@ -461,7 +461,7 @@ def test_a_supervisor_that_does_not_listen_is_given_up(
     path = tmp_path / "jvm"
     path.mkdir()
     unresponsive = subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE, bufsize=0)
-    profile = Profile(java="java", arguments="", options=(), environment=())
+    profile = WarmProfile(java="java", arguments="", options=(), environment=())
     jvm = WarmJvm(path, profile, unresponsive)
     document = {
         "argv": ["java", EXECUTOR_CLASS, "x" * (1 << 20)], "environment": {},

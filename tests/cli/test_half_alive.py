@@ -16,10 +16,10 @@ def test_a_half_alive_cluster_names_the_log_of_what_died(tmp_path: Path) -> None
     ticks = start_ticks(os.getpid())
     assert ticks is not None
     pid = os.getpid()
-    living = embedded.Process(
+    living = embedded.DaemonProcess(
         role="agent", name="node-1", pid=pid, start_ticks=ticks, log="/logs/node-1.log"
     )
-    dead = embedded.Process(
+    dead = embedded.DaemonProcess(
         role="master", name="master", pid=pid, start_ticks=ticks - 1, log="/logs/master.log"
     )
     old = embedded.Cluster(

@@ -270,7 +270,7 @@ def test_down_ends_drivers_and_executors_with_a_reason(
 def test_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
     ticks = start_ticks(os.getpid())
     assert ticks is not None
-    mine = embedded.Process(
+    mine = embedded.DaemonProcess(
         role="master", name="master", pid=os.getpid(), start_ticks=ticks - 1, log=""
     )
     cluster = embedded.Cluster(
@@ -286,7 +286,7 @@ def test_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
     assert embedded.Cluster.read(tmp_path) == cluster
     assert embedded.stop(cluster, lambda _what: None) == []
     cluster.processes = [
-        embedded.Process(role="master", name="m", pid=os.getpid(), start_ticks=ticks, log="")
+        embedded.DaemonProcess(role="master", name="m", pid=os.getpid(), start_ticks=ticks, log="")
     ]
     assert len(cluster.alive()) == 1
     cluster.boot_id = "another boot"

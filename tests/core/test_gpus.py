@@ -16,6 +16,7 @@ from hrm.core.messages import events as e
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.estimate import simulate
 from hrm.core.queue.resource_unit import queues_of
+from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import could_hold, demand_vector, fits
 from hrm.core.vocabulary.model import (
@@ -371,7 +372,7 @@ def test_the_vectorised_estimate_sees_pools_too() -> None:
     cluster.submit(2, CPU_ONLY)
     cluster.settle()
     state = cluster.master.master_state.state
-    view = state.view()
+    view = ClusterView(state)
     demand = demand_vector(Resources(2, 512))
     rows = [state.rows[unit_id] for unit_id in state.rows]
     waits = view.waits_s(demand, np.array(rows), cluster.now)
@@ -407,7 +408,7 @@ def test_why_a_gang_waits_counts_shared_cores_once() -> None:
 
 def test_cores_that_units_share_count_once_in_a_view() -> None:
     cluster = cluster_of(BindingMode.SHARED)
-    view = cluster.master.master_state.state.view()
+    view = ClusterView(cluster.master.master_state.state)
     on_gpu = demand_vector(replace(ON_GPU, vcores=3))
     assert view.startable_count(on_gpu) == 1
     assert view.startable_count(demand_vector(ON_GPU)) == 4
@@ -419,7 +420,7 @@ def test_a_lease_locks_whole_pools_and_no_gpus_of_others() -> None:
     cluster = cluster_of(BindingMode.PARTIAL, bound_cores=1, reserve_cores=2)
     cluster.add_hardware("n2", MACHINE, Partitioning(mode=BindingMode.SHARED))
     cluster.settle()
-    view = cluster.master.master_state.state.view()
+    view = ClusterView(cluster.master.master_state.state)
     shared = {"n2/cpu", "n2/gpu0", "n2/gpu1"}
     assert view.candidates({demand_vector(CPU_ONLY): 1}) == {"n1/cpu", *shared}
     on_gpu = demand_vector(ON_GPU)

@@ -8,6 +8,7 @@ import pytest
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -317,7 +318,7 @@ def test_claims_that_waited_too_long_behind_a_lease_get_a_reply() -> None:
     batch = submit_to(cluster, "outside", WorkloadClass.BATCH)
     cluster.settle()
     job = outside.scheduler.jobs[batch]
-    proposal = outside.scheduler.choose(job, outside.replica.state.view(), 0, cluster.now)
+    proposal = outside.scheduler.choose(job, ClusterView(outside.replica.state), 0, cluster.now)
     assert proposal.claims
     cluster.submit_to_master(
         e.ClaimsProposed(now=cluster.now, proposal=proposal, call_id=901, session=outside.session)

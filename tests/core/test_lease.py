@@ -10,6 +10,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
 from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.bounds import Bounds
@@ -122,9 +123,9 @@ def test_candidates_are_those_with_capacity_or_all_that_are_large_enough() -> No
     queue = state.queue(state.rows[N1])
     queue.run(Entry(ContainerId("x"), BATCH, (2, 1, 0, 1), 60.0), NOW)
     state.refresh(state.rows[N1])
-    assert state.view().candidates({(2, 1, 0, 1): 5}) == {N2, "n3/cpu"}
-    assert state.view().candidates({(2, 1, 0, 1): 6}) == {N1, N2, "n3/cpu"}
-    assert state.view().candidates({(4, 1, 0, 1): 1}) == {"n3/cpu"}
+    assert ClusterView(state).candidates({(2, 1, 0, 1): 5}) == {N2, "n3/cpu"}
+    assert ClusterView(state).candidates({(2, 1, 0, 1): 6}) == {N1, N2, "n3/cpu"}
+    assert ClusterView(state).candidates({(4, 1, 0, 1): 1}) == {"n3/cpu"}
 
 
 @pytest.mark.parametrize(("scope", "passes"), [("global", False), ("candidates", True)])

@@ -87,8 +87,8 @@ def test_a_new_session_does_not_shorten_the_grace_period_of_a_preemption() -> No
     target = m.ProfileTarget(profile=0, count=1, vcores=1, heap_mib=1, memory_mib=1)
     core.handle(m.TargetsChanged(now=0.0, targets=(target,)))
     core.handle(m.SessionOpened(now=1.0, epoch=1, containers=(), last_executor_number=0))
-    core.handle(m.ContainerChanged(now=2.0, container=seen(m.Phase.RUNNING)))
-    (ask,) = core.handle(m.ContainerChanged(now=3.0, container=seen(m.Phase.STOPPING)))
+    core.handle(m.ContainerListed(now=2.0, container=seen(m.Phase.RUNNING)))
+    (ask,) = core.handle(m.ContainerListed(now=3.0, container=seen(m.Phase.STOPPING)))
     assert isinstance(ask, m.RequestContainers), "another is asked for at once"
     core.handle(m.SessionLost(now=4.0))
     listed = (seen(m.Phase.STOPPING),)
@@ -96,7 +96,7 @@ def test_a_new_session_does_not_shorten_the_grace_period_of_a_preemption() -> No
         m.SessionOpened(now=5.0, epoch=1, containers=listed, last_executor_number=2)
     )
     assert not [x for x in resumed if isinstance(x, m.ReleaseContainers)]
-    core.handle(m.KillRequested(now=6.0, executor_ids=("1",)))
+    core.handle(m.ExecutorsKilled(now=6.0, executor_ids=("1",)))
     core.handle(m.SessionLost(now=7.0))
     resumed = core.handle(
         m.SessionOpened(now=8.0, epoch=1, containers=listed, last_executor_number=2)

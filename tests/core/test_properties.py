@@ -139,9 +139,9 @@ def test_the_vectorised_placement_is_algorithm_1(
         Entry(ContainerId(f"new-{i}"), workload_class, demand, 20.0) for i in range(many)
     )
     placement = Placement(workload_class, demand, entries, waiting_limit=3, wait_max_s=60.0)
-    fast = MinWait(start).place(state.view(), placement, 5.0)
-    first = first_row(start, state.view())
-    assert fast == _literal(state.view(), placement, first, 5.0)
+    fast = MinWait(start).place(ClusterView(state), placement, 5.0)
+    first = first_row(start, ClusterView(state))
+    assert fast == _literal(ClusterView(state), placement, first, 5.0)
 
 
 WHAT = (

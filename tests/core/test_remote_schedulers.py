@@ -15,6 +15,7 @@ from hrm.core.messages import events as e
 from hrm.core.messages.claims import Claim, Entry, Proposal
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling import remote_scheduler as remote
+from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import Vector
@@ -311,7 +312,7 @@ def test_a_remote_scheduler_sees_that_units_share_their_cores() -> None:
     cluster.settle()
     assert cluster.states(app) == {"running": 1, "pending": 1}
     assert_same(outside.replica.state, cluster.master.master_state.state)
-    assert {row[0] for row in outside.replica.state.view().free.tolist()} == {0}
+    assert {row[0] for row in ClusterView(outside.replica.state).free.tolist()} == {0}
     cpu = submit_to(cluster, "outside", 1)
     cluster.settle()
     assert cluster.states(cpu) == {"pending": 1}

@@ -17,7 +17,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.vocabulary.run_times import FinishTimes, RunTime, RunTimes, length_bound
+from hrm.core.vocabulary.run_times import FinishTimes, RunTime, RunTimeTable, length_bound
 from hrm.testing.virtual import VirtualCluster, unit
 
 FEEDBACK = Bounds(waiting_bound="feedback", default_duration_s=0.25, heartbeat_interval_s=1.0)
@@ -148,7 +148,7 @@ def row(name: str) -> RunTime:
 
 
 def test_rows_are_bounded_and_the_unused_go_first() -> None:
-    times = RunTimes(limit=2)
+    times = RunTimeTable(limit=2)
     assert times.put(row("a")) == []
     assert times.put(row("b")) == []
     assert times.find(("a", "ada", 0)) == row("a")
@@ -164,7 +164,7 @@ def test_rows_are_bounded_and_the_unused_go_first() -> None:
 
 
 def test_the_past_fades() -> None:
-    times = RunTimes(limit=1)
+    times = RunTimeTable(limit=1)
     times.put(times.learned(("a", "u", 0), [10.0] * 1000))
     changed = times.learned(("a", "u", 0), [20.0] * 300)
     assert changed.containers == 1300

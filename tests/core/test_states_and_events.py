@@ -77,7 +77,7 @@ def ended(**fields: Any) -> m.DriverEnded:
 
 
 LEASE = m.LeaseAsked(now=101.0, submission_id=ID, attempt=1, call_id=7)
-TICKS: list[m.Event] = [m.Ticked(now=100.0 + 0.5 * x) for x in range(300)]
+TICKS: list[m.Event] = [m.SubmissionsTicked(now=100.0 + 0.5 * x) for x in range(300)]
 OF_SUBMISSIONS: dict[H, list[list[m.Event]]] = {
     H.LAUNCHED: [[m.DriverLaunched(now=101.0, submission_id=ID, attempt=1, node="n1")]],
     H.LEASE_ASKED: [[LEASE]],

@@ -87,7 +87,7 @@ class Master:
         until_s, from_ticks = self.now + seconds, list[m.Command]()
         while self.now < until_s:
             self.now = min(until_s, self.now + 0.5)
-            from_ticks += self.feed(m.Ticked)
+            from_ticks += self.feed(m.SubmissionsTicked)
         return from_ticks
 
     def restart(self) -> None:
@@ -487,7 +487,7 @@ class World:
             self.two_at_once += sum(runner.drives for runner in self.runners) > 1
 
     def tick(self) -> None:
-        self.feed(m.Ticked(now=self.now))
+        self.feed(m.SubmissionsTicked(now=self.now))
         self.at(1.0, self.tick)
 
     def asked(self, runner: Runner, number: int) -> None:

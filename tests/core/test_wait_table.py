@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.estimate import simulate
 from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import Vector
 from hrm.core.vocabulary.model import ContainerId, NodeName, WorkloadClass
@@ -141,7 +142,7 @@ def test_what_is_remembered_stays_true_while_the_state_changes(
 def test_a_view_adds_what_was_put_on_it(
     state: SharedState, demand: Vector, picks: list[int]
 ) -> None:
-    view = state.view()
+    view = ClusterView(state)
     rows = np.flatnonzero(view.open)
     for number, pick in enumerate(picks):
         if len(rows):

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from hrm.learn.dqn import Hyper, Learner, Replay, Transition  # noqa: E402
 from hrm.learn.q_networks import Brain, FlatBrain, SetBrain  # noqa: E402
 from hrm.learn.rewards import Rewards  # noqa: E402
-from hrm.pipelines.core.model import ClusterView, TaskId  # noqa: E402
+from hrm.pipelines.core.model import PipelineClusterView, TaskId  # noqa: E402
 from hrm.pipelines.policies.cluster.features import TYPES, Layout  # noqa: E402
 from hrm.pipelines.policies.cluster.heuristics import Ect  # noqa: E402
 from hrm.pipelines.policies.cluster.networks import mlp_q, set_q  # noqa: E402
@@ -23,7 +23,7 @@ def set_brain() -> SetBrain:
     return SetBrain(TYPES, torch.Generator().manual_seed(0))
 
 
-def flat_brain(view: ClusterView, history: int = 1) -> FlatBrain:
+def flat_brain(view: PipelineClusterView, history: int = 1) -> FlatBrain:
     nodes = list(zip(view.names, view.platform, strict=True))
     return FlatBrain(Layout("paper", history=history), nodes, torch.Generator().manual_seed(0))
 
@@ -116,7 +116,7 @@ def test_the_replay_keeps_the_latest() -> None:
     assert {t.action for t in drawn} == {2, 3, 4}
 
 
-def _choose(some: Learner, view: ClusterView, number: int = 0) -> int:
+def _choose(some: Learner, view: PipelineClusterView, number: int = 0) -> int:
     return some.choose(task_of(number), view, all_fit(view)).node
 
 

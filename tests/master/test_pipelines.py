@@ -18,7 +18,7 @@ import pytest
 from hrm import ownership, rpc, rpc_server
 from hrm.config import MasterSettings
 from hrm.errors import InvalidConfig, InvalidRequest, LimitReached, NotFound
-from hrm.pipelines.core.cluster import LeastLoaded
+from hrm.pipelines.core.cluster import LeastWait
 from hrm.pipelines.core.model import TaskId
 from hrm.pipelines.master import result_files as pipeline_files
 from hrm.pipelines.master.result_files import PipelineFiles
@@ -43,7 +43,7 @@ async def serving(
     broken: list[Exception] = []
     tasks = PipelineTasks(
         MasterSettings(state_dir=directory, **settings),
-        policy=LeastLoaded(),
+        policy=LeastWait(),
         stop=broken.append,
         epoch=epoch,
     )

@@ -42,7 +42,7 @@ def _batch(count: int, vcores: int = 1, waiting_limit: int = 64) -> Placement:
 def _place(
     policy: PlacementPolicy, state: SharedState, placement: Placement
 ) -> tuple[list[int | None], ClusterView]:
-    view = state.view()
+    view = ClusterView(state)
     return policy.place(view, placement, NOW), view
 
 
@@ -69,7 +69,7 @@ def test_it_proposes_what_it_may_and_reserves_in_its_view(
     """Open rows, large enough, within the bounds, each choice seen by the next."""
     rows, taken = _place(policies.load(name, index), state, placement)
     assert len(rows) == len(placement.entries)
-    replayed = state.view()
+    replayed = ClusterView(state)
     for row, entry in zip(rows, placement.entries, strict=True):
         if row is None:
             continue
@@ -93,7 +93,7 @@ def test_it_leaves_no_capacity_unused(name: str, state: SharedState, placement: 
     rows, taken = _place(policies.load(name), state, placement)
     if large:
         assert rows[0] is not None
-        first_view = state.view()
+        first_view = ClusterView(state)
         assert first_view.image(rows[0]).runs_at_once(placement.demand, placement.workload_class)
     if None in rows and not (name in STEPPING and placement.workload_class is BATCH):
         left = [row for row in state.rows.values() if state.open[row]]

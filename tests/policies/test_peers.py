@@ -40,7 +40,7 @@ def _batch(count: int, demand: Vector = (1, 1, 0, 1)) -> Placement:
 
 
 def _rows(policy: PlacementPolicy, state: SharedState, placement: Placement) -> list[int | None]:
-    return policy.place(state.view(), placement, NOW)
+    return policy.place(ClusterView(state), placement, NOW)
 
 
 def _feasible(view: ClusterView, placement: Placement) -> list[int]:
@@ -88,7 +88,7 @@ def test_best_fit_takes_the_fullest_and_worst_fit_the_emptiest(
     state: SharedState, placement: Placement
 ) -> None:
     for policy, sign in ((BestFit(), -1), (WorstFit(), 1)):
-        assert _rows(policy, state, placement) == _greedy(state.view(), placement, sign)
+        assert _rows(policy, state, placement) == _greedy(ClusterView(state), placement, sign)
 
 
 def test_best_fit_keeps_a_unit_whole_for_a_large_container() -> None:

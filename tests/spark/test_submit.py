@@ -11,7 +11,7 @@ import pytest
 
 from hrm.errors import InvalidRequest, StaleEpoch, Unavailable
 from hrm.spark import submit
-from hrm.spark.submit import Client, LocalFile, driver_spec
+from hrm.spark.submit import LocalFile, SubmissionClient, driver_spec
 from hrm.spark.submit_options import Options
 from hrm.v1 import submission_pb2 as pb
 
@@ -81,7 +81,7 @@ def master(monkeypatch: pytest.MonkeyPatch) -> Master:
 
 
 def send(master: Master, path: Path) -> None:
-    client = Client(master, "127.0.0.1:1", lambda _: None)
+    client = SubmissionClient(master, "127.0.0.1:1", lambda _: None)
     client.submit(pb.DriverSpec(), {path.name: LocalFile.at(path, "the file")})
 
 

@@ -30,14 +30,14 @@ from hrm import descriptors
 from hrm.agent.containers import container_dir, shim, supervisor
 from hrm.agent.containers.container_dir import Ended, StopOrder, remove_tree
 from hrm.agent.containers.retention import ACKNOWLEDGED_FILE, Swept, sweep
-from hrm.agent.isolation import DRIVERS, Device, Isolation, Limits
+from hrm.agent.isolation import DRIVERS, ContainerLimits, DeviceNumbers, Isolation
 from hrm.agent.run_as import Account
 from hrm.agent.startup.warm import WarmJvm, WarmPool
 from hrm.core.vocabulary.model import ContainerSpec
 from hrm.errors import HrmError, LaunchFailed
 from hrm.spark.launch import Launch
 
-__all__ = ["Adopted", "Containers", "Ended", "StopOrder"]
+__all__ = ["Adopted", "ContainerSupervisor", "Ended", "StopOrder"]
 
 EnvironmentOf = Callable[[Account | None], Awaitable[Mapping[str, str]]]
 _FORCE_MARGIN_S = 20.0
@@ -66,7 +66,7 @@ class _Running:
     done: asyncio.Event
 
 
-class Containers:
+class ContainerSupervisor:
     """The containers' processes and directories. ``on_end`` is called in the event loop."""
 
     def __init__(
@@ -122,7 +122,7 @@ class Containers:
         spec: ContainerSpec,
         launch: Launch,
         cpus: tuple[int, ...] = (),
-        closed: tuple[Device, ...] = (),
+        closed: tuple[DeviceNumbers, ...] = (),
     ) -> float:
         """Start a container, pinned to ``cpus``, without access to the devices ``closed``; returns
         the start time.
@@ -130,7 +130,7 @@ class Containers:
         Raises:
             LaunchFailed: with the reason; nothing is left running.
         """
-        limits = Limits(
+        limits = ContainerLimits(
             vcores=spec.resources.vcores,
             memory_mib=spec.resources.memory_mib,
             cpus=cpus,
@@ -159,7 +159,7 @@ class Containers:
         return self._warm.reserve(launch, spec.resources.memory_mib, other_user=other_user)
 
     async def _begin(
-        self, spec: ContainerSpec, launch: Launch, limits: Limits, jvm: WarmJvm | None
+        self, spec: ContainerSpec, launch: Launch, limits: ContainerLimits, jvm: WarmJvm | None
     ) -> float:
         container_id = spec.container_id
         directory = self.work_dir(container_id)
@@ -192,7 +192,7 @@ class Containers:
         account: Account | None,
         environment: Mapping[str, str],
         launch: Launch,
-        limits: Limits,
+        limits: ContainerLimits,
         jvm: WarmJvm | None,
     ) -> subprocess.Popen[bytes]:
         if jvm is not None:

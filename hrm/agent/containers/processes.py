@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import structlog
 
-from hrm.agent.containers.containers import Adopted, Containers, StopOrder
+from hrm.agent.containers.containers import Adopted, ContainerSupervisor, StopOrder
 from hrm.agent.containers.logs import Logs
 from hrm.agent.gpu.mps import Mps
 from hrm.agent.machine import Machine
@@ -35,7 +35,7 @@ class Processes:
 
     def __init__(
         self,
-        containers: Containers,
+        containers: ContainerSupervisor,
         *,
         command_of: CommandOf,
         machine: Machine,

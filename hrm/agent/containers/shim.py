@@ -147,7 +147,7 @@ def rotated(path: Path, number: int) -> Path:
     return path if number == 0 else path.with_name(f"{path.name}.{number}")
 
 
-class Log:
+class CappedLog:
     """An append-only file that becomes ``name.1`` when full; at most ``files_max`` older ones."""
 
     def __init__(
@@ -243,7 +243,7 @@ class Shim:
         self._spec = spec
         self._dir = Path(spec["work_dir"])
         self._selector = selectors.DefaultSelector()
-        self._logs: dict[int, Log] = {}
+        self._logs: dict[int, CappedLog] = {}
         self._child = 0
         self._status: int | None = None
         self._kill_at: float | None = None
@@ -297,7 +297,7 @@ class Shim:
         for name, (read, write) in outputs.items():
             os.close(write)
             os.set_blocking(read, False)
-            self._logs[read] = Log(
+            self._logs[read] = CappedLog(
                 self._dir / name,
                 self._spec["log_bytes_max"],
                 self._spec["log_files_max"],

@@ -41,7 +41,7 @@ from hrm.text import shown
 from hrm.v1 import submission_pb2 as pb
 from hrm.v1 import submission_pb2_grpc
 
-__all__ = ["Lease", "Runner", "main", "spark_submit_arguments"]
+__all__ = ["DriverRunner", "Lease", "main", "spark_submit_arguments"]
 
 FAILED = 1
 LEASE_LIMITS = LeaseLimits()
@@ -133,7 +133,7 @@ class Lease:
             )
 
 
-class Runner:
+class DriverRunner:
     """One driver, from its files to its end."""
 
     def __init__(self, document: dict[str, Any]) -> None:
@@ -355,7 +355,7 @@ def main() -> int:
     """Run the driver that the document named by the first argument describes."""
     document = json.loads(Path(sys.argv[1]).read_text())
     try:
-        return Runner(document).run()
+        return DriverRunner(document).run()
     except HrmError as error:
         log_line(error.message)
         return FAILED

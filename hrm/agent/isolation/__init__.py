@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hrm.agent.isolation.base import (
+    ContainerLimits,
     CpuLimit,
-    Device,
+    DeviceNumbers,
     GroupIsolation,
     Isolation,
     IsolationError,
-    Limits,
 )
 from hrm.agent.isolation.cgroup1 import Cgroup1
 from hrm.agent.isolation.cgroup2 import Cgroup2
@@ -26,12 +26,12 @@ __all__ = [
     "DRIVERS",
     "Cgroup1",
     "Cgroup2",
+    "ContainerLimits",
     "Detection",
-    "Device",
+    "DeviceNumbers",
     "GroupIsolation",
     "Isolation",
     "IsolationError",
-    "Limits",
     "detect",
     "sweep",
 ]

@@ -23,12 +23,12 @@ from typing import Literal
 from hrm.errors import HrmError, LaunchFailed
 
 __all__ = [
+    "ContainerLimits",
     "CpuLimit",
-    "Device",
+    "DeviceNumbers",
     "GroupIsolation",
     "Isolation",
     "IsolationError",
-    "Limits",
     "mounts",
 ]
 
@@ -47,7 +47,7 @@ class IsolationError(HrmError):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Device:
+class DeviceNumbers:
     """A character device by its numbers; ``minor`` None: all of that major number."""
 
     major: int
@@ -58,14 +58,14 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ContainerLimits:
     """What one container may use. ``cpus`` are CPU numbers; empty: not pinned. ``closed``: devices
     that it may not open, where the driver can ensure that (``restricts_devices``)."""
 
     vcores: int
     memory_mib: int
     cpus: tuple[int, ...] = ()
-    closed: tuple[Device, ...] = ()
+    closed: tuple[DeviceNumbers, ...] = ()
 
 
 class Isolation:
@@ -96,7 +96,7 @@ class Isolation:
             IsolationError: with the reason.
         """
 
-    def create(self, container_id: str, limits: Limits) -> tuple[Path, ...]:
+    def create(self, container_id: str, limits: ContainerLimits) -> tuple[Path, ...]:
         """Make the container's group; returns the files into which its first process writes ``0``.
 
         Raises:
@@ -158,7 +158,7 @@ class GroupIsolation(Isolation, abc.ABC):
         """Make ``parent``, a directory for children, and delegate its controllers to them."""
 
     @abc.abstractmethod
-    def _limit(self, root: Path, group: Path, limits: Limits) -> None:
+    def _limit(self, root: Path, group: Path, limits: ContainerLimits) -> None:
         """Write the limits of ``group``, which lies below ``root``."""
 
     def _group(self, root: Path, container_id: str) -> Path:
@@ -171,7 +171,7 @@ class GroupIsolation(Isolation, abc.ABC):
         """
         return root / f"hrm-{self._identity}"
 
-    def create(self, container_id: str, limits: Limits) -> tuple[Path, ...]:
+    def create(self, container_id: str, limits: ContainerLimits) -> tuple[Path, ...]:
         try:
             for root in self._roots():
                 self._make(root, self._group(root, container_id))
@@ -242,7 +242,7 @@ class GroupIsolation(Isolation, abc.ABC):
         self._check_available()
         name = f"probe-{os.getpid()}"
         try:
-            self.create(name, Limits(vcores=1, memory_mib=64))
+            self.create(name, ContainerLimits(vcores=1, memory_mib=64))
         except LaunchFailed as error:
             cause = error.__cause__
             reason = cause.strerror if isinstance(cause, OSError) else str(error)

@@ -16,7 +16,13 @@ import errno
 import os
 from pathlib import Path
 
-from hrm.agent.isolation.base import CpuLimit, GroupIsolation, IsolationError, Limits, mounts
+from hrm.agent.isolation.base import (
+    ContainerLimits,
+    CpuLimit,
+    GroupIsolation,
+    IsolationError,
+    mounts,
+)
 
 __all__ = ["Cgroup1"]
 
@@ -67,7 +73,7 @@ class Cgroup1(GroupIsolation):
         if (parent / "cpuset.cpus").exists():
             _inherit_cpuset(parent)
 
-    def _limit(self, root: Path, group: Path, limits: Limits) -> None:
+    def _limit(self, root: Path, group: Path, limits: ContainerLimits) -> None:
         if limits.cpus and "cpuset" not in self._mounts:
             raise OSError(errno.ENOTSUP, "the v1 controller cpuset is not mounted", str(group))
         if root == self._mounts["memory"]:

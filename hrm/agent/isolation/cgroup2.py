@@ -13,7 +13,13 @@ import contextlib
 import errno
 from pathlib import Path
 
-from hrm.agent.isolation.base import CpuLimit, GroupIsolation, IsolationError, Limits, mounts
+from hrm.agent.isolation.base import (
+    ContainerLimits,
+    CpuLimit,
+    GroupIsolation,
+    IsolationError,
+    mounts,
+)
 
 __all__ = ["Cgroup2"]
 
@@ -72,7 +78,7 @@ class Cgroup2(GroupIsolation):
         weight = min(_WEIGHT_MAX, self._vcores * _WEIGHT_A_VCORE)
         _write(parent / "cpu.weight", str(weight))
 
-    def _limit(self, root: Path, group: Path, limits: Limits) -> None:
+    def _limit(self, root: Path, group: Path, limits: ContainerLimits) -> None:
         _write(group / "memory.max", str(limits.memory_mib * _MIB))
         _write(group / "memory.oom.group", "1")
         # Absent without swap, and then there is nothing to limit.

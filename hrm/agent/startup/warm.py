@@ -38,7 +38,7 @@ from hrm import descriptors
 from hrm.agent.containers import shim, supervisor
 from hrm.agent.containers.logs import STREAMS
 from hrm.agent.startup.archives import Count
-from hrm.agent.startup.warm_profile import Profile, order_of, profile_of
+from hrm.agent.startup.warm_profile import WarmProfile, order_of, profile_of
 from hrm.config import AgentSettings, hrm_home
 from hrm.core.vocabulary.model import Shortcut
 from hrm.errors import LaunchFailed
@@ -80,7 +80,7 @@ def reserved_mib(settings: AgentSettings) -> int:
 class WarmJvm:
     """A waiting JVM, with its shim and its directory."""
 
-    def __init__(self, path: Path, profile: Profile, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, path: Path, profile: WarmProfile, process: subprocess.Popen[bytes]) -> None:
         self.path = path
         self.profile = profile
         self.memory_mib = 0
@@ -159,7 +159,7 @@ class WarmJvm:
 class _Kind:
     """JVMs of one profile, and their counts."""
 
-    profile: Profile
+    profile: WarmProfile
     ready: list[WarmJvm] = field(default_factory=list)
     count: Count = field(default_factory=Count)
     failures: int = 0
@@ -194,7 +194,7 @@ class WarmPool:
         self._jars = ":".join(class_path(str(spark.home)))
         self._plugin = plugin or (lambda: _built(spark))
         self._count = Count()
-        self._kinds: dict[Profile, _Kind] = {}
+        self._kinds: dict[WarmProfile, _Kind] = {}
         self._leaving: list[WarmJvm] = []
         self._building: _Kind | None = None
         self._asked_at_s = 0.0
@@ -251,7 +251,7 @@ class WarmPool:
             count.missing("none of its kind was ready")
         return None
 
-    def _want(self, profile: Profile) -> _Kind:
+    def _want(self, profile: WarmProfile) -> _Kind:
         """The kind of this profile, now the most recent; a kind that it replaces leaves."""
         kind = self._kinds.pop(profile, None) or _Kind(profile)
         self._kinds[profile] = kind
@@ -353,7 +353,7 @@ class WarmPool:
             await asyncio.sleep(min(max(wait_s, self._delay_s), latest - now))
             idle = self._idle_s() - before_s >= idle_cores * (time.monotonic() - now)
 
-    async def _warm_up(self, profile: Profile) -> WarmJvm:
+    async def _warm_up(self, profile: WarmProfile) -> WarmJvm:
         """Start one and wait until it is ready.
 
         Raises:
@@ -387,7 +387,7 @@ class WarmPool:
             raise
         return jvm
 
-    def _spawn(self, profile: Profile, plugin: str) -> WarmJvm:
+    def _spawn(self, profile: WarmProfile, plugin: str) -> WarmJvm:
         path = self._dir / uuid.uuid4().hex[:12]
         for directory in (path, path / "local", path / "tmp"):
             directory.mkdir(mode=0o700, parents=True)

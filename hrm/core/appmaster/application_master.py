@@ -45,19 +45,20 @@ from hrm.core.appmaster.lifecycle import (
     Happening,
 )
 from hrm.core.messages.appmaster import (
+    AppMasterTicked,
     ClassObserved,
     Command,
     ContainerAsk,
-    ContainerChanged,
+    ContainerListed,
     ContainerSeen,
     DriverFinished,
     EndOrdered,
     Event,
     ExecutorEnded,
+    ExecutorsKilled,
     ExecutorStarted,
     FailApplication,
     FinishApplication,
-    KillRequested,
     Phase,
     ProfileTarget,
     ReleaseContainers,
@@ -67,7 +68,6 @@ from hrm.core.messages.appmaster import (
     SessionLost,
     SessionOpened,
     TargetsChanged,
-    Ticked,
 )
 from hrm.core.vocabulary.event_table import Lifecycle
 from hrm.core.vocabulary.wakefulness import Wakefulness
@@ -213,7 +213,7 @@ class AppMasterCore:
         match event:
             case TargetsChanged():
                 self._targets_changed(event)
-            case KillRequested():
+            case ExecutorsKilled():
                 known = [i for i in event.executor_ids if i in self.containers]
                 self._release(known, "Spark no longer needs it", event.now)
             case ClassObserved():
@@ -228,13 +228,13 @@ class AppMasterCore:
             case SessionLost():
                 to = AppMasterState.FINISHING if self.ended else AppMasterState.DETACHED
                 self.life.follow(SessionLost, to, event.now)
-            case ContainerChanged():
+            case ContainerListed():
                 self._container_changed(event.container, event)
             case RequestsRefused():
                 self._refused(event)
             case EndOrdered():
                 self._fail(event.message, event)
-            case Ticked():
+            case AppMasterTicked():
                 pass
 
     def wake_at_s(self) -> float | None:

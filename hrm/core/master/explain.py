@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from hrm.core.master import gangs, locality
 from hrm.core.master.admission import size_settings
 from hrm.core.master.state import Application, Container, MasterState
+from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.vocabulary.columns import Bools
 from hrm.core.vocabulary.feasibility import (
+    Column,
     could_hold,
     demand_vector,
     fits,
@@ -22,7 +24,7 @@ from hrm.core.vocabulary.feasibility import (
     minus,
     pooled_part,
 )
-from hrm.core.vocabulary.history import Refused, StateEvent
+from hrm.core.vocabulary.history import RequestRecord, StateEvent
 from hrm.core.vocabulary.model import (
     ApplicationState,
     ContainerState,
@@ -91,7 +93,7 @@ def _failure_lines(history: Sequence[StateEvent]) -> list[str]:
         f"{count} container{'s' if count > 1 else ''} ended badly ({cause}): {message}"
         for (cause, message), count in counted.most_common(_TROUBLES_MAX)
     ]
-    refused = Counter(x.reason for x in history if x.to_state == Refused.REFUSED.value)
+    refused = Counter(x.reason for x in history if x.to_state == RequestRecord.REFUSED.value)
     return lines + [f"refused {message}" for message, _ in refused.most_common(_TROUBLES_MAX)]
 
 
@@ -135,7 +137,7 @@ def _waiting_line(master_state: MasterState, container: Container) -> str:
     return (
         f"{label} waits at {container.unit_id} with {waiting.index(container.container_id)} before "
         f"it; {len(queue.running)} run there; it requests {asks}, and "
-        f"{Resources(*queue.free[:3])} of {queue.unit.capacity} are free"
+        f"{Resources(*queue.free[: Column.SLOTS])} of {queue.unit.capacity} are free"
     )
 
 
@@ -196,7 +198,7 @@ def _gang_reason(
     start = f"its first {app.gang_min} start together (spark.hrm.gang.min)"
     if len(pending) < gang:
         return f"{start}, and it has not requested {gang - len(pending)} of them yet"
-    view = master_state.state.view()
+    view = ClusterView(master_state.state)
     rows = (view.open & (view.waiting_before(app.record.workload_class) == 0)).nonzero()[0].tolist()
     queues = {row: master_state.state.queue(row) for row in rows}
     offers = {row: queue.free for row, queue in queues.items()}

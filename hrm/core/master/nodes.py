@@ -22,7 +22,7 @@ from hrm.core.vocabulary.transitions import ContainerHappening, NodeHappening
 from hrm.core.vocabulary.wakefulness import excused
 from hrm.errors import AlreadyExists, HrmError, LimitReached, NotOwner, Unavailable
 
-__all__ = ["Nodes"]
+__all__ = ["NodeRegistry"]
 
 _FORGOTTEN = "one that is no longer in the store"
 """In place of the names of nodes; no node is called so."""
@@ -32,7 +32,7 @@ INCARNATIONS_KEPT = 8
 """Of one agent, to know its own streams by."""
 
 
-class Nodes:
+class NodeRegistry:
     """``awaited``: nodes that an earlier master knew and that have not come back to this one;
     ``absent``: those for which it no longer waits. The store keeps them as long as an application
     may request again what runs there: the next master must know of them, too. One that comes back

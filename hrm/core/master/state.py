@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from hrm.core.master.exclusion import Exclusions
+from hrm.core.master.exclusion import ExclusionTracker
 from hrm.core.master.holdings import Holdings
 from hrm.core.messages import commands as c
 from hrm.core.scheduling.shared_state import SharedState
@@ -39,7 +39,7 @@ from hrm.core.vocabulary.model import (
     container_id_of,
 )
 from hrm.core.vocabulary.records import ApplicationRecord
-from hrm.core.vocabulary.run_times import FinishTimes, RunTimes, length_bound
+from hrm.core.vocabulary.run_times import FinishTimes, RunTimeTable, length_bound
 from hrm.core.vocabulary.transitions import (
     APPLICATION,
     CONTAINER,
@@ -219,9 +219,9 @@ class MasterState:
         self.has_forgotten = False
         self.forgot_until_s = float("-inf")
         self.ahead: dict[str, str] = {}
-        self.run_times = RunTimes(bounds.run_times_kept)
+        self.run_times = RunTimeTable(bounds.run_times_kept)
         self.finish_times = FinishTimes(bounds.default_duration_s)
-        self.exclusions = Exclusions(bounds, watch)
+        self.exclusions = ExclusionTracker(bounds, watch)
         self.holdings = Holdings(bounds)
 
     def live_applications(self) -> list[Application]:

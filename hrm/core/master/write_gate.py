@@ -18,14 +18,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
+from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.errors import DiskFull, Unavailable
-
-if TYPE_CHECKING:
-    from hrm.core.master.core import MasterCore
 
 __all__ = ["LEAVING", "WRITES", "Held", "Leaving", "Write", "WriteGate"]
 

@@ -41,8 +41,8 @@ __all__ = [
     "SubmissionHappening",
     "SubmissionRecord",
     "SubmissionState",
+    "SubmissionsTicked",
     "Submitted",
-    "Ticked",
 ]
 
 
@@ -328,7 +328,7 @@ class HolderEnded(_Event):
 
 
 @record
-class Ticked(_Event):
+class SubmissionsTicked(_Event):
     pass
 
 
@@ -341,7 +341,7 @@ Event: TypeAlias = (
     | LeaseAsked
     | KillAsked
     | HolderEnded
-    | Ticked
+    | SubmissionsTicked
 )
 
 

@@ -18,7 +18,7 @@ from hrm.durable import write_durably
 from hrm.pipelines.core.model import NodePolicy
 from hrm.pipelines.core.node_messages import SubtaskTiming
 from hrm.pipelines.policies.corun import GuardedNodePolicy
-from hrm.policies.guard import GuardRegistry, Mode, mode_of
+from hrm.policies.guard import GuardMode, GuardRegistry, mode_of
 from hrm.v1 import policy_pb2 as pb
 from hrm.wire import policies as policy_wire
 
@@ -82,10 +82,10 @@ class AgentPolicies:
         self._reported = {state.policy: state for state in states}
         return new
 
-    def _kept(self) -> dict[str, Mode]:
+    def _kept(self) -> dict[str, GuardMode]:
         try:
             held = json.loads(self._path.read_text())
-            modes = {str(name): Mode(one["mode"]) for name, one in held.items()}
+            modes = {str(name): GuardMode(one["mode"]) for name, one in held.items()}
             self._orders = {str(name): int(one["order"]) for name, one in held.items()}
         except FileNotFoundError:
             return {}
@@ -99,12 +99,12 @@ class AgentPolicies:
             return {}
         return modes
 
-    def _fell_back(self, modes: dict[str, Mode]) -> None:
+    def _fell_back(self, modes: dict[str, GuardMode]) -> None:
         assert self._guarded is not None
         _log.warning("the node policy was worse and fell back", policy=self._guarded.name)
         self._keep(modes)
 
-    def _keep(self, modes: dict[str, Mode]) -> None:
+    def _keep(self, modes: dict[str, GuardMode]) -> None:
         """Write all or nothing. A full disk must not keep a policy from falling back."""
         held = {
             name: {"mode": mode.value, "order": self._orders.get(name, 0)}

@@ -2,7 +2,7 @@
 
 Tasks wait in one bounded queue. Its head is shown to a ``ClusterPolicy`` with the nodes that may
 take it, and goes to the node that the policy names; a policy that fails or names another node is
-replaced for this one decision by ``LeastLoaded``, and counted. A task that no node could ever run,
+replaced for this one decision by ``LeastWait``, and counted. A task that no node could ever run,
 or only draining ones, leaves the queue until a node joins or accepts tasks again.
 
 Nothing is lost and nothing happens twice:
@@ -32,9 +32,9 @@ from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.model import (
     Choice,
     ClusterPolicy,
-    ClusterView,
     Device,
     LearningEstimates,
+    PipelineClusterView,
     PipelineSpec,
     TaskId,
     TaskSpec,
@@ -49,7 +49,7 @@ from hrm.pipelines.core.node_messages import (
 )
 from hrm.pipelines.core.table import Mask, NodeTable
 
-__all__ = ["ClusterBounds", "LeastLoaded", "PipelineCluster", "TaskRecord"]
+__all__ = ["ClusterBounds", "LeastWait", "PipelineCluster", "TaskRecord"]
 
 _RATE_WINDOW_S = 60.0
 
@@ -116,7 +116,7 @@ class PipelineCluster:
         self.stranded: dict[TaskId, None] = {}
         self.policy_faults = 0
         self.latest_fault = ""
-        self._fallback = LeastLoaded()
+        self._fallback = LeastWait()
         self._arrivals: deque[float] = deque()
         self._awake: Wakefulness | None = None
         self._commands: list[m.ClusterCommand] = []
@@ -143,7 +143,7 @@ class PipelineCluster:
                 self._lose(event.name, event.now, event.why or "the node was lost")
             case m.NodeDraining():
                 self._set_draining(event)
-            case m.NodeReported():
+            case m.PipelineNodeReported():
                 if event.name in self.table.nodes:
                     self.table.reported(event.name, event.load, event.now)
             case m.SubtaskReported():
@@ -199,12 +199,12 @@ class PipelineCluster:
             f"done: {', '.join(sorted(done)) or 'nothing'}; to do: {', '.join(left) or 'nothing'}"
         )
 
-    def view(self, task: TaskSpec, now: float) -> tuple[ClusterView, Mask]:
+    def view(self, task: TaskSpec, now: float) -> tuple[PipelineClusterView, Mask]:
         """What the policy would get for this task now, and the nodes that may take it."""
         fits, _ = self.table.fits(task, self.bounds.node_tasks_limit)
         return self._view(task, fits, now), fits
 
-    def _view(self, task: TaskSpec, fits: Mask, now: float) -> ClusterView:
+    def _view(self, task: TaskSpec, fits: Mask, now: float) -> PipelineClusterView:
         self._forget_arrivals(now)
         return self.table.view(
             task,
@@ -477,12 +477,12 @@ class PipelineCluster:
         )
 
 
-class LeastLoaded:
+class LeastWait:
     """A ``ClusterPolicy``, the fallback: least expected wait, fewest tasks, lowest row."""
 
     name = "least-loaded"
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Mask) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Mask) -> Choice:
         tasks = view.running + view.waiting_batch + view.waiting_stream
         rows = np.flatnonzero(fits)
         order = np.lexsort((rows, tasks[rows], view.expected_wait_s[rows]))

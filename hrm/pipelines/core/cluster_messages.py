@@ -25,7 +25,7 @@ __all__ = [
     "NodeDraining",
     "NodeJoined",
     "NodeLost",
-    "NodeReported",
+    "PipelineNodeReported",
     "PlaceTask",
     "ReportPlacement",
     "ReportTiming",
@@ -77,7 +77,7 @@ class NodeDraining:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeReported:
+class PipelineNodeReported:
     now: float
     name: NodeName
     load: NodeLoad
@@ -114,7 +114,7 @@ ClusterEvent = (
     | NodeJoined
     | NodeLost
     | NodeDraining
-    | NodeReported
+    | PipelineNodeReported
     | SubtaskReported
     | TaskEnded
     | ClusterTicked

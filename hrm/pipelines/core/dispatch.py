@@ -25,7 +25,7 @@ from hrm.pipelines.core.model import (
     NodePolicy,
     NodeView,
     ReadySubtask,
-    Start,
+    StartDecision,
     SubtaskKey,
 )
 from hrm.pipelines.core.node_resources import NodeResources
@@ -64,7 +64,7 @@ class Dispatcher:
         ready: Mapping[SubtaskKey, ReadySubtask],
         bounds: NodeBounds,
         *,
-        start: Callable[[Start, float, bool], None],
+        start: Callable[[StartDecision, float, bool], None],
         is_claim: Callable[[SubtaskKey], bool],
     ) -> None:
         """``start(which, now, profile)`` carries a start out; ``is_claim``: not a subtask."""
@@ -115,7 +115,7 @@ class Dispatcher:
         self.refusals.append(what)
 
     def _start_if_fits(
-        self, start: Start, now: float, held: frozenset[int], memory_held: bool
+        self, start: StartDecision, now: float, held: frozenset[int], memory_held: bool
     ) -> None:
         ready = self._ready.get(start.key)
         if ready is None:
@@ -149,10 +149,10 @@ class Dispatcher:
         view: NodeView,
         why: str,
         places: list[tuple[Device, int]] | None = None,
-    ) -> Start | None:
+    ) -> StartDecision | None:
         for device, number in self._places(ready) if places is None else places:
             if not feasibility.refusal(view, ready, device, number):
-                return Start(ready.key, device, number, why)
+                return StartDecision(ready.key, device, number, why)
         return None
 
     def _start_profiles(self, now: float) -> None:

@@ -22,18 +22,18 @@ __all__ = [
     "SIZE_BUCKETS_MB",
     "Choice",
     "ClusterPolicy",
-    "ClusterView",
     "Device",
     "Estimates",
     "GpuView",
     "LearningEstimates",
     "NodePolicy",
     "NodeView",
+    "PipelineClusterView",
     "PipelineSpec",
     "ReadySubtask",
     "ResultFormat",
     "Row",
-    "Start",
+    "StartDecision",
     "SubtaskKey",
     "SubtaskSpec",
     "TaskId",
@@ -233,7 +233,7 @@ class NodeView:
     estimates: Estimates
 
 
-class Start(NamedTuple):
+class StartDecision(NamedTuple):
     """Start this subtask's version for ``device`` on core or GPU ``number``.
 
     ``placed_by``: the decider, "" for the policy that was called; ``fallback``: why the learned
@@ -256,11 +256,11 @@ class NodePolicy(Protocol):
 
     name: str
 
-    def dispatch(self, view: NodeView) -> list[Start]: ...
+    def dispatch(self, view: NodeView) -> list[StartDecision]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterView:
+class PipelineClusterView:
     """What a ``ClusterPolicy`` decides from: a column per fact, a row per node, in a fixed order.
 
     All arrays have shape (nodes,). The first six are table 1 of the paper, each 0..1.
@@ -301,10 +301,10 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The row of ``ClusterView`` that is to run the task; ``why`` is for people, one line.
+    """The row of ``PipelineClusterView`` that is to run the task; ``why`` is for people, one line.
 
     ``node`` -1: none now. The head of the queue, and with it the queue, waits for the next event.
-    ``placed_by`` and ``fallback``: as in ``Start``.
+    ``placed_by`` and ``fallback``: as in ``StartDecision``.
     """
 
     node: int
@@ -323,6 +323,8 @@ class ClusterPolicy(Protocol):
 
     name: str
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: npt.NDArray[np.bool_]) -> Choice: ...
+    def choose(
+        self, task: TaskSpec, view: PipelineClusterView, fits: npt.NDArray[np.bool_]
+    ) -> Choice: ...
 
     def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None: ...

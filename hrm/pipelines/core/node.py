@@ -25,7 +25,7 @@ from hrm.pipelines.core.model import (
     NodeView,
     PipelineSpec,
     ReadySubtask,
-    Start,
+    StartDecision,
     SubtaskKey,
     SubtaskSpec,
     TaskId,
@@ -268,7 +268,7 @@ class PipelineNode:
         one.ready = None
         self._ready.pop(one.key, None)
 
-    def _start(self, start: Start, now: float, profile: bool) -> None:
+    def _start(self, start: StartDecision, now: float, profile: bool) -> None:
         ready = self._ready[start.key]
         task = self.tasks[start.key.task_id]
         one = task.subtasks[start.key.subtask]

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from hrm.core.vocabulary.model import NodeName, WorkloadClass
 from hrm.pipelines.core.feasibility import CAPS
 from hrm.pipelines.core.model import (
-    ClusterView,
     Device,
     LearningEstimates,
+    PipelineClusterView,
     PipelineSpec,
     TaskId,
     TaskSpec,
@@ -236,13 +236,13 @@ class NodeTable:
 
     def view(
         self, task: TaskSpec, fits: Mask, *, now: float, queue_length: int, rate_per_s: float
-    ) -> ClusterView:
+    ) -> PipelineClusterView:
         columns: dict[str, Any] = {
             name: self._columns[name].astype(np.float32)
             for name in (*_LOAD, *_COUNTS, *_FREE, *_FIXED)
         }
         could = np.where(self.could_ever(task), self.task_s(task), math.inf)
-        return ClusterView(
+        return PipelineClusterView(
             now=now,
             names=self.names,
             platform=self._platforms,

@@ -446,7 +446,7 @@ class PipelineTasks:
         now, kind = clock.now(), message.WhichOneof("message")
         if kind == "load":
             self.policies.take_report(name, message.load.policies)
-            self.handle(m.NodeReported(now=now, name=name, load=pw.to_load(message.load)))
+            self.handle(m.PipelineNodeReported(now=now, name=name, load=pw.to_load(message.load)))
         elif kind == "run":
             task_id = pw.to_task_id(message.run.attempt.task_id)
             attempt, timing = self._number(message.run.attempt), message.run.timing

@@ -31,7 +31,7 @@ import numpy as np
 from hrm.errors import InvalidRequest
 from hrm.pipelines.sim.profiles import K80, P4, Kind
 
-__all__ = ["LAWS", "WORLDS", "Law", "World", "world"]
+__all__ = ["LAWS", "WORLDS", "InterferenceWorld", "Law", "world"]
 
 WORLDS = ("measured", "measured-mps", "overload", "none")
 
@@ -64,7 +64,7 @@ LAWS: Mapping[str, Mapping[str, Law]] = {
 what they would do in turns, on average; the best pairs 1.26 and 1.6 times."""
 
 
-class World:
+class InterferenceWorld:
     """The slow-downs of every set of kinds on every model of GPU."""
 
     def __init__(self, name: str, kinds: Mapping[str, Kind], laws: Mapping[str, Law]) -> None:
@@ -116,7 +116,9 @@ class World:
         return self._pairs[key]
 
 
-def world(name: str, kinds: Mapping[str, Kind], *, laws: Mapping[str, Law] | None = None) -> World:
+def world(
+    name: str, kinds: Mapping[str, Kind], *, laws: Mapping[str, Law] | None = None
+) -> InterferenceWorld:
     """The world of this name. ``laws``: instead of the shipped ones, by model of GPU.
 
     Raises:
@@ -124,4 +126,4 @@ def world(name: str, kinds: Mapping[str, Kind], *, laws: Mapping[str, Law] | Non
     """
     if name not in WORLDS:
         raise InvalidRequest(f"no world {name!r}; name one of {', '.join(WORLDS)}")
-    return World(name, kinds, laws or LAWS.get(name, {}))
+    return InterferenceWorld(name, kinds, laws or LAWS.get(name, {}))

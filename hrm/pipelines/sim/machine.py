@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hrm.pipelines.core.model import SubtaskKey
-from hrm.pipelines.sim.interference import World
+from hrm.pipelines.sim.interference import InterferenceWorld
 from hrm.pipelines.sim.profiles import Kind
 from hrm.pipelines.sim.scenario import NodeType
 
-__all__ = ["LINK_MB_PER_S", "Gpu", "Machine", "Totals"]
+__all__ = ["LINK_MB_PER_S", "GpuLoad", "SimulatedMachine", "Totals"]
 
 LINK_MB_PER_S = 125.0
 """Gigabit Ethernet."""
@@ -34,10 +34,10 @@ class _OnGpu:
     speed: float = 1.0
 
 
-class Gpu:
+class GpuLoad:
     """One device. ``version`` changes with its set of runs, which voids ends planned before."""
 
-    def __init__(self, model: str, memory_mib: float, truth: World) -> None:
+    def __init__(self, model: str, memory_mib: float, truth: InterferenceWorld) -> None:
         self.model = model
         self.memory_mib = memory_mib
         self.runs: dict[int, _OnGpu] = {}
@@ -110,12 +110,12 @@ class Totals:
     gpu_memory_s: tuple[float, ...]
 
 
-class Machine:
+class SimulatedMachine:
     """Cores, memory, link and GPUs of one node."""
 
-    def __init__(self, kind: NodeType, truth: World, now_s: float) -> None:
+    def __init__(self, kind: NodeType, truth: InterferenceWorld, now_s: float) -> None:
         self.type = kind
-        self.gpus = [Gpu(kind.gpu_model, kind.gpu_memory_mib, truth) for _ in range(kind.gpus)]
+        self.gpus = [GpuLoad(kind.gpu_model, kind.gpu_memory_mib, truth) for _ in range(kind.gpus)]
         self.cores_used = 0.0
         self.memory_used_mib = 0.0
         self.since_s = now_s

@@ -16,11 +16,11 @@ import numpy as np
 from hrm.pipelines.core.model import ClusterPolicy, Estimates, LearningEstimates, NodePolicy, Row
 from hrm.pipelines.policies import cluster as cluster_policies
 from hrm.pipelines.policies import corun
-from hrm.pipelines.sim.interference import World
+from hrm.pipelines.sim.interference import InterferenceWorld
 from hrm.pipelines.sim.run import Policies
-from hrm.pipelines.sim.scenario import Scenario, Worker
+from hrm.pipelines.sim.scenario import Scenario, WorkerNode
 from hrm.pipelines.sim.worker import REPORT_S
-from hrm.policies.guard import Mode
+from hrm.policies.guard import GuardMode
 
 __all__ = ["policies"]
 
@@ -50,14 +50,14 @@ def policies(
             cluster,
             rng=np.random.default_rng([scenario.seed, 0xC1]),
             state_dir=weights,
-            mode=Mode.ON,
+            mode=GuardMode.ON,
             heartbeat_s=REPORT_S,
             clock_s=lambda: 0.0,
         )
     truth = scenario.truth
     gpu_memory = {one.type.gpu_model: one.type.gpu_memory_mib for one in scenario.all_workers}
 
-    def node_policy(worker: Worker) -> NodePolicy:
+    def node_policy(worker: WorkerNode) -> NodePolicy:
         name, options = corun.parse(node)
         rng = np.random.default_rng([scenario.seed, 0xD2, *str(worker.name).encode()])
         if options.get("score") == "oracle":
@@ -86,7 +86,7 @@ class _Oracle:
 
     name = "oracle"
 
-    def __init__(self, truth: World) -> None:
+    def __init__(self, truth: InterferenceWorld) -> None:
         self._truth = truth
 
     def score(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:

@@ -32,7 +32,7 @@ __all__ = [
     "SHIPPED",
     "TIME_SCALE",
     "Kind",
-    "Profiles",
+    "MeasuredPipelines",
     "load",
     "parse",
 ]
@@ -112,7 +112,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profiles:
+class MeasuredPipelines:
     """Pipelines and what their kinds cost. ``about``: the source of the numbers, for reports."""
 
     about: str
@@ -130,7 +130,7 @@ def _line(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
     return y0 + (x - x0) * (y1 - y0) / (x1 - x0)
 
 
-def load(path: Path | None = None) -> Profiles:
+def load(path: Path | None = None) -> MeasuredPipelines:
     """The table of ``path``; without one the measured one that ships, times ``TIME_SCALE``.
 
     Raises:
@@ -150,7 +150,7 @@ def load(path: Path | None = None) -> Profiles:
         ) from error
 
 
-def parse(document: Mapping[str, Any], *, scale: float = 1.0) -> Profiles:
+def parse(document: Mapping[str, Any], *, scale: float = 1.0) -> MeasuredPipelines:
     """The table from its JSON. ``scale`` multiplies every time.
 
     Raises:
@@ -182,7 +182,7 @@ def parse(document: Mapping[str, Any], *, scale: float = 1.0) -> Profiles:
             _check(pipeline.name, subtask, kinds)
     gpu = document.get("gpu", {})
     measured = bool(gpu.get("measured", False))
-    return Profiles(
+    return MeasuredPipelines(
         about=str(gpu.get("source", "unknown")),
         gpu_measured=measured,
         pipelines=pipelines,

@@ -35,7 +35,7 @@ from hrm.pipelines.core.model import (
 )
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.sim.priors import warm
-from hrm.pipelines.sim.scenario import Change, Scenario, Work, Worker, arrivals
+from hrm.pipelines.sim.scenario import Change, Scenario, Work, WorkerNode, arrivals
 from hrm.pipelines.sim.worker import REPORT_S, TELEMETRY_S, SimulatedWorker
 from hrm.runtime.clock import Clock
 
@@ -55,7 +55,7 @@ class Policies:
     cluster_name: str
     node_name: str
     cluster: ClusterPolicy
-    node: Callable[[Worker], NodePolicy]
+    node: Callable[[WorkerNode], NodePolicy]
     estimates: Callable[[], LearningEstimates]
     known: bool = True
     """Estimates begin ``warm``."""
@@ -145,7 +145,7 @@ class Simulation:
 
     # --- nodes come and go --------------------------------------------------------------------
 
-    def join(self, worker: Worker) -> None:
+    def join(self, worker: WorkerNode) -> None:
         node = self.nodes[worker.name] = SimulatedWorker(self, worker, self.policies)
         now = self.queue.now
         load = node.core.load(now)

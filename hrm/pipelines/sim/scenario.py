@@ -19,8 +19,8 @@ import numpy as np
 
 from hrm.core.vocabulary.model import NodeName
 from hrm.pipelines.core.model import Device, PipelineSpec, SubtaskKey, TaskId, TaskSpec
-from hrm.pipelines.sim.interference import Law, World, world
-from hrm.pipelines.sim.profiles import K80, P4, Profiles
+from hrm.pipelines.sim.interference import InterferenceWorld, Law, world
+from hrm.pipelines.sim.profiles import K80, P4, MeasuredPipelines
 
 __all__ = [
     "APPLICATIONS",
@@ -32,7 +32,7 @@ __all__ = [
     "NodeType",
     "Scenario",
     "Work",
-    "Worker",
+    "WorkerNode",
     "arrivals",
     "workers",
 ]
@@ -79,17 +79,17 @@ WORKERS = ("1", "2", "3", "4", "2", "3", "1", "2", "3", "2", "3")
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class WorkerNode:
     """A node of the cluster."""
 
     name: NodeName
     type: NodeType
 
 
-def workers(count: int = len(WORKERS), types: Sequence[str] = WORKERS) -> tuple[Worker, ...]:
+def workers(count: int = len(WORKERS), types: Sequence[str] = WORKERS) -> tuple[WorkerNode, ...]:
     """The first ``count``; beyond its end the list repeats."""
     return tuple(
-        Worker(NodeName(f"worker-{place + 1}"), NODE_TYPES[types[place % len(types)]])
+        WorkerNode(NodeName(f"worker-{place + 1}"), NODE_TYPES[types[place % len(types)]])
         for place in range(count)
     )
 
@@ -100,17 +100,17 @@ class Change:
 
     at_s: float
     what: str
-    worker: Worker
+    worker: WorkerNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """All input of a run. ``rate_per_min``: Poisson arrivals; ``size_mb``: one size for all."""
 
-    profiles: Profiles
+    profiles: MeasuredPipelines
     rate_per_min: float = 50.0
     tasks: int = 1_500
-    workers: tuple[Worker, ...] = field(default_factory=workers)
+    workers: tuple[WorkerNode, ...] = field(default_factory=workers)
     changes: tuple[Change, ...] = ()
     world: str = "measured"
     applications: tuple[str, ...] = APPLICATIONS
@@ -126,12 +126,12 @@ class Scenario:
         return tuple(named) or self.profiles.pipelines
 
     @property
-    def truth(self) -> World:
+    def truth(self) -> InterferenceWorld:
         """The interference of this run."""
         return world(self.world, self.profiles.kinds, laws=self.laws)
 
     @property
-    def all_workers(self) -> tuple[Worker, ...]:
+    def all_workers(self) -> tuple[WorkerNode, ...]:
         """All workers that are ever present."""
         joining = (change.worker for change in self.changes if change.what == "join")
         return tuple(dict.fromkeys((*self.workers, *joining)))

@@ -16,10 +16,10 @@ from hrm.pipelines.core import node_messages as nm
 from hrm.pipelines.core.model import Device, SubtaskKey, TaskSpec
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome
-from hrm.pipelines.sim.machine import Machine
+from hrm.pipelines.sim.machine import SimulatedMachine
 from hrm.pipelines.sim.priors import noise, warm
 from hrm.pipelines.sim.profiles import FIELDS
-from hrm.pipelines.sim.scenario import Worker
+from hrm.pipelines.sim.scenario import WorkerNode
 
 if TYPE_CHECKING:
     from hrm.pipelines.sim.run import Policies, Simulation
@@ -39,7 +39,7 @@ OUT_OF_MEMORY_S = 0.5
 class SimulatedWorker:
     """A worker: the production core, its machine, and the interpreter between them."""
 
-    def __init__(self, run: Simulation, worker: Worker, policies: Policies) -> None:
+    def __init__(self, run: Simulation, worker: WorkerNode, policies: Policies) -> None:
         self.worker = worker
         self.run = run
         kind = worker.type
@@ -57,7 +57,7 @@ class SimulatedWorker:
         if policies.known:
             warm(estimates, run.scenario.profiles, kind.gpu_model)
         self.core = PipelineNode(self.capacity, policies.node(worker), estimates)
-        self.machine = Machine(kind, run.truth, run.queue.now)
+        self.machine = SimulatedMachine(kind, run.truth, run.queue.now)
         self.seen = self.machine.totals(run.queue.now)
         self.alive = True
         self.draining = False
@@ -108,7 +108,7 @@ class SimulatedWorker:
         )
         if self.run.undecided:
             load = self.core.load(now)
-            self.run.deliver(cm.NodeReported(now=now, name=self.worker.name, load=load))
+            self.run.deliver(cm.PipelineNodeReported(now=now, name=self.worker.name, load=load))
         if self.draining and not self.core.tasks:
             self.run.gone(self)
             return

@@ -10,7 +10,7 @@ from hrm.pipelines.core.model import (
     NodePolicy,
     NodeView,
     PipelineSpec,
-    Start,
+    StartDecision,
     SubtaskSpec,
     TaskId,
     TaskSpec,
@@ -67,7 +67,7 @@ class FirstFit:
 
     name = "first-fit"
 
-    def dispatch(self, view: NodeView) -> list[Start]:
+    def dispatch(self, view: NodeView) -> list[StartDecision]:
         free, run_s = Tentative(view, CAPS), view.estimates.run_s
         for one in view.ready:
             emptiest = sorted(free.gpus, key=lambda gpu: (len(gpu.running), gpu.index))

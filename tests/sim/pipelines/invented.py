@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hrm.pipelines.sim.profiles import FIELDS, Profiles, parse
+from hrm.pipelines.sim.profiles import FIELDS, MeasuredPipelines, parse
 
 __all__ = ["sample", "sample_document"]
 
@@ -27,7 +27,7 @@ _SAMPLE_CPU_ONLY = {"tracking", "tube-optimisation", "stitching", "load-image", 
 _SAMPLE_GPU_ONLY = {"batch-face-locations"}
 
 
-def sample() -> Profiles:
+def sample() -> MeasuredPipelines:
     """Sixteen kinds with invented times, of which eleven workers do 90 tasks a minute at most."""
     return parse(sample_document())
 

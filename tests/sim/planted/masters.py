@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from hrm.core.master import nodes
-from hrm.core.master.applications import Applications
+from hrm.core.master.applications import ApplicationRegistry
 from hrm.core.master.core import MasterCore
 from hrm.core.master.epochs import Epochs
-from hrm.core.master.nodes import Nodes
+from hrm.core.master.nodes import NodeRegistry
 from hrm.core.master.write_gate import WriteGate
 from hrm.core.messages import commands as c
 from hrm.core.messages import submissions as m
@@ -30,14 +30,14 @@ __all__ = ["BUGS"]
 
 def written_too_late(patch: pytest.MonkeyPatch) -> None:
     """The record of a new application is written with the reply, not before it."""
-    new = Applications._new
+    new = ApplicationRegistry._new
 
-    def new_without_record(self: Applications, event: object) -> object:
+    def new_without_record(self: ApplicationRegistry, event: object) -> object:
         app = new(self, event)  # type: ignore[arg-type]
         self.master_state.out.pop()
         return app
 
-    patch.setattr(Applications, "_new", new_without_record)
+    patch.setattr(ApplicationRegistry, "_new", new_without_record)
 
 
 def next_driver_too_early(patch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def sleep_held_against_others(patch: pytest.MonkeyPatch) -> None:
 
 def sleep_held_against_nodes(patch: pytest.MonkeyPatch) -> None:
     """After a sleep all others have a fresh limit, and nodes have none."""
-    patch.setattr(Nodes, "woke", lambda *_: None)
+    patch.setattr(NodeRegistry, "woke", lambda *_: None)
 
 
 def admitted_before_it_is_written(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hrm.core.master.nodes import Nodes
+from hrm.core.master.nodes import NodeRegistry
 from hrm.core.master.reconciliation import NodeReconciler
 from hrm.core.master.repartitioning import Repartitioning
 from hrm.core.master.state import Container, MasterState, Node
@@ -86,24 +86,24 @@ def start_rule_too_narrow(patch: pytest.MonkeyPatch) -> None:
 
 def grant_to_a_dead_node(patch: pytest.MonkeyPatch) -> None:
     """A lost node's units stay in the table."""
-    lose = Nodes._lose
+    lose = NodeRegistry._lose
 
-    def lose_but_keep(self: Nodes, node: Node, now: float, why: str) -> None:
+    def lose_but_keep(self: NodeRegistry, node: Node, now: float, why: str) -> None:
         with pytest.MonkeyPatch.context() as kept:
-            kept.setattr(Nodes, "_close_rows", lambda *_: None)
+            kept.setattr(NodeRegistry, "_close_rows", lambda *_: None)
             lose(self, node, now, why)
 
-    patch.setattr(Nodes, "_lose", lose_but_keep)
+    patch.setattr(NodeRegistry, "_lose", lose_but_keep)
 
 
 def dead_node_undetected(patch: pytest.MonkeyPatch) -> None:
     """A node's silence is not noticed."""
-    patch.setattr(Nodes, "tick", lambda *_: None)
+    patch.setattr(NodeRegistry, "tick", lambda *_: None)
 
 
 def old_epoch_honoured(patch: pytest.MonkeyPatch) -> None:
     """A node obeys a master that has been replaced."""
-    patch.setattr(NodeCore, "_accepts", lambda *_: True)
+    patch.setattr(NodeCore, "accepts", lambda *_: True)
 
 
 def tombstones_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -237,9 +237,9 @@ def drain_that_holds_up_a_stream(patch: pytest.MonkeyPatch) -> None:
 
 def dead_agents_units(patch: pytest.MonkeyPatch) -> None:
     """The units that a dead agent registered, after its successor had, stay in the table."""
-    revive = Nodes._revive
+    revive = NodeRegistry._revive
 
-    def adopt(self: Nodes, event: e.NodeReported) -> None:
+    def adopt(self: NodeRegistry, event: e.NodeReported) -> None:
         node = self.master_state.nodes.get(event.node)
         known = node is not None and event.incarnation in node.incarnations
         if node is not None and known and not node.connected:
@@ -247,7 +247,7 @@ def dead_agents_units(patch: pytest.MonkeyPatch) -> None:
             node.connected = True
         revive(self, event)
 
-    patch.setattr(Nodes, "_revive", adopt)
+    patch.setattr(NodeRegistry, "_revive", adopt)
 
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from hrm.core.master.rounds import AT_ONCE_MAX, RoundSequencer
+from hrm.core.master.rounds import RoundSequencer
 from hrm.core.master.wake_timers import WakeTimers
 from hrm.core.master.write_gate import WriteGate
 from hrm.core.messages import commands as c
@@ -52,9 +52,20 @@ def request_of_a_stream_overlooked(patch: pytest.MonkeyPatch) -> None:
     """A scheduler that is due for batch is not advanced for a stream that comes to it."""
 
     def taken(self: RoundSequencer, event: e.MasterEvent, now: float) -> None:
-        self._left_at_once = AT_ONCE_MAX
+        self._left_at_once = self._at_once_max
 
     patch.setattr(RoundSequencer, "taken", taken)
+
+
+def batch_waits_for_streams(patch: pytest.MonkeyPatch) -> None:
+    """Streams take the step of every turn, however many have been served."""
+    step = RoundSequencer.step
+
+    def streams_first(self: RoundSequencer, now: float) -> e.MasterEvent | None:
+        self._left_at_once = self._at_once_max
+        return step(self, now)
+
+    patch.setattr(RoundSequencer, "step", streams_first)
 
 
 def rounds_that_overlap(patch: pytest.MonkeyPatch) -> None:
@@ -118,6 +129,11 @@ def held_is_overtaken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WriteGate, "_is_held", lambda *_: False)
 
 
+def back_on_a_full_disk(patch: pytest.MonkeyPatch) -> None:
+    """A lost node is back in service while that cannot be written."""
+    patch.setattr(WriteGate, "ignores", lambda *_: False)
+
+
 def orders_for_the_agent_before(patch: pytest.MonkeyPatch) -> None:
     """An order for an agent that is gone goes to its successor."""
 
@@ -144,12 +160,14 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     round_begun_twice,
     stream_waits_behind_batch,
     request_of_a_stream_overlooked,
+    batch_waits_for_streams,
     rounds_that_overlap,
     one_timer_of_all,
     first_wake_kept,
     dead_master_takes_in,
     released_backwards,
     held_is_overtaken,
+    back_on_a_full_disk,
     orders_for_the_agent_before,
     stream_not_ended,
 ]

@@ -17,16 +17,16 @@ from hrm.errors import InvalidConfig
 from hrm.pipelines.core.model import ClusterPolicy
 from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
 from hrm.pipelines.policies.cluster.heuristics import (
+    ClusterMinMin,
+    ClusterMinWait,
+    ClusterRandom,
     Demand,
     Ect,
     LeastLoaded,
-    MinMin,
-    MinWait,
-    Random,
 )
 from hrm.pipelines.policies.cluster.ldwp import Ldwp, LdwpSet, schema_wanted
 from hrm.policies import models
-from hrm.policies.guard import GuardBounds, Mode
+from hrm.policies.guard import GuardBounds, GuardMode
 from hrm.policies.models import Model
 
 __all__ = ["HEURISTIC", "HEURISTICS", "LEARNED", "load"]
@@ -45,7 +45,7 @@ def load(
     model: Model | Path | None = None,
     state_dir: Path | None = None,
     guarded: bool = True,
-    mode: Mode = Mode.SHADOW,
+    mode: GuardMode = GuardMode.SHADOW,
     heartbeat_s: float = 1.0,
     clock_s: Callable[[], float] = time.thread_time,
     bounds: GuardBounds | None = None,
@@ -71,15 +71,15 @@ def load(
         return GuardedClusterPolicy(
             held,
             policy,
-            MinWait(),
+            ClusterMinWait(),
             clock_s=clock_s,
             heartbeat_s=heartbeat_s,
             mode=mode,
             bounds=bounds,
         )
     if name == "random":
-        return Random(rng)
-    for kind in (LeastLoaded, MinWait, Demand, Ect, MinMin):
+        return ClusterRandom(rng)
+    for kind in (LeastLoaded, ClusterMinWait, Demand, Ect, ClusterMinMin):
         if kind.name == name:
             return kind()
     raise InvalidConfig(

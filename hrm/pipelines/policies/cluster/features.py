@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hrm.core.vocabulary.model import NodeName, WorkloadClass
-from hrm.pipelines.core.model import ClusterView, TaskSpec, Vector
+from hrm.pipelines.core.model import PipelineClusterView, TaskSpec, Vector
 
 __all__ = [
     "CANDIDATES_MAX",
@@ -82,13 +82,13 @@ def size_feature(size_mb: float) -> float:
     return float(np.clip(np.log1p(size_mb) / np.log1p(_SCALES["size_mb"]), 0.0, _SIZE_MOST))
 
 
-def completion_s(view: ClusterView) -> Vector:
+def completion_s(view: PipelineClusterView) -> Vector:
     """Shape (nodes,): when the task would be done, seconds from now; inf where unknown."""
     total = view.expected_wait_s + view.task_s
     return np.where(np.isnan(total), np.float32(np.inf), total)
 
 
-def usable(view: ClusterView, fits: Bools) -> Bools:
+def usable(view: PipelineClusterView, fits: Bools) -> Bools:
     """Nodes that may take the task: all of ``fits`` if ``alive`` or ``task_s`` leaves none."""
     good: Bools = fits & view.alive & (view.task_s < np.inf)
     return good if good.any() else fits
@@ -99,7 +99,7 @@ def _log(values: Vector, scale: float) -> Vector:
     return scaled
 
 
-def node_features(view: ClusterView, rows: Rows) -> Vector:
+def node_features(view: PipelineClusterView, rows: Rows) -> Vector:
     """Shape (len(rows), 16), ``NODE_FIELDS``; the first six are ``PAPER_NODE_FIELDS``."""
     features = np.empty((len(rows), len(NODE_FIELDS)), dtype=np.float32)
     for number, column in enumerate(
@@ -128,7 +128,9 @@ def _width(task: TaskSpec) -> int:
     return max((levels.count(level) for level in set(levels)), default=0)
 
 
-def task_features(task: TaskSpec, view: ClusterView, types: Sequence[str], nodes: int) -> Vector:
+def task_features(
+    task: TaskSpec, view: PipelineClusterView, types: Sequence[str], nodes: int
+) -> Vector:
     """Shape (12,), ``TASK_FIELDS``. A type that is not among ``types`` has four zeros."""
     features = np.zeros(len(TASK_FIELDS), dtype=np.float32)
     if task.pipeline.name in types:
@@ -156,7 +158,9 @@ class SetState(NamedTuple):
     rows: Rows
 
 
-def observe_set(task: TaskSpec, view: ClusterView, fits: Bools, types: Sequence[str]) -> SetState:
+def observe_set(
+    task: TaskSpec, view: PipelineClusterView, fits: Bools, types: Sequence[str]
+) -> SetState:
     """Features of at most ``CANDIDATES_MAX`` nodes that may take the task, in row order.
 
     If there are more, those remain where the task is expected to be done first, so ``ect``'s choice
@@ -224,7 +228,7 @@ class FlatEncoder:
         self._now: tuple[Vector, Vector] | None = None
         self._past: list[tuple[Vector, Vector, int]] = []  # task, nodes, action
 
-    def observe(self, task: TaskSpec, view: ClusterView, fits: Bools) -> FlatState:
+    def observe(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> FlatState:
         """The state of this decision; left-padded with zeros while there is little history."""
         rows = self._rows(view.names)
         there = rows >= 0
@@ -261,7 +265,7 @@ class FlatEncoder:
         found = {name: row for row, name in enumerate(names)}
         return np.array([found.get(name, -1) for name in self.names], dtype=np.intp)
 
-    def _task(self, task: TaskSpec, view: ClusterView) -> Vector:
+    def _task(self, task: TaskSpec, view: PipelineClusterView) -> Vector:
         types = self.layout.types
         if self.layout.features == "paper":
             known = task.pipeline.name in types

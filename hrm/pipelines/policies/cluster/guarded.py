@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hrm.pipelines.core.model import Choice, ClusterPolicy, ClusterView, TaskId, TaskSpec
+from hrm.pipelines.core.model import Choice, ClusterPolicy, PipelineClusterView, TaskId, TaskSpec
 from hrm.pipelines.policies.cluster.features import Bools, completion_s, usable
-from hrm.pipelines.policies.cluster.ldwp import Learned, explanation
-from hrm.policies.guard import Doubt, GuardBounds, Mode, PolicyGuard, Reason, Recommendation
+from hrm.pipelines.policies.cluster.ldwp import LearnedPlacement, explanation
+from hrm.policies.guard import Doubt, GuardBounds, GuardMode, PolicyGuard, Reason, Recommendation
 from hrm.policies.models import Model
 
 __all__ = ["GuardedClusterPolicy"]
@@ -31,7 +31,7 @@ NODES_LEAST, NODES_MOST = 0.5, 4.0
 
 class _Question(NamedTuple):
     task: TaskSpec
-    view: ClusterView
+    view: PipelineClusterView
     fits: Bools
 
 
@@ -45,12 +45,12 @@ class GuardedClusterPolicy:
     def __init__(
         self,
         model: Model,
-        learned: Learned | None,
+        learned: LearnedPlacement | None,
         heuristic: ClusterPolicy,
         *,
         clock_s: Callable[[], float],
         heartbeat_s: float = 1.0,
-        mode: Mode = Mode.SHADOW,
+        mode: GuardMode = GuardMode.SHADOW,
         bounds: GuardBounds | None = None,
     ) -> None:
         self.name = model.kind
@@ -71,7 +71,7 @@ class GuardedClusterPolicy:
             bounds=bounds,
         )
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         """See ``ClusterPolicy.choose``; ``why`` includes a fallback and its reason."""
         self._proposed = False
         decided = self.host.decide(task.task_id, _Question(task, view, fits), view.now)
@@ -116,7 +116,7 @@ class GuardedClusterPolicy:
         self._fresh(float(view.reported_at[proposal.row]), view.names[proposal.row])
         return Recommendation(proposal.row, explanation(learned, proposal, view))
 
-    def _checked(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Learned:
+    def _checked(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> LearnedPlacement:
         """The learned policy, if this case is one that it was trained for."""
         if self._learned is None:
             raise Doubt(

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hrm.core.vocabulary.model import NodeName
-from hrm.pipelines.core.model import Choice, ClusterView, TaskId, TaskSpec, Vector
+from hrm.pipelines.core.model import Choice, PipelineClusterView, TaskId, TaskSpec, Vector
 from hrm.pipelines.policies.cluster.features import Bools, completion_s, usable
 
-__all__ = ["Demand", "Ect", "LeastLoaded", "MinMin", "MinWait", "Random"]
+__all__ = ["ClusterMinMin", "ClusterMinWait", "ClusterRandom", "Demand", "Ect", "LeastLoaded"]
 
 
 class _Heuristic:
@@ -24,7 +24,7 @@ class _Heuristic:
         """See ``ClusterPolicy.ended``."""
 
 
-class Random(_Heuristic):
+class ClusterRandom(_Heuristic):
     """Uniform over the nodes that fit."""
 
     name = "random"
@@ -32,7 +32,7 @@ class Random(_Heuristic):
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         rows = np.flatnonzero(usable(view, fits))
         row = int(rows[self._rng.integers(len(rows))])
         return Choice(node=row, why=f"{view.names[row]}: drawn among {len(rows)} that fit")
@@ -47,7 +47,7 @@ class LeastLoaded(_Heuristic):
 
     name = "least-loaded"
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         rows = np.flatnonzero(usable(view, fits))
         tasks = view.running[rows] + view.waiting_batch[rows] + view.waiting_stream[rows]
         share = tasks / np.maximum(view.cores[rows] + view.gpus[rows], 1.0)
@@ -65,7 +65,7 @@ class Ect(_Heuristic):
 
     name = "ect"
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         """See ``ClusterPolicy.choose``. ``scores`` are the completion times, negated."""
         done_s = np.where(usable(view, fits), completion_s(view), np.float32(np.inf))
         row = int(np.argmin(done_s))
@@ -77,7 +77,7 @@ class Ect(_Heuristic):
         return Choice(node=row, why=why, scores=-done_s)
 
 
-class MinWait(_Heuristic):
+class ClusterMinWait(_Heuristic):
     """Least estimated wait (HRM paper, algorithm 1), whatever the node's speed.
 
     Nodes of equal wait are chosen in turn, like units under the placement policy of this name.
@@ -88,7 +88,7 @@ class MinWait(_Heuristic):
     def __init__(self) -> None:
         self._cursor = 0
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         rows = np.flatnonzero(usable(view, fits))
         row, self._cursor = _in_turn(rows, _worst(view.expected_wait_s[rows]), self._cursor)
         why = (
@@ -110,7 +110,7 @@ class Demand(_Heuristic):
         self._pulled: dict[NodeName, int] = {}
         self._count = 0
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         may = usable(view, fits)
         waiting = view.waiting_batch + view.waiting_stream
         # A node without a report is not idle; if none has reported, any will do.
@@ -127,7 +127,7 @@ class Demand(_Heuristic):
         return Choice(node=row, why=f"{view.names[row]}: idle, and pulled a task longest ago")
 
 
-class MinMin(Ect):
+class ClusterMinMin(Ect):
     """Min-min over the available tasks, of which there is only one: its choice is that of ``ect``.
 
     Batch mode would choose among the whole queue, and its order, too; a policy is called for the

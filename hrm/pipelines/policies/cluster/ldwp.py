@@ -15,7 +15,7 @@ import numpy as np
 
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidConfig
-from hrm.pipelines.core.model import Choice, ClusterView, TaskId, TaskSpec, Vector
+from hrm.pipelines.core.model import Choice, PipelineClusterView, TaskId, TaskSpec, Vector
 from hrm.pipelines.policies.cluster.features import (
     NODE_FIELDS,
     TASK_FIELDS,
@@ -34,8 +34,8 @@ __all__ = [
     "SET_SCHEMA",
     "Ldwp",
     "LdwpSet",
-    "Learned",
-    "Proposal",
+    "LearnedPlacement",
+    "TaskProposal",
     "Trained",
     "explanation",
     "layout_of",
@@ -63,7 +63,7 @@ class Trained(NamedTuple):
     ``SetState`` has nodes first, ``Layout`` tasks first."""
 
 
-class Proposal(NamedTuple):
+class TaskProposal(NamedTuple):
     """A network's evaluation of one task.
 
     ``q`` (n,) are the values of the view's ``rows`` (n,), all of which may be chosen; ``row`` is
@@ -77,7 +77,7 @@ class Proposal(NamedTuple):
     """Share of its inputs outside of the ranges of training, 0..1."""
 
 
-class Learned(abc.ABC):
+class LearnedPlacement(abc.ABC):
     """A learned cluster policy: the best value wins, ties to the lowest row."""
 
     name: str
@@ -85,13 +85,13 @@ class Learned(abc.ABC):
     trained: Trained
 
     @abc.abstractmethod
-    def propose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Proposal:
+    def propose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> TaskProposal:
         """The network's evaluation of the task; it has no effect yet."""
 
-    def placed(self, row: int, view: ClusterView) -> None:  # noqa: B027
+    def placed(self, row: int, view: PipelineClusterView) -> None:  # noqa: B027
         """The task of the last proposal went to ``row``, whichever policy decided."""
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         """See ``ClusterPolicy.choose``. Without a guard, a value that is NaN is the worst."""
         proposal = self.propose(task, view, fits)
         self.placed(proposal.row, view)
@@ -105,13 +105,13 @@ class Learned(abc.ABC):
         """See ``ClusterPolicy.ended``: weights are frozen here."""
 
 
-def explanation(policy: Learned, proposal: Proposal, view: ClusterView) -> str:
+def explanation(policy: LearnedPlacement, proposal: TaskProposal, view: PipelineClusterView) -> str:
     """One readable line: why this node."""
     best = float(proposal.q[proposal.rows == proposal.row][0])
     return f"{view.names[proposal.row]}: Q {best:.3f}, best of {len(proposal.q)} ({policy.model})"
 
 
-class LdwpSet(Learned):
+class LdwpSet(LearnedPlacement):
     """One network for all nodes (``features.observe_set``): they may change without training."""
 
     name = "ldwp-set"
@@ -129,17 +129,17 @@ class LdwpSet(Learned):
                 f"{TYPES_MAX} places for them: train one for fewer"
             )
 
-    def propose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Proposal:
+    def propose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> TaskProposal:
         state = observe_set(task, view, fits, self.trained.types)
         q = set_q(self._weights, state.nodes, state.task)
         split, low, high = len(NODE_FIELDS), self.trained.low, self.trained.high
         within = _within(state.nodes, low[:split], high[:split])
         within += _within(state.task, low[split:], high[split:])
         total = state.nodes.size + state.task.size
-        return Proposal(int(state.rows[_best(q)]), q, state.rows, 1.0 - within / total)
+        return TaskProposal(int(state.rows[_best(q)]), q, state.rows, 1.0 - within / total)
 
 
-class Ldwp(Learned):
+class Ldwp(LearnedPlacement):
     """The paper's network: one output per node, in the order of names that its model has.
 
     Nodes that the model does not know get parameters of their own when they are first seen
@@ -166,7 +166,7 @@ class Ldwp(Learned):
         self._known = set(self._encoder.names)
         self._seen: tuple[NodeName, ...] = ()
 
-    def propose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Proposal:
+    def propose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> TaskProposal:
         if view.names != self._seen:
             self._seen = view.names
             self._follow(view)
@@ -174,15 +174,15 @@ class Ldwp(Learned):
         q = mlp_q(self._weights, state.x)
         places = np.flatnonzero(state.mask)
         best = int(places[_best(q[places])])
-        return Proposal(
+        return TaskProposal(
             int(state.rows[best]), q[places], state.rows[places], self._outside(state.x, state.rows)
         )
 
-    def placed(self, row: int, view: ClusterView) -> None:
+    def placed(self, row: int, view: PipelineClusterView) -> None:
         """The history has the actual placements, not the proposed ones."""
         self._encoder.acted(self._encoder.names.index(view.names[row]))
 
-    def _follow(self, view: ClusterView) -> None:
+    def _follow(self, view: PipelineClusterView) -> None:
         """Add parameters for new nodes; drop those that are gone once others come."""
         if set(view.names) <= self._known:
             return

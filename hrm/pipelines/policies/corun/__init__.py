@@ -17,11 +17,11 @@ import numpy as np
 
 from hrm.errors import InvalidConfig
 from hrm.pipelines.core.model import NodePolicy
-from hrm.pipelines.policies.corun.baselines import Mct, MinMin, Pats, Random
+from hrm.pipelines.policies.corun.baselines import CorunMinMin, CorunRandom, Mct, Pats
 from hrm.pipelines.policies.corun.estimates import Stdm
 from hrm.pipelines.policies.corun.guarded import FiniteScore, GuardedNodePolicy
 from hrm.pipelines.policies.corun.iawp import Iawp
-from hrm.pipelines.policies.corun.scores import CoRunScore, Cosine, Learned, Overload
+from hrm.pipelines.policies.corun.scores import CoRunScore, Cosine, LearnedLoss, Overload
 from hrm.pipelines.policies.corun.store import load_estimates
 
 __all__ = [
@@ -43,12 +43,12 @@ DEFAULT_SCORE = "cosine"
 SCORES: dict[str, Callable[[], CoRunScore]] = {
     "cosine": Cosine,
     "overload": Overload,
-    "learned": Learned,
+    "learned": LearnedLoss,
 }
 _POLICIES: dict[str, Callable[..., NodePolicy]] = {
-    "random": Random,
+    "random": CorunRandom,
     "mct": Mct,
-    "min-min": MinMin,
+    "min-min": CorunMinMin,
     "pats": Pats,
     "iawp": Iawp,
 }

@@ -19,16 +19,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hrm.pipelines.core.feasibility import CAPS, Caps
-from hrm.pipelines.core.model import Device, NodeView, ReadySubtask, Start, SubtaskKey
+from hrm.pipelines.core.model import Device, NodeView, ReadySubtask, StartDecision, SubtaskKey
 from hrm.pipelines.policies.corun.tentative import Tentative
 
-__all__ = ["Mct", "MinMin", "Pats", "Random"]
+__all__ = ["CorunMinMin", "CorunRandom", "Mct", "Pats"]
 
 _CORES = -1
 """The queue of all cores. A GPU's queue has its index."""
 
 
-class Random:
+class CorunRandom:
     """Uniform over the devices that have a version and can take it, then over their numbers."""
 
     name = "random"
@@ -37,7 +37,7 @@ class Random:
         self._rng = rng
         self._caps = caps
 
-    def dispatch(self, view: NodeView) -> list[Start]:
+    def dispatch(self, view: NodeView) -> list[StartDecision]:
         free = Tentative(view, self._caps)
         for subtask in free.left():
             places = {
@@ -61,7 +61,7 @@ class Mct:
         self._caps = caps
         self._queue_of: dict[SubtaskKey, int] = {}
 
-    def dispatch(self, view: NodeView) -> list[Start]:
+    def dispatch(self, view: NodeView) -> list[StartDecision]:
         free = Tentative(view, self._caps)
         present = {subtask.key for subtask in view.ready}
         self._queue_of = {k: queue for k, queue in self._queue_of.items() if k in present}
@@ -125,7 +125,7 @@ def _core_wait_s(view: NodeView, queued: Sequence[ReadySubtask]) -> float:
     return free_s[0]
 
 
-class MinMin:
+class CorunMinMin:
     """At most ``window`` of those that wait, oldest first, are planned: the plan is quadratic."""
 
     name = "min-min"
@@ -134,7 +134,7 @@ class MinMin:
         self._caps = caps
         self._window = window
 
-    def dispatch(self, view: NodeView) -> list[Start]:
+    def dispatch(self, view: NodeView) -> list[StartDecision]:
         free = Tentative(view, self._caps)
         cores_s = [*view.core_remaining_s]
         heapq.heapify(cores_s)
@@ -173,7 +173,7 @@ class Pats:
     def __init__(self, *, rng: np.random.Generator, caps: Caps = CAPS) -> None:
         self._caps = caps
 
-    def dispatch(self, view: NodeView) -> list[Start]:
+    def dispatch(self, view: NodeView) -> list[StartDecision]:
         free = Tentative(view, self._caps)
         speedup = {subtask.key: view.estimates.speedup(subtask.row) for subtask in view.ready}
         rising = sorted(view.ready, key=lambda subtask: speedup[subtask.key])

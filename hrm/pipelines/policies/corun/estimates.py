@@ -38,7 +38,7 @@ from hrm.pipelines.policies.corun.metrics import (
 from hrm.pipelines.policies.corun.predictors import Floats, Gaussian, Neighbours, Predictor
 from hrm.pipelines.policies.corun.slowdowns import LOADS, Slowdowns
 
-__all__ = ["DEFAULT_S_PER_MB", "ROWS_MAX", "Entry", "Stdm"]
+__all__ = ["DEFAULT_S_PER_MB", "ROWS_MAX", "EstimateEntry", "Stdm"]
 
 DEFAULT_S_PER_MB = {Device.CPU: 0.04, Device.GPU: 0.01}
 ROWS_MAX = 4096
@@ -59,7 +59,7 @@ _GPU_MEMORY_MIB = 8192.0
 
 
 @dataclass(slots=True)
-class Entry:
+class EstimateEntry:
     """One row. ``values`` (metrics,), NaN where not measured; ``runs``: mean time alone, count.
 
     A time that was only seen with co-runners is kept as a guess, with a count of 0.
@@ -94,7 +94,7 @@ class Stdm:
         self.slowdowns = Slowdowns() if slowdowns is None else slowdowns
         self._ratios = Neighbours()
         self._refit_after = refit_after
-        self.entries: dict[Row, Entry] = {}
+        self.entries: dict[Row, EstimateEntry] = {}
         self.devices: dict[str, frozenset[Device]] = {}
         self.declared_mib: dict[str, int] = {}
         self._of_kind: dict[str, list[Row]] = {}
@@ -205,7 +205,7 @@ class Stdm:
             self.observe(row, "gpu_memory", gpu_memory_mib)
         self._learn_speedup(row, entry)
 
-    def _learn_speedup(self, row: Row, entry: Entry) -> None:
+    def _learn_speedup(self, row: Row, entry: EstimateEntry) -> None:
         if len(self._versions(row)) < 2:
             return
         cpu_s, gpu_s = self._measured_s(row, Device.CPU), self._measured_s(row, Device.GPU)
@@ -222,7 +222,7 @@ class Stdm:
 
     def adopt(
         self,
-        entries: Mapping[Row, Entry],
+        entries: Mapping[Row, EstimateEntry],
         devices: Mapping[str, frozenset[Device]],
         declared_mib: Mapping[str, int],
     ) -> None:
@@ -324,10 +324,10 @@ class Stdm:
     def _versions(self, row: Row) -> frozenset[Device]:
         return self.devices.get(row.kind, _BOTH)
 
-    def _entry(self, row: Row) -> Entry:
+    def _entry(self, row: Row) -> EstimateEntry:
         entry = self.entries.pop(row, None)
         if entry is None:
-            entry = Entry()
+            entry = EstimateEntry()
             if len(self.entries) >= ROWS_MAX:
                 oldest = next(iter(self.entries))
                 self._cells -= int(np.isfinite(self.entries.pop(oldest).values).sum())

@@ -31,7 +31,7 @@ from hrm.pipelines.core.model import (
     NodeView,
     ReadySubtask,
     Row,
-    Start,
+    StartDecision,
     SubtaskKey,
 )
 from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming
@@ -39,7 +39,7 @@ from hrm.pipelines.core.node_resources import shared_out_s
 from hrm.pipelines.policies.corun.metrics import METRICS
 from hrm.pipelines.policies.corun.scores import CoRunScore
 from hrm.pipelines.policies.corun.tentative import Tentative
-from hrm.policies.guard import Doubt, GuardBounds, Mode, PolicyGuard, Reason, Recommendation
+from hrm.policies.guard import Doubt, GuardBounds, GuardMode, PolicyGuard, Reason, Recommendation
 
 __all__ = ["BUDGET_S", "SCHEMA", "SLICE_S", "FiniteScore", "GuardedNodePolicy"]
 
@@ -60,8 +60,8 @@ _FAILED = (RunOutcome.OUT_OF_MEMORY, RunOutcome.OUT_OF_GPU_MEMORY, RunOutcome.TI
 class _Plan:
     """Starts in the order in which they fit; in another order they are the same decision."""
 
-    starts: tuple[Start, ...] = field(compare=False)
-    what: frozenset[Start]
+    starts: tuple[StartDecision, ...] = field(compare=False)
+    what: frozenset[StartDecision]
 
 
 class FiniteScore:
@@ -106,7 +106,7 @@ class GuardedNodePolicy:
         sampled_at: Callable[[], float | None],
         sample_period_s: float = 1.0,
         schema: str = SCHEMA,
-        mode: Mode = Mode.SHADOW,
+        mode: GuardMode = GuardMode.SHADOW,
         bounds: GuardBounds | None = None,
     ) -> None:
         self.name = learned.name
@@ -131,7 +131,7 @@ class GuardedNodePolicy:
             bounds=BOUNDS if bounds is None else bounds,
         )
 
-    def dispatch(self, view: NodeView) -> list[Start]:
+    def dispatch(self, view: NodeView) -> list[StartDecision]:
         """See ``NodePolicy``; each start names the policy that chose it. Neither is called while
         the node is full."""
         self._expect(view)
@@ -238,12 +238,12 @@ def _backlog_s(view: NodeView) -> float:
     return shared_out_s(work, len(view.core_remaining_s), len(view.gpus))
 
 
-def _recommendation(starts: Sequence[Start]) -> Recommendation[_Plan]:
+def _recommendation(starts: Sequence[StartDecision]) -> Recommendation[_Plan]:
     described = ", ".join(map(_describe_start, starts)) or "nothing"
     return Recommendation(_Plan(tuple(starts), frozenset(starts)), described)
 
 
-def _describe_start(start: Start) -> str:
+def _describe_start(start: StartDecision) -> str:
     return f"{_name(start.key)} on {start.device.value} {start.number}"
 
 

@@ -24,7 +24,15 @@ import math
 import numpy as np
 
 from hrm.pipelines.core.feasibility import CAPS, Caps
-from hrm.pipelines.core.model import Device, GpuView, NodeView, ReadySubtask, Row, Start, SubtaskKey
+from hrm.pipelines.core.model import (
+    Device,
+    GpuView,
+    NodeView,
+    ReadySubtask,
+    Row,
+    StartDecision,
+    SubtaskKey,
+)
 from hrm.pipelines.policies.corun.scores import CoRunScore
 from hrm.pipelines.policies.corun.tentative import Tentative, row_on
 
@@ -60,7 +68,7 @@ class Iawp:
         """The GPU queue, in the order of arrival."""
         return tuple(self._queued_at)
 
-    def dispatch(self, view: NodeView) -> list[Start]:
+    def dispatch(self, view: NodeView) -> list[StartDecision]:
         present = {subtask.key for subtask in view.ready}
         self._queued_at = {k: at for k, at in self._queued_at.items() if k in present}
         turn = _Turn(view, self._caps, self._score)

@@ -23,7 +23,7 @@ __all__ = [
     "CoRunScore",
     "Cosine",
     "KnowsSlowdowns",
-    "Learned",
+    "LearnedLoss",
     "Overload",
     "cosine",
     "joint_excess",
@@ -77,7 +77,7 @@ class Overload:
         return float(np.maximum(0.0, wanted - 1.0).sum())
 
 
-class Learned:
+class LearnedLoss:
     """What the new subtask loses by its co-runners, and each of them by it, from the slow-downs
     that the estimates have learned, if they learn any."""
 

@@ -11,7 +11,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hrm.pipelines.core.feasibility import Caps, fits_gpu, gpu_need_mib, host_need_mib
-from hrm.pipelines.core.model import Device, GpuView, NodeView, ReadySubtask, Row, Start, SubtaskKey
+from hrm.pipelines.core.model import (
+    Device,
+    GpuView,
+    NodeView,
+    ReadySubtask,
+    Row,
+    StartDecision,
+    SubtaskKey,
+)
 
 __all__ = ["Tentative", "row_on"]
 
@@ -32,7 +40,7 @@ class Tentative:
         """In the view's order, each as it will be with ``starts``."""
         self.idle_cores = sorted(view.idle_cores)
         self.memory_free_mib = view.memory_free_mib
-        self.starts: list[Start] = []
+        self.starts: list[StartDecision] = []
         self._positions = {gpu.index: place for place, gpu in enumerate(self.gpus)}
         self._needs_mib: dict[SubtaskKey, tuple[float, float]] = {}
 
@@ -90,7 +98,7 @@ class Tentative:
         else:
             position = self._positions[number]
             self.gpus[position] = self._joined(self.gpus[position], subtask.row, gpu_mib)
-        self.starts.append(Start(subtask.key, device, number))
+        self.starts.append(StartDecision(subtask.key, device, number))
 
     def left(self) -> list[ReadySubtask]:
         """The ready subtasks that were not taken, in the view's order."""
