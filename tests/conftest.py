@@ -13,6 +13,8 @@ from typing import TypeVar
 
 import pytest
 
+from tests.spark_tools import ARCHIVES_FROM, SparkTools
+
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 T = TypeVar("T")
@@ -46,24 +48,20 @@ def _of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def _plugins(_of_all_workers: Path) -> Path:
-    """Where the tests of one run keep the compiled plugin: once is enough. Its build takes a lock,
-    so that it is compiled once by several processes, too."""
-    directory = _of_all_workers / "plugins"
-    directory.mkdir(exist_ok=True)
-    return directory
-
-
-@pytest.fixture(scope="session")
-def _archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where they keep class-data archives; ``HRM_TEST_ARCHIVES`` names one for many runs."""
+def _tools(request: pytest.FixtureRequest, _of_all_workers: Path) -> SparkTools:
+    """What tests with a real Spark share. ``HRM_TEST_ARCHIVES`` names a directory that keeps it for
+    many runs."""
     kept = os.environ.get("HRM_TEST_ARCHIVES")
-    return Path(kept) if kept else tmp_path_factory.mktemp("archives")
+    tools = SparkTools(Path(kept) if kept else _of_all_workers / "spark-tools")
+    marked = [item for item in request.session.items if item.get_closest_marker("spark")]
+    if not _missing_for_spark() and len(marked) >= (1 if kept else ARCHIVES_FROM):
+        tools.make_archives()
+    return tools
 
 
 @pytest.fixture(autouse=True)
 def _own_home(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _plugins: Path
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every test has an empty ``HRM_HOME``, and nothing of HRM's or Spark's in its environment."""
     for name in tuple(os.environ):
@@ -73,8 +71,10 @@ def _own_home(
     monkeypatch.setenv("HRM_HOME", str(home))
     monkeypatch.setenv("HRM_AGENT_CLASS_ARCHIVE", "false")
     if request.node.get_closest_marker("spark"):
-        home.mkdir()
-        (home / "plugins").symlink_to(_plugins)
+        tools: SparkTools = request.getfixturevalue("_tools")
+        tools.furnish(home)
+        for name, value in tools.environment(os.environ).items():
+            monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="session")
