@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.spark_tools import ARCHIVES_FROM, SparkTools
+from tests.spark_tools import ARCHIVES_FROM, SparkTools, kept_for_later_runs
 
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
@@ -29,6 +29,9 @@ PATIENCE = float(os.environ.get("HRM_TEST_PATIENCE", "1"))
 """By how much limits of time are stretched, on a machine that is slow or busy. What is checked
 stays as it is."""
 
+
+KEPT_TOOLS = os.environ.get("HRM_TEST_ARCHIVES")
+"""Read here, because tests have nothing of HRM's in their environment."""
 
 PAPERS = (
     *("benchmarks/pipelines", "benchmarks/simulation", "benchmarks/traces"),
@@ -49,13 +52,17 @@ def _of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def _tools(request: pytest.FixtureRequest, _of_all_workers: Path) -> SparkTools:
-    """What tests with a real Spark share. ``HRM_TEST_ARCHIVES`` names a directory that keeps it for
-    many runs."""
-    kept = os.environ.get("HRM_TEST_ARCHIVES")
-    tools = SparkTools(Path(kept) if kept else _of_all_workers / "spark-tools")
+    """What tests with a real Spark share. It stays in pytest's cache, where pytest keeps one, or in
+    the directory that ``HRM_TEST_ARCHIVES`` names."""
+    place = _of_all_workers / "spark-tools"
+    if KEPT_TOOLS:
+        place = Path(KEPT_TOOLS)
+    elif cache := getattr(request.config, "cache", None):
+        place = kept_for_later_runs(cache.mkdir("spark-tools"))
+    tools = SparkTools(place)
     marked = [item for item in request.session.items if item.get_closest_marker("spark")]
-    if not _missing_for_spark() and len(marked) >= (1 if kept else ARCHIVES_FROM):
-        tools.make_archives()
+    if marked and not _missing_for_spark():
+        tools.use_archives(make=len(marked) >= ARCHIVES_FROM)
     return tools
 
 

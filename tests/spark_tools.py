@@ -4,7 +4,7 @@ and archives of Spark's classes.
 Tests start hundreds of JVMs, and each lives for seconds: most of its time goes into loading classes
 and into an optimising compiler whose code then hardly runs. Here ``java`` is a script that starts
 the machine's own with its first compiler alone, and classes come from HRM's own archives, which
-`hrm env --archive` makes once a run: a driver's start takes a third of the time. Command lines that
+`hrm env --archive` makes once: a driver's start takes a third of the time. Command lines that
 name another compiler or archive take precedence.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shlex
 import shutil
@@ -20,15 +21,31 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hrm.spark.archive import Archives
+from hrm.spark.archive import KINDS, Archives
 from hrm.spark.launch import find_java, find_spark
 
-__all__ = ["ARCHIVES_FROM", "SparkTools", "executor_archive"]
+__all__ = ["ARCHIVES_FROM", "SparkTools", "executor_archive", "kept_for_later_runs"]
+
+HRM = Path(__file__).parents[1] / "hrm"
 
 ARCHIVES_FROM = 8
 """Tests with a real Spark in a run from which on making archives, some 40 s, pays."""
 QUICK = ("-XX:TieredStopAtLevel=1",)
 TRAINING_LIMIT_S = 400.0
+
+
+def kept_for_later_runs(root: Path) -> Path:
+    """A directory below ``root`` for tools that code as it is now has made. Any change of that code
+    leads to another one, where all is made again; the last two stay."""
+    digest = hashlib.sha256(sys.executable.encode())
+    for source in (Path(__file__), HRM / "cli" / "spark.py", *sorted((HRM / "spark").glob("*.py"))):
+        digest.update(source.read_bytes())
+    own = root / digest.hexdigest()[:16]
+    own.mkdir(exist_ok=True)
+    os.utime(own)
+    for old in sorted(root.iterdir(), key=lambda path: path.stat().st_mtime)[:-2]:
+        shutil.rmtree(old, ignore_errors=True)
+    return own
 
 
 def machines_java() -> Path | None:
@@ -84,19 +101,24 @@ class SparkTools:
         if self.archives_ready:
             (home / "archives").symlink_to(self.archives)
 
-    def make_archives(self) -> None:
-        """Once: the others of this run wait for the first."""
-        environment = {**os.environ, "HRM_HOME": str(self._directory)}
-        environment |= self.environment(environment)
+    def use_archives(self, *, make: bool) -> None:
+        """If there are archives; ``make``: otherwise make them, and let other processes wait."""
         with self._alone():
-            done = subprocess.run(
-                [sys.executable, "-P", "-m", "hrm.cli", "env", "--archive"],
-                env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                timeout=TRAINING_LIMIT_S, check=False,
-            )  # fmt: skip
+            if make:
+                self._make_archives()
+            java = self._directory / "java" / "bin" / "java"
+            archives = Archives(str(self.archives), str(java), str(find_spark().home))
+            self.archives_ready = not any(map(archives.problem, KINDS))
+
+    def _make_archives(self) -> None:
+        environment = {**os.environ, "HRM_HOME": str(self._directory)}
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "hrm.cli", "env", "--archive"],
+            env=environment | self.environment(environment), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=TRAINING_LIMIT_S, check=False,
+        )  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"no archives of Spark's classes: {done.stderr}")
-        self.archives_ready = True
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
