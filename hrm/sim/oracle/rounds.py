@@ -82,6 +82,8 @@ class Rounds:
         wakes = [x for x in commands if isinstance(x, c.WakeScheduler)]
         asked = {x.scheduler: max(x.at_s, event.now) for x in wakes}
         self._asked_s |= asked
+        waits = self._stream_waits
+        self._owed = {x for x in self._owed if waits(core.placement.schedulers.get(x), event.now)}
         self._owe(core, event, asked)
         self._due |= dict.fromkeys(self._owed & self._due.keys(), True)
         if isinstance(event, e.Ticked):
@@ -111,8 +113,10 @@ class Rounds:
         if is_round and not is_step:
             self._at_once += 1
             return
+        # A scheduler's own streams go before its batch, in the same round.
+        begun = event.scheduler if isinstance(event, e.SchedulerWoken) else ""
         due = [x.scheduler for x in self._open if not _is_stream(x)]
-        due += [name for name, for_stream in self._due.items() if not for_stream]
+        due += [name for name, stream in self._due.items() if not stream and name != begun]
         streams = isinstance(event, e.ClaimsProposed) or bool(proposals)
         streams = streams and _serves_stream(event, proposals)
         if is_round and streams and due and self._at_once >= self._at_once_max:
