@@ -26,13 +26,13 @@ from hrm.pipelines.agent.policy import AgentPolicies
 from hrm.pipelines.agent.share import PipelineShare
 from hrm.pipelines.agent.telemetry import Profiler, Sampler
 from hrm.pipelines.agent.work_places import Attempt, Placed, Places
-from hrm.pipelines.agent.workers import RunResult, Workers
+from hrm.pipelines.agent.worker_pool import RunResult, Workers
 from hrm.pipelines.core import node_messages as m
 from hrm.pipelines.core.model import Device
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
 from hrm.pipelines.policies import corun
-from hrm.pipelines.policies.corun.estimates import Stdm
+from hrm.pipelines.policies.corun.subtask_estimates import Stdm
 from hrm.text import shortened
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.wire import codec, pipeline_stream
