@@ -11,10 +11,10 @@ registered, and until it has ended; it is measured on a few submissions of an id
 after the other, because a Spark driver is a JVM of its own.
 
 Clients: ``command`` is the process ``hrm submit``; ``spark-submit`` the stock script in deploy mode
-cluster, which becomes that process; ``library`` is ``hrm.spark.submit.Client`` in one process, as
-a service uses it. ``1/s``: submission i is due at second i, and its latency runs from then.
-``max``: as many clients as the cell says submit one after the other. Processor time per submission
-is given as well: other processes on the machine disturb it less.
+cluster, which becomes that process; ``library`` is ``hrm.spark.submit.SubmissionClient`` in one
+process, as a service uses it. ``1/s``: submission i is due at second i, and its latency runs from
+then. ``max``: as many clients as the cell says submit one after the other. Processor time per
+submission is given as well: other processes on the machine disturb it less.
 """
 
 from __future__ import annotations
@@ -213,16 +213,16 @@ class Submitted(Hrm):
             self.ended(*self.command("node", "drain", node["name"], "--master", self.target))
 
     @contextmanager
-    def library(self) -> Iterator[submit.Client]:
+    def library(self) -> Iterator[submit.SubmissionClient]:
         authority = tls.ca_file(self.token_file)
         with submit.connect(self.target, self.token_file, authority) as (client, _):
             yield client
 
-    def once(self, client: submit.Client) -> pb.Submission:
+    def once(self, client: submit.SubmissionClient) -> pb.Submission:
         """One submission by the library."""
         return client.submit(*submit.driver_spec(parse(self.arguments(), {})))
 
-    def submitter(self, name: str, client: submit.Client) -> Callable[[], object]:
+    def submitter(self, name: str, client: submit.SubmissionClient) -> Callable[[], object]:
         """What submits once and returns when that is accepted."""
         if name == "library":
             return lambda: self.once(client)
@@ -242,7 +242,7 @@ class Submitted(Hrm):
                 return float(times.user + times.system)
         raise BenchmarkError("the master's process is not found")
 
-    def end_all(self, client: submit.Client) -> None:
+    def end_all(self, client: submit.SubmissionClient) -> None:
         """So that each cell begins with no live submission."""
         for submission in client.call("List", pb.ListSubmissionsRequest()).submissions:
             client.call("Kill", pb.KillSubmissionRequest(submission_id=submission.submission_id))
@@ -254,7 +254,9 @@ def _clients_cpu_s() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def measure_cell(cluster: Submitted, client: submit.Client, cell: Cell, plan: Plan) -> Any:
+def measure_cell(
+    cluster: Submitted, client: submit.SubmissionClient, cell: Cell, plan: Plan
+) -> Any:
     """The figures of one cell."""
     while client.call("List", pb.ListSubmissionsRequest()).submissions:
         cluster.end_all(client)
@@ -274,7 +276,7 @@ def measure_cell(cluster: Submitted, client: submit.Client, cell: Cell, plan: Pl
     }
 
 
-def measure_start(cluster: Submitted, client: submit.Client) -> Start:
+def measure_start(cluster: Submitted, client: submit.SubmissionClient) -> Start:
     """One submission to its end.
 
     Raises:

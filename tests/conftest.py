@@ -13,29 +13,34 @@ from typing import TypeVar
 
 import pytest
 
+from tests.spark_tools import ARCHIVES_FROM, SparkTools, kept_for_later_runs
+
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
 SAMPLES = HERE / "samples"
 PYTHON_PATH = os.pathsep.join(map(str, (HERE.parent, SAMPLES)))
-"""For processes of tests. Pipelines travel with their whole package, so those of tests have one of
-their own, ``pipeline_samples``."""
+"""For processes of tests. Pipelines are sent with their whole package, so those of tests have one
+of their own, ``pipeline_samples``."""
 os.environ["PYTHONPATH"] = PYTHON_PATH
 
 PATIENCE = float(os.environ.get("HRM_TEST_PATIENCE", "1"))
-"""By how much limits of time are stretched, on a machine that is slow or busy. What is checked
-stays as it is."""
+"""The factor by which time limits are extended, on a machine that is slow or busy. The checks stay
+the same."""
 
+
+KEPT_TOOLS = os.environ.get("HRM_TEST_ARCHIVES")
+"""Read here, because tests have nothing of HRM's in their environment."""
 
 PAPERS = (
     *("benchmarks/pipelines", "benchmarks/simulation", "benchmarks/traces"),
     *("benchmarks/test_paper_", "benchmarks/test_filter_", "benchmarks/test_neural_"),
 )
-"""Where the tests of papers' figures and of traces begin, in this folder."""
+"""Where the tests of papers' figures and of traces are, in this folder."""
 
 POLL_S, POLL_SHARE, POLL_MAX_S = 0.02, 0.05, 0.25
-"""How often a condition is looked at: the pause is a share of the wait so far, within bounds."""
+"""How often a condition is tested: the pause is a share of the wait so far, within bounds."""
 
 
 @pytest.fixture(scope="session")
@@ -46,24 +51,24 @@ def _of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def _plugins(_of_all_workers: Path) -> Path:
-    """Where the tests of one run keep the compiled plugin: once is enough. Its build takes a lock,
-    so that it is compiled once by several processes, too."""
-    directory = _of_all_workers / "plugins"
-    directory.mkdir(exist_ok=True)
-    return directory
-
-
-@pytest.fixture(scope="session")
-def _archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where they keep class-data archives; ``HRM_TEST_ARCHIVES`` names one for many runs."""
-    kept = os.environ.get("HRM_TEST_ARCHIVES")
-    return Path(kept) if kept else tmp_path_factory.mktemp("archives")
+def _tools(request: pytest.FixtureRequest, _of_all_workers: Path) -> SparkTools:
+    """What tests with a real Spark share. It stays in pytest's cache, where pytest keeps one, or in
+    the directory that ``HRM_TEST_ARCHIVES`` names."""
+    place = _of_all_workers / "spark-tools"
+    if KEPT_TOOLS:
+        place = Path(KEPT_TOOLS)
+    elif cache := getattr(request.config, "cache", None):
+        place = kept_for_later_runs(cache.mkdir("spark-tools"))
+    tools = SparkTools(place)
+    marked = [item for item in request.session.items if item.get_closest_marker("spark")]
+    if marked and not _missing_for_spark():
+        tools.use_archives(make=len(marked) >= ARCHIVES_FROM)
+    return tools
 
 
 @pytest.fixture(autouse=True)
 def _own_home(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _plugins: Path
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every test has an empty ``HRM_HOME``, and nothing of HRM's or Spark's in its environment."""
     for name in tuple(os.environ):
@@ -73,15 +78,17 @@ def _own_home(
     monkeypatch.setenv("HRM_HOME", str(home))
     monkeypatch.setenv("HRM_AGENT_CLASS_ARCHIVE", "false")
     if request.node.get_closest_marker("spark"):
-        home.mkdir()
-        (home / "plugins").symlink_to(_plugins)
+        tools: SparkTools = request.getfixturevalue("_tools")
+        tools.furnish(home)
+        for name, value in tools.environment(os.environ).items():
+            monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="session")
 def eventually() -> Callable[..., object]:
     """``eventually(condition, timeout_s)``: the first true value of ``condition``, or a failure.
 
-    It looks often at first, and less often the longer it takes: questions cost a busy machine time.
+    It polls often at first, and less often the longer it takes, to spare a busy machine.
     """
 
     def wait(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "") -> T:
@@ -127,11 +134,11 @@ def _missing_for_spark() -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of a real Spark say why they are skipped where there is none; those of papers are
-    marked by where they are.
+    """Tests of a real Spark are skipped with a reason where there is none; those of papers are
+    marked by their location.
 
-    They and the tests on real daemons share the machine with whatever else runs there: one that
-    fails is tried once more, and both tries stand in the summary (``RERUN``), to be looked into.
+    Marked tests and the tests on real daemons share the machine with other load: one that fails is
+    tried once more, and both tries are in the summary (``RERUN``), to be investigated.
     """
     marked = {item for item in items if item.get_closest_marker("spark")}
     for item in marked if PATIENCE != 1 else ():

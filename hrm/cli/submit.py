@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from hrm import errors
 from hrm.cli import client, console, driver_submit, queries
 from hrm.cli.console import Output
 from hrm.cli.queries import (
@@ -24,11 +25,14 @@ from hrm.cli.queries import (
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True)
-group = typer.Typer(no_args_is_help=True, help="Look at one submitted driver, or end it.")
+group = typer.Typer(no_args_is_help=True, help="Show one submitted driver and its logs, or end it.")
 app.add_typer(group, name="submission")
 
 IdArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="driver-…; `hrm submissions --all` lists them.")
+    str,
+    typer.Argument(
+        metavar="ID", help="A submission's id, driver-…; `hrm submissions --all` lists them."
+    ),
 ]
 
 
@@ -44,8 +48,10 @@ def submit_command(context: typer.Context) -> None:
 
 @app.command("submissions")
 def submissions(
-    every: Annotated[bool, typer.Option("--all", help="Ended ones, too.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="The latest so many; 0: all.")] = 0,
+    every: Annotated[bool, typer.Option("--all", help="Include ended ones.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="At most this many, the latest; 0: all.")
+    ] = 0,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
@@ -110,7 +116,14 @@ def logs(
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
     """Print a driver's log."""
-    queries.app_logs(
-        submission_id, executor="driver", attempt=attempt, stream=stream, tail=tail,
-        follow=follow, master=master, output=output, timeout=timeout,
-    )  # fmt: skip
+    try:
+        queries.app_logs(
+            submission_id, executor="driver", attempt=attempt, stream=stream, tail=tail,
+            follow=follow, master=master, output=output, timeout=timeout,
+        )  # fmt: skip
+    except errors.NotFound as error:
+        if not error.message.startswith("no such application"):
+            raise
+        raise errors.NotFound(
+            f"no such submission: {submission_id}; hrm submissions --all lists them"
+        ) from error

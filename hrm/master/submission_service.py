@@ -1,4 +1,4 @@
-"""SubmissionService: clients submit and ask, runners fetch files and renew leases."""
+"""SubmissionService: clients submit and query, runners fetch files and renew leases."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 
-from hrm.core.submission.submissions import Entry
+from hrm.core.submission.submissions import SubmissionEntry
 from hrm.errors import InvalidRequest
 from hrm.master.file_store import PIECE_BYTES
 from hrm.master.paging import MESSAGE_LISTED, NAME_LISTED, check_limit, page
-from hrm.master.submissions import Submissions
+from hrm.master.submission_interpreter import Submissions
 from hrm.text import shortened
 from hrm.v1 import submission_pb2 as pb
 from hrm.v1 import submission_pb2_grpc
@@ -107,10 +107,10 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
         lease_s, renew_s = await asked
         return pb.LeaseDriverResponse(lease_s=lease_s, renew_s=renew_s)
 
-    def _message(self, entry: Entry) -> pb.Submission:
+    def _message(self, entry: SubmissionEntry) -> pb.Submission:
         return sw.from_entry(entry, self._submissions.host_of(entry))
 
-    def _listed(self, entry: Entry) -> pb.Submission:
+    def _listed(self, entry: SubmissionEntry) -> pb.Submission:
         """For a list: long user-supplied text is truncated."""
         message = self._message(entry)
         message.name = shortened(message.name, NAME_LISTED)

@@ -1,4 +1,4 @@
-"""What operators ask of a master, as events, and what they see: cluster, nodes, applications.
+"""Calls of operators to a master, as events, and its responses: cluster, nodes, applications.
 
 ``hrm.master.admin_service`` chooses and pages them; the CLI renders them.
 """
@@ -12,6 +12,7 @@ from hrm.core.master.core import MasterCore
 from hrm.core.master.state import Application, MasterState, Node
 from hrm.core.messages import events as e
 from hrm.core.scheduling.scheduler import Scheduler
+from hrm.core.vocabulary.feasibility import Column
 from hrm.core.vocabulary.model import (
     NOTHING,
     ApplicationId,
@@ -22,7 +23,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.errors import InvalidRequest
 from hrm.v1 import admin_pb2 as pb
-from hrm.wire import codec, nodes
+from hrm.wire import codec, node_stream
 
 __all__ = [
     "from_application",
@@ -84,11 +85,11 @@ def to_rebinding(request: pb.BindNodeRequest, call_id: int, now: float) -> e.Reb
         InvalidRequest: a field is malformed or out of range.
     """
     node = NodeName(codec.to_name(request.name, "name"))
-    return e.RebindRequested(now=now, call_id=call_id, node=node, **nodes.to_binding(request))
+    return e.RebindRequested(now=now, call_id=call_id, node=node, **node_stream.to_binding(request))
 
 
 def from_cluster(core: MasterCore, now: float, **agent_error: Any) -> pb.Cluster:
-    """``agent_error``: what the core does not know, the other fields of the message."""
+    """``agent_error``: the fields of the message that the core does not know."""
     master_state = core.master_state
     states = [node.state for node in master_state.nodes.values()]
     capacity, free = _totals(master_state)
@@ -178,7 +179,7 @@ def _count(master_state: MasterState, *states: ContainerState) -> int:
 
 
 def _totals(master_state: MasterState) -> tuple[Resources, Resources]:
-    """What the cluster has and what of it is free, shared cores counted once."""
+    """The cluster's capacity and its free part, shared cores counted once."""
     state = master_state.state
     total, free = NOTHING, NOTHING
     for row in state.rows.values():
@@ -189,7 +190,7 @@ def _totals(master_state: MasterState) -> tuple[Resources, Resources]:
 
 
 def _resources(vector: Any) -> Resources:
-    return Resources(int(vector[0]), int(vector[1]), int(vector[2]))
+    return Resources(*map(int, vector[: Column.SLOTS]))
 
 
 def _from_scheduler(scheduler: Scheduler) -> pb.Scheduler:
@@ -217,7 +218,7 @@ def from_node(master_state: MasterState, node: Node, now: float) -> pb.Node:
         registered_at_s=node.registered_at_s,
         last_heard_s_ago=max(0.0, now - node.last_heard_s),
         platform=node.platform,
-        shortcuts=[nodes.from_shortcut(shortcut) for shortcut in node.shortcuts],
+        shortcuts=[node_stream.from_shortcut(shortcut) for shortcut in node.shortcuts],
         remarks=node.remarks,
     )
     tracker = master_state.exclusions
@@ -227,12 +228,12 @@ def from_node(master_state: MasterState, node: Node, now: float) -> pb.Node:
             message.exclusion = exclusion.why
     message.excluded_applications = tracker.applications_without(node.name, now, master_state.live)
     if node.usage is not None:
-        message.usage.CopyFrom(nodes.from_usage(node.usage))
+        message.usage.CopyFrom(node_stream.from_usage(node.usage))
     for unit in node.units:
-        status = message.resource_units.add(unit=nodes.from_unit(unit))
+        status = message.resource_units.add(unit=node_stream.from_unit(unit))
         queue = master_state.state.find(unit.unit_id)
         if queue is not None:
-            free = Resources(queue.free[0], queue.free[1], queue.free[2])
+            free = _resources(queue.free)
             status.free.CopyFrom(codec.from_resources(free))
             status.running = len(queue.running)
             status.waiting_stream = len(queue.stream_waiting)

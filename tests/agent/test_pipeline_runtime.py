@@ -1,4 +1,4 @@
-"""What the interpreter of pipelines leaves on the disk, and what it does when its core fails."""
+"""What the interpreter of pipelines leaves on the disk, and its behaviour when its core fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hrm.errors import Unavailable
 from hrm.pipelines.agent import work_places as pipeline_places
 from hrm.pipelines.agent.runtime import PipelineRuntime
 from hrm.pipelines.agent.share import PipelineShare
-from hrm.pipelines.agent.workers import RunResult, Workers
+from hrm.pipelines.agent.worker_pool import RunResult, Workers
 from hrm.pipelines.core import node_messages as m
 from hrm.pipelines.core.model import Device, TaskId
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
@@ -30,7 +30,7 @@ SHARE = PipelineShare(capacity=capacity(gpus=1), cpus=(None, None), gpus={})
 
 @pytest.fixture
 async def runtime(tmp_path: Path) -> PipelineRuntime:
-    """It is not connected: nobody listens."""
+    """It is not connected: there is no master."""
     settings = AgentSettings(master="127.0.0.1:1", name="n1", work_dir=tmp_path)
     run_as = RunAs(load(AgentSettings, work_dir=tmp_path, run_as="off"))
     made = PipelineRuntime(settings, SHARE, "i1", lambda: rpc.channel("127.0.0.1:1", "t"), run_as)
@@ -81,7 +81,7 @@ async def test_a_core_that_fails_ends_pipelines_here_and_reports_it(
     )
     monkeypatch.setattr(runtime.core, "handle", fail)
     runtime._deliver(m.ClockTicked(now=time.time()))
-    with pytest.raises(Unavailable, match="log says why"):
+    with pytest.raises(Unavailable, match="log shows why"):
         await runtime.acquire(asked)
     assert runtime._giving_up is not None
     await runtime._giving_up

@@ -1,8 +1,8 @@
-"""A whole node freezes, and its driver with it, until another has taken its place; then it wakes.
+"""A whole node freezes, and its driver with it, until another has replaced it; then it wakes.
 
-To the master the node is lost. On the node all stands still: the agent, the driver's runner, the
-driver. The runner cannot kill a driver that has outlived its lease before it runs again itself; but
-the driver does not run either, and once they wake, the runner is first.
+To the master the node is lost. On the node nothing runs: neither the agent, nor the driver's
+runner, nor the driver. The runner cannot kill a driver that has outlived its lease before it runs
+again itself; but the driver does not run either, and once they wake, the runner is first.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pytest
 from tests.conftest import PATIENCE
 from tests.integration.conftest import APPS, Cluster
 from tests.integration.test_submissions import driver_log, drivers_of, submission, submit
+from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
 
@@ -28,8 +29,8 @@ LEASE_S = 10.0 * PATIENCE
 
 
 @pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator[Cluster]:
-    subject = Cluster(tmp_path_factory.mktemp("cluster"), _plugins)
+def cluster(tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools) -> Iterator[Cluster]:
+    subject = Cluster(tmp_path_factory.mktemp("cluster"), _tools)
     subject.environment["HRM_MASTER_NODE_TIMEOUT_S"] = str(NODE_TIMEOUT_S)
     subject.environment["HRM_MASTER_DRIVER_LEASE_S"] = str(LEASE_S)
     subject.up("--nodes", "2", "--cores", "3", "--memory", "4g")
@@ -45,7 +46,7 @@ def frozen(cluster: Cluster) -> Iterator[Callable[[str], list[psutil.Process]]]:
     def freeze(node: str) -> list[psutil.Process]:
         (pid,) = [p["pid"] for p in cluster.cluster["processes"] if p["name"] == node]
         agent = psutil.Process(pid)
-        # Until nobody is left who was born meanwhile.
+        # Until there is no process that was created meanwhile.
         while new := [p for p in (agent, *agent.children(recursive=True)) if p not in stopped]:
             for process in new:
                 with contextlib.suppress(psutil.NoSuchProcess):

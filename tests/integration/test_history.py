@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.integration.conftest import APPS, BIN, Cluster
+from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -22,11 +23,11 @@ LIMIT_S = 240.0
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, _plugins: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, _tools: SparkTools) -> Iterator[Cluster]:
     """One for each test: the first one's master ends with the test."""
     directory = tmp_path / "cluster"
     directory.mkdir()
-    subject = Cluster(directory, _plugins)
+    subject = Cluster(directory, _tools)
     subject.up("--nodes", "2", "--cores", "2", "--memory", "3g")
     yield subject
     subject.down()
@@ -50,7 +51,7 @@ def spawned(cluster: Cluster) -> Iterator[Callable[..., Any]]:
 
 
 def _restore_sigint() -> None:
-    """As in a terminal: what a shell starts in the background inherits that SIGINT is ignored."""
+    """Like in a terminal: a shell makes its background processes ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -71,7 +72,7 @@ def _listeners(port: int) -> list[int]:
 
 
 def _event_logs(cluster: Cluster) -> Path:
-    """Where `hrm env` says that event logs go."""
+    """Where event logs go according to `hrm env`."""
     given = {**cluster.environment, "HRM_HOME": str(cluster.state)}
     env = subprocess.run(
         [str(BIN / "hrm"), "env", "--output", "json"],
@@ -82,7 +83,7 @@ def _event_logs(cluster: Cluster) -> Path:
 
 
 def _replace_master(cluster: Cluster, spawned: Callable[..., Any]) -> None:
-    """By kill -9, and one that keeps no ended application in its books."""
+    """By kill -9; the new one keeps no ended application in its state."""
     port = cluster.address.rpartition(":")[2]
     (pid,) = [p["pid"] for p in cluster.cluster["processes"] if p["name"] == "master"]
     os.kill(pid, signal.SIGKILL)

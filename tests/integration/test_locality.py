@@ -10,21 +10,22 @@ import pytest
 
 from tests.conftest import PATIENCE
 from tests.integration.conftest import APPS, Cluster, Submitted
+from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 HOSTS = {"127.0.0.1": "node-1", "127.0.0.2": "far"}
 WAIT_S = 8.0
 START_LIMIT_S = 5.0
-"""Of an executor, from when it may be anywhere."""
+"""Start of an executor, from when it may be anywhere."""
 
 
 @pytest.fixture(scope="module")
 def two_hosts(
-    tmp_path_factory: pytest.TempPathFactory, _plugins: Any, eventually: Callable[..., Any]
+    tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools, eventually: Callable[..., Any]
 ) -> Iterator[Cluster]:
     """A cluster whose second node has another address."""
-    subject = Cluster(tmp_path_factory.mktemp("hosts"), _plugins)
+    subject = Cluster(tmp_path_factory.mktemp("hosts"), _tools)
     subject.up("--nodes", "1", "--cores", "2", "--memory", "3g")
     far = subject.start(
         subject.directory / "far.log",
@@ -55,7 +56,7 @@ def submit_near(cluster: Cluster, *wanted: str) -> Submitted:
 
 
 def test_executors_start_where_the_data_of_waiting_tasks_is(two_hosts: Cluster) -> None:
-    """Without a preference containers take turns; an executor of a node with room is not moved."""
+    """Without a preference containers alternate; an executor of a node with capacity stays."""
     wanted = ["127.0.0.2", "127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.2"]
     app = submit_near(two_hosts, *wanted)
     assert app.wait() == 0, app.output()

@@ -1,4 +1,4 @@
-"""Spark executors as the user who submitted, on a node whose agent is root."""
+"""Spark executors as the submitter, on a node whose agent is root."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import pytest
 
 from hrm.agent.run_as import may_switch
 from tests.integration.conftest import APPS, BIN, REPOSITORY, Cluster, executors_of
+from tests.spark_tools import SparkTools
 
 pytestmark = [
     pytest.mark.spark,
@@ -34,16 +35,16 @@ USER = next(
     ),
     "nobody",
 )
-"""A user of the system without a home, where the container's directory stands in for it."""
+"""A user of the system without a home, which the container's directory replaces."""
 WAIT_S = 240.0  # the plugin is compiled first
 PYTHON_PATH = os.pathsep.join(map(str, (REPOSITORY, Path(pyspark.__path__[0]).parent)))
 
 
 @functools.cache
 def open_python() -> str:
-    """A Python of this version that others can run with HRM and Spark; empty where there is none.
+    """A Python of this version that others can run with HRM and Spark; empty if there is none.
 
-    The tests' own may lie below a home that is closed to them; the system's is open to all.
+    The tests' own may be below a home that is closed to them; the system's is open to all.
     """
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     reached = "import grpc, hrm.agent.drivers.driver_runner, pyspark"
@@ -70,20 +71,20 @@ def python() -> str:
 
 @pytest.fixture(scope="module")
 def node(
-    tmp_path_factory: pytest.TempPathFactory, _plugins: Path, eventually: Callable[..., Any]
+    tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools, eventually: Callable[..., Any]
 ) -> Iterator[tuple[Cluster, Path]]:
     """A cluster with one node in service, whose work directory every user can reach."""
     open_dir = Path(tempfile.mkdtemp(prefix="hrm-run-as-", dir="/tmp"))
     open_dir.chmod(0o711)
     directory = tmp_path_factory.mktemp("cluster")
-    cluster = Cluster(directory, _plugins)
+    cluster = Cluster(directory, _tools)
     cluster.up("--nodes", "1", "--cores", "1", "--memory", "1g")
     agent = cluster.start(
         directory / "agent.log",
         "agent", "--name", "shared", "--master", cluster.address,
         "--work-dir", str(open_dir / "work"), "--cores", "2", "--memory-mib", "2048",
         "--token-file", str(cluster.state / "token"), "--run-as", "submitter",
-        "--run-as-uid-min", "1",
+        "--run-as-uid-min", "1", "--java-home", str(_tools.machines_java),
         program=(open_python() or sys.executable, "-P", "-m", "hrm.cli"),
         environment={"PYTHONPATH": PYTHON_PATH},
     )  # fmt: skip
@@ -140,7 +141,7 @@ def test_executors_are_the_submitters_and_root_gets_none(
 
 
 def test_python_tasks_are_the_submitters(node: tuple[Cluster, Path], python: str) -> None:
-    """The driver is a process of whoever started it, here root."""
+    """The driver belongs to the user that started it, here root."""
     cluster, _ = node
     app = cluster.submit(
         *("--conf", "spark.executor.instances=1", str(APPS / "whoami.py")),

@@ -1,4 +1,4 @@
-"""Schedulers in processes of their own beside a real master and real agents, and what kills them.
+"""Schedulers in processes of their own with a real master and real agents, and kills of them.
 
 The light test has containers of ``sh`` in place of Spark's executors; the gang test is all Spark.
 """
@@ -26,6 +26,7 @@ from tests.integration.conftest import APPS, Cluster
 from tests.master.test_services import registration
 from tests.scheduler.test_daemon import TIMEOUT_S, until
 from tests.scheduler.test_daemon import Cluster as Daemons
+from tests.spark_tools import SparkTools
 
 GPU_MIB = 2000
 SLOW_POLICY = """
@@ -50,7 +51,7 @@ WORK = 'echo "GPU $CUDA_VISIBLE_DEVICES"; until [ -e "$END" ]; do sleep 0.05; do
 
 
 class Application:
-    """An AppMaster without a driver: it asks for executors and follows what becomes of them."""
+    """An AppMaster without a driver: it requests executors and tracks them."""
 
     def __init__(self, daemons: Daemons, application_id: str, session: Any) -> None:
         self.daemons = daemons
@@ -116,7 +117,7 @@ def put_policy(folder: Path) -> None:
 
 @asynccontextmanager
 async def daemons_in(directory: Path) -> AsyncIterator[Daemons]:
-    """A master, the schedulers ``east`` (which thinks as long as the gate is there) and ``west``,
+    """A master, the schedulers ``east`` (whose policy waits while the gate exists) and ``west``,
     and an agent with a declared GPU."""
     put_policy(directory / "site")
     daemons = Daemons(directory)
@@ -224,9 +225,9 @@ async def test_a_scheduler_killed_with_the_lease_in_its_hands_costs_nothing(
 
 
 @pytest.fixture
-def gang_cluster(tmp_path: Path, _plugins: Path) -> Iterator[Cluster]:
+def gang_cluster(tmp_path: Path, _tools: SparkTools) -> Iterator[Cluster]:
     """Four slots, one scheduler in the master."""
-    subject = Cluster(tmp_path / "gangs", _plugins)
+    subject = Cluster(tmp_path / "gangs", _tools)
     subject.up("--nodes", "2", "--cores", "2", "--memory", "3g", "--schedulers", "1")
     yield subject
     subject.down()
@@ -250,7 +251,7 @@ def schedulers(gang_cluster: Cluster) -> Iterator[Callable[[str], subprocess.Pop
 
 
 async def take_a_turn(cluster: Cluster) -> None:
-    """Register an application and let it be: the next one goes to the next scheduler."""
+    """Register an application and leave it: the next one goes to the next scheduler."""
     token = rpc.read_token(cluster.state / "token")
     async with rpc.channel(cluster.address, token) as channel:
         stub: Any = application_pb2_grpc.ApplicationServiceStub(channel)
@@ -265,8 +266,8 @@ def test_two_gangs_of_which_one_fits_run_one_after_the_other(
     tmp_path: Path,
     eventually: Callable[..., Any],
 ) -> None:
-    """Each needs three of the four slots. The second has not one executor while the first runs,
-    though one slot is free; nor does it mind that its scheduler is killed meanwhile."""
+    """Each needs three of the four slots. The second has no executor while the first runs, though
+    one slot is free; nor is it affected when its scheduler is killed meanwhile."""
     cluster = gang_cluster
 
     def names() -> list[str]:

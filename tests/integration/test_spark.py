@@ -1,4 +1,4 @@
-"""spark-submit --master hrm://… on a real cluster: what runs, and what survives what."""
+"""spark-submit --master hrm://… on a real cluster: what runs, and what survives which failure."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.integration.conftest import APPS, Cluster, Submitted, command_of, exe
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 SUM_OF_SQUARES = "TOTAL 332833500"
+ONE_EXECUTOR = ("--conf", "spark.executor.instances=1")
 CLEAN_UP_S = 10.0
 
 
@@ -45,7 +46,8 @@ def test_a_python_application_runs_and_returns_everything(
 
 
 def test_a_jvm_application_runs(cluster: Cluster) -> None:
-    app = cluster.submit("-e", "select sum(id * id) from range(1000)", program="spark-sql")
+    query = "select sum(id * id) from range(1000)"
+    app = cluster.submit(*ONE_EXECUTOR, "-e", query, program="spark-sql")
     assert app.wait() == 0, app.output()
     assert "332833500" in app.output()
 
@@ -55,6 +57,7 @@ def test_a_session_built_in_plain_python_runs(cluster: Cluster) -> None:
         "from pyspark.sql import SparkSession\n"
         f"s = SparkSession.builder.master('hrm://{cluster.address}')"
         ".config('spark.executor.memory', '512m').config('spark.ui.port', '0')"
+        ".config('spark.executor.instances', '1')"
         ".appName('plain').getOrCreate()\n"
         "print('COUNT', s.range(1000).count())\n"
         "print('AUTH', s.sparkContext.getConf().get('spark.authenticate'))\n"
@@ -124,7 +127,7 @@ def test_a_dead_executor_is_replaced_and_the_result_is_right(
     assert app.wait() == 0, app.output()
     assert SUM_OF_SQUARES in app.output()
     after = cluster.ask("app", "show", shown["application_id"])
-    # The others leave as the application ends, by themselves (status 0) or because they must.
+    # The others end with the application, by themselves (status 0) or stopped.
     ends = [c["end"] for c in after["containers"] if c["end"]["cause"] == "END_CAUSE_EXITED"]
     assert [end["exit_code"] for end in ends].count(137) == 1, ends
     assert len(after["containers"]) == 3
@@ -235,14 +238,15 @@ def test_the_class_is_found_not_declared(
         assert workload_class().endswith("BATCH")
     stop.touch()
     eventually(stop.with_suffix(".stopped").exists, 30.0, "the query has stopped")
-    if trigger != "dstream":  # nobody hears when they end
+    if trigger != "dstream":  # their end emits no event
         eventually(lambda: workload_class().endswith("BATCH"), 5.0, "without a query it is batch")
     stop.with_suffix(".end").touch()
     assert app.wait() == 0, app.output()
 
 
 def test_a_declared_class_overrides(cluster: Cluster) -> None:
-    app = cluster.submit("--conf", "spark.hrm.class=stream", str(APPS / "total.py"), "2", "0")
+    declared = ("--conf", "spark.hrm.class=stream")
+    app = cluster.submit(*ONE_EXECUTOR, *declared, str(APPS / "total.py"), "2", "0")
     assert app.wait() == 0, app.output()
     shown = cluster.application("total")
     assert shown is not None

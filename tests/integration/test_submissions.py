@@ -1,4 +1,4 @@
-"""Cluster deploy mode on a real cluster: drivers on nodes, restarts, the ends they come to."""
+"""Cluster deploy mode on a real cluster: drivers on nodes, restarts, and their ends."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import pytest
 
 from hrm.spark.launch import find_java, find_spark
 from tests.integration.conftest import APPS, BIN, Cluster, Submitted, command_of, executors_of
+from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
 
@@ -36,8 +37,8 @@ object Square {
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator[Cluster]:
-    subject = Cluster(tmp_path_factory.mktemp("cluster"), _plugins)
+def cluster(tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools) -> Iterator[Cluster]:
+    subject = Cluster(tmp_path_factory.mktemp("cluster"), _tools)
     subject.environment["HRM_MASTER_FILE_MIB_MAX"] = "64"
     subject.up("--nodes", "2", "--cores", "3", "--memory", "4g")
     yield subject
@@ -54,7 +55,7 @@ def helpers(tmp_path: Path) -> tuple[str, str]:
 
 
 class Site:
-    """A web server of some files, and what was asked of it."""
+    """A web server of some files, and the requests to it."""
 
     def __init__(self, directory: Path) -> None:
         self.asked: list[str] = []
@@ -320,7 +321,7 @@ def test_a_supervised_stream_outlives_its_driver_and_the_master(
 
 
 def _spark_submit(cluster: Cluster, *arguments: str) -> str:
-    """The stock spark-submit to its end, which is soon."""
+    """Run the stock spark-submit to its end, which is soon."""
     done = subprocess.run(
         [str(BIN / "spark-submit"), "--master", f"hrm://{cluster.address}", *arguments],
         env=cluster.environment, capture_output=True, text=True, timeout=60, check=False,

@@ -1,4 +1,4 @@
-"""A cluster that speaks TLS, and a real Spark on it: drivers here and on a node, logs."""
+"""A cluster with TLS, and a real Spark on it: drivers here and on a node, logs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import APPS, Cluster
+from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
 
@@ -19,7 +20,7 @@ TOTAL = f"TOTAL {sum(x * x for x in range(1000))}"
 
 
 class Relay:
-    """A port that leads to the master, and what each connection through it begins with."""
+    """A port that forwards to the master, and the first bytes of each connection through it."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -56,8 +57,8 @@ class Relay:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, _plugins: Path) -> Iterator[Cluster]:
-    subject = Cluster(tmp_path / "cluster", _plugins)
+def cluster(tmp_path: Path, _tools: SparkTools) -> Iterator[Cluster]:
+    subject = Cluster(tmp_path / "cluster", _tools)
     subject.up("--nodes", "2", "--cores", "2", "--memory", "3g", "--tls")
     yield subject
     subject.down()

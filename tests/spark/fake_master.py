@@ -1,7 +1,7 @@
 """A master of one file for tests of the Spark side: real gRPC, real executors, no scheduling.
 
-It admits one application, starts every executor it is asked for at once on this machine, and lets
-a test break things: kill an executor, refuse a size, cut the session.
+It admits one application, immediately starts every requested executor on this machine, and lets a
+test break things: kill an executor, refuse a size, abort the session.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from hrm.core.vocabulary.model import Resources as CoreResources
 from hrm.spark.launch import executor_launch, find_java, find_spark
 from hrm.v1 import application_pb2, application_pb2_grpc, common_pb2
 from hrm.wire import codec
+from tests.spark_tools import executor_archive
 
 __all__ = ["FakeMaster", "fake_master", "until"]
 
@@ -127,7 +128,7 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
         self.notices.put_nowait(None)
 
     def abort_session(self) -> None:
-        """As by a master that is gone."""
+        """Like a master that is gone."""
         self.notices.put_nowait(grpc.StatusCode.UNAVAILABLE)
 
     def classes(self) -> list[common_pb2.WorkloadClass]:
@@ -186,6 +187,7 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
         launch = executor_launch(
             self._spec(executor.request),
             spark=find_spark(), java=find_java(), host="127.0.0.1", work_dir=directory,
+            archive=executor_archive(),
         )  # fmt: skip
         for name, text in launch.files.items():
             (directory / name).write_text(text)

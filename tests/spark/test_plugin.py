@@ -1,4 +1,4 @@
-"""A real Spark with plugin and AppMaster: real driver, real executors, a master of the test's."""
+"""A real Spark with plugin and AppMaster: real driver, real executors, a master of the test."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ builder = SparkSession.builder.appName("test")
 
 
 class Driver:
-    """A running application, its words as files in ``directory``."""
+    """A running application, its output as files in ``directory``."""
 
     def __init__(self, process: asyncio.subprocess.Process, directory: Path) -> None:
         self.process = process
@@ -186,7 +186,7 @@ spark.stop()
 
 
 def assert_one_owner(master: FakeMaster) -> None:
-    """Whatever registered and attached had one key, and a good one."""
+    """All registrations and attachments had one key, and a valid one."""
     keys = {each.ownership_key for each in master.registrations}
     assert keys == {each.ownership_key for each in master.attaches}
     (key,) = keys
@@ -458,10 +458,18 @@ wait_for("never")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--conf", "spark.executor.cores=99"], "99 vcores fits no node; the largest is fake-node"),
+        pytest.param(
+            ["--conf", "spark.executor.cores=99"],
+            "99 vcores fits no node; the largest is fake-node",
+            marks=pytest.mark.extra,
+        ),
         (["--conf", "spark.hrm.class=fast"], "spark.hrm.class must be stream or batch, not 'fast'"),
         (["--conf", "spark.hrm.token.file=/dev/null/none"], "HRM: "),
-        (["--master", "hrm://127.0.0.1:1"], "no HRM master answers at 127.0.0.1:1"),
+        pytest.param(
+            ["--master", "hrm://127.0.0.1:1"],
+            "no HRM master answers at 127.0.0.1:1",
+            marks=pytest.mark.extra,
+        ),
     ],
     ids=["no node is large enough", "bad class", "no token", "no master"],
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from hrm.core.master.exclusion import Exclusions
+from hrm.core.master.exclusion import ExclusionTracker
 from hrm.core.master.holdings import Holdings
 from hrm.core.messages import commands as c
 from hrm.core.scheduling.shared_state import SharedState
@@ -39,7 +39,7 @@ from hrm.core.vocabulary.model import (
     container_id_of,
 )
 from hrm.core.vocabulary.records import ApplicationRecord
-from hrm.core.vocabulary.run_times import FinishTimes, RunTimes, length_bound
+from hrm.core.vocabulary.run_times import FinishTimes, RunTimeTable, length_bound
 from hrm.core.vocabulary.transitions import (
     APPLICATION,
     CONTAINER,
@@ -219,9 +219,9 @@ class MasterState:
         self.has_forgotten = False
         self.forgot_until_s = float("-inf")
         self.ahead: dict[str, str] = {}
-        self.run_times = RunTimes(bounds.run_times_kept)
+        self.run_times = RunTimeTable(bounds.run_times_kept)
         self.finish_times = FinishTimes(bounds.default_duration_s)
-        self.exclusions = Exclusions(bounds, watch)
+        self.exclusions = ExclusionTracker(bounds, watch)
         self.holdings = Holdings(bounds)
 
     def live_applications(self) -> list[Application]:
@@ -246,7 +246,7 @@ class MasterState:
         app.containers[container_id] = container
         if watch is not None:
             life.owner = container
-            watch(("container", container_id, container, None, pending, now, "asked for"))
+            watch(("container", container_id, container, None, pending, now, "requested"))
         if executor_id.isdecimal() and (number := int(executor_id)) > app.last_executor_number:
             app.last_executor_number = number
         return container
@@ -423,7 +423,8 @@ class MasterState:
         )
 
     def spec(self, container: Container, app: Application | None = None) -> ContainerSpec:
-        """What a node gets to start it. ``app``: the container's, if it is at hand."""
+        """What a node gets to start it, with the run time that its queue is to assume. ``app``: the
+        container's, if it is at hand."""
         app = app or self.applications[container.application_id]
         request = container.request
         return ContainerSpec(
@@ -435,7 +436,7 @@ class MasterState:
             resources=request.resources,
             unit_id=container.unit_id,
             heap_mib=request.heap_mib,
-            expected_duration_s=request.expected_duration_s,
+            expected_duration_s=request.expected_duration_s or self.bounds.default_duration_s,
             launch=app.launch,
             user=app.record.user,
         )

@@ -25,7 +25,7 @@ import numpy as np
 from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.feasibility import Vector, demand_vector, fits
+from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector, fits
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
@@ -256,7 +256,7 @@ class Scheduler:
         granted = [outcome for outcome in outcomes if outcome.decision is not Decision.ABORT]
         requested_at_s, entries = job.requested_at_s, [x.claim.entry for x in granted]
         self.delays_s.extend([now - requested_at_s.get(x.container_id, now) for x in entries])
-        job.gpus_granted += sum(x.demand[2] > 0 for x in entries)
+        job.gpus_granted += sum(x.demand[Column.GPU_MEMORY_MIB] > 0 for x in entries)
         self._settled(job, [x.container_id for x in entries])
         self.placed += len(granted)
         refusals = [outcome.reason for outcome in outcomes if outcome.decision is Decision.ABORT]
@@ -278,7 +278,7 @@ class Scheduler:
         """Did the latest round place nothing for lack of capacity, and of nothing else?"""
         other_reasons = job.gang or job.policy_fault or self.strict_order or job.avoid
         held = job.held_until_s < math.inf
-        gpus = any(demand[2] for demand in job.demands)
+        gpus = any(demand[Column.GPU_MEMORY_MIB] for demand in job.demands)
         return not (other_reasons or held or gpus or job.workload_class is WorkloadClass.STREAM)
 
     def _hold_back(self, job: Job, now: float) -> None:
@@ -332,7 +332,8 @@ class Scheduler:
         Those that fit nowhere now, a gang that does not fit as a whole among them, keep no share
         from others; where no GPU is free all may request, to queue.
         """
-        if demand[2] == 0 or job.gang or job.workload_class is WorkloadClass.STREAM:
+        whole = job.gang or job.workload_class is WorkloadClass.STREAM
+        if whole or demand[Column.GPU_MEMORY_MIB] == 0:
             return members
         free = view.startable_count(demand)
         if not free:
@@ -402,7 +403,7 @@ def _startable_of(job: Job, view: ClusterView, startable: dict[Vector, int]) -> 
     """How many of the GPU containers that a job waits for could start at once, as if all were like
     the first; of a gang all or none. ``startable`` caches what was queried from the view."""
     gpu_demands = [demand_vector(request.resources) for request in job.pending.values()]
-    gpu_demands = [wanted_vector for wanted_vector in gpu_demands if wanted_vector[2] > 0]
+    gpu_demands = [demand for demand in gpu_demands if demand[Column.GPU_MEMORY_MIB] > 0]
     if not gpu_demands:
         return 0
     first = gpu_demands[0]

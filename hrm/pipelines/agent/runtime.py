@@ -1,8 +1,8 @@
-"""The live interpreter of ``PipelineNode``: runs subtasks in workers, keeps their data.
+"""The live interpreter of ``PipelineNode``: runs subtasks in workers, and keeps their data.
 
 What the agent receives (orders, ends, the clock, samples) becomes events; the core's commands are
 executed here. A task's data stay on its node (``work_places``) until the master has acknowledged
-the end. Where ``run_as`` is active, workers and data are the submitter's, and a task of a user whom
+the end. Where ``run_as`` is active, workers and data are the submitter's, and a task of a user that
 its rules refuse fails. A crash of the agent ends its workers; the master places the tasks again.
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 
 import grpc.aio
 import numpy as np
 import structlog
 
+from hrm import clock
 from hrm.agent.run_as import RunAs
 from hrm.config import AgentSettings
 from hrm.errors import HrmError, LaunchFailed, LimitReached, Unavailable, Unsatisfiable
@@ -26,13 +26,13 @@ from hrm.pipelines.agent.policy import AgentPolicies
 from hrm.pipelines.agent.share import PipelineShare
 from hrm.pipelines.agent.telemetry import Profiler, Sampler
 from hrm.pipelines.agent.work_places import Attempt, Placed, Places
-from hrm.pipelines.agent.workers import RunResult, Workers
+from hrm.pipelines.agent.worker_pool import RunResult, Workers
 from hrm.pipelines.core import node_messages as m
 from hrm.pipelines.core.model import Device
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
 from hrm.pipelines.policies import corun
-from hrm.pipelines.policies.corun.estimates import Stdm
+from hrm.pipelines.policies.corun.subtask_estimates import Stdm
 from hrm.text import shortened
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.wire import codec, pipeline_stream
@@ -45,7 +45,7 @@ _PROFILE_S = 4.0
 _PROFILE_SAMPLES = 16
 _STOP_LIMIT_S = 10.0
 _FLUSH_LIMIT_S = 3.0
-_ON_DECLARED = "on a declared GPU: no device stands behind it, its GPU version ran on the CPU"
+_ON_DECLARED = "on a declared GPU: it has no device, its GPU version ran on the CPU"
 _log = structlog.get_logger("hrm.agent.pipelines")
 
 
@@ -93,7 +93,7 @@ class PipelineRuntime:
         self._claims: dict[str, asyncio.Future[int]] = {}
         self._refusals_reported = (0, 0)
         self._giving_up: asyncio.Task[None] | None = None
-        """There after a bug in the core."""
+        """Set after a bug in the core."""
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._link = PipelineLink(
@@ -111,20 +111,20 @@ class PipelineRuntime:
         return None if sample is None else sample.now
 
     def _load(self, *, whole: bool = False) -> pb.PipelineLoad:
-        """``whole``: with the state of every policy, for a master that knows nothing yet."""
-        now, policies = time.time(), self._policies
+        """``whole``: with the state of every policy, for a master that has none yet."""
+        now, policies = clock.now(), self._policies
         reported = policies.report(now) if whole else policies.changed(now)
         return pipeline_stream.from_load(self.core.load(now), reported)
 
     async def start(self) -> None:
-        """Forget what a former agent left, and be there for the master."""
+        """Remove what an earlier agent left, and connect to the master."""
         await self._workers.end_former()
         await asyncio.to_thread(self._places.prepare)
         self._tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._tick())]
 
     async def close(self) -> None:
-        """Give back what is here, end the workers, say so."""
-        self._deliver(m.DrainAsked(now=time.time(), begun=True))
+        """Return the tasks, end the workers, and report that."""
+        self._deliver(m.DrainAsked(now=clock.now(), begun=True))
         if self._runs:
             await asyncio.wait(self._runs, timeout=_STOP_LIMIT_S)
         await self._link.close(_FLUSH_LIMIT_S)
@@ -141,11 +141,11 @@ class PipelineRuntime:
         sampled_s = 0.0
         while True:
             self._wake.clear()
-            wait_s = min(_PERIOD_S, self.core.next_deadline() - time.time())
+            wait_s = min(_PERIOD_S, self.core.next_deadline() - clock.now())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, wait_s)):
                     await self._wake.wait()
-            now = time.time()
+            now = clock.now()
             if now >= self.core.next_deadline():
                 self._deliver(m.ClockTicked(now=now))
             if now - sampled_s < _PERIOD_S:
@@ -162,7 +162,7 @@ class PipelineRuntime:
                 self._deliver(sample)
 
     def _report_refusals(self) -> None:
-        """Say so, where the policy named what it may not, or failed; at most once a period."""
+        """Log, at most once a period, that the policy failed or named what it may not."""
         dispatcher = self.core.dispatcher
         counts = (dispatcher.refused, dispatcher.faults)
         if counts != self._refusals_reported:
@@ -262,7 +262,7 @@ class PipelineRuntime:
             message = _ON_DECLARED
         self._deliver(
             m.SubtaskEnded(
-                now=time.time(),
+                now=clock.now(),
                 key=start.key,
                 run=start.run,
                 outcome=result.outcome,
@@ -290,11 +290,11 @@ class PipelineRuntime:
         finally:
             profiler.close()
         if figures:
-            event = m.SubtaskProfiled(now=time.time(), key=start.key, run=start.run, cells=figures)
+            event = m.SubtaskProfiled(now=clock.now(), key=start.key, run=start.run, cells=figures)
             self._deliver(event)
 
     def _report(self, command: m.ReportSubtask) -> None:
-        self._policies.ended(command.timing, time.time())
+        self._policies.ended(command.timing, clock.now())
         attempt = pw.attempt_of(command.task_id, command.attempt)
         self._link.send(pipeline_stream.run_ended(attempt, command.timing))
 
@@ -308,7 +308,7 @@ class PipelineRuntime:
         self._link.send_each(self._end_messages(command))
 
     def _end_messages(self, command: m.EndTask) -> Iterator[pb.NodePipelineMessage]:
-        """The result in pieces, then the end; nothing if it is forgotten when its turn comes."""
+        """The result in pieces, then the end; nothing if the task is forgotten by then."""
         if (command.task_id, command.attempt) not in self._unacknowledged:
             return
         attempt = pw.attempt_of(command.task_id, command.attempt)
@@ -358,7 +358,7 @@ class PipelineRuntime:
             self._link.send_each(self._end_messages(command))
 
     def _message_received(self, message: pb.MasterPipelineMessage) -> None:
-        now, kind = time.time(), message.WhichOneof("message")
+        now, kind = clock.now(), message.WhichOneof("message")
         if kind == "data":
             self._input_data(message.data)
         elif kind == "place":
@@ -432,12 +432,12 @@ class PipelineRuntime:
     # --- claims on GPUs -----------------------------------------------------------------------
 
     async def acquire(self, asked: m.GpuAsked) -> int:
-        """Wait for a share of a GPU; its number. ``release`` it in any case.
+        """Wait for a share of a GPU; returns its number. ``release`` it in any case.
 
         Raises:
-            Unsatisfiable: no GPU of this node could ever hold the share.
+            Unsatisfiable: no GPU of this node can ever hold the share.
             LimitReached: too many wait.
-            Unavailable: pipelines have ended here.
+            Unavailable: pipelines have ended on this node.
         """
         if self._giving_up is not None:
             raise _broken()
@@ -447,7 +447,7 @@ class PipelineRuntime:
         return await granted
 
     def _complete_claim(self, holder: str, claim_result: int | HrmError) -> None:
-        """No call waits any more if the holder just disconnected; ``release`` follows."""
+        """No call is waiting if the holder just disconnected; ``release`` follows."""
         claim = self._claims.get(holder)
         if claim is None or claim.done():
             return
@@ -457,11 +457,11 @@ class PipelineRuntime:
             claim.set_result(claim_result)
 
     def release(self, holder: str) -> None:
-        """The holder is done, or gone; nothing if it holds and waits for nothing."""
+        """The holder is done, or gone; does nothing if it neither holds a share nor waits."""
         claim = self._claims.pop(holder, None)
         if claim is not None:
-            self._deliver(m.GpuReleased(now=time.time(), holder=holder))
+            self._deliver(m.GpuReleased(now=clock.now(), holder=holder))
 
 
 def _broken() -> Unavailable:
-    return Unavailable("pipelines of this node have failed; its log says why, restart its agent")
+    return Unavailable("pipelines of this node have failed; its log shows why; restart its agent")
