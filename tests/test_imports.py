@@ -94,3 +94,18 @@ def test_every_import_of_the_project_is_absolute() -> None:
         if isinstance(node, ast.ImportFrom) and node.level
     ]
     assert relative == []
+
+
+def test_hrm_submit_loads_no_tree_of_commands() -> None:
+    script = (
+        "import sys\n"
+        "from hrm.cli import main\n"
+        "sys.argv = ['hrm', 'submit', '--help']\n"
+        "try:\n    main()\n"
+        "except SystemExit:\n    import hrm.spark.submit\n"
+        "print([m for m in ('typer', 'rich', 'click', 'pydantic') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -8,11 +8,17 @@ only when its command is (see :mod:`hrm.cli.app`).
 
 from __future__ import annotations
 
+import sys
+
 __all__ = ["main"]
 
 
 def main() -> None:
     """The ``hrm`` program; ends the process with the command's exit status."""
+    if sys.argv[1:2] == ["submit"]:
+        from hrm.cli import driver_submit
+
+        sys.exit(driver_submit.main(sys.argv[2:]))
     from hrm.cli.app import app
 
     app(prog_name="hrm")

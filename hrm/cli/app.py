@@ -10,8 +10,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
-import sys
-import traceback
 from typing import Annotated, Any
 
 import typer
@@ -19,7 +17,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from hrm import __version__
-from hrm.cli.console import error_line
+from hrm.cli.console import report_failure
 from hrm.errors import HrmError
 from hrm.text import shown
 
@@ -85,19 +83,11 @@ class _LazyGroup(TyperGroup):
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:
-            # The reader of the pipe closed it (`hrm app logs ID | head`). Python would flush once
-            # more at exit, and print an error.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(1) from None
         except Exception as error:
             _say_how_to_find(error)
-            if not isinstance(error, HrmError):
+            if not isinstance(error, HrmError | BrokenPipeError):
                 raise
-            if os.environ.get("HRM_DEBUG") == "1":
-                traceback.print_exc()
-            error_line(error.message)
-            raise typer.Exit(1) from None
+            raise typer.Exit(report_failure(error)) from None
 
 
 def _say_how_to_find(error: Exception) -> None:

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import sys
+import traceback
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from hrm import text
+from hrm.errors import HrmError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -30,6 +33,7 @@ __all__ = [
     "one_line",
     "plain",
     "print_json",
+    "report_failure",
     "stderr",
     "stdout",
     "table",
@@ -91,9 +95,22 @@ def error_line(message: str) -> None:
     stderr().print(f"[bold red]error:[/] {plain(one_line(message))}")
 
 
+def report_failure(error: HrmError | BrokenPipeError) -> int:
+    """What a command ends with after ``error``: its message on stderr, and the exit status."""
+    if isinstance(error, BrokenPipeError):
+        # The reader of the pipe closed it (`hrm app logs ID | head`). Python would flush once
+        # more at exit, and print an error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    if os.environ.get("HRM_DEBUG") == "1":
+        traceback.print_exc()
+    error_line(error.message)
+    return 1
+
+
 def note(message: str) -> None:
     """One line on stderr."""
-    stderr().print(plain(one_line(message)) if "\n" in message else plain(message))
+    sys.stderr.write(text.shown(one_line(message) if "\n" in message else message) + "\n")
 
 
 def print_json(value: Any) -> None:

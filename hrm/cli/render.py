@@ -276,8 +276,10 @@ def submissions_table(submissions: Sequence[submission_pb2.Submission]) -> Rende
     """``hrm submissions``; of one submission, with its whole message."""
     from hrm.spark.submit import state_name
 
+    # Few drivers are servers.
+    serves = ["CONNECT TO"] if any(each.server_address for each in submissions) else []
     table = console.table(
-        "SUBMISSION", "NAME", "USER", "STATE", "DRIVER", "NODE", "APPLICATION", ">AGE",
+        "SUBMISSION", "NAME", "USER", "STATE", "DRIVER", "NODE", "APPLICATION", *serves, ">AGE",
         ">ENDED AFTER", "MESSAGE",
     )  # fmt: skip
     for each in submissions:
@@ -286,6 +288,7 @@ def submissions_table(submissions: Sequence[submission_pb2.Submission]) -> Rende
             text.shortened(each.user, NAME_SHOWN), state_name(each.state),
             f"{each.attempt}{' (supervised)' if each.supervise else ''}", each.node or "-",
             each.application_ids[-1] if each.application_ids else "-",
+            *([each.server_address or "-"] if serves else []),
             age(time.time() - each.submitted_at_s),
             ended_after(each.submitted_at_s, each.ended_at_s),
             text.shortened(each.message, MESSAGE_SHOWN) if len(submissions) > 1 else each.message,

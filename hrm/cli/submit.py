@@ -1,23 +1,16 @@
 """``hrm submit``, ``hrm submissions`` and ``hrm submission …``: drivers that run on nodes.
 
-``hrm submit`` takes spark-submit's own options; ``spark-submit --deploy-mode cluster`` with an
-``hrm://`` master becomes it, by way of HRM's ``spark-env.sh``. No JVM starts here.
+``hrm submit`` is ``hrm.cli.driver_submit``, which ``hrm.cli.main`` calls without coming by here.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import sys
-import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from hrm import address, errors
-from hrm.cli import client, console, queries
+from hrm import errors
+from hrm.cli import client, console, driver_submit, queries
 from hrm.cli.console import Output
 from hrm.cli.queries import (
     TIMEOUT_S,
@@ -29,41 +22,7 @@ from hrm.cli.queries import (
     TimeoutOption,
 )  # fmt: skip
 
-if TYPE_CHECKING:
-    from hrm.spark.submit import LocalFile, SubmissionClient
-    from hrm.spark.submit_options import Options
-    from hrm.v1 import submission_pb2 as pb
-
-__all__ = ["app", "run_submit"]
-
-BAD_USAGE = 2
-INTERRUPTED = 130
-TAIL_BYTES = 65_536
-TAIL_LINES = 20
-_ALLOW_CLEAR_TEXT = "spark.hrm.allowClearText"
-_CHATTER = re.compile(r"[\d/]+ [\d:]+ INFO |\s+at [\w$.]+[./]")
-"""Spark's log at level INFO, of which a failing driver prints a page, and the stack frames of a
-Java exception."""
-HELP = """\
-Usage: hrm submit [options] APP [APP's arguments]
-       hrm submit --status ID | --kill ID [--master hrm://HOST:PORT]
-
-Runs an application with its driver on a node of the cluster. The options are those of
-spark-submit; spark-submit --deploy-mode cluster --master hrm://HOST:PORT does the same.
-
-  --master hrm://HOST:PORT  default: $HRM_MASTER, else the cluster that `hrm up` started
-  --class NAME, --name NAME, --conf NAME=VALUE, --properties-file FILE
-  --py-files, --jars, --files, --archives, --packages LIST
-  --driver-memory 2g, --driver-cores 1, --num-executors 2, --executor-memory 2g, ...
-  --supervise               start the driver again when it fails
-
-Files of this machine are sent to the master; local:/PATH is a file that every node has, and any
-other URI is read by the driver's node. The command waits for the end, unless --conf
-spark.hrm.submit.waitAppCompletion=false is given.
-
-Exit status: that of the driver; 1 if it ended without one, or if the master refused or could not
-be reached; 2 if the arguments are wrong; 130 after Ctrl-C, which does not end the driver.
-"""
+__all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True)
 group = typer.Typer(no_args_is_help=True, help="Show one submitted driver and its logs, or end it.")
@@ -84,170 +43,7 @@ IdArgument = Annotated[
 )
 def submit_command(context: typer.Context) -> None:
     """Run an application with its driver on a node; the options are spark-submit's."""
-    raise typer.Exit(run_submit(context.args))
-
-
-def run_submit(arguments: Sequence[str]) -> int:
-    """Execute ``hrm submit`` with these arguments; returns its exit status.
-
-    That is the driver's own one; 2 if the arguments are wrong.
-
-    Raises:
-        HrmError: the master refused the submission, or was away for too long (exit status 1).
-    """
-    if not arguments:
-        sys.stderr.write(HELP)
-        console.error_line("hrm submit needs an application, --status ID or --kill ID")
-        return BAD_USAGE
-    if arguments[0] in ("--help", "-h"):
-        sys.stdout.write(HELP)
-        return 0
-    try:
-        options, master = _parsed(arguments)
-        spec, files = (None, {}) if options.status or options.kill else _spec(options)
-    except errors.InvalidRequest as error:
-        console.error_line(error.message)
-        return BAD_USAGE
-    named = options.conf.get("spark.hrm.token.file")
-    token = address.token_file(master or None, Path(named) if named else None)
-    from hrm import clear_text, tls
-    from hrm.spark import submit
-
-    ca = tls.ca_file(token, options.conf.get("spark.hrm.tls.ca"))
-    target = address.default_master(master or None)
-    allowed = options.conf.get(_ALLOW_CLEAR_TEXT)
-    allow = clear_text.parse(allowed, _ALLOW_CLEAR_TEXT) if allowed else None
-    with submit.connect(target, token, ca, allow_clear_text=allow) as (client, channel):
-        if spec is None:
-            return _status_or_kill(client, options.status, options.kill)
-        submission = client.submit(spec, files)
-        submission_id = submission.submission_id
-        console.note(f"HRM: submitted {submission_id} to hrm://{client.target}")
-        if not options.waits:
-            console.line(submission_id)
-            return 0
-        try:
-            return _follow(client, submission_id, channel)
-        except KeyboardInterrupt:
-            console.note(
-                f"HRM: {submission_id} continues to run; to end it: "
-                f"hrm submit --master hrm://{client.target} --kill {submission_id}"
-            )
-            return INTERRUPTED
-
-
-def _parsed(arguments: Sequence[str]) -> tuple[Options, str]:
-    """The options, and the master that they name.
-
-    Raises:
-        InvalidRequest: they are wrong, or not for this command.
-    """
-    from hrm.spark import submit_options
-
-    options = submit_options.parse(arguments, os.environ)
-    if options.conf.get("spark.submit.deployMode", "cluster") != "cluster":
-        raise errors.InvalidRequest(
-            "hrm submit runs drivers on nodes; for a driver here use hrm spark-submit"
-        )
-    for warning in options.warnings:
-        console.note(f"HRM: warning: {warning}")
-    master = options.conf.get("spark.master", "").replace("spark+hrm://", "hrm://")
-    if master and not master.startswith("hrm://"):
-        raise errors.InvalidRequest(f"{master} is no HRM master; write hrm://HOST:PORT")
-    if master:
-        address.parse_master(master)
-    return options, master
-
-
-def _spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
-    from hrm.spark import submit
-
-    return submit.driver_spec(options)
-
-
-def _status_or_kill(client: SubmissionClient, status: str, kill: str) -> int:
-    from hrm.spark.submit import ENDED
-    from hrm.v1 import submission_pb2 as pb
-
-    if kill:
-        request = pb.KillSubmissionRequest(submission_id=kill, reason="killed on request")
-        found = client.call("Kill", request)
-    else:
-        found = client.call("Get", pb.GetSubmissionRequest(submission_id=status))
-    console.line(_line(found))
-    if kill and found.state not in ENDED:
-        for found in client.watch(kill):  # noqa: B007 - the last one counts
-            pass
-        console.line(_line(found))
-    return 0
-
-
-def _follow(client: SubmissionClient, submission_id: str, channel: Any) -> int:
-    """Print the changes of a submission until its end; returns its driver's exit status."""
-    from hrm.spark.submit import exit_status
-    from hrm.v1 import submission_pb2 as pb
-
-    last_line, last = "", pb.Submission()
-    for last in client.watch(submission_id):
-        line = _line(last)
-        if line != last_line:
-            console.note(f"HRM: {line}")
-        last_line = line
-    if last.state == pb.SUBMISSION_STATE_FAILED and last.node:
-        _print_log_tail(last, channel)
-    return exit_status(last)
-
-
-def _print_log_tail(submission: pb.Submission, channel: Any) -> None:
-    """The end of the driver's logs, as far as its node still has them. What a Python driver writes
-    to either comes to stdout, by way of its JVM."""
-    import grpc
-
-    for stream in ("stderr", "stdout"):
-        try:
-            lines = _tail(submission, stream, channel)
-        except grpc.RpcError as error:
-            console.note(f"HRM: the driver's log cannot be read: {error.details()}")
-            return
-        if lines:
-            where = f"{stream} on {submission.node or 'its node'}"
-            console.note(f"HRM: the last lines of the driver's {where}:")
-        for line in lines:
-            console.note(f"  {line}")
-    console.note(
-        f"HRM: all of it: hrm submission logs {submission.submission_id} --stream stdout|stderr"
-    )
-
-
-def _tail(submission: pb.Submission, stream: str, channel: Any) -> list[str]:
-    from hrm.v1.admin_pb2 import ReadLogsRequest
-    from hrm.v1.admin_pb2_grpc import AdminServiceStub
-
-    request = ReadLogsRequest(
-        application_id=submission.submission_id,
-        executor_id=str(submission.attempt),
-        stream=stream,
-        tail_bytes=TAIL_BYTES,
-    )
-    call = AdminServiceStub(channel).ReadLogs(request, timeout=TIMEOUT_S)
-    text = b"".join(chunk.data for chunk in call).decode(errors="replace")
-    lines = text.splitlines()
-    return [line for line in lines if not _CHATTER.match(line)][-TAIL_LINES:]
-
-
-def _line(submission: pb.Submission) -> str:
-    from hrm.spark.submit import state_name
-
-    text = f"{submission.submission_id} {state_name(submission.state)}"
-    if submission.node:
-        text += f" on {submission.node}"
-    if submission.attempt > 1:
-        text += f", driver {submission.attempt}"
-    if submission.application_ids:
-        text += f", application {submission.application_ids[-1]}"
-    if submission.restart_at_s:
-        text += f", starts again in {max(0.0, submission.restart_at_s - time.time()):.0f} s"
-    return f"{text}: {submission.message}" if submission.message else text
+    raise typer.Exit(driver_submit.run_submit(context.args))
 
 
 @app.command("submissions")

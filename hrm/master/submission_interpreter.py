@@ -22,7 +22,7 @@ from hrm.core.messages import submissions as m
 from hrm.core.submission import hosting
 from hrm.core.submission.hosting import SubmissionHost
 from hrm.core.submission.submissions import SubmissionEntry, SubmissionsCore
-from hrm.core.vocabulary.model import ApplicationId
+from hrm.core.vocabulary.model import ApplicationId, NodeName
 from hrm.errors import HrmError, NotFound, Unavailable
 from hrm.master.file_store import FileStore
 from hrm.master.interpreter import Interpreter, Outbox
@@ -146,6 +146,11 @@ class Submissions:
                 f"no such submission: {submission_id!r}; hrm submissions --all lists them"
             )
         return entry
+
+    def host_of(self, entry: SubmissionEntry) -> str:
+        """The host of the node that has its driver; empty where there is none."""
+        node = self._master.core.master_state.nodes.get(NodeName(entry.node))
+        return "" if node is None else node.host
 
     async def watch(self, submission_id: str) -> AsyncIterator[SubmissionEntry]:
         """The submission as it is, and again after changes, until it has ended."""

@@ -63,12 +63,12 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
         entry = self._submissions.submit(
             request.key, lambda submission_id, now: sw.to_record(request, submission_id, now)
         )
-        return sw.from_entry(await entry)
+        return self._message(await entry)
 
     async def Get(  # noqa: N802
         self, request: pb.GetSubmissionRequest, context: _Context
     ) -> pb.Submission:
-        return sw.from_entry(self._submissions.find(request.submission_id))
+        return self._message(self._submissions.find(request.submission_id))
 
     async def List(  # noqa: N802
         self, request: pb.ListSubmissionsRequest, context: _Context
@@ -79,7 +79,7 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
         listed, token = page(
             entries,
             lambda x: (x.record.submitted_at_s, x.record.submission_id),
-            _listed,
+            self._listed,
             request,
             limit=limit,
         )
@@ -90,13 +90,13 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
     ) -> pb.Submission:
         reason = codec.to_text(request.reason, "reason")
         killed = self._submissions.kill(request.submission_id, reason)
-        return sw.from_entry(await killed)
+        return self._message(await killed)
 
     async def Watch(  # noqa: N802
         self, request: pb.GetSubmissionRequest, context: _Context
     ) -> AsyncIterator[pb.Submission]:
         async for entry in self._submissions.watch(request.submission_id):
-            yield sw.from_entry(entry)
+            yield self._message(entry)
 
     async def Lease(  # noqa: N802
         self, request: pb.LeaseDriverRequest, context: _Context
@@ -107,11 +107,13 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
         lease_s, renew_s = await asked
         return pb.LeaseDriverResponse(lease_s=lease_s, renew_s=renew_s)
 
+    def _message(self, entry: SubmissionEntry) -> pb.Submission:
+        return sw.from_entry(entry, self._submissions.host_of(entry))
 
-def _listed(entry: SubmissionEntry) -> pb.Submission:
-    """For a list: long user-supplied text is truncated."""
-    message = sw.from_entry(entry)
-    message.name = shortened(message.name, NAME_LISTED)
-    message.user = shortened(message.user, NAME_LISTED)
-    message.message = shortened(message.message, MESSAGE_LISTED)
-    return message
+    def _listed(self, entry: SubmissionEntry) -> pb.Submission:
+        """For a list: long user-supplied text is truncated."""
+        message = self._message(entry)
+        message.name = shortened(message.name, NAME_LISTED)
+        message.user = shortened(message.user, NAME_LISTED)
+        message.message = shortened(message.message, MESSAGE_LISTED)
+        return message

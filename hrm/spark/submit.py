@@ -33,6 +33,7 @@ from hrm import ownership, rpc, tls
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.errors import InvalidRequest, NotFound, StaleEpoch, TlsFailed, Unavailable
 from hrm.spark.submit_options import Options, memory_mib
+from hrm.spark_servers import INTERNAL, SERVERS, server_of
 from hrm.text import shown
 from hrm.v1 import submission_pb2 as pb
 from hrm.v1 import submission_pb2_grpc
@@ -144,9 +145,9 @@ def driver_spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
             f"deploy mode cluster cannot run {shell}: its driver would be on a node, away from "
             f"your terminal; leave --deploy-mode cluster out"
         )
-    if not options.main:
-        raise InvalidRequest("name the application: a jar or a Python file, after all options")
+    _check_main(options)
     conf = options.conf
+    server_of(options.main_class, conf, options.arguments)  # its port
     spec = pb.DriverSpec(
         name=conf.get("spark.app.name") or options.main_class or Path(options.main).name,
         user=getpass.getuser(),
@@ -166,6 +167,32 @@ def driver_spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
             spec.conf.add(key=key, value=value)
     _size(spec, conf, is_python=options.main.endswith(".py"))
     return spec, files
+
+
+def _check_main(options: Options) -> None:
+    """Raises InvalidRequest where what is to run is not named, or cannot be run."""
+    main, main_class = options.main, options.main_class
+    if main_class in SERVERS:
+        if main != INTERNAL or (options.arguments and not options.arguments[0].startswith("-")):
+            other = main if main != INTERNAL else options.arguments[0]
+            raise InvalidRequest(
+                f"{SERVERS[main_class]} has no application file, and {other!r} is none of its "
+                f"options; name jars with --jars"
+            )
+    elif not main:
+        raise InvalidRequest(
+            f"name the application: a jar or a Python file, after all options; {INTERNAL} where "
+            f"the class is in Spark's own jars"
+        )
+    elif main == INTERNAL and not main_class:
+        raise InvalidRequest(
+            f"{INTERNAL} stands for a class of Spark's own jars, or of --jars; name it with --class"
+        )
+    elif not main_class and not main.partition("#")[0].lower().endswith((".py", ".jar", ".r")):
+        raise InvalidRequest(
+            f"{main} is neither a Python file (.py) nor a jar (.jar): name one of them after all "
+            f"options, or --class NAME for what this file has"
+        )
 
 
 def _finding(files: Iterable[LocalFile]) -> pb.FindFilesRequest:
@@ -188,6 +215,9 @@ def _add(
     uri, _, fragment = named.partition("#")
     resource = spec.resources.add(role=role, fragment=fragment)
     parsed = urlparse(uri)
+    if role == pb.RESOURCE_ROLE_MAIN and named == INTERNAL:
+        resource.uri = named
+        return
     if _SCHEME.match(uri) and parsed.scheme.lower() != "file":
         resource.uri = uri
         return

@@ -1,9 +1,10 @@
 """The arguments of ``spark-submit``, parsed as Spark parses them, for cluster deploy mode alone.
 
 Options come before the application's file, as ``--name value`` or ``--name=value``; all arguments
-after it are the application's own. The most specific value of a setting counts: its own option,
-then ``--conf``, then the properties file, then ``spark-defaults.conf`` (read where no properties
-file is named, or with ``--load-spark-defaults``).
+after it are the application's own. A server of Spark (``hrm.spark_servers``) has no such file, and
+options that spark-submit does not know are its own. The most specific value of a setting counts:
+its own option, then ``--conf``, then the properties file, then ``spark-defaults.conf`` (read where
+no properties file is named, or with ``--load-spark-defaults``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hrm.errors import InvalidRequest
+from hrm.spark_servers import INTERNAL, SERVERS
 
 __all__ = ["Options", "memory_mib", "parse", "read_properties"]
 
@@ -50,13 +52,14 @@ REFUSED = {
     "--keytab": "HRM does not renew Kerberos tickets; log in on the nodes",
     "--remote": "a Spark Connect server is no cluster to submit to",
 }
-SHELLS = ("pyspark-shell", "spark-shell", "sparkr-shell", "spark-internal")
+SHELLS = ("pyspark-shell", "spark-shell", "sparkr-shell")
 SHELL_CLASSES = {
     "org.apache.spark.repl.Main": "spark-shell",
+    "org.apache.spark.sql.application.ConnectRepl": "spark-shell",
     "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver": "spark-sql",
-    "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2": "the Thrift server",
-    "org.apache.spark.sql.connect.service.SparkConnectServer": "the Spark Connect server",
 }
+_OWN = ("--class", "--properties-file", "--status", "--kill")
+KNOWN = {*SWITCHES, *SETTINGS, *PASSED_ON, *IGNORED, *REFUSED, *_OWN, "--conf", "-c"}
 _UNITS = {"b": 2**-20, "k": 2**-10, "m": 1.0, "g": 2**10, "t": 2**20, "p": 2**30}
 _MEMORY = re.compile(r"(\d+)\s*([bkmgtp]?)b?", re.IGNORECASE)
 _PROPERTY = re.compile(r"((?:\\.|[^\s=:\\])+)(?:\s*[=:]\s*|\s+|$)(.*)", re.DOTALL)
@@ -101,9 +104,16 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     given: dict[str, str] = {}
     found: dict[str, str] = {}
     warnings: list[str] = []
+    servers: list[str] = []
     position = 0
-    while position < len(arguments) and arguments[position].startswith("-"):
+    while position < len(arguments) and arguments[position] != INTERNAL:
         option, equals, value = arguments[position].partition("=")
+        if found.get("--class") in SERVERS and option not in KNOWN:
+            servers.append(arguments[position])
+            position += 1
+            continue
+        if not option.startswith("-"):
+            break
         position += 1
         if option in SWITCHES and not equals:
             found[option] = ""
@@ -126,14 +136,16 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
             raise InvalidRequest(f"{option} cannot be used with HRM: {REFUSED[option]}")
         elif option in PASSED_ON:
             options.passed_on = (*options.passed_on, option, value)
-        elif option in ("--class", "--properties-file", "--status", "--kill"):
+        elif option in _OWN:
             found[option] = value
         else:
             raise InvalidRequest(f"{option} is no option of spark-submit; --help lists them")
     options.conf = _defaults(found, environment) | given | own
     options.main = arguments[position] if position < len(arguments) else ""
-    options.arguments = tuple(arguments[position + 1 :])
+    options.arguments = (*servers, *arguments[position + 1 :])
     options.main_class = found.get("--class", "")
+    if options.main_class in SERVERS:
+        options.main = options.main or INTERNAL
     options.supervise = "--supervise" in found
     if not options.supervise:
         options.supervise = options.conf.get("spark.driver.supervise", "").lower() == "true"

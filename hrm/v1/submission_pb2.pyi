@@ -154,7 +154,7 @@ class SubmitRequest(_message.Message):
     def __init__(self, key: _Optional[str] = ..., driver: _Optional[_Union[DriverSpec, _Mapping]] = ..., ownership_key: _Optional[str] = ...) -> None: ...
 
 class Submission(_message.Message):
-    __slots__ = ("submission_id", "name", "user", "state", "supervise", "attempt", "application_ids", "node", "submitted_at_s", "started_at_s", "ended_at_s", "restart_at_s", "exit_code", "message")
+    __slots__ = ("submission_id", "name", "user", "state", "supervise", "attempt", "application_ids", "node", "submitted_at_s", "started_at_s", "ended_at_s", "restart_at_s", "exit_code", "message", "server_address")
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -169,6 +169,7 @@ class Submission(_message.Message):
     RESTART_AT_S_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    SERVER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     submission_id: str
     name: str
     user: str
@@ -183,7 +184,8 @@ class Submission(_message.Message):
     restart_at_s: float
     exit_code: int
     message: str
-    def __init__(self, submission_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[_Union[SubmissionState, str]] = ..., supervise: bool = ..., attempt: _Optional[int] = ..., application_ids: _Optional[_Iterable[str]] = ..., node: _Optional[str] = ..., submitted_at_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., restart_at_s: _Optional[float] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+    server_address: str
+    def __init__(self, submission_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[_Union[SubmissionState, str]] = ..., supervise: bool = ..., attempt: _Optional[int] = ..., application_ids: _Optional[_Iterable[str]] = ..., node: _Optional[str] = ..., submitted_at_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., restart_at_s: _Optional[float] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., server_address: _Optional[str] = ...) -> None: ...
 
 class GetSubmissionRequest(_message.Message):
     __slots__ = ("submission_id",)

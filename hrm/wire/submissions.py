@@ -15,6 +15,7 @@ from hrm.core.messages.submissions import SubmissionRecord, SubmissionState
 from hrm.core.submission.submissions import SubmissionEntry
 from hrm.core.vocabulary.model import Resources
 from hrm.errors import InvalidRequest
+from hrm.spark_servers import Server, server_of
 from hrm.v1 import submission_pb2 as pb
 from hrm.wire import codec
 
@@ -84,6 +85,7 @@ def to_record(request: pb.SubmitRequest, submission_id: str, now: float) -> Subm
         raise InvalidRequest(f"a heap of {driver.heap_mib} MiB in {memory_mib} MiB cannot be")
     if not 1 <= driver.vcores <= codec.VCORES_MAX:
         raise InvalidRequest(f"vcores is {driver.vcores}; it must be at least 1")
+    server = server_of(driver.main_class, dict(conf), driver.arguments)
     return SubmissionRecord(
         submission_id=submission_id,
         key=codec.to_name(request.key, "key"),
@@ -97,6 +99,8 @@ def to_record(request: pb.SubmitRequest, submission_id: str, now: float) -> Subm
         files=tuple(sorted({each["sha256"] for each in resources if each["sha256"]})),
         submitted_at_s=now,
         ownership_key=request.ownership_key,
+        server_scheme=server.scheme if server else "",
+        server_port=server.port if server else 0,
     )
 
 
@@ -118,9 +122,11 @@ def _resource(message: pb.DriverResource) -> dict[str, Any]:
     return found
 
 
-def from_entry(entry: SubmissionEntry) -> pb.Submission:
-    """The submission for users: without its configuration."""
+def from_entry(entry: SubmissionEntry, host: str) -> pb.Submission:
+    """The submission for users: without its configuration. ``host``: of its node; empty: none."""
     record = entry.record
+    serves = bool(record.server_scheme and host and record.state is SubmissionState.RUNNING)
+    server = Server(record.server_scheme, record.server_port, "")
     return pb.Submission(
         submission_id=record.submission_id,
         name=record.name,
@@ -136,4 +142,5 @@ def from_entry(entry: SubmissionEntry) -> pb.Submission:
         restart_at_s=record.restart_at_s,
         exit_code=record.exit_code,
         message=record.message,
+        server_address=server.address(host) if serves else "",
     )

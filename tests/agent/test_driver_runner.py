@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -37,6 +38,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.errors import HrmError, LaunchFailed, NotFound, Unavailable
 from hrm.spark.launch import Java, Spark
+from hrm.spark_servers import CONNECT_CLASS, INTERNAL, THRIFT_CLASS
 from hrm.v1 import submission_pb2 as pb
 from hrm.v1 import submission_pb2_grpc
 
@@ -284,6 +286,51 @@ def test_a_python_that_the_node_does_not_have_is_an_error(node: Node) -> None:
     code, _, err = node.run("exit 0")
     assert code == 1
     assert "the driver's Python, /no/python, cannot be run on this node" in err
+
+
+def a_server(node: Node, port: int) -> None:
+    node.document["main_class"] = CONNECT_CLASS
+    node.document["conf"].append(["spark.connect.grpc.binding.port", str(port)])
+    node.document["arguments"] = ["--own", "option"]
+    node.document["resources"] = [
+        {"role": "main", "name": "", "sha256": "", "size": 0, "uri": INTERNAL, "fragment": ""}
+    ]
+
+
+def test_a_server_listens_at_the_address_that_is_shown(node: Node, master: FakeMaster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    a_server(node, port)
+    code, out, err = node.run('printf "%s\\n" "$@"')
+    assert code == 0, err
+    assert out.splitlines()[-4:] == ["--class", CONNECT_CLASS, "--own", "option"]
+    text = (node.work_dir / "spark.properties").read_text()
+    assert "spark.connect.grpc.binding.address=127.0.0.1\n" in text
+    assert "spark.connect.grpc.port.maxRetries=0\n" in text
+    assert "spark.submit.callSystemExitOnMainExit=false\n" in text, "main may only start it"
+
+
+def test_the_thrift_server_gets_its_address_in_its_environment(
+    node: Node, master: FakeMaster
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    a_server(node, 0)
+    node.document["main_class"] = THRIFT_CLASS
+    node.document["arguments"] = ["--hiveconf", f"hive.server2.thrift.port={port}"]
+    code, out, err = node.run("echo $HIVE_SERVER2_THRIFT_BIND_HOST $HIVE_SERVER2_THRIFT_PORT")
+    assert (code, out) == (0, f"127.0.0.1 {port}\n"), err
+
+
+def test_a_server_whose_port_is_taken_does_not_start(node: Node, master: FakeMaster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        a_server(node, port)
+        code, out, err = node.run("echo started")
+    assert (code, out) == (1, "")
+    assert f"cannot listen at 127.0.0.1:{port} of this node: Address already in use" in err
+    assert "spark.connect.grpc.binding.port" in err
+    assert not master.asked, "it never had a lease"
 
 
 def test_a_transfer_that_breaks_goes_on_where_it_was(tmp_path: Path) -> None:

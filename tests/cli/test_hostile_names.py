@@ -58,12 +58,12 @@ def test_no_table_obeys_what_it_shows(name: str, width: int) -> None:
 
 
 def test_submissions_events_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    from hrm.cli import submit
+    from hrm.cli import driver_submit
 
     rows = [filled(submission_pb2.Submission)] * 2
     queries.show(rows[0], console.Output.TABLE, lambda render: render.submissions_table(rows))
     console.line(line_of(filled(events_pb2.StateEvent)))
-    console.line(submit._line(rows[0]))
+    console.line(driver_submit._line(rows[0]))
     console.error_line(HOSTILE)
     console.note(HOSTILE)
     out, err = capsys.readouterr()

@@ -113,6 +113,25 @@ def test_a_driver_that_succeeds(run: Any, master: FakeMaster, program: str) -> N
     assert {x.key: x.value for x in request.driver.conf}["spark.x"] == "1"
 
 
+def test_a_server_shows_what_to_connect_to(run: Any, master: FakeMaster) -> None:
+    address = "sc://10.0.0.1:15002"
+    running = {"state": pb.SUBMISSION_STATE_RUNNING, "node": "n1", "server_address": address}
+    master.states = [running]
+    shown = run("submission", "show", ID)
+    assert "CONNECT TO" in shown.stdout
+    assert address in shown.stdout
+    assert json.loads(run("submission", "show", ID, "-o", "json").stdout)["server_address"] == (
+        address
+    )
+    master.states = [running, {"state": pb.SUBMISSION_STATE_FINISHED}]
+    done = run("submit", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer")
+    assert done.exit_code == 0, done.output
+    assert f"{ID} RUNNING on n1 at {address}" in done.stderr
+    (request,) = master.requests
+    assert [x.uri for x in request.driver.resources] == ["spark-internal"]
+    assert "CONNECT TO" not in run("submission", "show", ID).stdout
+
+
 def test_a_driver_that_fails_shows_its_last_words(
     run: Any, master: FakeMaster, program: str
 ) -> None:

@@ -25,6 +25,7 @@ from hrm.master.log_sources import LogSources
 from hrm.master.submission_interpreter import Submissions
 from hrm.spark import submit
 from hrm.spark.submit_options import parse
+from hrm.spark_servers import CONNECT_CLASS, INTERNAL
 from hrm.v1 import admin_pb2, common_pb2, node_pb2, submission_pb2_grpc
 from hrm.v1 import submission_pb2 as pb
 from tests.master.test_services import TIMEOUT_S, Running, node, refused, registration, running
@@ -100,9 +101,9 @@ class Agent:
 
 
 @asynccontextmanager
-async def agent(master: Running, name: str = "n1") -> AsyncIterator[Agent]:
+async def agent(master: Running, name: str = "n1", **fields: Any) -> AsyncIterator[Agent]:
     call = master.nodes.Connect()
-    await call.write(node(name, f"identity-{name}"))
+    await call.write(node(name, f"identity-{name}", **fields))
     yield Agent(call)
     call.cancel()
 
@@ -155,6 +156,27 @@ async def test_a_driver_from_its_submission_to_its_end(master: Running) -> None:
         assert len(listed.submissions) == 1
         with refused(grpc.StatusCode.ABORTED, "may not run: it is finished"):
             await stub(master).Lease(lease(submission_id))
+
+
+async def test_a_server_has_an_address_while_it_runs(master: Running) -> None:
+    main = pb.DriverResource(role=pb.RESOURCE_ROLE_MAIN, uri=INTERNAL)
+    conf = [pb.SparkSetting(key="spark.connect.grpc.binding.port", value="15012")]
+    fields: dict[str, Any] = {"resources": [main], "main_class": CONNECT_CLASS}
+    async with agent(master, host="10.0.0.1") as one:
+        sent = await stub(master).Submit(submission(conf=conf, **fields))
+        spec = await one.assigned()
+        await one.report_state(spec, RUNNING)
+        launching = await state_of(master, sent.submission_id, pb.SUBMISSION_STATE_LAUNCHING)
+        assert launching.server_address == ""
+        await stub(master).Lease(lease(sent.submission_id))
+        serving = await state_of(master, sent.submission_id, pb.SUBMISSION_STATE_RUNNING)
+        assert serving.server_address == "sc://10.0.0.1:15012"
+        await one.report_state(spec, ENDED, 143)
+        done = await state_of(master, sent.submission_id, pb.SUBMISSION_STATE_FAILED)
+        assert done.server_address == ""
+        conf[0].value = "0"
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "give one from 1 to 65535"):
+            await stub(master).Submit(submission("k2", conf=conf, **fields))
 
 
 async def test_a_failed_driver_is_started_again_and_its_stale_self_shut_out(

@@ -12,7 +12,8 @@ import pytest
 from hrm.errors import InvalidRequest, StaleEpoch, Unavailable
 from hrm.spark import submit
 from hrm.spark.submit import LocalFile, SubmissionClient, driver_spec
-from hrm.spark.submit_options import Options
+from hrm.spark.submit_options import Options, parse
+from hrm.spark_servers import CONNECT_CLASS
 from hrm.v1 import submission_pb2 as pb
 
 DATA = b"0123456789"
@@ -141,3 +142,28 @@ def test_a_file_that_disappears_meanwhile_is_reported_by_its_name(
 def test_home_of_nobody_is_a_file_that_does_not_exist() -> None:
     with pytest.raises(InvalidRequest, match="does not exist here"):
         driver_spec(Options(main="~nobody-of-this-name/app.py"))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], "name the application"),
+        (["spark-internal"], "name it with --class"),
+        (["notes.txt"], "neither a Python file"),
+        (["spark-shell"], "cannot run spark-shell"),
+        (["--class", CONNECT_CLASS, "job.jar"], "the Spark Connect server has no application file"),
+        (["--class", CONNECT_CLASS, "spark-internal", "job.jar"], "name jars with --jars"),
+        (["--class", CONNECT_CLASS, "--conf", "spark.connect.grpc.binding.port=0"], "from 1 to"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is_sent(
+    given: list[str], expected: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=expected):
+        driver_spec(parse(given, {}))
+
+
+def test_a_class_of_sparks_own_jars_needs_no_file() -> None:
+    spec, files = driver_spec(parse(["--class", "org.example.Own", "spark-internal", "a"], {}))
+    assert [(x.role, x.uri) for x in spec.resources] == [(pb.RESOURCE_ROLE_MAIN, "spark-internal")]
+    assert (files, list(spec.arguments), spec.name) == ({}, ["a"], "org.example.Own")

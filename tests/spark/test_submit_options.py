@@ -9,6 +9,7 @@ import pytest
 from hrm.errors import InvalidRequest
 from hrm.spark.conf import properties_text
 from hrm.spark.submit_options import memory_mib, parse, read_properties
+from hrm.spark_servers import THRIFT_CLASS
 
 
 def test_options_end_at_the_application() -> None:
@@ -84,6 +85,24 @@ def test_bad_options_are_refused(given: list[str], expected: str) -> None:
 )
 def test_shells_are_known(given: list[str], shell: str) -> None:
     assert parse(given, {}).shell() == shell
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments"),
+    [
+        ([], ()),
+        (["spark-internal"], ()),
+        (["spark-internal", "--hiveconf", "a=b"], ("--hiveconf", "a=b")),
+        (["--hiveconf", "a=b", "--conf", "spark.x=1", "--hiveconf=c=d"],
+         ("--hiveconf", "a=b", "--hiveconf=c=d")),
+    ],
+)  # fmt: skip
+def test_a_server_has_no_file_and_options_of_its_own(
+    given: list[str], arguments: tuple[str, ...]
+) -> None:
+    found = parse(["--class", THRIFT_CLASS, *given], {})
+    assert (found.main, found.arguments, found.shell()) == ("spark-internal", arguments, "")
+    assert found.conf == ({"spark.x": "1"} if "--conf" in given else {})
 
 
 @pytest.mark.parametrize(

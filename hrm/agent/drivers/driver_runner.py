@@ -19,6 +19,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -37,6 +38,16 @@ from hrm.core.submission.driver_lease import DriverLease, LeaseLimits, LeaseStat
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.errors import HrmError, InvalidConfig, LaunchFailed
 from hrm.spark.conf import properties_text
+from hrm.spark_servers import (
+    CONNECT_CLASS,
+    CONNECT_HOST,
+    CONNECT_RETRIES,
+    SERVERS,
+    THRIFT_HOST,
+    THRIFT_PORT,
+    Server,
+    server_of,
+)  # fmt: skip
 from hrm.text import shown
 from hrm.v1 import submission_pb2 as pb
 from hrm.v1 import submission_pb2_grpc
@@ -217,7 +228,9 @@ class DriverRunner:
         conf["spark.driver.host"] = document["host"]
         conf.setdefault("spark.ui.port", "0")  # several drivers may be on one node
         # So that an application that leaves its context running ends with its main program.
-        conf.setdefault("spark.submit.callSystemExitOnMainExit", "true")
+        is_server = document["main_class"] in SERVERS  # the main program of one may only start it
+        conf.setdefault("spark.submit.callSystemExitOnMainExit", str(not is_server).lower())
+        conf |= self._serve(conf)
         conf.setdefault("spark.driver.memory", f"{document['heap_mib']}m")
         options = conf.get("spark.driver.extraJavaOptions", "")
         own = f"-Djava.io.tmpdir={os.environ.get('TMPDIR', self._dir)}"
@@ -226,6 +239,25 @@ class DriverRunner:
         if (main["name"] or main["uri"]).endswith(".py"):
             conf |= _python_conf(conf)
         return list(conf.items())
+
+    def _serve(self, conf: dict[str, str]) -> dict[str, str]:
+        """Settings of a server: it listens where the master says that it does.
+
+        Raises:
+            LaunchFailed: another process has its port.
+        """
+        document = self._document
+        server = server_of(document["main_class"], conf, document["arguments"])
+        if server is None:
+            return {}
+        connects = document["main_class"] == CONNECT_CLASS
+        given = conf.get(CONNECT_HOST) if connects else os.environ.get(THRIFT_HOST)
+        host = given or document["host"]
+        _check_port(host, server)
+        if connects:
+            return {CONNECT_HOST: host, CONNECT_RETRIES: "0"}  # it takes this port or none
+        os.environ |= {THRIFT_HOST: host, THRIFT_PORT: str(server.port)}
+        return {}
 
     def _start(self, conf: list[tuple[str, str]]) -> None:
         properties = self._dir / "spark.properties"
@@ -284,7 +316,25 @@ def spark_submit_arguments(document: dict[str, Any], app_dir: Path, properties: 
             command += [option, ",".join(places)]
     command += document["options"]
     main = next(each for each in document["resources"] if each["role"] == "main")
-    return [*command, place(main), *document["arguments"]]
+    # spark-submit itself adds what stands for the file of a server.
+    mains = [] if document["main_class"] in SERVERS else [place(main)]
+    return [*command, *mains, *document["arguments"]]
+
+
+def _check_port(host: str, server: Server) -> None:
+    """Raises LaunchFailed where nothing can listen there: Spark would take long to find out."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, server.port, type=socket.SOCK_STREAM
+        )[0]
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+    except OSError as error:
+        raise LaunchFailed(
+            f"the server cannot listen at {host}:{server.port} of this node: {error.strerror}; "
+            f"where another server runs here, give this one a port of its own with {server.setting}"
+        ) from error
 
 
 def _python_conf(conf: dict[str, str]) -> dict[str, str]:

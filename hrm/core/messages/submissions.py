@@ -222,6 +222,8 @@ class SubmissionRecord:
     ``may_live``: the driver of ``attempt`` had a lease when it last reported, so it may live
     although it is lost. ``ownership_key``: the client made it, and the node of each driver gets it,
     so this is not a digest but the key itself; empty: submitted by an older HRM.
+    ``server_scheme``, ``server_port``: of the address at which the driver will serve; empty: it is
+    no server (``hrm.spark_servers``).
     """
 
     submission_id: str
@@ -247,6 +249,8 @@ class SubmissionRecord:
     exit_code: int = -1
     message: str = ""
     ownership_key: str = field(default="", repr=False)
+    server_scheme: str = ""
+    server_port: int = 0
 
 
 @record
