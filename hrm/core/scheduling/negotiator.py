@@ -36,6 +36,9 @@ from hrm.core.vocabulary.model import ResourceUnitId, WorkloadClass
 
 __all__ = ["Negotiator", "StreamLease"]
 
+_GANG = "a gang must run at once"
+_SHARED = "GPUs that several applications want are not queued for"
+
 
 class StreamLease:
     """The pessimistic lock of streams: one holder, a fencing token, a time limit.
@@ -140,7 +143,7 @@ class Negotiator:
         gang = self._commit_together(proposal.claims[: proposal.gang], proposal, now)
         if gang and gang[0].decision is Decision.ABORT:
             return self._abort_all(proposal, gang[0].reason)
-        rest = self._commit_each(proposal.claims[proposal.gang :], now)
+        rest = self._commit_each(proposal.claims[proposal.gang :], now, proposal.gpus_queue)
         return self._count(gang + rest)
 
     def unpark(self) -> list[Proposal]:
@@ -186,7 +189,9 @@ class Negotiator:
             return [_abort(c, reason) for c in claims]
         outcomes: list[Outcome] = []
         for index, claim in enumerate(claims):
-            outcome = self._commit_claim(claim, now, must_run=index < proposal.gang)
+            outcome = self._commit_claim(
+                claim, now, must_run=_GANG if index < proposal.gang else ""
+            )
             outcomes.append(outcome)
             if outcome.decision is Decision.ABORT:
                 for done in outcomes[:-1]:
@@ -196,7 +201,9 @@ class Negotiator:
         self._publish(outcomes)
         return outcomes
 
-    def _commit_each(self, claims: tuple[Claim, ...], now: float) -> list[Outcome]:
+    def _commit_each(
+        self, claims: tuple[Claim, ...], now: float, gpus_queue: bool
+    ) -> list[Outcome]:
         """Claim by claim, and in one pass where all of them fit: the common case."""
         find, queues = self.state.rows.get, self.state.queues
         rows = [row for _, unit_id, _ in claims if (row := find(unit_id)) is not None]
@@ -216,12 +223,18 @@ class Negotiator:
                 stream = claims[0].entry.workload_class is WorkloadClass.STREAM
                 self.state.taken(rows, demand, stream=stream)
                 return outcomes
-        outcomes += [self._commit_claim(claim, now) for claim in claims[len(outcomes) :]]
+        outcomes += [
+            self._commit_claim(
+                claim, now, must_run="" if gpus_queue or not claim.entry.demand[2] else _SHARED
+            )
+            for claim in claims[len(outcomes) :]
+        ]
         self._publish(outcomes)
         return outcomes
 
-    def _commit_claim(self, claim: Claim, now: float, *, must_run: bool = False) -> Outcome:
-        """Change the queue, if the claim may have it; ``_publish`` updates the table."""
+    def _commit_claim(self, claim: Claim, now: float, *, must_run: str = "") -> Outcome:
+        """Change the queue, if the claim may have it; ``_publish`` updates the table. ``must_run``:
+        why it may not wait there."""
         entry, unit_id, _ = claim
         row = self.state.rows.get(unit_id)
         if row is None:
@@ -236,7 +249,7 @@ class Negotiator:
         if entry.container_id in queue:
             return _abort(claim, "the container is there already")
         if must_run:
-            return _abort(claim, "another claim took the capacity, and a gang must run at once")
+            return _abort(claim, f"another claim took the capacity, and {must_run}")
         refusal = self.may_wait(queue, entry, now)
         if refusal:
             return _abort(claim, refusal)
