@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hrm.core.master.explain import explain
 from hrm.core.scheduling.gpu_shares import GpuUser, fair_parts
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -56,8 +57,33 @@ def test_none_could_get_more_without_taking_from_what_has_no_more(
 @given(st.integers(0, 60), DEMANDS)
 def test_with_one_gpu_more_no_job_gets_less(free: int, wanted: list[int]) -> None:
     before, after = gpu_share(free, wanted), gpu_share(free + 1, wanted)
-    assert sum(after) >= sum(before)
-    assert sorted(after)[:1] >= sorted(before)[:1]
+    assert all(x <= y for x, y in zip(before, after, strict=True))
+    assert sum(after) == min(free + 1, sum(wanted))
+
+
+USERS = st.builds(GpuUser, st.integers(0, 30), st.integers(1, 5), st.integers(0, 9))
+
+
+@given(st.integers(0, 60), st.lists(USERS, max_size=6))
+def test_parts_are_those_of_filling_one_container_at_a_time(
+    free_mib: int, users: list[GpuUser]
+) -> None:
+    parts, left_mib, full = [0] * len(users), free_mib, set[int]()
+    while True:
+        held = [
+            (user.held_mib + part * user.size_mib, index)
+            for index, (user, part) in enumerate(zip(users, parts, strict=True))
+            if part < user.most and index not in full
+        ]
+        if not held:
+            break
+        _, index = min(held)
+        if users[index].size_mib > left_mib:
+            full.add(index)
+            continue
+        parts[index] += 1
+        left_mib -= users[index].size_mib
+    assert fair_parts(free_mib, users) == parts
 
 
 def gpu_unit(node: str, containers: int) -> ResourceUnit:
@@ -84,6 +110,8 @@ def test_jobs_that_ask_together_share_the_gpus() -> None:
         "it has its share, and queues not"
     )
     assert cluster.states(apps[2]) == {"running": 7, "pending": 13}
+    summary, _ = explain(cluster.master.master_state, cluster.app(apps[2]), cluster.now)
+    assert "it has its fair share of the GPUs, and other applications wait" in summary
 
 
 def test_a_job_alone_gets_all_of_them() -> None:
@@ -243,3 +271,42 @@ def test_an_application_that_is_excluded_from_what_is_free_leaves_it_to_others()
     cluster.request(other, range(1, 9), GPU)
     cluster.advance(5)
     assert sum(running(cluster, failing, other)) == 4, "no GPU is idle"
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("request"), st.integers(0, 3), st.integers(1, 9)),
+        st.tuples(st.just("end"), st.integers(0, 3), st.integers(0, 9)),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([2, 4, 6]), st.sampled_from([1, 2, 3]), st.integers(0, 1), STEPS)
+def test_none_gets_a_gpu_while_another_has_two_fewer_and_waits(
+    many: int, schedulers: int, processes: int, steps: list[tuple[str, int, int]]
+) -> None:
+    cluster = gpus(many, schedulers=schedulers)
+    for number in range(processes):
+        VirtualScheduler(cluster, f"process-{number}")
+    apps = [cluster.submit(0, name=f"app-{x}") for x in range(4)]
+    for what, index, number in steps:
+        before, app = running(cluster, *apps), cluster.app(apps[index])
+        if what == "request":
+            last = app.last_executor_number
+            cluster.request(apps[index], range(last + 1, last + 1 + number), GPU)
+        elif live := app.in_state(ContainerState.RUNNING):
+            executor = live[number % len(live)].request.executor_id
+            cluster.end_process(apps[index], int(executor))
+        cluster.advance(4)
+        after = running(cluster, *apps)
+        unserved = [
+            count
+            for each, count in zip(apps, after, strict=True)
+            if cluster.states(each).keys() & {"pending", "waiting"}
+        ]
+        for had, has in zip(before, after, strict=True):
+            assert has <= had or has <= min(unserved, default=has) + 1, (before, after)
+        assert sum(after) == many or not unserved, "no GPU is idle while one waits"

@@ -113,6 +113,8 @@ class Job:
         return sum(1 for x in self.pending.values() if x.resources.gpu_memory_mib)
 
 
+_HAS_SHARE = "it has its fair share of the GPUs, and other applications wait for theirs"
+
 _Members: TypeAlias = list[tuple[ContainerId, ContainerRequest]]
 _ROWS = frozenset({int, type(None)})
 
@@ -275,7 +277,8 @@ class Scheduler:
         self._settled(job, [x.container_id for x in entries])
         self.placed += len(granted)
         refusals = [outcome.reason for outcome in outcomes if outcome.decision is Decision.ABORT]
-        job.last_refusal = refusals[-1] if refusals else job.policy_fault
+        share = _HAS_SHARE if job.gpus and job.gpu_part == (0, 0) else ""
+        job.last_refusal = refusals[-1] if refusals else job.policy_fault or share
         if job.pending:
             self.retries += 1
             least_s, most_s = self.bounds.retry_delay_s, self.bounds.retry_delay_max_s
