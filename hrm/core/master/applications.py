@@ -148,6 +148,7 @@ class Applications:
         if self.nodes.absent and doubtful:
             self._give_up(app, event)
             return
+        gangs.begin_stream(app, len(event.requests))
         refused: dict[tuple[int, str], list[str]] = defaultdict(list)
         checks = _Checks(self.master_state, app)
         for request in event.requests:
@@ -318,6 +319,7 @@ class Applications:
             web_url=event.web_url,
             submitted_at_s=event.now,
             gang_min=event.gang_min,
+            stream_min=event.stream_min,
             submission_id=event.submission_id,
             submission_attempt=event.submission_attempt,
             owner=event.owner,

@@ -190,7 +190,7 @@ def _most_free(master_state: MasterState, rows: Bools) -> str:
 def _gang_reason(
     master_state: MasterState, app: Application, pending: list[Container], gang: int
 ) -> str:
-    start = f"its first {app.gang_min} start together (spark.hrm.gang.min)"
+    start = f"its first {app.gang_min} start together ({gangs.setting(app)})"
     if len(pending) < gang:
         return f"{start}, and it has not asked for {gang - len(pending)} of them yet"
     view = master_state.state.view()

@@ -213,8 +213,7 @@ class PlacementCoordinator:
             or state.node(row) not in avoided
             or not state.has_capacity_outside(avoided, claim.entry.demand)
         )
-        together = gang or proposal.workload_class is WorkloadClass.STREAM
-        return () if together and len(kept) < len(claims) else kept
+        return () if gang and len(kept) < len(claims) else kept
 
     def woke(self, now: float, slept_s: float) -> None:
         """This master slept: proposals and calls of schedulers may have arrived unread. A stream's

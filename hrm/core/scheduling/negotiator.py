@@ -16,9 +16,10 @@ a stream claim without the lease, or    ABORT, whole proposal: the fencing token
 outside of what it locks
 ======================================  ==========================================================
 
-Batch proposals are committed claim by claim. A stream's proposal is all or nothing: half a stream
-keeps no deadline and holds capacity that others need. So is the gang of an application that starts
-(``hrm.core.master.gangs``), whose claims must moreover RUN: for them, to QUEUE is to ABORT.
+Proposals are committed claim by claim, but for the gang of an application that starts
+(``hrm.core.master.gangs``), which is all or nothing: half of it does no work and holds capacity
+that others need. Each claim of a batch gang must RUN. A stream may also QUEUE where batch is
+preempted for it, and nowhere else: other streams have no end.
 
 Source: HRM paper, section 4.3 (algorithms 2 and 3, table of conflicts).
 """
@@ -32,6 +33,7 @@ from hrm.core.queue.estimate import simulate
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.feasibility import leaves
 from hrm.core.vocabulary.model import ResourceUnitId, WorkloadClass
 
 __all__ = ["Negotiator", "StreamLease"]
@@ -166,7 +168,10 @@ class Negotiator:
         if row is not None and queue.waiting_count >= self.state.waiting_limit[row]:
             limit = self.state.waiting_limit[row]
             return f"{limit} may wait there, as many as it finishes meanwhile (waiting_bound)"
-        if entry.workload_class is WorkloadClass.BATCH:
+        if entry.workload_class is WorkloadClass.STREAM:
+            if not leaves(queue.stream_headroom, entry.demand):
+                return "other streams hold what it needs there, and have no end"
+        else:
             wait_s = simulate(entry.demand, queue.image(), now)
             if wait_s >= self.bounds.wait_max_s:
                 return f"the wait there would be {wait_s:.0f} s (wait_max_s)"
@@ -178,7 +183,11 @@ class Negotiator:
         if not all(self.lease.covers(claim.unit_id) for claim in proposal.claims):
             reason = "a claim is outside of what the stream's lease locks"
             return self._abort_all(proposal, reason)
-        return self._count(self._commit_together(proposal.claims, proposal, now))
+        gang = self._commit_together(proposal.claims[: proposal.gang], proposal, now)
+        if gang and gang[0].decision is Decision.ABORT:
+            return self._abort_all(proposal, gang[0].reason)
+        rest = self._commit_each(proposal.claims[proposal.gang :], now, True)
+        return self._count(gang + rest)
 
     def _commit_together(
         self, claims: tuple[Claim, ...], proposal: Proposal, now: float
@@ -188,10 +197,9 @@ class Negotiator:
             reason = f"all or nothing: {len(claims)} claims for a gang of {proposal.gang}"
             return [_abort(c, reason) for c in claims]
         outcomes: list[Outcome] = []
-        for index, claim in enumerate(claims):
-            outcome = self._commit_claim(
-                claim, now, must_run=_GANG if index < proposal.gang else ""
-            )
+        must_run = _GANG if proposal.workload_class is WorkloadClass.BATCH else ""
+        for claim in claims:
+            outcome = self._commit_claim(claim, now, must_run=must_run)
             outcomes.append(outcome)
             if outcome.decision is Decision.ABORT:
                 for done in outcomes[:-1]:

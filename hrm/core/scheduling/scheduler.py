@@ -228,8 +228,7 @@ class Scheduler:
             self.policy_faults += 1
             job.policy_fault = fault.message
             claims = []
-        stream = job.workload_class is WorkloadClass.STREAM
-        if (stream and len(claims) < len(wanted)) or len(claims) < job.gang:
+        if len(claims) < job.gang:
             claims = []
         return Proposal(
             self.name, job.application_id, job.workload_class, tuple(claims), lease_token, job.gang
@@ -350,8 +349,9 @@ class Scheduler:
         same = itertools.repeat
         constants = same(workload_class), same(demand)
         columns = zip(container_ids, *constants, durations_s, same(0.0), same(0), strict=False)
-        entries, limit = tuple(_each(Entry, columns)), 0 if job.gang else self.bounds.waiting_limit
-        together = job.gang > 0 or workload_class is WorkloadClass.STREAM
+        together, stream = job.gang > 0, workload_class is WorkloadClass.STREAM
+        entries = tuple(_each(Entry, columns))
+        limit = 0 if together and not stream else self.bounds.waiting_limit
         wait_max_s = self.bounds.wait_max_s
         return Placement(workload_class, demand, entries, limit, wait_max_s, together=together)
 
