@@ -1,5 +1,5 @@
-"""What HRM is measured by: one module a benchmark, run as ``python -m benchmarks.NAME``.
+"""Benchmarks of HRM: one module each, run as ``python -m benchmarks.NAME``.
 
-Each takes ``--quick`` and ``--json FILE``, compares its answers with an independent computation
-before it reports a time, and says with what machine, versions and command its numbers came about.
+Each takes ``--quick`` and ``--json FILE``, compares its results with an independent computation
+before it reports a time, and records the machine, versions and command of its numbers.
 """

@@ -1,7 +1,7 @@
-"""Whether an answer is right, by a computation that has nothing to do with Spark.
+"""Checks of results, by computations independent of Spark.
 
 WordCount is checked by a Python Counter, Sort by numpy, Top-K by counting the keys that were sent,
-TPC-H by DuckDB on the same Parquet files. Every check returns complaints; no complaint means right.
+TPC-H by DuckDB on the same Parquet files. Every check returns complaints; none means correct.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Rows = Sequence[Sequence[Any]]
 
 
 def expected_words(lines: Iterable[str], top: int = 20) -> dict[str, Any]:
-    """What WordCount must answer over ``lines``."""
+    """The correct result of WordCount over ``lines``."""
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(wordcount.words_of(line))
@@ -58,7 +58,7 @@ def expected_words(lines: Iterable[str], top: int = 20) -> dict[str, Any]:
 
 
 def wordcount_complaints(result: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
-    """Compare every part of WordCount's answer."""
+    """Compare every part of WordCount's result."""
     return [
         f"{key} is {result.get(key)!r}, expected {value!r}"
         for key, value in expected.items()
@@ -108,7 +108,7 @@ def _top(counts: Counter[str], k: int) -> list[list[Any]]:
 
 
 def topk_complaints(result: Mapping[str, Any], expected: Sequence[Any]) -> list[str]:
-    """Compare the last micro-batches of the files source with the exact answers."""
+    """Compare the last micro-batches of the files source with the exact results."""
     if result["batches"] != len(expected):
         return [f"{result['batches']} micro-batches instead of {len(expected)}"]
     return [
@@ -119,10 +119,10 @@ def topk_complaints(result: Mapping[str, Any], expected: Sequence[Any]) -> list[
 
 
 def rate_complaints(result: Mapping[str, Any]) -> list[str]:
-    """Compare the rate source's last answer with the exact one.
+    """Compare the rate source's last result with the exact one.
 
-    How many rows had come is read off the answer itself (all ``KEYS`` keys must be in it); which
-    key each of them had is not.
+    The number of rows is taken from the result itself (all ``KEYS`` keys must be in it); the key of
+    each of them is not.
     """
     last = result["last"][-1]["top"] if result["last"] else []
     rows = sum(count for _, count in last)
@@ -170,7 +170,7 @@ def _row_key(row: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def compare_rows(ours: Rows, theirs: Rows, order: Sequence[tuple[int, bool]] = ()) -> list[str]:
-    """Compare two answers: the same rows, whatever their order, and ours in the asked order.
+    """Compare two results: the same rows in any order, and ours in the order of the query.
 
     Rows that are equal in the columns of ``order`` may come in any order.
     """
@@ -208,7 +208,7 @@ def duckdb_results(data: Path, scale_factor: float) -> dict[str, tuple[list[str]
 
 
 def read_results(path: Path) -> dict[str, Rows]:
-    """The answers that the TPC-H application kept."""
+    """The results that the TPC-H application kept."""
     results: dict[str, Rows] = json.loads(path.read_text())
     return results
 

@@ -1,9 +1,9 @@
 """The clusters that applications are submitted to: HRM, Spark Standalone, and Spark's local mode.
 
 All three are used alike: ``with Standalone(shape, directory) as cluster: cluster.submit(…)``. They
-get the same shape, and applications the same settings (``submit_settings``), so that a difference
-in time is a difference between the managers. HRM authenticates Spark's RPC by default; Standalone
-is given ``spark.authenticate`` and a secret as well.
+get the same shape, and applications the same settings (``submit_settings``), so a difference in
+time is a difference between the managers. HRM authenticates Spark's RPC by default; Standalone gets
+``spark.authenticate`` and a secret, too.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ARCHIVES_TIMEOUT_S = 300.0
 
 
 def spark_home() -> Path:
-    """Spark as the pyspark package brings it.
+    """Spark as installed by the pyspark package.
 
     Raises:
         BenchmarkError: pyspark is not installed.
@@ -67,7 +67,7 @@ def spark_home() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a cluster consists of, and what one executor of it gets."""
+    """What a cluster consists of, and the size of one of its executors."""
 
     nodes: int = 2
     cores_per_node: int = 1
@@ -81,9 +81,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """One application that ended well.
+    """One application that succeeded.
 
-    Times in seconds from the moment ``spark-submit`` was started.
+    Times in seconds from the start of ``spark-submit``.
     """
 
     result: dict[str, Any]
@@ -162,7 +162,7 @@ def _last_json_line(path: Path) -> dict[str, Any]:
 
 
 def _moments(directory: Path) -> dict[str, float]:
-    """First moment of some kinds of events in an application's event log, seconds since epoch."""
+    """First time of some kinds of events in an application's event log, seconds since epoch."""
     wanted = (
         "SparkListenerApplicationStart", "SparkListenerExecutorAdded", "SparkListenerTaskStart",
     )  # fmt: skip
@@ -185,7 +185,7 @@ def _moments(directory: Path) -> dict[str, float]:
 
 
 class Cluster:
-    """A cluster with a beginning and an end; subclasses say how to start, stop and reach it."""
+    """A cluster that is started and stopped; subclasses define how, and how to reach it."""
 
     name = ""
 
@@ -213,20 +213,20 @@ class Cluster:
 
     @property
     def master(self) -> str:
-        """What ``--master`` names."""
+        """The value of ``--master``."""
         raise NotImplementedError
 
     def start(self) -> None:
-        """Start it and wait until every node takes work."""
+        """Start it and wait until every node accepts work."""
 
     def settle(self) -> None:
-        """Wait until what the next run is to use is there, as on a cluster long in use."""
+        """Wait until what the next run uses is ready, as on a cluster that has run for long."""
 
     def stop(self) -> None:
         """Stop it."""
 
     def close(self) -> None:
-        """End every submission, the cluster, and whatever of either is left."""
+        """End every submission, the cluster, and what is left of either."""
         try:
             for submission in self._submissions:
                 if submission.running:
@@ -236,7 +236,7 @@ class Cluster:
             self.left_behind = sweep(self.mark)
 
     def environment(self) -> dict[str, str]:
-        """Of every process that is started for this cluster."""
+        """The environment of every process that is started for this cluster."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}
         return {
             **kept,
@@ -304,7 +304,7 @@ class Cluster:
 
 
 class Local(Cluster):
-    """Spark's local mode: no manager at all. For tests of the applications themselves."""
+    """Spark's local mode, without a manager. For tests of the applications themselves."""
 
     name = "local"
 
@@ -339,7 +339,7 @@ class Standalone(Cluster):
     def start(self) -> None:
         conf = self.directory / "conf"
         conf.mkdir(parents=True, exist_ok=True)
-        # Daemons and applications both read it: equal to HRM, Spark's RPC is authenticated.
+        # Daemons and applications both read it: like HRM's, Spark's RPC is authenticated.
         defaults = conf / "spark-defaults.conf"
         descriptor = os.open(defaults, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
@@ -450,7 +450,7 @@ class Hrm(Cluster):
             self._run(self.down_command(), _STOP_TIMEOUT_S)
 
     def nodes(self) -> list[dict[str, Any]]:
-        """What the nodes tell of their shortcuts, as ``hrm nodes`` has it."""
+        """The nodes' reports of their shortcuts, as in ``hrm nodes``."""
         output = self.directory / "nodes.json"
         command = self.command(
             "nodes", "--output", "json", "--master", self.master[len("hrm://") :]
@@ -475,7 +475,7 @@ class Hrm(Cluster):
         return len(states) == self.shape.nodes and set(states) == {"ready"}
 
     def settle(self) -> None:
-        """Wait until what the next run is to use is there."""
+        """Wait until what the next run uses is ready."""
         wait_until(
             lambda: self.is_ready("executor-archive"), _ARCHIVES_TIMEOUT_S, "the archives", 1.0
         )

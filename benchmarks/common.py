@@ -1,9 +1,9 @@
-"""What every benchmark shares: its two options, the machine, honest statistics, the results file.
+"""What every benchmark shares: common options, the machine, statistics, the results file.
 
-Two systems are compared by interleaved runs (A B, B A, A B, …): whatever else the machine does
-falls on both alike, and neither always runs on warm caches. What is reported is the ratio of
-medians; next to it stands a bootstrap interval, because a ratio of two medians of five runs each
-deserves no more trust than that interval allows.
+Two systems are compared by interleaved runs (A B, B A, A B, …): other load on the machine affects
+both alike, and neither always runs on warm caches. The reported value is the ratio of medians with
+a bootstrap interval, because a ratio of two medians of five runs each is no more certain than that
+interval.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _RESAMPLES = 2_000
 
 
 def note(text: str) -> None:
-    """A line for whoever watches, on stderr: stdout is for results."""
+    """A line for the user, on stderr: stdout is for results."""
     CONSOLE.print(text, markup=False, soft_wrap=True)
 
 
@@ -83,7 +83,7 @@ def cache_dir() -> Path:
 
 
 def command_line(module: str, arguments: Sequence[str] | None = None) -> str:
-    """The command that started this process, as one would type it again."""
+    """The command that started this process, in a form that can be typed again."""
     return shlex.join(["python", "-m", module, *(sys.argv[1:] if arguments is None else arguments)])
 
 
@@ -157,7 +157,7 @@ def interleaved(systems: Sequence[str], runs: int) -> list[tuple[int, str]]:
 
 
 def machine() -> dict[str, Any]:
-    """The machine as far as it matters to times."""
+    """The properties of the machine that affect times."""
     model = platform.processor() or platform.machine()
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -194,7 +194,7 @@ def _version(package: str) -> str:
 
 
 def provenance(module: str, packages: Sequence[str] = ()) -> dict[str, Any]:
-    """Machine, versions, date and command: what must stand beside every number."""
+    """Machine, versions, date and command, which accompany every number."""
     java_home = os.environ.get("JAVA_HOME")
     java = str(Path(java_home, "bin", "java")) if java_home else "java"
     return {
@@ -224,7 +224,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write ``document``; a reader never sees half of it."""
+    """Write ``document`` atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
@@ -232,7 +232,7 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def write_results(name: str, title: str, document: Mapping[str, Any], body: str) -> list[Path]:
-    """Write ``results/NAME.md`` and ``.json``: the numbers and where they come from."""
+    """Write ``results/NAME.md`` and ``.json``: the numbers and their provenance."""
     where = document["provenance"]
     about = where["machine"]
     versions = ", ".join(f"{key} {value}" for key, value in where["versions"].items())

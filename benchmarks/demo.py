@@ -1,12 +1,12 @@
-"""HRM's main job, shown: a batch and a streaming application on one small cluster.
+"""A demonstration of HRM's main purpose: a batch and a streaming application on a small cluster.
 
     python -m benchmarks.demo [--keep]
 
 Starts a cluster of two nodes on this machine, submits a structured-streaming Top-K and WordCount
 over a real text with the stock ``spark-submit``, watches both through HRM's AdminService, compares
-both answers with a count that has nothing to do with Spark, says what ran where and who waited how
-long, and shuts everything down. The cluster is smaller than what is asked of it on purpose: the
-stream has one node's cores, WordCount asks for both, so one of its executors has to wait.
+both results with counts computed without Spark, reports what ran where and how long containers
+waited, and shuts everything down. The cluster is smaller than the demand on purpose: the stream has
+one node's cores, WordCount requests both nodes', so one of its executors has to wait.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _RUN_TIMEOUT_S = 300.0
 
 
 class Admin:
-    """The questions that the demo asks HRM's AdminService."""
+    """The demo's calls of HRM's AdminService."""
 
     def __init__(self, target: str, token_file: Path) -> None:
         self.target = target
@@ -57,10 +57,10 @@ class Admin:
         self._channel.close()
 
     def applications(self) -> dict[str, admin_pb2.Application]:
-        """Every application, ended ones too, in full, by name.
+        """Every application, ended ones included, in full, by name.
 
         Raises:
-            BenchmarkError: the master does not answer.
+            BenchmarkError: the master does not respond.
         """
         try:
             listed = self._stub.ListApplications(
@@ -92,12 +92,12 @@ def _seconds(begin_s: float, end_s: float) -> str:
 
 @dataclass(slots=True)
 class History:
-    """How each application was classed from its beginning to its end, with the evidence."""
+    """The classification of each application from its beginning to its end, with the evidence."""
 
     classes: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
     def add(self, applications: Iterable[admin_pb2.Application]) -> None:
-        """Note each application's class, where it is not what it was."""
+        """Note each application's class, if it has changed."""
         for app in applications:
             now = _short(common_pb2.WorkloadClass, app.workload_class).upper()
             known = self.classes.setdefault(app.name, [])
@@ -108,7 +108,7 @@ class History:
         return [name for name, _ in self.classes.get(application, [])]
 
     def table(self) -> Table:
-        """Who was classed how, and on what evidence."""
+        """The classes of each application, and on what evidence."""
         table = Table(title="Classed by what was seen", title_justify="left")
         for column in ("application", "class", "because"):
             table.add_column(column, overflow="fold")
@@ -165,7 +165,7 @@ def _print_command(command: Sequence[str], environment: dict[str, str] | None = 
 
 
 def expected_counts(text: Text) -> dict[str, Any]:
-    """What WordCount must answer, counted here by plain Python and kept beside the text."""
+    """The correct result of WordCount, computed by plain Python and cached with the text."""
     kept = Path(text.path).with_suffix(".words.json")
     if kept.exists() and kept.stat().st_mtime >= Path(text.path).stat().st_mtime:
         known: dict[str, Any] = json.loads(kept.read_text())
@@ -199,7 +199,7 @@ def settings(shape: Shape, executors: int) -> dict[str, str]:
 def submit(
     cluster: Hrm, app: Path, arguments: Sequence[object], name: str, executors: int
 ) -> Submission:
-    """Submit as a person would, and show the command."""
+    """Submit like a user, and show the command."""
     chosen = settings(cluster.shape, executors)
     environment = cluster.environment()
     shown = {key: environment[key] for key in ("SPARK_CONF_DIR", "HRM_TOKEN_FILE", "HRM_PYTHON")}
@@ -209,7 +209,7 @@ def submit(
 
 
 def wait_placed(admin: Admin, stream: Submission) -> None:
-    """Return once the stream has asked for its executor, so that it is before WordCount.
+    """Return once the stream has requested its executor, so that it precedes WordCount.
 
     Raises:
         BenchmarkError: it has not within a minute, or it ended.
@@ -250,10 +250,10 @@ def _batches(output: Path) -> list[dict[str, Any]]:
 def watch(
     admin: Admin, stream: Submission, wordcount: Submission, seconds: float, history: History
 ) -> None:
-    """Show progress until both applications have ended, and note how they are classed.
+    """Show progress until both applications have ended, and note their classes.
 
     Raises:
-        BenchmarkError: they ran past the limit, or the master stopped answering.
+        BenchmarkError: they exceeded the limit, or the master stopped responding.
     """
     seen: dict[str, admin_pb2.Application] = {}
     deadline = time.monotonic() + _RUN_TIMEOUT_S
@@ -287,7 +287,7 @@ def watch(
 
 
 def wait_ended(admin: Admin) -> dict[str, admin_pb2.Application]:
-    """Both applications once the master knows their end and that of their containers.
+    """Both applications once the master has recorded their end and that of their containers.
 
     Raises:
         BenchmarkError: it does not within 20 s.
@@ -315,12 +315,12 @@ def complaints_of(
     top: dict[str, Any],
     expected: dict[str, Any],
 ) -> list[str]:
-    """Everything that is not as it should be; empty: the demo worked."""
+    """All deviations from the expected results; empty: the demo worked."""
     found = [f"WordCount: {text}" for text in checks.wordcount_complaints(words, expected)]
     found += [f"Top-K: {text}" for text in checks.rate_complaints(top)]
     for name, wanted in ((STREAM, "STREAM"), (WORDCOUNT, "BATCH")):
         app = applications[name]
-        # A stream is one while its query runs; before and after, nothing has been seen of one.
+        # A stream is one while its query runs; before and after, there is no sign of one.
         classes = history.names(name)
         if wanted not in classes or ("STREAM" in classes) != (wanted == "STREAM"):
             found.append(f"{name} was classed {', '.join(classes) or 'nothing'}, not {wanted}")
@@ -331,7 +331,7 @@ def complaints_of(
 
 
 def print_results(words: dict[str, Any], top: dict[str, Any], text: Text) -> None:
-    """The twenty commonest words and the stream's last micro-batches."""
+    """The twenty most frequent words and the stream's last micro-batches."""
     table = Table(
         title=f"The {len(words['top'])} commonest of {words['words']:,} words in {text}",
         title_justify="left",
@@ -363,7 +363,7 @@ def print_results(words: dict[str, Any], top: dict[str, Any], text: Text) -> Non
 
 
 def run(cluster: Hrm, text: Text, expected: dict[str, Any], seconds: float) -> list[str]:
-    """Both applications on a running cluster; what went wrong.
+    """Both applications on a running cluster; returns what went wrong.
 
     Raises:
         BenchmarkError: an application failed or a limit passed.
@@ -399,7 +399,7 @@ def run(cluster: Hrm, text: Text, expected: dict[str, Any], seconds: float) -> l
 
 
 def demonstrate(given: argparse.Namespace, directory: Path) -> int:
-    """The whole demo; the exit status."""
+    """Run the whole demo; returns the exit status."""
     with CONSOLE.status("collecting a text from this machine, and counting its words"):
         text = build_text(given.cache_dir, 5 if given.quick else given.megabytes)
         expected = expected_counts(text)
@@ -427,7 +427,7 @@ def demonstrate(given: argparse.Namespace, directory: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; 0 where every part of it worked."""
+    """Run the demo; 0 if every part of it worked."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.demo", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

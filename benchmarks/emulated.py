@@ -1,11 +1,12 @@
 """Emulated agents and AppMasters: real streams, real messages, the real token; no processes.
 
-An agent registers one node, runs what it is told to for as long as ``Agents.hold_s`` says, lets
-wait what has no room yet (streams first), and sends heartbeats with all that it has. An AppMaster
-registers, attaches, asks once, hears, and finishes. Both live in one process and take times by one
-clock. All streams share a few connections: what is measured is the master, not its sockets.
+An agent registers one node, runs what it is ordered to for as long as ``Agents.hold_s`` says,
+queues what does not fit yet (streams first), and sends heartbeats with all that it has. An
+AppMaster registers, attaches, requests once, receives notices, and finishes. Both live in one
+process and take times by one clock. All streams share a few connections: what is measured is the
+master, not its sockets.
 
-What real agents do and these do not: they start no process, and batch makes no way for streams.
+Unlike real agents, they start no process and preempt no batch container for a stream.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from hrm.wire import codec
 
 __all__ = ["Agents", "Application", "run"]
 
-_EOF: Any = vars(grpc.aio)["EOF"]  # which its stubs do not know
+_EOF: Any = vars(grpc.aio)["EOF"]  # missing in its stubs
 
 CHANNELS = 4
 NODE_MEMORY_MIB = NODE_SLOTS * 4096
 _OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.enable_http_proxy", 0),
-    # Without it all channels to one address share one connection.
+    # Without this all channels to one address share one connection.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -60,14 +61,14 @@ def _runner() -> asyncio.Runner:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run on the one loop of this process: gRPC stays with the first that it has seen."""
+    """Run on the only loop of this process: gRPC stays with the first that it has used."""
     return _runner().run(work)
 
 
 class _Agent:
     """One node.
 
-    Invariants: ``containers`` has all and only those that it was given and has not reported ended;
+    Invariants: ``containers`` has all and only those that were assigned and not reported as ended;
     one of them is in ``_waiting`` iff it has not begun to run, and ``_free`` (vcores, MiB) is the
     capacity without those that run.
     """
@@ -139,7 +140,7 @@ class _Agent:
             self._end(message.stop.container_id, common_pb2.END_CAUSE_RELEASED)
 
     def _start(self, status: common_pb2.ContainerStatus) -> bool:
-        """Let it run, if there is room."""
+        """Start it, if it fits."""
         vcores, memory_mib = status.resources.vcores, status.resources.memory_mib
         if vcores > self._free[0] or memory_mib > self._free[1]:
             return False
@@ -188,7 +189,7 @@ class _Agent:
             self.agents.spawn(self._write())
 
     async def _write(self) -> None:
-        """One writer at a time; a stream that broke loses what the next registration says anew."""
+        """One writer at a time; what a broken stream loses is in the next registration."""
         try:
             while self._outgoing and self.call is not None:
                 await self.call.write(self._outgoing.popleft())
@@ -202,7 +203,7 @@ class Agents:
     """All emulated nodes of this process, and their connections, which AppMasters share.
 
     ``hold_s``: how long a container runs from now on; None: until it is stopped. ``large``: how
-    many of the nodes, the last ones, have 16 times the memory. ``up``: who is registered.
+    many of the nodes, the last ones, have 16 times the memory. ``up``: registered nodes.
     """
 
     def __init__(
@@ -225,7 +226,7 @@ class Agents:
         self._all_up = asyncio.Event()
 
     async def start(self, heartbeat_interval_s: float, limit_s: float) -> float:
-        """Register all; seconds until the last was answered."""
+        """Register all; returns seconds until the last was registered."""
         begun_s = time.perf_counter()
         stubs = [node_pb2_grpc.NodeServiceStub(channel) for channel in self.channels]
         for agent, stub in zip(self._agents, itertools.cycle(stubs), strict=False):
@@ -259,7 +260,7 @@ class Agents:
         return next(self._turn)
 
     async def cluster(self) -> admin_pb2.Cluster:
-        """What the master says of itself."""
+        """The master's report about itself."""
         stub = admin_pb2_grpc.AdminServiceStub(self.channels[0])
         request = admin_pb2.GetClusterRequest()
         response = await stub.GetCluster(request, metadata=self.metadata, timeout=_CALL_LIMIT_S)
@@ -290,9 +291,9 @@ class Agents:
 class Application:
     """One AppMaster's session: ``open``, ``ask``, perhaps ``ran``, ``finish``.
 
-    ``delays_s``: from the request until a node knew of a container, for each. With ``follow``
-    it reads its notices: ``last_report_s`` is from the request until it knows of a place for all of
-    its containers, ``completion_s`` until it knows that the last has ended.
+    ``delays_s``: from the request until a node had the order, for each container. With ``follow``
+    it reads its notices: ``last_report_s`` is from the request until it has a place for all of its
+    containers, ``completion_s`` until the end of the last has been reported to it.
     """
 
     def __init__(
@@ -342,13 +343,13 @@ class Application:
         self._reading = asyncio.create_task(self._read())
 
     async def ask(self, tasks: int, run_s: float = 0.0) -> None:
-        """Ask once for containers; done when the agents have been told of all of them.
+        """Request containers once; done when the agents have the orders for all of them.
 
-        ``run_s``: how long they are said to run; 0: that is not said.
+        ``run_s``: their declared run time; 0: none is declared.
 
         Raises:
             BenchmarkError: the master refused, or ended the session (only with ``follow``).
-            TimeoutError: the agents were not told in time.
+            TimeoutError: the agents did not get the orders in time.
         """
         resources = common_pb2.Resources(
             vcores=self._resources.vcores, memory_mib=self._resources.memory_mib
@@ -372,7 +373,7 @@ class Application:
         await asyncio.wait_for(self._ran, _LIMIT_S)
 
     async def finish(self) -> None:
-        """Say that it succeeded, and hear the end."""
+        """Report success, and wait for the end."""
         done = app_pb.ApplicationFinished(state=common_pb2.APPLICATION_STATE_SUCCEEDED)
         await self._call.write(app_pb.ApplicationUpdate(finished=done))
         await self._call.done_writing()
@@ -415,8 +416,8 @@ class Application:
             self._ran.set_result(None)
 
     def _fail(self, why: str) -> None:
-        """Whoever waits hears why it will not be."""
+        """Pass the reason on to all waiters."""
         for future in (self._all_assigned, self._ran):
             if not future.done():
                 future.set_exception(BenchmarkError(f"{self.application_id}: {why}"))
-                future.exception()  # seen: not everybody waits for both
+                future.exception()  # retrieved: not every caller waits for both

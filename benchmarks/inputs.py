@@ -66,7 +66,7 @@ def stream_files(cache: Path, batches: int, rows: int, keys: int = 200, seed: in
         chosen = generator.choices(names, weights, k=rows)
         path = target / f"{batch:04d}.txt"
         path.write_text("\n".join(chosen) + "\n")
-        # Spark's file source takes the oldest first, and files of one instant in no set order.
+        # Spark's file source takes the oldest first, and files of equal times in any order.
         moment_s = path.stat().st_mtime - 3600 + batch
         os.utime(path, (moment_s, moment_s))
     return target

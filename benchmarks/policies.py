@@ -1,10 +1,10 @@
 """How long a cluster policy takes to place one pipeline task: ``python -m benchmarks.policies``.
 
 Processor time of the deciding thread, because that is what the budget of learned policies counts
-and what other load on the machine does not change much. Each decision sees another view of the
-cluster, made before the clock runs; the first ones are not counted. Weights are random numbers:
-what they are makes no difference to the time. ``(hosted)`` includes the heuristic that every hosted
-decision asks as well, the checks, and the bookkeeping.
+and other load on the machine hardly affects it. Each decision gets another view of the cluster,
+made before the clock runs; the first ones are not counted. Weights are random numbers, which does
+not affect the time. ``(hosted)`` includes the heuristic that every hosted decision calls as well,
+the checks, and the bookkeeping.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from benchmarks.common import (
 from hrm.core.vocabulary.model import NodeName
 from hrm.pipelines.core.model import (
     ClusterPolicy,
-    ClusterView,
     Device,
+    PipelineClusterView,
     PipelineSpec,
     SubtaskSpec,
     TaskId,
@@ -42,7 +42,7 @@ from hrm.pipelines.policies.cluster.features import NODE_FIELDS, TASK_FIELDS, TY
 from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
 from hrm.pipelines.policies.cluster.ldwp import SET_SCHEMA
 from hrm.pipelines.policies.cluster.networks import mlp_shapes, set_shapes
-from hrm.policies.guard import Mode
+from hrm.policies.guard import GuardMode
 from hrm.policies.models import Model
 
 __all__ = ["main", "measure", "report"]
@@ -53,12 +53,12 @@ WARM_UP = 20
 VIEWS = 16
 
 
-def view_of(nodes: int, seed: int) -> ClusterView:
-    """A busy cluster of three platforms, by chance."""
+def view_of(nodes: int, seed: int) -> PipelineClusterView:
+    """A busy cluster of three platforms, drawn at random."""
     rng = np.random.default_rng(seed)
     arrays: dict[str, Any] = {
         field.name: rng.random(nodes).astype(np.float32)
-        for field in dataclasses.fields(ClusterView)
+        for field in dataclasses.fields(PipelineClusterView)
         if field.name not in ("now", "names", "platform", "queue_length", "arrival_rate_per_s")
     }
     for name, most in (("running", 8), ("waiting_batch", 4), ("free_cores", 16)):
@@ -70,7 +70,7 @@ def view_of(nodes: int, seed: int) -> ClusterView:
         "gpus": np.full(nodes, 2, dtype=np.float32),
         "alive": np.ones(nodes, dtype=np.bool_),
     }
-    return ClusterView(
+    return PipelineClusterView(
         now=0.0,
         names=tuple(NodeName(f"node-{number}") for number in range(nodes)),
         platform=tuple(f"type-{number % 3}" for number in range(nodes)),
@@ -120,7 +120,7 @@ def _policies(nodes: int) -> dict[str, ClusterPolicy]:
         model = _model(kind, nodes)
         rng = np.random.default_rng(0)
         found[kind] = load(kind, rng=rng, model=model, guarded=False)
-        found[f"{kind} (hosted)"] = load(kind, rng=rng, model=model, mode=Mode.ON)
+        found[f"{kind} (hosted)"] = load(kind, rng=rng, model=model, mode=GuardMode.ON)
     return found
 
 
@@ -142,7 +142,7 @@ def measure(name: str, policy: ClusterPolicy, nodes: int, decisions: int) -> dic
     p50, p99 = np.percentile(times_ms[WARM_UP:], (50, 99))
     found = {"policy": name, "nodes": nodes, "p50_ms": float(p50), "p99_ms": float(p99)}
     if isinstance(policy, GuardedClusterPolicy):
-        # With random weights none is refused but for its time; else another thing was measured.
+        # With random weights only time causes refusals; anything else voids the result.
         found["fallbacks"] = policy.host.status(0.0).fallbacks
     return found
 

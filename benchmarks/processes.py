@@ -1,8 +1,8 @@
-"""Processes with an end: every one has a time limit, and nothing that we started stays behind.
+"""Processes with a time limit each, none of which is left behind.
 
-A process gets a session of its own, so that its whole group can be ended at once. What leaves the
-group (daemons, executors) still carries our mark in its environment, ``HRM_BENCH_MARK``; ``sweep``
-ends, one process id at a time, whatever still has it.
+A process gets a session of its own, so that its whole group can be ended at once. Processes that
+leave the group (daemons, executors) still carry a mark in their environment, ``HRM_BENCH_MARK``;
+``sweep`` ends, one process id at a time, all that have it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LEAVE_S = 5.0
 
 
 class BenchmarkError(Exception):
-    """A run that cannot count: a process failed, an answer is wrong, a limit passed."""
+    """A run that cannot count: a process failed, a result is wrong, a limit was exceeded."""
 
 
 def new_mark() -> str:
@@ -112,7 +112,7 @@ class Started:
             ) from error
 
     def end(self) -> None:
-        """End the whole group, politely first."""
+        """End the whole group, by SIGTERM first."""
         for number, grace_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, 5.0)):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
@@ -170,9 +170,9 @@ def _marked(mark: str) -> list[psutil.Process]:
 
 
 def sweep(mark: str) -> list[str]:
-    """End whatever still carries ``mark``; returns the command lines that had to be ended.
+    """End all processes that carry ``mark``; returns the command lines that had to be ended.
 
-    What is about to end by itself is given a few seconds to do so.
+    Processes that are about to end by themselves get a few seconds for it.
     """
     names = []
     _, left = psutil.wait_procs(_marked(mark), timeout=_LEAVE_S)
@@ -192,7 +192,7 @@ def sweep(mark: str) -> list[str]:
 def interruptible() -> Iterator[None]:
     """SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that every ``finally`` runs.
 
-    Only the first one does: ``timeout`` sends two, and the second would cut the clean-up short.
+    Only the first signal does: ``timeout`` sends two, and the second would interrupt the cleanup.
     """
     numbers = (signal.SIGTERM, signal.SIGHUP)
 
@@ -210,9 +210,9 @@ def interruptible() -> Iterator[None]:
 
 
 def in_directory(prefix: str, work: Callable[[Path], int], *, keep: bool) -> int:
-    """The exit status of ``work``, done in a new directory, which stays where that went wrong.
+    """Do ``work`` in a new directory, which is kept if that fails; returns the exit status.
 
-    1: it failed or returned that; 130: somebody interrupted it.
+    1: it failed or returned 1; 130: it was interrupted.
     """
     directory = Path(tempfile.mkdtemp(prefix=prefix))
     status = 1

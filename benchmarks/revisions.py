@@ -1,13 +1,13 @@
-"""This tree against an older revision of it: the same benchmark, run in turns.
+"""Compares this tree with an older revision of it: the same benchmark, run in turns.
 
     python -m benchmarks.revisions 761b13a --benchmark scheduler --runs 5
     python -m benchmarks.revisions v1.0 --benchmark spark --runs 3 -- --only wordcount,sort
 
 Both sides are copies of a commit (``git archive``), in a temporary directory, run with this
 environment's packages and ``--quick --json``; what follows ``--`` goes to the benchmark. Runs
-alternate (A B, B A, …), so other load falls on both alike. Of each number that both sides print,
+alternate (A B, B A, …), so other load affects both alike. For each number that both sides print,
 the ratio of medians is reported, new over old, with a bootstrap interval. Rates are better above 1,
-times below; a name that says neither (``conflicts``) is left to the reader.
+times below; a name that implies neither (``conflicts``) is left to the reader.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def compare(
     for key in sorted(keys):
         ours, theirs = [run[key] for run in new], [run[key] for run in old]
         if len({*ours, *theirs}) == 1:
-            continue  # a parameter, no measurement
+            continue  # a parameter, not a measurement
         better = "more" if _RATE.search(key) else "less" if _TIME.search(key) else None
         rows[key] = {
             "new": common.median(ours),

@@ -1,15 +1,15 @@
-"""How fast HRM schedules: three rates kept apart, delays, memory, and where the time goes.
+"""How fast HRM schedules: three separate rates, delays, memory, and where the time goes.
 
     python -m benchmarks.scheduler                     # the matrix; writes results/scheduler.*
     python -m benchmarks.scheduler --quick --json FILE # a small part of it, in about two minutes
     python -m benchmarks.scheduler --profile --only decisions,durable
 
-Published numbers mix what is measured here one by one: decisions per second (in process:
-snapshot, choose, commit), durable commits per second (with events, interpreter and SQLite on the
-disk), and containers per second end to end (a real master, gRPC, emulated agents that are told and
-report). Each is the median of several repetitions, taken in turns, with the least and the greatest
-beside it. Rates per second of processor time stand beside those per second: other processes on the
-machine disturb them less.
+Published numbers mix what is measured here separately: decisions per second (in process: snapshot,
+choose, commit), durable commits per second (with events, interpreter and SQLite on the disk), and
+containers per second end to end (a real master, gRPC, emulated agents that get orders and report).
+Each is the median of several repetitions, taken in turns, with the minimum and the maximum. Rates
+per second of processor time are reported as well, which other processes on the machine disturb
+less.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PROFILED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much is measured."""
+    """The extent of the measurements."""
 
     nodes: tuple[int, ...] = (1_000, 10_000, 100_000)
     tasks: tuple[int, ...] = (1, 40, 1_000)
@@ -98,7 +98,7 @@ def measure_decisions(plan: Plan, results: Results) -> None:
         results.numbers["decisions_per_cpu_s"] = median(samples[_HEADLINE].cpu_values)
     few, many = (samples.get(Cell(nodes, 40)) for nodes in (1_000, 100_000))
     if few and many:
-        # Of neighbouring runs, so that what else the machine does falls on both.
+        # Of neighbouring runs, so that other load on the machine affects both.
         ratios = [a / b for a, b in zip(few.cpu_values, many.cpu_values, strict=True)]
         results.numbers["growth_1k_100k"] = median(ratios)
 
@@ -227,7 +227,7 @@ _MEASURE: dict[str, Callable[[Plan, Results], None]] = {
 
 
 def profiles(only: Sequence[str]) -> dict[str, str]:
-    """Where time goes, by own time: the first lines of cProfile for each part that has one."""
+    """Where time is spent, by own time: the first lines of cProfile for each part that has one."""
     found: dict[str, str] = {}
     profile = cProfile.Profile()
     if "decisions" in only:
@@ -317,7 +317,7 @@ def benchmark(given: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 0 where everything was measured."""
+    """Run the benchmark; 0 if everything was measured."""
     given = parse_arguments(arguments)
     try:
         with interruptible():

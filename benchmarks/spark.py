@@ -4,10 +4,10 @@
     python -m benchmarks.spark --quick --json FILE
 
 WordCount, Sort, a streaming Top-K and the 22 TPC-H queries are submitted by the stock
-``spark-submit`` to both managers, interleaved (A B, B A, …). Of every run three times are kept, all
-from the moment ``spark-submit`` is started: until the first task is launched (from Spark's own
-event log), until the process has ended, and the time the application measured inside. Every answer
-is checked against a computation without Spark; a wrong one is a failed run and never a time.
+``spark-submit`` to both managers, interleaved (A B, B A, …). Three times are kept of every run, all
+from the start of ``spark-submit``: until the first task is launched (from Spark's own event log),
+until the process has ended, and the time the application measured inside. Every result is checked
+against a computation without Spark; a wrong one is a failed run and never a time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _QUERIES = 22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much is measured."""
+    """The extent of the measurements."""
 
     scale_factor: float = 0.1
     runs: int = 5
@@ -58,7 +58,7 @@ QUICK = Plan(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One application, its arguments for a run, and how its answer is checked."""
+    """One application, its arguments for a run, and the check of its result."""
 
     name: str
     app: Path
@@ -68,7 +68,7 @@ class Workload:
 
 @dataclass(slots=True)
 class Measurements:
-    """Everything that was measured: workload → system → runs."""
+    """All measurements: workload → system → runs."""
 
     runs: dict[str, dict[str, list[Finished]]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Measurements:
 
 
 def workloads(plan: Plan, cache: Path, measurements: Measurements) -> dict[str, Workload]:
-    """The four workloads, their inputs generated and their right answers computed."""
+    """The four workloads, with generated inputs and computed correct results."""
     text = Path(build_text(cache, plan.text_mb).path)
     with text.open(encoding="utf-8", newline="\n") as lines:
         words = checks.expected_words(lines)
@@ -142,7 +142,7 @@ def run_once(cluster: Cluster, workload: Workload, directory: Path, timeout_s: f
     """Submit, wait, check.
 
     Raises:
-        BenchmarkError: the run failed or its answer is wrong.
+        BenchmarkError: the run failed or its result is wrong.
     """
     submission = cluster.submit(workload.app, workload.arguments(directory), directory)
     finished = submission.finish(timeout_s)
@@ -412,7 +412,7 @@ def benchmark(given: argparse.Namespace, directory: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 0 where every run counted."""
+    """Run the benchmark; 0 if every run counted."""
     given = parse_arguments(arguments)
     return in_directory(
         "hrm-benchmark-", lambda directory: benchmark(given, directory), keep=given.keep

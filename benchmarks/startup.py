@@ -3,14 +3,14 @@
     python -m benchmarks.startup [--runs 7]
     python -m benchmarks.startup --quick --json FILE
 
-Three clusters of one shape are up all the time and take turns. Of every run two moments are kept:
-from the start of an executor's process until its driver has registered it (``launch``), and from
+Three clusters of one shape run all the time and take turns. Two times are kept of every run: from
+the start of an executor's process until its driver has registered it (``launch``), and from
 ``spark-submit`` until the first task. A warm JVM has started long before; there the clock runs from
-the moment that HRM orders it to be an executor, as the agent writes it down. A short word count is
-timed from ``spark-submit`` to its end.
+HRM's order to be an executor, as the agent records it. A short word count is timed from
+``spark-submit`` to its end.
 
-Archives are made before the clock runs, and a warm JVM is waited for: what is measured is a cluster
-that is used, not one that has just been set up.
+Archives are made before the clock runs, and warm JVMs are ready: what is measured is a cluster in
+use, not one that has just been set up.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _READY_LIMIT_S = 180.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much is measured."""
+    """The extent of the measurements."""
 
     runs: int = 7
     text_mb: float = 1.0
@@ -66,7 +66,7 @@ QUICK = Plan(runs=3)
 
 @dataclass(slots=True)
 class Taken:
-    """Seconds: what → system → one value a run (of launches: one an executor)."""
+    """Seconds: what → system → one value per run (of launches: one per executor)."""
 
     values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
@@ -117,7 +117,7 @@ class Warm(Started):
         super().settle()
         shortcuts = [s for n in self.nodes() for s in n["shortcuts"]]
         asked = sum(s["used"] + s["missed"] for s in shortcuts if s["name"] == "warm-executors")
-        if asked:  # the first executors show what is wanted
+        if asked:  # the first executors determine the kind
             wait_until(lambda: self.is_ready("warm-executors"), _READY_LIMIT_S, "warm JVMs", 1.0)
 
 
@@ -196,11 +196,11 @@ def _used(cluster: Cluster) -> int:
 
 
 def _check_use(cluster: Cluster, before: int, system: str) -> None:
-    """A cold start must not pass for a warm one."""
+    """A cold start must not count as a warm one."""
     if not isinstance(cluster, Started):
         return
     wanted = cluster.shape.executors * (2 if isinstance(cluster, Warm) else 1)
-    # The nodes tell of it with their heartbeats.
+    # The nodes report it with their heartbeats.
     wait_until(
         lambda: _used(cluster) - before >= wanted, 10.0, f"{system} to use its shortcut", 0.5
     )
@@ -291,7 +291,7 @@ def benchmark(given: argparse.Namespace, directory: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 0 where every run counted."""
+    """Run the benchmark; 0 if every run counted."""
     given = parse_arguments(arguments)
     return in_directory(
         "hrm-startup-", lambda directory: benchmark(given, directory), keep=given.keep

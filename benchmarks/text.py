@@ -1,11 +1,11 @@
-"""Builds a real text of a given size from the texts that a machine has anyway.
+"""Builds a real text of a given size from texts that are on any machine.
 
     python -m benchmarks.text [--megabytes 50] [--cache-dir DIR]
 
 Documentation, manual pages, licences, the descriptions of installed packages and, where that is not
 enough (a bare container has none), the sources of Python's standard library. Files come in a fixed
-order of places and names, decompressed and decoded as UTF-8; what is not text is left out. Where
-all of it is still too little, it is repeated, and the result says how often.
+order of places and names, decompressed and decoded as UTF-8; what is not text is skipped. If all of
+it is still too little, it is repeated, and the result says how often.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _SUFFIXES = {
     "", ".txt", ".md", ".rst", ".gz", ".copyright",
     ".1", ".2", ".3", ".4", ".5", ".6", ".7", ".8", ".py", ".pyi",
 }  # fmt: skip
-# What typesets a manual page and is not read: request lines, fonts, special characters.
+# The typesetting of a manual page: request lines, fonts, special characters.
 _ROFF = re.compile(r"^[.'].*$|\\f(?:\[\w*\]|\(..|.)|\\\*?\(..|\\\[\w+\]", re.MULTILINE)
-# Histories of changes are hashes and file names more than words.
+# Change logs consist of hashes and file names more than of words.
 _NO_PROSE = ("changelog", "changes", "news")
 
 
@@ -51,7 +51,7 @@ class Text:
 
 
 def places() -> list[Path]:
-    """Where texts are looked for, the most readable first."""
+    """Where to search for texts, the most readable first."""
     return [
         Path("/usr/share/common-licenses"),
         Path("/usr/share/doc"),
@@ -77,7 +77,7 @@ def _candidates(place: Path) -> Iterator[Path]:
 
 
 def _read(path: Path) -> str | None:
-    """The text of ``path``; None where it is none, too small, too big, or not readable."""
+    """The text of ``path``; None if it is not text, too small, too big, or not readable."""
     try:
         if path.stat().st_size > _FILE_BYTES_MAX:
             return None
@@ -134,7 +134,7 @@ def build_text(
 
 
 def _gather(write: Callable[[bytes], object], sources: Sequence[Path], wanted: int) -> int:
-    """Write texts until ``wanted`` bytes are there; returns from how many files."""
+    """Write texts up to ``wanted`` bytes; returns the number of files used."""
     files = written = 0
     for place in sources:
         for path in _candidates(place):
@@ -151,7 +151,7 @@ def _gather(write: Callable[[bytes], object], sources: Sequence[Path], wanted: i
 
 
 def main() -> None:
-    """Build the text and say what it is."""
+    """Build the text and describe it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.text", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--megabytes", type=float, default=50)

@@ -1,4 +1,4 @@
-"""Benchmarks whose options are typed like those of ``hrm``: the same help, outputs and errors."""
+"""Benchmarks with typed options like those of ``hrm``: the same help, outputs and errors."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def state_home() -> Path:
 
 
 def token_path(named: str | Path | None = None) -> Path:
-    """Where the cluster's token is: ``named``, ``$HRM_TOKEN_FILE``, or in ``state_home()``."""
+    """The file of the cluster's token: ``named``, ``$HRM_TOKEN_FILE``, or in ``state_home()``."""
     path = named or os.environ.get("HRM_TOKEN_FILE") or state_home() / "token"
     return Path(path).expanduser().absolute()
 
@@ -42,22 +42,26 @@ def parse_master(text: str) -> str:
     """``host:port`` from ``host``, ``host:port`` or ``hrm://host:port``.
 
     Raises:
-        InvalidRequest: neither of these.
+        InvalidRequest: it is none of these.
     """
     address = text.removeprefix("hrm://").rstrip("/")
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):
         host, port = address, str(DEFAULT_PORT)
     good_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
-    if not host or "/" in host or any(c.isspace() for c in host) or not good_port:
+    # The resolver takes bare digits for an address: 7480 would be 0.0.29.56.
+    bad_host = not host or "/" in host or any(c.isspace() for c in host) or host.isdigit()
+    if bad_host or not good_port:
+        missing = " (a port alone)" if host.isdigit() and not colon else ""
         raise errors.InvalidRequest(
-            f"{text!r} is no master address; give host:port, such as {DEFAULT_HOST}:{DEFAULT_PORT}"
+            f"{text!r} is no address of a master{missing}; write HOST:PORT, such as "
+            f"{DEFAULT_HOST}:{DEFAULT_PORT}"
         )
     return f"{host}:{port}"
 
 
 def default_master(given: str | None = None) -> str:
-    """``host:port`` of the master that is meant when ``--master`` is ``given``."""
+    """``host:port`` of the master to use when ``--master`` is ``given``."""
     named = given or os.environ.get("HRM_MASTER")
     if named:
         return parse_master(named)
@@ -69,7 +73,7 @@ def default_master(given: str | None = None) -> str:
 
 
 def token_file(master: str | None, given: Path | None = None) -> Path:
-    """The file with the token of ``master``, as by ``token_path``.
+    """The file with the token of ``master``, found as by ``token_path``.
 
     Raises:
         Unavailable: no file was named, and no cluster was ever started here.

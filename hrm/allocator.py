@@ -19,7 +19,7 @@ __all__ = ["GROWN_BYTES_MIN", "GiveBack", "few_heaps", "give_back", "resident_by
 HEAPS_MAX = 2
 GROWN_BYTES_MIN = 16 * 1024 * 1024
 GROWN_PART = 8
-"""Growth by this part of the whole triggers a trim: a large process is trimmed more seldom."""
+"""Growth by this part of the whole triggers a trim, so a large process is trimmed less often."""
 TRIES_MAX = 120
 LONG_S = 0.02
 _M_ARENA_MAX = -8
@@ -27,29 +27,29 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def few_heaps() -> None:
-    """To be called first in a process: glibc does not go back on heaps that it has, and counts
-    those that it may make only once."""
+    """To be called first in a process: glibc keeps the heaps that it has, and computes their
+    maximum number only once."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, HEAPS_MAX)
 
 
 def give_back() -> None:
-    """Return to the system what the heaps do not use. Takes as long as they are large."""
+    """Return unused memory of the heaps to the system. Takes time in proportion to their size."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def resident_bytes() -> int:
-    """Memory of this process."""
+    """Resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
 
 
 class GiveBack:
     """Trims whenever the process has grown much since it was smallest. During a flood, trimmed
-    memory is taken again immediately; so several trims are tried before the new size becomes the
-    baseline. A slow trim is not repeated: other threads wait for the heap meanwhile.
+    memory is allocated again immediately, so several trims are tried before the new size becomes
+    the baseline. A slow trim is not repeated, because other threads wait for the heap meanwhile.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ _NAME = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
 
 class Pair(NamedTuple):
-    """Where a certificate and its key are."""
+    """The files of a certificate and its key."""
 
     cert: Path
     key: Path

@@ -13,9 +13,18 @@ import ipaddress
 import os
 import socket
 
-from hrm.errors import InvalidConfig
+from hrm.address import DEFAULT_HOST, DEFAULT_PORT
+from hrm.errors import InvalidConfig, Unavailable
 
-__all__ = ["VARIABLE", "allowed", "check_client", "check_server", "is_local", "parse"]
+__all__ = [
+    "VARIABLE",
+    "allowed",
+    "check_client",
+    "check_resolves",
+    "check_server",
+    "is_local",
+    "parse",
+]
 
 VARIABLE = "HRM_ALLOW_CLEAR_TEXT"
 _YES = ("true", "1", "yes", "on")
@@ -59,24 +68,49 @@ def is_local(target: str) -> bool:
 
 
 def _is_loopback(address: str) -> bool:
-    """Raises ValueError: it is a name, or nothing."""
+    """Raises ValueError if it is not an IP address."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
     mapped = getattr(parsed, "ipv4_mapped", None)
     return bool((mapped or parsed).is_loopback)
 
 
+def check_resolves(target: str) -> None:
+    """Check that the host of ``target`` (host:port) is an address, or a name that has one.
+
+    Raises:
+        InvalidConfig: ``target`` is not host:port.
+        Unavailable: its host does not resolve, now.
+    """
+    host, colon, port = target.rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise InvalidConfig(
+            f"{target!r} is no address; write HOST:PORT, such as {DEFAULT_HOST}:{DEFAULT_PORT}"
+        )
+    bare = host.strip("[]")
+    try:
+        socket.getaddrinfo(bare, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise Unavailable(
+            f"the host {bare} of {target} does not resolve ({reason}); correct its name, or write "
+            f"its IP address; to see what the name resolves to: getent hosts {bare}"
+        ) from error
+
+
 def check_server(address: str, *, allow: bool) -> None:
-    """May a server listen at ``address`` (host:port) in clear text?
+    """Check that a server may listen at ``address`` (host:port) in clear text.
 
     Raises:
         InvalidConfig: it may not.
+        Unavailable: the host does not resolve.
     """
     if not allow and not is_local(address):
+        check_resolves(address)
         host = address.rpartition(":")[0]
         raise InvalidConfig(
             f"will not listen on {host} in clear text, where the cluster's token could be read "
-            f"on its way; make certificates (hrm tls DIR --host NAME,ADDRESS) and give "
-            f"--tls-cert and --tls-key - or allow it by name: allow_clear_text = true "
+            f"on its way; make certificates (hrm tls DIR --host NAME,ADDRESS) and pass "
+            f"--tls-cert and --tls-key - or allow it explicitly: allow_clear_text = true "
             f"(--allow-clear-text true)"
         )
 
@@ -87,11 +121,13 @@ def check_client(target: str, *, allow: bool | None) -> None:
 
     Raises:
         InvalidConfig: it may not.
+        Unavailable: the host does not resolve.
     """
     if not is_local(target) and not (allowed() if allow is None else allow):
+        check_resolves(target)
         raise InvalidConfig(
             f"will not send the cluster's token to {target} in clear text, where others could read "
             f"it; make certificates (hrm tls) and copy the cluster's ca.pem next to the token, or "
-            f"name it in HRM_TLS_CA - or allow clear text by name: export {VARIABLE}=true "
+            f"name it in HRM_TLS_CA - or allow clear text explicitly: export {VARIABLE}=true "
             f"(allow_clear_text of a daemon, spark.hrm.allowClearText of an application)"
         )

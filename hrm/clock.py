@@ -15,5 +15,5 @@ _BEGAN_S = time.time() - time.monotonic()
 
 
 def now() -> float:
-    """Seconds since the epoch, as this machine's clock had them when the process began, and on."""
+    """Seconds since the epoch: the machine's clock at the process's start plus elapsed time."""
     return _BEGAN_S + time.monotonic()

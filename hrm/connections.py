@@ -2,8 +2,8 @@
 
 gRPC bounds a server's connections, but not per client: one without the token could keep all of
 them. So they are checked several times a second. One on which a call with the token has arrived is
-*known*, and stays. All others are strangers: closed after ``limit_s``, or, oldest first, where an
-address has more than ``unauthenticated_max`` (none in its first second), or at once after
+*known*, and stays. All others are closed after ``limit_s``, or, oldest first, if an address has
+more than ``unauthenticated_max`` (none in its first second), or immediately after
 ``UNAUTHENTICATED_BYTES_MAX``: the token comes with the first headers, so that much is a flood.
 
 The kernel lists this process's sockets, and a connection is ended by shutting its socket down
@@ -35,19 +35,19 @@ __all__ = ["LIMIT_S", "UNAUTHENTICATED_MAX", "ConnectionWatch"]
 LIMIT_S = 10.0
 """Time in which a new connection must carry a call with the token."""
 UNAUTHENTICATED_MAX = 32
-"""Connections of one address on which that has not happened yet. Each may
-have as many calls refused at a time as a connection may have calls, and others wait for those."""
+"""Connections of one address on which that has not happened yet. Each may have as many refused
+calls at a time as a connection may have calls, and others wait for those."""
 UNAUTHENTICATED_BYTES_MAX = 4 * 1024 * 1024
 """Of one connection on which that has not happened yet."""
 _GRACE_S = 1.0
 _PERIOD_S = 0.25
 _ALERT_PERIOD_S = 0.05
-"""The interval while there are strangers: a flood grows in between."""
+"""The interval while there are unauthenticated connections: a flood grows in between."""
 _SHARE = 20
-"""A look takes at most this part of the time."""
+"""A check takes at most this part of the time."""
 _MEMORY_PERIOD_S = 0.05
 _MEMORY_SHARE = 3
-"""Giving back what floods have taken: this part of the time, at most."""
+"""Returning memory that floods have taken uses at most this part of the time."""
 _LOG_PERIOD_S = 30.0
 _DESCRIPTORS = "/proc/self/fd"
 _BYTES_RECEIVED = slice(128, 136)
@@ -57,7 +57,7 @@ _log = structlog.get_logger("connections")
 
 @dataclass(slots=True)
 class _Seen:
-    """One socket. ``name``: its other end, as gRPC writes it, empty: no connection of ours."""
+    """One socket. ``name``: its other end, as gRPC writes it; empty: not a connection to watch."""
 
     name: str = ""
     address: str = ""
@@ -68,7 +68,7 @@ class _Seen:
 class ConnectionWatch:
     """Watches the connections of the servers at ``ports``, which may grow.
 
-    ``known`` belongs to the event loop; a look runs in a thread.
+    ``known`` belongs to the event loop; a check runs in a thread.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class ConnectionWatch:
         self._known: dict[str, float] = {}
         """The connections that have presented the token, and when first."""
         self._seen: dict[int, _Seen] = {}
-        """All sockets of this process, by inode, as of the last look."""
+        """All sockets of this process, by inode, as of the last check."""
         self._closed: Counter[str] = Counter()
         self._logged_at_s = -_LOG_PERIOD_S
         self._any_unauthenticated = False
-        """As of the last look."""
+        """As of the last check."""
 
     def known(self, peer: str) -> None:
         """A call with the token has come from ``peer``, as gRPC writes it."""
@@ -92,7 +92,7 @@ class ConnectionWatch:
             self._known[peer] = time.monotonic()
 
     async def run(self) -> None:
-        """Look, again and again, until cancelled; and give back memory that floods have taken."""
+        """Check repeatedly until cancelled, and return memory that floods have taken."""
         await asyncio.gather(self._check_forever(), _give_back_forever())
 
     async def _check_forever(self) -> None:
@@ -102,7 +102,7 @@ class ConnectionWatch:
                 await asyncio.to_thread(self.check)
             except OSError as error:
                 # No free descriptor, for example; the next check may have one.
-                _log.warning("cannot look at connections", why=error.strerror)
+                _log.warning("cannot inspect connections", why=error.strerror)
             took_s = time.monotonic() - began_s
             period_s = _ALERT_PERIOD_S if self._any_unauthenticated else _PERIOD_S
             await asyncio.sleep(max(period_s, _SHARE * took_s))
@@ -138,14 +138,14 @@ class ConnectionWatch:
         return closed
 
     def _unwelcome(self, found: list[tuple[float, int]], now: float) -> Iterator[int]:
-        """Of one address's strangers (since when, inode) those to close."""
+        """Of one address's unauthenticated connections (since when, inode), those to close."""
         too_many = len(found) - self._unauthenticated_max
         for number, (since_s, inode) in enumerate(sorted(found)):
             if now - since_s >= (_GRACE_S if number < too_many else self._limit_s):
                 yield inode
 
     def _forget(self, now: float) -> None:
-        """Names of connections that are gone; one that was made since then is not seen yet."""
+        """Forget connections that are gone; one made since the check has not been seen yet."""
         names = {seen.name for seen in self._seen.values()}
         for name, since_s in list(self._known.items()):
             if name not in names and since_s < now - 1.0:
@@ -183,7 +183,7 @@ async def _give_back_forever() -> None:
     memory = GiveBack()
     while True:
         began_s = time.monotonic()
-        with contextlib.suppress(OSError):  # no descriptor to look with; the next time, perhaps
+        with contextlib.suppress(OSError):  # no free descriptor; the next check may have one
             await asyncio.to_thread(memory.check)
         took_s = time.monotonic() - began_s
         await asyncio.sleep(max(_MEMORY_PERIOD_S, _MEMORY_SHARE * took_s))

@@ -13,7 +13,7 @@ import resource
 __all__ = ["connections_max", "for_children", "give_back", "raise_limit"]
 
 DESCRIPTORS_MAX = 262_144
-"""More than this a daemon does not take, however much it may have."""
+"""A daemon uses no more than this, whatever the limit."""
 RESERVED = 256
 """Descriptors that connections leave to everything else: stores, logs, pipes, samples of usage."""
 CONNECTIONS_MIN = 16
@@ -35,19 +35,19 @@ def raise_limit() -> int:
 
 
 def for_children() -> int:
-    """The limit (soft) of a process that a daemon starts: what its own was at its start."""
+    """The (soft) limit for a child process: the daemon's own at its start."""
     return (_before or resource.getrlimit(resource.RLIMIT_NOFILE))[0]
 
 
 def give_back(pid: int) -> None:
-    """Give a process that was started just now the limit of ``for_children``."""
+    """Give a process that has just been started the limit of ``for_children``."""
     with contextlib.suppress(OSError):  # it has ended
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (for_children(), hard))
 
 
 def connections_max(wanted: int) -> int:
-    """How many connections a server may take: ``wanted``, or what the limit leaves for them."""
+    """How many connections a server may accept: ``wanted``, or what the limit leaves for them."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted

@@ -18,7 +18,7 @@
     ├── LaunchFailed            a process could not be started
     ├── PolicyFault             a placement policy failed, or proposed what no policy may
     ├── PluginBuildFailed       the Spark plugin does not compile against this Spark
-    └── InvalidTransition       a bug: an entity was asked to do what its table does not hold
+    └── InvalidTransition       a bug: an event that the entity's transition table lacks
 
 The message is for its reader: what happened, why, and what to type next.
 """
@@ -99,7 +99,7 @@ class DiskFull(Unavailable):
 
 
 class TlsFailed(Unavailable):
-    """The other side is there, and no encrypted connection to it can be made."""
+    """The other side is reachable, but no encrypted connection to it can be made."""
 
 
 class LaunchFailed(HrmError):
@@ -119,7 +119,7 @@ class PluginBuildFailed(HrmError):
 
 
 class InvalidTransition(HrmError):
-    """An entity was asked to do what its transition table does not hold: a bug in HRM.
+    """An event that the entity's transition table lacks: a bug in HRM.
 
     Attributes:
         history: the entity's latest transitions, oldest first, as text.

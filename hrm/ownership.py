@@ -1,4 +1,4 @@
-"""Ownership keys: their generation, and the digest that is kept of them.
+"""Ownership keys: how they are generated, and the digest that is kept of them.
 
 Their purpose: ``hrm.core.vocabulary.ownership``.
 """

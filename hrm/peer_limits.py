@@ -1,7 +1,7 @@
-"""Limits per address: open streams, calls, and registrations a second.
+"""Limits per address: open streams, calls, and registrations per second.
 
 All callers hold the same token, so the address identifies the caller; a whole cluster may be behind
-one, and the defaults let 10,000 nodes with as many applications pass. A limit keeps one faulty
+one, and the defaults admit 10,000 nodes with as many applications. A limit keeps one faulty
 program from exhausting a server; the refusal is RESOURCE_EXHAUSTED, and names the setting.
 """
 

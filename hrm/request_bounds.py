@@ -1,14 +1,14 @@
 """Bounds on the size of a message: for each method and for each text, list and map.
 
-Every holder of a token may call, and messages cost memory and time of a process that serves all
-others. ``METHODS`` has the bytes of a message by method, checked before it is parsed; ``TEXTS`` and
+Every holder of a token may send requests, and messages cost memory and time of a shared process.
+``METHODS`` has the bytes of a message by method, checked before it is parsed; ``TEXTS`` and
 ``FIELDS`` the length of each text and the number of elements of each list, checked before a value
 is used. A field that is in neither table is a mistake that a test finds. Values and their
 consistency are checked where protobuf becomes a dataclass (``hrm.wire``).
 
 Bounds are far beyond real use, and follow from the system where it has one: Linux starts no program
-with an argument of more than 128 KiB. A program of HRM's own that forwards text of others truncates
-it to ``TEXT`` first, because a long error must not cost a node its stream.
+with an argument of more than 128 KiB. A component of HRM that forwards untrusted text truncates it
+to ``TEXT`` first, because a long error must not end a node's stream.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "METHOD_BYTES",
     "TEXT",
     "TEXTS",
-    "Bound",
+    "FieldBound",
     "bound_of",
     "checked",
     "method_bytes",
@@ -40,7 +40,7 @@ __all__ = [
 KIB, MIB = 1 << 10, 1 << 20
 
 ID = 253
-"""Characters of an id or a name of ours: an application, a container, a node, a resource unit."""
+"""Characters of an id, or of a name given by HRM: an application, a container, a node, a unit."""
 LABEL = 1_024
 """Of names chosen by users: an application, a user, a host, a version."""
 TEXT = 4_096
@@ -48,7 +48,7 @@ TEXT = 4_096
 ARGUMENT = 128 * KIB
 """Of one argument or variable of a process (Linux: ``MAX_ARG_STRLEN``)."""
 DOCUMENT = 4 * MIB
-"""Of a JSON text that another part of HRM wrote."""
+"""Of a JSON text written by another component of HRM."""
 
 CONTAINERS = 100_000
 STATUSES = 20_000
@@ -57,10 +57,10 @@ CPUS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class FieldBound:
     """``length``: of the text, or of each in a list or a map, characters (bytes: bytes); ``count``:
     elements; ``key``: characters of a map's key. ``executed``: it becomes an argument or a variable
-    of a process, which holds no NUL. ``setting``: what to change where it is to be more."""
+    of a process, which cannot contain NUL. ``setting``: what to change to raise the bound."""
 
     length: int = 0
     count: int = 0
@@ -69,12 +69,12 @@ class Bound:
     setting: str = ""
 
 
-_ID, _LABEL, _TEXT = Bound(ID), Bound(LABEL), Bound(TEXT)
-_KEY = Bound(128)
-_ARGUMENTS = Bound(ARGUMENT, count=100_000, executed=True)
+_ID, _LABEL, _TEXT = FieldBound(ID), FieldBound(LABEL), FieldBound(TEXT)
+_KEY = FieldBound(128)
+_ARGUMENTS = FieldBound(ARGUMENT, count=100_000, executed=True)
 
 METHOD_BYTES = 256 * KIB
-"""Of any method that is not in the table; below it the field that is too long is named."""
+"""Of any method that is not in the table; up to this size, the error names the field at fault."""
 METHODS: dict[str, int] = {
     "/hrm.v1.AdminService/DrainNodes": 4 * MIB,
     "/hrm.v1.ApplicationService/Register": MIB,
@@ -89,10 +89,10 @@ METHODS: dict[str, int] = {
     "/hrm.v1.SubmissionService/Submit": DOCUMENT + 64 * KIB,
 }
 
-TEXTS: dict[str, Bound] = {
+TEXTS: dict[str, FieldBound] = {
     "application_id": _ID,
     "asker": _LABEL,
-    "container_id": Bound(2 * ID),
+    "container_id": FieldBound(2 * ID),
     "executor_id": _ID,
     "followed_epoch_id": _KEY,
     "identity": _ID,
@@ -106,7 +106,7 @@ TEXTS: dict[str, Bound] = {
     "platform": _LABEL,
     "policy": _ID,
     "reason": _TEXT,
-    "resource_unit_id": Bound(2 * ID),
+    "resource_unit_id": FieldBound(2 * ID),
     "scheduler": _ID,
     "sha256": _ID,
     "spark_version": _LABEL,
@@ -115,11 +115,11 @@ TEXTS: dict[str, Bound] = {
     "task_id": _ID,
     "user": _LABEL,
 }
-"""By the name of a single text, in whatever message it stands."""
+"""By the name of a single text, in any message."""
 
-FIELDS: dict[str, Bound] = {
+FIELDS: dict[str, FieldBound] = {
     # AdminService
-    "DrainNodesRequest.names": Bound(ID, count=10_000),
+    "DrainNodesRequest.names": FieldBound(ID, count=10_000),
     "BindNodeRequest.name": _ID,
     "ListNodesRequest.name": _ID,
     # ApplicationService
@@ -129,16 +129,16 @@ FIELDS: dict[str, Bound] = {
     "RegisterApplicationRequest.web_url": _TEXT,
     "RegisterApplicationRequest.submission_key": _ID,
     "RegisterApplicationRequest.submission_ownership_key": _KEY,
-    "SparkLaunch.driver_url": Bound(TEXT, executed=True),
-    "SparkLaunch.environment": Bound(ARGUMENT, count=10_000, key=LABEL, executed=True),
-    "SparkLaunch.java_options": Bound(ARGUMENT, count=10_000, executed=True),
-    "SparkLaunch.extra_class_path": Bound(TEXT, count=10_000, executed=True),
-    "SparkLaunch.driver": Bound(DOCUMENT),
-    "RequestContainers.containers": Bound(count=CONTAINERS),
-    "ContainerRequest.hosts": Bound(LABEL, count=32),
-    "ReleaseContainers.executor_ids": Bound(ID, count=CONTAINERS),
-    "Progress.streaming_queries": Bound(LABEL, count=1_000),
-    "Progress.stages": Bound(count=1_000),
+    "SparkLaunch.driver_url": FieldBound(TEXT, executed=True),
+    "SparkLaunch.environment": FieldBound(ARGUMENT, count=10_000, key=LABEL, executed=True),
+    "SparkLaunch.java_options": FieldBound(ARGUMENT, count=10_000, executed=True),
+    "SparkLaunch.extra_class_path": FieldBound(TEXT, count=10_000, executed=True),
+    "SparkLaunch.driver": FieldBound(DOCUMENT),
+    "RequestContainers.containers": FieldBound(count=CONTAINERS),
+    "ContainerRequest.hosts": FieldBound(LABEL, count=32),
+    "ReleaseContainers.executor_ids": FieldBound(ID, count=CONTAINERS),
+    "Progress.streaming_queries": FieldBound(LABEL, count=1_000),
+    "Progress.stages": FieldBound(count=1_000),
     "StageProgress.name": _LABEL,
     "ClassChanged.evidence": _TEXT,
     # EventService
@@ -148,80 +148,80 @@ FIELDS: dict[str, Bound] = {
     "RegisterNode.incarnation": _ID,
     "RegisterNode.host": _LABEL,
     "RegisterNode.endpoint": _LABEL,
-    "RegisterNode.resource_units": Bound(count=UNITS),
-    "RegisterNode.containers": Bound(count=STATUSES),
+    "RegisterNode.resource_units": FieldBound(count=UNITS),
+    "RegisterNode.containers": FieldBound(count=STATUSES),
     "RegisterNode.isolation": _LABEL,
-    "RegisterNode.spark_versions": Bound(LABEL, count=100),
-    "RegisterNode.remarks": Bound(TEXT, count=100),
-    "ResourceUnit.cpus": Bound(count=CPUS),
-    "ResourceUnit.pool": Bound(2 * ID),
+    "RegisterNode.spark_versions": FieldBound(LABEL, count=100),
+    "RegisterNode.remarks": FieldBound(TEXT, count=100),
+    "ResourceUnit.cpus": FieldBound(count=CPUS),
+    "ResourceUnit.pool": FieldBound(2 * ID),
     "Gpu.uuid": _LABEL,
     "Gpu.name": _LABEL,
     "ContainerStatus.stdout_url": _TEXT,
     "ContainerStatus.stderr_url": _TEXT,
-    "NodeHeartbeat.containers": Bound(count=STATUSES),
-    "NodeHeartbeat.shortcuts": Bound(count=100),
+    "NodeHeartbeat.containers": FieldBound(count=STATUSES),
+    "NodeHeartbeat.shortcuts": FieldBound(count=100),
     "Shortcut.name": _ID,
     "Shortcut.state": _ID,
     "Shortcut.note": _TEXT,
     "Shortcut.why_missed": _TEXT,
     # PipelineService and GpuService
     "SubmitPipelineTaskRequest.result_key": _KEY,
-    "SubmitPipelineTaskRequest.payload": Bound(60 * MIB, setting="pipeline_payload_mib"),
-    "SubmitPipelineTaskRequest.files": Bound(count=10_000),
+    "SubmitPipelineTaskRequest.payload": FieldBound(60 * MIB, setting="pipeline_payload_mib"),
+    "SubmitPipelineTaskRequest.files": FieldBound(count=10_000),
     "PipelineSpec.name": _ID,
     "PipelineSpec.reference": _LABEL,
-    "PipelineSpec.subtasks": Bound(count=1_000),
+    "PipelineSpec.subtasks": FieldBound(count=1_000),
     "PipelineSubtask.name": _ID,
-    "PipelineSubtask.after": Bound(ID, count=1_000),
-    "PipelineSubtask.devices": Bound(count=16),
-    "SourceFile.path": Bound(TEXT),
-    "SourceFile.content": Bound(60 * MIB),
-    "WatchPipelineTasksRequest.task_ids": Bound(ID, count=100_000),
+    "PipelineSubtask.after": FieldBound(ID, count=1_000),
+    "PipelineSubtask.devices": FieldBound(count=16),
+    "SourceFile.path": FieldBound(TEXT),
+    "SourceFile.content": FieldBound(60 * MIB),
+    "WatchPipelineTasksRequest.task_ids": FieldBound(ID, count=100_000),
     "RegisterPipelineNode.runs_as": _TEXT,
-    "RegisterPipelineNode.tasks": Bound(count=20_000),
-    "PipelineCapacity.gpus": Bound(count=1_024),
-    "PipelineLoad.task_ids": Bound(ID, count=20_000),
-    "PipelineLoad.policies": Bound(count=100),
+    "RegisterPipelineNode.tasks": FieldBound(count=20_000),
+    "PipelineCapacity.gpus": FieldBound(count=1_024),
+    "PipelineLoad.task_ids": FieldBound(ID, count=20_000),
+    "PipelineLoad.policies": FieldBound(count=100),
     "LearnedPolicy.heuristic": _LABEL,
     "LearnedPolicy.schema": _TEXT,
-    "LearnedPolicy.fallbacks": Bound(count=1_000, key=LABEL),
+    "LearnedPolicy.fallbacks": FieldBound(count=1_000, key=LABEL),
     "LearnedPolicy.last": _TEXT,
-    "LearnedPolicy.records": Bound(count=10_000),
-    "LearnedPolicy.nodes": Bound(ID, count=20_000),
+    "LearnedPolicy.records": FieldBound(count=10_000),
+    "LearnedPolicy.nodes": FieldBound(ID, count=20_000),
     "ShadowRecord.key": _LABEL,
     "ShadowRecord.heuristic": _TEXT,
     "ShadowRecord.learned": _TEXT,
     "SubtaskTiming.subtask": _ID,
-    "SubtaskTiming.co_runners": Bound(count=1_024),
+    "SubtaskTiming.co_runners": FieldBound(count=1_024),
     "SubtaskTiming.placed_by": _TEXT,
     "SubtaskTiming.fallback": _TEXT,
     "PipelineRow.gpu_model": _LABEL,
-    "PipelineData.data": Bound(2 * MIB),
+    "PipelineData.data": FieldBound(2 * MIB),
     "PipelineTaskEnd.proof": _KEY,
-    "PipelineTaskEnd.timings": Bound(count=10_000),
+    "PipelineTaskEnd.timings": FieldBound(count=10_000),
     # SharedStateService
     "SubscribeRequest.name": _ID,
-    "ProposeRequest.claims": Bound(count=CONTAINERS),
+    "ProposeRequest.claims": FieldBound(count=CONTAINERS),
     "ProposeRequest.problem": _TEXT,
     # SubmissionService
-    "FindFilesRequest.files": Bound(count=10_000),
+    "FindFilesRequest.files": FieldBound(count=10_000),
     "FileDigest.name": _TEXT,
-    "PutPieceRequest.data": Bound(2 * MIB),
+    "PutPieceRequest.data": FieldBound(2 * MIB),
     "SubmitRequest.key": _ID,
     "DriverSpec.name": _LABEL,
-    "DriverSpec.main_class": Bound(LABEL, executed=True),
+    "DriverSpec.main_class": FieldBound(LABEL, executed=True),
     "DriverSpec.arguments": _ARGUMENTS,
-    "DriverSpec.conf": Bound(count=100_000),
-    "DriverSpec.resources": Bound(count=10_000),
+    "DriverSpec.conf": FieldBound(count=100_000),
+    "DriverSpec.resources": FieldBound(count=10_000),
     "DriverSpec.options": _ARGUMENTS,
-    "SparkSetting.key": Bound(LABEL, executed=True),
-    "SparkSetting.value": Bound(MIB, executed=True),
+    "SparkSetting.key": FieldBound(LABEL, executed=True),
+    "SparkSetting.value": FieldBound(MIB, executed=True),
     "DriverResource.name": _TEXT,
     "DriverResource.uri": _TEXT,
     "DriverResource.fragment": _LABEL,
 }
-"""By message and field, of what ``TEXTS`` does not bound. What a response alone holds: not here."""
+"""By message and field, without those in ``TEXTS`` and those of responses only."""
 
 
 HINTS = {
@@ -242,7 +242,7 @@ def checked(method: str, decode: Callable[[bytes], Any]) -> Callable[[bytes], An
     """A decoder of messages to ``method`` that enforces the bounds.
 
     Raises (by the decoder that is returned):
-        InvalidRequest: the message is too large, or a field of it; named, with the limit.
+        InvalidRequest: the message, or a named field of it, is too large; with the limit.
     """
     most = method_bytes(method)
     name = method.rpartition("/")[2]
@@ -272,7 +272,7 @@ def violation(message: Any, size: int | None = None) -> str:
     return check.problem(message, "")
 
 
-def bound_of(field: FieldDescriptor) -> Bound | None:
+def bound_of(field: FieldDescriptor) -> FieldBound | None:
     """The bound of a field, if it has one."""
     is_text = field.cpp_type == FieldDescriptor.CPPTYPE_STRING and not field.is_repeated
     by_name = TEXTS.get(field.name) if is_text else None
@@ -280,22 +280,22 @@ def bound_of(field: FieldDescriptor) -> Bound | None:
 
 
 class _Check:
-    """The bounds of one type of message, and of all that it holds.
+    """The bounds of one type of message, and of all messages in it.
 
-    ``least``: the smallest of them; 0 where one is not a matter of size.
+    ``least``: the smallest of them; 0 if one does not depend on size.
     """
 
     __slots__ = ("_lists", "_maps", "_messages", "_texts", "least")
 
     def __init__(self, descriptor: Descriptor) -> None:
         self.least: int
-        self._texts: list[tuple[str, Bound]] = []
-        self._lists: list[tuple[str, Bound, bool, _Check | None]] = []
-        self._maps: list[tuple[str, Bound]] = []
+        self._texts: list[tuple[str, FieldBound]] = []
+        self._lists: list[tuple[str, FieldBound, bool, _Check | None]] = []
+        self._maps: list[tuple[str, FieldBound]] = []
         self._messages: list[tuple[str, _Check]] = []
         least = [ID]
         for field in descriptor.fields:
-            bound = bound_of(field) or Bound()
+            bound = bound_of(field) or FieldBound()
             child = _child(field)
             least += [x for x in (bound.length, bound.count, bound.key) if x]
             least += [0] * bound.executed
@@ -304,7 +304,7 @@ class _Check:
             self._add(field, bound, child)
         self.least = min(least)
 
-    def _add(self, field: FieldDescriptor, bound: Bound, child: _Check | None) -> None:
+    def _add(self, field: FieldDescriptor, bound: FieldBound, child: _Check | None) -> None:
         texts = field.cpp_type == FieldDescriptor.CPPTYPE_STRING
         if _is_map(field):
             self._maps.append((field.name, bound))
@@ -348,7 +348,7 @@ class _Check:
         return ""
 
 
-def _of_text(field: str, value: str | bytes, bound: Bound) -> str:
+def _of_text(field: str, value: str | bytes, bound: FieldBound) -> str:
     if len(value) <= bound.length:
         return f"{field} holds a NUL character, which no argument of a process can"
     unit = "bytes" if isinstance(value, bytes) else "characters"
@@ -356,14 +356,14 @@ def _of_text(field: str, value: str | bytes, bound: Bound) -> str:
     return f"{field} has {len(value)} {unit}; at most {bound.length}{more}"
 
 
-def _of_texts(field: str, values: Any, bound: Bound) -> str:
+def _of_texts(field: str, values: Any, bound: FieldBound) -> str:
     for value in values:
         if len(value) > bound.length or (bound.executed and "\0" in value):
             return _of_text(f"an element of {field}", value, bound)
     return ""
 
 
-def _of_map(field: str, values: Any, bound: Bound) -> str:
+def _of_map(field: str, values: Any, bound: FieldBound) -> str:
     if len(values) > bound.count:
         return f"{field} has {len(values)} entries; at most {bound.count}"
     for key, value in values.items():
@@ -388,7 +388,7 @@ def _child(field: FieldDescriptor) -> _Check | None:
 
 @cache
 def _check_of(descriptor: Descriptor) -> _Check | None:
-    """None: nothing of it needs a check, or it is a message of gRPC's own services."""
+    """None: nothing in it requires a check, or it is a message of gRPC's own services."""
     if descriptor.file.package != "hrm.v1":
         return None
     check = _Check(descriptor)

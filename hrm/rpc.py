@@ -36,7 +36,7 @@ OPTIONS = [
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.enable_http_proxy", 0),
-    # A channel is a connection: many calls on one do not hold up those on another.
+    # A channel is a connection: many calls on one do not delay those on another.
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
@@ -59,14 +59,14 @@ def status_of(error: errors.HrmError) -> grpc.StatusCode:
 
 
 def error_from(error: grpc.RpcError, target: str) -> errors.HrmError:
-    """The HRM error behind a failed call to ``target`` (host:port). Its details are untrusted text,
-    which goes on into logs, terminals and drivers' exceptions."""
+    """The HRM error for a failed call to ``target`` (host:port). Its details are untrusted text,
+    which is passed on to logs, terminals and drivers' exceptions."""
     code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
     message_text = (error.details() if hasattr(error, "details") else None) or str(error)
     details = text.detail(message_text)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.Unavailable(
-            f"{target} has not answered in time; try again, or allow more with --timeout"
+            f"{target} did not respond in time; try again, or allow more with --timeout"
         )
     if code is grpc.StatusCode.UNAVAILABLE and "the master is paused" in details:
         return errors.DiskFull(details)
@@ -75,6 +75,12 @@ def error_from(error: grpc.RpcError, target: str) -> errors.HrmError:
         return errors.Unavailable(details)
     if code is grpc.StatusCode.UNAVAILABLE and (failure := tls.failure(target, message_text)):
         return failure
+    if code is grpc.StatusCode.UNAVAILABLE and details.startswith("DNS resolution failed"):
+        host = target.rpartition(":")[0]
+        return errors.Unavailable(
+            f"the host {host} of {target} does not resolve; correct its name, or write its IP "
+            f"address; to see what the name resolves to: getent hosts {host}"
+        )
     if code is grpc.StatusCode.UNAVAILABLE:
         return errors.Unavailable(
             f"no HRM master answers at {target} ({details}); check host and port, "
@@ -85,7 +91,7 @@ def error_from(error: grpc.RpcError, target: str) -> errors.HrmError:
 
 
 class _Bearer:
-    """Adds the token to calls; gRPC wants a class for each kind of them."""
+    """Adds the token to calls; gRPC requires a class for each kind of them."""
 
     def __init__(self, token: str) -> None:
         self._pair = ("authorization", f"Bearer {token}")
@@ -167,7 +173,7 @@ class _BearerSync(
 def sync_channel(
     target: str, token: str, ca: bytes | None = None, *, allow_clear_text: bool | None = None
 ) -> grpc.Channel:
-    """A blocking channel, for command-line clients; otherwise as ``channel``."""
+    """A blocking channel, for command-line clients; otherwise like ``channel``."""
     if ca is None:
         clear_text.check_client(target, allow=allow_clear_text)
     made = (

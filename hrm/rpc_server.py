@@ -34,7 +34,7 @@ SERVER_OPTIONS = [
     ("grpc.http2.max_ping_strikes", 0),
     # Until the client has completed the handshakes of TLS and of HTTP/2.
     ("grpc.server_handshake_timeout_ms", 10_000),
-    # A connection without a call; a client makes another when it has one.
+    # A connection without a call; a client opens another when it has one.
     ("grpc.max_connection_idle_ms", 300_000),
 ]
 
@@ -44,12 +44,12 @@ Error = TypeVar("Error", bound=Exception)
 FIRST_MESSAGE_TIMEOUT_S = 10.0
 _IDLE_WITHOUT_TOKEN_MS = 10_000
 
-_EOF: Any = vars(grpc.aio)["EOF"]  # which its stubs do not know
+_EOF: Any = vars(grpc.aio)["EOF"]  # missing in its stubs
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.HrmError) -> NoReturn:
     """End the call with the status of ``error``, and its message in one line of bounded length: an
-    id that is echoed in it is as long, and as odd, as the client sent it. Methods just raise it."""
+    id in it is as long, and as odd, as the client sent it. Methods just raise the error."""
     _untied(error)
     await context.abort(rpc.status_of(error), text.detail(error.message))
     raise AssertionError("abort returned")
@@ -76,7 +76,7 @@ async def both_ways(reading: Coroutine[Any, Any, None], writing: Coroutine[Any, 
     """Serve both directions of a stream until the first of them ends; the other one is cancelled.
 
     Raises:
-        HrmError: what ended ``reading``. Whatever else ends a direction just ends the stream.
+        HrmError: what ended ``reading``. Any other error of a direction just ends the stream.
     """
     tasks = [asyncio.create_task(reading), asyncio.create_task(writing)]
     try:
@@ -139,19 +139,19 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 def _ignore(_peer: str) -> None:
-    """In place of a watch."""
+    """Used without a watch."""
 
 
 def _decoding(
     handler: Any, name: str, known: Callable[[str], None], limits: PeerLimits | None
 ) -> Any:
-    """The same handler, which replies INVALID_ARGUMENT to bytes that are no message, and to a
+    """The same handler, but it replies INVALID_ARGUMENT to bytes that are not a message, and to a
     message beyond its bounds, whether it returns responses, yields them or writes them. ``known``
-    is notified of each call's peer before the first message of the call has arrived: a large one
-    takes its time.
+    is notified of each call's peer before the first message of the call has arrived, because a
+    large one takes time.
 
-    For gRPC each of them takes a stream of messages: a method with a unary request would be called
-    only on its arrival, and so learn of the caller late. On the wire they are the same.
+    gRPC gets all of them as methods with a stream of messages: one with a unary request would be
+    called only on its arrival, and so notice the caller late. On the wire they are the same.
     """
     if handler is None or handler.request_deserializer is None:
         return handler
@@ -161,7 +161,7 @@ def _decoding(
     elif inspect.iscoroutinefunction(checked.method):
         serve = checked.respond
     else:
-        return handler  # an unknown method: gRPC's own handler replies so
+        return handler  # an unknown method: gRPC's own handler reports that
     made = (
         grpc.stream_stream_rpc_method_handler
         if handler.response_streaming
@@ -171,8 +171,8 @@ def _decoding(
 
 
 class _Checked:
-    """One method of a service, and the checks of its messages. ``yielded`` serves in its place if
-    it yields its responses, else ``respond``."""
+    """One method of a service, and the checks of its messages. ``yielded`` serves instead of
+    ``respond`` if it yields its responses."""
 
     def __init__(
         self, handler: Any, name: str, known: Callable[[str], None], limits: PeerLimits | None
@@ -218,13 +218,13 @@ class _Checked:
             raise _untied(aborted)  # noqa: B904 - it is the same exception
 
     async def _given(self, context: Any) -> Any:
-        """What the method is called with: its messages, or its only one."""
+        """The argument for the method: its messages, or its only one."""
         self._known(context.peer())
         messages = _Messages(context, self._parsed)
         return messages if self._from_stream else await messages.first()
 
     def _share(self, context: Any) -> AbstractContextManager[None]:
-        """The caller's share of the server, taken for the length of the call."""
+        """The caller's share of the server, held for the length of the call."""
         if self._limits is None:
             return nullcontext()
         return self._limits.held(context.peer(), self._name, is_stream=self._is_stream)
@@ -237,17 +237,17 @@ class _Checked:
 
 
 def _untied(error: Error) -> Error:
-    """The same, without the frames that lead back to its call. gRPC keeps an exception that ends a
-    call in the call, and a future the one it was completed with; so each refused call would
-    otherwise live on, as an open stream of its connection, until Python collects garbage; after
-    ``streams_max`` of them the connection would take no more."""
+    """The same, without the frames that refer to its call. gRPC keeps an exception that ends a call
+    in the call, and a future the one it was completed with; so each refused call would otherwise
+    live on, as an open stream of its connection, until Python collects garbage; after
+    ``streams_max`` of them the connection would accept no more."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
 
 class _Messages:
-    """The messages of a stream. Read from the call itself: what gRPC offers instead is a generator,
-    and one more to parse would cost as much as the parsing."""
+    """The messages of a stream, read from the call itself: gRPC offers a generator instead, and
+    another one to parse would cost as much as the parsing."""
 
     def __init__(self, context: Any, parsed: Callable[[bytes], Any]) -> None:
         self._read = context.read
@@ -266,7 +266,7 @@ class _Messages:
         """The message of a call that has one.
 
         Raises:
-            InvalidRequest: it has none.
+            InvalidRequest: there is none.
         """
         data = await self._read()
         if data is _EOF:

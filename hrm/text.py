@@ -1,4 +1,4 @@
-"""Untrusted text, made fit to be shown.
+"""Makes untrusted text fit to be shown.
 
 Names, messages, exceptions and logs come from outside: a job may be called ``\\x1b[2J`` (which
 clears the reader's screen), a name may hold a line break and a forged second row. The store and the
@@ -6,7 +6,7 @@ journal keep the original; on the way to a user, each character that is not visi
 replaced by its escape: ``\\x1b``, ``\\u202e``, ``\\n``.
 
 Visible is what ``str.isprintable`` says, and any space. Combining marks stay, and letters of other
-scripts that look like ours: an id is confined to ASCII (``hrm.wire.codec.to_name``), a name is not.
+scripts that look like ASCII: only ids are confined to ASCII (``hrm.wire.codec.to_name``).
 A backslash stays as it is: the output is for reading, not for parsing. ``--output json`` has the
 original, in JSON's escapes (``json_shown``).
 """
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 DETAIL_BYTES_MAX = 1_000
-"""Of an error that travels: gRPC carries it in a header, percent-encoded, and headers in 8 KiB."""
+"""Of an error in transit: gRPC carries it in a header, percent-encoded, and headers in 8 KiB."""
 LOG_VALUE_MAX = 4_000
 _LOG_DEPTH_MAX = 4
 
@@ -52,7 +52,7 @@ def shown(value: str, limit: int | None = None) -> str:
 
 
 def shown_lines(value: str) -> str:
-    """As ``shown``, of a text of many lines: line breaks and tabs stay what they are."""
+    """Like ``shown``, for a text of many lines: line breaks and tabs stay."""
     lines = value.replace("\r\n", "\n").split("\n")
     return "\n".join("\t".join(map(shown, line.split("\t"))) for line in lines)
 
@@ -80,7 +80,7 @@ def json_shown(document: str) -> str:
 def log_processor(_logger: object, _method: str, event: Mapping[str, Any]) -> dict[str, Any]:
     """For structlog, before the renderer: only visible characters in a line of a log.
 
-    An exception and a stack keep their lines, which a program of ours has written.
+    An exception and a stack keep their lines, which HRM has written.
     """
     return {shown(str(key), 200): _logged(key, value, 0) for key, value in event.items()}
 
@@ -100,7 +100,7 @@ def _logged(key: str, value: Any, depth: int) -> Any:
 
 
 def _truncate(text: str, limit: int) -> str:
-    """An escape split by the truncation is removed as a whole."""
+    """Remove an escape that the truncation has split."""
     kept = text[: max(0, limit - 1)]
     last = kept.rfind("\\", max(0, len(kept) - 9))
     if last >= 0 and _SEVERED.fullmatch(kept, last):

@@ -1,7 +1,7 @@
 """TLS on HRM's ports: which authority a client trusts, and what a failed handshake means.
 
 A cluster uses TLS everywhere or nowhere. Master and agents have a certificate each; every client
-has the file ``ca.pem`` of the authority that signed them: the one that is named, else that of
+has the file ``ca.pem`` of the authority that signed them: the given one, else that of
 ``$HRM_TLS_CA`` (empty: clear text), else the one next to the token. A client with that file never
 falls back to clear text, and a server that finds it but has no certificate refuses to start. The
 token still authenticates the caller.
@@ -67,8 +67,8 @@ def _bad_ca(path: Path, why: str | None) -> InvalidConfig:
 
 
 def failure(target: str, details: str) -> TlsFailed | None:
-    """The TLS error between this client and ``target`` (host:port), if it is one; None: another
-    cause. ``details``: of the call that failed as UNAVAILABLE."""
+    """The TLS error between this client and ``target`` (host:port); None: the cause is another.
+    ``details``: of the call that failed as UNAVAILABLE."""
     if "WRONG_VERSION_NUMBER" in details:
         return TlsFailed(
             f"{target} speaks no TLS, and this client does, as it has an authority (HRM_TLS_CA, "
@@ -78,7 +78,7 @@ def failure(target: str, details: str) -> TlsFailed | None:
     if "CERTIFICATE_VERIFY_FAILED" in details:
         why = details.rpartition("CERTIFICATE_VERIFY_FAILED: ")[2]
         return TlsFailed(
-            f"the certificate of {target} is not to be trusted ({why}); HRM_TLS_CA (or tls_ca) "
+            f"the certificate of {target} is not trusted ({why}); HRM_TLS_CA (or tls_ca) "
             f"must name the ca.pem that signed it - if it has expired, renew it: hrm tls"
         )
     if "is not in peer certificate" in details:
@@ -96,9 +96,9 @@ def failure(target: str, details: str) -> TlsFailed | None:
 
 
 def _speaks_tls(target: str) -> bool:
-    """Whether ``target`` completes a handshake; nothing of ours is sent, so any certificate will
-    do. Called only where a server has closed a connection in clear text immediately: such a server
-    is up and responds."""
+    """Whether ``target`` completes a handshake; nothing is sent, so any certificate will do. Called
+    only where a server has closed a connection in clear text immediately: such a server is up and
+    responds."""
     host, _, port = target.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

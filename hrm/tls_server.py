@@ -92,7 +92,7 @@ class ServerTls:
     """A certificate with its chain and its private key, two PEM files.
 
     Raises:
-        InvalidConfig: they do not make a pair that is good now.
+        InvalidConfig: they are not a pair that is valid now.
     """
 
     def __init__(self, cert: Path, key: Path) -> None:
@@ -138,7 +138,7 @@ class ServerTls:
             return self._pair
 
     def _stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """Differs after a change of either file."""
+        """A value that changes with either file."""
         return tuple(map(_stamp_of, (self._cert, self._key)))
 
 
@@ -154,14 +154,16 @@ def _load(cert: Path, key: Path) -> _Pair:
     chain, _ = _read("tls_cert", cert)
     secret, mode = _read("tls_key", key)
     if mode & 0o077:
-        raise InvalidConfig(f"tls_key {key} is open to others (mode {mode:04o}); chmod 600 {key}")
+        raise InvalidConfig(
+            f"tls_key {key} is accessible to other users (mode {mode:04o}); chmod 600 {key}"
+        )
     _check(cert, key, chain, secret)
     configuration = grpc.ssl_server_certificate_configuration([(secret, chain)])
     return _Pair(configuration, _context(cert, key))
 
 
 def _read(setting: str, path: Path) -> tuple[bytes, int]:
-    """What is in the file, and its mode."""
+    """The content of the file, and its mode."""
     try:
         return path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
@@ -172,7 +174,7 @@ def _read(setting: str, path: Path) -> tuple[bytes, int]:
 
 
 def _check(cert: Path, key: Path, chain: bytes, secret: bytes) -> None:
-    """Whether a client could trust this pair. cryptography is imported where it is needed."""
+    """Check that a client could trust this pair. cryptography is imported only where needed."""
     from cryptography import x509
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -186,13 +188,13 @@ def _check(cert: Path, key: Path, chain: bytes, secret: bytes) -> None:
         private = load_pem_private_key(secret, None)
     except TypeError as error:
         raise InvalidConfig(
-            f"tls_key: {key} is encrypted, and a daemon cannot ask for its passphrase; "
+            f"tls_key: {key} is encrypted, and a daemon cannot prompt for its passphrase; "
             f"decrypt it: openssl pkey -in {key} -out NEW"
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
         raise InvalidConfig(f"tls_key: {key} holds no private key in PEM form") from error
     if not isinstance(private, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
-        raise InvalidConfig(f"tls_key: {key} is neither RSA nor ECDSA, which gRPC wants")
+        raise InvalidConfig(f"tls_key: {key} is neither RSA nor ECDSA, as gRPC requires")
     if private.public_key() != leaf.public_key():
         raise InvalidConfig(
             f"tls_key {key} is not the key of tls_cert {cert}; name the two that were made together"

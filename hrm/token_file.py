@@ -27,14 +27,14 @@ def create_token(path: Path) -> str:
     """The token in ``path``; created, mode 0600, if there is none.
 
     Raises:
-        InvalidConfig: something else than a private token is there, or none can be written.
+        InvalidConfig: what is there is not a private token, or none can be written.
     """
     if not os.path.lexists(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _put_into_place(path, secrets.token_urlsafe(_NEW_BYTES) + "\n")
         except FileExistsError:
-            pass  # another daemon was faster: its token is the token
+            pass  # another daemon was faster: use its token
         except OSError as error:
             raise InvalidConfig(
                 f"cannot write the token file {path}: {error.strerror}; make it possible, or name "
@@ -48,10 +48,10 @@ def read_token(path: Path) -> str:
 
     Raises:
         PermissionDenied: there is no such file, or it is not readable.
-        InvalidConfig: it is no token, or others than its owner can read it.
+        InvalidConfig: it is not a token, or others than its owner can read it.
     """
     try:
-        # Opening a FIFO must not wait for its other end.
+        # Opening a FIFO must not block.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             about = os.fstat(descriptor)
@@ -71,7 +71,8 @@ def read_token(path: Path) -> str:
     mode = stat.S_IMODE(about.st_mode)
     if mode & 0o077:
         raise InvalidConfig(
-            f"the token file {path} is open to others (mode {mode:04o}); chmod 600 {path}"
+            f"the token file {path} is accessible to other users (mode {mode:04o}); "
+            f"chmod 600 {path}"
         )
     return _checked(path, content)
 
@@ -102,7 +103,7 @@ def _no_file(path: Path, what: str) -> InvalidConfig:
 
 
 def _put_into_place(path: Path, content: str) -> None:
-    """Raises FileExistsError where there is one already; never replaces it."""
+    """Raises FileExistsError if there is one already; never replaces it."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.partial")
     try:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

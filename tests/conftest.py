@@ -19,23 +19,23 @@ T = TypeVar("T")
 HERE = Path(__file__).parent
 SAMPLES = HERE / "samples"
 PYTHON_PATH = os.pathsep.join(map(str, (HERE.parent, SAMPLES)))
-"""For processes of tests. Pipelines travel with their whole package, so those of tests have one of
-their own, ``pipeline_samples``."""
+"""For processes of tests. Pipelines are sent with their whole package, so those of tests have one
+of their own, ``pipeline_samples``."""
 os.environ["PYTHONPATH"] = PYTHON_PATH
 
 PATIENCE = float(os.environ.get("HRM_TEST_PATIENCE", "1"))
-"""By how much limits of time are stretched, on a machine that is slow or busy. What is checked
-stays as it is."""
+"""The factor by which time limits are extended, on a machine that is slow or busy. The checks stay
+the same."""
 
 
 PAPERS = (
     *("benchmarks/pipelines", "benchmarks/simulation", "benchmarks/traces"),
     *("benchmarks/test_paper_", "benchmarks/test_filter_", "benchmarks/test_neural_"),
 )
-"""Where the tests of papers' figures and of traces begin, in this folder."""
+"""Where the tests of papers' figures and of traces are, in this folder."""
 
 POLL_S, POLL_SHARE, POLL_MAX_S = 0.02, 0.05, 0.25
-"""How often a condition is looked at: the pause is a share of the wait so far, within bounds."""
+"""How often a condition is tested: the pause is a share of the wait so far, within bounds."""
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +81,7 @@ def _own_home(
 def eventually() -> Callable[..., object]:
     """``eventually(condition, timeout_s)``: the first true value of ``condition``, or a failure.
 
-    It looks often at first, and less often the longer it takes: questions cost a busy machine time.
+    It polls often at first, and less often the longer it takes, to spare a busy machine.
     """
 
     def wait(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "") -> T:
@@ -127,11 +127,11 @@ def _missing_for_spark() -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of a real Spark say why they are skipped where there is none; those of papers are
-    marked by where they are.
+    """Tests of a real Spark are skipped with a reason where there is none; those of papers are
+    marked by their location.
 
-    They and the tests on real daemons share the machine with whatever else runs there: one that
-    fails is tried once more, and both tries stand in the summary (``RERUN``), to be looked into.
+    Marked tests and the tests on real daemons share the machine with other load: one that fails is
+    tried once more, and both tries are in the summary (``RERUN``), to be investigated.
     """
     marked = {item for item in items if item.get_closest_marker("spark")}
     for item in marked if PATIENCE != 1 else ():

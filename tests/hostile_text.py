@@ -1,5 +1,5 @@
 """Messages all of whose texts are hostile, built from their descriptors; for tests of what is shown
-of them and of what is said to them."""
+of them and of the replies to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ M = TypeVar("M", bound=Message)
 
 def filled(kind: type[M], value: str = HOSTILE, *, number: float = 1, depth: int = 5) -> M:
     """A message with every field set: texts to ``value``, one element in each list, and the first
-    member of each enumeration that says something."""
+    specified member of each enumeration."""
     message = kind()
     for field in kind.DESCRIPTOR.fields:
         _fill(message, field, value, number, depth)
@@ -59,7 +59,7 @@ def _scalar(field: FieldDescriptor, value: str, number: float) -> Any:
 
 
 def unseen(output: str, allowed: str = "\n") -> list[str]:
-    """Characters of what was printed that act on a terminal instead of being seen."""
+    """Characters of the output that act on a terminal instead of being visible."""
     return sorted({repr(one) for one in output if not one.isprintable() and one not in allowed})
 
 

@@ -1,4 +1,4 @@
-"""When memory is given back, by numbers; that it helps is shown by floods (``tests/hostile``)."""
+"""When memory is returned, by numbers; ``tests/hostile`` shows the effect with floods."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MIB = 1024 * 1024
 
 
 class Process:
-    """One whose size is set, and goes down to ``kept`` when it gives back, after ``takes_s``."""
+    """A process whose size is set, and falls to ``kept`` when it trims, after ``takes_s``."""
 
     def __init__(self, size: int) -> None:
         self.size = self.kept = size

@@ -1,4 +1,4 @@
-"""``make audit`` says that nothing is known only where something was asked."""
+"""``make audit`` reports that nothing is known only if a database was queried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where HRM speaks without TLS: on loopback, or where that is allowed by name."""
+"""Where HRM works without TLS: on loopback, or where that is allowed by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hrm import clear_text, rpc
-from hrm.errors import InvalidConfig
+from hrm.errors import InvalidConfig, Unavailable
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,7 @@ def test_loopback_and_sockets_of_the_file_system_are_this_machine(target: str) -
 @pytest.mark.parametrize(
     "target",
     [
-        "10.0.0.1:1", "0.0.0.0:1", "[::]:1", "[2001:db8::1]:1", "[fe80::1%eth0]:1", ":1",
-        "nowhere.invalid:1",
+        "10.0.0.1:1", "0.0.0.0:1", "[::]:1", "[2001:db8::1]:1", "198.51.100.7:1",
     ],
 )  # fmt: skip
 def test_everything_else_is_not(target: str) -> None:
@@ -35,6 +34,18 @@ def test_everything_else_is_not(target: str) -> None:
         clear_text.check_client(target, allow=False)
     clear_text.check_server(target, allow=True)
     clear_text.check_client(target, allow=True)
+
+
+def test_a_name_that_does_not_resolve_is_not_advised_to_do_without_encryption() -> None:
+    for check in (clear_text.check_client, clear_text.check_server):
+        with pytest.raises(
+            Unavailable, match=r"host nowhere\.invalid of nowhere\.invalid:1 does not"
+        ):
+            check("nowhere.invalid:1", allow=False)
+        for text in (":1", "node-7", "node-7:", "7480"):
+            with pytest.raises(InvalidConfig, match="is no address; write HOST:PORT"):
+                check(text, allow=False)
+        check("nowhere.invalid:1", allow=True)
 
 
 def test_a_name_is_loopback_only_if_all_that_it_means_is(monkeypatch: pytest.MonkeyPatch) -> None:

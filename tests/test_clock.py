@@ -1,4 +1,4 @@
-"""A master's clock is moved by nothing but time."""
+"""A master's clock only advances with elapsed time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that show no token: few for an address, and not for long."""
+"""Connections without the token: few per address, and not for long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.hostile import http2
 
 
 class Refusing(application_pb2_grpc.ApplicationServiceServicer):
-    """Of each kind of call, a method that refuses it: before, or after, its message is read."""
+    """For each kind of call, a method that refuses it: before, or after, its message is read."""
 
     async def Register(self, request: Any, context: Any) -> Any:  # noqa: N802
         raise NotFound("there is none")
@@ -115,7 +115,7 @@ def test_of_too_many_the_oldest_go_but_none_in_its_first_second(
 
 
 async def test_one_that_shows_the_token_is_known_before_its_message_has_come() -> None:
-    """A large message takes its time, and more bytes than a stranger may send."""
+    """A large message takes time, and more bytes than an unauthenticated client may send."""
     watch = ConnectionWatch(limit_s=0.0)
     server = rpc_server.server("t", streams_max=8, connections_max=16, watch=watch)
     node_pb2_grpc.add_AgentServiceServicer_to_server(Service(), server)
@@ -144,7 +144,7 @@ async def test_one_that_shows_the_token_is_known_before_its_message_has_come() -
 
 @pytest.mark.parametrize("body", [b"", b"\xff"])
 async def test_refused_calls_leave_no_stream_open(body: bytes) -> None:
-    """Each is over at once, not only when Python looks for garbage."""
+    """Each is over at once, not only when Python collects garbage."""
     watch = ConnectionWatch()
     server = rpc_server.server("t", streams_max=4, connections_max=16, watch=watch)
     application_pb2_grpc.add_ApplicationServiceServicer_to_server(Refusing(), server)

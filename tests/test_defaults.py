@@ -1,4 +1,4 @@
-"""A default stands in one place: what two parts of HRM know, one has from the other."""
+"""A default is defined in one place: where two parts of HRM need it, one gets it from the other."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import functools
 import inspect
 import re
+import typing
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,6 @@ EACH_ITS_OWN = {
     "name": "of policies and drivers, which are no settings",
     "memory_mib": "of invented machines and containers",
     "master": "the name of a part of the simulator",
-    "schedulers": "of experiments; of `hrm up`, which is compared below",
     "stop_grace_s": "of the master's own server",
     "cpu_limit": "of drivers of isolation, which are made by the setting alone",
 }
@@ -105,7 +105,7 @@ def test_a_default_that_is_written_twice_is_found() -> None:
 
 @functools.cache
 def _literals(path: Path) -> set[str]:
-    """Names with a number or a text for their default in a file, or in those of a folder."""
+    """Names with a number or a text as their default in a file, or in those of a folder."""
     paths = sorted(path.rglob("*.py")) if path.is_dir() else [path]
     return set().union(*(_literal_names(x.read_text()) for x in paths))
 
@@ -135,13 +135,13 @@ def _default_of(value: ast.expr | None) -> ast.expr | None:
 
 
 def _is_documented(value: ast.expr | None) -> bool:
-    """A number or a text, or a product of some; nothing, no and 0 are what anything begins with."""
+    """A number or a text, or a product of some, except common initial values: nothing, no and 0."""
     if isinstance(value, ast.BinOp):
         return _is_documented(value.left) and _is_documented(value.right)
     return isinstance(value, ast.Constant) and bool(value.value) and value.value is not True
 
 
-# Of the plugin in Scala, which Spark's configuration has to do without.
+# Defaults in the plugin, in Scala.
 
 OF_THE_APPMASTER = {
     "spark.hrm.executor.maxFailures": AppMasterLimits().failures_max,
@@ -198,9 +198,13 @@ def test_the_port_of_a_master() -> None:
     assert config.DEFAULT_PORT is address.DEFAULT_PORT
 
 
-def test_hrm_up_has_as_many_schedulers_as_a_master() -> None:
-    """A number of its own, because the command line imports no core before it must."""
-    assert inspect.signature(up).parameters["schedulers"].default == SCHEDULERS
+def test_what_hrm_up_is_not_given_is_as_it_is_set() -> None:
+    parameters = inspect.signature(up).parameters
+    assert [parameters[name].default for name in ("schedulers", "port", "cores", "memory")] == (
+        [None] * 4
+    )
+    help_text = typing.get_type_hints(up, include_extras=True)["schedulers"].__metadata__[0].help
+    assert f"else {SCHEDULERS}." in help_text
 
 
 def test_a_final_update_waits_as_long_as_the_master_does() -> None:
@@ -208,7 +212,7 @@ def test_a_final_update_waits_as_long_as_the_master_does() -> None:
 
 
 def test_bounds_of_pipelines_are_their_cores() -> None:
-    """Written twice: settings serve ``hrm scheduler`` too, which must not know pipelines."""
+    """Written twice: settings serve ``hrm scheduler`` too, which must not import pipelines."""
     defaults = {x: y.default for x, y in config.MasterSettings.model_fields.items()}
     bounds = ClusterBounds()
     assert defaults["pipeline_queue_limit"] == bounds.queue_limit

@@ -1,4 +1,4 @@
-"""A file that was written is there after a crash, whole; one that could not be harms nothing."""
+"""A file that was written exists after a crash, whole; a failed write does no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process loads: none has what only others need."""
+"""What a process loads: no module that only others need."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _graph(*folders: str) -> dict[str, set[str]]:
 
 
 def _circle(graph: dict[str, set[str]]) -> list[str]:
-    """The modules of a circle, in order; empty where there is none."""
+    """The modules of a cycle, in order; empty if there is none."""
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:

@@ -1,4 +1,4 @@
-"""What a master and an agent say to each other, in the words of the other's core."""
+"""Messages between a master and an agent, as events of the other's core."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ from hrm.wire.nodes import (
     from_order,
     from_rebinding,
     from_registration,
-    registering,
     to_event,
     to_registration,
     to_report,
@@ -77,7 +76,10 @@ STOP = node_pb2.StopContainer(
             ),
         ),
         ({"set_class": node_pb2.SetContainerClass(container_id=X1)}, None),
-        ({"drop_shuffle_files": node_pb2.DropShuffleFiles(application_id="app-1")}, None),
+        (
+            {"drop_shuffle_files": node_pb2.DropShuffleFiles(application_id="app-1")},
+            e.ApplicationEnded(now=5.0, epoch=7, application_id=ApplicationId("app-1")),
+        ),
         ({}, None),
     ],
 )  # fmt: skip
@@ -147,6 +149,9 @@ ORDERS: dict[type[Any], st.SearchStrategy[Any]] = {
         bound_cores=core_count,
         reserve_cores=core_count,
     ),
+    c.DropShuffleFiles: st.builds(
+        c.DropShuffleFiles, application_id=st.just(ApplicationId("app-1"))
+    ),
 }
 status = st.builds(
     ContainerStatus,
@@ -186,7 +191,7 @@ status = st.builds(
 
 
 def test_every_order_has_its_examples() -> None:
-    assert {*ORDERS, c.DropShuffleFiles} == set(get_args(c.NodeMessage))
+    assert set(ORDERS) == set(get_args(c.NodeMessage))
 
 
 @pytest.mark.parametrize("kind", list(ORDERS), ids=lambda x: x.__name__)
@@ -197,12 +202,6 @@ def test_an_order_arrives_as_in_the_virtual_cluster(
     order = data.draw(ORDERS[kind])
     sent = node_pb2.MasterMessage.FromString(from_order(order, epoch).SerializeToString())
     assert to_event(sent, now) == runtime.order(order, now, epoch)
-
-
-def test_files_of_a_shuffle_are_the_agents_alone() -> None:
-    sent = from_order(c.DropShuffleFiles(application_id=ApplicationId("app-1")), 7)
-    assert sent.drop_shuffle_files.application_id == "app-1"
-    assert to_event(sent, 5.0) is None
 
 
 @given(status=status, now=seconds)
@@ -238,7 +237,7 @@ def test_a_registration_arrives(statuses: tuple[ContainerStatus, ...]) -> None:
     fields = {"name": "n1", "identity": "i", "incarnation": "i1", "host": "h", "endpoint": "h:1",
             "isolation": "none", "spark_versions": ["4.0"], "platform": "cpu", "remarks": ["r"],
             "ownership_key": ownership.new_key()}  # fmt: skip
-    message = registering(from_registration([offered], statuses, **fields), 7, "e7")
+    message = from_registration([offered], statuses, Followed(7, "e7"), **fields)
     assert to_registration(message, 3.0) == e.NodeRegistered(
         now=3.0, call_id=0, node=NODE, identity="i", incarnation="i1", sequence=0, host="h",
         endpoint="h:1", units=(offered,), containers=statuses, isolation="none",

@@ -1,4 +1,4 @@
-"""What one address may have open and register; a whole cluster behind one passes."""
+"""Limits of one address, for open calls and registrations; a whole cluster behind one passes."""
 
 from __future__ import annotations
 

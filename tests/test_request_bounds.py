@@ -81,7 +81,7 @@ def test_no_bound_is_of_a_field_that_nothing_sends() -> None:
     assert set(rb.METHODS) - {name for name, _ in methods()} == set()
 
 
-def bound_of(name: str) -> rb.Bound:
+def bound_of(name: str) -> rb.FieldBound:
     bound = rb.bound_of(BOUNDED[name])
     assert bound is not None
     return bound
@@ -162,7 +162,7 @@ def test_a_field_deep_inside_is_named_by_its_path() -> None:
 
 @given(st.binary(max_size=300))
 def test_short_messages_are_not_examined_and_need_not_be(data: bytes) -> None:
-    """A message below the least bound breaks none: what ``least`` skips is nothing."""
+    """A message below the least bound breaks none, so ``least`` skips nothing."""
     try:
         message = node_pb2.NodeMessage.FromString(data)
     except Exception:

@@ -1,4 +1,4 @@
-"""What goes to a remote scheduler arrives as it was sent, GPUs and shared cores included."""
+"""Messages to a remote scheduler arrive as sent, GPUs and shared cores included."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MACHINE = Hardware(
 
 
 class OverTheWire(VirtualScheduler):
-    """Takes in every message as it comes out of its bytes."""
+    """Takes in every message after a round trip through its bytes."""
 
     received = 0
     avoided: frozenset[tuple[NodeName, ...]] = frozenset()

@@ -1,4 +1,4 @@
-"""Untrusted text: what is shown of it acts on nothing, stays readable, and is bounded."""
+"""Untrusted text: its shown form acts on nothing, stays readable, and is bounded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hrm import text
 ANYTHING = st.text(st.characters(), max_size=200)
 """Lone surrogates, controls and unassigned code points among them."""
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
-"""What protobuf's strings hold, and so what a document is made of."""
+"""What protobuf's strings can hold, and so the contents of a document."""
 FORBIDDEN = [
     *map(chr, (0, 7, 8, 9, 10, 13, 27, 0x7F, 0x85, 0x9B)),
     *"\u061c\u200b\u200d\u200e\u200f\u2028\u2029\ufeff\ud800",
@@ -25,7 +25,7 @@ FORBIDDEN = [
 
 
 def is_seen(character: str) -> bool:
-    """By the tables themselves, not by the code's way to them."""
+    """By the Unicode tables themselves, independent of the code's method."""
     return unicodedata.category(character)[0] not in "C" and character not in "\u2028\u2029"
 
 
@@ -33,7 +33,7 @@ def is_seen(character: str) -> bool:
 def test_nothing_is_left_but_what_is_seen(value: str) -> None:
     result = text.shown(value)
     assert all(map(is_seen, result))
-    result.encode()  # no surrogate is left, so every stream takes it
+    result.encode()  # no surrogate is left, so every stream accepts it
     assert text.shown(result) == result
 
 

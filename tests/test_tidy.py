@@ -1,4 +1,4 @@
-"""The project's style, where a machine can check it: what a reviewer should not have to say.
+"""The project's style, as far as it can be checked automatically.
 
 Sizes, docstrings, dead modules, ``__all__``, leftovers, marks of unfinished merges; and that README
 and docs name only files, commands and targets that exist. ruff and mypy check the rest.
@@ -45,13 +45,13 @@ PRINTERS = (
     "hrm/cli/", "hrm/agent/containers/shim.py", "hrm/agent/daemon.py",
     "hrm/master/daemon.py", "hrm/scheduler/daemon.py", "hrm/spark/build.py",
 )  # fmt: skip
-"""Where print() may be: programs whose output it is. Everybody else logs."""
+"""Where print() may be: programs whose output it is. All others log."""
 
 PRAGMA = re.compile(r"  # (?:nosec|noqa|type: ignore|fmt:).*$")
-"""What a tool wants to be told at the end of a line does not make the line long."""
+"""Pragmas of tools at the end of a line do not count towards its length."""
 
 MERGE_MARK = re.compile(rb"^(?:(?:<{7}|>{7}|[|]{7})(?: .*)?|={7})\r?$", re.MULTILINE)
-"""What git leaves around the two sides that it could not merge."""
+"""Git's marks around the two sides of a conflict."""
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -59,7 +59,7 @@ PATH_LIKE = re.compile(
     r"^(?:\./)?(?:hrm|proto|tests|docs|benchmarks|spark-conf|\.ci)/[\w./-]*$|^[\w.-]+\.(?:md|toml)$"
 )
 USERS_FILES = {"hrm.toml"}
-"""Files that documents speak of and that are the user's."""
+"""Files named in documents that belong to the user."""
 
 
 def _python_files(*folders: str) -> list[Path]:
@@ -136,15 +136,38 @@ def test_modules_have_docstrings() -> None:
     assert not silent, _lines(silent)
 
 
+def test_no_two_public_classes_share_a_name_or_differ_by_an_s() -> None:
+    places: dict[str, list[str]] = {}
+    for path in _modules():
+        for node in _tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(_relative(path))
+    found = [f"{name}: {' and '.join(where)}" for name, where in places.items() if len(where) > 1]
+    found += [
+        f"{name} and {name + plural}: {places[name]} and {places[name + plural]}"
+        for name in places
+        for plural in ("s", "es")
+        if name + plural in places
+    ]
+    assert not found, _lines(found)
+
+
+def test_no_two_modules_of_the_core_know_each_other() -> None:
+    """Not even for types: those of the lower one state what it needs (``Protocol``)."""
+    core = _python_files("hrm/core")
+    found = [_relative(path) for path in core if "TYPE_CHECKING" in path.read_text()]
+    assert not found, _lines(found)
+
+
 def test_no_module_is_dead() -> None:
     """Every module of hrm is imported by another one of hrm or the benchmarks, or run by name."""
     users = [*_modules(), *_python_files("benchmarks")]
     imported: set[str] = set()
     for path in users:
         imported |= set(_imports(path))
-    # Modules that are imported when their command is typed stand there as text.
+    # Modules that are imported when their command is typed are there as text.
     imported |= {str(value) for value in importlib.import_module("hrm.cli.app").COMMANDS.values()}
-    # So do those that an entry point names.
+    # So are those that an entry point names.
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     points = [value for group in project["entry-points"].values() for value in group.values()]
     imported |= {value.partition(":")[0] for value in points}

@@ -1,4 +1,4 @@
-"""Real gRPC servers and channels: who may answer, and what everybody else is told."""
+"""Real gRPC servers and channels: which servers are trusted, and the errors of all others."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def serving(secure: ServerTls | None) -> AsyncIterator[int]:
 
 
 async def ask(target: str, ca: bytes | None, token: str = TOKEN) -> Any:
-    """The server's answer; the HrmError that a failed call stands for."""
+    """The server's reply; raises the HrmError of a failed call."""
     try:
         async with rpc.channel(target, token, ca) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
@@ -58,7 +58,7 @@ def ask_blocking(target: str, ca: bytes | None) -> Any:
 
 
 class Authority:
-    """Certificates in a directory, as ``hrm tls`` makes them."""
+    """Certificates in a directory, as made by ``hrm tls``."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -105,7 +105,7 @@ async def test_what_does_not_fit_together_is_reported_at_once_with_the_cure(
             await ask(f"127.0.0.1:{port}", None)
         with pytest.raises(errors.TlsFailed, match=r"speaks no TLS, .*HRM_TLS_CA, .*--tls-cert"):
             await ask(f"127.0.0.1:{clear}", ours.ca)
-        with pytest.raises(errors.TlsFailed, match=r"not to be trusted .*HRM_TLS_CA"):
+        with pytest.raises(errors.TlsFailed, match=r"is not trusted .*HRM_TLS_CA"):
             await ask(f"127.0.0.1:{port}", Authority(tmp_path / "theirs").ca)
         assert await ask(f"127.0.0.1:{clear}", None) == SERVING
     assert time.monotonic() - began_s < PATIENCE * 15

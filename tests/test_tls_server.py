@@ -66,7 +66,7 @@ def _of_a_kind_that_grpc_lacks(pair: Pair) -> None:
     [
         (_missing, r"tls_key: cannot read .*localhost\.key: No such file .*hrm tls"),
         (_a_directory, r"tls_cert: cannot read .*localhost\.pem: Is a directory"),
-        (_open_to_others, "open to others .mode 0640.; chmod 600"),
+        (_open_to_others, "accessible to other users .mode 0640.; chmod 600"),
         (_of_another, "is not the key of"),
         (_no_certificate, "holds no certificate"),
         (_no_key, "holds no private key"),
@@ -112,7 +112,7 @@ async def test_a_renewed_pair_is_in_force_without_a_restart(
         assert [entry["event"] for entry in logs] == ["a new certificate is invalid"]
         _bring(ours.pair, new.pair, "cert")
         assert await ask(target, new.ca) == SERVING
-        with pytest.raises(errors.TlsFailed, match="not to be trusted"):
+        with pytest.raises(errors.TlsFailed, match="is not trusted"):
             await ask(target, ours.ca)
         ours.pair.cert.unlink()
         assert await ask(target, new.ca) == SERVING

@@ -1,4 +1,4 @@
-"""The token's file: whole or not there, private, and never believed when it is something else."""
+"""The token's file: whole or missing, private, and never used if it is something else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each message is built and read in one place; what is built by one side is read by the other."""
+"""Each message is built and read in one place; what one side builds, the other reads."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ OF_A_COMMAND_LINE = {
     "PutPieceRequest": "spark/submit.py",
     "SubmitRequest": "spark/submit.py",
 }
-"""Made of what was typed, which no record holds: where it is read, and nowhere else."""
+"""Made from typed arguments, which no record holds: where these are read, and nowhere else."""
 
 PAGES = {
     "ListApplicationsResponse": "master/admin_service.py",
@@ -80,7 +80,7 @@ PAGES = {
 """Lists of messages, put together where they are paged."""
 
 OF_A_DRIVER = {"Progress", "Resources", "SparkLaunch", "StageProgress"}
-"""Built a second time of a driver's JSON, by the AppMaster's side, which loads no ``codec``: its
+"""Built a second time from a driver's JSON, by the AppMaster's side, which loads no ``codec``: its
 checks and their types would make each ``spark-submit`` slower."""
 
 # Envelopes hold one of several messages, each put into it where it is built.
@@ -104,7 +104,7 @@ def _built(tree: ast.AST) -> dict[str, set[str]]:
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         for node in ast.walk(function):
-            # One without fields is read into, or says nothing.
+            # One without fields is read into, or is empty.
             if not isinstance(node, ast.Call) or not (node.keywords or node.args):
                 continue
             called = node.func
@@ -341,8 +341,8 @@ ENDED_SEEN = am.ContainerSeen(
     blame=Blame.APPLICATION, message="why",
 )  # fmt: skip
 NOTICES: list[tuple[c.Notice, am.Event]] = [
-    (c.ContainerChanged(status=RUNS), am.ContainerChanged(now=9.0, container=RUNS_SEEN)),
-    (c.ContainerChanged(status=ENDED), am.ContainerChanged(now=9.0, container=ENDED_SEEN)),
+    (c.ContainerChanged(status=RUNS), am.ContainerListed(now=9.0, container=RUNS_SEEN)),
+    (c.ContainerChanged(status=ENDED), am.ContainerListed(now=9.0, container=ENDED_SEEN)),
     (
         c.RequestRefused(executor_ids=("5",), resource_profile_id=3, message="why"),
         am.RequestsRefused(now=9.0, executor_ids=("5",), profile=3, message="why"),
@@ -368,7 +368,7 @@ def test_what_the_master_reports_to_an_application_arrives(
 def test_many_changes_arrive_in_one_message() -> None:
     message = applications.from_changes([RUNS, ENDED])
     assert appmaster_wire.events(message, 0, 9.0) == [
-        am.ContainerChanged(now=9.0, container=x) for x in (RUNS_SEEN, ENDED_SEEN)
+        am.ContainerListed(now=9.0, container=x) for x in (RUNS_SEEN, ENDED_SEEN)
     ]
 
 
@@ -388,7 +388,7 @@ def test_a_session_opens() -> None:
     ]
 
 
-# What a scheduler in another process asks; its changes are in ``test_state_wire``.
+# Calls of a scheduler in another process; its changes are in ``test_state_wire``.
 
 
 def test_a_scheduler_gets_the_bounds_of_its_master() -> None:

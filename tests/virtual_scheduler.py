@@ -22,7 +22,7 @@ _SESSIONS = itertools.count(1)
 
 
 class VirtualScheduler:
-    """``hangs``: it takes messages in and sends nothing more. ``dropped``: the master ended it."""
+    """``hangs``: it accepts messages and sends nothing more. ``dropped``: the master ended it."""
 
     def __init__(
         self, cluster: VirtualCluster, name: str, policy: PlacementPolicy | None = None
@@ -54,7 +54,7 @@ class VirtualScheduler:
         self._soon()
 
     def break_off(self) -> None:
-        """Its process dies; the master sees the stream break."""
+        """Its process dies; the master notices the broken stream."""
         self.hangs = True
         event = e.SchedulerDisconnected(
             now=self.cluster.now, scheduler=self.name, session=self.session

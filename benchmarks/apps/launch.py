@@ -1,9 +1,9 @@
-"""The smallest application that tells when its executors' processes began.
+"""The smallest application that reports when its executors' processes began.
 
     spark-submit benchmarks/apps/launch.py --executors 2
 
-Each task reports the executor it ran in and when that JVM was started, from the kernel's books.
-The last line printed is JSON: the moments by executor, in seconds since the epoch, and how long it
+Each task reports the executor it ran in and when that JVM was started, according to the kernel. The
+last line printed is JSON: the start times by executor, in seconds since the epoch, and how long it
 took.
 """
 
@@ -22,7 +22,7 @@ HOLD_S = 1.0
 
 
 def started_at_s(pid: int) -> float:
-    """When a process began; good to a hundredth of a second."""
+    """When a process began; accurate to a hundredth of a second."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     since_boot_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot_s
@@ -34,7 +34,7 @@ def parent_of(pid: int) -> int:
 
 def executor_of(_rows: Iterable[int]) -> Iterator[tuple[str, float]]:
     """The JVM above the Python worker, and above its daemon."""
-    time.sleep(HOLD_S)  # or the first executor would run every task
+    time.sleep(HOLD_S)  # so that the first executor does not run every task
     pid = os.getppid()
     while "java" not in Path(f"/proc/{pid}/comm").read_text():
         pid = parent_of(pid)
@@ -44,7 +44,7 @@ def executor_of(_rows: Iterable[int]) -> Iterator[tuple[str, float]]:
 
 
 def main() -> None:
-    """Run one task an executor."""
+    """Run one task per executor."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--executors", type=int, required=True)
     given = parser.parse_args()

@@ -3,8 +3,8 @@
     spark-submit benchmarks/apps/sort.py --rows N --output DIR
 
 The keys are ``row * 2654435761 mod 2**32``: an odd factor makes that a permutation, so every key
-occurs once and anybody can compute what the right answer is. Every row carries 64 bytes beside its
-key through the shuffle. The output is Parquet, its files in the order of their names.
+occurs once and the right result can be computed independently. Every row carries 64 bytes besides
+its key through the shuffle. The output is Parquet, its files in the order of their names.
 """
 
 from __future__ import annotations

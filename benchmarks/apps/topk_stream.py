@@ -1,12 +1,12 @@
-"""Streaming Top-K: the commonest keys so far, after every micro-batch of a structured stream.
+"""Streaming Top-K: the most frequent keys so far, after every micro-batch of a structured stream.
 
     spark-submit benchmarks/apps/topk_stream.py --source files --input DIR --batches N
     spark-submit benchmarks/apps/topk_stream.py --source rate --rate 200 --seconds 25
 
-``files`` takes one file of ``DIR`` a micro-batch, one key a line, and ends after N of them;
-``rate`` makes its own rows and ends after a time. Either way the trigger is Spark's default or an
-interval: a query that would run for ever, had it not been told to end. The key of row ``n`` of the
-rate source is ``key_of_value(n)``, so that its answer, too, can be computed elsewhere.
+``files`` reads one file of ``DIR`` per micro-batch, one key per line, and ends after N of them;
+``rate`` generates its own rows and ends after a time. Either way the trigger is Spark's default or
+an interval: the query would run without end if it were not stopped. The key of row ``n`` of the
+rate source is ``key_of_value(n)``, so that its result, too, can be computed independently.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _END_TIMEOUT_S = 60
 
 
 def key_of_value(value: int, keys: int = KEYS) -> str:
-    """The key of row ``value`` of the rate source; low numbers are the commoner ones."""
+    """The key of row ``value`` of the rate source; low numbers are more frequent."""
     draw = value * 7919 % 1000
     return f"key-{draw * draw * keys // 1_000_000:02d}"
 
@@ -39,13 +39,13 @@ def rate_keys(spark: SparkSession, rate: int, keys: int) -> DataFrame:
 
 
 def file_keys(spark: SparkSession, directory: str) -> DataFrame:
-    """One file a micro-batch, one key a line."""
+    """One file per micro-batch, one key per line."""
     rows = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(directory)
     return rows.select(F.col("value").alias("key"))
 
 
 class TopK:
-    """What is done with every micro-batch: keep its answer, and see whether it was the last."""
+    """Called for every micro-batch: keeps its result, and checks whether it was the last."""
 
     def __init__(self, k: int, batches: int, quiet: bool) -> None:
         self.k = k
@@ -94,7 +94,7 @@ def run(spark: SparkSession, given: argparse.Namespace) -> dict[str, Any]:
         if passed_s >= limit_s:
             if given.source == "rate" and any(batch["top"] for batch in results.seen):
                 break
-            # The rate source gives nothing at first, and on a slow machine that is long.
+            # The rate source gives nothing at first, for long on a slow machine.
             if given.source == "files" or passed_s >= given.timeout:
                 raise RuntimeError(f"{len(results.seen)} batches in {passed_s:.0f} s, too few")
     elapsed_s = time.monotonic() - begin

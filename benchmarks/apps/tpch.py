@@ -1,10 +1,10 @@
-"""The 22 TPC-H queries, one after the other in one application, each timed.
+"""The 22 TPC-H queries, one after another in one application, each timed.
 
     spark-submit benchmarks/apps/tpch.py --data DIR --scale-factor 0.1 [--answers FILE]
 
-``DIR`` holds one Parquet file a table. The queries stand in ``benchmarks/tpch/*.sql``, written from
+``DIR`` holds one Parquet file per table. The queries are in ``benchmarks/tpch/*.sql``, written from
 the public specification with its validation parameters. ``--answers`` keeps every row of every
-answer for comparison.
+result for comparison.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def query_texts(directory: Path, scale_factor: float) -> dict[str, str]:
 
 
 def plain(value: Any) -> Any:
-    """A cell as JSON can hold it, without loss."""
+    """A cell in a form that JSON represents without loss."""
     if isinstance(value, decimal.Decimal):
         return {"decimal": str(value)}
     if isinstance(value, datetime.date):
@@ -43,7 +43,7 @@ def plain(value: Any) -> Any:
 
 
 def main() -> None:
-    """Run the queries, keep the answers, print the result line."""
+    """Run the queries, keep the results, print the result line."""
     parser = argparse.ArgumentParser(description="TPC-H on Spark")
     parser.add_argument("--data", required=True, type=Path)
     parser.add_argument("--scale-factor", required=True, type=float)

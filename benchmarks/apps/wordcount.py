@@ -4,7 +4,7 @@
 
 A word is a run of ASCII letters, counted in lower case. ``--api rdd`` sends every line through
 Python workers on the executors, ``dataframe`` stays inside the JVM. The last line printed is JSON:
-the commonest words, the number of words and of distinct words, and a checksum over all counts.
+the most frequent words, the number of words and of distinct words, and a checksum over all counts.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def by_rdd(spark: SparkSession, path: str, top: int, partitions: int) -> dict[st
 
 
 def main() -> None:
-    """Count, print the commonest words and the result line."""
+    """Count, print the most frequent words and the result line."""
     parser = argparse.ArgumentParser(description="WordCount on Spark")
     parser.add_argument("--input", required=True, help="a text file, or a directory of them")
     parser.add_argument("--top", type=int, default=20)

@@ -4,14 +4,14 @@
     python -m benchmarks.examples --only 'sql/*' --at-once 2     # --only may be given again
     python -m benchmarks.examples --again failed       # those that have not passed, new ones first
 
-Each example is a file of the pyspark package and is handed to the stock ``spark-submit`` with a
+Each example is a file of the pyspark package and is passed to the stock ``spark-submit`` with a
 working directory that has the files it names. It passes when it ends with status 0 and the master
-knows it as an application that succeeded with an executor on one of its nodes. A streaming example
-passes when its output shows words that were sent to it while the master knew it as running; it is
-stopped then. One that ends with an error is tried on Spark's local mode, too: where that ends with
-the same error, the table says so. The JVMs compile quickly rather than well: that changes no
-answer, and there are many. What else an example is given that Spark would not give it stands in its
-note. Examples that are run again replace their rows; each row has the commit that it is of.
+has it as an application that succeeded with an executor on one of its nodes. A streaming example
+passes when its output shows words that were sent to it while the master had it as running; it is
+stopped then. One that ends with an error is tried on Spark's local mode, too: if that ends with the
+same error, the table says so. The JVMs compile quickly rather than well, since there are many; that
+changes no result. Anything else that an example is given and Spark would not give it is in its
+note. Examples that are run again replace their rows; each row names the commit of its run.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _PASSED, _FAILED, _SKIPPED, _ALIKE = "passed", "failed", "skipped", "fails witho
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one example. ``seconds``: from spark-submit to the end, or to the stop.
+    """The outcome of one example. ``seconds``: from spark-submit to the end, or to the stop.
     ``commit``, ``date``: of the run."""
 
     example: str
@@ -66,15 +66,15 @@ class Outcome:
 
 
 class _Unbuffered(Started):
-    """What an example prints is there at once: streaming ones are stopped for it. Class archives
-    are there from the first one on."""
+    """An example's output is written immediately, since streaming ones are stopped when it appears.
+    Class archives exist from the first one on."""
 
     def environment(self) -> dict[str, str]:
         return {**super().environment(), "PYTHONUNBUFFERED": "1"}
 
 
 class Ended(BenchmarkError):
-    """It ended by itself, and must not have; the message has all that it said."""
+    """It ended by itself although it must not; the message has its output."""
 
     def __init__(self, status: int, submission: Submission) -> None:
         summary = [tail(path, 400) for path in (submission.process.log, submission.output)]
@@ -124,7 +124,7 @@ class Runner:
 
     @contextlib.contextmanager
     def _input(self, plan: Plan, work: Path) -> Iterator[list[str]]:
-        """The arguments, with what they name at work."""
+        """The arguments, while the inputs that they name are active."""
         with contextlib.ExitStack() as stack:
             port = stack.enter_context(data.serve_lines()) if "{port}" in plan.arguments else 0
             if plan.feed:
@@ -161,10 +161,10 @@ class Runner:
         return cluster.submit(path, arguments, work, settings)
 
     def _result_of(self, plan: Plan, work: Path, submission: Submission) -> str:
-        """Wait for its end, or for its output; answers a note.
+        """Wait for its end, or for its output; returns a note.
 
         Raises:
-            BenchmarkError: it failed, or the master does not know it.
+            BenchmarkError: it failed, or the master does not have it.
         """
         if plan.until:
             return self._watch(plan, work, submission)
@@ -199,7 +199,7 @@ class Runner:
         return f"stopped after its output; class {kind}"
 
     def _application(self, work: Path) -> admin_pb2.Application:
-        """What the master says of the application whose event log is in ``work``."""
+        """The master's record of the application whose event log is in ``work``."""
         ids = {
             x[0] for path in (work / "events").iterdir() if (x := _APPLICATION.search(path.name))
         }
@@ -211,7 +211,7 @@ class Runner:
 
 
 def _short(message: str) -> str:
-    """The line of a failure that says most: its cause, where it names one."""
+    """The most informative line of a failure: its cause, if it names one."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     errors = [x for x in lines if re.match(r"(\w+\.)*\w*(Error|Exception)\b", x)]
     causes = [x.removeprefix("Caused by: ") for x in lines if x.startswith("Caused by: ")]
@@ -220,7 +220,7 @@ def _short(message: str) -> str:
 
 
 def _alike(one: str, other: str) -> bool:
-    """The same failure, but for the numbers of objects and tasks."""
+    """The same failure, except for the numbers of objects and tasks."""
     return re.sub(r"\d+", "0", one) == re.sub(r"\d+", "0", other)
 
 
@@ -257,7 +257,7 @@ def _report(document: dict[str, Any]) -> str:
 
 
 def _given(example: str) -> str:
-    """The settings that an example needs beside those of all, for its note."""
+    """The settings that an example needs in addition to those of all, for its note."""
     settings = ", ".join(f"{name}={value}" for name, value in plan_of(example).settings)
     return f"run with {settings}" if settings else ""
 
@@ -291,7 +291,7 @@ def _known(name: str, version: str) -> dict[str, Outcome]:
 
 @contextlib.contextmanager
 def _pool(at_once: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads; whoever interrupts does not wait for what they would still have done."""
+    """Threads; an interrupt does not wait for their queued work."""
     pool = ThreadPoolExecutor(at_once)
     try:
         yield pool
@@ -300,7 +300,7 @@ def _pool(at_once: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is asked for; 1 if anything failed."""
+    """Run the selected examples; 1 if anything failed."""
     options = parse_arguments(arguments)
     root = spark_home() / "examples" / "src" / "main" / "python"
     names = discover(root)

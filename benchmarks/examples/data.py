@@ -1,4 +1,4 @@
-"""What Spark's examples find in their working directory.
+"""The contents of the working directory of Spark's examples.
 
 PyPI's pyspark brings ``data/`` but not ``examples/src/main/resources``: small files of the same
 names and schemas are made here. Input for those that take a file is made as well.
@@ -22,7 +22,7 @@ LINES = (
     "they love what spark does",
 )
 GREETING = "hello"
-"""What a reader of the socket is sent first, and never again: a session that comes to its end."""
+"""Sent first to each reader of the socket, and never again: a session that ends."""
 
 _PEOPLE = (("Michael", None), ("Andy", 30), ("Justin", 19))
 _SEND_INTERVAL_S = 0.5
@@ -85,8 +85,8 @@ def lay_out(work: Path, spark_home: Path, resources_dir: Path) -> None:
 
 @contextmanager
 def serve_lines() -> Iterator[int]:
-    """A socket on loopback that sends ``GREETING``, then ``LINES`` again and again, to whoever
-    connects; its port."""
+    """A socket on loopback that sends ``GREETING``, then ``LINES`` repeatedly, to every client;
+    yields its port."""
     done = threading.Event()
     threads: list[threading.Thread] = []
 
@@ -98,7 +98,7 @@ def serve_lines() -> Iterator[int]:
                     connection.sendall("".join(f"{line}\n" for line in LINES).encode())
                     done.wait(_SEND_INTERVAL_S)
             except OSError:
-                return  # the reader has left
+                return  # the reader has disconnected
 
     def accept(listener: socket.socket) -> None:
         while not done.is_set():
@@ -123,7 +123,7 @@ def serve_lines() -> Iterator[int]:
 
 @contextmanager
 def feed_files(directory: Path) -> Iterator[None]:
-    """New files in ``directory``, as if by magic: written elsewhere and moved."""
+    """New files in ``directory``, which appear atomically: written elsewhere and moved."""
     done = threading.Event()
     points = ["(1.0,[1.0,2.0,3.0])", "(0.5,[0.1,0.2,0.3])"] * 5
     text = "\n".join(points if directory.name == "training" else LINES) + "\n"

@@ -1,7 +1,7 @@
-"""Which of Spark's examples run how: arguments, input to feed, what to wait for, or why not.
+"""How each of Spark's examples is run: arguments, input, what to wait for, or why it is skipped.
 
-Everything that is not named here is run without arguments to its end. A streaming example waits for
-its termination for ever: it gets input, and is stopped once its output shows what it must.
+Examples that are not named here run without arguments to their end. A streaming example never ends
+by itself: it gets input, and is stopped once its output shows the expected pattern.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Plan:
 
 _NO_EXAMPLES_JAR = "needs the spark-examples jar, which PyPI's pyspark does not have"
 _SOCKET = ("127.0.0.1", "{port}")
-_PAIR = r"\('[a-z]+', [1-9]\d*\)"  # ten of them are printed, in no order
+_PAIR = r"\('[a-z]+', [1-9]\d*\)"  # ten of them are printed, in any order
 _WORD = r"\|\s*spark\s*\|"
 
 # ALS makes a deep lineage. Java's default stack is too small for it here, on local mode as well.
@@ -89,7 +89,7 @@ _PLANS: dict[str, Plan] = {
     ),
     "streaming/hdfs_wordcount.py": Plan(arguments=("{work}/lines",), feed="lines", until=_PAIR),
     "streaming/network_wordcount.py": Plan(arguments=_SOCKET, until=_PAIR),
-    # Its words are split at blanks, those of the list are followed by tabs: none is ever found.
+    # Its words are split at blanks, those of the list are followed by tabs: none ever matches.
     "streaming/network_wordjoinsentiments.py": Plan(
         arguments=_SOCKET, until=r"Happiest topics in the last 5 seconds \(\d+ total\)"
     ),

@@ -1,1 +1,1 @@
-"""The experiments of the papers that HRM is built from, with the published values beside ours."""
+"""The experiments of the papers that HRM is built from, with the published values."""

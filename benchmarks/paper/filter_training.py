@@ -1,12 +1,11 @@
-"""Training of the neural collaborative filter: ``benchmarks.paper.neural_filter`` says what it
-is.
+"""Training of the neural collaborative filter of ``benchmarks.paper.neural_filter``.
 
 Pre-training lowers the loss over batches of measured cells with Adam, until the error of held-out
-rows has not improved for ``patience`` rounds of ``round_steps``. A held-out row takes part as a new
-row would: two of its cells are known, its vector starts at the closest rows and is fitted alone.
+rows has not improved for ``patience`` rounds of ``round_steps``. A held-out row is treated like a
+new row: two of its cells are known, its vector starts at the closest rows and is fitted alone.
 Online, single cells follow with plain SGD.
 
-PyTorch does the training and is imported here alone.
+PyTorch does the training and is imported only here.
 
 Source: LDWP + IAWP, section 3.3.
 """
@@ -43,7 +42,7 @@ class Settings:
 
 
 def fresh(table: Floats, settings: Settings, rng: np.random.Generator) -> Network:
-    """A network for ``table`` that has learned nothing."""
+    """An untrained network for ``table``."""
     width = 2 * settings.size
     weights, biases = [], []
     for wide in settings.hidden:
@@ -62,7 +61,7 @@ def fresh(table: Floats, settings: Settings, rng: np.random.Generator) -> Networ
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A network, after how many steps it was this good, and its error on held-out rows."""
+    """A network, the number of steps that it took, and its error on held-out rows."""
 
     network: Network
     steps: int
@@ -75,7 +74,7 @@ def train(
     """Pre-train on ``table`` (rows, columns), NaN where unknown.
 
     ``held_out``: complete rows that end the training; without them it runs ``settings.steps``, and
-    the error is NaN. In single precision, as the gain of more is nil and its price is not.
+    the error is NaN. In single precision: more costs time and gains nothing.
     """
     import torch
 
@@ -189,7 +188,7 @@ def _cells(table: Floats) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], F
 
 
 def _with_two_known(rows: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """``rows`` with all but two random cells of each taken out, and as they were."""
+    """``rows`` with all but two random cells of each removed, and as they were."""
     known = np.full_like(rows, np.nan)
     for index, row in enumerate(rows):
         has = rng.permutation(np.flatnonzero(np.isfinite(row)))[:2]
@@ -198,7 +197,7 @@ def _with_two_known(rows: Floats, rng: np.random.Generator) -> tuple[Floats, Flo
 
 
 def _error(network: Network, known: Floats, rows: Floats, settings: Settings) -> float:
-    """Mean absolute error over the cells of held-out rows that were taken out."""
+    """Mean absolute error over the removed cells of held-out rows."""
     vectors = fit_rows(network, known, steps=settings.fit_steps, rate=settings.fit_rate)
     predicted = np.stack([network.row(vector) for vector in vectors])
     lacks = np.isfinite(rows) & ~np.isfinite(known)

@@ -3,10 +3,10 @@
     python -m benchmarks.paper.gpu_sharing [--json FILE]
 
 The model (``benchmarks.simulation.gpu_stages``) gets two published numbers of *one* executor on a
-GPU, its time and how busy the GPU is, and one of a CPU job alone; everything else
-published is predicted and set beside the print. A second column adds one more number, the time of
-two executors, as a common stretch of all stages. All of it is computed in virtual time:
-no GPU is needed.
+GPU, its time and how busy the GPU is, and one of a CPU job alone; everything else published is
+predicted and compared with the print. A second column adds one more number, the time of two
+executors, as a common stretch of all stages. All of it is computed in virtual time: no GPU is
+needed.
 
 Source: HRM paper, sections 6.2.4 (table 1) and 6.2.5 (figure 12). Row 2 of table 1 survives only as
 "32 % better", which may speak of time or of speed; both readings are shown.
@@ -43,13 +43,13 @@ THREE_S = 69.0
 THREE_BUSY = 0.73
 THREE_MIB = 8_575
 GPU_MIB = 11_264
-"""An RTX 2080 Ti has 11 GiB; the paper says how much three executors took, not how much one did."""
+"""An RTX 2080 Ti has 11 GiB; the paper gives the use of three executors, not that of one."""
 EXECUTOR_MIB = THREE_MIB // 3
 
 COPY_IN_S = 608 * 608 * 3 * 4 / 6e9
 COPY_OUT_S = (19 * 19 + 38 * 38 + 76 * 76) * 255 * 4 / 6e9
 """A YOLOv3 input and its three outputs over PCIe 3 from pageable memory, some 6 GB/s. Not in the
-paper; at a hundredth of the cycle they decide nothing."""
+paper; at a hundredth of the cycle their effect is negligible."""
 
 NODE = Machine(cores=16, gpus=2, device_mib=GPU_MIB)
 FIGURE_12_S = 230.0
@@ -62,7 +62,7 @@ _SEEDS = 7
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One published value. ``use``: what it serves, to calibrate or to check."""
+    """One published value. ``use``: to calibrate or to check."""
 
     what: str
     published: float | None
@@ -89,7 +89,7 @@ def _shown(value: float | None) -> str | None:
 
 
 def _run(stages: Stages, executors: int, *, variation: float = 0.0) -> Usage:
-    """``IMAGES`` images by ``executors`` on one GPU, shared out evenly."""
+    """``IMAGES`` images by ``executors`` on one GPU, divided evenly."""
     work = [
         GpuWork(
             stages=stages,
@@ -102,7 +102,7 @@ def _run(stages: Stages, executors: int, *, variation: float = 0.0) -> Usage:
 
 
 def table_1() -> list[Row]:
-    """Time, GPU use and device memory at 1, 2 and 3 executors a GPU; and what a fourth would do."""
+    """Time, GPU use and device memory at 1, 2 and 3 executors per GPU; and predictions for 4."""
     stages = Stages.measured(ALONE_S / IMAGES, ALONE_BUSY, COPY_IN_S, COPY_OUT_S)
     factor = TWO_S_IF_TIME / _run(stages, 2).elapsed_s
     slow = stages.stretched(factor)

@@ -1,7 +1,7 @@
 """The HRM paper's simulation (section 6.1, figures 6 and 7) on this core, in two modes.
 
     python -m benchmarks.paper.hrm                      # everything: results/paper-hrm*
-    python -m benchmarks.paper.hrm --only load,mixed    # some of it; the report is written anew
+    python -m benchmarks.paper.hrm --only load,mixed    # some of it; the report is rewritten
     python -m benchmarks.paper.hrm --quick --json FILE  # ratios of delay, virtual and live
 
 Virtual time: ``benchmarks.simulation``, the production core, its decisions charged to the clock.
@@ -59,7 +59,7 @@ def virtual(name: str, given: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def short_names(rows: Sequence[dict[str, Any]], ours: str, suffix: str = "") -> dict[str, float]:
-    """``delay_ratio_60`` and so on: HRM's mean delay over the centralised one's."""
+    """``delay_ratio_60`` and so on: HRM's mean delay over that of the centralised system."""
     return {
         f"delay_ratio_{x:g}{suffix}": round(ratio.mean, 4)
         for (charging, x), ratio in ratios(rows, ours).items()
@@ -68,7 +68,7 @@ def short_names(rows: Sequence[dict[str, Any]], ours: str, suffix: str = "") -> 
 
 
 def thin(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows as they are kept: six digits, and of single runs only what ratios are made from."""
+    """The rows as stored: six digits, and of single runs only what ratios are made from."""
 
     def short(value: float) -> float:
         return float(f"{value:.6g}")
@@ -131,7 +131,7 @@ def measure(name: str, given: argparse.Namespace, directory: Path) -> dict[str, 
 
 
 def write_report() -> list[Path]:
-    """The report and the plots, from the results that are there."""
+    """The report and the plots, from the results that exist."""
     found = {}
     for name in EVERY:
         path = RESULTS_DIR / f"paper-hrm-{name}.json"
@@ -186,7 +186,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 
 def benchmark(given: argparse.Namespace) -> None:
-    """Measure what was asked for, and write it down."""
+    """Run the selected experiments, and write the results."""
     summary: dict[str, Any] = {"benchmark": "paper-hrm"}
     for name in [] if given.report else given.only:
         with tempfile.TemporaryDirectory(prefix="hrm-paper-") as directory:
@@ -206,7 +206,7 @@ def benchmark(given: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 0 where every run counted."""
+    """Run the benchmark; 0 if every run counted."""
     given = parse_arguments(arguments)
     try:
         with interruptible(), contextlib.suppress(BrokenPipeError):

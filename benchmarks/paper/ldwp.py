@@ -1,17 +1,17 @@
-"""LDWP + IAWP: figures 5 to 13 of the paper, in the simulator, beside the best heuristics.
+"""LDWP + IAWP: figures 5 to 13 of the paper, in the simulator, with the best heuristics.
 
     python -m benchmarks.paper.ldwp [--quick] [--json FILE] [--seeds 10] [--processes 1]
                                     [--runs FILE]
 
 The cluster of table 4 (``hrm.pipelines.sim``) runs the production cores under pairs of policies,
 ``cluster+node``. Seeds are split: learned weights come from 0 to 99, the best heuristic pair and
-IAWP's variant are chosen on 100 to 119, what is reported was measured on 1000 to 1019 with frozen
-weights. Every throughput stands beside what arrived and beside the fluid bound. At the paper's
-rates a good policy serves all that arrives; what each can do at most is measured beyond them.
+IAWP's variant are chosen on 100 to 119, reported values were measured on 1000 to 1019 with frozen
+weights. Every throughput is shown with the arrivals and the fluid bound. At the paper's rates a
+good policy serves all that arrives; the maximum of each is measured beyond them.
 
-``--runs FILE`` keeps every run in FILE as soon as it is over: the same command goes on where it was
-stopped. Figures 3 and 13 with learning are ``python -m benchmarks.paper.ldwp_learning``, figure 4
-(the error of the NCF) is ``python -m benchmarks.paper.ncf``.
+``--runs FILE`` keeps every run in FILE as soon as it is over: the same command continues where it
+was stopped. Figures 3 and 13 with learning are ``python -m benchmarks.paper.ldwp_learning``, figure
+4 (the error of the NCF) is ``python -m benchmarks.paper.ncf``.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ CLUSTER_POLICIES = ("random", "least-loaded", "min-wait", "demand", "ect")
 NODE_POLICIES = ("random", "mct", "min-min", "pats")
 SIZES_MB = (10.0, 20.0, 60.0, 120.0, 200.0, 400.0)
 SATURATION_PER_MIN = 120.0
-"""A third above the fluid bound; not of the paper."""
+"""A third above the fluid bound; not in the paper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is run.
+    """The extent of the experiments.
 
-    ``seeds``: of what the ship rule counts; ``fewer``: of the rest, which explains it.
+    ``seeds``: for the ship rule; ``fewer``: for the rest, which explains it.
     ``validation``: seeds of a choice, with ``choice`` tasks each; ``span_min``: how long tasks
     arrive at the paper's rates, ``main_min`` at the highest, at least ``least`` tasks. Tasks of a
     run: ``changes`` where nodes come and go, ``full`` where more arrives than can be done,
@@ -95,7 +95,7 @@ QUICK = Plan(
 
 @dataclass(slots=True)
 class Chosen:
-    """What validation seeds decided, and the pairs that are measured."""
+    """The choices by validation seeds, and the pairs that are measured."""
 
     baseline: str
     iawp: str
@@ -104,13 +104,13 @@ class Chosen:
 
     @property
     def core(self) -> tuple[str, ...]:
-        """Random, the best heuristics, and IAWP under ECT and under what has learned."""
+        """Random, the best heuristics, and IAWP under ECT and under the learned policies."""
         ours = [f"{name}+{self.iawp}" for name in (*self.learned, "ect")]
         return tuple(dict.fromkeys((RANDOM, self.baseline, *ours)))
 
     @property
     def main(self) -> tuple[str, ...]:
-        """With the paper's other two methods, and with who prefers short tasks."""
+        """With the paper's other two methods, and with those that prefer short tasks."""
         return tuple(dict.fromkeys((*self.core, "ect+min-min", "ect+mct", "demand+pats")))
 
 
@@ -141,7 +141,7 @@ def _validate(plan: Plan, given: argparse.Namespace, learned: Sequence[str]) -> 
 
 
 def _settings(plan: Plan, chosen: Chosen) -> list[tuple[Setting, tuple[str, ...]]]:
-    """Everything that is measured, and the pairs that meet it."""
+    """Everything that is measured, with the pairs for it."""
     core = chosen.core
     found = []
     for rate in plan.rates:

@@ -1,8 +1,8 @@
-"""Honest comparisons: paired by seed, Student's t, Holm over scenarios, and the ship rule.
+"""Statistical comparisons: paired by seed, Student's t, Holm over scenarios, and the ship rule.
 
-All policies meet the same arrivals, so the difference of two on one seed is a sample of its own;
-what the seeds have in common cancels. Several scenarios are several chances to be lucky: Holm's
-procedure raises each p value for that.
+All policies get the same arrivals, so the difference of two on one seed is a sample of its own;
+what the seeds have in common cancels. Several scenarios are several chances for a lucky result:
+Holm's procedure raises each p value for that.
 
 Source: LDWP + IAWP, section 6.
 """
@@ -36,7 +36,7 @@ class Paired:
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired:
     """(ours - theirs) over the mean of theirs, by seed. Values of both, by seed.
 
-    Where theirs are all 0 nothing can be said: 0, with p = 1.
+    If theirs are all 0, nothing can be concluded: 0, with p = 1.
     """
     seeds = sorted(ours.keys() & theirs.keys())
     base = statistics.fmean(theirs[seed] for seed in seeds)
@@ -54,7 +54,7 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """p values adjusted for being several, in the order given."""
+    """p values adjusted for multiple comparisons, in the order given."""
     order = sorted(range(len(values)), key=lambda one: values[one])
     adjusted, least = [1.0] * len(values), 0.0
     for rank, place in enumerate(order):
@@ -64,7 +64,7 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def ship(found: Sequence[Paired]) -> tuple[bool, int, int]:
-    """May it become the default: (yes, scenarios won, scenarios lost by more than 2 %).
+    """Whether it may become the default: (yes, scenarios won, scenarios lost by more than 2 %).
 
     Won: the interval lies above 0. Lost: it lies below -2 % in part, so that such a loss cannot be
     ruled out, and its mean is a loss.

@@ -1,10 +1,10 @@
-"""Runs in which something is learned: figure 3, and figure 13 with a network that goes on learning.
+"""Runs with learning: figure 3, and figure 13 with a network that continues to learn.
 
-Figure 3 asks what pre-training saves. Both networks learn on the paper's cluster with and without
-it, and every so many decisions the greedy policy is tried on validation seeds. Figure 13 asks what
-becomes of the paper's network, which has an output for each node, when nodes join: it may keep what
-it knows (the transfer of section 3.2), or begin anew. These runs learn while they are measured, on
-test seeds; they stand apart from all others, whose weights are frozen.
+Figure 3: what pre-training saves. Both networks learn on the paper's cluster with and without it,
+and at intervals the greedy policy is evaluated on validation seeds. Figure 13: what happens to the
+paper's network, which has an output for each node, when nodes join: it may keep what it knows (the
+transfer of section 3.2), or start from scratch. These runs learn while they are measured, on test
+seeds; they are kept separate from all others, whose weights are frozen.
 
     python -m benchmarks.paper.ldwp_learning [--quick] [--json FILE] [--processes 1]
 
@@ -32,7 +32,7 @@ from benchmarks.paper.ldwp_report import cell, changes, changes_table
 from benchmarks.paper.ldwp_runs import TEST_FIRST, Run, Setting, run_of, scenario_of
 from benchmarks.pipelines.measured_run import simulate
 from benchmarks.simulation.figures import interval
-from hrm.pipelines.core.model import ClusterPolicy, ClusterView
+from hrm.pipelines.core.model import ClusterPolicy, PipelineClusterView
 from hrm.pipelines.sim.policies import policies
 from hrm.pipelines.sim.scenario import arrivals
 
@@ -45,7 +45,7 @@ _ONLINE_POLICIES = ("ldwp, transfer", _NEW_NODES, "ldwp-set, frozen", "ect")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One training. ``decisions``: of its own choice; ``every``: between two trials."""
+    """One training. ``decisions``: of its own choice; ``every``: between two evaluations."""
 
     policy: str
     pretrained: bool
@@ -92,7 +92,7 @@ def curves(
 
 
 def plateau(decisions: Sequence[int], reward: Sequence[float]) -> int:
-    """Decisions after which it stays within 5 % of what is gained from the worst to the plateau.
+    """Decisions after which it stays within 5 % of the gain from the worst value to the plateau.
 
     The plateau is the mean of the last third.
     """
@@ -181,10 +181,10 @@ def _run_online(job: Online) -> list[Run]:
 
 
 def _learner(path: Path, seed: int, *, new: bool) -> ClusterPolicy:
-    """The trained network of ``path``, which goes on learning; ``new``: other nodes, new weights.
+    """The trained network of ``path``, which continues to learn; ``new``: other nodes, new weights.
 
-    It explores no more than a network that has long been at work (5 %); after the nodes have
-    changed, as section 3.2 says, or, if all is new, as at the very beginning.
+    It explores no more than a network that has run for long (5 %); after a change of the nodes, as
+    section 3.2 says, or, if all is new, as at the beginning.
     """
     import torch
 
@@ -199,7 +199,7 @@ def _learner(path: Path, seed: int, *, new: bool) -> ClusterPolicy:
     generator = torch.Generator().manual_seed(seed)
 
     class Forgetful(FlatBrain):
-        def follow(self, view: ClusterView) -> bool:
+        def follow(self, view: PipelineClusterView) -> bool:
             changed = super().follow(view)
             if changed:
                 self.weights = fresh(mlp_shapes(self.layout, len(self.nodes)), generator)
@@ -251,8 +251,8 @@ def curve_jobs(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is run. ``curve_``: figure 3; ``first``: decisions of the network that figure 13
-    begins with; ``online_``: figure 13. ``_tasks``: of a trace."""
+    """The extent. ``curve_``: figure 3; ``first``: decisions of the network that figure 13 begins
+    with; ``online_``: figure 13. ``_tasks``: of a trace."""
 
     curve_seeds: int
     decisions: int
@@ -339,7 +339,7 @@ def _measure_online(
 def summed(
     runs: Sequence[Run], *, whole: bool
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Figures of each policy, and, if the runs are ``whole``, how it took the changes of nodes."""
+    """Figures of each policy, and, if the runs are ``whole``, its response to changes of nodes."""
     rows, fluctuations = [], []
     for name in _ONLINE_POLICIES:
         own = [run for run in runs if run.pair == name]

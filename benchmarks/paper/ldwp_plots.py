@@ -1,4 +1,4 @@
-"""The pipeline experiments as pictures, legible at page width; from the document alone."""
+"""Plots of the pipeline experiments, legible at page width; from the document alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MARKERS = ("x", "v", "^", "D", "o", "s", "P", "*")
 
 
 def draw_all(document: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Every picture, in ``folder``; the files."""
+    """Every plot, in ``folder``; returns the files."""
     made = []
     for name, draw in _PICTURES.items():
         path = folder / f"paper-ldwp-{name}.svg"

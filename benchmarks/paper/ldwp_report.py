@@ -1,4 +1,4 @@
-"""The pipeline experiments in numbers and words: one document, and Markdown made of it alone."""
+"""The report of the pipeline experiments: one document of numbers, and Markdown made from it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _BY_TYPE = ("rates", "nodes", "node policies")
 
 
 def document_of(runs: Sequence[Run], context: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that the report and the pictures need, as JSON."""
+    """Everything that the report and the plots need, as JSON."""
     points: dict[tuple[str, float, str], list[Run]] = {}
     for run in runs:
         points.setdefault((run.setting.name, run.setting.x, run.pair), []).append(run)
@@ -110,7 +110,7 @@ def _row(
 
 
 def _pairs(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Every pair at the highest rate: what other programs read."""
+    """Every pair at the highest rate, for other programs."""
     rates = [row for row in rows if row["setting"] == "rates"]
     most = max((row["x"] for row in rates), default=0)
     found = {}
@@ -132,13 +132,13 @@ def _pairs(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def changes(own: Sequence[Run]) -> dict[str, Any]:
     """Figure 13: tasks a minute over time, how long until 95 % of the later level, and the dip.
 
-    The level is the mean of the last five minutes before the next change, of what was smoothed over
-    three; ``dip_tasks``: what is missing below the lower of the levels before and after, until the
-    next change. Arrivals vary, so a policy that learns nothing has some, too.
+    The level is the mean of the last five minutes before the next change, after smoothing over
+    three; ``dip_tasks``: the deficit below the lower of the levels before and after, until the
+    next change. Arrivals vary, so a policy without learning has some, too.
     """
     shortest = min(len(run.series) for run in own)
     series = np.mean([run.series[:shortest] for run in own], axis=0)
-    # The first and the last minute have one neighbour, not a second one with nothing in it.
+    # The first and the last minute have one neighbour: they are not averaged with an empty one.
     counted = np.convolve(np.ones(shortest), np.ones(3), mode="same")
     smooth = np.convolve(series, np.ones(3), mode="same") / counted
     join, leave = int(JOIN_S // 60), int(LEAVE_S // 60)
@@ -210,7 +210,7 @@ def _paired(held: Mapping[str, float], sign: float) -> Paired:
 
 
 def _targets(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What was aimed at, what came out, and whether that is it."""
+    """The targets, the results, and whether they are met."""
     pairs, base = document["pairs"], document["baseline"]
     ours = [pair for pair in pairs if pair.partition("+")[0] in document["learned"]]
     if not ours or base not in pairs:
@@ -263,7 +263,7 @@ def _targets(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _beyond(document: Mapping[str, Any], base: str) -> list[dict[str, Any]]:
-    """The same target where the bound leaves room: beyond the paper's rates, if that was run."""
+    """The same target where the bound leaves headroom: beyond the paper's rates, if run."""
     rows = [row for row in document["points"] if row["setting"] == "saturation"]
     found = []
     for x in sorted({row["x"] for row in rows}):
@@ -342,7 +342,7 @@ def _table(document: Mapping[str, Any], name: str) -> str:
 
 
 def cell(value: Mapping[str, float] | None) -> str:
-    """Mean ± half of the interval, as short as it may be."""
+    """Mean ± half of the interval, with the fewest digits."""
     if value is None or value["mean"] != value["mean"]:
         return "-"
     half = value["high"] - value["mean"]
@@ -356,7 +356,7 @@ def _percent(held: Mapping[str, float]) -> str:
 
 
 def _types_table(document: Mapping[str, Any]) -> str:
-    """Of the settings in which the paper shows worker 1 alone, one of each type."""
+    """For the settings in which the paper shows only worker 1, one of each type."""
     rows = [row for row in document["points"] if row["setting"] in _BY_TYPE]
     most = {
         name: max((row["x"] for row in rows if row["setting"] == name), default=0)
@@ -399,7 +399,7 @@ def _balance_table(document: Mapping[str, Any]) -> str:
 
 
 def changes_table(fluctuations: Sequence[Mapping[str, Any]]) -> str:
-    """What ``changes`` found, of each pair."""
+    """The results of ``changes`` for each pair."""
     if not fluctuations:
         return "These runs were too short for it."
     rows = [

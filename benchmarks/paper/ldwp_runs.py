@@ -1,7 +1,7 @@
-"""Runs of the pipeline experiments: a setting, a seed, and all policy pairs that meet it.
+"""Runs of the pipeline experiments: a setting, a seed, and the policy pairs to run on them.
 
 A *pair* is written ``cluster+node``, as in ``ect+pats``. All pairs of a setting and seed run in one
-process on the same arrivals. Every run is held against its bound; one above it is an error.
+process on the same arrivals. Every run is checked against its bound; one above it is an error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TASK_COUNTS = (50, 100, 200, 400, 700, 1_000, 1_500)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a run meets, but for its seed. ``x``: what its figure is drawn over."""
+    """The input of a run, except its seed. ``x``: what its figure is plotted over."""
 
     name: str
     x: float
@@ -55,7 +55,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A setting, a seed, the pairs; ``weights``: where models are, None for those that ship."""
+    """A setting, a seed, the pairs; ``weights``: where models are, None for the shipped ones."""
 
     setting: Setting
     seed: int
@@ -80,7 +80,7 @@ class Run:
 
 
 @functools.lru_cache(maxsize=4)
-def _table(path: Path | None) -> tables.Profiles:
+def _table(path: Path | None) -> tables.MeasuredPipelines:
     return tables.load(path)
 
 
@@ -192,8 +192,8 @@ def run_all(
 ) -> Iterator[Run]:
     """All runs of all jobs, in the order of the jobs. ``processes`` 1: in this one.
 
-    ``kept``: a file of JSON lines in which the runs of each job are kept as soon as there are any,
-    and from which those that are there are taken: what was stopped goes on.
+    ``kept``: a file of JSON lines to which the runs of each job are written as soon as they are
+    over, and from which existing ones are read, so that an interrupted command continues.
     """
     held = _kept(kept) if kept is not None else {}
     left = [job for job in jobs if _key(job) not in held]
@@ -214,7 +214,7 @@ def run_all(
 
 @functools.lru_cache(maxsize=4)
 def _inputs(profiles: Path | None, weights: Path | None) -> str:
-    """A hash of the profiles and the models that jobs run with; of the code there is none."""
+    """A hash of the profiles and the models that jobs use; it does not include the code."""
     files = [profiles] if profiles is not None else [*tables.SHIPPED]
     for folder in (models.PACKAGE_DIR, weights):
         files += sorted(folder.glob("*.npz")) if folder is not None else []
@@ -229,7 +229,7 @@ def _key(job: Job) -> str:
 def _keep(path: Path, job: Job, runs: Sequence[Run]) -> None:
     line = {"job": _key(job), "runs": [dataclasses.asdict(run) for run in runs]}
     with path.open("ab+") as file:
-        # A line that was cut off must not take this one with it.
+        # A truncated line must not corrupt this one.
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 1))
         truncated = file.read(1) not in (b"", b"\n")
@@ -237,7 +237,7 @@ def _keep(path: Path, job: Job, runs: Sequence[Run]) -> None:
 
 
 def _kept(path: Path) -> dict[str, list[Run]]:
-    """A last line that was cut off is not there."""
+    """A truncated last line is ignored."""
     found: dict[str, list[Run]] = {}
     for text in path.read_text().splitlines() if path.exists() else ():
         try:

@@ -5,15 +5,15 @@ systems take turns, every second round backwards. Two experiments:
 
 ``bursts``
     Jobs at once, as in figure 6, every size on one master after an uncounted warm-up. Containers
-    run for ``HOLD_S`` and end; jobs have attached before the burst, so nothing but requests and
-    what follows from them is in the clock. A second time with a policy that takes long
+    run for ``HOLD_S`` and end; jobs have attached before the burst, so the clock measures only
+    requests and what follows from them. A second time with a policy that takes long
     (``thinking``), charged ``live, choice-bound``.
 ``mixed``
     Streams among batch jobs, drawn as in virtual time, with each scope that the master offers for
     a stream's lease. Some schedulers are processes: a lease is held while one of them chooses and
-    its claims travel, and holds up nobody inside of the master, where a round is not interrupted.
+    sends its claims. It blocks no scheduler inside the master, whose rounds are not interrupted.
 
-What differs from the paper, and what it does to the numbers: master, schedulers, nodes and
+What differs from the paper, and its effect on the numbers: master, schedulers, nodes and
 applications share this machine's cores. Parallel schedulers can only be faster where there are
 cores for them.
 """
@@ -107,13 +107,13 @@ def run_bursts(
     takes long where it ``thinks``. ``seed``: of the first run's jobs; each run has the next one.
 
     Raises:
-        BenchmarkError: something did not start, did not answer in time, or was refused.
+        BenchmarkError: a process did not start, did not respond in time, or was refused.
     """
 
     async def bursts(number: int, agents: Agents) -> _Measured:
         warm = burst(min(WARM_UP_JOBS, *jobs), 0, run_s=WARM_UP_HOLD_S)
         await _play(agents, "warm-up", warm)
-        # Later bursts see a fuller history, so every second run takes them backwards.
+        # Later bursts have a longer history, so every second run takes them in reverse order.
         sizes = jobs if number % 2 == 0 else tuple(reversed(jobs))
         return [
             (size, await _play(agents, f"burst-{size}", burst(size, seed + number, run_s=hold_s)))
@@ -137,7 +137,8 @@ def run_mixed(
     seed: int = 0,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """The same by streams a second, of which a tenth of the nodes has room; see ``run_bursts``."""
+    """The same by streams per second, for which a tenth of the nodes has capacity; see
+    ``run_bursts``."""
 
     async def rates(number: int, agents: Agents) -> _Measured:
         def plans(count: int, rate: float, seed_of: int) -> list[JobPlan]:
@@ -164,7 +165,7 @@ def _rows(
     on_progress: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     found: dict[tuple[float, str], list[_Figures]] = {}
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # masters that end are no news
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # masters end as expected
 
     async def one(number: int, name: str) -> None:
         where = directory / f"{number}-{list(systems).index(name)}"
@@ -219,7 +220,7 @@ async def _cluster(
 
 
 async def _play(agents: Agents, name: str, plans: Sequence[JobPlan]) -> _Figures:
-    """Let every job of the plans ask in time, run and end; what was seen of it."""
+    """Let every job of the plans request in time, run and end; returns what was measured."""
     jobs = [
         Application(
             agents, f"{name}-{number}", plan.workload_class, resources=plan.resources, follow=True
@@ -255,14 +256,14 @@ async def _play(agents: Agents, name: str, plans: Sequence[JobPlan]) -> _Figures
 
 
 async def _ask(job: Application, plan: JobPlan, begun_s: float) -> float:
-    """One job's request in its time; when the last of its containers was placed."""
+    """Make one job's request in its time; returns when the last of its containers was placed."""
     await asyncio.sleep(begun_s + plan.at_s - time.perf_counter())
     await job.ask(plan.containers, plan.run_s)
     return time.perf_counter()
 
 
 def _times(job: Application, plan: JobPlan) -> JobTimes:
-    """As in virtual time, but from the moment of the request."""
+    """As in virtual time, but from the time of the request."""
     granted_s = {str(number): delay_s for number, delay_s in enumerate(job.delays_s)}
     notified_s = dict.fromkeys(granted_s, job.last_report_s)
     return JobTimes(plan.workload_class, 0.0, granted_s, notified_s, job.completion_s)
@@ -270,14 +271,14 @@ def _times(job: Application, plan: JobPlan) -> JobTimes:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """What the master said ``took_s`` after it was asked: how many jobs its schedulers have."""
+    """The master's reply ``took_s`` after the request: how many jobs its schedulers have."""
 
     took_s: float
     jobs: int
 
 
 async def _watch(agents: Agents, placing: Sequence[asyncio.Task[float]]) -> list[_Sample]:
-    """Looks at the master until nothing is being placed any more, at least one; few, for each
+    """Samples the master until nothing is being placed, at least once; rarely, because each sample
     costs it some milliseconds."""
     samples: list[_Sample] = []
     left: Collection[asyncio.Task[float]] = placing
@@ -291,7 +292,7 @@ async def _watch(agents: Agents, placing: Sequence[asyncio.Task[float]]) -> list
 
 
 def _counts(before: admin_pb2.Cluster, after: admin_pb2.Cluster) -> dict[str, int]:
-    """What the master has counted between two looks."""
+    """What the master has counted between two samples."""
 
     def since(name: str) -> int:
         first, last = (
@@ -310,7 +311,7 @@ def _counts(before: admin_pb2.Cluster, after: admin_pb2.Cluster) -> dict[str, in
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """The generator's heap is none of the master's business."""
+    """The generator's heap must not affect the master's times."""
     gc.collect()
     gc.disable()
     try:

@@ -1,13 +1,13 @@
-"""Who fills in unmeasured metrics best, and who tells interference: neural filter and baselines.
+"""Which method fills in unmeasured metrics and predicts interference best: the neural filter or a
+baseline.
 
     python -m benchmarks.paper.ncf --data DIR [--quick] [--json FILE]
 
 ``DIR``: the measurements of ``ncf_data``. Subtask profiles (``benchmarks/pipelines``) are a second
-table where their file is there. Every method has the same held-out applications, the same known
-cells and the same number of trials; what measures best is what ``hrm.pipelines.policies.corun``
-ships.
+table if their file exists. Every method gets the same held-out applications, the same known cells
+and the same number of trials; ``hrm.pipelines.policies.corun`` ships the best.
 
-Source: LDWP + IAWP, section 3.3 and figure 4; what must be reported, section 6.
+Source: LDWP + IAWP, section 3.3 and figure 4; required figures, section 6.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def interval(values: Sequence[float]) -> dict[str, float]:
 
 
 def measure_metrics(measured: Measured, seeds: int, trials: int) -> dict[str, Any]:
-    """Of each method its errors, and the rank correlations of interference told from them."""
+    """The errors of each method, and the rank correlations of interference predicted from them."""
     errors: dict[str, dict[str, list[float]]] = {}
     ranks: dict[str, list[list[float]]] = {}
     tuning: dict[str, dict[str, Any]] = {}
@@ -108,7 +108,7 @@ def _by_seed(by_fold: Sequence[Sequence[float]]) -> dict[str, float]:
 
 
 def measure_scores(measured: Measured, trials: int) -> dict[str, Any]:
-    """Of each co-run score its rank correlation with what pairs lose, and its regret."""
+    """For each co-run score its rank correlation with the losses of pairs, and its regret."""
     cases = []
     tuning: dict[str, dict[str, Any]] = {}
     for fold in methods.folds(measured):
@@ -136,7 +136,7 @@ def measure_scores(measured: Measured, trials: int) -> dict[str, Any]:
 
 
 def _resampled(name: str, cases: Sequence[Any]) -> dict[str, list[float]]:
-    """95 % of what other pairs, and other choices, drawn from the same ones would have shown."""
+    """95 % intervals over resampled pairs and choices."""
     rng = np.random.default_rng(0)
     ranks, regrets = [], []
     for _ in range(_RESAMPLES):
@@ -155,7 +155,7 @@ def _resampled(name: str, cases: Sequence[Any]) -> dict[str, list[float]]:
 
 
 def report(document: Mapping[str, Any]) -> str:
-    """Markdown from what was measured."""
+    """Markdown from the measurements."""
     where = document["provenance"]
     parts = [
         "# Unmeasured metrics and interference: the neural filter and its baselines",
@@ -300,7 +300,7 @@ def _best(tables: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; answers the exit status."""
+    """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.paper.ncf")
     common.add_common_arguments(parser)
     parser.add_argument("--data", type=Path, metavar="DIR", help="the measurements of iGniter")
@@ -325,7 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measured = [_measured(table, seeds, trials, options.quick) for table in tables]
     provenance = common.provenance("benchmarks.paper.ncf", ("numpy", "scipy", "torch"))
     if options.data is not None:
-        # Where the data lie is this machine's matter.
+        # The location of the data is specific to this machine.
         provenance["command"] = provenance["command"].replace(str(options.data), "DIR")
     document = {
         "provenance": provenance,

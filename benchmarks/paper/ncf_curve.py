@@ -1,10 +1,10 @@
 """Figure 4: how fast the neural filter learns a new application, with and without pre-training.
 
-Half of the cells of a held-out application's rows are measured one after the other, in random order
-and over and over; each is a step of plain gradient descent, as online. The network was trained on
-the other applications before, or has only been drawn. Two errors: of the cells that it learns from
-(the loss, mean square), and of the other half (mean absolute). The closed form (conditional
-Gaussian), fitted to the other applications and given the same half, needs no steps: it is a line.
+Half of the cells of a held-out application's rows are measured one after another, in random order
+and repeatedly; each is a step of plain gradient descent, as online. The network was trained on the
+other applications before, or is only initialised. Two errors: of the cells that it learns from (the
+loss, mean square), and of the other half (mean absolute). The closed form (conditional Gaussian),
+fitted to the other applications and given the same half, needs no steps: it is a line.
 
 Source: LDWP + IAWP, section 5, figure 4.
 """
@@ -49,7 +49,7 @@ def curve(measured: Measured, seeds: int, steps: Sequence[int] = STEPS) -> dict[
 
 
 def _one(table: Floats, fold: Fold, seed: int, steps: Sequence[int]) -> Mapping[str, Any]:
-    """Of one held-out application: (steps, 2) of loss and error, and the closed form's error."""
+    """For one held-out application: (steps, 2) of loss and error, and the closed form's error."""
     rng = np.random.default_rng([seed, 0xF4])
     learned = rng.random(table.shape) < 0.5
     learned[:, -1] = True  # the size is always known
@@ -58,7 +58,7 @@ def _one(table: Floats, fold: Fold, seed: int, steps: Sequence[int]) -> Mapping[
     known = np.where(ours & ~learned, np.nan, table)
     settings = replace(Settings(steps=_PRETRAIN_STEPS), rate=_RATE)
     before = np.where(ours, np.nan, table)
-    # The held-out rows are in the network from the start, with vectors that nothing has taught.
+    # The held-out rows are in the network from the start, with untrained vectors.
     trained = train(before, settings, np.random.default_rng(seed)).network
     drawn = fresh(before, settings, np.random.default_rng(seed))
     cells = np.argwhere(ours & learned)

@@ -8,10 +8,10 @@ with fixed shares of its processors; one JSON object a line, merged by its first
     {"interference": {"latency": [[model1, model2, batch1, batch2, share, latency1, latency2]]}}
 
 The first of a pair has ``share`` percent of the processors, the second the rest. A slow-down is the
-latency beside the other over the latency alone at the same batch and share.
+latency in the pair over the latency alone at the same batch and share.
 
-``read_profiles``: the subtask profiles of ``benchmarks/pipelines``. What is ill-formed is left out
-and told in ``problems``.
+``read_profiles``: the subtask profiles of ``benchmarks/pipelines``. What is ill-formed is skipped
+and listed in ``problems``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FILE = "v100_profile_and_interference.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two that ran side by side. ``first`` and ``second`` are rows of the table."""
+    """Two that ran concurrently. ``first`` and ``second`` are rows of the table."""
 
     first: int
     second: int
@@ -51,7 +51,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A complete table of metrics, and what pairs of its rows did to each other.
+    """A complete table of metrics, and the effect of pairs of its rows on each other.
 
     ``table`` (rows, columns), each 0..1, the last column the input's size; ``applications``: of
     each row.
@@ -77,7 +77,7 @@ def read_igniter(folder: Path) -> Measured:
     """The table and the pairs of ``folder``.
 
     Raises:
-        InvalidRequest: the file is not there, or nothing in it can be used.
+        InvalidRequest: the file does not exist, or nothing in it can be used.
     """
     raw = _Raw()
     for number, line in _lines(folder):

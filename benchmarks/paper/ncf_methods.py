@@ -1,12 +1,12 @@
-"""Held-out applications: how well each method fills in metrics and tells who disturbs whom.
+"""Held-out applications: how well each method fills in metrics and predicts interference.
 
-One application is held out after the other (of many, a quarter). Every method is tuned on the
-remaining ones with the same number of trials, each of which is left out once in turn; then it is
-fitted to all of them and predicts the rows of the one that was held out, from two random cells and
-the size each. The seed draws the cells and starts the networks.
+One application is held out after another (of many, a quarter). Every method is tuned on the others
+with the same number of trials, in each of which one is left out in turn; then it is fitted to all
+of them and predicts the rows of the held-out application, from two random cells and the size of
+each. The seed selects the cells and initialises the networks.
 
-Interference is told from the predicted metrics by ``Slowdowns``, fitted to pairs without the held
-out application, and compared with the slow-downs measured of its pairs.
+Interference is predicted from these metrics by ``Slowdowns``, fitted to pairs without the held-out
+application, and compared with the measured slow-downs of its pairs.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ METHODS: dict[str, tuple[Options, ...]] = {
         {"rate": 3e-3, "decay": 1e-2, "fit_rate": 2.0},
     ),
 }
-"""What is tried of each. Of the mean there is nothing to tune."""
+"""The options tried for each. The mean has none."""
 
 _PLAIN: dict[str, Callable[..., Predictor]] = {
     "mean": Mean,
@@ -82,7 +82,7 @@ _PLAIN: dict[str, Callable[..., Predictor]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """What is held out, and what the others are tuned on, one after the other."""
+    """What is held out, and what the others are tuned on, one after another."""
 
     name: str
     test: Mask
@@ -133,7 +133,7 @@ def _fitted(method: str, options: Options, table: Floats, seed: int) -> Predicto
 def tuned(method: str, fold: Fold, table: Floats, trials: int) -> dict[str, Any]:
     """The options, of the first ``trials``, with the least error on the validation rows.
 
-    Networks are trained until those do not gain; the final one gets the median of their steps.
+    Networks are trained until those do not improve; the final one gets the median of their steps.
     """
     best: tuple[float, dict[str, Any]] = (np.inf, {})
     for options in METHODS[method][:trials]:
@@ -173,7 +173,7 @@ def metric_errors(
 # -- interference ------------------------------------------------------------------------------
 
 PRIOR: Options = {"overload": (0.6, 0.2, 0.4), "partner": (0.0, 0.05, 0.05)}
-"""The same as the package's, for the three loads that these pairs have."""
+"""The same as the package's, for the three loads that are known of these pairs."""
 
 SCORES: dict[str, tuple[Options, ...]] = {
     "cosine": tuple(
@@ -183,7 +183,7 @@ SCORES: dict[str, tuple[Options, ...]] = {
     "belief": ({},),
     "learned": tuple({"strength": strength} for strength in (1.0, 10.0, 30.0, 100.0)),
 }
-"""``belief``: the learned score before it has seen anything."""
+"""``belief``: the learned score before any observation."""
 
 REPORTED = (*SCORES, "seen")
 """``seen``: the learned score after half of the held-out application's own pairs."""
@@ -287,7 +287,7 @@ def tuned_score(name: str, fold: Fold, measured: Measured, trials: int) -> Optio
 
 
 def split(fold: Fold, measured: Measured) -> tuple[list[Pair], list[Pair]]:
-    """Pairs without, and pairs with, what is held out."""
+    """Pairs without, and pairs with, held-out rows."""
     with_it = [pair for pair in measured.pairs if _touches(pair, fold.test)]
     return [pair for pair in measured.pairs if not _touches(pair, fold.test)], with_it
 
@@ -297,19 +297,19 @@ def _touches(pair: Pair, rows: Mask) -> bool:
 
 
 def totals(pairs: Sequence[Pair]) -> Floats:
-    """What both of each pair lose."""
+    """The joint loss of each pair."""
     return np.array([pair.slowdown_first + pair.slowdown_second - 2 for pair in pairs])
 
 
 def spearman(one: Floats, other: Floats) -> float:
-    """Rank correlation; 0 where one of them does not rank at all."""
+    """Rank correlation; 0 if one of them is constant."""
     if np.ptp(one) == 0 or np.ptp(other) == 0:
         return 0.0
     return float(spearmanr(one, other).statistic)
 
 
 def choices(pairs: Sequence[Pair]) -> list[list[int]]:
-    """Pairs between which to choose: the same one at the same share, with several partners."""
+    """Pairs to choose between: the same one at the same share, with several partners."""
     groups: dict[tuple[int, int], list[int]] = {}
     for index, pair in enumerate(pairs):
         groups.setdefault((pair.first, pair.share), []).append(index)
@@ -318,7 +318,7 @@ def choices(pairs: Sequence[Pair]) -> list[list[int]]:
 
 
 def regret(scores: Floats, truth: Floats, groups: Sequence[Sequence[int]]) -> float:
-    """What the choice by ``scores`` loses over the best, relative to a random choice: 1 is as bad.
+    """The loss of the choice by ``scores`` over the best, relative to a random choice: 1 is as bad.
 
     Partners of equal score are as likely as each other.
     """

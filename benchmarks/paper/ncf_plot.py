@@ -1,4 +1,4 @@
-"""``benchmarks.paper.ncf`` as a picture: errors, ranks of interference, and co-run scores."""
+"""Plots of ``benchmarks.paper.ncf``: errors, ranks of interference, and co-run scores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLOUR, _OURS = "#2471a3", "#c0392b"
 
 
 def draw(path: Path, document: Mapping[str, Any], names: Mapping[str, str]) -> None:
-    """One row of panels a table; the neural filter and the learned score stand out."""
+    """One row of panels per table; the neural filter and the learned score are highlighted."""
     tables = document["tables"]
     with mpl.rc_context(_STYLE):
         whole, rows = plt.subplots(len(tables), 3, figsize=(9.0, 2.4 * len(tables)), squeeze=False)

@@ -1,10 +1,10 @@
-"""Neural collaborative filtering, as far as scheduling needs it: inference and one row's fit.
+"""Neural collaborative filtering, as far as scheduling needs it: inference and the fit of one row.
 
-Every row and every column of the table has a short vector (``SIZE`` numbers). The two, one after
-the other, go through a small network, 128, 64 and 32 wide, whose last step is ``sigmoid(h . z)``:
-the predicted cell, in 0..1. A row that the network was not trained with starts at the mean of the
-trained rows that are closest in its measured cells; then only this vector is fitted, all else stays
-as it is: two cells can move a vector of 8 numbers, and nothing more should hang on them.
+Every row and every column of the table has a short vector (``SIZE`` numbers). Both pass, one after
+the other, through a small network, 128, 64 and 32 wide, whose last step is ``sigmoid(h . z)``: the
+predicted cell, in 0..1. A row that the network was not trained with starts at the mean of the
+trained rows that are closest in its measured cells; then only this vector is fitted, because two
+cells can determine a vector of 8 numbers and not more.
 
 Training is ``benchmarks.paper.filter_training``. The loss that it lowers is ``loss``: over measured
 cells alone.
@@ -38,7 +38,7 @@ class Network:
 
     ``rows`` (rows, SIZE), ``columns`` (columns, SIZE); ``weights`` and ``biases`` of each layer,
     (in, out) and (out,); ``out`` (32,); ``table`` (rows, columns): what it was trained with, NaN
-    where nothing was known.
+    where unknown.
     """
 
     rows: Floats
@@ -54,7 +54,7 @@ class Network:
         return sum(part.size for part in parts)
 
     def forward(self, rows: Floats, columns: Floats) -> Floats:
-        """Cells from vectors of rows and columns, (cells, SIZE) each; answers (cells,)."""
+        """Cells from vectors of rows and columns, (cells, SIZE) each; returns (cells,)."""
         z = np.concatenate([rows, columns], axis=1)
         for weight, bias in zip(self.weights, self.biases, strict=True):
             z = np.maximum(z @ weight + bias, 0.0)
@@ -83,7 +83,7 @@ def loss(network: Network, predicted: Floats, table: Floats, decay: float) -> fl
 def fit_rows(network: Network, known: Floats, *, steps: int = 200, rate: float = 0.5) -> Floats:
     """The vectors of new rows with the cells ``known`` (rows, columns), NaN where unknown.
 
-    Gradient descent on these vectors alone, each from the mean of the closest trained rows. Answers
+    Gradient descent on these vectors alone, each from the mean of the closest trained rows. Returns
     shape (rows, SIZE).
     """
     vectors = np.stack([_start(network, row) for row in known])
@@ -151,7 +151,7 @@ class NeuralFilter:
 
 
 def save_network(path: Path, network: Network, about: dict[str, Any]) -> None:
-    """Write ``path`` (.npz, no pickles) with ``about`` it as JSON."""
+    """Write ``path`` (.npz, no pickles) with ``about`` as JSON."""
     arrays = {f"weight{i}": weight for i, weight in enumerate(network.weights)}
     arrays |= {f"bias{i}": bias for i, bias in enumerate(network.biases)}
     meta = {"version": _VERSION, "layers": len(network.weights), "about": about}

@@ -1,6 +1,6 @@
 """Plain ways of filling a table of measurements, which the paper's filter is compared with.
 
-``mean``    each column's mean: the new row's own cells are not looked at
+``mean``    each column's mean, regardless of the new row's own cells
 ``matrix``  rows and columns have a few hidden factors; the new row's are fitted to its cells
 
 Source of ``matrix``: alternating least squares after Koren, Bell and Volinsky (2009).
@@ -47,7 +47,7 @@ class MatrixFactors:
         live = np.isfinite(self._means)
         rest = table - self._means
         rank = min(self._rank, int(live.sum()))
-        # Any start will do that is not symmetric; a fixed one gives the same factors every time.
+        # Any start that is not symmetric will do; a fixed one gives the same factors every time.
         columns = np.random.default_rng(0).normal(0.0, 0.3, (table.shape[1], rank))
         for _ in range(self._ROUNDS):
             rows = _least_squares(rest, columns, self._ridge)

@@ -1,4 +1,4 @@
-"""The experiments as pictures: one column wide, readable in print, SVG without embedded fonts."""
+"""Plots of the experiments: one column wide, legible in print, SVG without embedded fonts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def draw(
     y_name: str,
     logarithmic: bool = False,
 ) -> None:
-    """One panel a way of charging, one line a system, bars for the 95 % intervals.
+    """One panel per way of charging, one line per system, bars for the 95 % intervals.
 
     ``logarithmic``: the x axis doubles instead of adding.
     """

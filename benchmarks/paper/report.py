@@ -1,4 +1,4 @@
-"""The report: every experiment's table beside what the paper published."""
+"""The report: every experiment's table with the paper's published values."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _points_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: object) -> str:
-    """Three digits and the half width of the interval, where that is not nothing."""
+    """Three digits and the half width of the interval, unless it is 0."""
     if not isinstance(value, Interval):
         return "-" if value is None else str(value)
     half = value.high - value.mean
@@ -144,7 +144,7 @@ def _cell(value: object) -> str:
 
 
 def _digits(value: float, count: int) -> str:
-    """At least so many digits, and never a power of ten."""
+    """At least this many digits, and never a power of ten."""
     return f"{value:,.0f}" if abs(value) >= 10**count else f"{value:.{count}g}"
 
 

@@ -5,14 +5,14 @@
     python -m benchmarks.paper.table1 --quick --json FILE
 
 Each executor is a process with a network of its own that reads, letterboxes, infers, decodes and
-thins out its share of the images, one at a time as a stream of pictures comes. While one is on the
-CPU, the others use the GPU; that is all the sharing there is. Time is from the moment that all are
-ready until the last has ended; utilisation and memory are NVML's, sampled meanwhile.
+filters its share of the images, one at a time like a stream of pictures. While one is on the CPU,
+the others use the GPU; that is all the sharing there is. Time is from when all are ready until the
+last has ended; utilisation and memory are NVML's, sampled meanwhile.
 
 The network has the shape of a YOLO detector and random weights; the paper's is YOLOv3 in darknet on
 a card with 11 GB. So compare how time falls and utilisation rises, not the seconds. Without CUDA
 the executors share the CPU instead, one thread each, with a small network and fewer images: that
-shows that the script works and nothing more, and the result says so.
+only shows that the script works, and the result says so.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Shape:
 FULL = Shape(images=720, side=(608, 608), width=64, depth=3)
 QUICK_GPU = Shape(images=120, side=(608, 608), width=64, depth=3)
 FULL_CPU = Shape(images=240, side=(160, 160), width=16, depth=1)
-"""Some minutes on two cores; the paper's size would take hours and say no more."""
+"""Some minutes on two cores; the paper's size would take hours and show no more."""
 QUICK_CPU = Shape(images=24, side=(160, 160), width=16, depth=1)
 
 

@@ -1,7 +1,7 @@
 """A placement policy that takes long to choose: min-wait, after a pause.
 
-It stands for one whose thinking is not work of this machine's cores, such as a model that is asked
-on an accelerator or over the network. Whoever calls it waits for it, as for any policy.
+It stands for one whose computation does not use this machine's cores, such as a model on an
+accelerator or across the network. Its caller waits for it, as for any policy.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The applications of table 5 of the LDWP and IAWP paper, and a YOLO-style detector, written with
 ``hrm.pipelines``. The frames are generated (with their truth) or read from the user's files; the
-CPU versions use OpenCV and numpy on one thread, the GPU versions PyTorch. README.md tells more.
+CPU versions use OpenCV and numpy on one thread, the GPU versions PyTorch. Details: README.md.
 """
 
 from __future__ import annotations
@@ -20,4 +20,4 @@ PIPELINES: Mapping[str, str] = MappingProxyType(
         "object-detection": "benchmarks.pipelines.detection:pipeline",
     }
 )
-"""Name to reference, as ``hrm pipeline run`` takes it."""
+"""Name to reference, as for ``hrm pipeline run``."""

@@ -1,4 +1,4 @@
-"""The detector's anchors and strides: what decoding needs to know, without importing PyTorch."""
+"""The detector's anchors and strides, which decoding needs, without importing PyTorch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The two steps that synopsis and intrusion detection share: what moves, in every frame.
 
-``gmm-background`` learns the scene (MOG2) and marks what differs from it; a thing that stands still
-for long, or the hole that it leaves, is marked too. ``frame-differencing`` knows only what changed
+``gmm-background`` learns the scene (MOG2) and marks what differs from it, including objects that
+stand still for long, or the hole that they leave. ``frame-differencing`` only detects what changed
 within three frames, edges mostly. Together: the marked areas, cleaned, near which something moves.
 """
 
@@ -50,7 +50,7 @@ def unpack(masks: Mask, width: int) -> Mask:
 
 
 def add_steps(pipeline: Pipeline) -> _Pair:
-    """Put both steps at the head of a pipeline, under kinds that pipelines share."""
+    """Put both steps first in a pipeline, under kinds that pipelines share."""
     gmm = pipeline.subtask("gmm-background", kind="gmm-background")(model_background)
     gmm.gpu(_model_background_gpu)
     differencing = pipeline.subtask("frame-differencing", kind="frame-differencing", after=gmm)(

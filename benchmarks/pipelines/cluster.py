@@ -1,8 +1,8 @@
 """Mixed tasks of the real pipelines on a real cluster, with every pair of policies; one agent dies.
 
-Each pair gets a new cluster (``live``): a master and two agents. The same tasks go to it through
-``hrm.pipelines.Client``, some at a time; when half of them have ended and the second node has work,
-its agent is killed with SIGKILL and stays away. Every answer is held against that of
+Each pair gets a new cluster (``live``): a master and two agents. The same tasks are submitted
+through ``hrm.pipelines.Client``, some at a time; when half of them have ended and the second node
+has work, its agent is killed with SIGKILL and stays away. Every result is compared with that of
 ``Pipeline.run_here`` (``outputs``), and every task must end once: at the client, and in the
 master's log.
 
@@ -39,7 +39,7 @@ from hrm.policies import models
 __all__ = ["Job", "Pair", "Run", "add_arguments", "main", "pairs", "run_pair"]
 
 WINDOW = 24
-"""Tasks on their way at a time."""
+"""Tasks submitted at a time."""
 VICTIM = "n2"
 KILL_SHARE = 0.5
 QUICK = ("min-wait/mct", "min-wait/iawp:guarded")
@@ -47,8 +47,8 @@ QUICK_TASKS = 40
 LIMIT_S = 600.0
 SIZES_MB = {"intrusion-detection": (6, 7, 8)}
 SIZES_ELSE_MB = (2, 3, 4)
-"""Small: a node policy that draws lots runs half of the steps in their GPU versions, which take
-several times as long on a CPU. Intruders come into a clip late: shorter ones have none."""
+"""Small: a random node policy runs half of the steps in their GPU versions, which take several
+times as long on a CPU. Intruders appear late in a clip: shorter ones have none."""
 SEEDS = 2
 NAME = "pipelines-cluster"
 DECLARED = (
@@ -60,7 +60,7 @@ DECLARED = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """One input, and what every run of it must answer."""
+    """One input, and the result that every run of it must return."""
 
     pipeline: Pipeline
     value: Any
@@ -87,12 +87,12 @@ class Run:
     Attributes:
         on_victim: tasks that the killed agent had at that moment.
         again: tasks that were placed more than once.
-        refusals: what node policies named and must not, or failed to name.
-        learned: of each learned policy, the cluster's or the living nodes', what it was asked,
-            what it decided, and what its heuristic did in its place, by reason.
-        wrong: answers that differ. ``failed``: tasks that ended without one. ``lost``: that did
+        refusals: starts of node policies that were not allowed, or calls that failed.
+        learned: for each learned policy, the cluster's or the living nodes', its calls, its own
+            decisions, and those of its heuristic instead, by reason.
+        wrong: results that differ. ``failed``: tasks that ended without one. ``lost``: that did
             not end. ``repeated``: that did not end exactly once, at the client and the master.
-        why: the first things that went wrong, in words.
+        why: the first failures, in words.
     """
 
     tasks: int
@@ -134,7 +134,7 @@ def learned_pairs() -> tuple[Pair, ...]:
 
 
 def jobs_of_pipelines() -> list[Job]:
-    """Every pipeline with some inputs of its own, drawn into the cache, and what they give here."""
+    """Every pipeline with some inputs of its own, drawn into the cache, and its results here."""
     found = []
     for name in PIPELINES:
         pipeline, canonical = profile.load(name), OUTPUTS[name]
@@ -148,7 +148,7 @@ def jobs_of_pipelines() -> list[Job]:
 
 
 def mixed(jobs: Sequence[Job], count: int) -> list[Job]:
-    """``count`` jobs, each as often as the others, in an order of their own, always the same."""
+    """``count`` jobs, each as often as the others, in an order that is always the same."""
     rng = np.random.default_rng(5)
     rounds = -(-count // len(jobs))
     order = np.concatenate([rng.permutation(len(jobs)) for _ in range(rounds)])
@@ -156,7 +156,7 @@ def mixed(jobs: Sequence[Job], count: int) -> list[Job]:
 
 
 class _Flow:
-    """Tasks on their way: never more than ``WINDOW``, each end counted."""
+    """Submitted tasks: never more than ``WINDOW``, with each end counted."""
 
     def __init__(self, client: Client, jobs: Sequence[Job]) -> None:
         self.tasks: list[Task] = []
@@ -175,7 +175,7 @@ class _Flow:
             self._changed.notify_all()
 
     def advance(self) -> None:
-        """Submit what there is room for, then wait a little for an end."""
+        """Submit as many tasks as the window allows, then wait a little for an end."""
         while len(self.tasks) < min(len(self._jobs), self.ended() + WINDOW):
             number = len(self.tasks)
             job = self._jobs[number]
@@ -204,13 +204,13 @@ def run_pair(directory: Path, pair: Pair, jobs: Sequence[Job], limit_s: float = 
                     on_victim = _kill_if_busy(cluster, client, flow.ended() >= 0.9 * len(jobs))
             seconds = time.monotonic() - started_s
             learned = asyncio.run(cluster.decisions())
-        # After the agents' last words.
+        # After the agents' last messages.
         cluster.close()
         return _checked(cluster, flow, jobs, seconds, on_victim, learned)
 
 
 def _kill_if_busy(cluster: Cluster, client: Client, anyway: bool) -> int:
-    """Kill the agent if it has tasks; how many, -1: it lives."""
+    """Kill the agent if it has tasks; returns how many, -1: it lives."""
     has = next((one.tasks for one in client.tasks().nodes if one.capacity.node == VICTIM), 0)
     if not has and not anyway:
         return -1
@@ -271,7 +271,7 @@ def _checked(
 
 
 def table(runs: dict[str, Run]) -> str:
-    """The figures, one pair a row."""
+    """The figures, one pair per row."""
     header = ["cluster/node policy", "tasks", "tasks/min", "response p50, s", "p95, s",
               "runs on GPUs, %", "on the killed node", "placed again",
               "refusals", "decided by what has learned", "wrong", "failed", "lost",
@@ -325,7 +325,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the pairs; 1 if an answer is wrong or a task was lost, failed or ended twice."""
+    """Run the pairs; 1 if a result is wrong or a task was lost, failed or ended twice."""
     every = learned_pairs() if options.learned else pairs()
     chosen: tuple[Pair, ...] = tuple(options.policies or every)
     tasks = min(options.tasks, QUICK_TASKS) if options.quick else options.tasks

@@ -1,14 +1,14 @@
-"""What a GPU version asks of a GPU, counted while it runs on any device; and what that would take.
+"""Work of a GPU version, counted while it runs on any device, and an estimate of its time.
 
 ``Counter`` sees every operation that PyTorch dispatches: a kernel launch, the bytes that it reads
 and writes, its floating-point operations, the bytes over the bus, the most memory alive. ``Card``
 turns counts into time, operation by operation (roofline: Williams, Waterman and Patterson, CACM
-2009): an operation takes what its arithmetic or its bytes take at the share of the data sheet's
-peak that such kernels reach, whichever is more, but no less than a launch. Copies come on top:
-the steps here wait for them.
+2009): an operation takes the larger of the times for its arithmetic and for its bytes, at the
+share of the data sheet's peak that such kernels reach, but no less than a launch. Copies are added,
+because the steps here wait for them.
 
-That is an estimate for a card that is not at hand: caches, occupancy and clocks are left out. It
-is good for how steps compare, not for the last factor of one and a half.
+That is an estimate for a card that is not available: caches, occupancy and clocks are left out. It
+suffices to compare steps, not to predict times within a factor of one and a half.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ __all__ = ["CARDS", "Card", "Counter", "Operation", "Work", "counted"]
 LAUNCH_S = 5e-6
 """From one launch to the next, by PyTorch in eager mode; nothing runs in less."""
 WAIT_S = 15e-6
-"""What a copy or a question to the device costs beside its bytes."""
+"""The cost of a copy or a query of the device besides its bytes."""
 BUS_BYTES_PER_S = 6e9
 """PCIe 3 x16 from pageable memory."""
 COMPUTE_SHARE = 0.5
-"""Of the peak that convolutions and matrix products reach; elementwise arithmetic is never it."""
+"""Of the peak that convolutions and matrix products reach; elementwise arithmetic never does."""
 BANDWIDTH_SHARE = 0.7
 CONTEXT_MIB = 300.0
-"""What the CUDA context and the libraries take, beside the tensors."""
+"""Memory of the CUDA context and the libraries, in addition to the tensors."""
 _FREE = {
     "view", "_unsafe_view", "expand", "permute", "transpose", "t", "slice", "select", "unsqueeze",
     "squeeze", "detach", "alias", "unbind", "split", "unfold", "as_strided", "_reshape_alias",
     "empty", "empty_strided", "empty_like", "is_same_size", "lift_fresh",
 }  # fmt: skip
 _ASKS = {"_local_scalar_dense", "nonzero", "equal", "_unique2", "bincount", "is_nonzero"}
-"""The host waits for what these say."""
+"""The host waits for the results of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._bytes -= self._alive.pop(key, 0)
 
     def copied(self, size: int) -> None:
-        """What ``devices`` tells of a copy over the bus."""
+        """Called by ``devices`` for a copy over the bus."""
         self.work.copied += size
         self.work.copies += 1
 

@@ -1,7 +1,7 @@
-"""GPU versions measured on a real card: events around each run, NVML beside it.
+"""GPU versions measured on a real card: events around each run, with samples of NVML.
 
-Only where PyTorch finds CUDA; without one, ``counting`` derives. A run counts from before its
-first copy to after its last, since a subtask starts and ends on the host.
+Only where PyTorch finds CUDA; otherwise ``counting`` estimates. A run lasts from before its first
+copy to after its last, since a subtask starts and ends on the host.
 """
 
 from __future__ import annotations

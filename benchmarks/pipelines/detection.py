@@ -38,9 +38,9 @@ SIDE = 320
 GREY = 114
 CHUNK = 8
 CANDIDATES = 200
-"""Boxes of one picture that go on to suppression, at most."""
+"""Boxes of one picture that are passed to suppression, at most."""
 SCORE_MIN = 1e-4
-"""Random weights are never sure of anything."""
+"""Random weights never give high scores."""
 OVERLAP_MAX = 0.45
 KEPT_MAX = 50
 
@@ -191,7 +191,7 @@ def decode_gpu(outputs: Outputs) -> Candidates:
 
 
 def suppress(found: Candidates) -> Detections:
-    """Of boxes of one class that overlap by more than ``OVERLAP_MAX``, the surest."""
+    """Of boxes of one class that overlap by more than ``OVERLAP_MAX``, the one of highest score."""
     devices.one_thread()
     frames = []
     for boxes, scores, classes in zip(found.boxes, found.scores, found.classes, strict=True):

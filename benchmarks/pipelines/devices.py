@@ -1,8 +1,8 @@
-"""Where the GPU versions run, and how bytes get there: the only module that knows about CUDA.
+"""The device of the GPU versions, and copies to it: the only module that depends on CUDA.
 
-A GPU version asks ``device()``. That is ``cuda:0`` where PyTorch finds one; else the CPU, and it
-says so once, because a time taken then says nothing about a GPU. ``upload`` and ``download`` are
-the only ways over the bus, so that ``counting`` can count what a GPU would have had to copy.
+GPU versions call ``device()``. That is ``cuda:0`` where PyTorch finds one; else the CPU, which is
+logged once, because a time taken then means nothing for a GPU. All transfers over the bus are by
+``upload`` and ``download``, so that ``counting`` can count what a GPU would have had to copy.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["Watcher", "device", "download", "gpu_name", "one_thread", "upload", "watch"]
 
 Watcher = Callable[[int], None]
-"""Told of every copy between host and device, bytes."""
+"""Called with the bytes of every copy between host and device."""
 
 _LOG = logging.getLogger(__name__)
 _watchers: list[Watcher] = []
 
 
 def one_thread() -> None:
-    """A CPU version may use one core: that is what it is given."""
+    """A CPU version may use only the one core that it is given."""
     cv2.setNumThreads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -55,7 +55,7 @@ def gpu_name() -> str | None:
 
 
 def watch(watcher: Watcher | None) -> None:
-    """Tell ``watcher`` of every copy from now on; None: tell nobody any more."""
+    """Notify ``watcher`` of every copy from now on; None: stop."""
     _watchers[:] = [] if watcher is None else [watcher]
 
 

@@ -1,14 +1,14 @@
-"""Face recognition, seven subtasks: which people of the gallery are on the photographs that ask.
+"""Face recognition, seven subtasks: which people of the gallery are on the query photographs.
 
 load image file -> face locations -> batch face locations -> face landmarks -> face encodings ->
 face distance -> compare faces. As in table 5, loading and face locations have a CPU version only
-(OpenCV's Haar cascade, on the photographs that ask), batch face locations a GPU version only (a
-small template model by convolution, on the whole gallery at once); the others have both.
+(OpenCV's Haar cascade, on the query photographs), batch face locations a GPU version only (a small
+template model by convolution, on the whole gallery at once); the others have both.
 
-Landmarks are centres of darkness in windows around eyes, nose and mouth; an encoding is the
-low frequencies of the face's evenly lit patch, turned and scaled so that the eyes are in place.
-All of it is of the same kind as the original and none of it was trained on real faces: it knows
-drawn faces apart, and will do poorly on photographs of people.
+Landmarks are centres of darkness in windows around eyes, nose and mouth; an encoding is the low
+frequencies of the evenly lit patch of the face, turned and scaled so that the eyes are in place.
+All of it is of the same kind as the original and none of it was trained on real faces: it
+distinguishes drawn faces, and performs poorly on photographs of people.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ FREQUENCIES = 16
 SIZE = 128
 """Numbers in an encoding."""
 EYES = ((19.0, 24.0), (45.0, 24.0))
-"""Where a patch has its eyes, x and y."""
+"""The positions of the eyes in a patch, x and y."""
 TOLERANCE = 0.55
-"""Most distance between two encodings of one person."""
+"""Maximum distance between two encodings of one person."""
 WINDOWS = ((0.29, 0.37), (0.71, 0.37), (0.5, 0.55), (0.5, 0.75))
 """Left eye, right eye, nose, mouth: centres of the windows as shares of the crop."""
 REACH = (0.13, 0.13, 0.10, 0.12)
 TEMPLATE = 24
 TEMPLATE_FACES = 48
 DETECTED = 0.6
-"""Least correlation with the template."""
+"""Minimum correlation with the template."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +71,7 @@ class Photos:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Crops:
-    """One face a row. ``photo``: its photograph; ``crops``: (faces, 96, 96) grey levels."""
+    """One face per row. ``photo``: its photograph; ``crops``: (faces, 96, 96) grey levels."""
 
     album: Album
     photo: npt.NDArray[np.int64]
@@ -96,9 +96,9 @@ class Encodings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matches:
-    """``same``: (m, n), who is within ``TOLERANCE``; ``best``: (m,) nearest of the gallery or -1.
+    """``same``: (m, n), within ``TOLERANCE``; ``best``: (m,) nearest of the gallery or -1.
 
-    Both in terms of rows of the distances; the photographs are in ``asked`` and ``gallery``.
+    Both by rows of the distances; the photographs are in ``asked`` and ``gallery``.
     """
 
     same: npt.NDArray[np.bool_]
@@ -144,7 +144,7 @@ def _cascade() -> cv2.CascadeClassifier:
 
 
 def face_locations(photos: Photos) -> Photos:
-    """The largest face on every photograph that asks, by the Haar cascade; zeros: none."""
+    """The largest face on every query photograph, by the Haar cascade; zeros: none."""
     devices.one_thread()
     asking = photos.grey[photos.asks]
     boxes = np.zeros((len(asking), 4), np.float32)
@@ -157,7 +157,7 @@ def face_locations(photos: Photos) -> Photos:
 
 
 def batch_face_locations(photos: Photos) -> Crops:
-    """The best face on every photograph of the gallery, on the GPU; then all faces cut out."""
+    """The best face on every photograph of the gallery, on the GPU; then all faces cropped."""
     from benchmarks.pipelines import torch_faces
 
     assert photos.boxes is not None
@@ -210,7 +210,7 @@ def windows() -> Floats:
 
 
 def face_landmarks(crops: Crops) -> Crops:
-    """Centres of darkness: the darker than its window's mean, the more a pixel counts."""
+    """Centres of darkness: a pixel is weighted by how much darker than its window's mean it is."""
     devices.one_thread()
     rows, columns = np.mgrid[0:CROP, 0:CROP].astype(np.float32)
     weights = windows()
@@ -256,7 +256,7 @@ def alignment(landmarks: Floats) -> Floats:
 
 
 def face_encodings(crops: Crops) -> Encodings:
-    """128 numbers a face, of length 1."""
+    """128 numbers per face, of length 1."""
     devices.one_thread()
     assert crops.landmarks is not None
     patches = np.empty((len(crops.crops), PATCH, PATCH), np.float32)
@@ -303,7 +303,7 @@ def face_distance_gpu(codes: Encodings) -> Encodings:
 
 
 def compare(codes: Encodings) -> Matches:
-    """Who is the same person, and the nearest of the gallery for every face that asks."""
+    """Which faces are of the same person, and the nearest of the gallery for every query face."""
     assert codes.distance is not None
     same = codes.distance <= TOLERANCE
     nearest = codes.distance.argmin(1) if same.size else np.zeros(len(same), np.int64)

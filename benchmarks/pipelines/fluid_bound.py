@@ -1,14 +1,14 @@
-"""What no policy can beat: exhaustive search, assignment relaxation, fluid relaxation.
+"""Upper bounds for all policies: exhaustive search, assignment relaxation, fluid relaxation.
 
 - ``best_makespan``: the shortest time in which independent tasks end, over all assignments of tasks
-  to devices. For small cases: it looks at all of them.
-- ``assignment_bound``: the same with tasks that may be cut (linear program); at most the former.
-- ``fluid_rate``: most tasks a second for which work of all classes can be spread over all pools of
-  devices. Tasks are a fluid: no order, no whole numbers, no memory limits.
+  to devices. For small cases, since it enumerates all of them.
+- ``assignment_bound``: the same with divisible tasks (linear program); at most the former.
+- ``fluid_rate``: most tasks per second for which work of all classes can be spread over all pools
+  of devices. Tasks are a fluid: no order, no whole numbers, no memory limits.
 - ``Fluid``: the fluid bound of a simulated cluster with co-running. A GPU's time is divided among
-  *sets* of kinds that may run on it together, each with the speeds that the world gives it, so what
-  co-running gains at best is in the bound. The linear program's prices then bound every single run
-  by weak duality: work priced at its cheapest place, over what the cluster earns a second.
+  *sets* of kinds that may run on it together, each with the speeds that the world gives it, so the
+  bound includes the best gain of co-running. The linear program's prices then bound every single
+  run by weak duality: work priced at its cheapest place, over what the cluster earns per second.
 
 Needs scipy (``pip install hrm-spark[bench]``).
 """
@@ -27,7 +27,7 @@ import numpy.typing as npt
 from benchmarks.pipelines.run_measures import WARM_UP
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.model import Device, SubtaskKey
-from hrm.pipelines.sim.interference import World
+from hrm.pipelines.sim.interference import InterferenceWorld
 from hrm.pipelines.sim.scenario import SIZES_MB, Scenario, Work
 
 __all__ = ["Fluid", "assignment_bound", "best_makespan", "fluid_rate", "makespans"]
@@ -35,7 +35,7 @@ __all__ = ["Fluid", "assignment_bound", "best_makespan", "fluid_rate", "makespan
 Matrix = npt.NDArray[np.float64]
 _ASSIGNMENTS_MAX = 5_000_000
 _SIZE_POINTS = 12
-"""Sizes that stand for the continuous distribution: the middles of as many equal parts."""
+"""Sizes that represent the continuous distribution: the middles of as many equal parts."""
 
 
 def makespans(times: Sequence[Sequence[float]]) -> list[float]:
@@ -65,7 +65,7 @@ def best_makespan(times: Sequence[Sequence[float]]) -> float:
 
 
 def assignment_bound(times: Sequence[Sequence[float]]) -> float:
-    """Seconds below which no assignment ends: tasks may be cut and run on devices in parts."""
+    """Seconds below which no assignment ends: tasks may be divided among devices."""
     table = np.asarray(times, dtype=float)
     tasks, devices = table.shape
     usable = np.isfinite(table)
@@ -175,8 +175,8 @@ class Fluid:
     def throughput_max(self, work: Work) -> float:
         """Most tasks a minute that can end in the measured window of exactly these tasks.
 
-        At best it is the cheapest ones that end, and all work on them from the first moment on was
-        for the window.
+        At best the cheapest tasks end, and all work on them from the beginning was done within the
+        window.
         """
         earn, core_price, pool_prices = self._prices
         last_s = work.arrives_s[-1]
@@ -201,7 +201,7 @@ class Fluid:
         done = int(np.searchsorted(np.cumsum(np.sort(costs)), earn * last_s, side="right"))
         return 60.0 * done / ((1.0 - WARM_UP) * last_s)
 
-    def _speeds(self, truth: World, model: str, co_runners: int) -> Matrix:
+    def _speeds(self, truth: InterferenceWorld, model: str, co_runners: int) -> Matrix:
         """The speeds of every set of at most ``co_runners`` subtasks, by kind."""
         kinds = self._scenario.profiles.kinds
         with_gpu = [kind for kind in self._kinds if kinds[kind].log_gpu_s is not None]

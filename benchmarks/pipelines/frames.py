@@ -1,8 +1,8 @@
 """Videos for the pipelines: generated surveillance clips with known truth, or the user's own.
 
-A ``Video`` is a description of some bytes, sent from step to step; the pixels lie in a file of raw
-frames below the benchmarks' cache, made once on each machine and memory-mapped by every step, as
-cameras' storage would be. So no step pays for pickling frames, and none for making them twice.
+A ``Video`` is a description of some bytes, passed from step to step; the pixels are in a file of
+raw frames in the benchmarks' cache, made once on each machine and memory-mapped by every step, like
+cameras' storage. So no step spends time on pickling frames or on making them twice.
 
 A generated clip: a static, textured scene, sensor noise, light that slowly goes up and down, and
 objects that cross in lanes on straight lines. Everything follows from the seed; ``truth`` gives the
@@ -34,7 +34,7 @@ Boxes = npt.NDArray[np.float32]
 MB = 1_000_000
 WIDTH, HEIGHT = 320, 240
 EMPTY_FRAMES = 8
-"""No object in the first frames: a background model needs something to start from."""
+"""No object in the first frames, from which a background model starts."""
 CACHE_BYTES_MAX = 6 * 10**9
 _NOISE_SIGMA = 2.5
 _LIGHT = 0.05
@@ -49,7 +49,7 @@ _SYNTHETIC = re.compile(r"synthetic(?::(.*))?")
 class Video:
     """``size_mb`` of raw frames (10**6 bytes) of ``source``: "synthetic", or a path of the user's.
 
-    For a user's video ``size_mb`` is the most that is read of it; its own size counts else.
+    For a user's video ``size_mb`` is the most that is read of it.
     """
 
     source: str = "synthetic"
@@ -126,9 +126,9 @@ def chunks(count: int, size: int) -> Iterator[slice]:
 
 
 def cached(key: str, make: Callable[[Path], None]) -> npt.NDArray[Any]:
-    """The array in the cache under ``key``, memory-mapped; ``make`` writes it if it is not there.
+    """The array in the cache under ``key``, memory-mapped; ``make`` writes it if it is missing.
 
-    The oldest files go when the cache is full; who has one open keeps it.
+    The oldest files are removed when the cache is full; a process that has one open keeps it.
     """
     folder = cache_dir() / "pipelines"
     folder.mkdir(parents=True, exist_ok=True)

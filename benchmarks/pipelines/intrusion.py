@@ -1,4 +1,4 @@
-"""Intrusion detection, six subtasks: who enters the zone, and when.
+"""Intrusion detection, six subtasks: which objects enter the zone, and when.
 
 GMM background -> frame differencing -> Gaussian pyramid -> DoG pyramid -> scale-space extrema ->
 tracking. Blobs of all scales are thinned out, followed by a Kalman filter each (constant velocity)
@@ -27,17 +27,17 @@ ZONE = (0.55, 0.35, 1.0, 1.0)
 """Left, top, right, bottom as shares of the picture."""
 INSIDE_FRAMES = 4
 REACH = 26.0
-"""Pixels between what a track expects and a blob that may be it."""
+"""Pixels between a track's expected position and a blob that may be matched to it."""
 MISSES_MAX = 8
 CONFIRMED = 5
 STRENGTH = 0.04
 _MOVES, _SEES = 1.0, 9.0
-"""Variances of the model's acceleration and of a blob's place."""
+"""Variances of the model's acceleration and of a blob's position."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Path:
-    """One thing that moved. ``points``: (n, 3): frame, x, y."""
+    """The path of one moving object. ``points``: (n, 3): frame, x, y."""
 
     identity: int
     points: Points
@@ -71,7 +71,7 @@ def zone_of(width: int, height: int) -> tuple[float, float, float, float]:
 class _Track:
     identity: int
     state: npt.NDArray[np.float64]
-    """x, y and their speeds a frame."""
+    """x, y and their speeds per frame."""
     spread: npt.NDArray[np.float64]
     points: list[tuple[int, float, float]] = field(default_factory=list)
     misses: int = 0
@@ -128,7 +128,7 @@ def follow(blobs: Blobs) -> Intrusions:
 
 
 def _thinned(found: Points) -> list[tuple[float, float]]:
-    """Of blobs that overlap, the one that answers most. ``found`` is sorted by response."""
+    """Of overlapping blobs, the one of highest response. ``found`` is sorted by response."""
     kept: list[tuple[float, float, float]] = []
     for _, x, y, sigma, response in found.tolist():
         near = (np.hypot(x - a, y - b) < 1.6 * max(sigma, s) + 8 for a, b, s in kept)

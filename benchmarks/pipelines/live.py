@@ -1,10 +1,10 @@
 """A real cluster for pipelines on this machine: ``hrm master`` and two ``hrm agent``, processes.
 
-The agents declare what they have: no device stands behind their GPUs, GPU versions run on the CPU,
-and they share this machine's cores. Two small ones (``SMALL``), not alike, so that it matters who
-chooses. A learned cluster policy decides only among about as many nodes as it was trained with, and
-on nodes like those: for one the agents declare servers of table 4 of the LDWP paper, three
-(``ldwp-set``) or seven (``ldwp``), so that there are still enough when one is killed.
+The agents declare their resources: no device stands behind their GPUs, GPU versions run on the CPU,
+and they share this machine's cores. Two small ones (``SMALL``) that differ, so that policies do. A
+learned cluster policy decides only among about as many nodes as it was trained with, and on nodes
+like those: for one the agents declare servers of table 4 of the LDWP paper, three (``ldwp-set``) or
+seven (``ldwp``), so that there are still enough when one is killed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from hrm.pipelines.policies import corun
 from hrm.pipelines.policies.cluster import LEARNED
 from hrm.pipelines.sim.scenario import NODE_TYPES, NodeType
 from hrm.pipelines.sim.worker import MEMORY_SHARE
-from hrm.policies.guard import Mode
+from hrm.policies.guard import GuardMode
 from hrm.v1 import policy_pb2
 from hrm.v1.policy_pb2_grpc import PolicyServiceStub
 
@@ -90,7 +90,7 @@ def _server(name: str, kind: NodeType) -> Node:
 
 
 class Decisions(NamedTuple):
-    """Of a learned policy: questions, those that it decided itself, and why not the others."""
+    """Of a learned policy: calls, those that it decided itself, and why not the others."""
 
     asked: int
     learned: int
@@ -111,10 +111,10 @@ class Cluster:
         state = directory / "master"
         state.mkdir(parents=True)
         if cluster_policy in LEARNED:
-            save_modes(state, {cluster_policy: Mode.ON})
+            save_modes(state, {cluster_policy: GuardMode.ON})
         name, _ = corun.parse(node_policy)
         if name in corun.LEARNED:
-            NodePolicies(state, lambda _order: None).set_mode(name, Mode.ON)
+            NodePolicies(state, lambda _order: None).set_mode(name, GuardMode.ON)
         self._master = self._start(
             "master",
             *("master", "--port", "0", "--state-dir", str(directory / "master")),
@@ -143,7 +143,7 @@ class Cluster:
             "HRM_BENCH_CACHE": str(cache_dir()),
         }
         command = [sys.executable, "-m", "hrm.cli", *arguments]
-        # Elsewhere than in the repository: the pipelines' modules must come with the tasks.
+        # Outside the repository: the pipelines' modules must come with the tasks.
         return start(command, log=self.log(name), environment=environment, directory=self.directory)
 
     def _until(self, condition: object, what: str) -> None:
@@ -184,12 +184,13 @@ class Cluster:
         agent.process.wait(10)
 
     def ends_reported(self) -> Counter[str]:
-        """How often the master has ended each task, as its log says."""
+        """How often the master has ended each task, according to its log."""
         text = self.log("master").read_text(errors="replace")
         return Counter(_ENDED.findall(text))
 
     def refusals(self) -> int:
-        """What node policies named and must not, or failed to name; all nodes, from their logs."""
+        """Starts of node policies that were not allowed, or calls that failed; all nodes, by their
+        logs."""
         total = 0
         for node in self.nodes:
             lines = _events(self.log(node.name), "the node policy was not followed")

@@ -1,4 +1,4 @@
-"""A run of pipeline tasks on the simulated cluster, measured: what ``run_measures`` is made of.
+"""A run of pipeline tasks on the simulated cluster, with the measurements of ``run_measures``.
 
 Nothing here changes what happens in a run: loads are read every ten seconds, the GPUs' work between
 the end of the warm-up and the last arrival, and the clock around decisions of the cluster policy.
@@ -14,10 +14,10 @@ import numpy as np
 
 from benchmarks.pipelines.run_measures import WARM_UP, Result, Span, balance, load_of, node_use
 from hrm.core.vocabulary.model import NodeName
-from hrm.pipelines.core.model import Choice, ClusterPolicy, ClusterView, TaskId, TaskSpec
+from hrm.pipelines.core.model import Choice, ClusterPolicy, PipelineClusterView, TaskId, TaskSpec
 from hrm.pipelines.sim.machine import Totals
 from hrm.pipelines.sim.run import Policies, Simulation
-from hrm.pipelines.sim.scenario import Scenario, Work, Worker
+from hrm.pipelines.sim.scenario import Scenario, Work, WorkerNode
 from hrm.pipelines.sim.worker import SimulatedWorker
 
 __all__ = ["simulate"]
@@ -33,7 +33,7 @@ class _Timed:
         self.name = inner.name
         self.micros: list[float] = []
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Any) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Any) -> Choice:
         began = time.perf_counter_ns()
         choice = self.inner.choose(task, view, fits)
         self.micros.append((time.perf_counter_ns() - began) / 1e3)
@@ -59,7 +59,7 @@ class _Measured(Simulation):
         self.queue.at(WARM_UP * last_s, self._spans_begin)
         self.queue.at(last_s, self._spans_end)
 
-    def join(self, worker: Worker) -> None:
+    def join(self, worker: WorkerNode) -> None:
         super().join(worker)
         self._uses[worker.name] = self._begins[worker.name] = self.nodes[worker.name].seen
 
@@ -68,7 +68,7 @@ class _Measured(Simulation):
         super().gone(node)
 
     def _sample(self) -> None:
-        """Equations 7 to 10 over the last ten seconds, of the nodes that were there throughout."""
+        """Equations 7 to 10 over the last ten seconds, for nodes that were present throughout."""
         if self.over:
             return
         now, uses = self.queue.now, []
@@ -103,7 +103,7 @@ class _Measured(Simulation):
             )
 
     def result(self) -> Result:
-        """What there is to say; after the run is over."""
+        """The result, after the run is over."""
         nodes = (*self.nodes.values(), *self._left)
         host: Any = getattr(self._timed.inner, "host", None)
         fallbacks = sum(host.status(self.queue.now).fallbacks.values()) if host else 0

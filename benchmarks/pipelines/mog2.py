@@ -42,7 +42,7 @@ class Mixture:
     def apply(self, sample: torch.Tensor) -> torch.Tensor:
         """Learn from ``sample`` (3, pixels) float32; true where it is foreground, (pixels,).
 
-        OpenCV lets the mode that took the sample rise within its loop. No later mode looks at the
+        OpenCV lets the mode that took the sample rise within its loop. No later mode depends on the
         order of the earlier ones, so here it rises once, at the end.
         """
         self.frames += 1

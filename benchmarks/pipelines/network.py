@@ -79,7 +79,7 @@ class _Csp(nn.Module):
 
 
 class _Pooling(nn.Module):
-    """What is near, at three sizes, beside what is there."""
+    """Pooling at three sizes, concatenated with the input."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -148,8 +148,8 @@ def network(width: int = 16, depth: int = 1, weights: str | None = None) -> Dete
 
 
 def _spread(made: Detector) -> None:
-    """Take the batch norms' statistics from soft noise: without them random layers shrink what
-    passes until every picture gives the same answer."""
+    """Take the batch norms' statistics from soft noise: without them random layers shrink their
+    input until every picture gives the same result."""
     norms = [one for one in made.modules() if isinstance(one, nn.BatchNorm2d)]
     for norm in norms:
         norm.momentum = 1.0

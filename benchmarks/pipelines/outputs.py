@@ -1,8 +1,8 @@
-"""Whether two results of a pipeline are the same answer, though other devices computed them.
+"""Whether two results of a pipeline are equivalent, though other devices computed them.
 
 A result is brought into a canonical form: ``facts`` are counted or chosen (how many, which, when)
-and must be equal, ``digest`` is their SHA-256; ``table`` holds what was measured, one row a thing
-and its column's tolerance above it, as both versions of a step agree within a tolerance only
+and must be equal, ``digest`` is their SHA-256; ``table`` holds measured values, one row per object
+with its column's tolerance above it, as both versions of a step agree within a tolerance only
 (README.md). Rows are compared as a set: each must have its own partner.
 
 ====================  ==============================================  ==============================
@@ -17,8 +17,8 @@ face-recognition      who was asked and is in the gallery, who is     none
 object-detection      frames, and the classes of the boxes in each    boxes, 0.5 pixel; scores 0.001
 ====================  ==============================================  ==============================
 
-The detector's random weights answer every picture alike: its answers tell clips of different
-lengths apart, and no two of one length.
+The detector's random weights give the same result for every picture: its results differ between
+clips of different lengths only.
 """
 
 from __future__ import annotations

@@ -24,12 +24,12 @@ __all__ = ["Pair", "fit", "laws_of", "pairs_of"]
 
 _ALIKE = 1e-6
 _SLOWDOWN_MIN = 0.02
-"""Least excess of a slow-down that a fit takes seriously; below it is noise."""
+"""Least excess of a slow-down that a fit uses; below it is noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One measurement: how many times as long ``victim`` took beside ``partner``."""
+    """One measurement: how many times as long ``victim`` took with ``partner``."""
 
     gpu: str
     victim: str
@@ -120,7 +120,7 @@ def _inference_pairs(path: Path) -> list[Pair]:
 
 
 def laws_of(pairs: Sequence[Pair]) -> dict[str, Law]:
-    """A law for each of the cluster's models of GPU from pairs of whatever models there are.
+    """A law for each of the cluster's GPU models, from pairs of any models.
 
     Raises:
         InvalidRequest: too few pairs.

@@ -1,7 +1,7 @@
-"""Photographs of people who do not exist, drawn well enough that OpenCV's cascades take the bait.
+"""Photographs of people who do not exist, drawn well enough for OpenCV's cascades.
 
 A face is an ellipse shaded like a ball, darkened at the sockets, brows, nostrils and mouth and
-lightened at the nose and cheeks: the very contrasts that Haar features look for. About a score of
+lightened at the nose and cheeks: the contrasts that Haar features detect. About a score of
 proportions make an identity; light, tilt, size, place, noise and JPEG make a photograph of it.
 """
 
@@ -29,9 +29,9 @@ Features = Mapping[str, float]
 
 WIDTH, HEIGHT = 640, 480
 BOX = (0.095, 0.125, 0.905, 0.935)
-"""Where a detector's box lies in the square that a face is drawn in."""
+"""A detector's box in the square that a face is drawn in."""
 PROBE_EVERY = 4
-"""Every fourth photograph asks who that is; the others are the gallery."""
+"""Every fourth photograph is a query; the others are the gallery."""
 _JPEG_QUALITY = 92
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
 _SYNTHETIC = re.compile(r"synthetic(?::(?:mb=([0-9.]+))?,?(?:seed=([0-9]+))?)?")
@@ -70,7 +70,7 @@ class Album:
 
     @property
     def count(self) -> int:
-        """Photographs; of a user's folder at most so many."""
+        """Photographs; for a user's folder the maximum."""
         return max(PROBE_EVERY, int(self.size_mb * MB) // (WIDTH * HEIGHT * 3))
 
     @property
@@ -78,7 +78,7 @@ class Album:
         return max(3, self.count // 8)
 
     def files(self) -> list[Path]:
-        """The image files in order; synthetic ones are drawn when they are asked for first."""
+        """The image files in order; synthetic ones are drawn at the first call."""
         if self.source == "synthetic":
             return _drawn(self)
         folder = Path(self.source)
@@ -92,7 +92,7 @@ class Album:
 
 @dataclass(frozen=True, slots=True)
 class Portrait:
-    """The truth about one photograph: who, and the detector's box x0, y0, x1, y1."""
+    """The truth about one photograph: the person, and the detector's box x0, y0, x1, y1."""
 
     person: int
     box: tuple[float, float, float, float]
@@ -187,16 +187,16 @@ def _eye(canvas: _Canvas, face: Features, x: float, side: int) -> None:
 
 
 def truth(photos: Album) -> list[Portrait]:
-    """Who is where on every photograph of a synthetic album."""
+    """The person and position on every photograph of a synthetic album."""
     return [_plan(photos, number)[0] for number in range(photos.count)]
 
 
 def _plan(photos: Album, number: int) -> tuple[Portrait, int, np.random.Generator]:
-    """Person and place of one photograph; the generator goes on with light and noise."""
+    """Person and position of one photograph; the generator then draws light and noise."""
     rng = np.random.default_rng([photos.seed, number, 12])
     side = int(rng.integers(120, 230))
     x, y = int(rng.integers(0, WIDTH - side)), int(rng.integers(0, HEIGHT - side))
-    # The first photographs introduce everybody to the gallery; then who comes is left to chance.
+    # The first photographs introduce all people to the gallery; later ones are random.
     galleries = number - number // PROBE_EVERY - 1
     fresh = number % PROBE_EVERY and galleries < photos.people
     person = galleries if fresh else int(rng.integers(photos.people))

@@ -1,12 +1,13 @@
-"""Every subtask alone: what it takes of a core, and what its GPU version takes or would take.
+"""Every subtask alone: its use of a core, and the measured or estimated use of its GPU version.
 
 CPU: the process is bound to one core and each step runs by itself on the result of the one before;
 ``cpu_s`` is processor time, so that a busy machine does not count. ``cpu_memory_mib`` is what a
 worker holds more than an idle one: the step's inputs, and the growth of its resident set at the
-peak (pages of the raw frames that it mapped are in it).
+peak (including pages of the raw frames that it mapped).
 
-GPU: with CUDA, measured (``cuda``). Without, derived (``counting``): operations of the GPU version
-are counted at sizes up to ``COUNTED_MB``; beyond, linear, since steps take frames chunk by chunk.
+GPU: with CUDA, measured (``cuda``). Without, estimated (``counting``): operations of the GPU
+version are counted at sizes up to ``COUNTED_MB``; beyond, linear, since steps take frames chunk by
+chunk.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ SIZES_MB = (10.0, 20.0, 60.0, 120.0, 200.0, 400.0)
 COUNTED_MB = 20.0
 REPEATED_MB = 60.0
 CHUNKS_FULL_MB = {"batch-face-locations": 40.0, "face-landmarks": 236.0, "face-encodings": 236.0}
-"""From where on device memory does not grow, since two chunks are full; others: ``COUNTED_MB``."""
+"""The size from which device memory is constant, since two chunks are full; others:
+``COUNTED_MB``."""
 SOURCE = (
     "derived, not measured: operations, bytes and copies of each GPU version were counted while "
     "it ran on a CPU, and set against data-sheet peaks operation by operation (roofline: 50 % of "
@@ -98,7 +100,7 @@ def _status_kib(field: str) -> int:
 
 
 def _waited_s() -> float:
-    """How long this thread has waited for a core so far: other people's work, not the step's."""
+    """How long this thread has waited for a core so far, which the step does not cause."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except OSError:
@@ -120,14 +122,14 @@ def _timed(call: Callable[[], Any], inputs_bytes: int) -> tuple[Any, Taken]:
 
 
 def _pickled_bytes(value: object) -> int:
-    """What its buffers and the rest take when it travels."""
+    """The size of its buffers and the rest when it is pickled."""
     buffers: list[pickle.PickleBuffer] = []
     rest = len(pickle.dumps(value, protocol=5, buffer_callback=buffers.append))
     return rest + sum(one.raw().nbytes for one in buffers)
 
 
 def run(name: str, value: object) -> tuple[Any, list[tuple[str, Taken]]]:
-    """``Pipeline.run_here`` with a clock beside every step."""
+    """``Pipeline.run_here``, with the time of every step."""
     pipeline = load(name)
     times: list[tuple[str, Taken]] = []
     pipeline.spec(PIPELINES[name])
@@ -138,7 +140,7 @@ def run(name: str, value: object) -> tuple[Any, list[tuple[str, Taken]]]:
 
 
 class _Watched(Step):
-    """A step that writes down what each run took."""
+    """A step that records what each run took."""
 
     def __init__(self, step: Step, times: list[tuple[str, Taken]]) -> None:
         super().__init__(
@@ -170,9 +172,9 @@ def profile(
     only: Sequence[str] = tuple(PIPELINES),
     measured_mb: float = math.inf,
 ) -> dict[str, Any]:
-    """The document of profiles.json: machine, applications and one row a kind and size.
+    """The document of profiles.json: machine, applications and one row per kind and size.
 
-    Sizes above ``measured_mb`` are not run but drawn on, too, and say so.
+    Sizes above ``measured_mb`` are not run but extrapolated, and marked so.
     """
     pinned()
     import benchmarks.pipelines.torch_detection  # noqa: F401  its import is not a step's time
@@ -233,7 +235,7 @@ def _steps(pipeline: Pipeline) -> list[dict[str, Any]]:
 def _profile_one(
     name: str, size_mb: float, seed: int, rows: dict[tuple[str, float], dict[str, Any]]
 ) -> None:
-    """All steps of one application at one size; a kind that was measured already is not again."""
+    """All steps of one application at one size; kinds that were measured already are skipped."""
     pipeline = load(name)
     results: dict[str, Any] = {}
     first = input_of(name, size_mb, seed)
@@ -307,7 +309,7 @@ def _leave_out(name: str, size_mb: float, rows: dict[tuple[str, float], dict[str
 
 
 def _line(share: float, before: float, after: float) -> float:
-    """On from ``after``, ``share`` steps after ``before``; never down."""
+    """Extrapolate from ``after``, ``share`` steps after ``before``; never down."""
     return max(after, before + (after - before) * share)
 
 

@@ -1,15 +1,15 @@
-"""What a run is judged by.
+"""The measures of a run.
 
 - ``throughput``: tasks a minute that ended in the last two thirds of the arrivals' span. Before it
   the cluster fills, after it the cluster drains for as long as its longest task takes.
-- ``whole``: tasks a minute from the first moment to the last end. All tasks count, so nothing is
-  gained by leaving the long ones for ever.
+- ``whole``: tasks a minute from the beginning to the last end. All tasks count, so leaving the long
+  ones to the end gains nothing.
 - GPU utilisation: the mean share of the GPUs' multiprocessors in use, over all GPUs and the same
   span; with ``gpu_busy``, the share of time with a run on it, and ``gpu_work``, seconds of work
   (alone) done in a busy second: a GPU can be busy with runs that keep each other from working.
 - Load balance, equations 7 to 10: the load of a node is the mean of its use of cores, host memory,
   GPUs and GPU memory; the degree is 1 less the *population* standard deviation over the nodes,
-  between 0.5 and 1. An idle cluster scores 1, so the mean load stands beside it.
+  between 0.5 and 1. An idle cluster scores 1, so the mean load is reported with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hrm.pipelines.sim.machine import Machine, Totals
+from hrm.pipelines.sim.machine import SimulatedMachine, Totals
 
 __all__ = ["WARM_UP", "Result", "Span", "balance", "load_of", "node_use"]
 
@@ -43,7 +43,9 @@ def balance(loads: Sequence[float] | Matrix) -> float:
     return float(1.0 - values.std())
 
 
-def node_use(machine: Machine, before: Totals, after: Totals) -> tuple[float, float, float, float]:
+def node_use(
+    machine: SimulatedMachine, before: Totals, after: Totals
+) -> tuple[float, float, float, float]:
     """Mean use of cores, memory, GPUs and GPU memory between two readings, each 0..1."""
     passed_s = max(1e-9, after.at_s - before.at_s)
     gpus = max(1, len(machine.gpus))
@@ -57,7 +59,7 @@ def node_use(machine: Machine, before: Totals, after: Totals) -> tuple[float, fl
 
 @dataclass(slots=True)
 class Span:
-    """What one node's GPUs did between two readings."""
+    """The use of one node's GPUs between two readings."""
 
     worker: str
     type: str
@@ -132,7 +134,7 @@ class Result:
         )
 
     def balance_until(self, at_s: float) -> tuple[float, float]:
-        """Mean degree and mean load of the samples up to then."""
+        """Mean degree and mean load of the samples until then."""
         own = [(degree, load) for when, degree, load in self.balance if when <= at_s]
         if not own:
             return 1.0, 0.0

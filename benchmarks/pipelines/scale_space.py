@@ -1,8 +1,9 @@
 """Gaussian and difference-of-Gaussians pyramids, and the extrema that mark blobs in them.
 
-Lowe (IJCV 2004): a blob of radius r answers most at scale r / sqrt(2). The images are how far what
-moves differs from the scene, so blobs are moving things. ``SCALES`` Gaussians an octave, the next
-octave at half the size; kept as float16, which the responses that count exceed by far.
+Lowe (IJCV 2004): a blob of radius r has its highest response at scale r / sqrt(2). The images are
+the difference of moving pixels from the scene, so blobs are moving objects. ``SCALES`` Gaussians
+per octave, the next octave at half the size; kept as float16, which the relevant responses exceed
+by far.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ BASE = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pyramid:
-    """One (frames, scales, height, width) array an octave."""
+    """One (frames, scales, height, width) array per octave."""
 
     video: Video
     levels: tuple[Level, ...]
@@ -63,7 +64,7 @@ class Blobs:
 
 
 def kernels() -> list[Images]:
-    """What blurs each image of an octave from the one before; the first: the base."""
+    """The kernels that blur each image of an octave from the one before; the first: the base."""
     made = []
     for scale in range(SCALES):
         sigma = SIGMA * 2 ** (scale / INTERVALS)
@@ -76,7 +77,7 @@ def kernels() -> list[Images]:
 
 
 def base_images(found: Foreground, part: slice) -> Images:
-    """(n, height / 2, width / 2), 0..1: how far what moves differs from the scene."""
+    """(n, height / 2, width / 2), 0..1: the difference of moving pixels from the scene."""
     scene = cv2.cvtColor(found.background, cv2.COLOR_BGR2GRAY)
     out = []
     for frame, bits in zip(found.video.frames()[part], found.masks[part], strict=True):
@@ -88,7 +89,7 @@ def base_images(found: Foreground, part: slice) -> Images:
 
 
 def gaussians(base: Images) -> list[Images]:
-    """One (n, SCALES, h, w) array an octave for ``base`` (n, h, w)."""
+    """One (n, SCALES, h, w) array per octave for ``base`` (n, h, w)."""
     steps = kernels()
     levels = []
     for octave in range(OCTAVES):
@@ -130,7 +131,7 @@ def make_pyramid_gpu(found: Foreground) -> Pyramid:
 
 
 def differences(pyramid: Pyramid) -> Pyramid:
-    """Finer minus coarser neighbours: bright blobs answer above 0."""
+    """Finer minus coarser neighbours: bright blobs have responses above 0."""
     devices.one_thread()
     levels = []
     for level in pyramid.levels:

@@ -1,4 +1,4 @@
-"""Video synopsis, five subtasks: everything that moved, at the same time, in a short video.
+"""Video synopsis, five subtasks: everything that moved, shown concurrently in a short video.
 
 GMM background -> frame differencing -> tube extraction -> tube optimisation -> stitching. As in
 table 5, the last two have a CPU version only; tube extraction has both.

@@ -99,9 +99,9 @@ def suppress(
 ) -> npt.NDArray[np.bool_]:
     """(n, candidates): which stay, all pictures at once.
 
-    A box stays if no box that stays comes before it and covers it. That is the fixed point of
-    striking out whatever is covered by what stays so far; rank by rank it is reached in as many
-    rounds as boxes shadow each other in a row.
+    A box stays if no box that stays precedes and covers it. That is the fixed point of removing
+    whatever is covered by the boxes that stay so far; by rank it is reached in as many rounds as
+    the longest chain of boxes that cover each other.
     """
     kept: list[npt.NDArray[np.bool_]] = []
     for part in chunks(len(boxes), CHUNK):

@@ -1,4 +1,4 @@
-"""The GPU versions of the steps over videos, in PyTorch, many frames at a time where they allow it.
+"""The GPU versions of the steps over videos, in PyTorch, many frames at a time where possible.
 
 They compute what the OpenCV versions compute, with the same neighbourhoods and borders. Measured
 on the clips of the tests: masks differ in under 0.1 % of the pixels, pyramids by less than 2e-3
@@ -171,7 +171,7 @@ def _blur(images: torch.Tensor, kernel: npt.NDArray[np.float32]) -> torch.Tensor
 
 
 def base_images(found: Foreground, part: slice) -> torch.Tensor:
-    """As ``scale_space.base_images``: how far what moves differs from the scene, half size."""
+    """As ``scale_space.base_images``: difference of moving pixels from the scene, half size."""
     grey = _grey(upload(found.video.frames()[part]))
     scene = _grey(upload(found.background))
     moving = unpack(upload(found.masks[part]), found.width)

@@ -1,4 +1,4 @@
-"""Tubes: what one moving thing covers in space and time; found, rearranged in time, overlapped.
+"""Tubes: what one moving object covers in space and time; found, rearranged in time, overlapped.
 
 Extraction: 8-connected components of each frame's mask, linked from frame to frame by overlap with
 where the tube is expected. Optimisation, after Pritch, Rav-Acha and Peleg (PAMI 2008): every tube
@@ -101,7 +101,7 @@ def overlap(one: Boxes, other: Boxes) -> Boxes:
 
 
 class _Growing:
-    """A tube that may still go on."""
+    """A tube that may still continue."""
 
     def __init__(self, frame: int, box: Boxes) -> None:
         self.start = frame

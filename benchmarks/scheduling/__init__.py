@@ -1,1 +1,1 @@
-"""The parts of ``benchmarks.scheduler``: one module a figure, so that none is taken for another."""
+"""The parts of ``benchmarks.scheduler``: one module per figure, so that they are not confused."""

@@ -1,7 +1,7 @@
-"""What is measured at once: a cluster of like nodes, jobs of one size, one class, one policy.
+"""The unit of measurement: a cluster of like nodes, jobs of one size, one class, one policy.
 
 A node has 16 vcores, 64 GiB and a run limit of 16, a task one vcore and 1 GiB, so 16 tasks fill a
-node. Every figure is taken on a cluster that is about half full and stays so.
+node. Every figure is taken on a cluster that stays about half full.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Sample:
     """Repetitions of one measurement.
 
     ``cpu_values``: the same per second of processor time, which other processes on the machine
-    disturb less. ``stages_us``: where a decision's time went, each run.
+    less. ``stages_us``: how a decision's time divides into stages, for each run.
     """
 
     values: list[float] = field(default_factory=list)
@@ -93,8 +93,7 @@ class Sample:
 
 @contextlib.contextmanager
 def building() -> Iterator[None]:
-    """No garbage collection while a cluster is put up, which would go over all of it again and
-    again."""
+    """No garbage collection while a cluster is built, which would traverse all of it repeatedly."""
     gc.disable()
     try:
         yield
@@ -141,7 +140,7 @@ def unit_of(node: NodeName) -> ResourceUnit:
 
 
 def requests_of(tasks: int, first: int = 1) -> tuple[ContainerRequest, ...]:
-    """What one job asks for: like containers, numbered from ``first``."""
+    """The requests of one job: like containers, numbered from ``first``."""
     return tuple(
         ContainerRequest(executor_id=str(number), resource_profile_id=0, resources=TASK)
         for number in range(first, first + tasks)

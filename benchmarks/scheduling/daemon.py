@@ -29,10 +29,10 @@ _READY_S = 60.0
 
 
 class Master:
-    """A master on a port that stays its own over restarts.
+    """A master on a port that it keeps across restarts.
 
-    The heartbeat's interval grows with the cluster, so that the master hears at most 1,000
-    heartbeats a second: ``docs`` say so, too. ``settings``: further ``HRM_MASTER_*`` variables.
+    The heartbeat's interval grows with the cluster, as ``docs`` recommend: the master gets at most
+    1,000 heartbeats a second. ``settings``: further ``HRM_MASTER_*`` variables.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class Master:
         wait_until(ready, _READY_S, "hrm master serves", 0.02)
 
     def kill(self) -> None:
-        """As a machine that loses power."""
+        """End it without notice, like a machine that loses power."""
         assert self._started is not None
         self._started.process.kill()
         self._started.process.wait(10)
 
     def add_scheduler(self, number: int) -> None:
-        """One more ``hrm scheduler``, and wait until the master knows it."""
+        """Start one more ``hrm scheduler``, and wait until the master has it."""
         log = self.directory / f"scheduler-{number}.log"
         command = [
             sys.executable, "-m", "hrm.cli", "scheduler", "--master", self.target,
@@ -126,7 +126,7 @@ class Master:
 
 @contextlib.contextmanager
 def running(master: Master, profile: Path | None = None) -> Iterator[Master]:
-    """The master from its start to its end."""
+    """The master, from its start to its end."""
     try:
         master.start(profile)
         yield master

@@ -1,9 +1,9 @@
 """Decisions per second, in process: snapshot, choose, commit, settle; no events, no store, no wire.
 
-A decision is one container that got a place. The job's requests are with the scheduler before the
-clock starts. What stops after the clock: as many of the oldest containers go as came, so that the
+A decision is one container that was placed. The scheduler has the job's requests before the clock
+starts. After the clock stops, as many of the oldest containers end as were placed, so that the
 cluster stays half full; the rows that this changes are copied by the next round's snapshot, inside
-the clock, as they would be in a master.
+the clock, as in a master.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LEASE_S = 3600.0  # a lease is for one round here, and the clock of the core st
 
 
 class HalfFull:
-    """A cluster of which every second slot is taken, by chance, and the containers in it."""
+    """A cluster of which every second slot, at random, is in use, and its containers."""
 
     def __init__(self, nodes: int, seed: int = 0) -> None:
         self.state = SharedState()
@@ -73,7 +73,7 @@ class HalfFull:
         self.size = len(self.live)
 
     def record(self, outcomes: Sequence[Outcome]) -> None:
-        """Remember who came, so that they can go."""
+        """Record the placed containers, so that they can be ended."""
         rows = self.state.rows
         self.live.extend(
             (x.claim.entry.container_id, rows[x.claim.unit_id])
@@ -89,7 +89,7 @@ class HalfFull:
             self.state.queue(row).remove(container_id)
             changed[row] = None
         for row in changed:
-            # Its node starts whoever waits there, and says so.
+            # Its node starts what waits there, and reports it.
             self.state.queue(row).start_all(0.0)
         self.state.refresh_all(changed)
 
@@ -102,7 +102,7 @@ class Rounds:
         self.cell = cell
         policy = policies.load(cell.policy, index)
         self.scheduler = Scheduler(f"scheduler-{index + 1}", policy, cluster.bounds)
-        self.view: ClusterView = cluster.state.view()
+        self.view: ClusterView = ClusterView(cluster.state)
         self.requests = requests_of(cell.tasks)
         self.elapsed_s = dict.fromkeys(_STAGES, 0.0)
         self.decided = 0
@@ -154,8 +154,8 @@ class Rounds:
     def run(
         self, decisions: int, profile: cProfile.Profile | None = None
     ) -> tuple[float, float, dict[str, float]]:
-        """Over at least ``decisions``, or as many as ``RUN_LIMIT_S`` allows: how many per second,
-        how many per second of this thread's processor time, and microseconds of each by stage."""
+        """Run at least ``decisions``, or as many as ``RUN_LIMIT_S`` allows; returns decisions per
+        second, per second of this thread's processor time, and microseconds of each by stage."""
         self.elapsed_s = dict.fromkeys(_STAGES, 0.0)
         self.decided = 0
         cpu_s = 0.0
@@ -207,7 +207,7 @@ def measure_decisions(
 
 @dataclass(frozen=True, slots=True)
 class Conflicts:
-    """What became of claims that ``schedulers`` made at the same time on the same state."""
+    """The outcomes of claims that ``schedulers`` made at the same time on the same state."""
 
     schedulers: int
     claims: int
@@ -218,15 +218,15 @@ class Conflicts:
 
     @property
     def rate(self) -> float:
-        """Share of the claims that did not get the room which their scheduler saw."""
+        """Share of the claims that did not get the capacity that their scheduler saw."""
         return (self.queued + self.aborted) / self.claims
 
 
 def measure_conflicts(cell: Cell, schedulers: int, rounds: int, filled: float) -> Conflicts:
-    """Conflicts where all schedulers choose before any of them commits: the worst there is.
+    """Conflicts if all schedulers choose before any of them commits: the worst case.
 
-    ``filled``: share of the slots that are taken before each round. ``stale``: claims whose unit
-    had changed since the snapshot, whether that mattered or not.
+    ``filled``: share of the slots in use before each round. ``stale``: claims whose unit had
+    changed since the snapshot, whether that mattered or not.
     """
     cluster = HalfFull(cell.nodes)
     each = [Rounds(cluster, cell, index) for index in range(schedulers)]

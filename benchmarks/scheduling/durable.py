@@ -1,15 +1,14 @@
 """Durable commits per second: the master's core with its interpreter and its store, without a wire.
 
-``clients`` applications are on their way at any time. Each registers (written to SQLite and flushed
-to the disk before it is answered), attaches, asks for all its containers in one request, and is
-done when the nodes have been told of all of them; then the next one follows. Events and commands go
-through ``hrm.master.interpreter`` as in the daemon, and the journal of events watches; only the
-streams end in this process. A commit is one container of which a node has been told; nobody is told
-anything before the writes that it rests on are on disk. The requests are made before the clock
-starts.
+``clients`` applications are active at any time. Each registers (written to SQLite and flushed to
+the disk before the reply), attaches, requests all its containers at once, and is done when the
+nodes have the orders for all of them; then the next one follows. Events and commands pass through
+``hrm.master.interpreter`` as in the daemon, and the journal observes; only the streams end in this
+process. A commit is one container for which a node has the order; no message is sent before the
+writes that it depends on are on disk. The requests are made before the clock starts.
 
-Between the repetitions, outside of the clock, the applications end, their containers with them, and
-the master forgets them.
+Between the repetitions, outside the clock, the applications and their containers end, and the
+master forgets them.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ Moment: TypeAlias = tuple[float, float]
 
 
 class _OrderCounter(Outbox):
-    """A node's outbox that is read at once."""
+    """A node's outbox that is read immediately."""
 
     def __init__(self, master: LocalMaster, node: NodeName) -> None:
         super().__init__()
@@ -82,14 +81,14 @@ class _OrderCounter(Outbox):
 
 
 class _NoticeCounter(Outbox):
-    """An application's outbox that is read at once, and whose notices nobody keeps."""
+    """An application's outbox that is read immediately, and whose notices are discarded."""
 
     def put(self, message: object) -> None:
         pass
 
 
 class LocalMaster:
-    """A master's core, interpreter and store in this process, with nodes that only listen."""
+    """A master's core, interpreter and store in this process, with nodes that only receive."""
 
     def __init__(self, nodes: int, policy: str, store: Path, schedulers: int = SCHEDULERS) -> None:
         self.store = Store(store)
@@ -131,7 +130,7 @@ class LocalMaster:
         )  # fmt: skip
 
     async def register(self, declared: Cell) -> ApplicationId:
-        """One more application, written down and attached."""
+        """Register and attach one more application, durably."""
         key = f"key-{next(self._keys)}"
         call, now = self.interpreter.call, self.interpreter.now
         admitted = await call(
@@ -152,8 +151,8 @@ class LocalMaster:
         return admitted.application_id
 
     def ask(self, app: ApplicationId, requests: Requests) -> asyncio.Future[Moment]:
-        """Ask for containers; the future is done when their nodes have been told of all, and says
-        when that was."""
+        """Request containers; the future is done when their nodes have the orders for all, with the
+        time of that."""
         done: asyncio.Future[Moment] = asyncio.get_running_loop().create_future()
         self._waiting[app] = (len(requests), done)
         now = self.interpreter.now()
@@ -162,7 +161,7 @@ class LocalMaster:
         return done
 
     def assigned(self, node: NodeName, message: c.AssignContainer) -> None:
-        """A node was told of a container."""
+        """A node got the order for a container."""
         spec = message.spec
         app = spec.application_id
         self.granted.append((node, spec.container_id, app))
@@ -177,7 +176,7 @@ class LocalMaster:
     def report(
         self, node: NodeName, container_id: ContainerId, app: ApplicationId, state: ContainerState
     ) -> None:
-        """What a node says of one container."""
+        """Report a node's state of one container."""
         now = self.interpreter.now()
         ended = state is ContainerState.ENDED
         status = ContainerStatus(
@@ -205,7 +204,7 @@ class LocalMaster:
         self.check()
 
     def finish(self, app: ApplicationId) -> None:
-        """The application says that it has succeeded."""
+        """Report the application's success."""
         event = e.ApplicationFinished(
             now=self.interpreter.now(), application_id=app,
             state=ApplicationState.SUCCEEDED, message="",
@@ -235,8 +234,8 @@ class DurableSample:
 
 
 async def _fill(master: LocalMaster, cell: Cell, jobs: int, clients: int) -> tuple[float, float]:
-    """Seconds, and of them seconds of this process, for ``jobs`` applications one after another
-    from each of ``clients``."""
+    """Seconds, and of them processor seconds of this process, for ``jobs`` applications one after
+    another from each of ``clients``."""
     requests = [requests_of(cell.tasks) for _ in range(jobs)]
     todo = iter(requests)
 
@@ -255,7 +254,7 @@ async def _fill(master: LocalMaster, cell: Cell, jobs: int, clients: int) -> tup
 
 
 def _jobs_of(cell: Cell, containers: int) -> int:
-    """As many jobs as make about ``containers``, at most half of the cluster's room, and not so
+    """As many jobs as make about ``containers``, at most half of the cluster's capacity, and not so
     many that small ones take all the time."""
     most = cell.nodes * NODE_SLOTS // 2
     return min(JOBS_MAX, max(1, min(containers, most) // cell.tasks))

@@ -1,11 +1,11 @@
 """End to end: a real master process, emulated agents and AppMasters on real gRPC streams.
 
-Counted is a container of which its agent has been told; its delay runs from the moment in which the
-AppMaster writes its request to the moment in which the agent reads the assignment, both in one
-process, so by one clock. While that goes on the master also does all that follows: reports of
-RUNNING and ENDED, their notices, acknowledgements, heartbeats, registrations and ends of
-applications. The generator needs about as much processor time as the master: on a machine of two
-cores it has one of them, and the master never more than the other.
+Counted is a container for which its agent has the order; its delay lasts from when the AppMaster
+writes its request until the agent reads the assignment, both in one process, so by one clock.
+Meanwhile the master also does all that follows: reports of RUNNING and ENDED, their notices,
+acknowledgements, heartbeats, registrations and ends of applications. The generator needs about as
+much processor time as the master: on a machine of two cores it uses one of them, and the master
+never more than the other.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class EndToEnd:
 class Memory:
     """A master's resident memory with ``containers`` running on ``nodes``.
 
-    ``orders_per_s``: how fast agents were told of them when all were asked for at once, while they
+    ``orders_per_s``: how fast agents got the orders when all were requested at once, while they
     reported that they run.
     """
 
@@ -67,8 +67,8 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """How long nodes took to come back to a master that was killed. ``serving_s``: until the new
-    one listened; ``all_s``: until the last node was registered, both from its start."""
+    """How long nodes took to return to a master that was killed. ``serving_s``: until the new one
+    listened; ``all_s``: until the last node was registered, both from its start."""
 
     nodes: int
     containers: int
@@ -88,7 +88,7 @@ def _rss_mib(master: Master) -> float:
 async def _drive(
     agents: Agents, cell: Cell, clients: int, seconds: float
 ) -> tuple[int, list[float]]:
-    """Jobs one after another from each client; how many there were, and the delays."""
+    """Jobs one after another from each client; returns their number and the delays."""
     ends_at_s = time.perf_counter() + seconds
     jobs = 0
     delays_s: list[float] = []
@@ -152,14 +152,14 @@ def measure_end_to_end(
 ) -> EndToEnd:
     """One run of ``seconds`` with ``clients`` applications at a time.
 
-    ``remote``: as many ``hrm scheduler`` processes beside one scheduler in the master. ``profile``:
-    where the master writes what cProfile saw of it, at its end.
+    ``remote``: ``hrm scheduler`` processes besides one in the master. ``profile``:
+    where the master writes its cProfile at its end.
     """
     return run(_end_to_end(cell, seconds, clients, remote, profile))
 
 
 async def _burst(agents: Agents, nodes: int, containers: int) -> float:
-    """Ask for all containers at once, and let them run; agents told a second."""
+    """Request all containers at once, and let them run; returns orders per second."""
     size = min(400, containers)
     jobs = [Application(agents, f"key-{number}", BATCH) for number in range(containers // size)]
     await asyncio.gather(*(job.open() for job in jobs))
@@ -198,6 +198,6 @@ async def _memory(nodes: int, containers: int) -> tuple[Memory, Returned]:
 
 
 def measure_memory(nodes: int, containers: int) -> tuple[Memory, Returned]:
-    """Let ``containers`` run on ``nodes``, weigh the master, kill it, start it again, and wait for
-    all nodes to come back."""
+    """Let ``containers`` run on ``nodes``, measure the master's memory, kill it, restart it, and
+    wait for all nodes to return."""
     return run(_memory(nodes, containers))

@@ -1,11 +1,11 @@
 """How long a stream waits for its containers while batch jobs keep every scheduler busy.
 
 The master is that of ``durable``: core, interpreter and store on one event loop. ``CLIENTS`` batch
-applications at a time register, ask for their containers, hear that they run and end, and finish;
-as soon as one is over the next one comes. On the same loop a stream that runs already asks for a
-few more containers, again and again. Its delay is the time from the arrival of the request to the
-moment in which the last of its nodes is told. What the loop does meanwhile, all of batch's events
-and the wait for the disk included, is in it.
+applications at a time register, request their containers, get notices of their starts and ends, and
+finish; when one is over the next one follows. On the same loop a running stream requests a few more
+containers, repeatedly. Its delay is the time from the arrival of the request until the last of its
+nodes gets the order. It includes what the loop does meanwhile: all of batch's events and the wait
+for the disk.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _REPORTS_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDelays:
-    """Delays of one run, milliseconds, beside what batch got meanwhile.
+    """Delays of one run, milliseconds, with the progress of batch meanwhile.
 
-    ``p99_cpu_ms`` is counted in processor time of the loop: without what it waited for the disk
-    or, on a busy machine, for a processor.
+    ``p99_cpu_ms`` is counted in processor time of the loop: without waiting for the disk or, on a
+    busy machine, for a processor.
     """
 
     nodes: int
@@ -72,7 +72,7 @@ class _Load:
             self.master.finish(app)
 
     async def nodes(self) -> None:
-        """Every container runs, then ends, a few at a time, as messages come from a socket."""
+        """Every container runs, then ends, a few at a time, like messages from a socket."""
         while True:
             self._reports.extend(self.master.granted)
             self.master.granted.clear()
@@ -140,5 +140,5 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def measure_streams(cell: Cell, requests: int) -> StreamDelays:
-    """``requests`` of a stream, one after another, beside batch jobs of the cell."""
+    """``requests`` of a stream, one after another, with batch jobs of the cell."""
     return asyncio.run(_measure(cell, requests))

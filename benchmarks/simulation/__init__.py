@@ -1,7 +1,7 @@
 """The paper's experiments on the production core, in virtual time.
 
-``timed`` runs one cluster, ``costs`` says what decisions cost on its clock, ``workload`` who asks
-for what, ``catalogue`` which experiments there are, ``figures`` what comes out.
+``timed`` runs one cluster, ``costs`` defines what decisions cost on its clock, ``workload`` the
+requests, ``catalogue`` the experiments, ``figures`` the results.
 """
 
 from benchmarks.simulation.catalogue import (

@@ -1,21 +1,20 @@
 """The experiments by name, and how each is run.
 
-An experiment is a list of points; a point is one system with one workload at one place of the x
-axis, run with several seeds. Systems take turns seed by seed, so that whatever else the machine
-does falls on all alike.
+An experiment is a list of points; a point is one system with one workload at one x value, run with
+several seeds. Systems take turns seed by seed, so that other load on the machine affects all alike.
 
-Three ways of charging decisions are told apart, because they answer different questions:
+There are three ways of charging decisions, because they answer different questions:
 
 ``measured``
-    What the decision costs this implementation on this machine. The honest absolute figure.
+    What the decision costs this implementation on this machine: the absolute figure.
 ``scaled``
     ``REFERENCE`` times one factor, such that the centralised mean delay of 60 jobs at once is the
-    paper's 50 ms: the shape can then be laid beside the paper's. What is serial in this
+    paper's 50 ms: the curve can then be compared with the paper's. The serial part of this
     implementation (requests, commits, reports of nodes) keeps its share.
 ``choice-bound``
     The same delay, but four fifths of a job's cost are the choice of units, the part that
-    schedulers do in parallel: a policy that thinks long, such as a learned one, or a search task by
-    task and unit by unit, as the paper's algorithm 1 does when it is done as printed.
+    schedulers do in parallel: a slow policy, such as a learned one, or a search task by task and
+    unit by unit, like the paper's algorithm 1 implemented as printed.
 
 Source: HRM paper, section 6.1, figures 6 and 7.
 """
@@ -64,7 +63,7 @@ Charging = Literal["measured", "scaled", "choice-bound"]
 
 @dataclass(frozen=True)
 class Point:
-    """One system at one place of the x axis. ``plan`` draws the workload of a seed."""
+    """One system at one x value. ``plan`` draws the workload of a seed."""
 
     system: str
     charging: Charging
@@ -132,7 +131,7 @@ def _schedulers(
 def _conflicts(
     base: Setup, chargings: Sequence[Charging], counts: Sequence[float]
 ) -> Iterator[Point]:
-    """A cluster with one slot a container: the later a scheduler looks, the less is left."""
+    """A cluster with one slot per container: the later a scheduler looks, the less is left."""
     nodes = min(base.nodes, PAPER_JOBS[-1] * TASKS_A_JOB // base.vcores)
     return _schedulers(replace(base, nodes=nodes), chargings, counts)
 
@@ -155,7 +154,7 @@ def _mixed(base: Setup, chargings: Sequence[Charging], rates: Sequence[float]) -
 
 @dataclass(frozen=True)
 class Experiment:
-    """``xs``: the default places of the x axis, ``quick_xs`` the few of a quick run."""
+    """``xs``: the default x values, ``quick_xs`` the few of a quick run."""
 
     about: str
     x_name: str
@@ -245,7 +244,7 @@ def _fitted(charging: Charging, base: Setup) -> Fixed:
         result = simulate(setup, costs.scaled(factor), jobs, to_completion=False)
         return result.values()["delay_ms"] / 1e3
 
-    # The delay is linear in the costs but for the network and the heartbeats: the secant converges.
+    # The delay is linear in the costs except for network and heartbeats, so the secant converges.
     low, high = 0.5, 1.0
     low_s, high_s = delay_s(low), delay_s(high)
     for _ in range(_FIT_STEPS):
@@ -273,7 +272,7 @@ def run_points(
     runs: int = 7,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """Each point with ``runs`` seeds from ``seed`` on, in turns; one JSON object a point.
+    """Each point with ``runs`` seeds from ``seed`` on, in turns; one JSON object per point.
 
     ``figures`` of the object holds the means and intervals over the runs, ``runs`` every run's.
     """

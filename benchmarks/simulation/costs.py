@@ -1,13 +1,13 @@
 """What a decision costs on the virtual clock.
 
-Two models. ``Measured`` charges what the production core has just used of a CPU, times a scale:
-results then speak of this machine and differ a little from run to run. ``Fixed`` charges a constant
-for each event and each container in it: results are the same on every machine, to the bit.
+Two models. ``Measured`` charges the CPU time that the production core has just used, times a scale:
+results then depend on this machine and differ a little from run to run. ``Fixed`` charges a
+constant for each event and each container in it: results are the same on every machine, to the bit.
 ``REFERENCE`` holds constants that were measured once; ``Fixed.scaled`` makes them those of a slower
 or faster implementation.
 
-CPU time of the thread is charged, not time on the wall: what other processes take away on a shared
-machine is no property of a scheduler.
+CPU time of the thread is charged, not wall-clock time: the use of a shared machine by other
+processes is not a property of a scheduler.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["REFERENCE", "Cost", "CostModel", "Fixed", "Kind", "Measured", "Tally
 
 
 class Kind(enum.Enum):
-    """What the core was busy with. ``ROUND`` is the work of schedulers, all else the master's."""
+    """The kind of work. ``ROUND`` is the work of schedulers, all else the master's."""
 
     REQUEST = "request"
     ROUND = "round"
@@ -68,7 +68,7 @@ class Fixed:
         return 0.0 if cost is None else cost.event_s + containers * cost.container_s
 
     def scaled(self, factor: float, kinds: Iterable[Kind] = tuple(Kind)) -> Fixed:
-        """The same with ``kinds`` that many times as dear."""
+        """The same with ``kinds`` that many times as expensive."""
         dearer = frozenset(kinds)
         return Fixed(
             {
@@ -82,7 +82,7 @@ class Fixed:
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over one run: how often each kind came, for how many containers, at what CPU time."""
+    """Sums over one run: how often each kind occurred, for how many containers, its CPU time."""
 
     events: dict[Kind, int] = field(default_factory=dict)
     containers: dict[Kind, int] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Tally:
         self.used_s[kind] = self.used_s.get(kind, 0.0) + used_s
 
     def mean_s(self, kind: Kind) -> float:
-        """CPU seconds an event; 0 where there was none."""
+        """CPU seconds per event; 0 if there was none."""
         return self.used_s.get(kind, 0.0) / max(1, self.events.get(kind, 0))
 
 
@@ -112,4 +112,4 @@ REFERENCE = Fixed(
     )
 )
 """Measured with jobs of 1 and of 40 containers on 1,050 nodes (a 2-core Xeon, Python 3.11);
-``reference_costs`` measures them anew."""
+``reference_costs`` measures them again."""

@@ -1,10 +1,9 @@
-"""What a run tells, and what several runs of one point tell together.
+"""The figures of a run, and of several runs of one point.
 
-The scheduling delay of a job lasts from its request to the moment when the last of its containers
-has a place and the node there has been told; that of a container, to the moment of its own.
-``notified`` lasts until the application itself has heard of all of them, which it does through the
-nodes.
-Over runs of different seeds stands the mean with a 95 % confidence interval (Student's t).
+The scheduling delay of a job lasts from its request until the last of its containers has a place
+and the node there has the order; that of a container, until its own. ``notified`` lasts until the
+application has been notified of all of them, through the nodes. Over runs of different seeds, the
+mean is reported with a 95 % confidence interval (Student's t).
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over runs and its 95 % confidence interval; of one run there is none."""
+    """A mean over runs and its 95 % confidence interval; a single run has none."""
 
     mean: float
     low: float

@@ -1,17 +1,17 @@
-"""Several executors on one GPU: a model of who waits for what.
+"""Several executors on one GPU: a model of their waiting for each other.
 
 A task on a GPU goes through four stages, over and over: copy in (E^hd, bus), kernel (E^g, GPU),
 copy out (E^dh, bus), work on the CPU (E^c). Alone it leaves the GPU idle in three of them. With
-others beside it one task's kernel runs while another copies or computes, until one of the servers
-is always busy: then the next executor adds nothing. The servers are the kernel engine and the copy
-engines of each GPU, each used by one at a time, and the cores of the node; a task is let onto a GPU
-only while the device memory of all there fits.
+others, one task's kernel runs while another copies or computes, until one of the servers is always
+busy: then the next executor adds nothing. The servers are the kernel engine and the copy engines of
+each GPU, each used by one at a time, and the cores of the node; a task is admitted to a GPU only
+while the device memory of all there fits.
 
-Two answers: ``throughput_bound``, what no schedule can beat; and ``simulate``, which plays the
-stages as discrete events. GPU tasks go before CPU tasks wherever both want a core.
+Two results: ``throughput_bound``, an upper bound for any schedule; and ``simulate``, which plays
+the stages as discrete events. GPU tasks have priority over CPU tasks wherever both want a core.
 
-Limits: a kernel takes as long beside others as alone, copies too, and nothing is lost by switching.
-Real GPUs are slower than that, and ``benchmarks.paper.gpu_sharing`` says by how much.
+Limits: a kernel takes as long with others as alone, copies too, and switching is free. Real GPUs
+are slower than that, and ``benchmarks.paper.gpu_sharing`` shows by how much.
 
 Source: HRM paper, sections 3.2 (stages, sharing), 6.2.4 and 6.2.5 (what it is checked against).
 """
@@ -55,7 +55,7 @@ class Stages:
         is neither kernel nor copy is CPU work.
 
         Raises:
-            InvalidRequest: there is less than nothing left for the CPU.
+            InvalidRequest: less than nothing is left for the CPU.
         """
         kernel_s = gpu_busy * cycle_s
         cpu_s = cycle_s - kernel_s - copy_in_s - copy_out_s
@@ -126,7 +126,7 @@ class Usage:
 def throughput_bound(stages: Stages, executors: int, machine: Machine, work: GpuWork) -> float:
     """Cycles a second that ``executors`` like ``work``, spread evenly, cannot exceed.
 
-    The least of: each goes round without waiting; kernel engines, copy engines and cores are always
+    The least of: each cycle runs without waiting; kernel engines, copy engines and cores are always
     busy. Executors that do not fit into device memory do not count.
     """
     per_gpu = math.ceil(executors / machine.gpus)
@@ -154,7 +154,7 @@ _Process: TypeAlias = Generator[_Step, None, None]
 class _Server:
     """``capacity`` like servers with one queue, by priority and then arrival.
 
-    Invariant: nobody waits while one is free. ``busy_s`` counts up to ``at_s``.
+    Invariant: no process waits while one is free. ``busy_s`` counts up to ``at_s``.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -197,7 +197,7 @@ class _World:
             server.pass_time(self.now)
 
     def _step(self, process: _Process, priority: int) -> None:
-        """Go on with a process until it has to wait, for a server or for time to pass."""
+        """Continue a process until it has to wait, for a server or for time to pass."""
         for what, server, seconds in process:
             if what == "pass":
                 at_s = self.now + seconds
@@ -211,7 +211,7 @@ class _World:
                     return
                 server.pass_time(self.now)
                 server.free -= 1
-            elif server.waiting:  # given back, straight to the next
+            elif server.waiting:  # passed directly to the next
                 next_priority, _, waiter = heapq.heappop(server.waiting)
                 self.begin(waiter, next_priority)
             else:
@@ -221,7 +221,7 @@ class _World:
     # --- what processes do ----------------------------------------------------------------------
 
     def admit(self, work: GpuWork) -> None:
-        """Let an executor onto its GPU, now or when the memory of others is free."""
+        """Admit an executor to its GPU, now or when the memory of others is free."""
         self._outside[work.gpu].append(work)
         self._admit_all(work.gpu)
 
@@ -284,10 +284,10 @@ def simulate(
     """Play the stages of all executors from time 0 until all are done, or until ``until_s``.
 
     ``variation``: standard deviation over mean of every stage's time; 0: always the same, 1: as
-    irregular as an exponential. One seed, one result.
+    irregular as an exponential distribution. One seed, one result.
 
     Raises:
-        InvalidRequest: an executor asks for a GPU that is not there, or for more than its memory.
+        InvalidRequest: an executor requests a GPU that does not exist, or more than its memory.
     """
     for work in gpu_work:
         if not 0 <= work.gpu < machine.gpus:

@@ -1,14 +1,14 @@
-"""The production master in virtual time, with the time that it takes to decide charged to it.
+"""The production master in virtual time, with its own decision time charged to the clock.
 
-Who decides is a server: it takes one event at a time, in order of arrival, and is busy for what
-the event costs (``costs``). The master is one server: requests, commits, reports of nodes. Every
-scheduler is a server of its own, as a process or machine would be, so that N of them really
-overlap: a round reads the state when it begins and reaches the negotiator when it is over, and what
-others have committed meanwhile is what optimism has to live with. The centralised system is the
-same code with one scheduler on the master's own server: it chooses and commits one after the other.
+Each decider is a server: it takes one event at a time, in order of arrival, and is busy for the
+cost of the event (``costs``). The master is one server: requests, commits, reports of nodes. Every
+scheduler is a server of its own, like a process or machine, so that N of them really overlap: a
+round reads the state when it begins and reaches the negotiator when it is over, and the commits of
+others meanwhile are the price of optimism. The centralised system is the same code with one
+scheduler on the master's own server: it chooses and commits one after the other.
 
-Nodes are ``NodeCore`` with a machine each, so they are charged nothing. Not simulated: the store
-(no durable write lies between a request and its grant) and the encoding of messages; the live mode
+Nodes are ``NodeCore`` with a machine each, so nothing is charged for them. Not simulated: the store
+(no durable write is between a request and its grant) and the encoding of messages; the live mode
 of ``benchmarks.paper`` has both.
 
 Source: HRM paper, section 6.1; the method (the real scheduler in virtual time, its own time
@@ -50,7 +50,7 @@ from hrm.errors import HrmError
 from hrm.policies.min_wait import MinWait
 from hrm.runtime.clock import Clock
 from hrm.runtime.direct import DirectMaster, DirectNode
-from hrm.runtime.disk import Disk
+from hrm.runtime.disk import VirtualDisk
 
 __all__ = ["NoLease", "Setup", "TimedCluster", "simulate"]
 
@@ -69,7 +69,7 @@ class Setup:
     ``schedulers``: 0 is the centralised system. ``large_nodes``: how many of the nodes, the last
     ones, have ``LARGE`` times the memory. ``network_s``: one way, to nodes and AppMasters;
     ``hop_s``: between a scheduler and the negotiator. ``lease``: what a stream locks.
-    ``reports_last``: the master takes in what nodes report only when nothing else waits.
+    ``reports_last``: the master takes in reports of nodes only when nothing else waits.
     """
 
     schedulers: int = 6
@@ -90,8 +90,8 @@ class Setup:
 
 
 class NoLease(StreamLease):
-    """No lock at all: everybody always has it, and it locks nothing. Streams are then as optimistic
-    as batch, and all or nothing still."""
+    """No lock at all: every scheduler always has it, and it locks nothing. Streams are then as
+    optimistic as batch, and still all or nothing."""
 
     def acquire(
         self, scheduler: str, now: float, units: frozenset[ResourceUnitId] | None = None
@@ -107,7 +107,7 @@ class NoLease(StreamLease):
 
 
 class _Server:
-    """Takes one thing at a time. Invariant: it is busy, or nothing waits."""
+    """Handles one thing at a time. Invariant: it is busy, or nothing waits."""
 
     def __init__(self, cluster: TimedCluster) -> None:
         self._cluster = cluster
@@ -162,12 +162,12 @@ class _Master(DirectMaster):
     """What the core commands goes to the servers of ``cluster``, nodes and jobs."""
 
     def __init__(self, cluster: TimedCluster, core: MasterCore) -> None:
-        super().__init__(core, cluster.clock, Disk(), cluster.setup.network_s)
+        super().__init__(core, cluster.clock, VirtualDisk(), cluster.setup.network_s)
         self._cluster = cluster
         self._hop_s = 0.0 if cluster.setup.centralised else cluster.setup.hop_s
 
     def wake(self, scheduler: str) -> None:
-        """By a message to the scheduler's process, whose rounds overlap with those of others."""
+        """Send a message to the scheduler's process, whose rounds overlap with those of others."""
         woken = e.SchedulerWoken(now=self.clock.now, scheduler=scheduler)
         server = self._cluster.schedulers[scheduler]
         self.clock.after(self._hop_s, server.arrive, Kind.ROUND, 0, woken)
@@ -196,7 +196,7 @@ class _Node(DirectNode):
     def beat(self, interval_s: float) -> None:
         clock = self.clock
         self.handle(e.HeartbeatDue(now=clock.now))
-        # Nothing is measured once all is granted; nodes only must not be lost meanwhile.
+        # Nothing is measured once all is granted; nodes only must not become lost meanwhile.
         pause_s = interval_s if self.cluster.waiting else _IDLE_BEATS * interval_s
         clock.after(pause_s, self.beat, interval_s)
 
@@ -220,7 +220,7 @@ class _Node(DirectNode):
 
 
 class _Job:
-    """An application: asks once, counts what it is told, asks again for what was taken from it."""
+    """An application: requests once, counts its notices, requests again what it has lost."""
 
     def __init__(self, cluster: TimedCluster, plan: JobPlan, application_id: ApplicationId) -> None:
         self.cluster = cluster
@@ -248,7 +248,7 @@ class _Job:
         self.cluster.to_master(Kind.REQUEST, count, event)
 
     def assigned(self, executor_id: str) -> None:
-        """A node has been told to run this container."""
+        """A node has the order to run this container."""
         granted_s = self.times.granted_s
         if len(granted_s) < self.plan.containers and executor_id not in granted_s:
             granted_s[executor_id] = self.cluster.passed_s
@@ -329,7 +329,7 @@ class TimedCluster:
         for index, node in enumerate(self.nodes.values()):
             self.clock.after(interval_s * index / len(self.nodes), node.beat, interval_s)
         self.clock.after(TICK_S, self._tick)
-        # The heap holds a thousand simulated nodes that no master has: not its cost to collect.
+        # The heap has a thousand simulated nodes, which a real master need not collect.
         gc.disable()
         try:
             while self._uncompleted if to_completion else self._ungranted:
@@ -350,7 +350,7 @@ class TimedCluster:
     def take_in(
         self, kind: Kind, containers: int, event: e.MasterEvent
     ) -> tuple[float, list[c.MasterCommand]]:
-        """Let the core decide; answers what that costs and what it commands."""
+        """Let the core decide; returns the cost and the commands."""
         if isinstance(event, e.ClaimsProposed):
             self._count_stale(event.proposal)
         elif isinstance(event, e.SchedulerWoken):
@@ -370,7 +370,7 @@ class TimedCluster:
         parked = len(self.core.negotiator.parked)
         self.counts["parked"] = max(self.counts["parked"], parked)
         if kind is Kind.ROUND and not any(isinstance(x, c.ProposeClaims) for x in commands):
-            kind = Kind.OTHER  # woken for nothing: it waits for the lease, or for an answer
+            kind = Kind.OTHER  # nothing to do: it waits for the lease, or for a reply
         return self.costs.charge_s(kind, containers, used_s), commands
 
     def to_master(self, kind: Kind, containers: int, event: e.MasterEvent) -> None:
@@ -431,7 +431,7 @@ class TimedCluster:
         self.clock.after(TICK_S, self._tick)
 
     def _count_stale(self, proposal: Proposal) -> None:
-        """Claims on units that others have got since this scheduler looked."""
+        """Claims on units that others have claimed since this scheduler looked."""
         since = set(itertools.islice(self._claimed, self._rounds_of[proposal.scheduler], None))
         units = [claim.unit_id for claim in proposal.claims]
         self.counts["stale"] += sum(unit in since for unit in units)

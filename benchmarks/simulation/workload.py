@@ -1,6 +1,6 @@
-"""Who asks for what when: the jobs of an experiment, drawn by its seed.
+"""The workload of an experiment, drawn by its seed: jobs, and when they request what.
 
-A job is one application that asks once for all of its containers (the paper's tasks), which run for
+A job is one application that requests all of its containers once (the paper's tasks), which run for
 a fixed time each.
 """
 
@@ -24,7 +24,7 @@ STREAM_RESOURCES = Resources(1, 73_728)
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """``at_s``: when it asks, seconds from the start. ``run_s``: how long a container runs."""
+    """``at_s``: when it requests, seconds from the start. ``run_s``: how long a container runs."""
 
     at_s: float
     containers: int
@@ -48,7 +48,7 @@ def arrivals(
     at_s = 0.0
     jobs = []
     for _ in range(count):
-        # Drawn for rate 1 and divided: every rate sees the same pattern, faster or slower.
+        # Drawn for rate 1 and divided: every rate has the same pattern, faster or slower.
         at_s += chance.expovariate(1.0) / rate_per_s
         jobs.append(JobPlan(at_s, tasks, run_s))
     return jobs

@@ -1,14 +1,14 @@
 """Traces of real clusters, and measurements of real GPUs, read into records of HRM's own.
 
-``FORMATS`` names every format that can be read, what one row of it becomes, and where the data is
+``FORMATS`` names every format that can be read, the records of its rows, and where the data is
 published: HRM ships none of it. ``load`` reads a file whole; ``Format.read`` yields its records one
-by one, for files that one does not want in memory::
+by one, for files that do not fit in memory::
 
     jobs, report = load("philly", Path("philly.csv.gz"))
     print(len(jobs), "jobs,", report.rows_bad, "bad rows")
 
-Ill-formed rows are counted with their reason, the first of them named by file and line; see
-``reading``. ``trace_records`` says what the fields mean.
+Ill-formed rows are counted with their reason, and the first of them are reported by file and line;
+see ``reading``. ``trace_records`` defines the fields.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["FORMATS", "Format", "LoadReport", "find_format", "load", "load_jobs"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """``rows``: what a record is. ``origin``: the public name of the data and who published it."""
+    """``rows``: what a record is. ``origin``: the public name of the data and its publisher."""
 
     name: str
     rows: str
@@ -97,7 +97,7 @@ def find_format(name: str) -> Format:
 
 
 def load(name: str, path: Path, limit: int | None = None) -> tuple[list[Record], LoadReport]:
-    """The first ``limit`` records of a file, in its order, and what became of its rows.
+    """The first ``limit`` records of a file, in its order, and the report of its rows.
 
     Raises:
         InvalidRequest: no such format, or the file is of another one.

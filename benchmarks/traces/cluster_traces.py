@@ -118,7 +118,7 @@ def alibaba_batch_jobs(path: Path, report: LoadReport) -> Iterator[TraceJob]:
 
     ``J12_4_11`` is task 12, a join, after tasks 4 and 11; ``task_…`` waits for none. Rows of a job
     follow each other, so a job is known when the next begins. Tasks that took no time are kept:
-    others may wait for them. A job of which a row cannot be read is bad as a whole.
+    others may wait for them. A job with an unreadable row is bad as a whole.
     """
     file = find(path, "sample_tasks.csv*")
     members: list[Row] = []

@@ -6,12 +6,12 @@
     python -m benchmarks.traces --format muri --path sim_traces/trace1.csv sim_traces/trace2.csv
 
 A seed draws a window of consecutive jobs, of several files from one after the other, and no two
-windows overlap where the trace is long enough; every policy replays the same windows, and shown are
-means over them with 95 % intervals. Windows differ more
-than policies do, so each policy is compared with the first one in the same window: by the
-difference of mean waits, and by their ratio, whose geometric mean no single window rules.
+windows overlap where the trace is long enough; every policy replays the same windows, and the means
+over them are shown with 95 % intervals. Windows differ more than policies do, so each policy is
+compared with the first one in the same window: by the difference of mean waits, and by their ratio,
+whose geometric mean is not dominated by a single window.
 
-All seconds are virtual: the machine changes how long a replay takes and nothing else.
+All seconds are virtual: the machine only affects how long a replay takes.
 ``--scale-load`` multiplies the rate of arrivals. Without ``--nodes`` there are as many as
 ``--load`` then needs, so a denser trace gets a larger cluster. The cluster is that of the trace
 where its machines are known (alibaba-gpu-v2023), else of like nodes. A seed of ``deeprm`` draws its
@@ -98,7 +98,7 @@ _GPU_SHAPE = Shape(64, 262_144, 8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What one seed draws: jobs, and the nodes that they run on."""
+    """The draw of one seed: jobs, and the nodes that they run on."""
 
     seed: int
     plans: Sequence[JobPlan]
@@ -126,7 +126,7 @@ def ratio(values: Sequence[float], others: Sequence[float]) -> tuple[float, floa
 
 
 def _machines(name: str, path: Path) -> list[TraceNode]:
-    """The trace's own machines where it tells them."""
+    """The trace's own machines, if it has them."""
     if name != "alibaba-gpu-v2023":
         return []
     try:
@@ -137,7 +137,7 @@ def _machines(name: str, path: Path) -> list[TraceNode]:
 
 
 def _read(given: argparse.Namespace) -> tuple[list[Sequence[TraceJob]], LoadReport]:
-    """The jobs of each window's source, one for each seed, and what became of all rows."""
+    """The jobs of each window's source, one for each seed, and the report of all rows."""
     if given.format == _GENERATED:
         records, report = load(given.format, given.path[0])
         return [_drawn(records[0], given.jobs, seed) for seed in range(given.seeds)], report
@@ -162,11 +162,11 @@ def _windows(
     drawn: list[list[JobPlan]] = []
     for seed, jobs in enumerate(sources):
         if not jobs:
-            plans = plan_jobs(jobs, assumed)  # says what is wrong
+            plans = plan_jobs(jobs, assumed)  # raises if it is invalid
         elif jobs[0].arrival_s == jobs[-1].arrival_s:
             plans = poisson(plan_jobs(jobs, assumed), given.jobs, given.gap_s, seed)
         else:
-            # Of those seeds that draw from one file each has a part of it to itself.
+            # Seeds that draw from one file each have a part of it.
             parts = sum(other is jobs for other in sources)
             part = sum(other is jobs for other in sources[:seed])
             plans = plan_jobs(_window(jobs, given.jobs, part, parts, seed), assumed)
@@ -186,7 +186,7 @@ def _windows(
 def _window(
     jobs: Sequence[TraceJob], count: int, part: int, parts: int, seed: int
 ) -> Sequence[TraceJob]:
-    """``count`` jobs that follow each other, drawn from the ``part``-th of as many equal parts."""
+    """``count`` consecutive jobs, drawn from the ``part``-th of as many equal parts."""
     begin, end = part * len(jobs) // parts, (part + 1) * len(jobs) // parts
     last = min(max(begin, end - count), max(0, len(jobs) - count))
     first = random.Random(seed).randint(min(begin, last), last)
@@ -212,12 +212,12 @@ def _sized(plans: Sequence[JobPlan], wanted: float, cluster: Any, gpu_memory_mib
 
 
 def _policy(name: str, seed: int, index: int) -> PlacementPolicy:
-    """A policy with numbers of its own in every seed; position and chance come from them."""
+    """A policy whose starting position and random choices differ between seeds."""
     return policies.load(name, seed * _SEED_STRIDE + index)
 
 
 def _run(given: argparse.Namespace, policy: str, window: Window) -> ReplayResult | None:
-    """The result; None, said aloud, where the jobs do not come to their end."""
+    """The result; None, with a message, if the jobs do not end."""
     began_s = time.perf_counter()
     setup = Setup(
         policy=partial(_policy, policy, window.seed),

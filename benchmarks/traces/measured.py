@@ -1,6 +1,6 @@
-"""Measured tables: what jobs, kernels and inference models do to each other, and traffic.
+"""Measured tables: interference of jobs, kernels and inference models, and traffic.
 
-They are what a learned scheduler learns from; nothing here is replayed.
+They are the input of learned schedulers; nothing here is replayed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long a job of Pollux's workloads runs, from what was measured of its application.
+"""How long a job of Pollux's workloads runs, from the measurements of its application.
 
 A workload names an application, GPUs and a batch size; the training job of that batch takes some
 number of steps, and each step some time on so many GPUs. Both were measured: the steps are those of
@@ -7,8 +7,8 @@ time of a step is that of GPUs that fill nodes of ``GPUS_PER_NODE`` (``placement
 GPUs ``scalability.csv``). Between measured batches of one GPU the time is taken as a straight line;
 a batch above the largest that fits a GPU is several in turn, of which the last alone synchronises.
 
-What is left out is Pollux's point: it changes GPUs and batch size while a job runs. Here a job
-keeps those that it came with, so these are the run times of its users' choice and not Pollux's.
+What is left out is Pollux's main feature: it changes GPUs and batch size while a job runs. Here a
+job keeps those of its submission, so these are the run times of its users' choice, not Pollux's.
 
 Source: the measurements are those that Pollux (OSDI 2021) published with its simulator.
 """
@@ -32,7 +32,7 @@ __all__ = ["GPUS_PER_NODE", "Profile", "profiles"]
 GPUS_PER_NODE = 4
 
 _Curve: TypeAlias = list[tuple[int, float, float]]
-"""Samples of one GPU, seconds of a step, and seconds of synchronising in it; by samples."""
+"""Samples of one GPU, seconds per step, and seconds of synchronising in it; by samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Profile:
     steps: Mapping[int, int]
 
     def run_s(self, batch: int, gpus: int) -> float:
-        """Seconds that a training with ``batch`` samples a step takes on ``gpus``; 0 where it was
+        """Seconds that a training with ``batch`` samples per step takes on ``gpus``; 0 if it was
         not measured."""
         curve = self.curves.get(gpus)
         if not curve or batch not in self.steps:
@@ -55,11 +55,11 @@ class Profile:
 
 
 def profiles(path: Path) -> dict[str, Profile]:
-    """Of each application that has a directory with measurements where ``path``, a workload, is; or
-    above it if that is a directory ``workloads*``, as published. Empty where none has.
+    """For each application that has a directory with measurements in ``path``, a workload's
+    directory, or above it if that is a directory ``workloads*``, as published. May be empty.
 
     Raises:
-        InvalidRequest: a measurement is ill-formed; with file and line.
+        InvalidRequest: a measurement is ill-formed; the message has file and line.
     """
     folder = path if path.is_dir() else path.parent
     place = folder.parent if folder.name.startswith("workloads") else folder
@@ -99,8 +99,8 @@ def _filled(gpus: int) -> list[int]:
 
 
 def _between(curve: _Curve, samples: float) -> tuple[float, float]:
-    """Step and synchronising seconds for ``samples`` on one GPU, no more than the most measured;
-    for fewer than the fewest, those of the fewest."""
+    """Step and synchronising seconds for ``samples`` on one GPU, limited to the range of the
+    measurements."""
     at = bisect_left(curve, samples, key=lambda point: point[0])
     if at == 0 or curve[at][0] == samples:
         return curve[at][1:]

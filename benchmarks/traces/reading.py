@@ -1,12 +1,12 @@
-"""Reading trace files row by row, and keeping count of what could not be read.
+"""Reads trace files row by row, and counts what cannot be read.
 
 A trace of a real cluster is dirty. A loader that stops at the first bad row is useless, and one
-that skips bad rows in silence lies. So every row is counted in a ``LoadReport``: taken, *bad*
-(ill-formed; with file, line and reason) or *left out* (well-formed, but no job that ran). A file
-that is no such trace at all, by its columns or because not one row could be taken, is an error.
+that skips bad rows silently is misleading. So every row is counted in a ``LoadReport``: taken,
+*bad* (ill-formed; with file, line and reason) or *left out* (well-formed, but not a job that ran).
+A file that is not such a trace, by its columns or because no row could be taken, is an error.
 
-A loader is a function of one ``Row`` that takes its fields by name and type; what is wrong with a
-field raises ``BadRow`` there and is counted here.
+A loader is a function of one ``Row`` that reads its fields by name and type; an invalid field
+raises ``BadRow`` there and is counted here.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ R = TypeVar("R")
 
 
 class BadRow(Exception):
-    """This row is ill-formed: counted under ``reason``; ``detail`` is what stood there. Caught and
-    counted here, never seen by users."""
+    """This row is ill-formed: counted under ``reason``; ``detail`` is the offending text. Caught
+    and counted here, never shown to users."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason)
@@ -58,12 +58,12 @@ class BadRow(Exception):
 
 
 class LeftOut(BadRow):
-    """This row is well-formed and tells of nothing that could be replayed."""
+    """This row is well-formed and contains nothing that could be replayed."""
 
 
 @dataclass(slots=True)
 class LoadReport:
-    """What became of the rows of a trace.
+    """The outcome of the rows of a trace.
 
     Invariant: ``rows_read`` is ``rows_taken`` plus the counts of ``bad`` and ``left_out``.
     ``messages`` are the first of the bad ones, each with file and line.
@@ -85,7 +85,7 @@ class LoadReport:
         return self.left_out.total()
 
     def __add__(self, other: LoadReport) -> LoadReport:
-        """What became of the rows of both."""
+        """The outcome of the rows of both."""
         return LoadReport(
             rows_read=self.rows_read + other.rows_read,
             rows_taken=self.rows_taken + other.rows_taken,
@@ -128,7 +128,7 @@ class LoadReport:
 
 
 class Row:
-    """One row, or one object, whose fields are asked for by name and type."""
+    """One row, or one object, whose fields are read by name and type."""
 
     __slots__ = ("_values", "where")
 
@@ -182,7 +182,7 @@ def find(path: Path, *patterns: str) -> Path:
     """``path`` if it is a file; in a directory the first file that fits the first of ``patterns``.
 
     Raises:
-        NotFound: there is none; with what was looked for.
+        NotFound: there is none; the message has the patterns.
     """
     return find_all(path, *patterns)[0]
 
@@ -192,7 +192,7 @@ def find_all(path: Path, *patterns: str) -> list[Path]:
     first of ``patterns`` that any fits. Never empty.
 
     Raises:
-        NotFound: there is none; with what was looked for.
+        NotFound: there is none; the message has the patterns.
     """
     if path.is_file():
         return [path]
@@ -215,10 +215,10 @@ def read_csv(
 ) -> Iterator[R]:
     """Every row of a CSV file, plain or gzipped, that ``parse`` takes.
 
-    ``columns``: those that must be there; without a header, those that are, in order.
+    ``columns``: the required ones; without a header, those that are there, in order.
 
     Raises:
-        InvalidRequest: it is no such file: a column is missing, or not one row could be taken.
+        InvalidRequest: it is not such a file: a column is missing, or no row could be taken.
         NotFound: it is not there.
     """
     for row in rows(path, report, columns, header=header):
@@ -275,7 +275,7 @@ def read_json(path: Path, *, lines: bool = False) -> Any:
     with one on each line, whose bad lines come as ``BadRow``.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: it is not such a document.
     """
     if lines:
         return _json_lines(path)
@@ -298,7 +298,7 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _cells(path: Path, reader: Any, report: LoadReport) -> Iterator[list[str]]:
-    """The reader's rows; one that csv itself refuses is counted."""
+    """The reader's rows; rows that csv itself refuses are counted."""
     while True:
         try:
             yield next(reader)
@@ -310,7 +310,7 @@ def _cells(path: Path, reader: Any, report: LoadReport) -> Iterator[list[str]]:
 
 @contextmanager
 def _text(path: Path) -> Iterator[IO[str]]:
-    """The file's text, unpacked where its first bytes say that it is packed."""
+    """The file's text, unpacked if its first bytes are those of gzip."""
     if not path.is_file():
         raise NotFound(f"there is no file {path}; name a trace file")
     try:
@@ -332,7 +332,7 @@ def in_order(names: Iterable[str], parents: Mapping[str, Sequence[str]]) -> list
     """``names`` with every parent before its children, otherwise as given.
 
     Raises:
-        BadRow: a parent is missing, or the tasks wait for each other in a circle.
+        BadRow: a parent is missing, or the tasks wait for each other in a cycle.
     """
     left = dict.fromkeys(names)
     for name in left:

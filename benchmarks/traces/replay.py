@@ -1,14 +1,14 @@
 """Replay a trace through the production core in virtual time.
 
-Every job is an application that asks for the containers of its first tasks, and for those of a task
-whenever all tasks before it have ended. Containers run as long as the trace says; the application
-ends when all are done. ``MasterCore`` and ``NodeCore`` are the real ones; this module is only what
-carries their messages, in order and after ``network_delay_s``, and moves the clock to the next
-event. So what is compared is what would run in production, under any policy.
+Every job is an application that requests the containers of its first tasks, and those of a task
+when all tasks before it have ended. Containers run as long as the trace says; the application ends
+when all are done. ``MasterCore`` and ``NodeCore`` are the real ones; this module only carries their
+messages, in order and after ``network_delay_s``, and advances the clock to the next event. So what
+is compared is what would run in production, under any policy.
 
 What is left out, so that months take minutes: heartbeats and the time limits that they serve (no
 node fails here), and the cost of deciding (rounds take no virtual time). Retries back off without
-end, since a scheduler is woken whenever room appears anyway. One run is a function of its
+end, since a scheduler is woken whenever capacity is freed anyway. A run is a function of its
 arguments: same jobs, nodes and policy, same history.
 """
 
@@ -47,7 +47,7 @@ from hrm.core.vocabulary.partitioning import Core, Hardware, Partitioning, parti
 from hrm.errors import LimitReached
 from hrm.runtime.clock import Clock
 from hrm.runtime.direct import DirectMaster, DirectNode
-from hrm.runtime.disk import Disk
+from hrm.runtime.disk import VirtualDisk
 
 __all__ = ["Estimates", "ReplayResult", "Setup", "replay"]
 
@@ -107,7 +107,7 @@ class Setup:
 
 @dataclass(slots=True)
 class _Want:
-    """A container that a job needs. ``asked_at_s``: when first; it may be asked for again."""
+    """A container that a job needs. ``asked_at_s``: its first request; there may be others."""
 
     task: TaskPlan
     duration_s: float
@@ -117,8 +117,8 @@ class _Want:
 
 @dataclass(slots=True)
 class _Run:
-    """A job on its way. ``left``: containers of each task that have not ended; ``blocked``: tasks
-    that wait for others, and for how many; ``children``: who waits for a task;
+    """A live job. ``left``: containers of each task that have not ended; ``blocked``: tasks that
+    wait for others, and for how many; ``children``: the tasks that wait for a task;
     ``profiles``: a number for each size of container."""
 
     plan: JobPlan
@@ -159,7 +159,7 @@ def replay(plans: Sequence[JobPlan], nodes: Sequence[TraceNode], setup: Setup) -
 
 class _Master(DirectMaster):
     def __init__(self, world: _Replay, core: MasterCore, delay_s: float) -> None:
-        super().__init__(core, world.clock, Disk(), delay_s)
+        super().__init__(core, world.clock, VirtualDisk(), delay_s)
         self._world = world
 
     def notify(self, command: c.NotifyApplication) -> None:
@@ -189,8 +189,8 @@ class _Node(DirectNode):
 
 
 class _Replay:
-    """The jobs, and all that serves them. Invariant: ``live`` jobs have arrived, or will, and are
-    not over."""
+    """The jobs, and the system that serves them. Invariant: ``live`` jobs have arrived, or will,
+    and are not over."""
 
     def __init__(self, plans: Sequence[JobPlan], nodes: Sequence[TraceNode], setup: Setup) -> None:
         self.clock = Clock(_START_S)
@@ -211,7 +211,7 @@ class _Replay:
         self.measures.begin(_START_S, _START_S + plans[-1].arrival_s)
         for node in joining:
             node.register()
-        # Not even one container at a time takes as long, nor does work that streams make run again.
+        # Not even one container at a time takes as long, nor does work that preemption repeats.
         runs_s = sum(x for plan in plans for task in plan.tasks for x in task.durations_s)
         self._horizon_s = _START_S + plans[-1].arrival_s + 10 * runs_s + _SLACK_S
         for number, plan in enumerate(plans, 1):
@@ -222,7 +222,7 @@ class _Replay:
         return self.clock.now
 
     def run(self) -> None:
-        """Let everything happen until the last job is over."""
+        """Run until the last job is over."""
         while self.live:
             self.events += 1
             if self.events > self._setup.events_max or not self.clock.step(self._horizon_s):
@@ -256,7 +256,7 @@ class _Replay:
     def admitted(self, call_id: int, application_id: ApplicationId) -> None:
         run = self._admissions.pop(call_id, None)
         if run is None:
-            return  # the answer to its attachment
+            return  # the reply to its attachment
         run.application_id = application_id
         self._runs[application_id] = run
         self.master.submit(
@@ -271,7 +271,7 @@ class _Replay:
         self._ask(run, [task for task in run.plan.tasks if not run.blocked[task.name]])
 
     def _ask(self, run: _Run, tasks: Iterable[TaskPlan]) -> None:
-        """Ask for all containers of these tasks."""
+        """Request all containers of these tasks."""
         self._request(
             run,
             [
@@ -304,7 +304,7 @@ class _Replay:
             )
 
     def noticed(self, application_id: ApplicationId, notice: c.Notice) -> None:
-        """What an application is told of its containers."""
+        """An application is notified of its containers."""
         run = self._runs.get(application_id)
         if run is None:
             return
@@ -349,7 +349,7 @@ class _Replay:
         self.master.submit(e.Ticked(now=self.now))
 
     def started(self, node: NodeName, spec: ContainerSpec) -> float | None:
-        """A container runs now; for how long."""
+        """A container has started; returns its run time."""
         run = self._runs.get(spec.application_id)
         want = None if run is None else run.wants.get(spec.executor_id)
         self.measures.started(spec.container_id, node, spec.unit_id, spec.resources, self.now)
@@ -390,7 +390,7 @@ def _lean(setup: Setup) -> Bounds:
 
 
 def _core(node: TraceNode, gpu_memory_mib: int) -> NodeCore:
-    """The node, cut as one is by default: its GPUs share all cores."""
+    """The node with default partitioning: its GPUs share all cores."""
     hardware = Hardware(
         cores=(Core(None),) * (node.vcores * PARTS_PER_CORE),
         memory_mib=node.memory_mib,

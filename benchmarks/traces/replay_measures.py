@@ -1,12 +1,12 @@
-"""What a replay is judged by, kept from the starts and ends of containers alone.
+"""The measures of a replay, computed from the starts and ends of containers alone.
 
-Nothing is read from the core's books: capacity in use is what nodes have started and not ended, so
+Nothing is read from the core's state: capacity in use is what nodes have started and not ended, so
 a core that miscounts cannot look good here.
 
 *Utilisation* and *fragmentation* are means over the time from the first to the last arrival. After
-that the cluster only runs empty, and how long that takes says more of the longest job than of the
-policy. Fragmentation is the part of what is free that the median request could not use, because it
-lies in pieces too small for it, or because another resource of the same node is used up.
+that the cluster only drains, and the duration of that depends on the longest job more than on the
+policy. Fragmentation is the part of the free capacity that the median request could not use,
+because it is in pieces too small for it, or because another resource of the same node is used up.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class _NodeFree:
 
 
 class Measures:
-    """``median``: the request that fragmentation is counted by; in device memory where it asks for
-    some, else in vcores. ``until_s``: when the last job arrives.
+    """``median``: the request that defines fragmentation; in device memory if it requests some,
+    else in vcores. ``until_s``: when the last job arrives.
 
     Invariant: the sums hold for the time up to ``_at_s``, and no later than ``until_s``.
     """
@@ -116,7 +116,7 @@ class Measures:
         self._change(node, unit, held, 1)
 
     def finish(self, now: float) -> None:
-        """Nothing happens any more."""
+        """The replay is over."""
         self._pass_time(now)
 
     def history(self) -> str:
@@ -134,7 +134,7 @@ class Measures:
 
     @property
     def fragmentation(self) -> float:
-        """Of what was free, the part that the median request could not use; 0 if nothing was."""
+        """The part of free capacity that the median request could not use; 0 if none was free."""
         return 1.0 - self._usable_s / self._free_s if self._free_s else 0.0
 
     def _share(self, used_s: float, capacity: int) -> float:

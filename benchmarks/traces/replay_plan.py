@@ -1,8 +1,8 @@
-"""From a trace to what HRM can be asked for: jobs become applications, tasks become containers.
+"""From a trace to requests for HRM: jobs become applications, tasks become containers.
 
-What the trace says in fractions of a core is counted in tenths: one core is ``PARTS_PER_CORE``
-vcores on nodes and in requests alike. What it does not say is assumed (``Assumptions``). Two things
-differ from the trace, since HRM serves one GPU a container and an executor runs many tasks:
+Fractions of a core in the trace are counted in tenths: one core is ``PARTS_PER_CORE`` vcores on
+nodes and in requests alike. What it does not contain is assumed (``Assumptions``). Two things
+differ from the trace, since HRM serves one GPU per container and an executor runs many tasks:
 
 - an instance of several GPUs becomes as many containers of one, which share its cores and memory;
 - a task of more instances than ``containers_per_task`` gets that many containers, and each runs its
@@ -42,7 +42,7 @@ LEAST_RUN_S = 0.001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """What a trace does not say. ``gpu_memory_mib`` is of a whole GPU, on every node the same."""
+    """Assumptions where a trace is silent. ``gpu_memory_mib`` is of a whole GPU, on any node."""
 
     vcores: float = 1.0
     memory_mib: int = 1024
@@ -105,7 +105,7 @@ def _task(task: TraceTask, assumed: Assumptions) -> TaskPlan:
     vcores = (task.vcores or assumed.vcores) / parts
     device_mib = task.gpu_memory_mib or math.ceil(task.gpu_share * assumed.gpu_memory_mib)
     resources = Resources(
-        # 0.3 cores are 3 parts, and not 4 because of how 0.3 is written down.
+        # 0.3 cores are 3 parts, and not 4 because of the binary representation of 0.3.
         max(1, math.ceil(round(vcores * PARTS_PER_CORE, 6))),
         max(1, math.ceil((task.memory_mib or assumed.memory_mib) / parts)),
         device_mib if task.gpus else 0,
@@ -133,7 +133,7 @@ def uniform_nodes(count: int, vcores: int, memory_mib: int, gpus: int = 0) -> li
 
 
 def sampled_nodes(nodes: Sequence[TraceNode], count: int) -> list[TraceNode]:
-    """``count`` machines evenly spread over a cluster's list, again from the front if need be."""
+    """``count`` machines evenly spread over a cluster's list, repeated if necessary."""
     whole, rest = divmod(count, len(nodes))
     chosen = [*nodes] * whole + [nodes[index * len(nodes) // rest] for index in range(rest)]
     return [replace(node, name=f"{node.name}-{at}") for at, node in enumerate(chosen)]
@@ -145,8 +145,8 @@ def offered_load(
     """Work over capacity from the first to the last arrival, if every job started on arrival.
 
     What jobs would do after the last arrival does not count: run times have long tails, and a week
-    of one job says nothing of how full an hour is. Of the resource of which it is largest: vcores,
-    memory or device memory.
+    of one job is not evidence of how full an hour is. Of the resource of which it is largest:
+    vcores, memory or device memory.
     """
     end_s = plans[-1].arrival_s
     if end_s <= plans[0].arrival_s:
@@ -173,7 +173,7 @@ def offered_load(
 
 
 def poisson(plans: Sequence[JobPlan], count: int, gap_s: float, seed: int) -> list[JobPlan]:
-    """``count`` jobs drawn from ``plans``, on average ``gap_s`` apart: for lack of arrivals."""
+    """``count`` jobs drawn from ``plans``, on average ``gap_s`` apart, if a trace has none."""
     chance = random.Random(seed)  # nosec B311
     at_s, drawn = 0.0, []
     for _ in range(count):
@@ -183,14 +183,14 @@ def poisson(plans: Sequence[JobPlan], count: int, gap_s: float, seed: int) -> li
 
 
 def with_load(plans: Sequence[JobPlan], factor: float) -> list[JobPlan]:
-    """The same jobs, ``factor`` times as many an hour."""
+    """The same jobs, ``factor`` times as many per hour."""
     if not (factor > 0 and math.isfinite(factor)):
         raise InvalidRequest(f"the load cannot be scaled by {factor:g}; name a number above 0")
     return [replace(plan, arrival_s=plan.arrival_s / factor) for plan in plans]
 
 
 def median_request(plans: Iterable[JobPlan]) -> Resources:
-    """The container in the middle, ordered by device memory, vcores, memory."""
+    """The median container, ordered by device memory, vcores, memory."""
     requests = sorted(
         (task.resources.gpu_memory_mib, task.resources.vcores, task.resources.memory_mib)
         for plan in plans

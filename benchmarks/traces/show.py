@@ -1,6 +1,6 @@
-"""``python -m benchmarks.traces.show``: what is in a trace file, and which formats can be read.
+"""``python -m benchmarks.traces.show``: summary of a trace file, and the formats that can be read.
 
-The summary goes to stdout; bad rows are named on stderr, so that no pipe hides them.
+The summary goes to stdout; bad rows are listed on stderr, so that no pipe hides them.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _counts(total: int, reasons: dict[str, int]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Show what was asked for; the exit status."""
+    """Show a trace or the formats; returns the exit status."""
     return run_typed(_show, "benchmarks.traces.show", arguments)
 
 

@@ -1,4 +1,4 @@
-"""What is in a trace, in a few numbers, without keeping it in memory."""
+"""A summary of a trace in a few numbers, without keeping it in memory."""
 
 from __future__ import annotations
 

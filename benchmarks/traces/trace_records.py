@@ -1,8 +1,8 @@
-"""What a trace says, in HRM's units: one record for every job trace, one for each measured table.
+"""Contents of traces in HRM's units: one record for every job trace, one for each measured table.
 
-Job traces differ in their columns, not in what they tell: somebody came at some time and wanted so
-many machines' worth of something for so long. ``TraceJob`` holds that. What a trace does not tell
-is 0 (unknown) here, never a guess; whoever replays it says what to assume.
+Job traces differ in their columns, not in their content: a user submitted at some time, and wanted
+some resources of some machines for some time. ``TraceJob`` holds that. What a trace does not
+contain is 0 (unknown) here, never a guess; the replay defines the assumptions.
 
 Measured tables (throughput of pairs, kernels, interference, traffic) have no common shape and get a
 record each.
@@ -61,9 +61,9 @@ class TraceTask:
 class TraceJob:
     """One job. ``arrival_s`` is on the trace's own clock; only differences mean something.
 
-    ``user``: whoever the trace tells apart (user, virtual cluster). ``kind``: what it runs (model,
-    query). ``wait_s``: how long it waited where the trace comes from; None where not known.
-    ``together``: its instances are worth nothing one by one (distributed training).
+    ``user``: the submitters that the trace distinguishes (user, virtual cluster). ``kind``: what it
+    runs (model, query). ``wait_s``: how long it waited in the original cluster; None if unknown.
+    ``together``: its instances must run together (distributed training).
     """
 
     job_id: str
@@ -102,7 +102,7 @@ class TraceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairThroughput:
-    """A training job on ``gpu``, alone or beside another one on the same GPU.
+    """A training job on ``gpu``, alone or with another one on the same GPU.
 
     ``scale``: GPUs that each job uses. ``iterations_per_s`` is the first job's, ``other_per_s`` the
     second's. ``other`` is empty where it is alone. Both rates 0: the two do not fit its memory.
@@ -214,7 +214,7 @@ class TrafficSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredJob:
-    """What became of a job of a testbed trace; seconds on the trace's clock."""
+    """The outcome of a job of a testbed trace; seconds on the trace's clock."""
 
     job_id: str
     gpus: int

@@ -1,7 +1,7 @@
 """Traces of GPU training jobs: Philly, Muri, Gavel, Pollux; and DeepRM's job generator.
 
 Jobs of several GPUs are ``together``: the workers of one training step wait for each other. None of
-these traces says how many cores or how much memory a job wanted.
+these traces has the cores or the memory that a job requested.
 """
 
 from __future__ import annotations

@@ -94,9 +94,9 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
     ),
     "spark.hrm.appmaster.hungTimeout": (
         "`60s`",
-        "silence after which an AppMaster is taken for dead",
+        "silence after which an AppMaster is considered dead",
     ),
-    "spark.hrm.stop.timeout": ("`5s`", "how long the AppMaster may take to say goodbye"),
+    "spark.hrm.stop.timeout": ("`5s`", "how long the AppMaster may take to deregister"),
     "spark.hrm.python": ("`$HRM_PYTHON`, else `python3`", "the Python that has HRM"),
 }
 """Name: (default, what it does), of the settings that belong into Spark's configuration."""
@@ -104,7 +104,7 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
 _ENVIRONMENT = {
     "HRM_HOME": ("`~/.hrm`", "directory of everything HRM keeps for you"),
     "HRM_CONFIG": ("", "the configuration file; it must exist if this is set"),
-    "HRM_MASTER": ("", "`host:port` that `hrm status` and its like ask"),
+    "HRM_MASTER": ("", "`host:port` that `hrm status` and its like query"),
     "HRM_TOKEN_FILE": ("`$HRM_HOME/token`", "the cluster's secret, for clients and AppMasters"),
     "HRM_TLS_CA": (
         "`ca.pem` next to the token file",

@@ -6,9 +6,9 @@ these modules carry out its commands:
     link        the stream to and from the master      containers  commands, processes, their
     reports     what is reported to the master                     starts and stops, logs
     tracker     samples of usage, breached limits      server      log pages, GPUs of pipelines
-    parts       what is particular to an agent of Spark
+    parts       what is specific to an agent of Spark
 
-While the master is unreachable the core goes on, and the next registration reports all of it.
+While the master is unreachable the core continues, and the next registration reports all of it.
 
 SIGTERM or SIGINT first ends the containers with a grace period, then the agent (a second signal
 ends the grace period). A crash leaves the containers running for the next agent on this directory,
@@ -30,7 +30,7 @@ import structlog
 from hrm import descriptors, rpc, tls
 from hrm.agent import isolation as isolating
 from hrm.agent.containers import shim
-from hrm.agent.containers.containers import Containers, Ended
+from hrm.agent.containers.containers import ContainerSupervisor, Ended
 from hrm.agent.containers.log_links import LogLinks
 from hrm.agent.containers.logs import Logs
 from hrm.agent.containers.processes import Processes
@@ -40,7 +40,7 @@ from hrm.agent.gpu.sockets import GpuSockets
 from hrm.agent.housekeeping import Housekeeping
 from hrm.agent.link import Link
 from hrm.agent.machine import Machine, describe, ending, keep_binding
-from hrm.agent.parts import CommandOf, Shortcuts, shuffle_service, spark_commands
+from hrm.agent.parts import CommandOf, StartShortcuts, shuffle_service, spark_commands
 from hrm.agent.reports import Reports
 from hrm.agent.server import serve
 from hrm.agent.shuffle import SHUFFLE_DIR, ShuffleService
@@ -49,15 +49,15 @@ from hrm.config import AgentSettings
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import (
-    ApplicationId,
     ContainerEnd,
     ContainerId,
     ContainerState,
     ContainerStatus,
     EndCause,
+    Followed,
     WorkloadClass,
 )
-from hrm.errors import HrmError, InvalidConfig
+from hrm.errors import HrmError, InvalidConfig, StaleEpoch
 from hrm.pipelines.agent.runtime import PipelineRuntime
 from hrm.tls_server import server_tls
 from hrm.v1 import node_pb2
@@ -72,7 +72,7 @@ _log = structlog.get_logger("hrm.agent")
 
 
 class Agent:
-    """One agent from start to end. ``run`` is the whole of it."""
+    """One agent from start to end, which is ``run``."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Agent:
         token: str,
         command_of: CommandOf,
         spark_versions: tuple[str, ...],
-        shortcuts: Shortcuts | None = None,
+        shortcuts: StartShortcuts | None = None,
         shuffle: ShuffleService | None = None,
     ) -> None:
         self._shortcuts = shortcuts
@@ -92,7 +92,7 @@ class Agent:
         self._tls = server_tls(settings)
         self._core = machine.core(settings)
         self._sockets = GpuSockets(settings, machine.run_as.account_of)
-        self._containers = Containers(
+        self._containers = ContainerSupervisor(
             settings.work_dir,
             machine.isolation.driver,
             rebuild=self._rebuild_isolation,
@@ -191,7 +191,7 @@ class Agent:
     # --- the life of the agent ----------------------------------------------------------------
 
     async def live(self) -> None:
-        """Serve until asked to end. Raises an error that makes going on pointless."""
+        """Serve until requested to end. Raises an error that makes continuing pointless."""
         async with contextlib.AsyncExitStack() as stack:
             self._reports.endpoint = await serve(
                 stack,
@@ -225,7 +225,7 @@ class Agent:
             try:
                 await asyncio.wait((linked, end_requested), return_when=asyncio.FIRST_COMPLETED)
                 if linked.done():
-                    # This agent gives up; its containers are not at fault.
+                    # The agent fails, not its containers.
                     self._keeping = self._settings.keep_containers
                     linked.result()
             finally:
@@ -265,8 +265,8 @@ class Agent:
                 self._container_ended(spec.container_id, adopted.ended)
 
     async def _leave_containers(self) -> None:
-        """What runs is for the next agent on this directory. What waits here would be lost: nothing
-        of it is on the disk."""
+        """What runs is left to the next agent on this directory. What waits here would be lost,
+        since none of it is on the disk."""
         await self._processes.all_started(_STOP_MARGIN_S)
         left = 0
         for status in sorted(self._core.statuses(), key=_batch_that_waits_first):
@@ -331,11 +331,15 @@ class Agent:
                     self._link.send(node_wire.from_container(status))
                 case c.ReplyToRebinding():
                     self._link.send(node_wire.from_rebinding(command))
-                    _log.info("asked for another binding", answer=command.message)
+                    _log.info("another binding was requested", answer=command.message)
                 case c.RegisterAgain():
                     self._register_again(command)
                 case c.SendHeartbeat():
                     self._link.send(self._reports.heartbeat(command))
+                case c.ForgetContainer():
+                    self._containers.acknowledge(command.container_id)
+                case c.DeleteShuffleFiles():
+                    self._housekeeping.delete_shuffle_files(command.application_id)
 
     def _register_again(self, command: c.RegisterAgain) -> None:
         """The units have changed; report it to the master after this turn's other messages."""
@@ -370,7 +374,7 @@ class Agent:
         return None if known is None else known.life.state is ContainerState.ENDED
 
     def _sampled(self, sample: Sample) -> None:
-        """In the tracker's thread."""
+        """Called in the tracker's thread."""
         with contextlib.suppress(RuntimeError):  # the loop has closed: no receiver is left
             self._loop.call_soon_threadsafe(self._take, sample)
 
@@ -395,8 +399,15 @@ class Agent:
 
     # --- the master ---------------------------------------------------------------------------
 
-    def _connected(self, epoch: int, first: bool) -> None:
-        self._deliver(e.MasterConnected(now=time.time(), epoch=epoch))
+    def _connected(self, master: Followed, first: bool) -> None:
+        epoch = master.epoch
+        if not self._core.accepts(epoch):
+            raise StaleEpoch(
+                f"the master at {self._settings.master} has epoch {epoch}, this node has followed "
+                f"{self._core.epoch}; waiting for the newer one"
+            )
+        connected = e.MasterConnected(now=time.time(), epoch=epoch, epoch_id=master.epoch_id)
+        self._deliver(connected)
         if not first:
             _log.info("connected again", master=self._settings.master, epoch=epoch)
             return
@@ -411,37 +422,30 @@ class Agent:
         print(describe(self._machine, self._settings.master), flush=True)
 
     def _message_received(self, message: node_pb2.MasterMessage) -> None:
-        kind = message.WhichOneof("message")
-        if kind == "assign" and self._ending.is_set():
-            return
         event = node_wire.to_event(message, time.time())
         if isinstance(event, e.AssignReceived):
-            self._containers.work_dir(event.spec.container_id)  # refuses an id that can name none
-        elif isinstance(event, e.EndsAcknowledged) and event.epoch >= self._core.epoch:
-            for container_id in event.container_ids:
-                self._containers.acknowledge(container_id)
-        elif kind == "drop_shuffle_files" and message.epoch >= self._core.epoch:
-            application_id = ApplicationId(message.drop_shuffle_files.application_id)
-            self._housekeeping.forget_shuffle_files(application_id)
+            if self._ending.is_set():
+                return
+            self._containers.work_dir(event.spec.container_id)  # refuses an unusable id
         if event is not None:
             self._deliver(event)
 
 
 async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> int:
-    """Be an agent until a signal ends it; the exit status.
+    """Run an agent until a signal ends it; returns the exit status.
 
-    ``command_of`` makes the containers' commands; Spark executors where it is not given.
+    ``command_of`` makes the containers' commands; the default makes those of Spark.
     """
     descriptors.raise_limit()
     try:
         token = rpc.read_token(settings.token_file)
         with Machine.prepare(settings) as machine:
-            shortcuts: Shortcuts | None = None
+            shortcuts: StartShortcuts | None = None
             versions: tuple[str, ...] = ()
             if command_of is None:
                 command_of, versions, shortcuts = spark_commands(settings, machine)
             for remark in machine.remarks:
-                _log.info("how containers are kept apart", what=remark)
+                _log.info("isolation of containers", what=remark)
             for name, why in machine.isolation.passed_over.items():
                 _log.info("isolation passed over", driver=name, why=why)
             shuffle = shuffle_service(settings, run_as=machine.run_as.active)

@@ -1,6 +1,6 @@
 """Measures the disk use of containers in the background, and finds those over a limit.
 
-A container's directory is walked now and then, its logs included: allocated blocks, links not
+A container's directory is walked periodically, its logs included: allocated blocks, links not
 followed, a file with several names counted once. The walk pauses after every few hundred entries,
 to leave the disk to the containers. An ended container is measured again only if it has changed.
 
@@ -41,7 +41,7 @@ _PAUSE_S = 0.005
 _STOP_LIMIT_S = 10.0
 _SAMPLE_PERIOD_S = 1.0
 _PATIENCE_S = 60.0
-"""How long one that was ended for the floor may take to give its disk back, before the next is."""
+"""How long a container ended for the floor may take to free its disk, before the next is ended."""
 _FLOOR_PARTS = 4
 """The floor is at most this part of the file system, so that a small one can be used at all."""
 _log = structlog.get_logger("hrm.agent.disk")
@@ -71,7 +71,7 @@ class DiskUse:
 
 
 def blind(what: str, error: Exception) -> str:
-    """Why a node that cannot measure ``what`` takes no containers."""
+    """Why a node that cannot measure ``what`` accepts no containers."""
     why = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
     advice = ""
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
@@ -80,7 +80,7 @@ def blind(what: str, error: Exception) -> str:
 
 
 def measure(directory: Path, ending: threading.Event, entries_max: int = ENTRIES_MAX) -> Measured:
-    """The disk that a directory uses. ``ending`` cuts it short."""
+    """The disk that a directory uses. ``ending`` interrupts it."""
     waiting = [str(directory)]
     several_names: set[tuple[int, int]] = set()
     blocks, entries, whole = 0, 0, True
@@ -91,7 +91,7 @@ def measure(directory: Path, ending: threading.Event, entries_max: int = ENTRIES
             continue  # removed meanwhile
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise  # not this container's doing
+                raise  # not caused by this container
             whole = False
             continue
         with found:
@@ -155,7 +155,7 @@ class DiskWatch:
         sweep."""
         self._patient_until_s = 0.0
         self._ended: dict[str, tuple[int, Measured]] = {}
-        """Of ended containers: the directory's last change, and what was measured then."""
+        """Per ended container: the directory's last change, and what was measured then."""
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hrm-disk", daemon=True)
         self.use = DiskUse()
@@ -190,7 +190,7 @@ class DiskWatch:
             took_s = swept_s - began_s
 
     def sample_free(self) -> int:
-        """Is enough free? Returns the free space, MiB."""
+        """Take a sample of the free space; returns it in MiB."""
         directory = self._dir if self._dir.is_dir() else self._dir.parent
         total, _, free = self._usage(directory)
         self._free_mib = free_mib = free // _MIB
@@ -205,7 +205,7 @@ class DiskWatch:
         return free_mib
 
     def sweep(self) -> DiskUse:
-        """Look once, now."""
+        """Measure all containers once, now."""
         ended: dict[str, tuple[int, Measured]] = {}
         use: dict[str, Measured] = {}
         shuffle_dir = (
@@ -266,7 +266,7 @@ class DiskWatch:
         if self._victim in use and time.monotonic() < self._patient_until_s:
             return {}
         if self._victim:
-            # What it held is free again by now; what a sweep before has seen no longer counts.
+            # What it held is free by now; earlier sweeps no longer count.
             self._victim, self._last_measured = "", self.use
         lacking_mib = self._floor_mib - max(self._free_mib, self.use.free_mib)
         if not self.low or lacking_mib <= 0 or self.use is self._last_measured or not use:

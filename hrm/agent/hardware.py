@@ -75,7 +75,7 @@ def find_gpus(declared: tuple[DeclaredGpu, ...], sys: Path = _SYS) -> tuple[Gpu,
             Gpu(index=index, memory_mib=gpu.memory_mib, numa=gpu.numa, name=gpu.name, declared=True)
             for index, gpu in enumerate(declared)
         )
-        _log.warning("offering declared GPUs: no device stands behind them", gpus=len(gpus))
+        _log.warning("offering declared GPUs: they have no device", gpus=len(gpus))
         return gpus
     try:
         pynvml.nvmlInit()

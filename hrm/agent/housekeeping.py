@@ -1,4 +1,4 @@
-"""What an agent clears away from time to time: what ended containers left, shuffle files of ended
+"""What an agent removes periodically: what ended containers left, shuffle files of ended
 applications, and files of applications that no driver here needs."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import time
 import structlog
 
 from hrm.agent.containers import file_cache
-from hrm.agent.containers.containers import Containers
+from hrm.agent.containers.containers import ContainerSupervisor
 from hrm.agent.drivers.driver_process import files_dir, files_of
 from hrm.agent.shuffle import ShuffleService
 from hrm.config import AgentSettings
@@ -23,12 +23,12 @@ _log = structlog.get_logger("hrm.agent")
 
 
 class Housekeeping:
-    """A disk that fails is logged, and tried again the next time."""
+    """A failing disk is logged, and the removal tried again the next time."""
 
     def __init__(
         self,
         settings: AgentSettings,
-        containers: Containers,
+        containers: ContainerSupervisor,
         core: NodeCore,
         shuffle: ShuffleService | None,
     ) -> None:
@@ -38,7 +38,7 @@ class Housekeeping:
         self._shuffle = shuffle
         self._removing: set[asyncio.Task[None]] = set()
 
-    def forget_shuffle_files(self, application_id: ApplicationId) -> None:
+    def delete_shuffle_files(self, application_id: ApplicationId) -> None:
         """The application has ended: remove what it left with the shuffle service, in the
         background."""
         if self._shuffle is not None:
@@ -47,7 +47,7 @@ class Housekeeping:
             removing.add_done_callback(self._removing.discard)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         keep_s = self._settings.work_keep_s
         period_s = min(_PERIOD_S, max(1.0, keep_s))
         while True:
@@ -73,7 +73,7 @@ class Housekeeping:
             _log.warning("dropped ends that no master has acknowledged", ends=swept.unacknowledged)
 
     async def _clear_files(self, keep_s: float) -> None:
-        """Of the files of applications, those that no driver here needs and that are too much."""
+        """Remove files of applications that no driver here needs, as far as they are too many."""
         used: frozenset[str] = frozenset()
         for known in self._core.containers.values():
             if known.life.state is not ContainerState.ENDED:

@@ -1,13 +1,13 @@
-"""The agent's stream to the master: kept up for ever, with pauses that grow to a bound.
+"""The agent's stream to the master: kept up permanently, with pauses that grow to a bound.
 
 Messages are dropped while the stream is down: a registration carries the full list of containers
 and a heartbeat repeats it, so nothing important exists in one message alone.
 
-Which failures are retried: an unreachable, slow or restarting master always. A name that belongs to
-another live agent never. A wrong token or a refused field not at the first contact, where it is a
-configuration error - provided that a master has certainly refused it: in clear text any process may
-have taken the master's port. After the first contact it is retried, because a new master may have a
-new token, which is read for every try. An error found on this side is certain.
+Which failures are retried: an unreachable, slow or restarting master always; a name that belongs to
+another live agent never. A wrong token or a refused field is not retried at the first contact,
+where it is a configuration error, provided that the refusal certainly came from a master: in clear
+text any process may have taken its port. After the first contact it is retried, because a new
+master may have a new token, which is read for every try. An error found on this side is certain.
 
 A heartbeat that cannot be built is a bug on this side: the session ends, and the next registration
 repeats the full list, or the silent node would be declared lost with all its containers.
@@ -24,16 +24,9 @@ import grpc.aio
 import structlog
 
 from hrm.agent.stream import MasterStream
-from hrm.errors import (
-    AlreadyExists,
-    HrmError,
-    InvalidRequest,
-    PermissionDenied,
-    StaleEpoch,
-    Unavailable,
-)
+from hrm.core.vocabulary.model import Followed
+from hrm.errors import AlreadyExists, HrmError, InvalidRequest, PermissionDenied, Unavailable
 from hrm.v1 import node_pb2, node_pb2_grpc
-from hrm.wire import nodes as node_wire
 
 __all__ = ["Link"]
 
@@ -53,16 +46,17 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
         *,
         target: str,
         open_channel: Callable[[], grpc.aio.Channel],
-        register: Callable[[], node_pb2.RegisterNode],
+        register: Callable[[], node_pb2.NodeMessage],
         on_message: Callable[[node_pb2.MasterMessage], None],
-        on_up: Callable[[int, bool], None],
+        on_up: Callable[[Followed, bool], None],
         on_down: Callable[[], None],
         heartbeat: Callable[[], None],
         delay_max_s: float,
         proven: bool = False,
     ) -> None:
-        """``on_up(epoch, first)`` follows every accepted registration. ``proven``: the channel
-        proves that a master is at its other end."""
+        """``on_up(master, first)`` follows every accepted registration; it raises StaleEpoch for a
+        master that has been replaced. ``proven``: the channel proves that a master is at its other
+        end."""
         super().__init__(
             target=target, open_channel=open_channel, delay_max_s=delay_max_s, log=_log
         )
@@ -73,8 +67,6 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
         self._heartbeat = heartbeat
         self._proven = proven
         self._sequence = 0
-        self._epoch = 0
-        self._epoch_id = ""
         self._is_up = False
         self._was_up = False
         self._was_up_this_time = False
@@ -93,7 +85,7 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
         self._end_stream()
 
     async def run(self) -> None:
-        """Stay connected until ``close``. Raises the HrmError that no retry can heal."""
+        """Stay connected until ``close``. Raises the HrmError that no retry can resolve."""
         while not self._closing.is_set():
             self._was_up_this_time = False
             try:
@@ -124,7 +116,7 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
         another = type(problem) is not self._logged
         if self._logged_at_s == 0.0 or another or now - self._logged_at_s >= _LOG_PERIOD_S:
             self._logged_at_s, self._logged = now, type(problem)
-            _log.warning("no master; trying on, containers run on", why=problem.message)
+            _log.warning("no master; retrying, containers continue to run", why=problem.message)
 
     def _numbered(self, message: node_pb2.NodeMessage) -> node_pb2.NodeMessage:
         self._sequence += 1
@@ -137,23 +129,14 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
         return node_pb2_grpc.NodeServiceStub(channel).Connect(outgoing)
 
     def _registration(self) -> node_pb2.NodeMessage:
-        message = node_wire.registering(self._register(), self._epoch, self._epoch_id)
-        return self._numbered(message)
+        return self._numbered(self._register())
 
     def _registered(self, message: node_pb2.MasterMessage) -> float:
         if message.WhichOneof("message") != "registered":
             raise Unavailable(f"{self._target} does not respond as an HRM master")
-        if message.epoch < self._epoch:
-            raise StaleEpoch(
-                f"the master at {self._target} has epoch {message.epoch}, this node has followed "
-                f"{self._epoch}; waiting for the newer one"
-            )
-        first = not self._was_up
-        self._was_up = self._was_up_this_time = True
+        self._on_up(Followed(message.epoch, message.registered.epoch_id), not self._was_up)
+        self._was_up = self._was_up_this_time = self._is_up = True
         self._logged_at_s = 0.0
-        self._epoch, self._epoch_id = message.epoch, message.registered.epoch_id
-        self._on_up(message.epoch, first)
-        self._is_up = True
         return message.registered.heartbeat_interval_s
 
     def _ended(self) -> None:
@@ -162,7 +145,6 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
             self._on_down()
 
     def _take(self, message: node_pb2.MasterMessage) -> None:
-        self._epoch = max(self._epoch, message.epoch)
         try:
             self._on_message(message)
         except HrmError as error:

@@ -73,7 +73,7 @@ _EXIT_CODES = {
     56: "the executor could not reach its driver by heartbeat",
     **_SIGNALS,
 }
-"""Spark's own for executors; a driver's are its program's."""
+"""Spark's own, for executors; a driver has those of its program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,8 +192,8 @@ def _memory_remark(machine: Machine) -> str:
     if machine.device_memory is not None:
         return "device memory: watched through NVML; a container over its share is ended"
     if all(gpu.declared for gpu in machine.hardware.gpus):
-        return "device memory: counted only: the GPUs are declared, no device stands behind them"
-    return "device memory: counted only (gpu_memory_watch = false, or NVML does not answer)"
+        return "device memory: counted only: the GPUs are declared, they have no device"
+    return "device memory: counted only (gpu_memory_watch = false, or NVML does not respond)"
 
 
 @contextlib.contextmanager
@@ -201,7 +201,7 @@ def _locked_identity(work_dir: Path) -> Iterator[str]:
     path = work_dir / "identity"
     try:
         work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():  # a pipe would be waited for
+        if path.exists() and not path.is_file():  # opening a pipe would block
             raise OSError(errno.EINVAL, f"{path.name} is no regular file; remove it")
         file = path.open("a+", errors="replace")
         path.chmod(0o600)
@@ -215,7 +215,7 @@ def _locked_identity(work_dir: Path) -> Iterator[str]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InvalidConfig(
-                f"another agent works in {work_dir}; give this one a directory of its own with "
+                f"another agent uses {work_dir}; set another directory for this one with "
                 f"--work-dir or HRM_AGENT_WORK_DIR, or end the other"
             ) from error
         file.seek(0)
@@ -229,8 +229,8 @@ def _locked_identity(work_dir: Path) -> Iterator[str]:
 
 
 def _ownership_key(work_dir: Path) -> str:
-    """What proves to the master that this is the node of its name: the identity does not, for it
-    stands in the names of control groups."""
+    """What proves to the master that this is the node of its name. The identity does not: control
+    groups have it in their names."""
     path = work_dir / OWNERSHIP_KEY_FILE
     try:
         kept = path.read_text().strip() if path.exists() else ""
@@ -242,7 +242,7 @@ def _ownership_key(work_dir: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfig(
             f"cannot use the node's ownership key {path}: {error}; put back the file that was "
-            f"there, or remove it: the master then takes the agent for another one"
+            f"there, or remove it: the master then treats the agent as a different one"
         ) from error
     return key
 
@@ -275,7 +275,7 @@ def load_binding(settings: AgentSettings) -> Partitioning:
 
 
 def auto_binding(settings: AgentSettings) -> AutoBindingRules | None:
-    """The rules by which the node changes its binding on its own; None: it does not."""
+    """The rules by which the node changes its binding by itself; None: it does not."""
     if not settings.auto_binding:
         return None
     return AutoBindingRules(
@@ -289,7 +289,7 @@ def auto_binding(settings: AgentSettings) -> AutoBindingRules | None:
 
 
 def keep_binding(settings: AgentSettings, binding: Partitioning) -> None:
-    """Write down a binding that replaced the settings' one, for the next start of this agent."""
+    """Record a binding that replaced that of the settings, for the next start of this agent."""
     document = {"settings": _plain(_wanted(settings)), "binding": _plain(binding)}
     shim.write_json(settings.work_dir / BINDING_FILE, document)
 
@@ -312,14 +312,15 @@ def _log_partitioning(
 
 
 def _offer(settings: AgentSettings) -> Hardware:
-    """All cores and memory to partition. More than the machine has may be offered; it is logged."""
+    """All cores and memory to partition. Offering more than the machine has is logged."""
     cores = len(os.sched_getaffinity(0))
     total_mib = psutil.virtual_memory().total // _MIB
     memory_mib = settings.memory_mib or total_mib - max(_RESERVE_MIB, total_mib // 10)
     memory_mib -= reserved_mib(settings)
     if memory_mib <= 0:
         raise InvalidConfig(
-            f"this machine has {total_mib} MiB, too little to leave {_RESERVE_MIB} MiB to itself; "
+            f"this machine has {total_mib} MiB, too little to reserve "
+            f"{_RESERVE_MIB} MiB for the system; "
             f"say what to offer with --memory-mib or HRM_AGENT_MEMORY_MIB"
         )
     vcores = settings.cores or cores

@@ -1,4 +1,4 @@
-"""From settings to what is particular to an agent of Spark: its containers' commands, what makes
+"""From settings to what is specific to an agent of Spark: its containers' commands, what makes
 executors start faster, the shuffle service.
 
 ``Agent`` itself does not depend on Spark: it takes a ``CommandOf`` and runs what that returns; a
@@ -21,14 +21,14 @@ from hrm.core.vocabulary.model import ContainerSpec, Gpu, Shortcut
 from hrm.errors import InvalidConfig
 from hrm.spark.launch import Java, Launch, Spark, executor_launch, find_java, find_spark
 
-__all__ = ["CommandOf", "Shortcuts", "shuffle_service", "spark_commands"]
+__all__ = ["CommandOf", "StartShortcuts", "shuffle_service", "spark_commands"]
 
 CommandOf = Callable[[ContainerSpec, Path, str, str, Gpu | None], Launch]
 """Makes the command of a container: specification, work directory, addresses of its two logs, the
 GPU of its unit."""
 
 
-class Shortcuts:
+class StartShortcuts:
     """Archives of classes and warm JVMs of one Spark. Needs a running event loop."""
 
     def __init__(self, settings: AgentSettings, spark: Spark, java: Java) -> None:
@@ -41,7 +41,7 @@ class Shortcuts:
         self.warm.start()
 
     async def close(self) -> None:
-        """End what waits and what is being prepared; executors already taken run on."""
+        """End what waits or is being prepared; executors that took a JVM continue."""
         await self.warm.close()
         await self.archives.close()
 
@@ -52,7 +52,7 @@ class Shortcuts:
 
 def spark_commands(
     settings: AgentSettings, machine: Machine
-) -> tuple[CommandOf, tuple[str, ...], Shortcuts]:
+) -> tuple[CommandOf, tuple[str, ...], StartShortcuts]:
     """The commands of drivers and executors, the Spark versions to offer, and the shortcuts that
     the commands take. Needs a running event loop.
 
@@ -60,7 +60,7 @@ def spark_commands(
         InvalidConfig: there is no Spark or no Java that fits.
     """
     spark, java = find_spark(settings.spark_home), find_java(settings.java_home)
-    shortcuts = Shortcuts(settings, spark, java)
+    shortcuts = StartShortcuts(settings, spark, java)
 
     def command_of(
         spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpu: Gpu | None
@@ -103,7 +103,7 @@ def shuffle_service(settings: AgentSettings, *, run_as: bool) -> ShuffleService 
         raise InvalidConfig(
             "shuffle_service and run_as = submitter exclude each other: the service reads shuffle "
             "files as root, and a link in the place of one would let any user read any file; set "
-            "run_as = off, leave shuffle_service out, or run the agent as another user than root"
+            "run_as = off, leave shuffle_service out, or run the agent as a user other than root"
         )
     return ShuffleService(
         directory=settings.work_dir.absolute() / SHUFFLE_DIR,

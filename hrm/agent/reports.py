@@ -11,7 +11,7 @@ from dataclasses import replace
 from hrm.agent.containers.logs import Logs
 from hrm.agent.gpu.mps import Mps
 from hrm.agent.machine import Machine
-from hrm.agent.parts import Shortcuts
+from hrm.agent.parts import StartShortcuts
 from hrm.agent.tracker import Sample
 from hrm.config import AgentSettings
 from hrm.core.messages import commands as c
@@ -35,7 +35,7 @@ class Reports:
         *,
         logs: Logs,
         mps: Mps,
-        shortcuts: Shortcuts | None,
+        shortcuts: StartShortcuts | None,
         spark_versions: tuple[str, ...],
     ) -> None:
         self._settings = settings
@@ -48,12 +48,13 @@ class Reports:
         self.endpoint = ""
         self.sample: Sample | None = None
 
-    def registration(self) -> node_pb2.RegisterNode:
+    def registration(self) -> node_pb2.NodeMessage:
         machine, settings, why = self._machine, self._settings, self._core.closed
         closed = f"closed: no container starts here: {why}" if why else ""
         return node_wire.from_registration(
             self._core.offers,
             [self.status(status) for status in self._core.statuses()],
+            self._core.followed,
             name=machine.name,
             identity=machine.identity,
             ownership_key=machine.ownership_key,
@@ -75,8 +76,7 @@ class Reports:
         )
 
     def status(self, status: ContainerStatus) -> ContainerStatus:
-        """Of one container, with what the core does not know; of one that never ran there is no
-        more."""
+        """A container's status with what the core does not know, if the container ever ran."""
         if status.started_at_s != 0.0:
             used = self.sample.containers.get(status.container_id) if self.sample else None
             status = replace(

@@ -1,9 +1,9 @@
-"""The user of a container's processes: with ``run_as = submitter``, the user who submitted.
+"""The user of a container's processes: with ``run_as = submitter``, the submitter.
 
 The user that an application states is a claim: the token admits a program to the cluster and
 identifies no person. So the claim is bounded on every node, whatever the master sends:
 
-* the user must exist on the node; one who does not becomes ``run_as_fallback``, or is refused;
+* the user must exist on the node, or else becomes ``run_as_fallback``, or is refused;
 * ids below ``run_as_uid_min`` (the system's) or above ``run_as_uid_max`` (of directories,
   subordinate ids, services with temporary ids) are refused, like the names in ``run_as_banned``;
 * members of a group in ``run_as_banned_groups`` are refused: they can become root, or read what
@@ -41,7 +41,7 @@ _ALWAYS_BANNED = frozenset({"root", "nobody"})
 _NOBODY = range(65534, 65536)
 """The last one is -1 for system calls of 16 bits."""
 _LENT_BY_SYSTEMD = range(61184, 65520)
-"""DynamicUser: the next service of this id would own what a container left."""
+"""DynamicUser: the next service with this id would own what a container left."""
 _NOBODYS_GROUPS = frozenset({"nobody", "nogroup"})
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._@\\-]{0,63}\$?")
@@ -110,7 +110,7 @@ class RunAs:
 
     @property
     def name(self) -> str:
-        """As whom containers run: "submitter", or the name of the agent's user."""
+        """The user that containers run as: "submitter", or the name of the agent's user."""
         return "submitter" if self.active else _name_of(os.geteuid())
 
     @property
@@ -125,7 +125,10 @@ class RunAs:
                 f"node (run_as_banned_groups); with groups: {groups}; {others}"
             )
         if self._wanted:
-            return f"containers run as {self.name}: only an agent of root can start them as others"
+            return (
+                f"containers run as {self.name}: only an agent that is root can start them as "
+                f"other users"
+            )
         return f"containers run as {self.name} (run_as = off)"
 
     def account_of(self, user: str) -> Account | None:

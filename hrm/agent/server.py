@@ -1,7 +1,7 @@
 """What an agent listens on: logs of its containers, and the pipelines' share of its GPUs.
 
-Three doors, each with its own key: gRPC with the cluster's token; log pages over HTTP, by links
-that expire (``log_links``); for executors of this machine, a socket of their user
+Each of three endpoints has its own key: gRPC the cluster's token; log pages over HTTP, links that
+expire (``log_links``); for executors of this machine, the socket of their user
 (``hrm.agent.gpu.sockets``).
 """
 

@@ -9,7 +9,7 @@ the node (``HrmShuffleService``): no application can read another's files. An ap
 Files are kept under ``shuffle/`` of the work directory and removed when the master reports the
 application's end; without such a report, after ``work_keep_s``.
 
-The service reads with the agent's permissions and follows links, so that an agent of root whose
+The service reads with the agent's permissions and follows links, so an agent that is root and whose
 containers run as other users refuses to start with it.
 
 Limits: a service that died is restarted, and keeps what was registered. It dies with its agent, and
@@ -82,7 +82,7 @@ class ShuffleService:
         self.ready = asyncio.Event()
 
     async def run(self) -> None:
-        """Start it, and again whenever it ends, after pauses that grow."""
+        """Start it, and again whenever it ends, after growing pauses."""
         backoff = Backoff(_DELAY_S, _DELAY_MAX_S, random.random)
         while True:
             began_s = time.monotonic()
@@ -98,12 +98,12 @@ class ShuffleService:
             await asyncio.sleep(pause_s)
 
     def serves(self, spec: ContainerSpec) -> bool:
-        """Does this executor's application ask for the service, and may it have it?"""
+        """Does this executor's application request the service, and may it have it?"""
         wanted = spec.launch.shuffle_service and _names_a_place(spec.application_id)
         return wanted and bool(_secret_of(spec))
 
     def prepare(self, spec: ContainerSpec, launch: Launch) -> Launch:
-        """Let the service know the application; the launch with a place for files that stay."""
+        """Register the application; returns the launch with a directory for files that stay."""
         self._secrets[spec.application_id] = _secret_of(spec)
         self._send_command("know", spec.application_id, self._secrets[spec.application_id])
         place = self._directory.resolve() / spec.application_id / spec.container_id
@@ -112,7 +112,7 @@ class ShuffleService:
         return replace(launch, environment={**launch.environment, **places})
 
     async def forget(self, application_id: ApplicationId) -> None:
-        """The application has ended. Its files, maybe very many, are removed in a thread."""
+        """Remove an ended application's files, maybe very many, in a thread."""
         if self._secrets.pop(application_id, None) is not None:
             self._send_command("forget", application_id)
         if _names_a_place(application_id):
@@ -171,7 +171,7 @@ class ShuffleService:
     def _command(self, jar: str) -> tuple[str, ...]:
         settings = {
             "spark.shuffle.service.port": str(self._port),
-            # It serves no file from elsewhere, and keeps its book of executors there.
+            # It serves no files from elsewhere, and keeps its database of executors there.
             "spark.local.dir": str(self._directory.resolve()),
         }
         return (
@@ -196,8 +196,8 @@ def _secret_of(spec: ContainerSpec) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Let it end by the end of its input, and kill it if it does not. One that even SIGKILL cannot
-    end (it hangs in the kernel) is left to it, and holds up neither its successor nor the agent."""
+    """End it by closing its input; kill it if that fails. One that even SIGKILL cannot end (it
+    hangs in the kernel) is abandoned, and delays neither its successor nor the agent."""
     if process.stdin is not None:
         process.stdin.close()
     for last_try in (False, True):

@@ -73,11 +73,11 @@ class MasterStream(abc.ABC, Generic[Sent, Received]):
         """A stream has ended, registered or not."""
 
     def _takes_more(self) -> bool:
-        """Is there a stream? One that cannot keep up is closed and reopened."""
+        """Is there a stream that accepts messages? One that falls behind is closed and reopened."""
         if self._queue is None:
             return False
         if self._queue.qsize() >= _QUEUE_MAX:
-            self._log.warning("the master does not keep up; connecting again", messages=_QUEUE_MAX)
+            self._log.warning("the master does not keep up; reconnecting", messages=_QUEUE_MAX)
             self._end_stream()
             return False
         return True
@@ -133,7 +133,7 @@ class MasterStream(abc.ABC, Generic[Sent, Received]):
                 return await anext(messages)
         except TimeoutError as error:
             raise Unavailable(
-                f"the master at {self._target} did not answer the registration within "
+                f"the master at {self._target} did not reply to the registration within "
                 f"{_REGISTER_LIMIT_S:.0f} s"
             ) from error
         except StopAsyncIteration as error:
@@ -162,7 +162,7 @@ class MasterStream(abc.ABC, Generic[Sent, Received]):
 async def _drained(queue: asyncio.Queue[Iterable[Sent] | None]) -> AsyncIterator[Sent]:
     while True:
         item = await queue.get()
-        # An item counts as done when the next is asked for: by then it has left this process.
+        # An item counts as done when the next is requested: by then it has left this process.
         if item is None:
             queue.task_done()
             return

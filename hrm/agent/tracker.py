@@ -116,7 +116,7 @@ class Tracker:
         heap_mib: int = 0,
         gpu_limit_mib: int = 0,
     ) -> None:
-        """Follow the processes below ``root_pid``, which itself does not count."""
+        """Observe the processes below ``root_pid``, which itself does not count."""
         entry = _Watched(root_pid, isolation, limit_mib, heap_mib, gpu_limit_mib)
         with self._lock:
             self._watched[container_id] = entry
@@ -126,7 +126,7 @@ class Tracker:
             self._watched.pop(container_id, None)
 
     def start(self) -> None:
-        psutil.cpu_percent()  # the first call only sets the mark
+        psutil.cpu_percent()  # the first call only sets the reference
         self._thread.start()
         if self._disk is not None:
             self._disk.start()
@@ -155,10 +155,10 @@ class Tracker:
             try:
                 self._on_sample(sample)
             except Exception:
-                _log.exception("a sample was not taken")
+                _log.exception("a sample was skipped")
 
     def sample(self) -> Sample:
-        """Look once, now."""
+        """Take one sample, now."""
         with self._lock:
             watched = dict(self._watched)
         children = _children() if watched else {}

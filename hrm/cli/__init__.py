@@ -1,7 +1,7 @@
 """The command line: ``hrm``.
 
 Every command is a small function that queries, waits with a bound, and prints: data to stdout, the
-rest to stderr. Nothing here decides anything about a cluster; the queries are clients of
+rest to stderr. No decision about a cluster is made here; the queries are clients of
 ``AdminService`` like any other gRPC client. ``hrm status`` is typed often, so a module is imported
 only when its command is (see :mod:`hrm.cli.app`).
 """

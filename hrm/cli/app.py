@@ -7,6 +7,7 @@ with ``HRM_DEBUG=1`` the traceback comes first.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -20,6 +21,7 @@ from typer.main import get_command
 from hrm import __version__
 from hrm.cli.console import error_line
 from hrm.errors import HrmError
+from hrm.text import shown
 
 __all__ = ["COMMANDS", "app"]
 
@@ -46,7 +48,10 @@ COMMANDS = {
     "tls": "hrm.cli.tls",
     "sim": "hrm.cli.sim",
 }
-"""Where each command lives, in the order in which ``hrm --help`` shows them."""
+"""The module of each command, in the order in which ``hrm --help`` shows them."""
+
+
+_SHOWN_MAX = 60
 
 
 class _LazyGroup(TyperGroup):
@@ -68,21 +73,37 @@ class _LazyGroup(TyperGroup):
             self.commands.update(getattr(found, "commands", {cmd_name: found}))
         return self.commands[cmd_name]
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f"did you mean hrm {close[0]}?" if close else "hrm --help lists the commands"
+            ctx.fail(f"there is no command hrm {shown(args[0], _SHOWN_MAX)}; {hint}")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         # gRPC logs every failed handshake; HRM reports what matters. Read when gRPC is imported.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         try:
             return super().invoke(ctx)
-        except HrmError as error:
-            if os.environ.get("HRM_DEBUG") == "1":
-                traceback.print_exc()
-            error_line(error.message)
-            raise typer.Exit(1) from None
         except BrokenPipeError:
             # The reader of the pipe closed it (`hrm app logs ID | head`). Python would flush once
             # more at exit, and print an error.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
+        except Exception as error:
+            _say_how_to_find(error)
+            if not isinstance(error, HrmError):
+                raise
+            if os.environ.get("HRM_DEBUG") == "1":
+                traceback.print_exc()
+            error_line(error.message)
+            raise typer.Exit(1) from None
+
+
+def _say_how_to_find(error: Exception) -> None:
+    """Append the argument's help, which says what lists its values, to `Missing argument`."""
+    if type(error).__name__ == "MissingParameter":  # of click, or of typer's copy of it
+        error.message = getattr(getattr(error, "param", None), "help", "")  # type: ignore[attr-defined]
 
 
 def _show_version(wanted: bool) -> None:

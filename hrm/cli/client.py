@@ -36,7 +36,7 @@ A = TypeVar("A", bound="Message")
 
 
 def all_pages(call: Callable[..., A], request: Any, timeout_s: float) -> A:
-    """The answer of a list's ``call``, in which all pages are one; ``timeout_s``: for each page.
+    """The response of a list's ``call``, with all pages in one; ``timeout_s``: for each page.
 
     Raises:
         HrmError: the pages do not end.
@@ -81,7 +81,7 @@ def connect(master: str | None) -> AbstractContextManager[Master]:
 
 @contextmanager
 def connected(target: str, token_path: Path, ca_path: Path | None) -> Iterator[Master]:
-    """As ``connect``, to ``target`` (host:port), whatever the environment means."""
+    """As ``connect``, to ``target`` (host:port), regardless of the environment."""
     import grpc
 
     from hrm import rpc, tls

@@ -22,16 +22,58 @@ from hrm.cli.signals import sigterm_as_interrupt
 
 if TYPE_CHECKING:
     from hrm.cli.embedded import Cluster, Progress
+    from hrm.cli.machine import NodeSize
+    from hrm.config import AgentSettings, MasterSettings
 
 __all__ = ["app"]
 
 NODES_MAX = 64
+BAD_CONFIGURATION = 2
 
 app = typer.Typer(no_args_is_help=True)
 
 StateDirOption = Annotated[
     Path | None,
     typer.Option("--state-dir", metavar="DIR", help="All its state. Default: $HRM_HOME or ~/.hrm."),
+]
+
+CoresOption = Annotated[
+    int | None,
+    typer.Option(
+        "--cores",
+        min=1,
+        max=4096,
+        help="Of each node. Default: as set for agents, else an equal share.",
+    ),
+]
+
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="Of each node, like 4g. Default: as set for agents, else an equal share.",
+    ),
+]
+
+PortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--port",
+        min=0,
+        max=65535,
+        help="Of the master; 0: any free one. Default: as set for the master, else 7480.",
+    ),
+]
+
+SchedulersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--schedulers",
+        min=1,
+        max=256,
+        help="Parallel ones in the master. Default: as set for the master, else 2.",
+    ),
 ]
 
 TlsOption = Annotated[
@@ -49,21 +91,11 @@ def up(
     nodes: Annotated[
         int, typer.Option("--nodes", min=1, max=NODES_MAX, help="Nodes, each an agent process.")
     ] = 2,
-    cores: Annotated[
-        int | None,
-        typer.Option("--cores", min=1, max=4096, help="Of each node. Default: an equal share."),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option("--memory", metavar="SIZE", help="Of each node, like 4g. Default: a share."),
-    ] = None,
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Of the master; 0: any free one.")
-    ] = address.DEFAULT_PORT,
+    cores: CoresOption = None,
+    memory: MemoryOption = None,
+    port: PortOption = None,
     state_dir: StateDirOption = None,
-    schedulers: Annotated[
-        int, typer.Option("--schedulers", min=1, max=256, help="Parallel ones in the master.")
-    ] = 2,
+    schedulers: SchedulersOption = None,
     event_log: Annotated[
         bool,
         typer.Option(
@@ -74,17 +106,15 @@ def up(
     ] = True,
     tls: TlsOption = False,
 ) -> None:
-    """Start a cluster on this machine: one master and some nodes, all processes."""
-    from hrm.cli import embedded, history, machine
+    """Start a cluster on this machine: one master and some nodes, all processes.
 
-    size = machine.node_size(
-        nodes,
-        cores,
-        memory,
-        has_cores=machine.machine_cores(),
-        has_memory_mib=machine.machine_memory_mib(),
-    )
+    Its daemons read hrm.toml and the variables HRM_MASTER_… and HRM_AGENT_…; options win.
+    """
+    from hrm.cli import embedded, history
+
     directory = _directory(state_dir)
+    master_settings, agent_settings = _settings(directory)
+    size = _node_size(nodes, cores, memory, agent_settings)
     with embedded.locked(directory):
         _refuse_second(embedded.Cluster.read(directory))
         console.note(
@@ -97,7 +127,7 @@ def up(
         cluster = embedded.Cluster(
             directory=directory,
             host=host,
-            port=embedded.free_port(host, port),
+            port=embedded.free_port(host, master_settings.port if port is None else port),
             nodes=nodes,
             cores=size.cores,
             memory_mib=size.memory_mib,
@@ -134,6 +164,34 @@ def down(state_dir: StateDirOption = None) -> None:
         console.note(f"ended {what}")
 
 
+def _settings(directory: Path) -> tuple[MasterSettings, AgentSettings]:
+    """What the daemons will read, checked before any of them starts."""
+    from hrm.cli import embedded
+
+    try:
+        return embedded.daemon_settings(directory)
+    except errors.InvalidConfig as error:
+        console.error_line(error.message)
+        raise typer.Exit(BAD_CONFIGURATION) from None
+
+
+def _node_size(
+    nodes: int, cores: int | None, memory: str | None, agents: AgentSettings
+) -> NodeSize:
+    """What is typed wins, then what is set, then an equal share of the machine."""
+    from hrm.cli import machine
+
+    if memory is None and agents.memory_mib:
+        memory = f"{agents.memory_mib}m"
+    return machine.node_size(
+        nodes,
+        cores or agents.cores or None,
+        memory,
+        has_cores=machine.machine_cores(),
+        has_memory_mib=machine.machine_memory_mib(),
+    )
+
+
 def _directory(given: Path | None) -> Path:
     return (given or address.state_home()).expanduser().absolute()
 
@@ -147,13 +205,13 @@ def _refuse_second(old: Cluster | None) -> None:
     if whole:
         raise errors.AlreadyExists(
             f"a cluster is already running at hrm://{old.address}: {names}; "
-            f"look at it: hrm status, end it: {end}"
+            f"show it: hrm status, end it: {end}"
         )
     gone = [process for process in old.processes if process not in alive]
     logs = ", ".join(f"{process.name} ({process.log})" for process in gone)
     raise errors.AlreadyExists(
-        f"a cluster is half alive at hrm://{old.address}: {names}; "
-        f"its log says why it died: {logs}; end the rest: {end}, and start again: hrm up"
+        f"a cluster is partly down at hrm://{old.address}: {names}; "
+        f"the logs of what ended show why: {logs}; end the rest: {end}, and start again: hrm up"
     )
 
 
@@ -193,7 +251,7 @@ def _progress() -> Iterator[Progress]:
 
 
 def _needed(cluster: Cluster) -> dict[str, str]:
-    """Variables without which the next command would mean another cluster."""
+    """Variables without which the next command would address another cluster."""
     needed = {"HRM_HOME": str(cluster.directory)} if _state_flag(cluster.directory) else {}
     meant = {
         "HRM_TOKEN_FILE": str(cluster.token),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hrm import text
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "stderr",
     "stdout",
     "table",
+    "view",
 ]
 
 _PIPE_WIDTH = 10_000
@@ -106,14 +107,26 @@ def json_line(value: Any) -> None:
     sys.stdout.flush()
 
 
+def view(renderable: RenderableType) -> None:
+    """A table or a view on stdout; into a pipe without the blanks that pad its last column."""
+    if sys.stdout.isatty():
+        stdout().print(renderable)
+        return
+    screen = stdout()
+    with screen.capture() as captured:
+        screen.print(renderable)
+    lines = captured.get().removesuffix("\n").split("\n")
+    sys.stdout.write("".join(f"{each.rstrip(' ')}\n" for each in lines))
+
+
 def line(message: str) -> None:
     """One line of data on stdout."""
     sys.stdout.write(text.shown(message) + "\n")
 
 
 class LogWriter:
-    """Bytes of a log on stdout: as they are into a file or a pipe; on a terminal with all that is
-    not seen escaped, for a log may hold what its application was sent, and a terminal obeys."""
+    """Bytes of a log on stdout: as they are into a file or a pipe; on a terminal with invisible
+    characters escaped, because a log may contain control sequences from outside."""
 
     def __init__(self) -> None:
         self._escapes = sys.stdout.isatty()

@@ -75,7 +75,8 @@ def _with_flags(
         option = typer.Option(
             flag_name(name),
             metavar=shown_type(field.annotation),
-            help=f"{text} [{default}]".strip() if default else text,
+            # Not in brackets: to rich, [auto] is markup.
+            help=f"{text} (default: {default})".strip() if default else text,
         )
         parameters.append(
             inspect.Parameter(
@@ -98,7 +99,11 @@ def _with_flags(
 
 
 def _master(flags: dict[str, Any]) -> None:
-    """Run a master in the foreground. See docs/configuration.md for its settings."""
+    """Run a master in the foreground.
+
+    An option that is a setting may also be set in the table master of hrm.toml (port = 7480) or by
+    a variable (HRM_MASTER_PORT=7480).
+    """
     by_hand = {parameter.name: flags.pop(parameter.name) for parameter in store.PARAMETERS}
 
     async def serve() -> int:
@@ -114,7 +119,11 @@ def _master(flags: dict[str, Any]) -> None:
 
 
 def _agent(flags: dict[str, str | None]) -> None:
-    """Run a node's agent in the foreground. See docs/configuration.md for its settings."""
+    """Run a node's agent in the foreground.
+
+    An option may also be set in the table agent of hrm.toml (cores = 8) or by a variable
+    (HRM_AGENT_CORES=8).
+    """
 
     async def serve() -> int:
         settings = config.load(config.AgentSettings, **flags)
@@ -126,7 +135,11 @@ def _agent(flags: dict[str, str | None]) -> None:
 
 
 def _scheduler(flags: dict[str, str | None]) -> None:
-    """Run a scheduler in a process of its own. See docs/configuration.md for its settings."""
+    """Run a scheduler in a process of its own.
+
+    An option may also be set in the table scheduler of hrm.toml (name = "s1") or by a variable
+    (HRM_SCHEDULER_NAME=s1).
+    """
 
     async def serve() -> int:
         settings = config.load(config.SchedulerSettings, **flags)

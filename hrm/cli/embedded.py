@@ -32,14 +32,26 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hrm import __version__, errors
 from hrm.agent.containers.shim import PROCESS_FILE, boot_id, descendants, start_ticks, write_json
 from hrm.cli import client, console
 from hrm.tls import CA_FILE
 
-__all__ = ["Cluster", "Process", "Progress", "free_port", "locked", "start", "stop"]
+if TYPE_CHECKING:
+    from hrm.config import AgentSettings, MasterSettings
+
+__all__ = [
+    "Cluster",
+    "DaemonProcess",
+    "Progress",
+    "daemon_settings",
+    "free_port",
+    "locked",
+    "start",
+    "stop",
+]
 
 EVENT_LOGS = "event-logs"
 TLS_DIR = "tls"
@@ -60,7 +72,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class DaemonProcess:
     """One daemon. ``start_ticks`` are the kernel's clock ticks from boot to its start."""
 
     role: str
@@ -94,7 +106,7 @@ class Cluster:
     started_at_s: float = field(default_factory=time.time)
     event_log: bool = True
     tls: bool = False
-    processes: list[Process] = field(default_factory=list)
+    processes: list[DaemonProcess] = field(default_factory=list)
 
     @property
     def address(self) -> str:
@@ -114,7 +126,7 @@ class Cluster:
         """Where Spark's event logs go; empty: they are off."""
         return str(self.directory / EVENT_LOGS) if self.event_log else ""
 
-    def alive(self) -> list[Process]:
+    def alive(self) -> list[DaemonProcess]:
         if self.boot_id != boot_id():
             return []
         return [process for process in self.processes if process.alive()]
@@ -134,13 +146,13 @@ class Cluster:
         path = record_path(directory)
         try:
             document: dict[str, Any] = json.loads(path.read_text())
-            processes = [Process(**process) for process in document.pop("processes")]
+            processes = [DaemonProcess(**process) for process in document.pop("processes")]
             return cls(directory=directory, processes=processes, **document)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise errors.InvalidConfig(
-                f"{path} is damaged ({error!r}); end the daemons by hand (pgrep -af hrm.cli), "
+                f"{path} is damaged ({error!r}); end the daemons manually (pgrep -af hrm.cli), "
                 f"then remove the file"
             ) from error
 
@@ -170,9 +182,29 @@ def locked(directory: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise errors.AlreadyExists(
-                f"another `hrm up` or `hrm down` is at work on {directory}; wait until it ends"
+                f"another `hrm up` or `hrm down` is running on {directory}; wait until it ends"
             ) from None
         yield
+
+
+def daemon_settings(directory: Path) -> tuple[MasterSettings, AgentSettings]:
+    """The settings that the daemons of the cluster in ``directory``, which is their ``HRM_HOME``,
+    take from ``hrm.toml`` and the environment.
+
+    Raises:
+        InvalidConfig: one of them is unknown or out of range.
+    """
+    from hrm import config
+
+    before = os.environ.get("HRM_HOME")
+    os.environ["HRM_HOME"] = str(directory)
+    try:
+        return config.load(config.MasterSettings), config.load(config.AgentSettings)
+    finally:
+        if before is None:
+            del os.environ["HRM_HOME"]
+        else:
+            os.environ["HRM_HOME"] = before
 
 
 def free_port(host: str, port: int, other: str = "hrm up --port 0") -> int:
@@ -193,8 +225,11 @@ def free_port(host: str, port: int, other: str = "hrm up --port 0") -> int:
         return int(probe.getsockname()[1])
 
 
-def start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
+def start(cluster: Cluster, schedulers: int | None, progress: Progress) -> None:
     """Start master and agents, and wait until every node is in service.
+
+    Args:
+        schedulers: parallel ones in the master; None: as it is set.
 
     Raises:
         HrmError: something did not come up; everything that had started is ended again.
@@ -239,7 +274,7 @@ def stop(cluster: Cluster, progress: Progress) -> list[str]:
             f"{process.name} (pid {process.pid}{', killed' if process in left else ''})"
             for process in group
         ]
-    progress("looking for containers that are left")
+    progress("looking for leftover containers")
     ended += sweep_containers(cluster.directory)
     if survivors := _wait_for_end(running, KILL_TIMEOUT_S):
         names = ", ".join(f"{process.name} (pid {process.pid})" for process in survivors)
@@ -249,9 +284,9 @@ def stop(cluster: Cluster, progress: Progress) -> list[str]:
 
 
 def _end_applications(cluster: Cluster, progress: Progress) -> list[str]:
-    """Kill live applications, so that their drivers end now instead of looking for a master.
+    """Kill live applications, so that their drivers end now instead of searching for a master.
 
-    A master that does not answer keeps nothing from ending: then drivers find out by themselves.
+    A master that does not respond delays nothing: drivers then detect its end by themselves.
     """
     import grpc
 
@@ -311,7 +346,7 @@ def sweep_containers(directory: Path) -> list[str]:
 
 
 def _sweep_groups(identity: Path) -> None:
-    """Remove the control groups of an agent that was killed; what cannot be removed is said."""
+    """Remove the control groups of an agent that was killed; what cannot be removed is reported."""
     from hrm.agent import isolation
 
     try:
@@ -366,24 +401,23 @@ def _tls_flags(cluster: Cluster) -> list[str]:
     return [word for name, path in flags.items() for word in (f"--tls-{name}", str(path))]
 
 
-def _start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
-    from hrm.config import AgentSettings, load
-
+def _start(cluster: Cluster, schedulers: int | None, progress: Progress) -> None:
     directory = cluster.directory
     shared = ["--token-file", str(cluster.token), "--host", cluster.host, *_tls_flags(cluster)]
     progress("starting the master")
-    master = ["master", "--port", str(cluster.port), "--state-dir", str(directory / "master"),
-              "--schedulers", str(schedulers)]  # fmt: skip
+    master = ["master", "--port", str(cluster.port), "--state-dir", str(directory / "master")]
+    master += [] if schedulers is None else ["--schedulers", str(schedulers)]
     children = [_spawn(cluster, "master", "master", [*master, *shared])]
     _wait(
         children,
         lambda: _accepts(cluster) and _nodes_alive(cluster) is not None,
         MASTER_START_TIMEOUT_S,
-        lambda: "the master does not answer",
+        lambda: "the master does not respond",
     )
     names = [f"node-{number}" for number in range(1, cluster.nodes + 1)]
     # All of an embedded cluster belongs to its user: there is no other user to run as.
-    shared += [] if "run_as" in load(AgentSettings).model_fields_set else ["--run-as", "off"]
+    _, agent_settings = daemon_settings(directory)
+    shared += [] if "run_as" in agent_settings.model_fields_set else ["--run-as", "off"]
     for name in names:
         agent = ["agent", "--master", cluster.address, "--name", name, "--port", "0",
                  "--log-port", "0", "--work-dir", str(directory / "nodes" / name),
@@ -407,7 +441,7 @@ def _start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
 
 def _spawn(
     cluster: Cluster, role: str, name: str, arguments: list[str]
-) -> tuple[Process, subprocess.Popen[bytes]]:
+) -> tuple[DaemonProcess, subprocess.Popen[bytes]]:
     """Start a daemon in a session of its own and write it down."""
     log = cluster.directory / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -415,7 +449,7 @@ def _spawn(
         log.replace(log.with_name(f"{log.name}.1"))
     with log.open("xb") as output:
         process = subprocess.Popen(
-            # -P: a directory called hrm where the user happens to stand is not the program.
+            # -P: a directory called hrm in the current directory must not be imported.
             [sys.executable, "-P", "-m", "hrm.cli", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -432,14 +466,16 @@ def _spawn(
     # Our own child keeps its pid until poll() reaps it, so the ticks are certainly its own;
     # None means that it has ended already, which the first wait will report.
     ticks = start_ticks(process.pid)
-    record = Process(role=role, name=name, pid=process.pid, start_ticks=ticks or 0, log=str(log))
+    record = DaemonProcess(
+        role=role, name=name, pid=process.pid, start_ticks=ticks or 0, log=str(log)
+    )
     cluster.processes.append(record)
     cluster.save()
     return record, process
 
 
 def _wait(
-    children: list[tuple[Process, subprocess.Popen[bytes]]],
+    children: list[tuple[DaemonProcess, subprocess.Popen[bytes]]],
     ready: Callable[[], bool],
     timeout_s: float,
     problem: Callable[[], str],
@@ -450,7 +486,7 @@ def _wait(
         for record, process in children:
             code = process.poll()
             if code is not None:
-                last_output = last_line(Path(record.log)) or "it said nothing"
+                last_output = last_line(Path(record.log)) or "it printed nothing"
                 end = f"signal {-code}" if code < 0 else f"exit status {code}"
                 raise errors.Unavailable(
                     f"{record.name} ended at its start ({end}): {last_output} "
@@ -462,7 +498,7 @@ def _wait(
         time.sleep(_POLL_S)
 
 
-def _wait_for_end(processes: list[Process], timeout_s: float) -> list[Process]:
+def _wait_for_end(processes: list[DaemonProcess], timeout_s: float) -> list[DaemonProcess]:
     """Those of ``processes`` that are alive after at most ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while left := [process for process in processes if process.alive()]:
@@ -482,7 +518,7 @@ def _accepts(cluster: Cluster) -> bool:
 
 
 def _nodes_alive(cluster: Cluster) -> set[str] | None:
-    """Names of the nodes in service; None: the master does not answer yet."""
+    """Names of the nodes in service; None: the master does not respond yet."""
     from hrm.v1 import admin_pb2, common_pb2
 
     try:
@@ -495,7 +531,7 @@ def _nodes_alive(cluster: Cluster) -> set[str] | None:
 
 
 def last_line(log: Path) -> str:
-    """What a daemon said last: its last ``error:`` line, else its last line of any kind."""
+    """A daemon's last message: its last ``error:`` line, else its last line of any kind."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))

@@ -2,7 +2,7 @@
 
 For some days, the master keeps every change of state of an application, a container or a node, and
 all exclusions. With ``--follow`` the command keeps running, and an outage of the master loses
-nothing: the next one is asked for what followed the last event that was shown.
+nothing: the restarted one is queried for what followed the last event shown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RETRY_S = 0.5
 _RETRY_MAX_S = 5.0
 _LATE_S = 5.0
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_WHY_GAP = "they were older or more than the master keeps"
+_WHY_GAP = "they exceed the age or number that the master keeps"
 _LATEST = 100
 _LATEST_SINCE = 100_000
 
@@ -43,7 +43,7 @@ app = typer.Typer(no_args_is_help=True)
 @app.command()
 def events(
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with those to come, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Continue with new ones, until Ctrl-C.")
     ] = False,
     application: Annotated[
         str, typer.Option("--app", metavar="ID", help="Of this application alone.")
@@ -60,7 +60,7 @@ def events(
             "--limit",
             min=1,
             max=100_000,
-            help="The latest so many. Default: 100; all with --since.",
+            help="At most this many, the latest. Default: 100; all with --since.",
         ),
     ] = None,
     master: MasterOption = None,
@@ -129,7 +129,7 @@ def _follow(
             if not away or patience is None or patience.is_over(time.monotonic()):
                 raise
             if pause_s == _RETRY_S:
-                console.note("the master is away; waiting for it")
+                console.note("the master is unreachable; waiting for it")
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _RETRY_MAX_S)
 

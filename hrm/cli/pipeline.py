@@ -15,7 +15,7 @@ import typer
 
 from hrm import errors
 from hrm.cli.client import document
-from hrm.cli.console import Output, error_line, note, one_line, plain, print_json, stdout, table
+from hrm.cli.console import Output, error_line, note, one_line, plain, print_json, table, view
 from hrm.cli.queries import TIMEOUT_S, MasterOption, OutputOption, TimeoutOption
 from hrm.cli.signals import sigterm_as_interrupt
 from hrm.text import shortened
@@ -45,7 +45,7 @@ group = typer.Typer(no_args_is_help=True, help="Run pipelines of Python function
 app.add_typer(group, name="pipeline")
 
 
-class Kind(enum.StrEnum):
+class InputKind(enum.StrEnum):
     """What the pipeline gets for one ``--input``."""
 
     PATH = "path"
@@ -69,13 +69,13 @@ def run(
         list[str], typer.Option("--input", "-i", help="One task's input; may be repeated.")
     ],
     kind: Annotated[
-        Kind,
+        InputKind,
         typer.Option(
             "--as",
             help="What an --input is: a file whose path nodes can open, too; a file whose bytes "
             "are sent; or JSON.",
         ),
-    ] = Kind.PATH,
+    ] = InputKind.PATH,
     size_mb: Annotated[
         float, typer.Option(min=0.0, help="Size of each input, for schedulers. 0: as measured.")
     ] = 0.0,
@@ -111,7 +111,7 @@ def run(
             {"results": [_as_json(text, one) for text, one in zip(inputs, results, strict=True)]}
         )
     else:
-        stdout().print(_results_table(inputs, results))
+        view(_results_table(inputs, results))
         for one in results:
             for text in sorted({run.message for run in one.runs if run.ok and run.message}):
                 note(text)
@@ -124,8 +124,10 @@ def run(
 
 @group.command(name="list")
 def list_tasks(
-    everything: Annotated[bool, typer.Option("--all", help="Those that ended, too.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="The latest so many; 0: all.")] = 0,
+    everything: Annotated[bool, typer.Option("--all", help="Include ended ones.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="At most this many, the latest; 0: all.")
+    ] = 0,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
@@ -139,11 +141,11 @@ def list_tasks(
         print_json(document(response))
         return
     if response.nodes:
-        stdout().print(_nodes_table(response))
+        view(_nodes_table(response))
     else:
         note(NO_NODES)
     if response.tasks:
-        stdout().print(_tasks_table(response.tasks))
+        view(_tasks_table(response.tasks))
     else:
         ended = "" if everything else " waits or runs; hrm pipeline list --all shows ended ones"
         note(f"no pipeline task{ended}; to run one: hrm pipeline run MODULE:NAME FILE")
@@ -151,11 +153,13 @@ def list_tasks(
 
 @group.command()
 def cancel(
-    task_id: Annotated[str, typer.Argument(metavar="ID", help="`hrm pipeline list` has it.")],
+    task_id: Annotated[
+        str, typer.Argument(metavar="ID", help="A task's id; `hrm pipeline list` lists them.")
+    ],
     master: MasterOption = None,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """End a task; its running subtasks are stopped."""
+    """Cancel a task; its running subtasks are stopped."""
     from hrm.pipelines.client.client import Client
 
     with Client(master, patience_s=0.0, call_timeout_s=timeout) as client:
@@ -163,8 +167,8 @@ def cancel(
     note(f"cancelled {task_id}")
 
 
-def _value(text: str, kind: Kind) -> Any:
-    if kind is Kind.JSON:
+def _value(text: str, kind: InputKind) -> Any:
+    if kind is InputKind.JSON:
         try:
             return json.loads(text)
         except ValueError as error:
@@ -174,11 +178,11 @@ def _value(text: str, kind: Kind) -> Any:
         raise errors.InvalidRequest(
             f"there is no file {path}; for other inputs than files: --as json"
         )
-    return str(path) if kind is Kind.PATH else path.read_bytes()
+    return str(path) if kind is InputKind.PATH else path.read_bytes()
 
 
-def _size_mb(text: str, kind: Kind) -> float:
-    if kind is Kind.JSON:
+def _size_mb(text: str, kind: InputKind) -> float:
+    if kind is InputKind.JSON:
         return len(text) / 1e6
     path = Path(text).expanduser()
     files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]

@@ -1,6 +1,6 @@
-"""``hrm policy``: what learned policies do, how far they are trusted, and how they are trained.
+"""``hrm policy``: state and mode of learned policies, and their training.
 
-``show``, ``shadow`` and ``set`` ask the master's PolicyService; ``train`` runs a trainer of
+``show``, ``shadow`` and ``set`` call the master's PolicyService; ``train`` runs a trainer of
 ``hrm.learn`` here, on this machine.
 """
 
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["app", "ordered_view", "policies_view", "policy_view", "shadow_view"]
 
 app = typer.Typer(no_args_is_help=True)
-policy_group = typer.Typer(no_args_is_help=True, help="Learned policies: show, trust, train.")
+policy_group = typer.Typer(
+    no_args_is_help=True, help="Learned policies: show, set their mode, train."
+)
 app.add_typer(policy_group, name="policy")
 
 NODES_SHOWN = 8
@@ -46,8 +48,9 @@ def show(
     response = _shown(name, master, timeout, records=False)
     if not response.policies and output is Output.TABLE:
         console.note(
-            "no learned policy is in use, by the master or by a node; docs/learned-policies.md "
-            "says how to use one, hrm policy train trains one"
+            "no learned policy is in use, by the master or by a node; to use one, set "
+            "pipeline_policy of the master (ldwp, ldwp-set) or of agents (iawp); to train one: "
+            "hrm policy train"
         )
     queries.show(response, output, lambda _: policies_view(response))
 
@@ -64,7 +67,7 @@ def shadow(
     if any(policy.kind == "node" for policy in response.policies):
         console.note(f"nodes report counters alone: hrm policy show {name}")
     elif not any(policy.records for policy in response.policies) and output is Output.TABLE:
-        console.note(f"nothing yet; hrm policy set {name} shadow records its decisions")
+        console.note(f"no records yet; hrm policy set {name} shadow records its decisions")
         return
     queries.show(response, output, lambda _: shadow_view(response))
 
@@ -79,7 +82,7 @@ def set_mode(
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """Set how much a learned policy decides; its heuristic decides the rest."""
+    """Set the share of decisions of a learned policy; its heuristic makes the others."""
     from hrm.v1.policy_pb2 import SetPolicyModeRequest
 
     request = SetPolicyModeRequest(policy=name, mode=mode)
@@ -117,7 +120,7 @@ def train(
         console.print_json(result)
         return
     best, ect = result["best"], result["ect"]
-    console.stdout().print(
+    console.view(
         f"{result['model']} in {path}: mean response {best['response_mean_s']:.1f} s on validation "
         f"seeds, ect's is {ect['response_mean_s']:.1f} s"
     )
@@ -156,15 +159,15 @@ def policies_view(response: policy_pb2.ShowPoliciesResponse) -> RenderableType:
 
 
 def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
-    """One policy: what it may, what it did, why it did not."""
+    """One policy: its mode, its decisions, and the reasons of its fallbacks."""
     from rich.console import Group
 
     where = f"node {plain(policy.node)}" if policy.node else plain(policy.kind)
     lines = [
         f"[bold]{plain(policy.policy)}[/] ({where}) is {plain(policy.mode)}, with model "
         f"{plain(policy.model)}; else {plain(policy.heuristic)} decides",
-        f"  asked {policy.asked}, of these decided {policy.learned}, in the shadow "
-        f"{policy.shadowed} ({_share(policy.agreed, policy.shadowed)} agreed)",
+        f"  {policy.asked} decisions requested, {policy.learned} made, {policy.shadowed} in shadow "
+        f"({_share(policy.agreed, policy.shadowed)} agreed)",
     ]
     if policy.fallbacks:
         counts = sorted(policy.fallbacks.items(), key=lambda item: (-item[1], item[0]))
@@ -172,7 +175,7 @@ def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
     if policy.last:
         lines.append(f"  last: {plain(policy.last)}")
     if policy.HasField("breaker_s"):
-        lines.append(f"  [yellow]too slow: not asked for another {policy.breaker_s:.0f} s[/]")
+        lines.append(f"  [yellow]too slow: disabled for another {policy.breaker_s:.0f} s[/]")
     if policy.HasField("seconds_p50"):
         lines.append(
             f"  decides in {1e3 * policy.seconds_p50:.2f} ms (p50), "
@@ -202,7 +205,7 @@ def ordered_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
 
 
 def shadow_view(response: policy_pb2.ShowPoliciesResponse) -> RenderableType:
-    """What was answered in the shadow, latest last."""
+    """Decisions in shadow mode, latest last."""
     table = console.table("TASK", "SAME", "DONE", "LEARNED")
     for policy in response.policies:
         for record in policy.records:

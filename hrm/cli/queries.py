@@ -1,6 +1,6 @@
 """``hrm status``, ``nodes``, ``apps``, ``app …`` and ``node …``: clients of AdminService.
 
-Every command has ``--output json``, which prints the service's answer as protobuf's JSON (always
+Every command has ``--output json``, which prints the service's response as protobuf's JSON (always
 one object; 64-bit numbers are strings there), so that whatever the table leaves out is still there.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import getpass
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -29,7 +30,7 @@ __all__ = ["app", "show"]
 TIMEOUT_S = 10.0
 
 
-class Mode(enum.Enum):
+class BindingChoice(enum.Enum):
     """How cores stand by GPUs."""
 
     SHARED = "shared"
@@ -41,7 +42,9 @@ app = typer.Typer(no_args_is_help=True)
 APPLICATIONS_DEFAULT = 100
 """The master's default: so many of the latest applications are listed if no limit is given."""
 
-app_group = typer.Typer(no_args_is_help=True, help="Look at one application, or end it.")
+app_group = typer.Typer(
+    no_args_is_help=True, help="Show one application, its logs and why it waits, or end it."
+)
 node_group = typer.Typer(
     no_args_is_help=True, help="Show a node, take it out of service, repartition it."
 )
@@ -53,14 +56,14 @@ MasterOption = Annotated[
     typer.Option(
         "--master",
         metavar="HOST:PORT",
-        help="The master to ask. Default: $HRM_MASTER, else the cluster that `hrm up` started.",
+        help="The master to query. Default: $HRM_MASTER, else the cluster that `hrm up` started.",
     ),
 ]
 OutputOption = Annotated[
-    Output, typer.Option("--output", "-o", help="A table for people, JSON for programs.")
+    Output, typer.Option("--output", "-o", help="A table for reading, JSON for programs.")
 ]
 TimeoutOption = Annotated[
-    float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the answer.")
+    float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the reply.")
 ]
 StreamOption = Annotated[
     Literal["stdout", "stderr"], typer.Option("--stream", help="Which of the two files.")
@@ -69,11 +72,13 @@ TailOption = Annotated[
     int, typer.Option("--tail", metavar="BYTES", min=0, help="Only the end; 0: all of it.")
 ]
 FollowOption = Annotated[
-    bool, typer.Option("--follow", "-f", help="Go on as the log grows, until Ctrl-C.")
+    bool, typer.Option("--follow", "-f", help="Continue as the log grows, until Ctrl-C.")
 ]
 ApplicationArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="The application's id; `hrm apps` lists them.")
+    str, typer.Argument(metavar="ID", help="An application's id; `hrm apps --all` lists them.")
 ]
+
+NODE_HELP = "A node's name; `hrm nodes` lists them."
 
 
 @app.command()
@@ -109,9 +114,9 @@ def nodes(
 
 @app.command()
 def apps(
-    every: Annotated[bool, typer.Option("--all", help="Ended ones, too.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Include ended ones.")] = False,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, help="The latest so many. Default: the latest 100.")
+        int, typer.Option("--limit", min=0, help="At most this many, the latest. Default: 100.")
     ] = 0,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
@@ -156,7 +161,7 @@ def app_why(
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """Say why an application or a pipeline task waits, or why it ended as it did."""
+    """Explain why an application or a pipeline task waits, or why it ended."""
     from hrm.v1.admin_pb2 import ExplainApplicationRequest
 
     request = ExplainApplicationRequest(application_id=application_id)
@@ -214,7 +219,7 @@ def app_logs(
 
     if attempt:
         if executor != "driver":
-            raise errors.InvalidRequest("--attempt is of drivers; give --executor driver, too")
+            raise errors.InvalidRequest("--attempt applies to drivers; give --executor driver, too")
         executor = f"driver/{attempt}"
     if link:
         if follow or tail:
@@ -252,7 +257,7 @@ def app_logs(
 
 @node_group.command("show")
 def node_show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="`hrm nodes` lists them.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=NODE_HELP)],
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
@@ -266,14 +271,14 @@ def node_show(
         )
     found = next((node for node in response.nodes if node.name == name), None)
     if found is None:
-        raise errors.NotFound(f"no node {name}; hrm nodes lists them")
+        raise errors.NotFound(f"no such node: {name}; hrm nodes lists them")
     show(found, output, lambda render: render.node_view(found))
 
 
 @node_group.command("drain")
 def node_drain(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Nodes, by name.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Take them back into service.")] = False,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help=NODE_HELP)],
+    undo: Annotated[bool, typer.Option("--undo", help="Return them to service.")] = False,
     move: Annotated[
         float,
         typer.Option(
@@ -281,14 +286,14 @@ def node_drain(
             metavar="SECONDS",
             min=0.0,
             max=3600.0,
-            help="What runs there hands over its data to others within so long, and ends.",
+            help="Containers there migrate their data to others within this time, and end.",
         ),
     ] = 0.0,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """Give nodes no new containers; those that run there go on to their end, or move away."""
+    """Place no new containers on nodes; running ones continue to their end, or are moved."""
     from hrm.v1.admin_pb2 import DrainNodesRequest
 
     if undo and move:
@@ -297,13 +302,15 @@ def node_drain(
         request = DrainNodesRequest(names=names, undo=undo, move_within_s=move)
         response = connection.admin.DrainNodes(request, timeout=timeout)
     show(response, output, lambda render: render.nodes_table(response.nodes))
+    if not undo:
+        console.note(f"to return them to service: hrm node drain --undo {shlex.join(names)}")
 
 
 @node_group.command("bind")
 def node_bind(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="`hrm nodes` lists them.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=NODE_HELP)],
     mode: Annotated[
-        Mode | None,
+        BindingChoice | None,
         typer.Option("--mode", help="One pool of cores, some for each GPU, or all divided."),
     ] = None,
     bound_cores: Annotated[
@@ -321,14 +328,14 @@ def node_bind(
     from hrm.v1.admin_pb2 import BindNodeRequest
 
     if (mode, bound_cores, reserve) == (None, None, None):
-        raise errors.InvalidRequest("say what to change: --mode, --bound-cores or --reserve")
+        raise errors.InvalidRequest("give what to change: --mode, --bound-cores or --reserve")
     request = BindNodeRequest(
         name=name,
         mode=f"BINDING_MODE_{mode.name}" if mode else None,
         bound_cores=bound_cores,
         reserve_cores=reserve,
     )
-    with _hint("hrm nodes shows how it is cut"), client.connect(master) as connection:
+    with _hint("hrm nodes lists the nodes and their units"), client.connect(master) as connection:
         response = connection.admin.BindNode(request, timeout=timeout)
     show(response, output, lambda _: plain(response.message))
 
@@ -340,7 +347,7 @@ def show(message: Message, output: Output, view: Callable[[Any], RenderableType]
         return
     from hrm.cli import render
 
-    console.stdout().print(view(render))
+    console.view(view(render))
 
 
 def _print_log(

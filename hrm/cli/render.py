@@ -48,7 +48,7 @@ _COLOURS = {
 
 
 def age(seconds: float) -> str:
-    """``seconds`` as people say it: 0.4s, 12s, 3m12s, 5h02m, 3d04h."""
+    """``seconds`` in short form: 0.4s, 12s, 3m12s, 5h02m, 3d04h."""
     if seconds < 0:
         return "0s"  # clocks of two machines differ a little
     if seconds < 10:
@@ -69,7 +69,7 @@ def ended_after(submitted_at_s: float, ended_at_s: float) -> str:
 
 
 def memory(mib: int) -> str:
-    """``mib`` MiB as people say it: 512 MiB, 4 GiB, 1.5 GiB."""
+    """``mib`` MiB in short form: 512 MiB, 4 GiB, 1.5 GiB."""
     return f"{mib} MiB" if abs(mib) < 1024 else f"{mib / 1024:.1f}".removesuffix(".0") + " GiB"
 
 
@@ -86,7 +86,7 @@ def cluster_view(cluster: admin_pb2.Cluster) -> RenderableType:
         f"{memory(free.memory_mib)} of {memory(capacity.memory_mib)}" + _gpu(free, capacity),
         "applications": f"{cluster.applications_live} live, {cluster.applications_ended} ended",
         "containers": f"{cluster.containers_running} running, {cluster.containers_waiting} waiting "
-        f"at nodes, {cluster.containers_pending} without a place",
+        f"at nodes, {cluster.containers_pending} unplaced",
         "claims": f"{cluster.claims_committed} committed, {cluster.claims_queued} queued at nodes, "
         f"{cluster.claims_aborted} aborted",
         "stream lease": f"{cluster.lease.holder}, {cluster.lease.expires_in_s:.1f}s left"
@@ -117,7 +117,7 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
     gpu_column = ["GPU, FREE MEMORY"] if with_gpus else []
     table = console.table(
         "NODE", "STATE", "UNIT", ">FREE VCORES", ">FREE MEMORY", *gpu_column, ">RUNNING",
-        ">WAITING S/B", ">CPU", "ISOLATION", "SPARK", ">HEARD",
+        ">WAITING S/B", ">CPU", "ISOLATION", "SPARK", ">LAST CONTACT",
     )  # fmt: skip
     for node in listed:
         shown = [plain(node.name), _node_state(node)]
@@ -183,7 +183,7 @@ def _node_facts(node: admin_pb2.Node) -> Table:
 
 
 def _facts(rows: Mapping[str, str]) -> Table:
-    """A grid of names and what is true of them."""
+    """A grid of names and values."""
     facts = Table.grid(padding=(0, 2))
     for name, value in rows.items():
         facts.add_row(f"[bold]{name}[/]", value)
@@ -248,18 +248,20 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         f"{progress.completed_stages} stages done; tasks: {progress.tasks_completed} of "
         f"{progress.tasks_total} done, {progress.tasks_running} running, "
         f"{progress.tasks_failed} failed, mean {age(progress.mean_task_s)}",
-        "expected": ", ".join(
-            f"{age(row.mean_s)} a container of profile {row.resource_profile_id} "
-            f"(mean of {row.containers} before)"
+        "expected run time": ", ".join(
+            f"{age(row.mean_s)} per executor of resource profile {row.resource_profile_id} "
+            f"(mean of {row.containers} earlier ones)"
             for row in app.run_times
         )
-        or "run time not known yet",
-        "starts with": f"{app.gang_min} executors together" if app.gang_min > 1 else "any executor",
+        or "unknown: no executor of an application of this name and user has ended yet",
+        "gang start": f"the first {app.gang_min} executors start together"
+        if app.gang_min > 1
+        else "off: each executor starts by itself",
         "streams": plain(", ".join(progress.streaming_queries) or "-"),
     }
-    driver = f"where it was submitted ({app.driver_host}), and its log, too"
+    driver = f"where it was submitted ({app.driver_host}), with its log"
     if app.submission_id:
-        driver = f"{app.submission_attempt} of {app.submission_id}; "
+        driver = f"number {app.submission_attempt} of {app.submission_id}; "
         driver += f"its log: hrm app logs {app.application_id} --executor driver"
     rows["driver"] = plain(driver)
     facts = _facts(rows)
@@ -293,7 +295,7 @@ def submissions_table(submissions: Sequence[submission_pb2.Submission]) -> Rende
 
 
 def explanation_view(explanation: admin_pb2.Explanation) -> RenderableType:
-    """``hrm app why``: the answer first, then what it rests on."""
+    """``hrm app why``: the summary first, then its details."""
     details = [f"  - {plain(detail)}" for detail in explanation.details]
     return "\n".join([plain(explanation.summary), *details])
 

@@ -73,7 +73,7 @@ def faults(
         typer.Option("--without", metavar="KIND", help="Leave out a kind of fault or a trait."),
     ] = None,
     shrink: Annotated[
-        bool, typer.Option("--shrink", help="Look for a smaller run that fails, too.")
+        bool, typer.Option("--shrink", help="Search for a smaller run that also fails.")
     ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the summary there, too.")

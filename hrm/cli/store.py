@@ -17,7 +17,7 @@ from hrm.cli import console
 from hrm.cli.console import Output
 
 if TYPE_CHECKING:
-    from hrm.master.store_repair import Report
+    from hrm.master.store_repair import RepairReport
 
 __all__ = ["PARAMETERS", "is_wanted", "run"]
 
@@ -28,12 +28,12 @@ LINES_MAX = 100
 def _flags(
     *,
     check: Annotated[
-        bool, typer.Option("--check", help="Look for damage, and change nothing.")
+        bool, typer.Option("--check", help="Check for damage without changing anything.")
     ] = False,
     repair: Annotated[
         bool,
         typer.Option(
-            "--repair", help="Keep what can be read of a damaged store; what was there is kept."
+            "--repair", help="Recover the readable part of a damaged store; the original is kept."
         ),
     ] = False,
     backup: Annotated[
@@ -48,7 +48,7 @@ def _flags(
     ] = None,
     output: Annotated[
         Output,
-        typer.Option("--output", "-o", help="Of these: a table for people, JSON for programs."),
+        typer.Option("--output", "-o", help="For --check and its like: a table or JSON."),
     ] = Output.TABLE,
 ) -> None:
     """The signature alone counts."""
@@ -62,7 +62,7 @@ _COMMANDS = ("check", "repair", "backup", "restore")
 
 
 def is_wanted(flags: dict[str, Any]) -> bool:
-    """Is one of them given, in place of running a master?"""
+    """Whether one of them is given, in place of running a master."""
     return any(flags[name] for name in _COMMANDS)
 
 
@@ -93,22 +93,21 @@ def run(flags: dict[str, Any], state_dir: Path) -> int:
     return DAMAGED if what == "check" and report.damage else 0
 
 
-def _show(report: Report, what: str) -> None:
+def _show(report: RepairReport, what: str) -> None:
     table = console.table("KIND", "READABLE")
     for name, count in report.kept.items():
         table.add_row(console.plain(name), str(count))
-    out = console.stdout()
-    out.print(table)
+    console.view(table)
     lost = set(report.lost)
     kind = "repaired" if report.done else "damaged"
     for line in report.damage[:LINES_MAX]:
-        out.print(console.plain(f"{'lost' if line in lost else kind}  {console.one_line(line)}"))
+        console.line(f"{'lost' if line in lost else kind}  {console.one_line(line)}")
     if len(report.damage) > LINES_MAX:
-        out.print(f"and {len(report.damage) - LINES_MAX} more: --output json lists all")
+        console.line(f"and {len(report.damage) - LINES_MAX} more: --output json lists all")
     console.note(_summary(report, what))
 
 
-def _summary(report: Report, what: str) -> str:
+def _summary(report: RepairReport, what: str) -> str:
     where = f"--state-dir {report.state_dir}"
     if what == "check":
         if not report.damage:

@@ -30,7 +30,8 @@ from hrm.cli.queries import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from hrm.spark.submit import Client
+    from hrm.spark.submit import LocalFile, SubmissionClient
+    from hrm.spark.submit_options import Options
     from hrm.v1 import submission_pb2 as pb
 
 __all__ = ["app", "run_submit"]
@@ -57,16 +58,22 @@ spark-submit; spark-submit --deploy-mode cluster --master hrm://HOST:PORT does t
   --supervise               start the driver again when it fails
 
 Files of this machine are sent to the master; local:/PATH is a file that every node has, and any
-other URI is read by the driver's node. It waits for the end and exits as the driver does, unless
---conf spark.hrm.submit.waitAppCompletion=false is given.
+other URI is read by the driver's node. The command waits for the end, unless --conf
+spark.hrm.submit.waitAppCompletion=false is given.
+
+Exit status: that of the driver; 1 if it ended without one, or if the master refused or could not
+be reached; 2 if the arguments are wrong; 130 after Ctrl-C, which does not end the driver.
 """
 
 app = typer.Typer(no_args_is_help=True)
-group = typer.Typer(no_args_is_help=True, help="Look at one submitted driver, or end it.")
+group = typer.Typer(no_args_is_help=True, help="Show one submitted driver and its logs, or end it.")
 app.add_typer(group, name="submission")
 
 IdArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="driver-…; `hrm submissions --all` lists them.")
+    str,
+    typer.Argument(
+        metavar="ID", help="A submission's id, driver-…; `hrm submissions --all` lists them."
+    ),
 ]
 
 
@@ -81,10 +88,12 @@ def submit_command(context: typer.Context) -> None:
 
 
 def run_submit(arguments: Sequence[str]) -> int:
-    """What ``hrm submit`` does with these arguments; its exit status.
+    """Execute ``hrm submit`` with these arguments; returns its exit status.
+
+    That is the driver's own one; 2 if the arguments are wrong.
 
     Raises:
-        HrmError: nothing was submitted, or the master was away for too long.
+        HrmError: the master refused the submission, or was away for too long (exit status 1).
     """
     if not arguments:
         sys.stderr.write(HELP)
@@ -93,6 +102,46 @@ def run_submit(arguments: Sequence[str]) -> int:
     if arguments[0] in ("--help", "-h"):
         sys.stdout.write(HELP)
         return 0
+    try:
+        options, master = _parsed(arguments)
+        spec, files = (None, {}) if options.status or options.kill else _spec(options)
+    except errors.InvalidRequest as error:
+        console.error_line(error.message)
+        return BAD_USAGE
+    named = options.conf.get("spark.hrm.token.file")
+    token = address.token_file(master or None, Path(named) if named else None)
+    from hrm import clear_text, tls
+    from hrm.spark import submit
+
+    ca = tls.ca_file(token, options.conf.get("spark.hrm.tls.ca"))
+    target = address.default_master(master or None)
+    allowed = options.conf.get(_ALLOW_CLEAR_TEXT)
+    allow = clear_text.parse(allowed, _ALLOW_CLEAR_TEXT) if allowed else None
+    with submit.connect(target, token, ca, allow_clear_text=allow) as (client, channel):
+        if spec is None:
+            return _status_or_kill(client, options.status, options.kill)
+        submission = client.submit(spec, files)
+        submission_id = submission.submission_id
+        console.note(f"HRM: submitted {submission_id} to hrm://{client.target}")
+        if not options.waits:
+            console.line(submission_id)
+            return 0
+        try:
+            return _follow(client, submission_id, channel)
+        except KeyboardInterrupt:
+            console.note(
+                f"HRM: {submission_id} continues to run; to end it: "
+                f"hrm submit --master hrm://{client.target} --kill {submission_id}"
+            )
+            return INTERRUPTED
+
+
+def _parsed(arguments: Sequence[str]) -> tuple[Options, str]:
+    """The options, and the master that they name.
+
+    Raises:
+        InvalidRequest: they are wrong, or not for this command.
+    """
     from hrm.spark import submit_options
 
     options = submit_options.parse(arguments, os.environ)
@@ -105,36 +154,18 @@ def run_submit(arguments: Sequence[str]) -> int:
     master = options.conf.get("spark.master", "").replace("spark+hrm://", "hrm://")
     if master and not master.startswith("hrm://"):
         raise errors.InvalidRequest(f"{master} is no HRM master; write hrm://HOST:PORT")
-    named = options.conf.get("spark.hrm.token.file")
-    token = address.token_file(master or None, Path(named) if named else None)
-    from hrm import clear_text, tls
+    if master:
+        address.parse_master(master)
+    return options, master
+
+
+def _spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
     from hrm.spark import submit
 
-    ca = tls.ca_file(token, options.conf.get("spark.hrm.tls.ca"))
-    target = address.default_master(master or None)
-    allowed = options.conf.get(_ALLOW_CLEAR_TEXT)
-    allow = clear_text.parse(allowed, _ALLOW_CLEAR_TEXT) if allowed else None
-    with submit.connect(target, token, ca, allow_clear_text=allow) as (client, channel):
-        if options.status or options.kill:
-            return _status_or_kill(client, options.status, options.kill)
-        spec, files = submit.driver_spec(options)
-        submission = client.submit(spec, files)
-        submission_id = submission.submission_id
-        console.note(f"HRM: submitted {submission_id} to hrm://{client.target}")
-        if not options.waits:
-            console.line(submission_id)
-            return 0
-        try:
-            return _follow(client, submission_id, channel)
-        except KeyboardInterrupt:
-            console.note(
-                f"HRM: {submission_id} goes on; to end it: "
-                f"hrm submit --master hrm://{client.target} --kill {submission_id}"
-            )
-            return INTERRUPTED
+    return submit.driver_spec(options)
 
 
-def _status_or_kill(client: Client, status: str, kill: str) -> int:
+def _status_or_kill(client: SubmissionClient, status: str, kill: str) -> int:
     from hrm.spark.submit import ENDED
     from hrm.v1 import submission_pb2 as pb
 
@@ -151,7 +182,7 @@ def _status_or_kill(client: Client, status: str, kill: str) -> int:
     return 0
 
 
-def _follow(client: Client, submission_id: str, channel: Any) -> int:
+def _follow(client: SubmissionClient, submission_id: str, channel: Any) -> int:
     """Print the changes of a submission until its end; returns its driver's exit status."""
     from hrm.spark.submit import exit_status
     from hrm.v1 import submission_pb2 as pb
@@ -221,8 +252,10 @@ def _line(submission: pb.Submission) -> str:
 
 @app.command("submissions")
 def submissions(
-    every: Annotated[bool, typer.Option("--all", help="Ended ones, too.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="The latest so many; 0: all.")] = 0,
+    every: Annotated[bool, typer.Option("--all", help="Include ended ones.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="At most this many, the latest; 0: all.")
+    ] = 0,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
@@ -287,7 +320,14 @@ def logs(
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
     """Print a driver's log."""
-    queries.app_logs(
-        submission_id, executor="driver", attempt=attempt, stream=stream, tail=tail,
-        follow=follow, master=master, output=output, timeout=timeout,
-    )  # fmt: skip
+    try:
+        queries.app_logs(
+            submission_id, executor="driver", attempt=attempt, stream=stream, tail=tail,
+            follow=follow, master=master, output=output, timeout=timeout,
+        )  # fmt: skip
+    except errors.NotFound as error:
+        if not error.message.startswith("no such application"):
+            raise
+        raise errors.NotFound(
+            f"no such submission: {submission_id}; hrm submissions --all lists them"
+        ) from error

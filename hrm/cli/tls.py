@@ -19,7 +19,10 @@ app = typer.Typer(no_args_is_help=True)
 @app.command("tls")
 def tls(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where they go; it keeps the authority's key.")
+        Path,
+        typer.Argument(
+            metavar="DIR", help="Directory of the certificates and of the authority's key."
+        ),
     ],
     hosts: Annotated[
         list[str],
@@ -31,7 +34,7 @@ def tls(
     ],
     days: Annotated[
         int | None,
-        typer.Option("--days", min=1, max=DAYS_MAX, help="How long they are valid. [397]"),
+        typer.Option("--days", min=1, max=DAYS_MAX, help="Their validity in days. Default: 397."),
     ] = None,
 ) -> None:
     """Make certificates for master and nodes, and the authority that signs them if DIR has none.

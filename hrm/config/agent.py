@@ -79,7 +79,7 @@ class AgentSettings(ServerSettings):
     )
     binding_mode: Literal["shared", "partial", "even"] = Field(
         default="shared",
-        description="how cores stand by GPUs: one pool, some for each GPU, or all divided",
+        description="how cores are bound to GPUs: one pool, some for each GPU, or all divided",
     )
     gpu_bound_cores: int = Field(
         default=_BINDING.bound_cores,
@@ -145,7 +145,7 @@ class AgentSettings(ServerSettings):
         default=_RULES.drain_s,
         ge=0,
         le=86_400,
-        description="longest time that units take no new containers for a change; 0: change only "
+        description="longest time that units accept no new containers for a change; 0: change only "
         "a node on which nothing runs",
     )
     gpus: Annotated[tuple[DeclaredGpu, ...], NoDecode] = Field(
@@ -161,7 +161,7 @@ class AgentSettings(ServerSettings):
         default="auto", description="what enforces limits; auto: the best that the machine offers"
     )
     cpu_limit: Literal["shares", "quota"] = Field(
-        default="shares", description="shares: limited when others want the cores; quota: always"
+        default="shares", description="shares: limited when others use the cores; quota: always"
     )
     shuffle_service: bool = Field(
         default=False,
@@ -258,7 +258,7 @@ class AgentSettings(ServerSettings):
         description="where it is kept; agents of a machine should share it",
     )
     archive_limit_s: float = Field(
-        default=600.0, gt=0, le=86_400, description="longest time that making it may take"
+        default=600.0, gt=0, le=86_400, description="longest time that building it may take"
     )
     archive_attempts: int = Field(
         default=3, ge=1, le=100, description="failed attempts after which it is not retried"
@@ -281,7 +281,7 @@ class AgentSettings(ServerSettings):
         default=5.0,
         ge=0,
         le=60,
-        description="a warm JVM is made when no executor was asked for in this time and a core was "
+        description="a warm JVM is made when no executor was requested in this time and a core was "
         "idle, after 60 s in any case, at a low priority; 0: at once, at the priority of the agent",
     )
 
@@ -301,13 +301,13 @@ class AgentSettings(ServerSettings):
         ge=0,
         le=1024,
         description="of the GPUs, how many, the last ones, are for pipelines and for programs "
-        "that ask the agent",
+        "that request one from the agent",
     )
     pipeline_policy: str = Field(
         default="mct",
         min_length=1,
-        description="what gives subtasks of pipelines cores and GPUs: random, mct, min-min, pats "
-        "or iawp (iawp:guarded, iawp:SCORE, iawp:SCORE:guarded); learned ones begin in shadow "
+        description="what assigns cores and GPUs to subtasks of pipelines: random, mct, min-min, "
+        "pats or iawp (iawp:guarded, iawp:SCORE, iawp:SCORE:guarded); learned ones begin in shadow "
         "mode, with mct deciding",
     )
     pipeline_path: str = Field(

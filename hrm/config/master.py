@@ -48,7 +48,7 @@ class MasterSettings(ServerSettings):
         default=BOUNDS.heartbeat_interval_s,
         gt=0,
         le=60,
-        description="how often agents and AppMasters say that they live",
+        description="how often agents and AppMasters send heartbeats",
     )
     node_timeout_s: float = Field(
         default=BOUNDS.node_timeout_s, gt=0, description="silence after which a node is lost"
@@ -75,7 +75,7 @@ class MasterSettings(ServerSettings):
         default=BOUNDS.node_failure_window_s,
         gt=0,
         le=86_400,
-        description="such a failure older than this is forgotten",
+        description="age at which such a failure no longer counts",
     )
     node_failing_applications: int = Field(
         default=BOUNDS.node_failing_applications,
@@ -87,7 +87,7 @@ class MasterSettings(ServerSettings):
         default=BOUNDS.node_exclusion_s,
         gt=0,
         le=86_400,
-        description="first time that a node is excluded; doubles while it goes on failing",
+        description="first time that a node is excluded; doubles while it keeps failing",
     )
     node_exclusion_max_s: float = Field(
         default=BOUNDS.node_exclusion_max_s,
@@ -100,8 +100,9 @@ class MasterSettings(ServerSettings):
     )
     lease_scope: Literal["global", "candidates"] = Field(
         default=BOUNDS.lease_scope,
-        description="what a stream's lease locks: every resource unit, or those with room for it "
-        "(where they do not suffice, those that are large enough); batch passes at the others",
+        description="what a stream's lease locks: every resource unit, or those with capacity "
+        "for it (where these do not suffice, those that are large enough); batch continues at "
+        "the others",
     )
     scheduler_timeout_s: float = Field(
         default=BOUNDS.scheduler_timeout_s,
@@ -166,12 +167,12 @@ class MasterSettings(ServerSettings):
     ended_applications_kept: int = Field(
         default=BOUNDS.ended_applications_kept,
         ge=0,
-        description="ended applications that `hrm apps --all` still knows",
+        description="ended applications that `hrm apps --all` still lists",
     )
     ended_applications_mib: int = Field(
         default=BOUNDS.ended_applications_mib,
         ge=1,
-        description="memory for them, estimated; the oldest are forgotten where it is not enough",
+        description="memory for them, estimated; the oldest are removed where it is not enough",
     )
     run_times_kept: int = Field(
         default=BOUNDS.run_times_kept,
@@ -188,7 +189,7 @@ class MasterSettings(ServerSettings):
     ended_submissions_kept: int = Field(
         default=_SUBMISSIONS.ended_submissions_kept,
         ge=0,
-        description="ended submissions that `hrm submissions --all` knows",
+        description="ended submissions that `hrm submissions --all` lists",
     )
     driver_lease_s: float = Field(
         default=_SUBMISSIONS.driver_lease_s,
@@ -215,7 +216,7 @@ class MasterSettings(ServerSettings):
     driver_restart_window_s: float = Field(
         default=_SUBMISSIONS.driver_restart_window_s,
         gt=0,
-        description="age at which a restart is forgotten",
+        description="age at which a restart no longer counts",
     )
     driver_launches_max: int = Field(
         default=_SUBMISSIONS.driver_launches_max,
@@ -235,7 +236,7 @@ class MasterSettings(ServerSettings):
         description="time that files are kept which no live submission needs",
     )
     events_kept: int = Field(
-        default=200_000, ge=1_000, description="events that `hrm events` still knows"
+        default=200_000, ge=1_000, description="events that `hrm events` still has"
     )
     events_keep_s: float = Field(
         default=7 * 86_400.0, gt=0, description="age at which they are dropped"

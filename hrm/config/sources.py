@@ -18,10 +18,11 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from hrm import clear_text
-from hrm.address import DEFAULT_HOST, DEFAULT_PORT
+from hrm.address import DEFAULT_HOST, DEFAULT_PORT, parse_master
 from hrm.address import state_home as hrm_home
 from hrm.address import token_path as token_file
-from hrm.errors import InvalidConfig
+from hrm.config import problems
+from hrm.errors import InvalidConfig, InvalidRequest
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -55,6 +56,14 @@ def _checked_host(host: str) -> str:
     if ":" in bare and host != f"[{bare}]":
         raise ValueError(f"{host!r}: write an IPv6 address in brackets, [{bare}]")
     return host
+
+
+def _checked_master(text: str) -> str:
+    """``host:port``, from what clients accept, too: ``hrm://host:port``, ``host``."""
+    try:
+        return parse_master(text)
+    except InvalidRequest as error:
+        raise ValueError(error.message) from error
 
 
 def config_file() -> Path | None:
@@ -93,6 +102,8 @@ class _TomlTable(PydanticBaseSettingsSource):
             document = tomllib.loads(path.read_text())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise InvalidConfig(f"{path}: {error}") from error
+        if unknown := problems.unknown_tables(path, document):
+            raise InvalidConfig("; ".join(unknown))
         table = document.get(self.table, {})
         if not isinstance(table, dict):
             raise InvalidConfig(f"{path}: [{self.table}] must be a table")
@@ -179,7 +190,9 @@ class ServerSettings(ClientSettings):
 
 
 # Settings that some daemons share are described and bounded once.
-MasterAddress = Annotated[str, Field(description="host:port of the master")]
+MasterAddress = Annotated[
+    str, AfterValidator(_checked_master), Field(description="host:port of the master")
+]
 ReconnectDelay = Annotated[
     float, Field(gt=0, description="longest back-off between attempts to reach the master")
 ]
@@ -187,7 +200,8 @@ PlacementPolicy = Annotated[
     str,
     Field(
         min_length=1,
-        description="what chooses units for containers; `docs/policies.md` lists them",
+        description="what chooses units for containers: min-wait, round-robin, random, best-fit, "
+        "worst-fit, fifo, centralized-drf, or one that an installed package provides",
     ),
 ]
 
@@ -210,16 +224,35 @@ def load(settings_class: type[S], **flags: Any) -> S:
     """Settings from all sources; flags that are None are left to the others.
 
     Raises:
-        InvalidConfig: one line per field, with where to set it.
+        InvalidConfig: each problem, with where the value was set and what is allowed.
     """
     given = {name: value for name, value in flags.items() if value is not None}
+    prefix = settings_class.model_config.get("env_prefix", "")
+    found = problems.unknown_variables(
+        settings_class.table, prefix, settings_class.model_fields, os.environ
+    )
     try:
-        return settings_class(**given)
+        settings = settings_class(**given)
     except ValidationError as error:
-        prefix = settings_class.model_config.get("env_prefix", "")
-        problems = "; ".join(
-            f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']!r}; set it in hrm.toml "
-            f"[{settings_class.table}], {prefix}{'_'.join(map(str, e['loc'])).upper()} or by flag)"
-            for e in error.errors()
-        )
-        raise InvalidConfig(problems) from error
+        found += [
+            problems.invalid(
+                settings_class, settings_class.table, one, _place(settings_class, one["loc"], given)
+            )
+            for one in error.errors()
+        ]
+        raise InvalidConfig("; ".join(found)) from error
+    if found:
+        raise InvalidConfig("; ".join(found))
+    return settings
+
+
+def _place(settings_class: type[S], loc: tuple[int | str, ...], given: dict[str, Any]) -> str:
+    """Where the value at ``loc`` was set: the most specific place that has it."""
+    name = str(loc[0])
+    if name in given:
+        return f"set by --{name.replace('_', '-')}"
+    variable = f"{settings_class.model_config.get('env_prefix', '')}{name}".upper()
+    for each in os.environ:
+        if each.upper() == variable:
+            return f"set by {each}"
+    return f"set in {config_file()}, table [{settings_class.table}]"

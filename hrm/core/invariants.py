@@ -7,11 +7,15 @@ everything). Each function returns a text for each violation; an empty list mean
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hrm.core.master.core import MasterCore
 from hrm.core.master.holdings import kept_bytes, launch_bytes
+from hrm.core.master.state import MasterState
+from hrm.core.node.core import NodeCore
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import capacity_vector, minus, pooled_part
 from hrm.core.vocabulary.model import (
     NO_LAUNCH,
@@ -22,13 +26,6 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.core.vocabulary.partitioning import BindingMode
-
-if TYPE_CHECKING:
-    from hrm.core.master.core import MasterCore
-    from hrm.core.master.state import MasterState
-    from hrm.core.node.core import NodeCore
-    from hrm.core.queue.resource_unit import UnitQueue
-    from hrm.core.scheduling.shared_state import SharedState
 
 __all__ = [
     "binding_violations",
@@ -194,7 +191,7 @@ def _containers(master_state: MasterState) -> list[str]:
             if placed and seen[container.container_id] != 1:
                 found.append(f"{container.container_id} is not among its node's containers")
         if app.life.state.ended and app.in_state(ContainerState.RUNNING, ContainerState.PENDING):
-            found.append(f"{app.application_id} has ended but its containers go on")
+            found.append(f"{app.application_id} has ended but its containers still run")
     return found
 
 

@@ -1,6 +1,6 @@
 """A cluster policy that learns from the outcomes of its choices: the DQN of LDWP (section 4.2).
 
-``Learner`` is a ``ClusterPolicy``: what can run a policy can train one. A choice opens a
+``Learner`` is a ``ClusterPolicy``, so whatever can run a policy can train one. A choice opens a
 transition; the next choice closes it, or, with rewards of kind ``slowdown``, the end of the task.
 One step of learning follows each decision, never inside it in a real cluster: this class is for
 simulations.
@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hrm.learn.environment import Decision, ideal_s
+from hrm.learn.environment import TaskDecision, ideal_s
 from hrm.learn.q_networks import Brain, State, Tensors
 from hrm.learn.rewards import Rewards, epsilon_at
-from hrm.pipelines.core.model import Choice, ClusterPolicy, ClusterView, TaskId, TaskSpec
+from hrm.pipelines.core.model import Choice, ClusterPolicy, PipelineClusterView, TaskId, TaskSpec
 from hrm.pipelines.policies.cluster.features import Bools
 
 __all__ = ["Hyper", "Learner", "Replay", "Transition"]
@@ -104,7 +104,7 @@ class Learner:
         self.learning = learning
         self.decisions = 0
         self.traces = 0
-        """Training traces that were begun: the next one is another."""
+        """The number of training traces begun, which selects the next one."""
         self.loss = float("nan")
         self.nodes_seen: tuple[int, int] = (1 << 30, 0)
         self._epsilon = hyper.epsilon
@@ -116,7 +116,7 @@ class Learner:
         self._renew()
 
     def begin(self, epsilon: tuple[float, float, int] | None = None) -> None:
-        """A new history: what was open in the old one is dropped."""
+        """Begin a new history: open transitions of the old one are dropped."""
         self.rewards.begin()
         self.brain.begin()
         self._open = None
@@ -124,7 +124,7 @@ class Learner:
         if epsilon is not None:
             self._epsilon, self._since = epsilon, 0
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         """See ``ClusterPolicy.choose``."""
         if self.brain.follow(view):
             self._moved()
@@ -136,7 +136,7 @@ class Learner:
         self.nodes_seen = min(self.nodes_seen[0], alive), max(self.nodes_seen[1], alive)
         self._open = (state, action)
         if self.rewards.mode == "slowdown":
-            self._placed[task.task_id] = (state, action, ideal_s(Decision(task, view, fits)))
+            self._placed[task.task_id] = (state, action, ideal_s(TaskDecision(task, view, fits)))
             if len(self._placed) > PENDING_MAX:
                 del self._placed[next(iter(self._placed))]
         self.decisions += 1
@@ -155,7 +155,7 @@ class Learner:
             self.replay.add(Transition(state, action, reward, None, 0.0))
 
     def finish(self, now: float) -> None:
-        """The run is really over, not only cut off: its last transition has nothing after it."""
+        """The run has really ended, and was not truncated: nothing follows its last transition."""
         interval = None if self.rewards.mode == "slowdown" else self.rewards.interval(now)
         if interval is not None and self._open is not None:
             self.replay.add(Transition(*self._open, interval[0], None, 0.0))
@@ -170,8 +170,8 @@ class Learner:
             self.copy_to_target()
 
     def targets(self, batch: Sequence[Transition]) -> Tensor:
-        """Shape (batch,): what Q(s, a) should have been; if ``double``, as van Hasselt et al.
-        (2016) have it."""
+        """Shape (batch,): what Q(s, a) should have been; if ``double``, after van Hasselt et al.
+        (2016)."""
         wanted = torch.tensor([t.reward for t in batch], dtype=torch.float32)
         going = [
             n
@@ -191,7 +191,7 @@ class Learner:
     def step(
         self, batch: Sequence[Transition], wanted: Tensor, optimizer: torch.optim.Optimizer
     ) -> float:
-        """Move Q(s, a) of ``batch`` towards ``wanted``; answers the loss before."""
+        """Move Q(s, a) of ``batch`` towards ``wanted``; returns the loss before."""
         q = self.brain.values(self.brain.weights, [t.state for t in batch])
         chosen = q.gather(1, torch.tensor([[t.action] for t in batch])).squeeze(1)
         loss_of = torch.nn.functional.huber_loss if self.hyper.huber else _squared
@@ -203,14 +203,14 @@ class Learner:
         return float(loss.detach())
 
     def copy_to_target(self) -> None:
-        """The target network becomes the one that learns."""
+        """Copy the learning network to the target network."""
         self._target: Tensors = {n: w.detach().clone() for n, w in self.brain.weights.items()}
 
     def epsilon(self) -> float:
-        """Share of random actions now."""
+        """The present share of random actions."""
         return epsilon_at(self._since, *self._epsilon)
 
-    def _act(self, state: State, task: TaskSpec, view: ClusterView, fits: Bools) -> int:
+    def _act(self, state: State, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> int:
         mask = self.brain.mask(state)
         if self._rng.random() < self.epsilon():
             return int(self._rng.choice(np.flatnonzero(mask)))
@@ -229,7 +229,7 @@ class Learner:
             self.replay.add(Transition(*self._open, reward, state, discount))
 
     def _moved(self) -> None:
-        """The network has other inputs: what is in the replay has another shape."""
+        """The network has other inputs now: what is in the replay has another shape."""
         self.replay.clear()
         self._open = None
         self._placed.clear()

@@ -1,8 +1,8 @@
 """The environment that a cluster policy is trained in: successive decisions and their outcomes.
 
 A trainer drives anything with ``reset`` and ``step``: HRM's simulator of pipelines, a queueing
-system of a few lines, a replay. A seed is one history, as independent of the decisions as possible:
-a policy learns on ``TRAINING``, is selected on ``VALIDATION`` and measured on ``TEST``.
+system of a few lines, a replay. A seed determines a history, as independent of the decisions as
+possible: a policy learns on ``TRAINING``, is selected on ``VALIDATION`` and measured on ``TEST``.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from hrm.errors import InvalidConfig
-from hrm.pipelines.core.model import ClusterPolicy, ClusterView, TaskId, TaskSpec
+from hrm.pipelines.core.model import ClusterPolicy, PipelineClusterView, TaskId, TaskSpec
 from hrm.pipelines.policies.cluster.features import Bools
 
 __all__ = [
     "TEST",
     "TRAINING",
     "VALIDATION",
-    "Decision",
-    "Ended",
     "Environment",
-    "Step",
-    "Summary",
+    "EpisodeStep",
+    "EpisodeSummary",
+    "EpisodeTaskEnded",
+    "TaskDecision",
     "drive",
     "evaluate",
     "ideal_s",
@@ -39,15 +39,15 @@ VALIDATION = range(100, 120)
 TEST = range(1000, 1020)
 
 
-class Decision(NamedTuple):
+class TaskDecision(NamedTuple):
     """The head of the queue, the cluster, and (nodes,) which may take it; at least one may."""
 
     task: TaskSpec
-    view: ClusterView
+    view: PipelineClusterView
     fits: Bools
 
 
-class Ended(NamedTuple):
+class EpisodeTaskEnded(NamedTuple):
     """A task that ended at ``at`` seconds, ``response_s`` after it was submitted."""
 
     task_id: TaskId
@@ -56,34 +56,34 @@ class Ended(NamedTuple):
     ok: bool
 
 
-class Step(NamedTuple):
+class EpisodeStep(NamedTuple):
     """What happened between two decisions.
 
-    ``decision`` is None when the trace is over. That is a truncation, after which tasks would have
-    gone on arriving, unless ``terminal``.
+    ``decision`` is None when the trace is over. That is a truncation, after which more tasks would
+    have arrived, unless ``terminal``.
     """
 
-    decision: Decision | None
-    ended: tuple[Ended, ...]
+    decision: TaskDecision | None
+    ended: tuple[EpisodeTaskEnded, ...]
     terminal: bool = False
 
 
 class Environment(Protocol):
     """A cluster with arriving tasks, stopped at every decision."""
 
-    def reset(self, seed: int) -> Decision: ...
+    def reset(self, seed: int) -> TaskDecision: ...
 
-    def step(self, node: int) -> Step:
-        """Place the task of the last decision on row ``node`` of its view, and go on.
+    def step(self, node: int) -> EpisodeStep:
+        """Place the task of the last decision on row ``node`` of its view, and continue.
 
-        -1: the task stays at the head of the queue and comes back, with another view, when
-        something has happened in the cluster.
+        -1: the task stays at the head of the queue and is presented again, with another view, after
+        the next event in the cluster.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """How tasks fared: response times (seconds) and slow-downs, response over the ideal."""
+class EpisodeSummary:
+    """Results of tasks: response times (seconds) and slow-downs, response over the ideal."""
 
     tasks: int
     failed: int
@@ -91,11 +91,11 @@ class Summary:
     response_p50_s: float
     response_p95_s: float
     log_slowdown: float
-    """Mean of ln(response / ideal): what ``slowdown`` rewards add up to, negated."""
+    """Mean of ln(response / ideal): the negated sum of the rewards of kind ``slowdown``."""
     tasks_per_min: float
 
 
-def ideal_s(decision: Decision) -> float:
+def ideal_s(decision: TaskDecision) -> float:
     """Seconds of the task alone on the fastest feasible node; NaN if no node's time is known."""
     times = decision.view.task_s[decision.fits]
     known = times[np.isfinite(times)]
@@ -104,14 +104,14 @@ def ideal_s(decision: Decision) -> float:
 
 def drive(
     environment: Environment, policy: ClusterPolicy, seed: int
-) -> tuple[list[tuple[Ended, float]], bool]:
+) -> tuple[list[tuple[EpisodeTaskEnded, float]], bool]:
     """Let ``policy`` decide a whole trace: (end, ideal time) of each task, and
-    ``Step.terminal``."""
-    decision: Decision | None = environment.reset(seed)
+    ``EpisodeStep.terminal``."""
+    decision: TaskDecision | None = environment.reset(seed)
     ideal: dict[TaskId, float] = {}
-    found: list[tuple[Ended, float]] = []
+    found: list[tuple[EpisodeTaskEnded, float]] = []
     while decision is not None:
-        # A waiting task comes up again; its first ideal time is the reference.
+        # A waiting task is presented again; its first ideal time is the reference.
         ideal.setdefault(decision.task.task_id, ideal_s(decision))
         step = environment.step(policy.choose(*decision).node)
         for end in step.ended:
@@ -123,11 +123,11 @@ def drive(
 
 def evaluate(
     environment: Environment, make: Callable[[], ClusterPolicy], seeds: Iterable[int]
-) -> Summary:
+) -> EpisodeSummary:
     """Run ``seeds``, each with a policy of its own from ``make``, and summarize the tasks' times.
 
     Raises:
-        InvalidConfig: no task ended, so that there is nothing to summarize.
+        InvalidConfig: no task ended, so there is nothing to summarize.
     """
     responses: list[float] = []
     slowdowns: list[float] = []
@@ -142,7 +142,7 @@ def evaluate(
     if not responses or not slowdowns:
         raise InvalidConfig("no task ended in the environment; make its traces longer")
     p50, p95 = np.percentile(responses, (50, 95))
-    return Summary(
+    return EpisodeSummary(
         tasks=len(responses),
         failed=failed,
         response_mean_s=float(np.mean(responses)),
@@ -166,7 +166,7 @@ def options_of(text: str) -> dict[str, str]:
 
 
 def load(reference: str, options: str = "") -> Environment:
-    """The environment that ``module:factory`` makes of the ``options``, which come as text.
+    """The environment that ``module:factory`` makes of ``options``, which are text.
 
     Raises:
         InvalidConfig: there is no such factory, or it does not make one.

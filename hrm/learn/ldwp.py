@@ -1,10 +1,10 @@
 """Trains the cluster half of LDWP: ``python -m hrm.learn.ldwp ldwp-set --out weights.npz``.
 
-A thousand random decisions show the scale of the rewards; ``ect``, with some random actions, is
-watched, and rounds of fitted Q-iteration fit the network to its transitions (pre-training); then
-the network decides itself and learns on. Every so often it is tried, greedily, on validation seeds:
-the best of these is written, with the ranges of what it has seen and the command that made it.
-Nothing here touches the seeds that results are measured on.
+A thousand random decisions give the scale of the rewards. In pre-training, rounds of fitted
+Q-iteration fit the network to transitions of ``ect``, with some random actions. Then the network
+decides itself and continues to learn. At intervals it is evaluated, greedily, on validation seeds:
+the best of these is written, with the ranges of its inputs and the command that made it. Nothing
+here uses the seeds that results are measured on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 
 from hrm.errors import InvalidConfig
 from hrm.learn.dqn import Hyper, Learner, Transition
-from hrm.learn.environment import TRAINING, VALIDATION, Decision, Environment, evaluate, load
+from hrm.learn.environment import TRAINING, VALIDATION, Environment, TaskDecision, evaluate, load
 from hrm.learn.q_networks import Brain, FlatBrain, SetBrain
 from hrm.learn.rewards import MODES, Mode, Rewards, kappa_of
 from hrm.pipelines.core.model import ClusterPolicy
@@ -41,7 +41,7 @@ __all__ = ["Args", "Progress", "main", "parse", "train"]
 log = logging.getLogger("hrm.learn.ldwp")
 
 Progress = Callable[[float, str], None]
-"""Called with the share that is done, 0..1, and what is being done."""
+"""Called with the share that is done, 0..1, and the current step."""
 
 CALIBRATION_DECISIONS = 1_000
 PRETRAIN_LR = 1e-3
@@ -51,12 +51,12 @@ STATES_MAX = 5_000  # from which ranges and the greatest |Q| are taken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Args:
-    """What one training is made of."""
+    """The parameters of one training."""
 
     policy: str = "ldwp-set"
     """ldwp (the paper's network, for one fixed cluster) or ldwp-set (any cluster)"""
     environment: str = "hrm.pipelines.sim.learning:environment"
-    """module:factory of what to learn in (hrm.learn.environment)"""
+    """module:factory of the environment (hrm.learn.environment)"""
     options: str = ""
     """name=value,... for the factory"""
     out: Path = Path("ldwp.npz")
@@ -72,7 +72,7 @@ class Args:
     reward: Mode = "slowdown"
     """delta (the paper's), smdp or slowdown (hrm.learn.rewards)"""
     gamma: float = 0.8
-    """discount a decision, of delta"""
+    """discount per decision, of delta"""
     tau_s: float = 60.0
     """time constant of the discount of smdp"""
     target: str = "double"
@@ -84,7 +84,7 @@ class Args:
     lr: float = 0.1
     """learning rate of the stochastic gradient descent"""
     batch: int = 20
-    """transitions a step"""
+    """transitions per step"""
     replay: int = 10_000
     """transitions that are kept"""
     learn_after: int = 200
@@ -92,21 +92,21 @@ class Args:
     target_every: int = 100
     """steps between copies to the target network"""
     pretrain_decisions: int = 10_000
-    """decisions of ect that are watched; 0: no pre-training"""
+    """decisions of ect to learn from; 0: no pre-training"""
     pretrain_epsilon: float = 0.3
     """share of random ones among them"""
     pretrain_rounds: int = 20
     """rounds of fitted Q-iteration"""
     pretrain_epochs: int = 2
-    """passes over what was watched in each round"""
+    """passes over these decisions in each round"""
     decisions: int = 20_000
     """decisions that the network takes while it learns"""
     validate_every: int = 4_000
-    """decisions between two trials"""
+    """decisions between two evaluations"""
     validation_seeds: int = 5
-    """traces of each trial"""
+    """traces of each evaluation"""
     seed: int = 0
-    """of everything that is drawn"""
+    """of all random choices"""
 
     def __post_init__(self) -> None:
         known = {
@@ -142,10 +142,10 @@ class Args:
 
 
 def train(args: Args, on_progress: Progress = lambda share, doing: None) -> dict[str, Any]:
-    """Train as ``args`` say, write the model, and answer how it did on validation seeds.
+    """Train as ``args`` say, write the model, and return its results on validation seeds.
 
     Raises:
-        InvalidConfig: there is no such environment, or it has other nodes at every seed, which
+        InvalidConfig: there is no such environment, or its nodes differ between seeds, which
             ``ldwp`` cannot learn.
     """
     torch.set_num_threads(1)
@@ -162,11 +162,11 @@ def train(args: Args, on_progress: Progress = lambda share, doing: None) -> dict
 
 
 def run(learner: Learner, environment: Environment, decisions: int, on_progress: Progress) -> None:
-    """Let ``learner`` decide training traces, one after the other, until it has decided enough."""
+    """Let ``learner`` decide training traces, one after another, until it has decided enough."""
     last = learner.decisions + decisions
     while True:
         learner.begin()
-        decision: Decision | None = environment.reset(TRAINING[learner.traces % len(TRAINING)])
+        decision: TaskDecision | None = environment.reset(TRAINING[learner.traces % len(TRAINING)])
         learner.traces += 1
         while decision is not None:
             step = environment.step(learner.choose(*decision).node)
@@ -199,9 +199,9 @@ def _brain(args: Args, environment: Environment) -> Brain:
 
 
 def _calibrate(learner: Learner, environment: Environment) -> list[Transition]:
-    """A thousand random decisions: the scale of the rewards, and nothing to learn from.
+    """A thousand random decisions for the scale of the rewards; nothing is learned from them.
 
-    Answers with what was seen, of which the first trial needs the ranges where nothing is learned
+    Returns the transitions, from which the first evaluation takes the ranges if nothing is learned
     before it.
     """
     epsilon, learner.learning = learner.hyper.epsilon, False
@@ -247,7 +247,7 @@ def _fit(
     optimizer: torch.optim.Optimizer,
     rng: np.random.Generator,
 ) -> float:
-    """One round of fitted Q-iteration: the targets stay while the network comes to them."""
+    """One round of fitted Q-iteration: the targets are fixed while the network approaches them."""
     learner.copy_to_target()
     parts = range(0, len(held), PRETRAIN_BATCH)
     wanted = torch.cat([learner.targets(held[n : n + PRETRAIN_BATCH]) for n in parts])
@@ -269,7 +269,7 @@ def _learn(
     on_progress: Progress,
     first: Sequence[Transition],
 ) -> dict[str, Any]:
-    """Learn by doing; the model that does best on validation seeds is written and described."""
+    """Learn from own decisions; the best model on validation seeds is written and described."""
     seeds = VALIDATION[: args.validation_seeds]
     ect = dataclasses.asdict(evaluate(environment, Ect, seeds))
     log.info("ect: %s", json.dumps(ect))
@@ -313,7 +313,7 @@ def _frozen(model: Model) -> Callable[[], ClusterPolicy]:
 
 
 def _model(learner: Learner, args: Args, seen: Sequence[Transition]) -> Model:
-    """What the learner knows now, with the ranges of what it has seen."""
+    """The learner's present model, with the ranges of its inputs so far."""
     brain = learner.brain
     if not seen:
         raise InvalidConfig("no task ended in a thousand decisions; the environment is too slow")
@@ -344,7 +344,7 @@ def _model(learner: Learner, args: Args, seen: Sequence[Transition]) -> Model:
 
 
 def words_of(args: Args) -> list[str]:
-    """The arguments of the command that ``args`` came from, as far as they are not defaults."""
+    """The arguments of the command for ``args``, without those that are defaults."""
     words = [args.policy]
     for field in dataclasses.fields(args):
         value = getattr(args, field.name)

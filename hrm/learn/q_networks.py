@@ -1,9 +1,9 @@
-"""The two networks of LDWP in PyTorch, with what each needs to be trained and written to a file.
+"""The two networks of LDWP in PyTorch, with what each needs to be trained and exported.
 
 Weights are a dictionary of tensors with the names and shapes of
-``hrm.pipelines.policies.cluster.networks``, so that what is exported is what is trained. A *brain*
-is one of the two networks with its way of seeing: it turns decisions into states, states into
-values, and itself into a ``Model``.
+``hrm.pipelines.policies.cluster.networks``, so what is exported is what is trained. A *brain* is
+one of the two networks with its features: it turns decisions into states, states into values, and
+itself into a ``Model``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hrm.core.vocabulary.model import NodeName
-from hrm.pipelines.core.model import ClusterView, TaskSpec, Vector
+from hrm.pipelines.core.model import PipelineClusterView, TaskSpec, Vector
 from hrm.pipelines.policies.cluster.features import (
     NODE_FIELDS,
     TASK_FIELDS,
@@ -39,19 +39,19 @@ _PERCENTILES = (0.1, 99.9)
 
 
 class Brain(Protocol):
-    """A network and its way of seeing. Actions are numbers of ``State.rows``."""
+    """A network and its features. Actions are indices of ``State.rows``."""
 
     kind: str
     weights: Tensors
 
-    def observe(self, task: TaskSpec, view: ClusterView, fits: Bools) -> State: ...
+    def observe(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> State: ...
 
     def acted(self, state: State, action: int) -> None: ...
 
     def begin(self) -> None:
         """A new history."""
 
-    def follow(self, view: ClusterView) -> bool:
+    def follow(self, view: PipelineClusterView) -> bool:
         """Adapt to other nodes; true if the weights have changed their shape."""
 
     def mask(self, state: State) -> Bools:
@@ -69,7 +69,7 @@ class Brain(Protocol):
 
 
 def fresh(shapes: Mapping[str, tuple[int, ...]], generator: torch.Generator) -> Tensors:
-    """New weights, uniform within one over the root of the inputs of their layer, as Linear's."""
+    """New weights, uniform within one over the root of the inputs of their layer, as in Linear."""
     weights = {}
     inputs = 1
     for name, shape in shapes.items():
@@ -95,16 +95,16 @@ class SetBrain:
         self.types = tuple(types)
         self.weights = fresh(set_shapes(), generator)
 
-    def observe(self, task: TaskSpec, view: ClusterView, fits: Bools) -> SetState:
+    def observe(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> SetState:
         return observe_set(task, view, fits, self.types)
 
     def acted(self, state: State, action: int) -> None:
-        """Nothing to remember."""
+        """It keeps no history."""
 
     def begin(self) -> None:
-        """Nothing to forget."""
+        """It keeps no history."""
 
-    def follow(self, view: ClusterView) -> bool:
+    def follow(self, view: PipelineClusterView) -> bool:
         return False
 
     def mask(self, state: State) -> Bools:
@@ -157,7 +157,7 @@ class FlatBrain:
         self.weights = fresh(mlp_shapes(layout, len(nodes)), generator)
         self._encoder = FlatEncoder(layout, [name for name, _ in nodes])
 
-    def observe(self, task: TaskSpec, view: ClusterView, fits: Bools) -> FlatState:
+    def observe(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> FlatState:
         return self._encoder.observe(task, view, fits)
 
     def acted(self, state: State, action: int) -> None:
@@ -166,8 +166,8 @@ class FlatBrain:
     def begin(self) -> None:
         self._encoder.forget()
 
-    def follow(self, view: ClusterView) -> bool:
-        """Transfer of parameters to the nodes of ``view``, if some of them are new."""
+    def follow(self, view: PipelineClusterView) -> bool:
+        """Transfer parameters to the nodes of ``view``, if some of them are new."""
         if set(view.names) <= set(self._encoder.names):
             return False
         nodes = list(zip(view.names, view.platform, strict=True))

@@ -1,11 +1,11 @@
-"""What a placement is worth, in three ways, and the schedules of learning.
+"""Three rewards of a placement, and the schedules of learning.
 
-``delta`` is the LDWP paper's: throughput now minus throughput at the last decision, throughput
-being the tasks completed in the last minute. These differences add up to the last minus the first,
-whatever was done between, and below saturation throughput is the rate of arrivals. ``smdp`` counts
-the completions between two decisions and discounts by the time between them. ``slowdown`` waits for
-the task's own end and rewards its placement with -ln(response / ideal): nothing to discount or to
-guess. What it cannot learn is to leave capacity for others.
+``delta`` is the LDWP paper's: throughput now minus throughput at the last decision, where
+throughput is the tasks completed in the last minute. These differences add up to the last minus the
+first, whatever was done between, and below saturation throughput equals the rate of arrivals.
+``smdp`` counts the completions between two decisions and discounts by the time between them.
+``slowdown`` waits for the task's own end and rewards its placement with -ln(response / ideal): no
+discount and no guess. It cannot learn to leave capacity for others.
 
 Rewards are scaled by ``kappa``, so that their standard deviation under a random policy is 0.5; the
 paper's learning rate is not stable far from that.
@@ -49,7 +49,7 @@ class Rewards:
         self._last = None
 
     def ended(self, at: float, *, ok: bool) -> None:
-        """A task has ended; those that failed are no throughput."""
+        """A task has ended; failed ones do not count as throughput."""
         if ok:
             self._ends.append(at)
             self._new += 1

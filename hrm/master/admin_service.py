@@ -182,7 +182,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             except TimeoutError:
                 raise no_log(node, f"nothing came for {idle_s:.0f} s") from None
             except grpc.aio.AioRpcError as error:
-                raise refusal_of(node, error, "does not give the log") from error
+                raise refusal_of(node, error, "did not return the log") from error
 
     async def LinkLog(self, request: pb.LinkLogRequest, context: Any) -> node_pb2.LogLink:  # noqa: N802
         container_id, node = await self._logs.find(
@@ -196,7 +196,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             try:
                 link: node_pb2.LogLink = await stub.LinkLog(ask, timeout=LINK_TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
-                raise refusal_of(node, error, "gives no link") from error
+                raise refusal_of(node, error, "returned no link") from error
         return link
 
     async def _history(self, application_id: ApplicationId) -> list[StateEvent]:
@@ -250,7 +250,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
 
 def _latest(statuses: list[common_pb2.ContainerStatus]) -> list[common_pb2.ContainerStatus]:
-    """The last of them, as many as fit into one response."""
+    """The latest, as many as fit into one response."""
     bytes_left, first = CONTAINERS_BYTES_MAX, len(statuses)
     while first and bytes_left > 0:
         first -= 1

@@ -1,4 +1,4 @@
-"""ApplicationService: how AppMasters register and ask."""
+"""ApplicationService: how AppMasters register and hold their sessions."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         admitted = await self._attach(requests, session, outbox)
         application_id = admitted.application_id
         try:
-            # Before anything is read: a refusal may not meet the first write under way.
+            # Before anything is read, so that no refusal collides with this first write.
             await context.write(app_wire.attached(admitted))
             await rpc_server.both_ways(
                 self._read(requests, application_id), _write(outbox, context)

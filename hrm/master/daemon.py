@@ -1,4 +1,4 @@
-"""``hrm master``: from settings to a serving process, and back to nothing."""
+"""``hrm master``: starts the services from the settings, and shuts them down."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ SERVICES = (
     "AdminService", "ApplicationService", "EventService", "NodeService", "PipelineService",
     "PolicyService", "SharedStateService", "SubmissionService",
 )  # fmt: skip
-"""What the master serves, of ``hrm.v1``; for health checks and reflection."""
+"""The services of ``hrm.v1``, for health checks and reflection."""
 
 log = structlog.get_logger("master")
 
 
 def bounds_of(settings: MasterSettings) -> Bounds:
-    """The core's bounds, as far as settings name them."""
+    """The core's bounds; those that are settings have the settings' values."""
     names = set(Bounds.__dataclass_fields__) & set(type(settings).model_fields)
     return Bounds(**{name: getattr(settings, name) for name in names})
 
@@ -77,7 +77,7 @@ def bounds_of(settings: MasterSettings) -> Bounds:
 def collect_seldom() -> None:
     """Collect cyclic garbage less often: the state of a large cluster is millions of long-lived
     objects, and a full collection takes longer than a stream should wait. For the same reason
-    the young generation is collected in small lots: 20,000 objects take some 2 ms."""
+    the young generation is collected in small batches: 20,000 objects take some 2 ms."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(5_000, 4, 10_000)
@@ -90,7 +90,7 @@ async def run(settings: MasterSettings) -> int:
         InvalidConfig: the state directory is another master's, the store is damaged, the token file
             is not private, or clear text is not allowed at its address.
         Unavailable: the port is in use.
-        DiskFull: there is no space for what a start has to write.
+        DiskFull: there is no space for what the start must write.
     """
     descriptors.raise_limit()
     try:
@@ -105,7 +105,7 @@ async def run(settings: MasterSettings) -> int:
 
 
 async def _run(settings: MasterSettings) -> int:
-    secure = server_tls(settings)  # before anything is made that a wrong address would leave behind
+    secure = server_tls(settings)  # first: a refusal must leave nothing behind
     token = rpc.create_token(settings.token_file)
     settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (
@@ -120,15 +120,15 @@ async def _run(settings: MasterSettings) -> int:
             if journal.newest_epoch >= epoch:
                 log.warning(
                     "the store is older than its journal: what was written in between is lost, "
-                    "and what runs is taken back as after a lost store",
+                    "and what runs is readmitted as after a lost store",
                     epoch=epoch, epoch_of_the_journal=journal.newest_epoch,
                 )  # fmt: skip
             return await _serve(settings, token, secure, store, known, journal, epoch)
 
 
 def known_to(store: Store) -> dict[str, Any]:
-    """What the core has to know of the store. All of it is read before anything is written: a store
-    that is damaged stays as it is.
+    """What the core needs from the store. Everything is read before anything is written, so a
+    damaged store stays as it is.
 
     Raises:
         InvalidConfig: it is damaged.
@@ -211,8 +211,8 @@ async def _serve(
 
 
 async def _give_back_forever(core: MasterCore) -> None:
-    """Return the memory of large applications that were dropped. glibc keeps what is free, unless
-    it lies at the end of the heap; to ask for it takes time in proportion to the heap."""
+    """Give the memory of dropped large applications back to the system: glibc keeps what is free,
+    unless it lies at the end of the heap. It takes time in proportion to the heap."""
     returned = 0
     while True:
         await asyncio.sleep(GIVE_BACK_INTERVAL_S)
@@ -225,7 +225,7 @@ async def _give_back_forever(core: MasterCore) -> None:
 def _listening(
     settings: MasterSettings, token: str, secure: ServerTls | None, watch: ConnectionWatch
 ) -> tuple[grpc.aio.Server, str]:
-    """A server that does not serve yet, and its address."""
+    """A server that listens but does not serve yet, and its address."""
     limits = PeerLimits(
         streams=settings.streams_per_peer,
         calls=settings.calls_per_peer,

@@ -1,4 +1,4 @@
-"""The master's disk, which its event loop never waits for: a few threads do all that touches it."""
+"""The master's disk operations, in a few threads: the event loop never waits for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Disk:
-    """Threads for one kind of files; ``name`` is theirs."""
+    """Threads for one kind of files; ``name``: of the threads."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix=name)
@@ -35,7 +35,7 @@ def size_of(path: Path) -> int:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """To read from it.
+    """Open for reading.
 
     Raises:
         OSError: there is no such file.

@@ -33,7 +33,7 @@ from hrm.core.master.state import Container
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.event_table import Move, Watch
-from hrm.core.vocabulary.history import Refused, Service, StateEvent
+from hrm.core.vocabulary.history import RequestRecord, Service, StateEvent
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -51,8 +51,8 @@ EPOCH_BITS = 32
 GROUP_MAX = 500
 FLUSH_INTERVAL_S = 0.2
 REST_SHARE = 19.0
-"""How many times as long as it has worked the writer rests: less as the queue fills, and not at all
-where a reader waits."""
+"""Ratio of the writer's rests to its work: lower as the queue fills, and no rest while a reader
+waits."""
 STORY_MAX = 1_000
 FLUSH_TIMEOUT_S = 2.0
 CLOSE_TIMEOUT_S = 10.0
@@ -69,7 +69,7 @@ _TYPES = (int, int, *(str,) * 9, int)
 T = TypeVar("T")
 
 _Row: TypeAlias = tuple[int, str, str, str, str, str, str, str, str, str, int]
-"""As in the table, without the id."""
+"""A row of the table, without its id."""
 
 _APPLICATION = (
     e.ApplicationRegistered,
@@ -99,7 +99,7 @@ class EventFilter:
                 chosen.append(f"{column} = ?")
                 values.append(wanted)
         if chosen:
-            # What the journal lacks may have been any reader's.
+            # Events that were dropped may have matched any filter.
             gap = "(application = '' AND kind = 'journal')"
             tests.append(f"({' AND '.join(chosen)} OR {gap})")
         return " AND ".join(tests), values
@@ -189,7 +189,7 @@ class Journal:
         moves.clear()
 
     def _refused(self, application_id: str, notice: c.Notice, now: float) -> None:
-        """No state changes, and yet it is news."""
+        """Record a refusal, though no state has changed."""
         if type(notice) is c.RequestRefused:
             many = len(notice.executor_ids)
             subject = f"{many} executor{'s' if many > 1 else ''}"
@@ -197,11 +197,11 @@ class Journal:
                 subject = "its driver"
             why = f"{subject}: {notice.message}"
             self._moves.append(
-                ("application", application_id, None, None, Refused.REFUSED, now, why)
+                ("application", application_id, None, None, RequestRecord.REFUSED, now, why)
             )
 
     def record_service(self, state: Service, now: float, why: str) -> None:
-        """Of the master itself."""
+        """Record a change of the master's own state."""
         self._moves.append(("master", "", None, None, state, now, why))
         self.took(None)
 
@@ -243,7 +243,7 @@ class Journal:
         self, event_id: int, event_filter: EventFilter, limit: int
     ) -> tuple[list[StateEvent], int]:
         """The first ``limit`` events that match ``event_filter`` and follow ``event_id``; and the
-        number up to which such events have been dropped for their age or number; 0: none has."""
+        number up to which such events have been removed for their age or number; 0: none has."""
         where, values = event_filter.where()
         sql = f"SELECT * FROM events WHERE id > ? AND {where} ORDER BY id LIMIT ?"  # noqa: S608
 
@@ -264,7 +264,7 @@ class Journal:
         return await self._select(where, [application_id], STORY_MAX, latest=True)
 
     async def registration(self, application_id: str) -> StateEvent | None:
-        """The event of an application's beginning, unless it is too old."""
+        """The event of an application's registration, unless it has been removed."""
         where = "application = ? AND kind = 'application' AND was = '' AND became = ?"
         began = ApplicationState.SUBMITTED.value
         found = await self._select(where, [application_id, began], 1)
@@ -273,8 +273,8 @@ class Journal:
     async def ran(
         self, application_id: str, executor_id: str = "", *, latest: bool = False
     ) -> StateEvent | None:
-        """The event of the start of an executor, or (empty) of the application's first or latest
-        one."""
+        """The start of an executor; without ``executor_id``, the application's first start of one,
+        or its latest."""
         where = "application = ? AND became = 'running' AND container != ''"
         values: list[str | int] = [application_id]
         if executor_id:
@@ -359,8 +359,8 @@ class Journal:
         return True
 
     def _insert(self, db: sqlite3.Connection, rows: list[_Row]) -> None:
-        """Write to the current file. The numbers are used up only by a commit, which is where a
-        full disk shows."""
+        """Write to the current file. Numbers are consumed only by a successful commit, the step at
+        which a full disk is noticed."""
         db.execute(_INSERT, (self._next_id, json.dumps(rows)))
         db.commit()
         self._next_id += len(rows)
@@ -371,7 +371,7 @@ class Journal:
         """A damaged file was set aside: readers of its events learn of the gap from ``trimmed``."""
         db.execute("UPDATE trimmed SET id = ?", (self._last_id,))
         self._count = 0
-        reason = f"the journal was damaged ({why}); what it had is in {aside}"
+        reason = f"the journal was damaged ({why}); its former contents are in {aside}"
         self._insert(db, [_of_journal("set_aside", reason)])
 
     def _rows(self) -> tuple[list[_Row], int]:
@@ -386,7 +386,7 @@ class Journal:
             taken += len(found)
             if found:
                 continue
-            dropped_full = self._dropped_full  # before the queue: what comes meanwhile stands there
+            dropped_full = self._dropped_full  # before the queue: later entries have counts
             is_last = not self._queue
             if not is_last:
                 actor, new, dropped_full = self._queue.popleft()
@@ -426,7 +426,7 @@ class Journal:
 
 
 def _drop_first(many: int, db: sqlite3.Connection) -> int:
-    """How many went: fewer, where the file is another one by now."""
+    """Returns how many were removed: fewer if the file has been replaced meanwhile."""
     last_of = "SELECT max(id) FROM (SELECT id FROM events ORDER BY id LIMIT ?)"
     (last,) = db.execute(last_of, (many,)).fetchone()
     if last is None:
@@ -492,7 +492,7 @@ def _of_journal(became: str, reason: str) -> _Row:
 
 
 def _event(row: Sequence[Any]) -> StateEvent:
-    """Raises ValueError where the row is no event."""
+    """Raises ValueError if the row is not an event."""
     if tuple(map(type, row)) != _TYPES:
         raise ValueError(f"event {row[0]} cannot be read")
     return StateEvent(

@@ -59,7 +59,7 @@ class EventService(events_pb2_grpc.EventServiceServicer):
                 del self._followers[address]
 
     def _check_followers(self, address: str) -> None:
-        """Raises LimitReached: one more would be too many."""
+        """Raises LimitReached if one more would be too many."""
         all_of_them, of_one = self._followers.total(), self._followers[address]
         for count, limit, of, setting in (
             (all_of_them, self._followers_max, "", "event_followers"),
@@ -86,7 +86,7 @@ class EventService(events_pb2_grpc.EventServiceServicer):
         while True:
             newest = journal.newest()
             found, gone = await journal.page(at, event_filter, PAGE_EVENTS)
-            if gone:  # the reader came late, or is slower than events expire
+            if gone:  # the reader began late, or is slower than events are removed
                 at = gone
                 yield event_wire.reached(at, gap=True)
             if found:

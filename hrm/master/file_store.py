@@ -1,4 +1,4 @@
-"""Files of submitted applications on the master's disk, each under the hash of what is in it.
+"""Files of submitted applications on the master's disk, each named by the hash of its contents.
 
     <sha256>        a whole file
     <sha256>.part   what has been received of one so far
@@ -71,8 +71,9 @@ class FileStore:
         if not 0 <= size <= self._file_mib_max * _MIB:
             raise InvalidRequest(
                 f"{name} has {size / _MIB:.1f} MiB, more than the "
-                f"{self._file_mib_max} MiB that the master takes (file_mib_max); put it where the "
-                f"nodes can read it and name its URI, or raise file_mib_max in hrm.toml [master]"
+                f"{self._file_mib_max} MiB that the master accepts (file_mib_max); put it where "
+                f"the nodes can read it and name its URI, or raise file_mib_max in hrm.toml "
+                f"[master]"
             )
 
     async def find(self, files: Iterable[tuple[str, int, str]]) -> list[int]:
@@ -155,13 +156,13 @@ class FileStore:
         except FileNotFoundError:
             raise missing from None
         with file:
-            # Beyond its end there is nothing, and what no file can be as long as cannot be sought.
+            # Not beyond its end: an offset larger than any file can be is an error.
             file.seek(min(offset, os.fstat(file.fileno()).st_size))
             while data := await self._disk.do(file.read, PIECE_BYTES):
                 yield data
 
     async def require(self, digests: Iterable[str]) -> None:
-        """All of these are here, whole.
+        """Check that all of these are here, whole.
 
         Raises:
             NotFound: one is not.
@@ -174,7 +175,8 @@ class FileStore:
                 raise NotFound(f"the master has no file {digest[:80]!r}; send it first")
 
     async def clean(self, needed: set[str], keep_s: float) -> int:
-        """Remove files that no live submission needs and none sent or named lately; how many."""
+        """Remove files that no live submission needs and that were not sent or named lately;
+        returns how many."""
         changes = self._changes
         found = await self._disk.do(_listed, self._directory, needed)
         if changes == self._changes and not self._busy:
@@ -236,7 +238,7 @@ class FileStore:
         return [size if digest in whole else size_of(self._part(digest)) for digest, size in files]
 
     def _whole_ones(self, digests: list[str]) -> set[str]:
-        """Those of them that are here, which now count as named lately."""
+        """Those that are here, whole; they now count as named lately."""
         found = set()
         for digest in digests:
             with contextlib.suppress(FileNotFoundError):
@@ -246,7 +248,7 @@ class FileStore:
 
 
 def _listed(directory: Path, needed: Iterable[str] = ()) -> dict[str, tuple[int, float]]:
-    """Size and time of last use of each file, the present for those that are ``needed``."""
+    """Size and time of last use of each file; for those that are ``needed``, the present."""
     found = {}
     for path in sorted(directory.iterdir()):
         with contextlib.suppress(OSError):
@@ -264,14 +266,14 @@ def _append(part: Path, data: bytes) -> None:
 
 
 def _settled_sha256(path: Path) -> str:
-    """The hash, once all is on disk: a file under its final name is not verified again."""
+    """The hash, computed once all is on disk: a whole file is not verified again."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _remove_old(path: Path, oldest_s: float) -> bool:
-    """Unless it has been used since the check."""
+    """Remove it, unless it has been used since the check."""
     with contextlib.suppress(OSError):
         if path.stat().st_mtime < oldest_s:
             path.unlink()

@@ -8,10 +8,10 @@ claims are internal and wait for nothing.
 When the disk is full the master is paused: what needs no write continues, calls that need one are
 refused immediately, and everything resumes without intervention when there is space.
 
-In which order schedulers look and commit is not decided here (``hrm.core.master.rounds``): streams
-in the turn of the loop that took in their request, batch one step per turn. Messages that the disk
-releases are sent in slices. So turns are short: a stream that arrives in between waits for the rest
-of one.
+The order in which schedulers look and commit is decided in ``hrm.core.master.rounds``: streams in
+the turn of the loop that took in their request, batch one step per turn. Messages that the disk
+releases are sent in slices. So turns are short, and a stream that arrives in between waits for the
+rest of one.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Outbox:
 class Interpreter:
     """The live master.
 
-    ``stopped`` is set once: with None on request, with an error when going on would do harm.
+    ``stopped`` is set once: with None on request, with an error when continuing would do harm.
 
     Invariants: ``_writes`` are those of the batches that ``gate`` holds. ``_timer`` fires for the
     next of ``_wakes``. While a step of ``_rounds`` is due, and only then, a turn is planned for it.
@@ -156,7 +156,7 @@ class Interpreter:
         return clock.now()
 
     def submit(self, event: e.MasterEvent) -> None:
-        """Let the core handle one event and carry out its commands; then what streams wait for."""
+        """Let the core handle one event, then run the rounds that may not wait for a later turn."""
         if self.stopped.done() or self.gate.ignores(event):
             return
         self._feed(event)
@@ -203,11 +203,11 @@ class Interpreter:
                 self.journal.took(event, commands)
             self._take(event, commands)
         except Exception as error:
-            # A bug, or a store that accepts no more writes. Going on would serve from state that
+            # A bug, or a store that accepts no more writes. Continuing would serve from state that
             # may be half changed; a restart rebuilds it from the store and the nodes.
             name = type(event).__name__
             log.critical("core failed", input=name, error=repr(error), exc_info=True)
-            self.stopped.set_result(HrmError(f"{name} could not be taken in: {error!r}"))
+            self.stopped.set_result(HrmError(f"{name} could not be processed: {error!r}"))
 
     async def call(self, make: Callable[[int], e.MasterEvent]) -> c.CallResult:
         """Submit the event that ``make`` builds around a call id, and wait for its result.
@@ -215,7 +215,7 @@ class Interpreter:
         Raises:
             HrmError: the core refused.
             DiskFull: it requires a write, and the disk is full.
-            Unavailable: no answer within ``CALL_TIMEOUT_S``.
+            Unavailable: no reply within ``CALL_TIMEOUT_S``.
         """
         call_id = next(self._call_ids)
         future: asyncio.Future[c.CallResult]
@@ -230,7 +230,7 @@ class Interpreter:
                 return future.result()
             return await asyncio.wait_for(future, CALL_TIMEOUT_S)
         except TimeoutError:
-            raise Unavailable("the master is too busy to answer; try again") from None
+            raise Unavailable("the master is overloaded; try again") from None
         finally:
             self._calls.pop(call_id, None)
 
@@ -313,13 +313,13 @@ class Interpreter:
         return None
 
     def _raise_epoch(self, epoch: int) -> asyncio.Future[None]:
-        """The core goes on under it once it is on the disk; a write that fails ends the master."""
+        """The core adopts it once it is on the disk; a write that fails ends the master."""
 
         def written(write: asyncio.Future[None]) -> None:
             if not write.cancelled() and write.exception() is None:
                 self.submit(e.EpochRaised(now=self.now(), epoch=epoch))
                 log.warning(
-                    "the epoch is raised: others have followed a later one than the store had; "
+                    "the epoch is raised: nodes have followed a later one than the store had; "
                     "was the state directory emptied, or restored from an older copy?",
                     epoch=epoch,
                 )
@@ -336,7 +336,7 @@ class Interpreter:
                 for write in self._writes[0]:
                     await write
             except Exception:
-                return  # ``_disk_changed`` has it
+                return  # reported to ``_disk_changed``
             self._writes.popleft()
             self._send_all(self.gate.release())
             if time.monotonic() - begun_s > SLICE_S:
@@ -350,7 +350,7 @@ class Interpreter:
             self._set_timer()
 
     def _wake_due(self) -> bool:
-        """Are any wakes due? Then their rounds are."""
+        """Pass due wakes on to the rounds; returns whether there were any."""
         now = self.now()
         due = self._wakes.take_due(now)
         for scheduler in due:
@@ -400,7 +400,7 @@ class Interpreter:
                         outbox.close()
                 case c.DropScheduler():
                     key = (command.scheduler, command.session)
-                    log.warning("scheduler does not answer", scheduler=command.scheduler)
+                    log.warning("scheduler does not respond", scheduler=command.scheduler)
                     if key in self.scheduler_outboxes:
                         self.scheduler_outboxes[key].close()
 

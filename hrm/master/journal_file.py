@@ -87,7 +87,7 @@ class JournalFile:
         """What ``work`` returns; again on a new file, if this one is damaged.
 
         Raises:
-            sqlite3.Error: the disk does not take it.
+            sqlite3.Error: the write failed.
         """
         with self._writing:
             generation = self._generation
@@ -160,7 +160,7 @@ class JournalFile:
         self._db, self._reader = db, reader
 
     def _rename(self, why: str) -> str:
-        """Put the file aside; its new name."""
+        """Set the file aside; returns its new name."""
         aside = set_aside(self._path, "damaged")
         log.error("the journal is damaged; beginning a new one", why=why, old=str(aside))
         self._drop_oldest()

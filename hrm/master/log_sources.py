@@ -1,4 +1,4 @@
-"""Finds a log: which container's, and on which node, for what runs and for what ended long ago.
+"""Finds the container and the node of a log, for what runs and for what ended long ago.
 
 The core's state covers the applications that the master still holds; the journal covers the others:
 which containers started where, and which driver registered an application. A driver that ran on a
@@ -25,7 +25,7 @@ _OLDER = "its HRM is older than this master's; upgrade it"
 _DRIVER = re.compile(r"driver(?:/([1-9]\d{0,8}))?")
 
 
-def no_log(node: Node, why: str, what: str = "does not give the log") -> Unsatisfiable:
+def no_log(node: Node, why: str, what: str = "did not return the log") -> Unsatisfiable:
     """The error of a log that cannot be fetched: a failure of the node, not of the master."""
     return Unsatisfiable(f"the agent of {node.name} {what}: {why}; see hrm nodes")
 
@@ -83,8 +83,8 @@ class LogSources:
     async def _driver(
         self, application_id: ApplicationId, attempt: str
     ) -> tuple[ApplicationId, str]:
-        """The submission of an application (or that is one) and the number of the driver: the one
-        that registered the application where ``attempt`` is empty, "" for the latest."""
+        """The submission with this id, or of this application, and the number of its driver. Where
+        ``attempt`` is empty: the driver that registered the application, or "" for the latest."""
         if is_driver(application_id):
             return application_id, attempt
         app = self._master_state.applications.get(application_id)
@@ -120,7 +120,7 @@ class LogSources:
         return containers[0] if containers else None
 
     async def _journal(self) -> Journal | None:
-        """With all that has happened so far."""
+        """The journal, once everything so far is on its disk."""
         journal = self._master.journal
         if journal is not None:
             await journal.flush()

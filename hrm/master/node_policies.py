@@ -17,7 +17,7 @@ import structlog
 from hrm.core.vocabulary.model import NodeName
 from hrm.durable import write_durably
 from hrm.errors import InvalidConfig
-from hrm.policies.guard import Mode
+from hrm.policies.guard import GuardMode
 from hrm.v1 import policy_pb2 as pb
 from hrm.wire import policies as policy_wire
 
@@ -63,7 +63,7 @@ class NodePolicies:
         found = [one for reports in self._reports.values() for one in reports.values()]
         return sorted(found, key=lambda one: (one.policy, one.node))
 
-    def set_mode(self, policy: str, mode: Mode) -> list[str]:
+    def set_mode(self, policy: str, mode: GuardMode) -> list[str]:
         """Keep the order and send it; returns the nodes that use ``policy``."""
         before = self.orders[policy].order if policy in self.orders else 0
         number = max(before + 1, int(1e3 * time.time()))
@@ -77,7 +77,7 @@ class NodePolicies:
         try:
             held = json.loads(self._path.read_text())
             return {
-                str(name): policy_wire.order(str(name), Mode(one["mode"]), int(one["order"]))
+                str(name): policy_wire.order(str(name), GuardMode(one["mode"]), int(one["order"]))
                 for name, one in held.items()
             }
         except FileNotFoundError:

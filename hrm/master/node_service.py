@@ -1,4 +1,4 @@
-"""NodeService: one stream a node."""
+"""NodeService: one stream per node."""
 
 from __future__ import annotations
 

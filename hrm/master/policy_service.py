@@ -22,7 +22,7 @@ from hrm.pipelines.core.model import ClusterPolicy
 from hrm.pipelines.policies import cluster
 from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
 from hrm.policies import models
-from hrm.policies.guard import GuardRegistry, Mode, mode_of
+from hrm.policies.guard import GuardMode, GuardRegistry, mode_of
 from hrm.v1 import policy_pb2 as pb
 from hrm.v1 import policy_pb2_grpc
 from hrm.wire import codec
@@ -43,7 +43,7 @@ MODELS_DIR = "models"
 log = structlog.get_logger("master.policies")
 
 
-def load_modes(state_dir: Path) -> dict[str, Mode]:
+def load_modes(state_dir: Path) -> dict[str, GuardMode]:
     """The modes that were set in earlier lives, by policy.
 
     Raises:
@@ -51,10 +51,10 @@ def load_modes(state_dir: Path) -> dict[str, Mode]:
     """
     path = state_dir / MODES_FILE
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
+        if path.exists() and not path.is_file():  # opening a pipe would block
             raise ValueError("it is no regular file")
         held = json.loads(path.read_text())
-        return {str(name): Mode(mode) for name, mode in held.items()}
+        return {str(name): GuardMode(mode) for name, mode in held.items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError) as error:
@@ -63,7 +63,7 @@ def load_modes(state_dir: Path) -> dict[str, Mode]:
         ) from error
 
 
-def save_modes(state_dir: Path, modes: dict[str, Mode]) -> None:
+def save_modes(state_dir: Path, modes: dict[str, GuardMode]) -> None:
     """Keep ``modes`` across restarts, atomically. A failed write is logged, and the modes are in
     force regardless."""
     path = state_dir / MODES_FILE
@@ -140,7 +140,7 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
         log.info("mode set", policy=policy, mode=mode.value)
         return shown
 
-    def _set_mode(self, policy: str, mode: Mode) -> pb.LearnedPolicy:
+    def _set_mode(self, policy: str, mode: GuardMode) -> pb.LearnedPolicy:
         now = time.time()
         own = [each.policy for each in self._guards.statuses(now)]
         reports = self._nodes.all()

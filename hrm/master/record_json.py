@@ -21,7 +21,7 @@ __all__ = ["decode", "encode"]
 R = TypeVar("R", ApplicationRecord, SubmissionRecord)
 
 _CONFIG = ConfigDict(strict=True, allow_inf_nan=False)
-# Of a list of one record: pydantic takes no configuration for a dataclass by itself.
+# In a tuple of one: pydantic accepts no configuration for a bare dataclass.
 _ADAPTERS: dict[Any, TypeAdapter[Any]] = {
     ApplicationRecord: TypeAdapter(tuple[ApplicationRecord], config=_CONFIG),
     SubmissionRecord: TypeAdapter(tuple[SubmissionRecord], config=_CONFIG),
@@ -38,8 +38,8 @@ def decode(kind: type[R], text: str) -> R:
     """A record from JSON; fields that this version does not know are ignored.
 
     Raises:
-        ValueError: it is not a valid record; named is the first field that is not, without its
-            value, which may be a secret.
+        ValueError: it is not a valid record; the message names the first wrong field, without
+            its value, which may be a secret.
     """
     record: R
     try:

@@ -26,11 +26,11 @@ class ReportThrottle:
         self._next: asyncio.Handle | None = None
 
     def step_due(self) -> None:
-        """A scheduler has something to do in one of the next turns of the loop."""
+        """A scheduler has a step to do in one of the next turns of the loop."""
         self._steps += 1
 
     def step_done(self) -> None:
-        """It has done it."""
+        """One such step is done."""
         self._steps -= 1
         if not self._steps and self._next is not None:
             self._next.cancel()

@@ -78,7 +78,7 @@ def examined(path: Path) -> Salvaged:
     with _copied(path) as copy:
         found = _read(copy, path)
         if found is None:
-            # The first page is unreadable, so the log of changes cannot be trusted to belong to it.
+            # Its first page is unreadable, so the write-ahead log may belong to another file.
             copy.with_name(copy.name + "-wal").unlink(missing_ok=True)
             _give_first_page(copy)
             found = _read(copy, path) or Salvaged()
@@ -104,7 +104,7 @@ def _read(copy: Path, path: Path) -> Salvaged | None:
         except sqlite3.DatabaseError:
             return None
         if names and "meta" not in names:
-            raise InvalidConfig(f"{path} is no store of HRM, but a database of something else")
+            raise InvalidConfig(f"{path} is not a store of HRM but another program's database")
         version = _version(db, path, found)
         if version > SCHEMA_VERSION:
             raise InvalidConfig(
@@ -253,7 +253,7 @@ def _free_pages(content: bytes, size: int) -> set[int]:
 
 
 def _give_first_page(copy: Path) -> None:
-    """The first page of a new store, whose tables begin at the same pages."""
+    """Take the first page from a new store, whose tables begin at the same pages."""
     model = copy.with_name("model.sqlite")
     create(model)
     page = bytearray(model.read_bytes()[: _page_bytes(model)])
@@ -261,7 +261,7 @@ def _give_first_page(copy: Path) -> None:
     pages = max(1, -(-size // len(page)))
     page[28:32] = pages.to_bytes(4, "big")
     page[32:40] = bytes(8)  # no free pages are known
-    page[18:20] = b"\x01\x01"  # no log of changes belongs to it
+    page[18:20] = b"\x01\x01"  # no write-ahead log
     with copy.open("r+b") as file:
         file.write(page)
         file.truncate(pages * len(page))

@@ -1,4 +1,4 @@
-"""SharedStateService: how schedulers of other processes see the state and claim of it."""
+"""SharedStateService: how schedulers in other processes see the state and propose claims."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
             self._master.submit(
                 e.SchedulerDisconnected(now=self._master.now(), scheduler=name, session=session)
             )
-            log.info("scheduler gone", scheduler=name)
+            log.info("scheduler disconnected", scheduler=name)
 
     async def Propose(self, request: pb.ProposeRequest, context: Any) -> pb.ProposeResponse:  # noqa: N802
         result = await self._master.call(

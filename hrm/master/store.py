@@ -51,8 +51,8 @@ _MANY = {sql: sql.replace("VALUES (?, ?)", _ROWS) for sql in _PUT.values()}
 
 
 class Store:
-    """A store in ``path``. One at a time may have it open. What is written is on disk when the
-    future that the call returned is done.
+    """A store in ``path``, which only one process at a time may have open. What is written is on
+    disk when the future that the call returned is done.
 
     Raises:
         InvalidConfig: the file cannot be opened, is damaged, or belongs to a newer HRM.
@@ -86,8 +86,8 @@ class Store:
 
     def watch_disk(self, on_disk: Callable[[Exception | None], None]) -> None:
         """``on_disk`` is called on the loop with DiskFull when the disk is full, and with None when
-        it has space again; until then all writes wait. With any other error writes have failed for
-        good."""
+        it has space again; until then all writes wait. Any other error means that writes have
+        failed permanently."""
         self._writes.on_disk = on_disk
 
     def applications(self) -> list[ApplicationRecord]:
@@ -110,7 +110,7 @@ class Store:
         return self._forget("nodes", name)
 
     def drains(self) -> list[NodeName]:
-        """In the order of the orders."""
+        """In the order in which they were ordered."""
         return self._read("drains")
 
     def put_drain(self, name: NodeName) -> asyncio.Future[None]:

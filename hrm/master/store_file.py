@@ -241,7 +241,7 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
         row = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
     if row is None:
         raise InvalidConfig(
-            f"{path} is no store of HRM, but a database of something else; move it away, or name "
+            f"{path} is not a store of HRM but another program's database; move it away, or name "
             f"another directory with --state-dir"
         )
     if not str(row[0]).isdecimal():
@@ -268,8 +268,8 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
 
 
 def upgrade(db: sqlite3.Connection) -> None:
-    """Version 2 added the table of run times, 3 that of drains, 4 that of submissions: all stand
-    by now. Version 5 added the owners of nodes."""
+    """Versions 2 to 4 added the tables of run times, drains and submissions, which exist by now.
+    Version 5 added the owners of nodes."""
     if "owner" not in [column[1] for column in db.execute("PRAGMA table_info(nodes)")]:
         db.execute("ALTER TABLE nodes ADD COLUMN owner TEXT NOT NULL DEFAULT ''")
     sql = "UPDATE meta SET value = ? WHERE key = 'schema' AND value != ?"
@@ -278,8 +278,8 @@ def upgrade(db: sqlite3.Connection) -> None:
 
 
 def is_damage(error: Exception) -> bool:
-    """Is the file itself damaged? Not so for a passing error (a full disk, a lock) or one of the
-    installation (no permission)."""
+    """Is the file itself damaged? A passing error (a full disk, a lock) does not mean that, nor one
+    of the installation (no permission)."""
     if isinstance(error, ValueError):
         return True  # an invalid row
     if not isinstance(error, sqlite3.DatabaseError) or isinstance(error, sqlite3.ProgrammingError):

@@ -26,18 +26,18 @@ from hrm.master.policy_service import MODES_FILE, load_modes
 from hrm.master.salvage import Salvaged, examined, journal_damage, journal_epoch
 from hrm.master.store_file import EPOCH_MAX, TABLES, create, set_aside
 
-__all__ = ["STORE_FILE", "Report", "backup", "check", "locked", "repair", "restore"]
+__all__ = ["STORE_FILE", "RepairReport", "backup", "check", "locked", "repair", "restore"]
 
 STORE_FILE = "hrm.sqlite"
 JOURNAL_FILE = "events.sqlite"
 EPOCH_MARGIN = 1_000
 EPOCH_UNKNOWN = 1_000_000
-"""Above any number of restarts, where no record gives their number."""
+"""The margin where no record gives an epoch: above any number of restarts."""
 _ID = re.compile(r"app-\d{14}-(\d{1,9})-\d+")
 
 
 @dataclass(slots=True)
-class Report:
+class RepairReport:
     """What was found or done. ``damage`` is empty iff the store is intact; ``kept`` and ``lost``
     count rows; ``copy``: where the damaged or replaced files are; ``epoch``: the store's present
     one, None where it could not be read; ``only_journal``: nothing else is damaged."""
@@ -79,7 +79,7 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def check(state_dir: Path) -> Report:
+def check(state_dir: Path) -> RepairReport:
     """Check everything that the next start reads.
 
     Raises:
@@ -87,7 +87,7 @@ def check(state_dir: Path) -> Report:
     """
     with _alone(state_dir):
         found = examined(state_dir / STORE_FILE)
-        report = Report(str(state_dir), found.problems, _counts(found), epoch=found.epoch)
+        report = RepairReport(str(state_dir), found.problems, _counts(found), epoch=found.epoch)
         report.damage += _older_than_journal(found.epoch, state_dir)
         other_damage = _other_damage(state_dir)
         report.damage += other_damage
@@ -97,7 +97,7 @@ def check(state_dir: Path) -> Report:
         return report
 
 
-def repair(state_dir: Path) -> Report:
+def repair(state_dir: Path) -> RepairReport:
     """Create a store from what can be read; the present files are set aside. An intact store is
     left as it is.
 
@@ -107,7 +107,7 @@ def repair(state_dir: Path) -> Report:
     with _alone(state_dir):
         path = state_dir / STORE_FILE
         found = examined(path)
-        report = Report(str(state_dir), found.problems, _counts(found), found.lost)
+        report = RepairReport(str(state_dir), found.problems, _counts(found), found.lost)
         report.damage += _older_than_journal(found.epoch, state_dir)
         report.epoch = found.epoch
         if report.damage:
@@ -124,7 +124,7 @@ def repair(state_dir: Path) -> Report:
         return report
 
 
-def backup(state_dir: Path, target: Path) -> Report:
+def backup(state_dir: Path, target: Path) -> RepairReport:
     """A copy of the store in ``target``, of one moment, also while a master serves.
 
     Raises:
@@ -161,17 +161,17 @@ def backup(state_dir: Path, target: Path) -> Report:
             _give_to_owner(state_dir)
             for suffix in ("", "-journal", "-wal", "-shm"):
                 partial.with_name(partial.name + suffix).unlink(missing_ok=True)
-    report = Report(str(state_dir), [], _counts(found), epoch=found.epoch)
+    report = RepairReport(str(state_dir), [], _counts(found), epoch=found.epoch)
     report.copy, report.done = str(target), "backed up"
     return report
 
 
-def restore(state_dir: Path, source: Path) -> Report:
+def restore(state_dir: Path, source: Path) -> RepairReport:
     """Put the rows of the backup ``source`` in place of the store's, under a higher epoch.
 
     Raises:
-        HrmError: ``source`` is no valid backup, a master uses the directory, or the disk does not
-            take it.
+        HrmError: ``source`` is no valid backup, a master uses the directory, or the write
+            failed.
     """
     with _explained(state_dir):
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -186,7 +186,7 @@ def restore(state_dir: Path, source: Path) -> Report:
                 f"changed; take another one"
             )
         present = examined(path) if os.path.lexists(path) else Salvaged()
-        report = Report(str(state_dir), [], _counts(found))
+        report = RepairReport(str(state_dir), [], _counts(found))
         report.epoch = _epoch_beyond([found, present], state_dir)
         if os.path.lexists(path):
             report.copy = str(set_aside(path, "replaced", copy=True))
@@ -210,7 +210,7 @@ def _older_than_journal(epoch: int | None, state_dir: Path) -> list[str]:
 
 
 def _other_damage(state_dir: Path) -> list[str]:
-    """Damage of files that the master does without: it sets the journal aside unaided."""
+    """Damage of files other than the store; the master sets a bad journal aside by itself."""
     damage = []
     try:
         load_modes(state_dir)
@@ -285,8 +285,8 @@ def _counts(found: Salvaged) -> dict[str, int]:
 
 
 def _replace(path: Path, epoch: int, found: Salvaged) -> None:
-    """A new store of these rows. The old log of changes must be gone before it is there: SQLite
-    would add it to the new one."""
+    """A new store of these rows. The old write-ahead log must be removed before the new store is in
+    place, or SQLite would apply it there."""
     new = path.with_name(f".{path.name}.made")
     create(new, epoch, dict(found.rows))
     for suffix in ("-wal", "-shm"):

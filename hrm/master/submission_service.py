@@ -1,4 +1,4 @@
-"""SubmissionService: clients submit and ask, runners fetch files and renew leases."""
+"""SubmissionService: clients submit and query, runners fetch files and renew leases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 
-from hrm.core.submission.submissions import Entry
+from hrm.core.submission.submissions import SubmissionEntry
 from hrm.errors import InvalidRequest
 from hrm.master.file_store import PIECE_BYTES
 from hrm.master.paging import MESSAGE_LISTED, NAME_LISTED, check_limit, page
@@ -108,7 +108,7 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
         return pb.LeaseDriverResponse(lease_s=lease_s, renew_s=renew_s)
 
 
-def _listed(entry: Entry) -> pb.Submission:
+def _listed(entry: SubmissionEntry) -> pb.Submission:
     """For a list: long user-supplied text is truncated."""
     message = sw.from_entry(entry)
     message.name = shortened(message.name, NAME_LISTED)

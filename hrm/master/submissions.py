@@ -1,7 +1,7 @@
 """Submitted drivers, live: runs ``hrm.core.submission.hosting`` on the master's loop.
 
 Its decisions are written to the master's store, passed to the master's core, returned to callers
-and sent to watchers; files that no submission needs any more are removed.
+and sent to watchers; files that no submission needs are removed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import submissions as m
 from hrm.core.submission import hosting
 from hrm.core.submission.hosting import SubmissionHost
-from hrm.core.submission.submissions import Entry, SubmissionsCore
+from hrm.core.submission.submissions import SubmissionEntry, SubmissionsCore
 from hrm.core.vocabulary.model import ApplicationId
 from hrm.errors import HrmError, NotFound, Unavailable
 from hrm.master.file_store import FileStore
@@ -36,7 +36,7 @@ log = structlog.get_logger("master.submissions")
 
 
 def bounds_of(settings: MasterSettings, recovery_window_s: float) -> m.SubmissionBounds:
-    """The core's bounds, as far as settings name them."""
+    """The core's bounds; those that are settings have the settings' values."""
     names = set(m.SubmissionBounds.__dataclass_fields__) & set(type(settings).model_fields)
     return m.SubmissionBounds(
         renew_s=min(5.0, settings.driver_lease_s / 6),
@@ -56,7 +56,7 @@ class Submissions:
             file_mib_max=settings.file_mib_max,
             held_mib_max=settings.files_held_mib,
         )
-        self._host = SubmissionHost(self.core, master.core.master_state, _document)
+        self._host = SubmissionHost(self.core, master.core.master_state, master.gate, _document)
         self._keep_s = settings.files_keep_s
         self._master = master
         self._calls: dict[int, asyncio.Future[Any]] = {}
@@ -68,7 +68,7 @@ class Submissions:
         return clock.now()
 
     async def run(self, tick_s: float) -> None:
-        """Until cancelled. A failure of its own ends the master, whose state it shares."""
+        """Until cancelled. A failure here ends the master, whose state this shares."""
         try:
             self._carry_out(self._host.begin(self.now()))
             await asyncio.gather(self._tick_forever(tick_s), self._clean_forever())
@@ -85,17 +85,17 @@ class Submissions:
 
     # --- requests ------------------------------------------------------------------------------
 
-    async def submit(self, key: str, make: Callable[[str, float], m.SubmissionRecord]) -> Entry:
+    async def submit(
+        self, key: str, make: Callable[[str, float], m.SubmissionRecord]
+    ) -> SubmissionEntry:
         """A new submission with the record that ``make`` builds from an id and the time.
 
         Raises:
             HrmError: it is refused.
         """
-        known = self.core.submitted_as(key)
+        known = self._host.admit(key)
         if known is not None:
-            return await self._enter(known.record)
-        self._check_disk()
-        self.core.admit()
+            return await self._enter(known)
         now = self.now()
         record = make(self.core.new_id(now), now)
         await self.files.require(record.files)
@@ -104,12 +104,7 @@ class Submissions:
             log.info("submitted", submission=record.submission_id, name=record.name)
         return entry
 
-    def _check_disk(self) -> None:
-        """Raises DiskFull while nothing can be written."""
-        if self._master.full is not None:
-            raise self._master.full
-
-    async def _enter(self, record: m.SubmissionRecord) -> Entry:
+    async def _enter(self, record: m.SubmissionRecord) -> SubmissionEntry:
         """The submission of this record's key, once it is on the disk."""
         result = await self._call(lambda call_id: self._host.submit(call_id, record, self.now()))
         return self.find(result.submission_id)
@@ -117,7 +112,7 @@ class Submissions:
     async def lease(
         self, submission_id: str, attempt: int, gone: bool, ownership_key: str
     ) -> tuple[float, float]:
-        """How long this driver may run, and when to ask again, in seconds.
+        """How long this driver may run, and when to renew, in seconds.
 
         Raises:
             StaleEpoch: it may not run.
@@ -133,8 +128,7 @@ class Submissions:
         )  # fmt: skip
         return (result.lease_s, result.renew_s) if isinstance(result, m.GrantLease) else (0.0, 0.0)
 
-    async def kill(self, submission_id: str, reason: str) -> Entry:
-        self._check_disk()
+    async def kill(self, submission_id: str, reason: str) -> SubmissionEntry:
         await self._call(
             lambda call_id: self._host.take(
                 m.KillAsked(
@@ -144,7 +138,7 @@ class Submissions:
         )
         return self.find(submission_id)
 
-    def find(self, submission_id: str) -> Entry:
+    def find(self, submission_id: str) -> SubmissionEntry:
         """Raises NotFound."""
         entry = self.core.entries.get(submission_id)
         if entry is None:
@@ -153,7 +147,7 @@ class Submissions:
             )
         return entry
 
-    async def watch(self, submission_id: str) -> AsyncIterator[Entry]:
+    async def watch(self, submission_id: str) -> AsyncIterator[SubmissionEntry]:
         """The submission as it is, and again after changes, until it has ended."""
         changed = asyncio.Event()
         self._watchers[submission_id].add(changed)
@@ -190,7 +184,7 @@ class Submissions:
     # --- steps --------------------------------------------------------------------------------
 
     def notice_received(self, submission_id: str, notice: Any) -> None:
-        """News of a holder or its container."""
+        """Take in a notice about a submission's driver."""
         self._carry_out(self._host.notice_received(submission_id, notice, self.now()))
 
     async def _call(self, begin: Callable[[int], list[hosting.Step]]) -> Any:
@@ -203,7 +197,7 @@ class Submissions:
             self._carry_out(begin(call_id))
             return await asyncio.wait_for(future, CALL_TIMEOUT_S)
         except TimeoutError:
-            raise Unavailable("the master is too busy to answer; try again") from None
+            raise Unavailable("the master is overloaded; try again") from None
         finally:
             del self._calls[call_id]
 
@@ -282,7 +276,7 @@ class Submissions:
     async def _tick_forever(self, interval_s: float) -> None:
         while True:
             await asyncio.sleep(interval_s)
-            self._carry_out(self._host.take(m.Ticked(now=self.now())))
+            self._carry_out(self._host.take(m.SubmissionsTicked(now=self.now())))
 
     async def _clean_forever(self) -> None:
         while True:
@@ -297,7 +291,7 @@ class Submissions:
 
 
 class _NoticeForwarder(Outbox):
-    """Receives the notices for an AppMaster; after the core's present commands."""
+    """Receives the notices for a driver; handles each after the core's present commands."""
 
     def __init__(self, submissions: Submissions, submission_id: str) -> None:
         super().__init__()
@@ -310,7 +304,7 @@ class _NoticeForwarder(Outbox):
 
 
 def _document(record: m.SubmissionRecord) -> str:
-    """What the node of a driver must know."""
+    """What the node of a driver needs to know."""
     document = json.loads(record.driver)
     document |= {
         "submission_id": record.submission_id,

@@ -40,7 +40,7 @@ class _Row:
     done: list[asyncio.Future[None]] = field(default_factory=list)
 
     def add(self, sql: str, values: Values) -> bool:
-        """Must the row now come after those that are queued?"""
+        """Add a write; returns whether the row must move behind those that are queued."""
         if _removes(sql):
             self.writes = [(sql, values)]
             return True
@@ -58,7 +58,7 @@ class WriteQueue:
 
     ``explain`` converts an error into the one that callers get. ``on_disk`` is called on the loop
     with DiskFull when the disk is full, with None when it has space again, and with any other error
-    when writes have failed for good.
+    when writes have failed permanently.
     """
 
     def __init__(
@@ -144,8 +144,8 @@ class WriteQueue:
                         self._db.execute(sql, values)
 
     def _wait_for_space(self, batch: dict[tuple[str, Values], _Row], error: HrmError) -> bool:
-        """Put ``batch`` back before what has come meanwhile; False: there is no more time, and
-        ``batch`` is all that there was."""
+        """Put ``batch`` back before newer writes, and wait. False: the queue is closing, and all
+        that is left is ``batch``."""
         if not self._paused:
             self._paused = True
             self._call(batch, self.on_disk, error)
@@ -166,7 +166,7 @@ class WriteQueue:
         self, batch: dict[tuple[str, Values], _Row], what: Callable[..., None], *arguments: object
     ) -> None:
         loop = next(iter(batch.values())).done[0].get_loop()
-        with contextlib.suppress(RuntimeError):  # it has closed: no caller waits any more
+        with contextlib.suppress(RuntimeError):  # the loop has closed: no caller is waiting
             loop.call_soon_threadsafe(what, *arguments)
 
 

@@ -1,4 +1,4 @@
-"""The former name of ``hrm.pipelines``: programs that import it go on working."""
+"""The former name of ``hrm.pipelines``: programs that import it continue to work."""
 
 from __future__ import annotations
 

@@ -13,14 +13,14 @@
     @detect.gpu
     def _(frames): ...               # and this one on a GPU
 
-    counting.run_here("clip.bin")    # in this process, on the CPU: for tests and for comparing
+    counting.run_here("clip.bin")    # in this process, on the CPU: for tests and comparisons
 
     with Client() as client:         # on the cluster, many at a time
         for result in client.map(counting, clips):
             print(result.value)
 
-The first step gets the task's input; each other one what the steps in ``after`` returned, in that
-order; what the last one returns is the task's result.
+The first step gets the task's input; every other step gets what the steps in ``after`` returned, in
+that order; what the last one returns is the task's result.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def load(name: str, index: int = 0) -> PlacementPolicy:
     ):
         raise InvalidConfig(
             f"{label} gave {policy!r}, which is no placement policy: it needs a name and "
-            f"place(view, placement, now); see docs/policies.md"
+            f"place(view, placement, now); see help(hrm.policies.api)"
         )
     loaded: PlacementPolicy = policy
     return loaded

@@ -19,7 +19,7 @@ import numpy as np
 
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.scheduler import Placement
-from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.feasibility import Column, Vector
 from hrm.core.vocabulary.model import WorkloadClass
 from hrm.policies.placement_helpers import immediately_feasible, in_order, with_nones
 
@@ -52,8 +52,8 @@ def _turn(view: ClusterView, demand: Vector) -> int:
 
     Slots are left out: they bound how many run, but no request states them.
     """
-    total = view.total[view.open, :3].sum(axis=0)
-    wanted = np.asarray(demand[:3], np.int64)
+    total = view.total[view.open, : Column.SLOTS].sum(axis=0)
+    wanted = np.asarray(demand[: Column.SLOTS], np.int64)
     counts = (wanted > 0) & (total > 0)
     if not counts.any():
         return 1

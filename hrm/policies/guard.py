@@ -1,7 +1,7 @@
 """What stands between a learned policy and the cluster: one guard for all of them, on every level.
 
 A guard has two ways to decide: a learned policy, and a heuristic that always decides. A
-``Mode`` is how much the learned one is trusted; operators raise it, one step at a time::
+``GuardMode`` is how much the learned one is trusted; operators raise it, one step at a time::
 
     off      the heuristic alone
     shadow   the heuristic acts; what the learned one would have done is recorded with it
@@ -39,9 +39,9 @@ __all__ = [
     "Decided",
     "Doubt",
     "GuardBounds",
+    "GuardMode",
     "GuardRegistry",
     "GuardStatus",
-    "Mode",
     "PolicyGuard",
     "Reason",
     "Recommendation",
@@ -57,7 +57,7 @@ D = TypeVar("D")
 PARTS = 10_000
 
 
-class Mode(enum.Enum):
+class GuardMode(enum.Enum):
     """How much a learned policy decides, from nothing to everything."""
 
     OFF = "off"
@@ -73,7 +73,12 @@ class Mode(enum.Enum):
         return _SHARES.get(self, 0.0)
 
 
-_SHARES = {Mode.CANARY_1: 0.01, Mode.CANARY_10: 0.1, Mode.CANARY_50: 0.5, Mode.ON: 1.0}
+_SHARES = {
+    GuardMode.CANARY_1: 0.01,
+    GuardMode.CANARY_10: 0.1,
+    GuardMode.CANARY_50: 0.5,
+    GuardMode.ON: 1.0,
+}
 
 
 class Reason(enum.Enum):
@@ -171,7 +176,7 @@ class GuardStatus:
     heuristic: str
     model: str
     schema: str
-    mode: Mode
+    mode: GuardMode
     asked: int
     """Questions, all of them."""
     learned: int
@@ -269,7 +274,7 @@ class PolicyGuard(Generic[V, D]):
         learned: Callable[[V], Recommendation[D]],
         fallback: Callable[[V], Recommendation[D]],
         clock_s: Callable[[], float],
-        mode: Mode = Mode.SHADOW,
+        mode: GuardMode = GuardMode.SHADOW,
         bounds: GuardBounds | None = None,
     ) -> None:
         self.policy = policy
@@ -295,10 +300,10 @@ class PolicyGuard(Generic[V, D]):
         """Called after a fall back to the shadow, which a restart must not undo."""
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> GuardMode:
         return self._mode
 
-    def set_mode(self, mode: Mode) -> None:
+    def set_mode(self, mode: GuardMode) -> None:
         """From now on. A way up gives the learned policy a clean record."""
         if mode.share > self._mode.share:
             self._watchdog.forget()
@@ -317,7 +322,7 @@ class PolicyGuard(Generic[V, D]):
         self._counters.asked += 1
         safe = self._fallback(view)
         trusted = canary_place(key) < self._share()
-        if self._mode is Mode.OFF or not (trusted or self._mode is Mode.SHADOW):
+        if self._mode is GuardMode.OFF or not (trusted or self._mode is GuardMode.SHADOW):
             return Decided(safe.decision, safe.why, False, None), safe.expected_s
         recommendation: Recommendation[D] | None = None
         doubt: Doubt | None = None
@@ -327,7 +332,7 @@ class PolicyGuard(Generic[V, D]):
         except Doubt as caught:
             doubt = caught
             self._count(doubt)
-        if self._mode is Mode.SHADOW:
+        if self._mode is GuardMode.SHADOW:
             self._record(key, now, safe, recommendation, doubt, self._clock_s() - started_s)
             return Decided(safe.decision, safe.why, False, None), safe.expected_s
         if recommendation is None:
@@ -399,7 +404,7 @@ class PolicyGuard(Generic[V, D]):
         if self._breaker_until is not None:
             if now < self._breaker_until:
                 left_s = self._breaker_until - now
-                raise Doubt(Reason.BREAKER, f"it was too slow; asked again in {left_s:.0f} s")
+                raise Doubt(Reason.BREAKER, f"it was too slow; retried in {left_s:.0f} s")
             self._breaker_until = None
         started_s = self._clock_s()
         try:
@@ -460,7 +465,7 @@ class PolicyGuard(Generic[V, D]):
                 f"{reference_p95:.2f}, for {self.bounds.watch_s:.0f} s: back from {was} to shadow",
             )
         )
-        self._mode = Mode.SHADOW
+        self._mode = GuardMode.SHADOW
         self._rolled_back_at = now
         self._watchdog.forget()
         if self.on_roll_back is not None:
@@ -481,14 +486,14 @@ class GuardRegistry:
 
     def __init__(
         self,
-        modes: dict[str, Mode] | None = None,
-        keep: Callable[[dict[str, Mode]], None] | None = None,
+        modes: dict[str, GuardMode] | None = None,
+        keep: Callable[[dict[str, GuardMode]], None] | None = None,
     ) -> None:
         """``modes``: as set in an earlier life, by policy; ``keep`` is called with them when one
         falls back by itself: only people move a mode up, not a restart."""
         self._guards: dict[str, PolicyGuard[object, object]] = {}
         self._keep = keep
-        self.modes: dict[str, Mode] = dict(modes or {})
+        self.modes: dict[str, GuardMode] = dict(modes or {})
 
     def add(self, host: PolicyGuard[V, D]) -> None:
         """Let ``host`` serve its policy from now on, in the mode that was set for it."""
@@ -507,7 +512,7 @@ class GuardRegistry:
         """Of all hosts, by name."""
         return [self._guards[name].status(now) for name in sorted(self._guards)]
 
-    def set_mode(self, policy: str, mode: Mode) -> None:
+    def set_mode(self, policy: str, mode: GuardMode) -> None:
         """Set it for now and for later lives.
 
         Raises:
@@ -523,14 +528,14 @@ class GuardRegistry:
         self.modes[policy] = mode
 
 
-def mode_of(text: str) -> Mode:
+def mode_of(text: str) -> GuardMode:
     """The mode called ``text``.
 
     Raises:
         InvalidRequest: there is none.
     """
     try:
-        return Mode(text)
+        return GuardMode(text)
     except ValueError:
-        names = ", ".join(mode.value for mode in Mode)
+        names = ", ".join(mode.value for mode in GuardMode)
         raise InvalidRequest(f"{text!r} is no mode; name one of {names}") from None

@@ -1,7 +1,7 @@
-"""Virtual time: a queue of what will happen.
+"""Virtual time: a queue of planned events.
 
-Events of one moment happen in the order in which they were planned, so a run is a function of its
-plan alone.
+Events of the same time happen in the order in which they were planned, so a run is a function of
+its plan alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Clock", "Timeline"]
 
 
 class Timeline(Protocol):
-    """A clock as one process has it."""
+    """A clock as one process reads it."""
 
     @property
     def now(self) -> float: ...
@@ -43,7 +43,7 @@ class Clock:
         self.at(self.now + delay_s, action, *arguments)
 
     def step(self, until_s: float = math.inf) -> bool:
-        """Let the next thing happen, if one is due by ``until_s``; False: none is."""
+        """Run the next action, if one is due by ``until_s``; False: none is."""
         if not self._queue or self._queue[0][0] > until_s:
             return False
         self.now, _, action, arguments = heapq.heappop(self._queue)

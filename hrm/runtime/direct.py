@@ -1,6 +1,6 @@
-"""Nodes joined to a master by a network without faults: every message takes the same time.
+"""Nodes connected to a master by a network without faults: every message takes the same time.
 
-Processes start at once and run until they are stopped, or as long as ``runs_s`` returns.
+Processes start immediately and run until they are stopped, or as long as ``runs_s`` returns.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
 from hrm.core.vocabulary.model import ContainerEnd, ContainerId, ContainerSpec, EndCause, NodeName
 from hrm.runtime.clock import Timeline
-from hrm.runtime.disk import Disk
+from hrm.runtime.disk import VirtualDisk
 from hrm.runtime.master import End, MasterRuntime
 from hrm.runtime.node import NodeReport, NodeRuntime, order
 
@@ -21,9 +21,11 @@ __all__ = ["DirectMaster", "DirectNode"]
 
 
 class DirectMaster(MasterRuntime):
-    """``ends``: of the streams of nodes. ``delay_s``: of the network, each way."""
+    """``ends``: the streams of nodes. ``delay_s``: of the network, each way."""
 
-    def __init__(self, core: MasterCore, clock: Timeline, disk: Disk, delay_s: float) -> None:
+    def __init__(
+        self, core: MasterCore, clock: Timeline, disk: VirtualDisk, delay_s: float
+    ) -> None:
         self.ends: dict[tuple[str, str], End] = {}
         super().__init__(core, clock, disk)
         self.delay_s = delay_s
@@ -33,7 +35,7 @@ class DirectMaster(MasterRuntime):
 
 
 class DirectNode(NodeRuntime):
-    """``drain_s``: how long at most a preempted container takes to finish what it does.
+    """``drain_s``: how long a preempted container takes, at most, to finish its work.
 
     ``processes``: what runs.
     """
@@ -52,7 +54,7 @@ class DirectNode(NodeRuntime):
         self.processes: dict[ContainerId, ContainerSpec] = {}
 
     def runs_s(self, spec: ContainerSpec) -> float | None:
-        """A process has started: how long it runs by itself; None: until it is stopped."""
+        """A process has started; returns how long it runs by itself, None: until it is stopped."""
         return None
 
     def over(self, spec: ContainerSpec) -> None:
@@ -64,7 +66,9 @@ class DirectNode(NodeRuntime):
         """Open a stream to the master, in place of the one before."""
         self.connected = True
         self.master.ends[self.name, str(self.incarnation)] = _End(self)
-        self.handle(e.MasterConnected(now=self.clock.now, epoch=self.master.core.epoch))
+        master = self.master.core
+        epoch, epoch_id = master.epoch, master.master_state.epoch_id
+        self.handle(e.MasterConnected(now=self.clock.now, epoch=epoch, epoch_id=epoch_id))
 
     def register(self, call_id: int = 0) -> None:
         event = self.registration(f"identity-of-{self.name}", call_id=call_id)
@@ -82,7 +86,7 @@ class DirectNode(NodeRuntime):
         return self.connected and self.incarnation == incarnation
 
     def received(self, message: c.NodeMessage, epoch: int, incarnation: int) -> None:
-        """What was sent to an ``incarnation`` arrives, if the stream is still there."""
+        """A message to an ``incarnation`` arrives, if the stream is still open."""
         if self.is_joined(incarnation):
             self.handle(order(message, self.clock.now, epoch))
 
@@ -95,7 +99,7 @@ class DirectNode(NodeRuntime):
             self.submit(replace(report, now=self.clock.now))
 
     def submit(self, event: e.MasterEvent) -> None:
-        """A report of this node has arrived."""
+        """Receive a report of this node."""
         self.master.submit(event)
 
     # --- processes ------------------------------------------------------------------------------
@@ -112,8 +116,11 @@ class DirectNode(NodeRuntime):
         end = ContainerEnd(cause=command.cause, exit_code=143, message=command.reason)
         self.clock.after(delay_s, self.end, command.container_id, end)
 
+    def forget(self, command: c.ForgetContainer) -> None:
+        """Nothing is kept of it."""
+
     def end(self, container_id: ContainerId, end: ContainerEnd) -> None:
-        """A process ends, unless it has ended before."""
+        """End a process, unless it has ended before."""
         spec = self.processes.pop(container_id, None)
         if spec is not None:
             self.over(spec)

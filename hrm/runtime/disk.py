@@ -13,11 +13,11 @@ from hrm.core.vocabulary.model import ApplicationId, NodeName
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import RunTime, RunTimeKey
 
-__all__ = ["Disk"]
+__all__ = ["VirtualDisk"]
 
 
-class Disk:
-    """Writes are done in order; each takes ``write_s``, until ``slow_until_s`` it takes
+class VirtualDisk:
+    """Writes are done in order. Each takes ``write_s``, or until ``slow_until_s`` it takes
     ``slow_write_s``; until ``full_until_s`` none is done."""
 
     def __init__(self, write_s: float = 0.0) -> None:
@@ -32,9 +32,9 @@ class Disk:
         self.slow_write_s = 0.0
         self.full_until_s = 0.0
 
-    def copy(self) -> Disk:
+    def copy(self) -> VirtualDisk:
         """A backup of it."""
-        copy = Disk(self.write_s)
+        copy = VirtualDisk(self.write_s)
         copy.epoch = self.epoch
         copy.applications, copy.nodes = dict(self.applications), dict(self.nodes)
         copy.drains, copy.run_times = dict(self.drains), dict(self.run_times)
@@ -44,7 +44,7 @@ class Disk:
     def next_master(
         self, policies: Iterable[PlacementPolicy], bounds: Bounds, now: float, epoch_id: str = ""
     ) -> MasterCore:
-        """A master that begins with what is here, under the next epoch."""
+        """A master that begins with these records, under the next epoch."""
         self.epoch += 1
         return MasterCore(
             self.epoch,

@@ -1,11 +1,11 @@
 """One life of a master in virtual time, around ``MasterCore``.
 
-As the live interpreter does, it feeds the core one event at a time, wakes schedulers and orders
-their rounds by the same rules (``WakeTimers``, ``RoundSequencer``), and holds what waits for the
-disk behind the same gate (``WriteGate``). What the loop does in one turn happens at one moment.
-While the disk is full its writes wait, and callers of what would have to be written are refused.
-What leaves goes to the end of a stream or to its caller; what lies behind an end, a network with
-faults or one without, is not this module's concern.
+Like the live interpreter, it feeds the core one event at a time, wakes schedulers and orders their
+rounds by the same rules (``WakeTimers``, ``RoundSequencer``), and holds what waits for the disk
+behind the same gate (``WriteGate``). What the loop does in one turn happens at one moment. While
+the disk is full its writes wait, and calls that require a write are refused. What leaves goes to
+the end of a stream or to its caller; the network behind an end, with faults or without, is not part
+of this module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from hrm.core.master.core import MasterCore
-from hrm.core.master.rounds import RoundSequencer
+from hrm.core.master.rounds import AT_ONCE_MAX, RoundSequencer
 from hrm.core.master.wake_timers import WakeTimers
 from hrm.core.master.write_gate import LEAVING, WRITES, Write, WriteGate
 from hrm.core.messages import commands as c
@@ -25,7 +25,7 @@ from hrm.core.messages.claims import Proposal
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import DiskFull
 from hrm.runtime.clock import Timeline
-from hrm.runtime.disk import Disk
+from hrm.runtime.disk import VirtualDisk
 
 __all__ = ["End", "MasterRuntime", "OnReply"]
 
@@ -46,21 +46,23 @@ class End(Protocol):
 class MasterRuntime:
     """``over``: this life has ended.
 
-    A disk that writes in no time has written before ``submit`` returns; it is never full.
+    A disk whose writes take no time has written before ``submit`` returns, and is never full.
     """
 
-    def __init__(self, core: MasterCore, clock: Timeline, disk: Disk) -> None:
+    def __init__(
+        self, core: MasterCore, clock: Timeline, disk: VirtualDisk, at_once_max: int = AT_ONCE_MAX
+    ) -> None:
         self.core = core
         self.clock = clock
         self.disk = disk
         self.over = False
         self.writing: deque[tuple[list[Write], bool]] = deque()
-        """Writes of batches in turn, and whether the gate holds what comes after them."""
+        """Writes of batches in order, and whether the gate holds what follows them."""
         self._wakes = WakeTimers()
-        self._rounds = RoundSequencer(core)
+        self._rounds = RoundSequencer(core, at_once_max)
         self._turn_is_planned = False
         self._arriving: deque[e.MasterEvent] = deque()
-        self._gate = WriteGate(core)
+        self.gate = WriteGate(core)
         self._calls: dict[int, OnReply] = {}
         self.call_ids = itertools.count(1)
         self._leaving: deque[c.MasterCommand] = deque()
@@ -68,9 +70,9 @@ class MasterRuntime:
     @property
     def full(self) -> DiskFull | None:
         """Why it is paused; None: it is not."""
-        return self._gate.full
+        return self.gate.full
 
-    # --- what others may do otherwise -----------------------------------------------------------
+    # --- to be overridden -----------------------------------------------------------------------
 
     def decide(self, event: e.MasterEvent) -> list[c.MasterCommand]:
         return self.core.handle(event)
@@ -80,23 +82,26 @@ class MasterRuntime:
         self._rounds.wake(scheduler, self.clock.now)
 
     def propose(self, proposal: Proposal) -> None:
-        """A scheduler has chosen: its claims come back in their turn."""
+        """A scheduler has chosen: its claims return in their turn."""
         self._rounds.propose(proposal)
         self._plan_turn()
 
     def turn_s(self) -> float:
-        """How long it takes until the loop has its next turn."""
+        """How long it takes until the next turn of the loop."""
         return 0.0
 
+    def turn_begins(self) -> None:
+        """The loop takes a step of the schedulers, if one is due."""
+
     def notify(self, command: c.NotifyApplication) -> None:
-        """Bring a notice to its application."""
+        """Deliver a notice to its application."""
 
     def node(self, name: NodeName, incarnation: str) -> End | None:
         """The end of a node's stream; None: it is over."""
         return None
 
     def scheduler(self, name: str, session: int) -> End | None:
-        """The end of a stream to a scheduler of another process; None: it is over."""
+        """The end of a stream to a scheduler in another process; None: it is over."""
         return None
 
     def complete_call(self, command: c.Reply | c.Refuse) -> None:
@@ -113,8 +118,8 @@ class MasterRuntime:
     # --- events in, commands out ----------------------------------------------------------------
 
     def submit(self, event: e.MasterEvent) -> None:
-        """Let the core take in one event, and carry out what it commands; then what streams wait
-        for. What a reply leads to at once comes after that, as another turn of the loop."""
+        """Let the core handle one event, then run the rounds that may not wait for a later turn.
+        What a reply leads to follows after that, as another turn of the loop."""
         self._arriving.append(event)
         if len(self._arriving) > 1:
             return
@@ -125,7 +130,7 @@ class MasterRuntime:
                 self._arriving.popleft()
 
     def _take_in(self, event: e.MasterEvent) -> None:
-        if self.over or self._gate.ignores(event):
+        if self.over or self.gate.ignores(event):
             return
         self.carry_out(event, self.decide(event))
         self._wake_due()
@@ -141,14 +146,14 @@ class MasterRuntime:
         """Submit the event that ``make`` builds around a call id."""
         call_id = next(self.call_ids)
         event = make(call_id)
-        if (error := self._gate.refusal(event)) is not None:
+        if (error := self.gate.refusal(event)) is not None:
             on_reply(c.Refuse(call_id=call_id, error=error))
             return
         self._calls[call_id] = on_reply
         self.submit(event)
 
     def carry_out(self, event: e.MasterEvent, commands: Sequence[c.MasterCommand]) -> None:
-        """What ``event`` led to: what stays inside, what is written, what leaves."""
+        """Divide what ``event`` led to: what stays inside, what is written, what leaves."""
         writes: list[Write] = []
         leaving: list[c.MasterCommand] = []
         for command in commands:
@@ -162,7 +167,7 @@ class MasterRuntime:
                 case _:
                     assert type(command) in LEAVING, f"nothing carries out {command}"
                     leaving.append(command)
-        passing, held = self._gate.take(event, writes, leaving)
+        passing, held = self.gate.take(event, writes, leaving)
         if writes or held is not None:
             self.writing.append((writes, held is not None))
             if len(self.writing) == 1:
@@ -195,6 +200,7 @@ class MasterRuntime:
     def _turn(self) -> None:
         """One step of the schedulers in this process."""
         self._turn_is_planned = False
+        self.turn_begins()
         event = self._rounds.step(self.clock.now)
         if event is not None:
             self.submit(event)
@@ -216,7 +222,7 @@ class MasterRuntime:
             self.clock.after(RETRY_S, self._written)
             return
         if writes and self.full is not None:
-            self._gate.resume()
+            self.gate.resume()
             self.resumed()
         self.writing.popleft()
         for command in writes:
@@ -224,21 +230,21 @@ class MasterRuntime:
             if isinstance(command, c.RaiseEpoch):
                 self.submit(e.EpochRaised(now=self.clock.now, epoch=command.epoch))
         if holds:
-            self._send_all(self._gate.release())
+            self._send_all(self.gate.release())
         if self.writing:
             self._write_next()
 
     def _pause(self) -> None:
         if self.full is None:
             full = DiskFull("the master is paused: its disk is full")
-            refusals = self._gate.pause(full)
+            refusals = self.gate.pause(full)
             self.paused(full)
             self._send_all(refusals)
 
     # --- what leaves ----------------------------------------------------------------------------
 
     def _send_all(self, commands: Sequence[c.MasterCommand]) -> None:
-        """In order. A reply may cause a new event at once; what follows from that leaves last."""
+        """In order. A reply may cause a new event immediately; what follows from it leaves last."""
         sending = bool(self._leaving)
         self._leaving.extend(commands)
         while self._leaving and not sending:
@@ -246,7 +252,7 @@ class MasterRuntime:
             self._leaving.popleft()
 
     def send(self, command: c.MasterCommand) -> None:
-        """One command that leaves; one for a stream that is over goes nowhere."""
+        """Send one command; it is dropped if its stream is over."""
         match command:
             case c.Reply() | c.Refuse():
                 self.complete_call(command)

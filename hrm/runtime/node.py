@@ -1,7 +1,7 @@
 """One life of an agent in virtual time, around ``NodeCore``: orders in, processes and reports out.
 
-How processes live, and what carries the reports, is defined by subclasses of ``NodeRuntime``:
-the machines of the fault simulator, or the direct nodes of ``hrm.runtime.direct``.
+Subclasses of ``NodeRuntime`` define how processes live and what carries the reports: the machines
+of the fault simulator, or the direct nodes of ``hrm.runtime.direct``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeAlias
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
-from hrm.core.vocabulary.model import ContainerSpec, Followed, NodeName
+from hrm.core.vocabulary.model import ContainerSpec, NodeName
 from hrm.runtime.clock import Timeline
 
 __all__ = ["NodeReport", "NodeRuntime", "order"]
@@ -43,7 +43,10 @@ class NodeRuntime(ABC):
 
     @abstractmethod
     def emit(self, report: NodeReport) -> None:
-        """Bring a report to the master, which takes it in with its own time."""
+        """Deliver a report to the master, which takes it in with its own time."""
+
+    @abstractmethod
+    def forget(self, command: c.ForgetContainer) -> None: ...
 
     @abstractmethod
     def register_again(self, command: c.RegisterAgain) -> None: ...
@@ -52,7 +55,7 @@ class NodeRuntime(ABC):
         return self.core.handle(event)
 
     def handle(self, event: e.NodeEvent) -> None:
-        """Let the core take in one event, and carry out what it commands."""
+        """Let the core handle one event, and carry out its commands."""
         for command in self.decide(event):
             match command:
                 case c.StartProcess():
@@ -61,13 +64,15 @@ class NodeRuntime(ABC):
                     self.stop(command)
                 case c.RegisterAgain():
                     self.register_again(command)
+                case c.ForgetContainer():
+                    self.forget(command)
+                case c.DeleteShuffleFiles():
+                    pass  # only a live agent has them
                 case c.ReportContainer() | c.SendHeartbeat() | c.ReplyToRebinding():
                     self.emit(self._report(command))
 
-    def registration(
-        self, identity: str, *, call_id: int = 0, owner: str = "", followed: Followed | None = None
-    ) -> e.NodeRegistered:
-        """What opens a stream."""
+    def registration(self, identity: str, *, call_id: int = 0, owner: str = "") -> e.NodeRegistered:
+        """The event that opens a stream."""
         return e.NodeRegistered(
             now=self.clock.now,
             call_id=call_id,
@@ -80,7 +85,7 @@ class NodeRuntime(ABC):
             endpoint="127.0.0.1:1",
             units=self.core.offers,
             containers=self.core.statuses(),
-            followed=followed,
+            followed=self.core.followed,
         )
 
     def next_sequence(self) -> int:
@@ -124,11 +129,11 @@ _ORDERS: dict[type[c.NodeMessage], Callable[..., e.NodeEvent]] = {
     c.AcknowledgeEnded: e.EndsAcknowledged,
     c.RebindUnits: e.RebindReceived,
     c.SetContainerClass: e.ContainerClassSet,
+    c.DropShuffleFiles: e.ApplicationEnded,
 }
-"""Not here: shuffle files, which only the live agent has."""
 
 
 def order(message: c.NodeMessage, now: float, epoch: int) -> e.NodeEvent:
-    """What a message of the master is to a node: the same fields, with their time and epoch."""
+    """The node's event for a message of the master: the same fields, with its time and epoch."""
     values = {field.name: getattr(message, field.name) for field in fields(message)}
     return _ORDERS[type(message)](now=now, epoch=epoch, **values)

@@ -1,10 +1,10 @@
-"""``hrm scheduler``: subscribes to a master, chooses on its copy of the state, proposes.
+"""``hrm scheduler``: subscribes to a master, chooses on its copy of the state, proposes claims.
 
 Several may run, on any machine that reaches the master, each under its own name: a slow policy,
-such as a learned one, delays only its own jobs. The master gives a lost one's jobs to another.
+such as a learned one, delays only its own jobs. The master gives the jobs of a lost one to another.
 
 What a session does is in ``hrm.core.scheduling.session``; here one task reads its stream, and
-another makes the calls that it asks for. The next session begins with a snapshot.
+another makes the calls that it requests. The next session begins with a snapshot.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ async def run(settings: SchedulerSettings) -> int:
 
     Raises:
         InvalidConfig: the policy, the token file or the certificate authority's file is missing.
-        HrmError: the master refuses this scheduler for good: its name or its token,
-            or cannot be trusted.
+        HrmError: the master permanently refuses this scheduler, its name or its token, or cannot
+            be trusted.
     """
     policies.load(settings.placement_policy)
     _open_channel(settings)
@@ -81,7 +81,7 @@ async def run(settings: SchedulerSettings) -> int:
 
 
 def _open_channel(settings: SchedulerSettings) -> grpc.aio.Channel:
-    """Its files are read again for every try: a new master may have a new token."""
+    """The files are read again for every try: a new master may have a new token."""
     token = rpc.read_token(settings.token_file)
     ca = tls.ca_file(settings.token_file, settings.tls_ca)
     allow = settings.allow_clear_text
@@ -89,7 +89,7 @@ def _open_channel(settings: SchedulerSettings) -> grpc.aio.Channel:
 
 
 async def _keep_up(settings: SchedulerSettings) -> None:
-    """One session after the other, with pauses that grow to a bound while no master answers."""
+    """One session after another, with pauses that grow to a bound while no master responds."""
     backoff = Backoff(RECONNECT_DELAY_S, settings.reconnect_delay_max_s, random.random)
     been_up, followed = False, Followed(0)
     proven = tls.ca_file(settings.token_file, settings.tls_ca) is not None
@@ -102,7 +102,7 @@ async def _keep_up(settings: SchedulerSettings) -> None:
                 await session.serve()
         except grpc.aio.AioRpcError as broken:
             error = rpc.error_from(broken, settings.master)
-            # In clear text anything may reply in the place of a master that is down.
+            # In clear text any process may reply in the place of a master that is down.
             certain = (PermissionDenied, InvalidRequest) if proven else ()
             if isinstance(error, (AlreadyExists, *certain)) and not been_up:
                 raise error from broken
@@ -203,8 +203,8 @@ class Session:
                     await self._changed.wait()
 
     async def _make(self, call: SchedulerCall) -> SchedulerReply | None:
-        """The master's reply; None: it refuses, or gives none in time. Where the session is over,
-        its stream reports it."""
+        """The master's reply; None: it refuses, or gives none in time. If the session is over, its
+        stream reports that."""
         stub, limit_s = self._stub, CALL_TIMEOUT_S
         try:
             match call:

@@ -1,7 +1,7 @@
 """One whole run: master, machines and drivers on one network and one clock, and their faults.
 
 Until the horizon, faults happen as the plan states. Then all of them stop: partitions heal, what is
-down comes back, what is drained is taken back into service. From there on, applications have a
+down comes back, what is drained is returned to service. From there on, applications have a
 bounded time to end, and the cluster to become as empty as it was.
 """
 
@@ -17,10 +17,10 @@ from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import NodeName, NodeState, ResourceUnit
 from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.runtime.clock import Clock
-from hrm.runtime.disk import Disk
+from hrm.runtime.disk import VirtualDisk
 from hrm.sim.actors import impostor
 from hrm.sim.actors.driver import Driver
-from hrm.sim.actors.machine import Machine
+from hrm.sim.actors.machine import MachineActor
 from hrm.sim.actors.master import MasterProcess
 from hrm.sim.actors.remote_schedulers import RemoteSchedulerProcess
 from hrm.sim.actors.sleepers import MASTER, ProcessClock, Sleepers
@@ -52,7 +52,7 @@ class World:
         self.clock = Clock(_START_S)
         self.log = EventLog(self.clock)
         self.sleepers = Sleepers(self.clock, source(plan.seed, "sleepers"))
-        self.oracle = Oracle(self.sleepers)
+        self.oracle = Oracle(self.sleepers, plan.at_once_max)
         self.chance = source(plan.seed, "processes")
         self.killed: set[str] = set()
         self.refused: set[str] = set()
@@ -62,7 +62,7 @@ class World:
         self.submitters = Submitters(self)
         self.master = MasterProcess(self)
         self.master.start()
-        self.machines = [Machine(self, node) for node in plan.nodes]
+        self.machines = [MachineActor(self, node) for node in plan.nodes]
         for machine in self.machines:
             machine.start_agent()
         self.drivers = [Driver(self, application) for application in plan.applications]
@@ -70,7 +70,7 @@ class World:
         for outside in self.remote_schedulers:
             outside.start()
         self._begin_s = self.clock.now
-        self._backup: Disk | None = None
+        self._backup: VirtualDisk | None = None
         self._strikes: dict[str, Callable[[TimedFault], bool]] = {
             "partition": self._partition,
             "node-crash": self._node_crash,
@@ -91,6 +91,7 @@ class World:
             "full-disk": self._full_disk,
             "impostor": partial(impostor.strike, self),
             "sleep": self._sleep,
+            "hang": self._hang,
             "full-master-disk": self._full_master_disk,
             "lost-store": self._lost_store,
             "old-store": self._old_store,
@@ -243,7 +244,7 @@ class World:
                 )
         self.clock.after(2.0, self._undo_rebindings)
 
-    def _bound_otherwise(self) -> list[Machine]:
+    def _bound_otherwise(self) -> list[MachineActor]:
         return [
             machine
             for machine in self.machines
@@ -275,7 +276,7 @@ class World:
         )
         self.ask_master(rebind)
 
-    def _machine(self, fault: TimedFault) -> Machine:
+    def _machine(self, fault: TimedFault) -> MachineActor:
         return self.machines[int(fault.pick * len(self.machines))]
 
     def _every_driver(self) -> tuple[Driver, ...]:
@@ -306,7 +307,7 @@ class World:
         self.clock.after(back_s, self._come_back, machine, with_disk)
         return was_up
 
-    def _come_back(self, machine: Machine, with_disk: bool) -> None:
+    def _come_back(self, machine: MachineActor, with_disk: bool) -> None:
         if machine.name not in self.gone:
             machine.come_back(with_disk=with_disk)
 
@@ -363,6 +364,16 @@ class World:
         self.network.sleep(name, for_s)
         return True
 
+    def _hang(self, fault: TimedFault) -> bool:
+        """An agent does nothing for a while, and its end of the connection still answers: no stream
+        breaks. It may be lost, and forgotten, before it goes on."""
+        machine, for_s = self._machine(fault), 0.3 + 24.0 * fault.size
+        if machine.core is None or self.sleepers.is_asleep(machine.name):
+            return False
+        self.log.emit(machine.name, f"hangs for {for_s:.1f} s")
+        self.sleepers.sleep(machine.name, for_s)
+        return True
+
     def _agent_crash(self, fault: TimedFault) -> bool:
         machine = self._machine(fault)
         was_up = machine.core is not None
@@ -388,11 +399,13 @@ class World:
         """An older copy of it takes its place."""
         return self._backup is not None and self._change_store(self._backup, fault)
 
-    def _change_store(self, copy: Disk | None, fault: TimedFault) -> bool:
+    def _change_store(self, copy: VirtualDisk | None, fault: TimedFault) -> bool:
         if self.plan.submissions or self.master.core is None:
             return False  # what a store loses of drivers is reported by no other component
         self.master.crash()
-        self.master.disk = copy.copy() if copy is not None else Disk(self.master.disk.write_s)
+        self.master.disk = (
+            copy.copy() if copy is not None else VirtualDisk(self.master.disk.write_s)
+        )
         self.oracle.store_changed(self.master.disk.applications)
         self.clock.after(0.1 + 4.0 * fault.size, self._restart_master)
         return True

@@ -1,18 +1,18 @@
 """The AppMaster: one process per application, on the machine of its driver.
 
-It connects Spark, reached through ``bridge`` (py4j), and the master (gRPC), and decides nothing
-itself: ``hrm.core.appmaster.application_master`` does. The plugin in the driver starts it, with its
-whole input as one JSON line on standard input, because secrets must be neither in arguments nor in
-the environment. That input ends when the driver does, however that dies. ::
+It connects Spark, reached through ``bridge`` (py4j), and the master (gRPC). All decisions are made
+by ``hrm.core.appmaster.application_master``. The plugin in the driver starts it, with its whole
+input as one JSON line on standard input, because secrets must be neither in arguments nor in the
+environment. That input ends when the driver does, however that dies. ::
 
     read the introduction -> Register -> Session: attached -> events, until the driver finishes
                                 ^            |
-                                +-- broken --+   the application goes on with what it has
+                                +-- broken --+   the application continues with what it has
 
-At its first start an unreachable master is an error, because a user waits at the prompt; later it
-is waited for, up to ``spark.hrm.master.timeout``. The driver never waits: an AppMaster whose final
-update is not delivered soon releases it and stays behind alone, for as long as the master holds an
-application without a session, so that a success is not recorded as a failure.
+At its first start an unreachable master is an error, because a user waits at the prompt; later the
+AppMaster waits for it, up to ``spark.hrm.master.timeout``. The driver never waits: an AppMaster
+whose final update is not delivered soon releases it and stays alone, for as long as the master
+holds an application without a session, so that a success is not recorded as a failure.
 
 Imports are kept light: this process starts with every ``spark-submit``.
 """
@@ -67,8 +67,8 @@ class AppMaster:
     def __init__(self, introduction: dict[str, Any]) -> None:
         self.hello = introduction
         self.application_id: str = introduction["application_id"]
-        # The driver's, so that another AppMaster of it has the same; one that was started before
-        # an upgrade of HRM has none.
+        # The driver's, so that each of its AppMasters has the same; one started before an upgrade
+        # of HRM has none.
         self._ownership_key: str = introduction.get("ownership_key", "")
         validity_ms = float(introduction["failures_validity_ms"])
         self.core = AppMasterCore(
@@ -106,7 +106,7 @@ class AppMaster:
         )  # fmt: skip
 
     async def run(self) -> None:
-        """Until the driver has finished or is gone."""
+        """Runs until the driver has finished or is gone."""
         _watch_stdin(self._driver_lost)
         self._bridge.start()
         if not await self._prepare():
@@ -115,8 +115,8 @@ class AppMaster:
         finishing = asyncio.create_task(self._finishing.wait())
         await asyncio.wait({sessions, finishing}, return_when=asyncio.FIRST_COMPLETED)
         if not finishing.done():
-            # The session is over for good, and Spark has the reason; it will finish by itself. Not
-            # so after a fault of ours: then this process ends with it, and is restarted.
+            # The sessions are over, and Spark has the reason; it will finish by itself. After a
+            # fault of this process, the process ends instead, and is restarted.
             await sessions
             await finishing
         await self._deliver_final_update(sessions)
@@ -124,7 +124,7 @@ class AppMaster:
         await asyncio.wait({sessions}, timeout=FINAL_UPDATE_TIMEOUT_S)
 
     async def _deliver_final_update(self, sessions: asyncio.Task[None]) -> None:
-        """Lets the goodbye arrive: with the driver for a moment, without it for much longer."""
+        """Waits for delivery: with the driver for a moment, without it for much longer."""
         if self.core.attached and not self._orphaned:
             stop_s = float(self.hello["stop_timeout_ms"]) / 1000
             await asyncio.wait({sessions}, timeout=min(FINAL_UPDATE_TIMEOUT_S, stop_s / 2))
@@ -176,7 +176,7 @@ class AppMaster:
                 self._targets_known.set()
             case "kill":
                 self._handle(
-                    messages.KillRequested(now=now, executor_ids=tuple(event["executors"]))
+                    messages.ExecutorsKilled(now=now, executor_ids=tuple(event["executors"]))
                 )
             case "class":
                 if not self.hello["class"]:
@@ -252,11 +252,11 @@ class AppMaster:
                 await asyncio.sleep(backoff.pause_s())
 
     def _may_retry(self, error: errors.HrmError) -> bool:
-        # Refused for the token: while the master is down, something else may have its port.
+        # Refused for the token: while the master is down, another process may have its port.
         passing = isinstance(
             error, errors.Unavailable | errors.StaleEpoch | errors.PermissionDenied
         )
-        # One that is known already must not end because many register, or ask, at this moment.
+        # A known application must not end because many register, or send requests, at this moment.
         passing = passing or isinstance(error, errors.LimitReached)
         passing = passing or type(error) is errors.HrmError
         over = self._patience.is_over(time.monotonic())
@@ -287,7 +287,7 @@ class AppMaster:
             task = asyncio.current_task()
             if not outgoing.overflowed or (task is not None and task.cancelling()):
                 raise
-            # The call was cancelled from here, not this task from outside.
+            # The call was cancelled by this process; the task was not.
             raise errors.Unavailable(
                 f"the master at {self.hello['master']} has left {UPDATES_MAX} messages unread"
             ) from None
@@ -296,7 +296,7 @@ class AppMaster:
                 self._attached_at_s = time.monotonic()
                 self._patience.contact(self._attached_at_s)
                 self._handle(messages.SessionLost(now=self._attached_at_s))
-            # The call may be over for the master and yet ask for more to send.
+            # The call may be over for the master and still take more from its iterator.
             self._outgoing = self._call = None
             outgoing.close()
             call.cancel()
@@ -360,7 +360,7 @@ class AppMaster:
                 assert self._outgoing is not None
                 self._outgoing.put(update)
                 if self._outgoing.overflowed:
-                    # A master that reads nothing: a new session sends the whole state instead.
+                    # The master reads nothing: a new session sends the whole state instead.
                     self._call.cancel()
 
     def _set_timer(self) -> None:
@@ -375,7 +375,7 @@ class AppMaster:
 
     def _tick(self, ring: Ring) -> None:
         if self._timer.rings(ring):
-            self._handle(messages.Ticked(now=time.monotonic()))
+            self._handle(messages.AppMasterTicked(now=time.monotonic()))
 
 
 def _exit_code(exit_file: Path) -> int | None:
@@ -405,7 +405,7 @@ def _watch_stdin(on_end: Any) -> None:
     def watch() -> None:
         while os.read(0, 4096):
             pass
-        with contextlib.suppress(RuntimeError):  # the loop is closed: we are ending already
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the AppMaster is ending
             loop.call_soon_threadsafe(on_end, "it ended without a message")
 
     threading.Thread(target=watch, name="stdin", daemon=True).start()
@@ -420,7 +420,7 @@ def _leave_terminal() -> None:
 
 
 def _read_introduction() -> dict[str, Any] | None:
-    """The line that the plugin writes; None: the driver ended before it needed us."""
+    """The line that the plugin writes; None: the driver ended before it needed an AppMaster."""
     line = bytearray()
     while not line.endswith(b"\n"):
         # Unbuffered and byte-exact: what follows the line belongs to the watcher.
@@ -451,4 +451,4 @@ def main() -> int:
 if __name__ == "__main__":
     status = main()
     sys.stderr.flush()
-    os._exit(status)  # the daemon threads may be blocked in the driver; none is worth waiting for
+    os._exit(status)  # the daemon threads may be blocked in the driver; do not wait for them

@@ -4,7 +4,7 @@
 
 Half of an executor's start is loading classes. A JVM can save them as it ends (a dynamic AppCDS
 archive) for another to map, if it is the same Java and its class path begins with the same jars in
-the same order; otherwise Java silently goes on without. All agents and drivers of a machine share a
+the same order; otherwise Java silently continues without. All agents and drivers of a machine share
 directory per key, which is made from the Java, the jars with their sizes and times, and the
 training's parameters:
 
@@ -13,8 +13,8 @@ training's parameters:
         state.json                  ready or failed, how often tried, the problem, the files' sizes
         lock                        held by the trainer (``hrm.spark.archive_training``)
 
-A file is used only if ``state.json`` vouches for it: it was tested with a real JVM, has not changed
-since, and only its owner, root or this user can change it: what it holds is code.
+A file is used only if ``state.json`` confirms it: it was tested with a real JVM, has not changed
+since, and only its owner, root or this user can change it, because it contains code.
 
 This file runs at every ``spark-submit``, as ``python -I -S archive.py …``, and prints the driver's
 Java options. Like ``build.py`` it imports little.
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 HEAP_LIMIT_MIB = 32 * 1024
-"""From this heap on Java's pointers are not compressed, and the archive's are."""
+"""From this heap size on, Java does not compress pointers, while the archive does."""
 
 KINDS = ("executor", "driver")
 STATE_FILE = "state.json"
@@ -190,8 +190,8 @@ def driver_options(spark_home: str, conf_dir: str, arguments: Sequence[str]) -> 
     """The Java options of a driver that spark-submit starts with ``arguments``; empty: no change.
 
     Spark puts its configuration directory before its jars, which disables the archive. These
-    options follow Spark's, and take precedence: the same entries, the jars first. No jar of Spark's
-    has a file of those that configuration directories hold.
+    options follow Spark's, and take precedence: the same entries, with the jars first. No file of a
+    configuration directory is also in Spark's jars.
     """
     if os.environ.get("SPARK_PREPEND_CLASSES") or not _usual(conf_dir, arguments):
         return []
@@ -227,8 +227,7 @@ _OPTIONS = re.compile(r"[\s=\"']+")
 
 
 def _usual(conf_dir: str, arguments: Sequence[str]) -> bool:
-    """Whether nothing here changes the class path or needs another archive. Errs on the side of
-    False."""
+    """Whether nothing here changes the class path or requires another archive. In doubt, False."""
     texts = list(arguments)
     named = [a for b, a in itertools.pairwise(arguments) if b == "--properties-file"]
     named += [a.partition("=")[2] for a in arguments if a.startswith("--properties-file=")]

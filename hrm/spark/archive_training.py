@@ -1,15 +1,15 @@
 """Make the class-data archives of a Spark by running its smallest application.
 
-One run of ``rehearsal.py`` on a cluster of one executor gives both archives. Each is tested with a
-JVM of its own, and moved to its place only if Java really takes classes from it. A lock lets one
-process train; attempts are counted before they begin, so that one that takes the machine down is
-not repeated for ever.
+One run of ``rehearsal.py`` on a cluster of one executor creates both archives. Each is tested with
+a JVM of its own, and moved to its place only if Java really takes classes from it. A lock admits
+one trainer at a time; an attempt is counted before it begins, so that one that crashes the machine
+is not repeated without end.
 
     python -m hrm.spark.archive_training --root DIR --java JAVA --spark-home DIR --plugins DIR
 
-ends with 0 where there are archives afterwards, 1 where it failed, 3 where another process trains.
-With ``--held-by-input`` it ends with its standard input, a pipe that its agent holds: a training
-never outlives it. Such an end is no failure, and takes back the attempt.
+ends with 0 if there are archives afterwards, 1 if it failed, 3 if another process trains. With
+``--held-by-input`` it ends with its standard input, a pipe that its agent holds: a training never
+outlives it. Such an end is not a failure, and the attempt is not counted.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def train(
 ) -> bool:
     """Make the archives, unless they exist; False: another process is training.
 
-    ``plugins``: where the plugin's jar is kept. ``attempts_max``: failures until none is made.
+    ``plugins``: where the plugin's jar is kept. ``attempts_max``: failures after which to stop.
 
     Raises:
         TrainingFailed: this time, or too often before.
@@ -116,7 +116,7 @@ def _attempt(archives: Archives, plugins: Path, limit_s: float, attempts_max: in
     record: dict[str, Any] = {
         "state": "failed",
         "attempts": before + 1,
-        "problem": "the training was cut short",
+        "problem": "the training run that makes the archive was interrupted",
         "java": archives.java,
         "spark": archives.spark_version,
     }
@@ -135,7 +135,7 @@ def _attempt(archives: Archives, plugins: Path, limit_s: float, attempts_max: in
 
 
 def _take_back(archives: Archives, state: dict[str, object]) -> None:
-    """As if this attempt had never begun."""
+    """Remove this attempt from the record."""
     path = Path(archives.directory) / STATE_FILE
     if state:
         write_json(str(path), state)
@@ -150,7 +150,7 @@ def _write(archives: Archives, record: Mapping[str, Any]) -> None:
 def _make(archives: Archives, plugins: Path, record: dict[str, Any], limit_s: float) -> None:
     """Run, try, move to its place; the files' identities go into ``record``."""
     directory = Path(archives.directory)
-    for left in directory.glob(f"{_WORK}*"):  # of a killed training: the lock's holder is alone
+    for left in directory.glob(f"{_WORK}*"):  # of a killed training: only the lock's holder runs
         shutil.rmtree(left, ignore_errors=True)
     plugin = build.plugin_jar(archives.spark_home, cache=str(plugins))
     with tempfile.TemporaryDirectory(dir=directory, prefix=_WORK) as name:
@@ -173,7 +173,7 @@ def _make(archives: Archives, plugins: Path, record: dict[str, Any], limit_s: fl
 
 def _command(archives: Archives, plugin: str, work: Path) -> tuple[list[str], dict[str, str]]:
     """The rehearsal: exactly how ``spark-submit`` starts a driver that has an archive, and the
-    agent an executor, but for the option that makes one."""
+    agent an executor, but for the option that creates one."""
     secret = secrets.token_hex(32)
     path = ":".join(archives.jars)
     for directory in ("conf", "events", "local"):
@@ -267,7 +267,7 @@ def _forget_old(archives: Archives) -> None:
     own = Path(archives.directory)
     made: dict[Path, float] = {}
     for path in Path(archives.root).iterdir():
-        with contextlib.suppress(OSError):  # another may remove it at this moment
+        with contextlib.suppress(OSError):  # another process may remove it now
             if path.is_dir() and path != own:
                 made[path] = path.stat().st_mtime
     for old in sorted(made, key=made.__getitem__, reverse=True)[KEPT_MAX - 1 :]:
@@ -300,8 +300,8 @@ def _end_with_input() -> None:
 
 
 def _on_sigterm(*, held_by_input: bool) -> NoReturn:
-    """SIGTERM, of which there may be two: the watcher's and the agent's. One is enough, the second
-    would interrupt the cleanup after the first."""
+    """SIGTERM, which may come twice: from the watcher and from the agent. The second is ignored,
+    because it would interrupt the cleanup after the first."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if held_by_input and _input_is_over():
         raise _LetGo(_EXIT_ON_SIGTERM)
@@ -314,7 +314,7 @@ def _input_is_over() -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train at the lowest priority; prints what came of it as one JSON object."""
+    """Train at the lowest priority; prints the result as one JSON object."""
     parser = argparse.ArgumentParser(prog="python -m hrm.spark.archive_training")
     parser.add_argument("--root", required=True)
     parser.add_argument("--java", required=True)

@@ -63,7 +63,7 @@ class DriverBridge:
             threading.Thread(target=target, name=f"bridge{target.__name__}", daemon=True).start()
 
     def call(self, method: str, *arguments: Any) -> asyncio.Future[None]:
-        """Queues a call; the future is done when the driver has taken it, or is lost.
+        """Queues a call; the future is done when the driver has received it, or is lost.
 
         Its text ends in Spark's log and in the user's exceptions, and much of it comes from other
         parties: nodes, the master, a process that failed.

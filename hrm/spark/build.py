@@ -5,8 +5,8 @@
 The plugin uses Spark's private interfaces, so it is compiled against the very jars it runs with, by
 the compiler that is among them. The result is kept in ``$HRM_HOME/plugins`` (``~/.hrm/plugins``)
 under a name made from Spark's version, its core jar and the sources. One unused for ``KEPT_S`` is
-removed when another is built, unless it is among the ``KEPT_MAX`` most recently used, or a program
-of this machine has it open. Every use sets its access time, because a file system may not.
+removed when another is built, unless it is among the ``KEPT_MAX`` most recently used, or open in a
+program of this machine. Every use sets its access time, because a file system may not.
 
 This file runs at every ``spark-submit`` as ``python -I -S build.py SPARK_HOME``. It imports what a
 hit in the cache needs and nothing more, not even pathlib.
@@ -49,7 +49,7 @@ def plugin_jar(spark_home: str, sources: str = SOURCES, cache: str | None = None
     """The path of the plugin's jar for the Spark in ``spark_home``; compiles it if there is none.
 
     Raises:
-        BuildError: no Spark there, no compiler in it, no fit Java, or the compiler refuses.
+        BuildError: there is no Spark, no compiler in it, no suitable Java, or the compiler fails.
     """
     jars = os.path.join(spark_home, "jars")
     try:
@@ -126,7 +126,7 @@ def _build_once(
 
 
 def _take(lock: TextIO) -> None:
-    """Waits for the process that compiles: longer than a compilation takes, but not for ever."""
+    """Waits for the process that compiles, for a limited time that exceeds a compilation's."""
     import fcntl
 
     begun = time.monotonic()
@@ -196,14 +196,14 @@ def _compile(
 
 
 def _forget_old(directory: str) -> None:
-    """Every change of the sources, or of Spark, leaves a jar behind. What cannot be removed now is
-    tried again after the next build."""
+    """Remove old jars, since every change of the sources, or of Spark, leaves one behind. What
+    cannot be removed now is tried again after the next build."""
     import contextlib
 
     used_s = {}
     for name in os.listdir(directory):
         if name.startswith(PREFIX) and name.endswith(".jar"):
-            with contextlib.suppress(OSError):  # another may remove it at this moment
+            with contextlib.suppress(OSError):  # another process may remove it now
                 jar = os.path.join(os.path.realpath(directory), name)
                 used_s[jar] = _used_s(jar)
     oldest_s = time.time() - KEPT_S
@@ -221,7 +221,7 @@ def _used_s(jar: str) -> float:
 
 
 def _open_files() -> set[str]:
-    """What this machine's programs have open, as far as this user may see."""
+    """Files that programs of this machine have open, as far as this user may see them."""
     import contextlib
 
     found = set()
@@ -234,7 +234,7 @@ def _open_files() -> set[str]:
 
 
 def _remove(jar: str, oldest_s: float) -> None:
-    """Unless it is being built, or has been used since the check."""
+    """Remove a jar, unless it is being built, or has been used since the check."""
     import contextlib
     import fcntl
 

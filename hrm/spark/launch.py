@@ -187,10 +187,10 @@ def executor_launch(
     gpu: Gpu | None = None,
     archive: str = "",
 ) -> Launch:
-    """The command of the executor ``spec`` on this node, ``host`` to others.
+    """The command of the executor ``spec`` on this node, which others reach as ``host``.
 
-    ``archive``: of classes, to be used; empty: none.
-    ``gpu``: of the resource unit that the executor runs on; it sees it if it holds device memory.
+    ``archive``: the class-data archive to use; empty: none.
+    ``gpu``: of the executor's resource unit; visible to the executor if it holds device memory.
 
     Raises:
         LaunchFailed: the specification names no driver, or a heap that does not fit.
@@ -245,10 +245,10 @@ def executor_launch(
 
 
 def _check_python(environment: dict[str, str]) -> None:
-    """Where the driver ran on a node with that node's Python, this node's must be like it.
+    """If the driver ran on a node with that node's Python, this node's version must match.
 
     Raises:
-        Unsuitable: it is not, with both versions.
+        Unsuitable: it does not; the message names both versions.
     """
     wanted = environment.get("HRM_DRIVER_PYTHON")
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -260,7 +260,7 @@ def _check_python(environment: dict[str, str]) -> None:
 
 
 def gpu_environment(spec: ContainerSpec, gpu: Gpu | None) -> dict[str, str]:
-    """Makes visible to a container its GPU and no other: none if it holds no device memory.
+    """Makes only its GPU visible to a container: none if it holds no device memory.
 
     CUDA counts visible devices from 0, whatever their numbers on the node: the address that Spark's
     tasks get is therefore 0, and ``HRM_GPU_INDEX`` is the number on the node.
@@ -281,7 +281,7 @@ def _substitute(option: str, spec: ContainerSpec) -> str:
 
 
 def _environment(spec: ContainerSpec, spark: Spark, java: Java, work_dir: Path) -> dict[str, str]:
-    """The application's environment over a few variables of the agent's, HRM's own over both."""
+    """The agent's few variables, overridden by the application's, and those by HRM's own."""
     environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     environment.setdefault("LANG", "C.UTF-8")
     of_node = environment.get("LD_LIBRARY_PATH")

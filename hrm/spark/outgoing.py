@@ -1,7 +1,7 @@
 """The updates that one session sends to the master.
 
-gRPC goes on taking updates from a call's iterator after the *server* has ended that call. So every
-session has an iterator of its own, which is closed with it::
+gRPC continues to take updates from a call's iterator after the *server* has ended that call. So
+every session has an iterator of its own, which is closed with it::
 
     attach -> (progress | update | heartbeat) ... -> finished
               progress waits for the master's reply to attach and precedes what else waits, so that
@@ -27,7 +27,7 @@ class Outgoing:
     Attributes:
         attached: the master has replied; progress may be sent.
         goodbye_said: the final update has been passed to gRPC.
-        overflowed: the master reads nothing, and more waited than ``updates_max``.
+        overflowed: the master reads nothing, and more than ``updates_max`` updates were waiting.
     """
 
     def __init__(self, attach: application_pb2.ApplicationUpdate, updates_max: int) -> None:
@@ -48,7 +48,7 @@ class Outgoing:
             self._pending.set()
 
     def report(self, progress: application_pb2.ApplicationUpdate) -> None:
-        """Replaces a report that has not gone yet: only the newest counts."""
+        """Replaces a report that has not been sent yet: only the newest counts."""
         self._progress = progress
         self._pending.set()
 

@@ -1,8 +1,8 @@
 """The application whose classes go into the class-data archives: a sample of common operations.
 
-``hrm.spark.archive_training`` runs it with a driver and an executor that save, as they end, which
-classes they loaded, so its contents decide what starts faster. The data are tiny: classes are
-loaded by the first row. It runs on its own (``spark-submit rehearsal.py DIRECTORY``) and imports
+``hrm.spark.archive_training`` runs it with a driver and an executor that save the classes they
+loaded as they end, so its contents decide what starts faster. The data are tiny: the first row
+loads the classes. It runs on its own (``spark-submit rehearsal.py DIRECTORY``) and imports
 nothing of HRM.
 """
 

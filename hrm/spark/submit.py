@@ -39,8 +39,8 @@ from hrm.v1 import submission_pb2_grpc
 
 __all__ = [
     "ENDED",
-    "Client",
     "LocalFile",
+    "SubmissionClient",
     "connect",
     "driver_spec",
     "exit_status",
@@ -76,7 +76,7 @@ def state_name(state: int) -> str:
 
 @dataclass(slots=True)
 class LocalFile:
-    """A file of this machine on its way to the master."""
+    """A file of this machine that is to be sent to the master."""
 
     path: Path
     size: int
@@ -105,14 +105,14 @@ class LocalFile:
         self.check()
 
     def open(self) -> BufferedReader:
-        """Raises InvalidRequest if it cannot be read any more."""
+        """Raises InvalidRequest if it is no longer readable."""
         try:
             return self.path.open("rb")
         except OSError as error:
             raise self._gone(error) from error
 
     def check(self) -> None:
-        """Raises InvalidRequest if the file is no longer what it was."""
+        """Raises InvalidRequest if the file has changed."""
         try:
             status = self.path.stat()
         except OSError as error:
@@ -124,7 +124,7 @@ class LocalFile:
 
     def _gone(self, error: OSError) -> InvalidRequest:
         return InvalidRequest(
-            f"{self.path} has gone while it was sent ({error.strerror}); put it back and submit "
+            f"{self.path} disappeared while it was sent ({error.strerror}); put it back and submit "
             f"again"
         )
 
@@ -136,7 +136,7 @@ def driver_spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
     """The submission, and its local files by their name in the driver's directory.
 
     Raises:
-        InvalidRequest: something is missing, or impossible.
+        InvalidRequest: an option is missing or impossible.
     """
     shell = options.shell()
     if shell:
@@ -199,7 +199,7 @@ def _add(
             f"directory; rename one"
         )
     if known is not None:
-        # A second mention, in another list perhaps; the node has it once.
+        # Mentioned before, perhaps in another list; the node has it once.
         del spec.resources[-1]
         if not any(x.name == path.name and x.role == role for x in spec.resources):
             raise InvalidRequest(f"{path} is named in two lists; name it in one")
@@ -229,7 +229,7 @@ def _size(spec: pb.DriverSpec, conf: dict[str, str], *, is_python: bool) -> None
     spec.vcores, spec.heap_mib, spec.memory_mib = int(cores), heap_mib, heap_mib + overhead_mib
 
 
-class Client:
+class SubmissionClient:
     """Calls of SubmissionService; every failure is an ``HrmError``."""
 
     def __init__(self, stub: Any, target: str, notify: Callable[[str], None]) -> None:
@@ -261,8 +261,8 @@ class Client:
         return submission
 
     def _send(self, file: LocalFile, offset: int) -> None:
-        """From ``offset`` on; after a break, from where the master's part then ends, unless the
-        master has taken nothing for ``UPLOAD_RETRY_LIMIT_S``."""
+        """Send from ``offset`` on; after an interruption, resume where the master's part ends,
+        unless the master has accepted nothing for ``UPLOAD_RETRY_LIMIT_S``."""
         with file.open() as source:
             gained_s, broken = time.monotonic(), False
             while True:
@@ -277,13 +277,13 @@ class Client:
                     if time.monotonic() - gained_s > UPLOAD_RETRY_LIMIT_S:
                         raise
                     if not broken:
-                        self._notify(f"sending {file.path} goes on after: {error.message}")
+                        self._notify(f"sending {file.path} continues after: {error.message}")
                     broken = True
                 time.sleep(RETRY_S)
         file.check()
 
     def _send_from(self, source: BufferedReader, file: LocalFile, offset: int) -> Iterator[None]:
-        """Send piece by piece; yields after each that the master has taken."""
+        """Send piece by piece; yields after each that the master has accepted."""
         empty = file.size == 0
         while offset < file.size or empty:
             empty = False
@@ -313,7 +313,7 @@ class Client:
         """Each change of a submission, until it has ended; waits for a master that is away.
 
         Raises:
-            HrmError: the master does not know it, or was away for ``WATCH_RETRY_LIMIT_S``.
+            HrmError: the master does not know it, or was unreachable for ``WATCH_RETRY_LIMIT_S``.
         """
         request = pb.GetSubmissionRequest(submission_id=submission_id)
         patience, away = self._patience(), False
@@ -339,7 +339,7 @@ class Client:
 
     @staticmethod
     def _patience() -> Patience:
-        """While the master is unreachable; time in which this process sleeps does not count."""
+        """Patience with an unreachable master; time in which this process sleeps does not count."""
         late_s = CALL_TIMEOUT_S + RETRY_S
         return Patience(time.monotonic(), limit_s=WATCH_RETRY_LIMIT_S, late_s=late_s)
 
@@ -357,7 +357,7 @@ def connect(
     ca_path: Path | None,
     *,
     allow_clear_text: bool | None = None,
-) -> Iterator[tuple[Client, grpc.Channel]]:
+) -> Iterator[tuple[SubmissionClient, grpc.Channel]]:
     """A client of the master at ``target`` (host:port). ``ca_path``: of its authority; None: clear
     text, which ``allow_clear_text`` permits, as in ``rpc.channel``.
 
@@ -372,11 +372,11 @@ def connect(
     ca = tls.read_ca(ca_path)
     with rpc.sync_channel(target, token, ca, allow_clear_text=allow_clear_text) as channel:
         stub = submission_pb2_grpc.SubmissionServiceStub(channel)
-        yield Client(stub, target, notify), channel
+        yield SubmissionClient(stub, target, notify), channel
 
 
 def exit_status(submission: pb.Submission) -> int:
-    """What spark-submit ends with: the driver's own exit code, where it failed with one."""
+    """The exit status of spark-submit: the driver's own exit code, where it failed with one."""
     if submission.state == pb.SUBMISSION_STATE_FINISHED:
         return 0
     return submission.exit_code if 0 < submission.exit_code < 256 else 1

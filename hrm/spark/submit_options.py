@@ -1,9 +1,9 @@
 """The arguments of ``spark-submit``, parsed as Spark parses them, for cluster deploy mode alone.
 
 Options come before the application's file, as ``--name value`` or ``--name=value``; all arguments
-after it are the application's own. The most specific place of a setting counts: its own option,
+after it are the application's own. The most specific value of a setting counts: its own option,
 then ``--conf``, then the properties file, then ``spark-defaults.conf`` (read where no properties
-file is named, or ``--load-spark-defaults`` asks for it).
+file is named, or with ``--load-spark-defaults``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SETTINGS = {
     "--archives": "spark.archives",
     "--py-files": "spark.submit.pyFiles",
 }
-"""Options that are nothing but another way to write a setting."""
+"""Options that are only another way to write a setting."""
 
 PASSED_ON = ("--proxy-user",)
 IGNORED = {
@@ -65,7 +65,7 @@ _UNESCAPED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
 @dataclass(slots=True)
 class Options:
-    """The request. ``conf``: all settings, the most specific value of each."""
+    """The request. ``conf``: all settings, each with its most specific value."""
 
     conf: dict[str, str] = field(default_factory=dict)
     main: str = ""
@@ -80,11 +80,11 @@ class Options:
 
     @property
     def waits(self) -> bool:
-        """Does the submitter wait for the end?"""
+        """Whether the submitter waits for the end."""
         return self.conf.get("spark.hrm.submit.waitAppCompletion", "true").lower() != "false"
 
     def shell(self) -> str:
-        """The interactive program that this would start; empty where it is an application."""
+        """The interactive program that this would start; empty for an application."""
         if self.main_class in SHELL_CLASSES:
             return SHELL_CLASSES[self.main_class]
         return self.main if self.main in SHELLS else ""

@@ -1,5 +1,5 @@
 """Test doubles that HRM uses itself, public so that users can test their own policies with them."""
 
-from hrm.testing.virtual import VirtualCluster
+from hrm.testing.virtual import VirtualCluster, unit
 
-__all__ = ["VirtualCluster"]
+__all__ = ["VirtualCluster", "unit"]

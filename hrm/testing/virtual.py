@@ -38,7 +38,7 @@ from hrm.core.vocabulary.partitioning import Hardware, Partitioning, partition
 from hrm.policies.min_wait import MinWait
 from hrm.runtime.clock import Clock
 from hrm.runtime.direct import DirectMaster, DirectNode
-from hrm.runtime.disk import Disk
+from hrm.runtime.disk import VirtualDisk
 from hrm.runtime.master import End, OnReply
 
 __all__ = ["VirtualCluster", "VirtualNode", "unit"]
@@ -153,7 +153,7 @@ class VirtualCluster:
         self.network_delay_s = network_delay_s
         self.run_s = run_s
         self.notices: dict[str, list[c.Notice]] = {}
-        self.disk = Disk()
+        self.disk = VirtualDisk()
         self.durable, self.durable_nodes = self.disk.applications, self.disk.nodes
         self.durable_drains, self.durable_run_times = self.disk.drains, self.disk.run_times
         self.replies: dict[int, c.Reply | c.Refuse] = {}

@@ -1,1 +1,1 @@
-"""Between protobuf and the core's dataclasses: where fields are checked."""
+"""Conversion between protobuf and the core's dataclasses; fields are checked here."""

@@ -1,4 +1,4 @@
-"""What operators ask of a master, as events, and what they see: cluster, nodes, applications.
+"""Calls of operators to a master, as events, and its responses: cluster, nodes, applications.
 
 ``hrm.master.admin_service`` chooses and pages them; the CLI renders them.
 """
@@ -12,6 +12,7 @@ from hrm.core.master.core import MasterCore
 from hrm.core.master.state import Application, MasterState, Node
 from hrm.core.messages import events as e
 from hrm.core.scheduling.scheduler import Scheduler
+from hrm.core.vocabulary.feasibility import Column
 from hrm.core.vocabulary.model import (
     NOTHING,
     ApplicationId,
@@ -88,7 +89,7 @@ def to_rebinding(request: pb.BindNodeRequest, call_id: int, now: float) -> e.Reb
 
 
 def from_cluster(core: MasterCore, now: float, **agent_error: Any) -> pb.Cluster:
-    """``agent_error``: what the core does not know, the other fields of the message."""
+    """``agent_error``: the fields of the message that the core does not know."""
     master_state = core.master_state
     states = [node.state for node in master_state.nodes.values()]
     capacity, free = _totals(master_state)
@@ -178,7 +179,7 @@ def _count(master_state: MasterState, *states: ContainerState) -> int:
 
 
 def _totals(master_state: MasterState) -> tuple[Resources, Resources]:
-    """What the cluster has and what of it is free, shared cores counted once."""
+    """The cluster's capacity and its free part, shared cores counted once."""
     state = master_state.state
     total, free = NOTHING, NOTHING
     for row in state.rows.values():
@@ -189,7 +190,7 @@ def _totals(master_state: MasterState) -> tuple[Resources, Resources]:
 
 
 def _resources(vector: Any) -> Resources:
-    return Resources(int(vector[0]), int(vector[1]), int(vector[2]))
+    return Resources(*map(int, vector[: Column.SLOTS]))
 
 
 def _from_scheduler(scheduler: Scheduler) -> pb.Scheduler:
@@ -232,7 +233,7 @@ def from_node(master_state: MasterState, node: Node, now: float) -> pb.Node:
         status = message.resource_units.add(unit=nodes.from_unit(unit))
         queue = master_state.state.find(unit.unit_id)
         if queue is not None:
-            free = Resources(queue.free[0], queue.free[1], queue.free[2])
+            free = _resources(queue.free)
             status.free.CopyFrom(codec.from_resources(free))
             status.running = len(queue.running)
             status.waiting_stream = len(queue.stream_waiting)

@@ -169,7 +169,7 @@ def attached(result: c.ApplicationAdmitted) -> pb.ApplicationNotice:
 
 
 def from_changes(statuses: Iterable[ContainerStatus]) -> pb.ApplicationNotice:
-    """Many notices of containers as one message: most of what a message costs is its journey."""
+    """Many notices of containers as one message: the cost of a message is mostly per message."""
     changed = pb.ContainersChanged(containers=[codec.from_status(x) for x in statuses])
     return pb.ApplicationNotice(changed=changed)
 

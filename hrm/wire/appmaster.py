@@ -1,4 +1,4 @@
-"""Protobuf and JSON on one side, the AppMaster core's dataclasses on the other; nothing else.
+"""Protobuf and JSON to the AppMaster core's dataclasses, and back.
 
 Numbers that come from the driver are clamped to what the wire can hold: a report must not fail
 because a counter is large or negative. Its texts and lists are truncated likewise.
@@ -79,10 +79,10 @@ def events(
                 )
             ]
         case "container":
-            return [messages.ContainerChanged(now=now, container=seen(notice.container))]
+            return [messages.ContainerListed(now=now, container=seen(notice.container))]
         case "changed":
             return [
-                messages.ContainerChanged(now=now, container=seen(status))
+                messages.ContainerListed(now=now, container=seen(status))
                 for status in notice.changed.containers
             ]
         case "refused":
@@ -250,7 +250,7 @@ def _stage(report: Mapping[str, Any]) -> common_pb2.StageProgress:
 
 
 def _words(long_text: str) -> str:
-    """Text of others, truncated to the master's bounds: a long error must not end the session."""
+    """Untrusted text, truncated to the master's bounds: a long error must not end the session."""
     return shortened(long_text, request_bounds.TEXT)
 
 

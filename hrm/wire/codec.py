@@ -1,7 +1,7 @@
-"""What several protocols share (``common.proto``) to core types and back, every field checked.
+"""What several protocols share (``common.proto``), to core types and back, every field checked.
 
-``to_*`` makes core values from messages and raises ``InvalidRequest`` naming the field; ``from_*``
-makes messages from core values and never fails.
+``to_*`` makes core values from messages and raises ``InvalidRequest``, which names the field;
+``from_*`` makes messages from core values and never fails.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def to_name(value: str, field: str) -> str:
-    """An id: letters, digits, '-', '_', '.', of which '-' and '.' do not come first, so that it is
-    neither an option nor a directory; not empty.
+    """An id: letters, digits, '-', '_', '.', not empty; '-' and '.' must not be first, so that it
+    cannot be an option or a directory.
 
     Raises:
         InvalidRequest: it is not.
@@ -154,7 +154,7 @@ def to_whole(value: int, field: str, least: int, most: int) -> int:
 
 
 def to_amount(value: float, field: str) -> float:
-    """A finite number from 0 on.
+    """A finite number of at least 0.
 
     Raises:
         InvalidRequest: it is not.
@@ -178,7 +178,7 @@ def _profile(value: int) -> int:
 
 
 def to_resources(message: common.Resources, field: str, least_vcores: int = 1) -> Resources:
-    """Containers are of few sizes: those of one size share one record."""
+    """Containers have few sizes: those of one size share one record."""
     return _resources(
         message.vcores, message.memory_mib, message.gpu_memory_mib, field, least_vcores
     )
@@ -202,7 +202,7 @@ def from_resources(value: Resources) -> common.Resources:
 
 
 def to_class(number: int, field: str) -> WorkloadClass | None:
-    """The class of workload; None for UNSPECIFIED.
+    """The workload class; None for UNSPECIFIED.
 
     Raises:
         InvalidRequest: the number is unknown.
@@ -395,7 +395,7 @@ def to_status(message: common.ContainerStatus) -> ContainerStatus:
 
 
 def _refuse_times(message: common.ContainerStatus) -> None:
-    """Report the first that is not a valid time.
+    """Find the first that is not a valid time.
 
     Raises:
         InvalidRequest: one of them is invalid.

@@ -1,4 +1,4 @@
-"""The enums of common messages, each member with its number, both ways."""
+"""The enums of common messages: each member with its number, in both directions."""
 
 from __future__ import annotations
 

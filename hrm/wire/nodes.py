@@ -1,7 +1,7 @@
-"""Messages between a master and an agent, and what they hold: to events of either core, and back.
+"""Messages between a master and an agent, and their contents: to events of either core, and back.
 
-The cores decide what is stale: an order of a past epoch changes nothing at a node, and a report of
-an ended stream changes nothing at the master.
+The cores decide what is stale: a node ignores an order of a past epoch, and the master a report of
+an ended stream.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from hrm import ownership, request_bounds
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import (
+    ApplicationId,
     ContainerId,
     ContainerStatus,
+    Followed,
     Gpu,
     NodeName,
     ResourceUnit,
@@ -42,7 +44,6 @@ __all__ = [
     "from_unit",
     "from_usage",
     "registered",
-    "registering",
     "to_binding",
     "to_event",
     "to_registration",
@@ -60,19 +61,19 @@ _TO_BINDING_MODE = {number: member for member, number in BINDING_MODE.items()}
 
 
 def from_registration(
-    units: Iterable[ResourceUnit], containers: Iterable[ContainerStatus], **fields: Any
-) -> pb.RegisterNode:
-    """``fields``: the other fields of the message."""
-    return pb.RegisterNode(
+    units: Iterable[ResourceUnit],
+    containers: Iterable[ContainerStatus],
+    followed: Followed | None,
+    **fields: Any,
+) -> pb.NodeMessage:
+    """The first message of a stream. ``fields``: the other fields of the message."""
+    register = pb.RegisterNode(
         resource_units=[from_unit(unit) for unit in units],
         containers=[codec.from_status(status) for status in containers],
         **fields,
     )
-
-
-def registering(register: pb.RegisterNode, epoch: int, epoch_id: str) -> pb.NodeMessage:
-    """The first message of a stream; the newest epoch that the agent has followed."""
-    register.followed_epoch, register.followed_epoch_id = epoch, epoch_id
+    if followed is not None:
+        register.followed_epoch, register.followed_epoch_id = followed.epoch, followed.epoch_id
     return pb.NodeMessage(register=register)
 
 
@@ -280,6 +281,9 @@ def to_event(message: pb.MasterMessage, now: float) -> e.NodeEvent | None:
                 container_id=ContainerId(changed.container_id),
                 workload_class=workload_class,
             )
+        case "drop_shuffle_files":
+            application_id = ApplicationId(message.drop_shuffle_files.application_id)
+            return e.ApplicationEnded(now=now, epoch=epoch, application_id=application_id)
     return None
 
 

@@ -70,7 +70,7 @@ _LAST_BUCKET = len(SIZE_BUCKETS_MB)
 _TEXT_MAX = 500
 """Of a reason's text; longer ones are truncated."""
 _MOST = 1e9
-"""What a wait without end is sent as."""
+"""Sent for an infinite wait."""
 _KEY_BYTES = (16, 64)
 _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -179,7 +179,7 @@ def to_pipeline(message: pb.PipelineSpec) -> PipelineSpec:
             if before not in subtasks:
                 raise InvalidRequest(
                     f"{label} comes after {before!r}, which does not stand before it; order them, "
-                    f"and take out what goes in a circle"
+                    f"and remove the cycle"
                 )
         subtasks[spec.name] = spec
     return PipelineSpec(name=name, reference=message.reference, subtasks=tuple(subtasks.values()))
@@ -409,7 +409,7 @@ def to_capacity(message: pb.PipelineCapacity) -> NodeCapacity:
 
 def from_load(load: NodeLoad) -> pb.PipelineLoad:
     values = {name: getattr(load, name) for name in _LOAD_NUMBERS}
-    # A whole number stays one, or the message does not take it.
+    # A whole number stays one, or protobuf rejects it.
     numbers = {name: type(value)(min(_MOST, value)) for name, value in values.items()}
     return pb.PipelineLoad(at_s=load.at, task_ids=sorted(load.tasks), **numbers)
 

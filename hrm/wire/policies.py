@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 
 from hrm.errors import InvalidRequest
-from hrm.policies.guard import GuardStatus, Mode, mode_of
+from hrm.policies.guard import GuardMode, GuardStatus, mode_of
 from hrm.policies.models import ModelFile
 from hrm.v1 import policy_pb2 as pb
 from hrm.wire import codec
@@ -19,12 +19,12 @@ __all__ = ["from_file", "from_status", "order", "report_of", "to_report"]
 
 _REASONS_MAX = 64
 _TEXT_MAX = 500
-"""Of a reason's text; longer ones are truncated, lest a long error cost a node its stream."""
+"""Of a reason's text; longer ones are truncated, or a long error would end a node's stream."""
 _NUMBERS = ("seconds_p50", "seconds_p99", "ratio_p95", "reference_p95")
 
 
 def from_status(status: GuardStatus, now: float, *, records: bool = False) -> pb.LearnedPolicy:
-    """``records``: with what it would have done in its shadow."""
+    """``records``: include what it would have done in shadow mode."""
     held = pb.LearnedPolicy(
         policy=status.policy,
         kind=status.kind,
@@ -64,13 +64,13 @@ def from_file(file: ModelFile) -> pb.ModelFile:
     return pb.ModelFile(kind=file.kind, version=file.version, path=str(file.path))
 
 
-def order(policy: str, mode: Mode, number: int) -> pb.PolicyOrder:
-    """To all nodes that use the policy; ``number``: greater than that of any order before."""
+def order(policy: str, mode: GuardMode, number: int) -> pb.PolicyOrder:
+    """To all nodes that use the policy; ``number``: greater than that of any earlier order."""
     return pb.PolicyOrder(policy=policy, mode=mode.value, order=number)
 
 
-def report_of(report: pb.LearnedPolicy, mode: Mode, nodes: Iterable[str]) -> pb.LearnedPolicy:
-    """A policy of several nodes, after one's ``report``, in the mode that they were ordered."""
+def report_of(report: pb.LearnedPolicy, mode: GuardMode, nodes: Iterable[str]) -> pb.LearnedPolicy:
+    """A policy of several nodes, from one's ``report``, in the mode that was ordered."""
     kept = pb.LearnedPolicy()
     for field in ("policy", "heuristic", "model", "schema"):
         setattr(kept, field, getattr(report, field))

@@ -1,4 +1,4 @@
-"""What travels between a master and its remote schedulers: protobuf to core types and back.
+"""Messages between a master and its remote schedulers: protobuf to core types and back.
 
 As in ``hrm.wire.codec``, ``to_*`` checks and may raise ``InvalidRequest``, ``from_*`` never fails.
 """

@@ -1,4 +1,4 @@
-"""Protobuf and the dataclasses of submissions: each field is checked here, and nowhere else.
+"""Protobuf to the dataclasses of submissions, and back; each field is checked here only.
 
 A driver's document, the JSON text for its node, is built here from the client's request, after the
 same checks; its reader is ``hrm.agent.drivers.driver_runner``.
@@ -12,7 +12,7 @@ from typing import Any
 
 from hrm import ownership
 from hrm.core.messages.submissions import SubmissionRecord, SubmissionState
-from hrm.core.submission.submissions import Entry
+from hrm.core.submission.submissions import SubmissionEntry
 from hrm.core.vocabulary.model import Resources
 from hrm.errors import InvalidRequest
 from hrm.v1 import submission_pb2 as pb
@@ -118,7 +118,7 @@ def _resource(message: pb.DriverResource) -> dict[str, Any]:
     return found
 
 
-def from_entry(entry: Entry) -> pb.Submission:
+def from_entry(entry: SubmissionEntry) -> pb.Submission:
     """The submission for users: without its configuration."""
     record = entry.record
     return pb.Submission(

@@ -1,4 +1,4 @@
-"""A master that speaks the real protocol and decides nothing, and agents to speak with it."""
+"""A master that speaks the real protocol and decides nothing, and agents for it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TRAPPED = "trap 'echo bye; exit 0' TERM; echo set; while :; do sleep 0.05; done"
 
 
 class Master(node_pb2_grpc.NodeServiceServicer):
-    """Registers whoever comes, keeps what it hears, sends what the test says."""
+    """Registers every agent, keeps what it receives, sends what the test orders."""
 
     def __init__(self) -> None:
         self.epoch = 1
@@ -103,7 +103,7 @@ class Master(node_pb2_grpc.NodeServiceServicer):
             self._changed.notify_all()
 
     async def until(self, condition: Callable[[], object], limit_s: float = LIMIT_S) -> Any:
-        """The first true value of ``condition``, looked at with every message."""
+        """The first true value of ``condition``, tested with every message."""
         async with asyncio.timeout(limit_s), self._changed:
             return await self._changed.wait_for(condition)
 
@@ -266,7 +266,7 @@ def start_agent(tmp_path: Path, master: Master) -> Iterator[StartAgent]:
 
 
 def _end_leftovers(tmp_path: Path) -> None:
-    """A test that fails after killing its agent leaves shims: end them too."""
+    """A test that fails after killing its agent leaves shims: end them, too."""
     for path in tmp_path.glob("**/process.json"):
         if not path.with_name("exit.json").exists():
             pid = json.loads(path.read_text())["shim_pid"]

@@ -1,9 +1,9 @@
 """A cgroup v2 hierarchy of plain files: a declared fake, for machines that have none.
 
-It plays what the driver relies on: files appear with a directory, only those of controllers that
-the parent hands down; ``cgroup.subtree_control`` reads as the names that are on; ``cgroup.kill``
-kills; a directory with a living process cannot be removed. It limits nobody: what it shows is which
-values are written, and in which order the driver gets by.
+It imitates what the driver relies on: files appear with a directory, only those of controllers that
+the parent delegates; ``cgroup.subtree_control`` reads as the names that are on; ``cgroup.kill``
+kills; a directory with a living process cannot be removed. It limits no process: it shows which
+values are written, and in which order the driver proceeds.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class FakeCgroup2:
             (path / name).touch()
 
     def _switch_on(self, switch: Path, words: list[str]) -> None:
-        """Adds to what is on; a controller that the directory does not have is refused."""
+        """Add to what is on; a controller that the directory does not have is refused."""
         names = [word.removeprefix("+") for word in words]
         if not set(names) <= set((switch.parent / "cgroup.controllers").read_text().split()):
             raise OSError(errno.ENOENT, "no such controller here", str(switch))
@@ -86,7 +86,7 @@ class FakeCgroup2:
         made.rename(switch)
 
     def _empty(self, path: Path) -> None:
-        """What the kernel asks before it lets a directory go."""
+        """The kernel's check before it removes a directory."""
         procs = path / "cgroup.procs"
         if not procs.exists():
             return

@@ -1,8 +1,8 @@
 """A declared fake of NVML, for agents on machines without a GPU.
 
-``install(path)`` puts it in the place of pynvml's functions. The file at ``path`` is what the
-driver would know: ``{"memory_mib": [1000], "processes": {"0": {"4711": 300}}}``: the GPUs, and by
-GPU, process and MiB what is used. A test writes it while the agent runs.
+``install(path)`` replaces pynvml's functions. The file at ``path`` is the driver's state:
+``{"memory_mib": [1000], "processes": {"0": {"4711": 300}}}``: the GPUs, and by GPU and process the
+MiB in use. A test writes it while the agent runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MIB = 1 << 20
 
 
 def write_state(path: Path, memory_mib: list[int], processes: dict[int, dict[int, int]]) -> None:
-    """Write what the driver knows, all at once."""
+    """Write the driver's state, atomically."""
     made = path.with_suffix(".partial")
     made.write_text(json.dumps({"memory_mib": memory_mib, "processes": processes}))
     made.rename(path)

@@ -1,6 +1,6 @@
 """An agent like any other, whose containers run ``sh -c $COMMAND`` in place of a Spark executor.
 
-Started as a process of its own, so that tests can kill it as they would a real one.
+Started as a process of its own, so that tests can kill it like a real one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def command_of(
 
 
 def configure_logging() -> None:
-    """Lines of JSON on stderr, of whatever that is by then."""
+    """Lines of JSON on stderr, whatever that refers to by then."""
     structlog.configure(
         processors=[
             structlog.stdlib.add_log_level,

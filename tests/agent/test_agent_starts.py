@@ -1,4 +1,4 @@
-"""What keeps an agent from its name, its port, its files or its master, and how it says so."""
+"""An agent that cannot have its name, its port, its files or its master, and its messages."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_no_clear_text_to_other_machines_unless_allowed_by_name(
     assert (await agent.ended())[0] == 2
     assert "will not listen on 0.0.0.0 in clear text" in agent.log.splitlines()[-1]
     agent = start_agent(master="192.0.2.1:7480", allow_clear_text=True)
-    await until(lambda: "no master; trying on" in agent.log)
+    await until(lambda: "no master; retrying" in agent.log)
 
 
 async def test_a_name_that_is_taken_is_one_line(master: Master, start_agent: StartAgent) -> None:
@@ -82,7 +82,7 @@ async def test_one_work_directory_has_one_agent(master: Master, start_agent: Sta
     await master.until(lambda: master.registrations)
     second = start_agent(name="node-2")
     assert (await second.ended())[0] == 2
-    assert f"another agent works in {first.work_dir}" in second.log
+    assert f"another agent uses {first.work_dir}" in second.log
     assert first.process.poll() is None
 
 
@@ -97,10 +97,10 @@ async def test_an_unreachable_master_is_waited_for(master: Master, start_agent: 
     port = master.port
     await master.stop()
     agent = start_agent()
-    await until(lambda: "no master; trying on" in agent.log)
+    await until(lambda: "no master; retrying" in agent.log)
     await master.start(port)
     await master.until(lambda: master.registrations)
-    assert agent.log.count("no master; trying on") == 1
+    assert agent.log.count("no master; retrying") == 1
     assert (await agent.end())[0] == 0
 
 
@@ -109,7 +109,7 @@ async def test_an_agent_without_a_master_ends_on_request(
 ) -> None:
     await master.stop()
     agent = start_agent()
-    await until(lambda: "no master; trying on" in agent.log)
+    await until(lambda: "no master; retrying" in agent.log)
     assert (await agent.end())[0] == 0
 
 

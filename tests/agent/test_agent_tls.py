@@ -22,7 +22,7 @@ def pair(tmp_path: Path) -> certificates.Pair:
 
 @pytest.fixture
 def settings(pair: certificates.Pair, tmp_path: Path) -> dict[str, Any]:
-    """What makes an agent speak TLS."""
+    """Settings of an agent with TLS."""
     ca = str(tmp_path / "tls" / "ca.pem")
     return {"tls_ca": ca, "tls_cert": str(pair.cert), "tls_key": str(pair.key)}
 

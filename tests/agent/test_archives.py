@@ -1,4 +1,4 @@
-"""The agent has archives made, finds those of others, and says what is the matter."""
+"""The agent trains archives, finds those of others, and reports problems."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ async def main():
 
 asyncio.run(main())
 """
-"""As much of an agent as has archives made."""
+"""The part of an agent that trains archives."""
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> tuple[Spark, Java]:
-    """A Java that does nothing, and a Spark without a compiler: no archive can come of them."""
+    """A Java that does nothing, and a Spark without a compiler: training cannot succeed."""
     home = tmp_path / "spark"
     (home / "jars").mkdir(parents=True)
     (home / "jars" / "spark-core_2.13-4.3.0.jar").touch()
@@ -103,7 +103,7 @@ async def running(keeper: ArchiveKeeper) -> AsyncIterator[None]:
 
 async def until(keeper: ArchiveKeeper, condition: Callable[[Shortcut], bool]) -> Shortcut:
     async with asyncio.timeout(LIMIT_S):
-        while not condition(shown := keeper.report()[0]):  # noqa: ASYNC110 - it tells nobody
+        while not condition(shown := keeper.report()[0]):  # noqa: ASYNC110 - it notifies nothing
             await asyncio.sleep(0.02)
     return shown
 
@@ -222,7 +222,7 @@ def started(machine: tuple[Spark, Java], tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def begun(started: Path) -> int:
-    """The pid of a rehearsal that has begun, told once; 0: not yet."""
+    """The pid of a rehearsal that has begun, returned once; 0: not yet."""
     if not started.exists():
         return 0
     pid = int(started.read_text())

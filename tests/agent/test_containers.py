@@ -1,4 +1,4 @@
-"""What the agent's hands do where no whole agent is needed to see it."""
+"""Process operations of an agent, tested without a whole agent."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import pytest
 import structlog
 
 from hrm.agent.containers import shim, supervisor
-from hrm.agent.containers.containers import Adopted, Containers, Ended, StopOrder
+from hrm.agent.containers.containers import Adopted, ContainerSupervisor, Ended, StopOrder
 from hrm.agent.drivers.driver_process import files_of
-from hrm.agent.isolation import GroupIsolation, Isolation, Limits, detect
+from hrm.agent.isolation import ContainerLimits, GroupIsolation, Isolation, detect
 from hrm.agent.machine import ending
 from hrm.core.vocabulary.model import ContainerId, ContainerSpec, EndCause, LaunchContext
 from hrm.errors import LaunchFailed
@@ -40,11 +40,11 @@ def shell(script: str) -> Launch:
 
 
 class Hands:
-    """``Containers`` with their ends in a queue."""
+    """``ContainerSupervisor`` with their ends in a queue."""
 
     def __init__(self, directory: Path, isolation: Isolation | None = None) -> None:
         self.ends: asyncio.Queue[tuple[str, Ended]] = asyncio.Queue()
-        self.containers = Containers(
+        self.containers = ContainerSupervisor(
             directory,
             isolation or Isolation(),
             rebuild=lambda name: detect(name, "unused", vcores=1).driver,
@@ -164,7 +164,7 @@ async def test_an_end_during_the_adoption_is_reported_after_its_beginning(
     heir = Hands(tmp_path)
 
     def slow_clear(_known: set[str]) -> None:
-        """The container ends while the adoption is still busy with others."""
+        """The container ends while the adoption of others is in progress."""
         process = json.loads((tmp_path / "containers/c1/process.json").read_text())
         os.kill(process["pid"], signal.SIGKILL)
         deadline = time.monotonic() + 10
@@ -213,7 +213,7 @@ async def test_a_pid_of_another_process_is_not_adopted(tmp_path: Path) -> None:
 
 async def test_a_group_nothing_knows_is_emptied_and_removed(tmp_path: Path) -> None:
     driver = detect("auto", f"test-{uuid.uuid4().hex[:12]}", vcores=1).driver
-    files = driver.create("lost", Limits(vcores=1, memory_mib=64))
+    files = driver.create("lost", ContainerLimits(vcores=1, memory_mib=64))
     if not isinstance(driver, GroupIsolation):
         pytest.skip("no cgroups on this machine")
     process = await asyncio.to_thread(join, files)
@@ -263,7 +263,7 @@ def test_what_an_end_is_called(ended: Ended, cause: EndCause, words: str) -> Non
 
 
 class Undying(subprocess.Popen[bytes]):
-    """One that hangs in the kernel, as far as its parent can tell."""
+    """A process that hangs in the kernel, as far as its parent can observe."""
 
     def kill(self) -> None:
         pass

@@ -31,7 +31,7 @@ from tests.agent.conftest import (
     until,
 )
 
-PID_FILE = "../daemon.pid"  # what a container leaves in its own directory goes at its end
+PID_FILE = "../daemon.pid"  # a container's own directory is cleared at its end
 SPAWN = (
     f"setsid sh -c 'echo $$ > {PID_FILE}; exec sleep 600' & until test -s {PID_FILE}; do :; done; "
 )
@@ -167,7 +167,7 @@ async def test_memory_over_the_limit(
         pytest.skip(error.message)
     start_agent(isolation=isolation)
     await master.until(lambda: master.registrations)
-    # The shell lives on when its child dies of the limit: the whole container must end.
+    # The shell outlives its child, which the limit kills: the whole container must end.
     memory_filler = 'python3 -I -S -c "x = bytearray(300 << 20); import time; time.sleep(600)"'
     master.assign("app-1-x1", f"{memory_filler}; sleep 600", memory_mib=100)
     status = await master.until_state("app-1-x1", ENDED)
@@ -214,7 +214,7 @@ async def test_containers_run_on_while_the_master_is_away(
     master.epoch += 1
     master.statuses.clear()
     await master.start(port)
-    # What happened in between is all in what the agent says when it comes back.
+    # What happened in between is all in the agent's next registration.
     assert (await master.until_state("app-1-x1", ENDED)).end.exit_code == 6
     await master.until_state("app-1-x2", RUNNING)
     assert len(master.registrations) == 2
@@ -260,7 +260,7 @@ async def test_a_killed_supervisor_is_noticed(master: Master, start_agent: Start
     os.kill(json.loads((work / "process.json").read_text())["shim_pid"], signal.SIGKILL)
     status = await master.until_state("app-1-x1", ENDED)
     assert status.end.cause == common_pb2.END_CAUSE_LOST
-    assert "supervisor died" in status.end.message
+    assert "supervisor ended" in status.end.message
     assert shim.start_ticks(int((work.parent / "daemon.pid").read_text())) is None
 
 

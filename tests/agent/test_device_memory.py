@@ -25,7 +25,7 @@ FOREVER = "sh -c 'echo $$ > python.pid; exec sleep 600'"
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, int], list[SimpleNamespace]]:
-    """What two GPUs say: (list, GPU) to processes."""
+    """The reports of two GPUs: (list, GPU) to processes."""
     lists: dict[tuple[str, int], list[SimpleNamespace]] = {}
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)

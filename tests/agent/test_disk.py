@@ -1,4 +1,4 @@
-"""Disk use: what is counted, who is over a bound, and what becomes of them."""
+"""Disk use: what is counted, which containers are over a limit, and what happens to them."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_what_cannot_be_measured_is_too_much_where_there_is_a_bound(
 
 
 class FileSystem:
-    """As ``shutil.disk_usage`` tells of it."""
+    """In place of ``shutil.disk_usage``."""
 
     def __init__(self, total_mib: int, free_mib: int) -> None:
         self.total_mib, self.free_mib = total_mib, free_mib

@@ -1,6 +1,6 @@
 """The runner of a driver as a process: what it fetches, when it starts and kills, how it ends.
 
-The master is one that only answers; "spark-submit" is a shell script.
+The master only replies; "spark-submit" is a shell script.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DIGEST = hashlib.sha256(DATA).hexdigest()
 
 
 class FakeMaster(submission_pb2_grpc.SubmissionServiceServicer):
-    """Grants leases until it is told not to; has one file."""
+    """Grants leases until it is ordered not to; has one file."""
 
     def __init__(self) -> None:
         self.lease_s = 0.0
@@ -189,7 +189,7 @@ def test_a_driver_whose_lease_is_refused_is_killed(
     runner = node.start('echo $$ > pid; sleep 100 & echo $! > child; trap "" TERM; wait; wait')
     child = node.work_dir / "app" / "child"
     eventually(lambda: child.exists() and child.read_text().endswith("\n"), 30.0)
-    master.refuses = "it was given up"
+    master.refuses = "it was abandoned"
     _, err = runner.communicate(timeout=30)
     assert runner.returncode == 137
     assert "the driver is killed: it was given up" in err
@@ -430,7 +430,7 @@ class _Clock:
 
 
 class _Away:
-    """A master out of reach for ``calls`` calls; ``sleeps``: the runner does, in call number n."""
+    """A master that is unreachable for ``calls`` calls; ``sleeps``: the runner sleeps in call n."""
 
     def __init__(self, clock: _Clock, calls: int, sleeps: dict[int, float]) -> None:
         self._clock = clock

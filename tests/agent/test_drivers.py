@@ -36,7 +36,7 @@ until [ -e {directory}/go ]; do sleep 0.1; done
 
 @pytest.fixture
 async def master(tmp_path: Path) -> AsyncIterator[Running]:
-    # An agent on a busy machine takes long to start: nothing may be lost by waiting for it.
+    # An agent on a busy machine takes long to start: waiting for it must not lose anything.
     patient = {"node_timeout_s": 600.0, "driver_lease_s": 600.0, "driver_restart_delay_s": 0.1}
     async with running(tmp_path, **patient) as subject:
         yield subject
@@ -46,7 +46,7 @@ StartAgent = Callable[..., subprocess.Popen[bytes]]
 
 
 def made_spark(directory: Path, script: str) -> dict[str, Path]:
-    """A Spark of a single script, and a Java of none; settings that name them."""
+    """A Spark of a single script, and a Java that does nothing; settings that name them."""
     program = directory / "spark" / "bin" / "spark-submit"
     java = directory / "jdk" / "bin" / "java"
     for path in (program, java, directory / "spark" / "jars" / "spark-core_2.13-4.3.0.jar"):
@@ -185,7 +185,7 @@ def _unable() -> str:
 
 @pytest.fixture
 def open_dir() -> Iterator[Path]:
-    """A directory that every user can reach, which pytest's own are not."""
+    """A directory that every user can reach, unlike pytest's own."""
     if why := _unable():
         pytest.skip(why)
     path = Path(tempfile.mkdtemp(prefix="hrm-drivers-", dir="/tmp"))

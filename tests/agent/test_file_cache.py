@@ -1,4 +1,4 @@
-"""Files that a node keeps for the next driver: bounded by age and size, each user's for itself."""
+"""Files that a node keeps for the next driver: bounded by age and size, separate for each user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hrm.agent.containers import file_cache
-from hrm.agent.containers.file_cache import Swept, own_place, sweep
+from hrm.agent.containers.file_cache import SweptFiles, own_place, sweep
 from hrm.agent.run_as import Account, may_switch
 
 NOW = 1_000_000.0
@@ -35,7 +35,7 @@ def kept(place: Path, name: str, used_ago_s: float, mib: int = 1) -> Path:
     return path
 
 
-def swept(files: Path, *used: str, keep_s: float = 3600.0, mib: float = 100) -> Swept:
+def swept(files: Path, *used: str, keep_s: float = 3600.0, mib: float = 100) -> SweptFiles:
     return sweep(files, used=set(used), keep_s=keep_s, bytes_max=int(mib * MIB), now=NOW)
 
 
@@ -44,7 +44,7 @@ def left(place: Path) -> list[str]:
 
 
 def test_no_cache_is_no_error(tmp_path: Path) -> None:
-    assert swept(tmp_path / "none") == Swept()
+    assert swept(tmp_path / "none") == SweptFiles()
 
 
 def test_what_nothing_has_used_for_long_goes(tmp_path: Path) -> None:
@@ -60,13 +60,13 @@ def test_over_its_size_goes_what_was_used_longest_ago(tmp_path: Path) -> None:
     one, other = own_place(tmp_path, None), tmp_path / "4711"
     for number, place in ((2, one), (4, other), (1, other), (3, one)):
         kept(place, digest(number), 100.0 * number)
-    kept(tmp_path, digest(9), 900.0)  # as an earlier version had it
+    kept(tmp_path, digest(9), 900.0)  # in the layout of an earlier version
     done = swept(tmp_path, mib=2)
     assert (done.old, done.too_much, done.bytes_left) == (0, 3, 2 * MIB)
     assert left(one) == [digest(2)]
     assert left(other) == [digest(1)]
     assert left(tmp_path) == sorted([one.name, "4711"])
-    assert swept(tmp_path, mib=2) == Swept(bytes_left=2 * MIB), "as much as is allowed stays"
+    assert swept(tmp_path, mib=2) == SweptFiles(bytes_left=2 * MIB), "as much as is allowed stays"
 
 
 def test_what_a_running_driver_needs_stays(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ bring(fetch, sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
 
 @pytest.fixture
 def open_dir() -> Iterator[Path]:
-    """A directory that every user can reach, which pytest's own are not."""
+    """A directory that every user can reach, unlike pytest's own."""
     path = Path(tempfile.mkdtemp(prefix="hrm-cache-", dir="/tmp"))
     path.chmod(0o711)
     yield path
@@ -163,7 +163,7 @@ def account_of(name: str) -> Account:
 
 
 def brought(account: Account, name: str, target: Path, place: Path) -> bool:
-    """Bring a file as that user; whether it was fetched."""
+    """Bring a file as that user; returns whether it was fetched."""
     ids = (str(account.uid), str(account.gid))
     command = [sys.executable, "-c", BRING, name, str(target), str(place), *ids]
     done = subprocess.run(command, timeout=60, check=True, capture_output=True, text=True)

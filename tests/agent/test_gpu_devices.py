@@ -1,4 +1,4 @@
-"""Which devices are closed to whom: a made-up /proc/devices and /dev, and a fake of NVML."""
+"""Which devices are closed to which containers: a fake /proc/devices and /dev, and a fake NVML."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pynvml
 import pytest
 
 from hrm.agent.gpu.devices import GpuDevices, find_gpu_devices
-from hrm.agent.isolation import Cgroup1, Cgroup2, Device, Isolation
+from hrm.agent.isolation import Cgroup1, Cgroup2, DeviceNumbers, Isolation
 from hrm.config import DeclaredGpu
 from hrm.core.vocabulary.model import Gpu
 from hrm.errors import InvalidConfig
@@ -28,7 +28,7 @@ Block devices:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Four GPUs, whose minor numbers run against their indices."""
+    """Four GPUs, whose minor numbers descend while their indices ascend."""
     (tmp_path / "devices").write_text(PROC_DEVICES)
     for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
@@ -45,17 +45,31 @@ def found(machine: Path, *asked_for: Gpu) -> GpuDevices:
 
 def test_a_container_may_open_its_gpu_and_no_other(machine: Path) -> None:
     devices = found(machine)
-    assert devices.closed(GPUS[0]) == (Device(195, 0), Device(195, 1), Device(195, 2))
-    assert devices.closed(GPUS[1]) == (Device(195, 0), Device(195, 1), Device(195, 3))
+    assert devices.closed(GPUS[0]) == (
+        DeviceNumbers(195, 0),
+        DeviceNumbers(195, 1),
+        DeviceNumbers(195, 2),
+    )
+    assert devices.closed(GPUS[1]) == (
+        DeviceNumbers(195, 0),
+        DeviceNumbers(195, 1),
+        DeviceNumbers(195, 3),
+    )
 
 
 def test_one_without_a_gpu_reaches_nothing_of_the_driver(machine: Path) -> None:
-    assert {Device(195), Device(235), Device(511)} <= set(found(machine).closed(None))
+    assert {DeviceNumbers(195), DeviceNumbers(235), DeviceNumbers(511)} <= set(
+        found(machine).closed(None)
+    )
 
 
 def test_what_programs_ask_the_agent_for_stays_open(machine: Path) -> None:
     devices = found(machine, Gpu(index=2, memory_mib=1000))
-    assert devices.closed(None) == (Device(195, 0), Device(195, 2), Device(195, 3))
+    assert devices.closed(None) == (
+        DeviceNumbers(195, 0),
+        DeviceNumbers(195, 2),
+        DeviceNumbers(195, 3),
+    )
 
 
 def test_a_driver_that_reports_no_minor_number_counts_from_zero(
@@ -65,7 +79,7 @@ def test_a_driver_that_reports_no_minor_number_counts_from_zero(
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMinorNumber", refuse)
-    assert found(machine).of == {0: Device(195, 0), 1: Device(195, 1)}
+    assert found(machine).of == {0: DeviceNumbers(195, 0), 1: DeviceNumbers(195, 1)}
 
 
 def test_a_machine_without_the_driver_has_nothing_to_close(tmp_path: Path) -> None:

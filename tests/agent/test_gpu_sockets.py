@@ -1,4 +1,4 @@
-"""Executors of other users than the agent's ask for GPUs, each through a socket of their own."""
+"""Executors of other users than the agent's request GPUs, each through a socket of their own."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_each_user_has_a_socket_that_others_cannot_open(
 async def test_a_path_that_is_too_long_and_too_many_users_are_warnings(
     work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service: Any = GpuService(None)  # type: ignore[arg-type] # nothing is asked of it
+    service: Any = GpuService(None)  # type: ignore[arg-type] # it gets no requests
     long = GpuSockets(AgentSettings(work_dir=tmp_path / ("x" * 100)), lambda _user: None)
     await long.serve(service)
     assert await long.environment_of(None) == {}

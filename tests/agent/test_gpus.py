@@ -1,4 +1,4 @@
-"""GPUs and bindings of an agent process: what its containers see, and how it is cut anew."""
+"""GPUs and bindings of an agent process: what its containers see, and repartitioning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def units(registration: node_pb2.RegisterNode) -> list[str]:
 
 
 async def seen(master: Master, agent: AgentProcess, name: str, unit: int, gpu_mib: int) -> str:
-    """What a container on that unit says of itself."""
+    """What a container on that unit reports about itself."""
     await master.until(lambda: master.registrations)
     master.assign(name, SEEN, unit=unit, gpu_memory_mib=gpu_mib)
     status = await master.until_state(name, ENDED)
@@ -47,7 +47,7 @@ async def test_a_container_sees_the_gpu_of_its_unit_and_no_other(
 async def test_the_device_of_a_gpu_is_closed_to_all_others(
     master: Master, start_agent: StartAgent
 ) -> None:
-    """Character devices that every machine has stand for the GPUs."""
+    """Character devices that every machine has represent the GPUs."""
     if not Cgroup1("probe", 1).restricts_devices:
         pytest.skip("no devices controller of cgroup v1 here")
     devices = [GPUS[0] | {"device": "/dev/full"}, GPUS[1] | {"device": "/dev/random"}]

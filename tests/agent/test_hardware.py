@@ -1,4 +1,4 @@
-"""What an agent finds out about its machine: a made-up /sys, a made-up driver, declared GPUs."""
+"""What an agent finds on its machine: a fake /sys, a fake driver, declared GPUs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One suite for every isolation driver; those that cannot work here say why.
+"""One suite for every isolation driver; those that cannot work here give the reason.
 
 The v2 driver runs on this machine's kernel where that has the controllers. Where memory and cpu are
 v1's, as on hybrid machines, it runs on the real hierarchy without its limits, and on files that
-play the kernel's (``fake_cgroup2``), which show the limits that it writes.
+imitate the kernel's (``fake_cgroup2``), which show the limits that it writes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from hrm.agent.isolation import (
     DRIVERS,
     Cgroup1,
     Cgroup2,
-    Device,
+    ContainerLimits,
+    DeviceNumbers,
     GroupIsolation,
     Isolation,
-    Limits,
     cgroup2,
     detect,
     sweep,
@@ -39,7 +39,7 @@ from hrm.errors import InvalidConfig, LaunchFailed
 from tests.agent.fake_cgroup2 import FakeCgroup2
 
 Eventually = Callable[..., Any]
-LIMITS = Limits(vcores=1, memory_mib=64)
+LIMITS = ContainerLimits(vcores=1, memory_mib=64)
 JOIN = "import os, sys\nfor path in sys.argv[1:]: open(path, 'a').write(f'{os.getpid()}\\n')\n"
 ON_FILES = "cgroup2 on files"
 WITHOUT_LIMITS = "cgroup2 without limits"
@@ -55,10 +55,10 @@ def working(name: str) -> Isolation:
 
 
 class Cgroup2WithoutLimits(Cgroup2):
-    """A kernel's v2 hierarchy where memory and cpu are v1's: all that the driver does, but limits.
+    """A kernel's v2 hierarchy where memory and cpu are v1's: the whole driver except limits.
 
-    Groups, who is in them, killing, freezing, adoption and sweeping are the kernel's. So is what it
-    lets a parent hand down, shown with ``HANDED_DOWN``, which is v2's where nobody mounts it in v1.
+    Groups, their members, killing, freezing, adoption and sweeping are the kernel's. So is what it
+    lets a parent delegate, shown with ``HANDED_DOWN``, which is v2's where it is not mounted in v1.
     """
 
     enforces_memory = False
@@ -66,7 +66,7 @@ class Cgroup2WithoutLimits(Cgroup2):
     def _set_cpu_weight(self, parent: Path) -> None:
         assert (parent / "cgroup.kill").exists()
 
-    def _limit(self, root: Path, group: Path, limits: Limits) -> None:
+    def _limit(self, root: Path, group: Path, limits: ContainerLimits) -> None:
         assert HANDED_DOWN in self._controllers(group)
 
 
@@ -86,7 +86,7 @@ def without_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cgroup2]:
     driver.check()
     yield driver
     if not was_on:
-        with contextlib.suppress(OSError):  # somebody else has begun to use it
+        with contextlib.suppress(OSError):  # another process has begun to use it
             switch.write_text(f"-{HANDED_DOWN}")
 
 
@@ -113,7 +113,7 @@ def is_fake(driver: Isolation) -> bool:
 
 
 def heir_of(driver: GroupIsolation, identity: str = "") -> GroupIsolation:
-    """The driver of the next agent on the same work directory; or of an agent on another one."""
+    """The driver of the next agent on the same work directory, or of an agent on another one."""
     if isinstance(driver, Cgroup2):
         return type(driver)(identity or driver._identity, 2, root=driver._root)
     return type(driver)(identity or driver._identity, 2, "shares")
@@ -121,7 +121,7 @@ def heir_of(driver: GroupIsolation, identity: str = "") -> GroupIsolation:
 
 @pytest.fixture
 def run_in() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Start python code that has joined the groups before it does anything else."""
+    """Start Python code that has joined the groups before it does anything else."""
     started: list[subprocess.Popen[bytes]] = []
 
     def run(files: tuple[Path, ...], code: str) -> subprocess.Popen[bytes]:
@@ -163,7 +163,7 @@ def test_creating_twice_gives_the_same(driver: Isolation) -> None:
 
 
 def test_many_begin_at_once(driver: Isolation, run_in: Any) -> None:
-    """Nobody enters a group whose parent somebody else is still preparing."""
+    """No process enters a group whose parent is still being prepared by another."""
     names = [f"app-1-x{number}" for number in range(8)]
     with ThreadPoolExecutor(len(names)) as pool:
         made = list(pool.map(lambda name: driver.create(name, LIMITS), names))
@@ -231,7 +231,7 @@ def test_impossible_limits_leave_nothing_behind(driver: Isolation) -> None:
     if is_fake(driver):
         pytest.skip("files take any value")
     with pytest.raises(LaunchFailed, match="app-1-x1"):
-        driver.create("app-1-x1", Limits(vcores=1, memory_mib=64, cpus=(100_000,)))
+        driver.create("app-1-x1", ContainerLimits(vcores=1, memory_mib=64, cpus=(100_000,)))
     assert driver.existing() == ()
 
 
@@ -239,7 +239,7 @@ def test_a_container_is_held_on_its_cpus(driver: Isolation, run_in: Any) -> None
     if not driver.pins_cpus:
         pytest.skip(f"{driver.name} cannot pin here")
     last = max(os.sched_getaffinity(0))
-    files = driver.create("app-1-x1", Limits(vcores=1, memory_mib=64, cpus=(last,)))
+    files = driver.create("app-1-x1", ContainerLimits(vcores=1, memory_mib=64, cpus=(last,)))
     if is_fake(driver):
         assert (files[0].parent / "cpuset.cpus").read_text() == str(last)
         return
@@ -261,7 +261,7 @@ while True:
 
 
 def test_a_container_that_forks_for_its_life_is_killed(driver: Isolation, run_in: Any) -> None:
-    """Every process leaves a child in a session of its own and is gone: no list of them is true."""
+    """Every process leaves a child in a session of its own and ends: no list of them is current."""
     frozen = isinstance(driver, Cgroup2) or "freezer" in getattr(driver, "_mounts", {})
     if not frozen or is_fake(driver):
         pytest.skip(f"{driver.name} kills one process after the other here")
@@ -297,7 +297,7 @@ def test_the_next_agent_takes_over(driver: Isolation, run_in: Any) -> None:
 
 
 def test_groups_that_nothing_knows_are_emptied(driver: Isolation, run_in: Any) -> None:
-    """What an agent does that finds groups of its identity without a container."""
+    """What an agent does with groups of its identity that have no container."""
     if not isinstance(driver, GroupIsolation):
         pytest.skip(f"{driver.name} has no groups")
     running = {name: run_in(driver.create(name, LIMITS), HOLD) for name in ("stale-1", "stale-2")}
@@ -313,11 +313,11 @@ def test_groups_that_nothing_knows_are_emptied(driver: Isolation, run_in: Any) -
 
 
 TRY = "try: open('/dev/full').close(); print('open')\nexcept PermissionError: print('closed')"
-FULL = Device(1, 7)  # Linux has given these numbers to /dev/full for good
+FULL = DeviceNumbers(1, 7)  # Linux has given these numbers to /dev/full permanently
 
 
 def test_a_closed_device_cannot_be_opened(driver: Isolation, run_in: Any) -> None:
-    limits = Limits(vcores=1, memory_mib=64, closed=(FULL,))
+    limits = ContainerLimits(vcores=1, memory_mib=64, closed=(FULL,))
     process = run_in(driver.create("app-1-x1", limits), TRY)
     output = process.stdout.readline()
     assert output == (b"closed\n" if driver.restricts_devices else b"open\n")
@@ -328,7 +328,7 @@ def test_a_closed_device_cannot_be_opened(driver: Isolation, run_in: Any) -> Non
 def test_a_whole_major_number_is_closed(driver: Isolation, run_in: Any) -> None:
     if not driver.restricts_devices:
         pytest.skip(f"{driver.name} cannot close devices")
-    limits = Limits(vcores=1, memory_mib=64, closed=(Device(FULL.major),))
+    limits = ContainerLimits(vcores=1, memory_mib=64, closed=(DeviceNumbers(FULL.major),))
     process = run_in(driver.create("app-1-x1", limits), TRY)
     assert process.stdout.readline() == b"closed\n"
 
@@ -343,7 +343,7 @@ def test_closing_leaves_no_trace(driver: Isolation) -> None:
 def test_cgroup1_writes_the_limits_given() -> None:
     working("cgroup1")
     driver = Cgroup1(f"test-{uuid.uuid4().hex[:12]}", 2, "quota")
-    limits = Limits(vcores=2, memory_mib=96, cpus=(0,))
+    limits = ContainerLimits(vcores=2, memory_mib=96, cpus=(0,))
     try:
         groups = {p.parent.parts[4]: p.parent for p in driver.create("c1", limits)}
         assert (groups["memory"] / "memory.limit_in_bytes").read_text() == f"{96 << 20}\n"
@@ -378,7 +378,7 @@ def test_mount_points_are_bytes_in_whatever_encoding(
 def test_cgroup2_writes_the_limits_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = FakeCgroup2(tmp_path / "cgroup2", monkeypatch).root
     driver = Cgroup2("me", 4, "quota", root=root)
-    (join,) = driver.create("c1", Limits(vcores=3, memory_mib=512, cpus=(1, 2)))
+    (join,) = driver.create("c1", ContainerLimits(vcores=3, memory_mib=512, cpus=(1, 2)))
     group = join.parent
     assert join == root / "hrm-me" / "c1" / "cgroup.procs"
     assert {path.name: path.read_text() for path in group.iterdir() if path.read_text()} == {
@@ -415,7 +415,7 @@ def test_cgroup2_freezes_where_it_cannot_kill_at_once(
 def test_cgroup2_ends_what_is_frozen(
     without_limits: Cgroup2, monkeypatch: pytest.MonkeyPatch, run_in: Any
 ) -> None:
-    """The same on a real kernel, whose ``cgroup.kill`` nobody is told of."""
+    """The same on a real kernel, where ``cgroup.kill`` is hidden."""
 
     def write(path: Path, text: str) -> None:
         if path.name == "cgroup.kill":

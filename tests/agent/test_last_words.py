@@ -1,4 +1,4 @@
-"""What a log says of the end: the exception, wherever its language puts it."""
+"""The reason of an end in a log: the exception, at whatever position its language puts it."""
 
 from __future__ import annotations
 

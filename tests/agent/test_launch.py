@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hrm.agent.containers.containers import Containers, Ended
+from hrm.agent.containers.containers import ContainerSupervisor, Ended
 from hrm.agent.isolation import Isolation
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -27,7 +27,7 @@ from hrm.spark.launch import EXECUTOR_CLASS, Java, Spark, executor_launch, find_
 
 JAVA = Java(command=Path("/jdk/bin/java"), home=Path("/jdk"), version="17.0.1")
 HOME = Path(__file__).parent / "data" / "spark"
-"""Its jars are empty files: names and order are all that a class path needs."""
+"""Its jars are empty files: a class path depends on names and order only."""
 SPARK = Spark(home=HOME, version="4.3.0", python_path=(HOME / "pyspark.zip",))
 SPEC = ContainerSpec(
     container_id=ContainerId("app-1-x7"),
@@ -183,7 +183,7 @@ def test_javas_that_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.spark
 async def test_a_real_executor_starts_and_reports_that_it_finds_no_driver(tmp_path: Path) -> None:
     ends: asyncio.Queue[Ended] = asyncio.Queue()
-    containers = Containers(
+    containers = ContainerSupervisor(
         tmp_path,
         Isolation(),
         rebuild=lambda _: Isolation(),

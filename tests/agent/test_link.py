@@ -1,4 +1,4 @@
-"""The agent's stream where no whole agent is needed to see it."""
+"""The agent's stream, tested without a whole agent."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.agent.conftest import LIMIT_S, TOKEN, Master
 async def linked(
     master: Master, heartbeat: Callable[[Link], None], on_down: Callable[[], None]
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """A link that is kept up meanwhile; ``heartbeat`` is to send one."""
+    """A link that is kept up meanwhile; ``heartbeat`` has to send one."""
     link = Link(
         target=f"127.0.0.1:{master.port}",
         open_channel=lambda: rpc.channel(f"127.0.0.1:{master.port}", TOKEN),
-        register=lambda: node_pb2.RegisterNode(name="node-1"),
+        register=lambda: node_pb2.NodeMessage(register=node_pb2.RegisterNode(name="node-1")),
         on_message=lambda message: None,
-        on_up=lambda epoch, first: None,
+        on_up=lambda master, first: None,
         on_down=on_down,
         heartbeat=lambda: heartbeat(link),
         delay_max_s=0.2,

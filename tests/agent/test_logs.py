@@ -19,7 +19,7 @@ import pytest
 from hrm import certificates, rpc, rpc_server
 from hrm.agent.containers.log_links import LogLinks
 from hrm.agent.containers.logs import PAGE_BYTES, LogPages, LogReader, Logs, LogService
-from hrm.agent.containers.shim import EXIT_FILE, Log
+from hrm.agent.containers.shim import EXIT_FILE, CappedLog
 from hrm.tls_server import ServerTls
 from hrm.v1 import node_pb2, node_pb2_grpc
 from tests.hostile_text import unseen
@@ -36,14 +36,14 @@ def read_all(reader: LogReader) -> bytes:
 
 
 def test_a_log_is_one_text(tmp_path: Path) -> None:
-    log = Log(tmp_path / "stdout", bytes_max=10, files_max=2)
+    log = CappedLog(tmp_path / "stdout", bytes_max=10, files_max=2)
     log.write(b"0123456789abcdefghijABCDEFGHIJ...")
     assert (tmp_path / "stdout").read_bytes() == b"..."
     assert read_all(LogReader(tmp_path / "stdout")) == b"abcdefghijABCDEFGHIJ..."
 
 
 def test_what_is_no_file_in_place_of_a_log_is_not_read(tmp_path: Path) -> None:
-    """The agent may read more than whoever made these."""
+    """The agent may read more than the creator of these."""
     (tmp_path / "secret").write_bytes(b"secret")
     (tmp_path / "link").symlink_to(tmp_path / "secret")
     (tmp_path / "kept").write_bytes(b"newest")
@@ -60,13 +60,13 @@ def test_what_is_no_file_in_place_of_a_log_is_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tail_bytes", [1, 3, 4, 13, 14, 22, 23, 24, 1000])
 def test_the_tail_begins_where_it_should(tmp_path: Path, tail_bytes: int) -> None:
-    Log(tmp_path / "stdout", bytes_max=10, files_max=2).write(b"0123456789abcdefghijABC")
+    CappedLog(tmp_path / "stdout", bytes_max=10, files_max=2).write(b"0123456789abcdefghijABC")
     kept = b"0123456789abcdefghijABC"
     assert read_all(LogReader(tmp_path / "stdout", tail_bytes)) == kept[-tail_bytes:]
 
 
 def test_a_rotation_under_the_reader_loses_nothing(tmp_path: Path) -> None:
-    log = Log(tmp_path / "stdout", bytes_max=10, files_max=4)
+    log = CappedLog(tmp_path / "stdout", bytes_max=10, files_max=4)
     reader = LogReader(tmp_path / "stdout")
     log.write(b"01234")
     assert read_all(reader) == b"01234"
@@ -78,7 +78,7 @@ def test_a_rotation_under_the_reader_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_was_overtaken_goes_on_with_the_oldest(tmp_path: Path) -> None:
-    log = Log(tmp_path / "stdout", bytes_max=10, files_max=1)
+    log = CappedLog(tmp_path / "stdout", bytes_max=10, files_max=1)
     log.write(b"0123")
     reader = LogReader(tmp_path / "stdout")
     assert read_all(reader) == b"0123"
@@ -131,7 +131,7 @@ class Node:
         return url.removeprefix(f"http://{self.logs.address}")
 
     def end(self, at_s: float) -> None:
-        """Its container ended then, says its record."""
+        """Its container ended at that time, according to its record."""
         self.over = True
         (self.dir / EXIT_FILE).write_text("{}")
         os.utime(self.dir / EXIT_FILE, (at_s, at_s))
@@ -237,7 +237,7 @@ async def test_a_reader_that_takes_nothing_is_let_go(
 ) -> None:
     monkeypatch.setattr("hrm.agent.containers.logs._REQUEST_LIMIT_S", 0.2)
     (node.dir / "stdout").write_bytes(b"&" * PAGE_BYTES)  # &amp; in a page, five times as long
-    # As on a network; the loopback takes megabytes before it has enough.
+    # Like a network; the loopback buffers megabytes.
     node.server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     before = asyncio.all_tasks()
     host, _, port = node.logs.address.partition(":")
@@ -252,7 +252,7 @@ async def test_a_reader_that_takes_nothing_is_let_go(
 
 
 async def serving(before: set[asyncio.Task[Any]], *, some: bool) -> None:
-    """Wait until the server has a task of its own, or none any more."""
+    """Wait until the server has a task of its own, or has none left."""
     while bool(asyncio.all_tasks() - before - {asyncio.current_task()}) is not some:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
@@ -285,7 +285,7 @@ async def test_what_sparks_pages_show_opens_while_the_container_lives_and_a_time
         node.now += 365 * 86_400.0
     node.end(node.now)
     node.now += 600.0
-    for over in (True, None):  # the agent knows of it still; and only its directory does
+    for over in (True, None):  # the agent still has it; only its directory has it
         node.over = over
         assert (await node.get(link))[0] == 200
     node.now += 1.0
@@ -354,7 +354,7 @@ async def stub(node: Node) -> AsyncIterator[Any]:
 
 
 async def test_following_ends_with_the_container(node: Node, stub: Any) -> None:
-    log = Log(node.dir / "stdout", bytes_max=8, files_max=3)
+    log = CappedLog(node.dir / "stdout", bytes_max=8, files_max=3)
     log.write(b"one\n")
     request = node_pb2.ReadLogRequest(container_id="c1", stream="stdout", follow=True)
     chunks = aiter(stub.ReadLog(request, timeout=20))
@@ -423,7 +423,7 @@ async def test_silent_readers_hold_a_bounded_number_of_places_and_not_for_long(
         address = server.sockets[0].getsockname()[:2]
         held = [await asyncio.open_connection(*address) for _ in range(80)]
         async with asyncio.timeout(20):
-            # 16 are beyond the bound; of the others nothing has come, not even a handshake.
+            # 16 are beyond the bound; nothing was sent on the others, not even a handshake.
             for reader, _ in reversed(held):
                 with contextlib.suppress(ConnectionError):
                     await reader.read()

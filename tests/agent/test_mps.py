@@ -1,5 +1,5 @@
-"""CUDA MPS with a script in the place of NVIDIA's control daemon: a declared fake, that writes down
-what it was told. Whether a real driver takes it, no test here can say."""
+"""CUDA MPS with a script in place of NVIDIA's control daemon: a declared fake, which records its
+orders. Whether a real driver accepts them cannot be tested here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent's stream for pipelines: whatever ends it, it comes back."""
+"""The agent's stream for pipelines reconnects, whatever ended it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hrm.v1 import pipeline_pb2_grpc
 
 
 class _Master(pipeline_pb2_grpc.PipelineServiceServicer):
-    """It takes every registration and says nothing more."""
+    """It accepts every registration and sends nothing more."""
 
     def __init__(self) -> None:
         self.registered: asyncio.Queue[pb.NodePipelineMessage] = asyncio.Queue()

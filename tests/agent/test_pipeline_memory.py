@@ -1,4 +1,4 @@
-"""What a node has measured outlives its agent: a restart, damaged files, how often it writes."""
+"""Measurements of a node outlive its agent: a restart, damaged files, how often it writes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_it_writes_when_there_is_something_new_and_not_too_often(
     file.save_if_due()
     writing = file._writing
     assert writing is not None
-    await asyncio.sleep(0)  # it has taken down what there is
+    await asyncio.sleep(0)  # it has taken its snapshot
     stdm.observe(ROW, "cpu", 0.6)
     file.save_if_due()
     assert file._writing is writing, "one at a time"

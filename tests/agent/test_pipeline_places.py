@@ -1,4 +1,4 @@
-"""Files of pipeline tasks that belong to another user than the agent: what that user may try."""
+"""Files of pipeline tasks that belong to another user than the agent: attacks by that user."""
 
 from __future__ import annotations
 

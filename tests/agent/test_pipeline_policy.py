@@ -1,4 +1,4 @@
-"""The modes of a node's learned policy: orders, restarts, falls back, damaged files."""
+"""The modes of a node's learned policy: orders, restarts, fallbacks, damaged files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from structlog.testing import capture_logs
 from hrm.errors import InvalidRequest
 from hrm.pipelines.agent.policy import POLICY_FILE, AgentPolicies
 from hrm.pipelines.policies.corun import GuardedNodePolicy, Stdm, load, load_guarded
-from hrm.policies.guard import Doubt, Mode, Reason
+from hrm.policies.guard import Doubt, GuardMode, Reason
 from hrm.v1 import policy_pb2 as pb
 from hrm.wire import policies as policy_wire
 
 
 def agent(directory: Path) -> tuple[AgentPolicies, GuardedNodePolicy]:
-    """As an agent makes them when it starts."""
+    """Made as by an agent's start."""
     policy = load_guarded(
         "iawp",
         rng=np.random.default_rng(0),
@@ -39,12 +39,12 @@ def test_an_order_is_followed_once_and_outlives_the_agent(tmp_path: Path) -> Non
     policies, policy = agent(tmp_path)
     policies.follow(order("on", 7))
     policies, policy = agent(tmp_path)
-    assert policy.host.status(0.0).mode is Mode.ON
-    policy.host.set_mode(Mode.SHADOW)
+    assert policy.host.status(0.0).mode is GuardMode.ON
+    policy.host.set_mode(GuardMode.SHADOW)
     policies.follow(order("on", 7))
-    assert policy.host.mode is Mode.SHADOW, "the same order, heard again"
+    assert policy.host.mode is GuardMode.SHADOW, "the same order, heard again"
     policies.follow(order("canary-1", 8))
-    assert policy.host.status(0.0).mode is Mode.CANARY_1
+    assert policy.host.status(0.0).mode is GuardMode.CANARY_1
 
 
 def test_a_fall_back_outlives_the_agent_and_the_order(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_fall_back_outlives_the_agent_and_the_order(tmp_path: Path) -> None:
     assert (state.mode, state.rolled_back_at_s) == ("shadow", 100.0)
     policies, policy = agent(tmp_path)
     policies.follow(order("on", 7))
-    assert policy.host.mode is Mode.SHADOW, "only people move it up"
+    assert policy.host.mode is GuardMode.SHADOW, "only people move it up"
 
 
 def test_what_has_changed_is_reported_and_all_of_it_to_a_new_master(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_what_is_not_in_use_is_let_pass_and_no_mode_is_refused(tmp_path: Path) -
     policies.follow(pb.PolicyOrder(policy="other", mode="on", order=1))
     with pytest.raises(InvalidRequest, match="canary-10"):
         policies.follow(order("half", 1))
-    assert policy.host.mode is Mode.SHADOW
+    assert policy.host.mode is GuardMode.SHADOW
     plain = AgentPolicies(tmp_path, load("pats", rng=np.random.default_rng(0)))
     plain.follow(order("on", 2))
     assert plain.report(0.0) == []
@@ -90,12 +90,12 @@ def test_a_damaged_file_lets_it_begin_in_its_shadow(tmp_path: Path, damage: str)
     (tmp_path / POLICY_FILE).write_text(damage)
     with capture_logs() as logs:
         policies, policy = agent(tmp_path)
-    assert policy.host.mode is Mode.SHADOW
+    assert policy.host.mode is GuardMode.SHADOW
     assert [one["log_level"] for one in logs] == ["warning"]
     policies.follow(order("on", 7))
-    assert policy.host.mode is Mode.SHADOW, "it may have fallen back since that order"
+    assert policy.host.mode is GuardMode.SHADOW, "it may have fallen back since that order"
     policies.follow(order("on", int(1e3 * time.time()) + 1_000))
-    assert policy.host.status(0.0).mode is Mode.ON, "said again"
+    assert policy.host.status(0.0).mode is GuardMode.ON, "said again"
 
 
 def test_a_disk_that_refuses_does_not_hold_up_a_mode(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_disk_that_refuses_does_not_hold_up_a_mode(tmp_path: Path) -> None:
     policies, policy = agent(directory)
     with capture_logs() as logs:
         policies.follow(order("on", 1))
-    assert policy.host.mode is Mode.ON
+    assert policy.host.mode is GuardMode.ON
     assert "cannot be kept" in logs[0]["event"]
     directory.mkdir()
     policies.follow(order("off", 2))

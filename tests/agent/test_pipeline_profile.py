@@ -1,4 +1,4 @@
-"""Profiles of real processes; what cannot be measured is said to be missing."""
+"""Profiles of real processes; what cannot be measured is reported as missing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def watched(profiler: Profiler, until: Callable[[], bool]) -> None:
-    """Sample until ``until``; the processor is what is measured, so this waits by measuring."""
+    """Sample until ``until``; waits by measuring, since the processor is what is measured."""
     for _ in range(20_000):
         profiler.sample()
         if until():

@@ -1,4 +1,4 @@
-"""What the interpreter of pipelines leaves on the disk, and what it does when its core fails."""
+"""What the interpreter of pipelines leaves on the disk, and its behaviour when its core fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHARE = PipelineShare(capacity=capacity(gpus=1), cpus=(None, None), gpus={})
 
 @pytest.fixture
 async def runtime(tmp_path: Path) -> PipelineRuntime:
-    """It is not connected: nobody listens."""
+    """It is not connected: there is no master."""
     settings = AgentSettings(master="127.0.0.1:1", name="n1", work_dir=tmp_path)
     run_as = RunAs(load(AgentSettings, work_dir=tmp_path, run_as="off"))
     made = PipelineRuntime(settings, SHARE, "i1", lambda: rpc.channel("127.0.0.1:1", "t"), run_as)

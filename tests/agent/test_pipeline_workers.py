@@ -119,7 +119,7 @@ async def test_few_workers_wait_on_one_gpu_whatever_their_code(tmp_path: Path) -
 async def test_what_a_function_returns_in_its_workers_place_is_checked(
     tmp_path: Path, workers: Workers, response: bytes
 ) -> None:
-    """A function may find the pipe to the agent. It loses its worker, and nobody else anything."""
+    """A function may find the pipe to the agent. It loses its worker, and affects nothing else."""
     (tmp_path / "answer").write_bytes(response)
     (tmp_path / "lying.py").write_text(LYING.format(path=tmp_path / "answer"))
     job = {**_nap(tmp_path, 0.0), "reference": "lying:lying", "subtask": "lie"}

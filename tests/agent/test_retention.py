@@ -80,7 +80,7 @@ def test_an_end_that_the_master_has_not_acknowledged_stays_on_record(tmp_path: P
 
 
 def test_an_end_that_the_master_has_not_acknowledged_outlives_its_age(tmp_path: Path) -> None:
-    """The master is away for longer than logs are kept."""
+    """The master is unreachable for longer than logs are kept."""
     directory = container(tmp_path, "c", ended_ago_s=9000.0, acknowledged=False)
     assert swept(tmp_path).old == 1
     assert left(directory) == ["exit.json"], "its logs go at their age"

@@ -1,4 +1,4 @@
-"""Containers as other users, for real: it takes root, and users that every machine has."""
+"""Containers as other users, for real: requires root, and users that every machine has."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ as_root = pytest.mark.skipif(not may_switch(), reason="only root can become anot
 
 @pytest.fixture
 def open_dir() -> Iterator[Path]:
-    """A directory that every user can reach, which pytest's own are not."""
+    """A directory that every user can reach, unlike pytest's own."""
     path = Path(tempfile.mkdtemp(prefix="hrm-run-as-", dir="/tmp"))
     path.chmod(0o711)
     yield path
@@ -47,7 +47,7 @@ def rules(work_dir: Path, **more: Any) -> RunAs:
 
 
 def low(work_dir: Path, **more: Any) -> RunAs:
-    """Rules that let ``USER`` and ``OTHER`` through."""
+    """Rules that admit ``USER`` and ``OTHER``."""
     return rules(work_dir, **LOW, **more)
 
 
@@ -170,7 +170,7 @@ except HrmError as error:
 
 
 def asked_where_they_are(directory: Path, user: str, **settings: Any) -> Any:
-    """What the rules say of ``user`` on a machine that has the users and groups above: the real
+    """The rules' decision about ``user`` on a machine that has the users and groups above: the real
     ones of a mount namespace of its own. The groups, or why not."""
     for name, text in (("passwd", PASSWD), ("group", GROUP)):
         before = Path(f"/etc/{name}").read_text()
@@ -355,7 +355,7 @@ async def test_another_users_container_sees_nothing(
     master.assign("app-2-x1", PRY, user=OTHER, THEIRS=str(theirs), PID=pid)
     await master.until_state("app-2-x1", ENDED)
     assert (open_dir / "work/containers/app-2-x1/stdout").read_text() == "tried\n"
-    # The same questions of its own user do find something: the test would see a leak.
+    # Its own user does find something in the same places, so the test would notice a leak.
     master.assign("app-1-x2", PRY, user=USER, THEIRS=str(theirs), PID=pid)
     await master.until_state("app-1-x2", ENDED)
     found = (open_dir / "work/containers/app-1-x2/stdout").read_text()
@@ -391,7 +391,7 @@ def output(directory: Path) -> str:
 
 
 def process_of(directory: Path) -> dict[str, Any]:
-    """What the shim says of its processes; empty: not yet."""
+    """The shim's record of its processes; empty: none yet."""
     return container_dir.read_json(directory / "process.json")
 
 

@@ -1,4 +1,4 @@
-"""The shim by what it does to real processes."""
+"""The shim, tested by its effect on real processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMIT_S = 15
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[StartShim]:
-    """Start a shim in ``tmp_path`` around ``sh -c script``; its first line says what it started."""
+    """Start a shim in ``tmp_path`` around ``sh -c script``; its first line has what it started."""
     shims: list[subprocess.Popen[bytes]] = []
 
     def begin(script: str, **more: Any) -> subprocess.Popen[bytes]:
@@ -94,7 +94,7 @@ def test_a_signal_that_ends_the_command_is_named(start: StartShim, tmp_path: Pat
 def test_the_command_has_pristine_signals(start: StartShim, tmp_path: Path) -> None:
     exit_of(tmp_path, start("grep SigIgn /proc/self/status"))
     ignored = int((tmp_path / "stdout").read_text().split()[1], 16)
-    # 32 and 33 are the C library's own: whoever ignores them above us, no program can change it.
+    # 32 and 33 are the C library's own: if an ancestor ignores them, no program can change that.
     assert ignored & ~(0b11 << 31) == 0
 
 
@@ -185,7 +185,7 @@ def test_a_command_becomes_the_account(start: StartShim, tmp_path: Path) -> None
 def test_a_killed_shim_takes_a_command_of_another_user_with_it(
     start: StartShim, tmp_path: Path, eventually: Eventually
 ) -> None:
-    """The kernel forgets the parent-death signal when ids change: it must be asked for after."""
+    """The kernel forgets the parent-death signal when ids change: it must be requested after."""
     process = start("exec sleep 600", account=ACCOUNT, cwd="/")
     pid = report_of(process)["pid"]
     try:
@@ -212,7 +212,7 @@ PRIORITY_RAISED = (
 
 
 def test_a_command_that_does_not_read_its_order_is_given_up(tmp_path: Path) -> None:
-    """It has hung while it waited to be wanted, and its pipe takes less than the order has."""
+    """It has hung while it waited for its order, and its pipe holds less than the order."""
     spec = {
         "work_dir": str(tmp_path), "cwd": str(tmp_path), "argv": ["sleep", "600"],
         "environment": {"PATH": os.environ["PATH"]}, "cgroup_files": [],

@@ -1,4 +1,4 @@
-"""The agent's shuffle service: whom it serves, what is kept and removed, and how it dies."""
+"""The agent's shuffle service: what it serves, keeps and removes, and how it dies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hrm.spark.launch import Java, Launch, Spark
 
 APP = ApplicationId("app-1")
 
-# In place of the JVM: says READY, and writes down what it is told.
+# In place of the JVM: says READY, and records its orders.
 STANDIN = """#!{python}
 import sys
 print("READY", flush=True)
@@ -81,7 +81,7 @@ def service(tmp_path: Path, commands_file: Path) -> ShuffleService:
 
 async def soon(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
     async with asyncio.timeout(limit_s):
-        while not condition():  # noqa: ASYNC110 - a file is looked at
+        while not condition():  # noqa: ASYNC110 - a file is polled
             await asyncio.sleep(0.01)
 
 

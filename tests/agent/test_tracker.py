@@ -20,7 +20,7 @@ HOLD = "print('set', flush=True)\nimport time; time.sleep(600)"
 
 @pytest.fixture
 def run() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """Start python code and wait until it says that it is set."""
+    """Start Python code and wait until it reports that it is ready."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(code: str) -> subprocess.Popen[bytes]:
@@ -38,7 +38,7 @@ def run() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
 
 
 def sampled(limit_mib: int) -> Sample:
-    """One look at this test's own children, as if they were a container."""
+    """One sample of this test's own children, as if they were a container."""
     tracker = Tracker(60.0, lambda _: None)
     tracker.watch("c1", os.getpid(), Isolation(), limit_mib=limit_mib, heap_mib=32)
     return tracker.sample()

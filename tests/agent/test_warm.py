@@ -1,4 +1,4 @@
-"""JVMs that wait: whom they fit, how one becomes an executor, and that none is left behind."""
+"""JVMs that wait: which executors they fit, how one becomes an executor, and that none is left."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from typing import Any
 import psutil
 import pytest
 
-from hrm.agent.containers.containers import Containers, Ended, StopOrder
+from hrm.agent.containers.containers import ContainerSupervisor, Ended, StopOrder
 from hrm.agent.isolation import Isolation, detect
 from hrm.agent.machine import _offer
 from hrm.agent.startup import warm
 from hrm.agent.startup.warm import WarmJvm, WarmPool
-from hrm.agent.startup.warm_profile import Profile, profile_of
+from hrm.agent.startup.warm_profile import WarmProfile, profile_of
 from hrm.config import AgentSettings
 from hrm.core.vocabulary.model import (
     ContainerId,
@@ -109,7 +109,7 @@ def test_two_applications_of_one_heap_can_use_one_jvm() -> None:
         ),
     )
     profiles = [profile_of(launch_of(s, JAVA, Path("/w")), JARS) for s in (USUAL, other)]
-    assert isinstance(profiles[0], Profile)
+    assert isinstance(profiles[0], WarmProfile)
     assert profiles[0] == profiles[1]
     assert "s3cret" not in repr(profiles[0])
     larger = replace(USUAL, heap_mib=1025)
@@ -160,7 +160,7 @@ def test_memory_of_the_pool_with_all_its_kinds_is_not_offered() -> None:
 
 
 class Node:
-    """Containers with a pool, as an agent has them."""
+    """Containers with a pool, like an agent's."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class Node:
         self.dir = directory / "agent"
         self.pool = WarmPool(settings, SPARK, plugin=lambda: "/plugin.jar", idle_s=idle_s)
         self.ends: asyncio.Queue[tuple[str, Ended]] = asyncio.Queue()
-        self.containers = Containers(
+        self.containers = ContainerSupervisor(
             self.dir,
             Isolation(),
             rebuild=lambda name: detect(name, "unused", vcores=1).driver,
@@ -194,7 +194,7 @@ class Node:
         self.pool.start()
 
     async def run(self, name: str, spec: ContainerSpec = USUAL) -> str:
-        """One executor to its end; what it wrote."""
+        """One executor to its end; returns what it wrote."""
         directory = self.containers.work_dir(name)
         launch = launch_of(spec, self.java, directory)
         await self.containers.start(replace(spec, container_id=ContainerId(name)), launch)
@@ -210,12 +210,12 @@ class Node:
 
     @property
     def kinds(self) -> dict[str, Shortcut]:
-        """Each kind, the one wanted last first."""
+        """Each kind, the most recently requested first."""
         return {kind.name: kind for kind in self.pool.report()[1:]}
 
     async def until(self, state: str, kind: str = "warm-executors") -> None:
         async with asyncio.timeout(LIMIT_S):
-            while (kind, state) not in self.states():  # noqa: ASYNC110 - it tells nobody
+            while (kind, state) not in self.states():  # noqa: ASYNC110 - it notifies nothing
                 await asyncio.sleep(0.02)
 
     def states(self) -> list[tuple[str, str]]:
@@ -240,7 +240,7 @@ class Node:
             with contextlib.suppress(ProcessLookupError):  # the JVM dies with its shim
                 os.kill(pid, signal.SIGKILL)
         async with asyncio.timeout(LIMIT_S):
-            while any(jvm.alive for x in self.pool._kinds.values() for jvm in x.ready):  # noqa: ASYNC110 - it tells nobody
+            while any(jvm.alive for x in self.pool._kinds.values() for jvm in x.ready):  # noqa: ASYNC110 - it notifies nothing
                 await asyncio.sleep(0.02)
 
 
@@ -257,7 +257,7 @@ async def test_one_that_is_being_started_as_the_pool_closes_ends_with_it(
 ) -> None:
     starting, go_on, spawn = threading.Event(), threading.Event(), node.pool._spawn
 
-    def slowly(profile: Profile, plugin: str) -> WarmJvm:
+    def slowly(profile: WarmProfile, plugin: str) -> WarmJvm:
         starting.set()
         assert go_on.wait(LIMIT_S)
         return spawn(profile, plugin)
@@ -461,7 +461,7 @@ def test_a_supervisor_that_does_not_listen_is_given_up(
     path = tmp_path / "jvm"
     path.mkdir()
     unresponsive = subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE, bufsize=0)
-    profile = Profile(java="java", arguments="", options=(), environment=())
+    profile = WarmProfile(java="java", arguments="", options=(), environment=())
     jvm = WarmJvm(path, profile, unresponsive)
     document = {
         "argv": ["java", EXECUTOR_CLASS, "x" * (1 << 20)], "environment": {},
@@ -537,7 +537,7 @@ def test_jvms_end_with_an_agent_that_is_killed(
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_a_rehearsal_that_does_not_link_is_not_ready(tmp_path: Path) -> None:
-    """Of which Java says an Error, and no exception: the rest of the JVM would go on."""
+    """Java raises an Error for it, not an exception: the rest of the JVM would continue."""
     spark = find_spark()
     jars = [jar for jar in class_path(str(spark.home)) if "/spark-sql" not in jar]
     jars.append(build.plugin_jar(str(spark.home)))

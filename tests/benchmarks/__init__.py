@@ -1,1 +1,1 @@
-"""Tests of what the benchmarks claim: their statistics, their checks, their applications."""
+"""Tests of the benchmarks: their statistics, their checks, their applications."""

@@ -1,4 +1,4 @@
-"""The applications themselves, tiny, on Spark's local mode, with their answers checked."""
+"""The applications themselves, tiny, on Spark's local mode, with their results checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A right answer passes, and every kind of wrong one is found."""
+"""A correct result passes, and every kind of wrong one is found."""
 
 from __future__ import annotations
 

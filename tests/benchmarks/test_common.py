@@ -1,4 +1,4 @@
-"""Medians, ratios, intervals, interleaving and the files that results go to."""
+"""Medians, ratios, intervals, interleaving and the files of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo says of the master's answers, and that it does not call a wrong one right."""
+"""What the demo reports of the master's replies, and that it does not accept wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark's examples are given, and what is made of how they end."""
+"""What Spark's examples are given, and how their ends are classified."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WRITTEN = ("data/test_table",)
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """A working directory as an example gets it."""
+    """A working directory as examples get it."""
     pytest.importorskip("pyspark")
     resources = tmp_path / "resources"
     data.resources(resources)
@@ -148,7 +148,7 @@ def test_earlier_outcomes_count_for_the_same_spark_alone(
 
 
 def _matrix_row(directory: Path, spark: str, failures: int) -> str:
-    """Report one run as ``make test-matrix`` does; answers the table."""
+    """Report one run as ``make test-matrix`` does; returns the table."""
     environment = directory / f"env-{spark}"
     site = environment / "lib" / "python3.11" / "site-packages"
     for name in (f"pyspark-{spark}", "numpy-1.26.4"):

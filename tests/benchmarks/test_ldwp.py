@@ -1,4 +1,4 @@
-"""The comparisons of the pipeline experiments, by hand; and one job of it from end to end."""
+"""The comparisons of the pipeline experiments, by hand; and one of its jobs end to end."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_was_kept_is_not_run_again(tmp_path: Path) -> None:
     kept = tmp_path / "runs.jsonl"
     first = list(run_all(jobs[:1], processes=1, on_progress=lambda words: None, kept=kept))
     text = kept.read_text()
-    kept.write_text(text + text[: len(text) // 2])  # stopped while it wrote
+    kept.write_text(text + text[: len(text) // 2])  # interrupted while writing
     both = list(run_all(jobs, processes=1, on_progress=lambda words: None, kept=kept))
     assert both[0] == first[0]
     assert kept.read_text().startswith(text)

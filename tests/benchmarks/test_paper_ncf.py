@@ -1,4 +1,4 @@
-"""The accuracy of estimates: what is read, what is left out, and how it is judged."""
+"""The accuracy of estimates: what is read, what is left out, and how it is measured."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from benchmarks import processes
 from benchmarks.processes import MARK, BenchmarkError
 
 FOREVER = "import signal, sys; print('up', flush=True); signal.pause()"
-# Leaves the group of its parent, as a daemon does.
+# Leaves the group of its parent, like a daemon.
 DAEMON = (
     "import subprocess, sys; "
     f"subprocess.Popen([sys.executable, '-c', {FOREVER!r}], start_new_session=True)"

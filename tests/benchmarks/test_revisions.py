@@ -1,4 +1,4 @@
-"""Two revisions compared: which numbers count, and what is said of a revision that is not there."""
+"""Two revisions compared: which numbers count, and the error for a revision that does not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler's benchmark on clusters of a few nodes: it counts what it says it counts."""
+"""The scheduler's benchmark on clusters of a few nodes counts correctly."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_stream_is_served_together_with_batch() -> None:
 
 
 def test_end_to_end_and_the_return_of_nodes(tmp_path: Path) -> None:
-    """In a process of its own: gRPC stays with the first loop that it has seen."""
+    """In a process of its own: gRPC stays with the first loop that it has used."""
     script = tmp_path / "run.py"
     script.write_text(
         "import json\n"

@@ -1,4 +1,4 @@
-"""What the Spark benchmark makes of its command line and of what it measured."""
+"""The Spark benchmark's handling of its command line and of its measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the start-up benchmark makes of its command line, of event logs and of its numbers."""
+"""The start-up benchmark's handling of its command line, of event logs and of its numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A master that only answers: AdminService with prepared answers, on a real port, with a token.
+"""A master with prepared replies: AdminService on a real port, with a token.
 
 The commands under test are the real ones, and so are the channel and the refusal of a wrong token;
-prepared are the answers alone, so that a test sees how exactly this node or application is shown.
+only the replies are prepared, so that a test sees exactly how this node or application is shown.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def gpu_node(*, declared: bool) -> admin_pb2.Node:
 
 
 class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
-    """Answers with the examples; remembers the requests."""
+    """Replies with the examples; remembers the requests."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
@@ -188,7 +188,7 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.ListNodesResponse:
         self.requests.append(request)
         if list(request.names) != ["node-1"]:
-            context.abort(grpc.StatusCode.NOT_FOUND, f"no node {request.names[-1]}")
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no such node: {request.names[-1]}")
         node = example_node()
         if not request.undo:
             node.state = common_pb2.NODE_STATE_DRAINING

@@ -1,4 +1,4 @@
-"""PolicyService with a prepared answer."""
+"""PolicyService with a prepared reply."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _of_node(**fields: Any) -> pb.LearnedPolicy:
 
 
 class FakePolicies(policy_pb2_grpc.PolicyServiceServicer):
-    """Answers with the example; remembers the requests."""
+    """Replies with the example; remembers the requests."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []

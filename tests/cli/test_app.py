@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from typer.testing import Result
 
-from hrm import __version__, address, config
+from hrm import __version__, address, config, rpc
 from hrm.cli.app import COMMANDS
+from hrm.errors import InvalidRequest
 
 Run = Callable[..., Result]
 
@@ -27,7 +29,30 @@ def test_help_lists_every_command(hrm: Run) -> None:
 def test_a_misspelt_command_is_refused(hrm: Run) -> None:
     result = hrm("statsu")
     assert result.exit_code == 2
-    assert "statsu" in result.stderr
+    assert "there is no command hrm statsu; did you mean hrm status?" in result.stderr
+    assert "hrm --help lists the commands" in hrm("xyzzy").stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "lists"),
+    [
+        (["app", "show"], "hrm apps --all"), (["submission", "logs"], "hrm submissions --all"),
+        (["pipeline", "cancel"], "hrm pipeline list"), (["node", "show"], "hrm nodes"),
+        (["node", "drain"], "hrm nodes"), (["policy", "set"], "hrm policy show"),
+    ],
+)  # fmt: skip
+def test_a_missing_argument_comes_with_what_lists_its_values(
+    hrm: Run, command: list[str], lists: str
+) -> None:
+    result = hrm(*command, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert "Missing argument" in result.stderr
+    assert f"`{lists}` lists them" in result.stderr
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "spark-submit"])
+def test_help_names_no_file_that_a_wheel_lacks(hrm: Run, command: str) -> None:
+    assert "docs/" not in hrm(command, "--help", env={"COLUMNS": "200"}).stdout
 
 
 @pytest.mark.parametrize(
@@ -71,8 +96,8 @@ def test_daemons_have_a_flag_for_every_setting(
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["master", "--port", "many"], "HRM_MASTER_PORT"),
-        (["master", "--schedulers", "0"], "greater than or equal to 1"),
+        (["master", "--port", "many"], "port is 'many' (set by --port)"),
+        (["master", "--schedulers", "0"], "it must be an integer from 1 to 256"),
         (["agent", "--name", "a b"], "letters, digits"),
         (["agent", "--isolation", "jail"], "cgroup2"),
     ],
@@ -110,6 +135,27 @@ def test_the_light_copies_of_settings_agree_with_the_settings() -> None:
 )  # fmt: skip
 def test_addresses(text: str, meant: str) -> None:
     assert address.parse_master(text) == meant
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7480", "hrm://7480", "h:", ":1", "h:0", "h:65536", "h:x", "7480:1"]
+)
+def test_what_is_no_address_of_a_master(text: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"is no address of a master.*write HOST:PORT"):
+        address.parse_master(text)
+
+
+@pytest.mark.parametrize("allowed", ["true", "false"])
+def test_a_host_that_does_not_resolve_is_reported_as_such(
+    hrm: Run, allowed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rpc.create_token(tmp_path / "token")
+    monkeypatch.setenv("HRM_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("HRM_ALLOW_CLEAR_TEXT", allowed)
+    result = hrm("status", "--master", "nowhere.invalid")
+    assert result.exit_code == 1
+    assert "the host nowhere.invalid of nowhere.invalid:7480 does not resolve" in result.stderr
+    assert "HRM_ALLOW_CLEAR_TEXT" not in result.stderr
 
 
 def test_the_cluster_of_hrm_up_is_the_default(hrm: Run) -> None:

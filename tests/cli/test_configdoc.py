@@ -12,7 +12,7 @@ NAME = re.compile(r'"(spark\.hrm\.[A-Za-z.]*[A-Za-z])"(?:\s*,\s*"?([\w]+)"?\s*\)
 
 
 def _read_by_the_code() -> dict[str, set[str]]:
-    """Names, with the defaults that stand beside them."""
+    """Names, with the defaults next to them."""
     found: dict[str, set[str]] = {}
     sources = [*(ROOT / "hrm/spark").rglob("*.py"), *(ROOT / "hrm/spark").rglob("*.scala")]
     for path in sources:

@@ -55,7 +55,7 @@ def event(number: int) -> events_pb2.StateEvent:
 
 
 class FakeJournal(events_pb2_grpc.EventServiceServicer):
-    """Two events for whoever comes, and then two others for whoever comes back."""
+    """Two events for the first reader, and two others for a reader that returns."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []

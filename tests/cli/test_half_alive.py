@@ -1,4 +1,4 @@
-"""What ``hrm up`` says of a cluster of which one daemon has died."""
+"""The report of ``hrm up`` on a cluster of which one daemon has died."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def test_a_half_alive_cluster_names_the_log_of_what_died(tmp_path: Path) -> None
     ticks = start_ticks(os.getpid())
     assert ticks is not None
     pid = os.getpid()
-    living = embedded.Process(
+    living = embedded.DaemonProcess(
         role="agent", name="node-1", pid=pid, start_ticks=ticks, log="/logs/node-1.log"
     )
-    dead = embedded.Process(
+    dead = embedded.DaemonProcess(
         role="master", name="master", pid=pid, start_ticks=ticks - 1, log="/logs/master.log"
     )
     old = embedded.Cluster(
@@ -34,6 +34,6 @@ def test_a_half_alive_cluster_names_the_log_of_what_died(tmp_path: Path) -> None
     with pytest.raises(errors.AlreadyExists) as caught:
         cluster._refuse_second(old)
     output = str(caught.value)
-    assert "half alive" in output and "master (/logs/master.log)" in output
+    assert "partly down" in output and "master (/logs/master.log)" in output
     assert "/logs/node-1.log" not in output
     assert "hrm down" in output and "hrm up" in output

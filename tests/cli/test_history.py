@@ -1,4 +1,4 @@
-"""``hrm history`` and its logs: where they go, how long they stay, who may turn them off."""
+"""``hrm history`` and its logs: where they go, how long they stay, and how to turn them off."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_hrm_env_names_the_event_logs_of_hrm_up(
 
 
 def _properties(directory: Path) -> tuple[list[str], str]:
-    """What spark-env.sh adds to Java's argument file, and what it says."""
+    """What spark-env.sh adds to Java's argument file, and what it prints."""
     script = (conf_dir() / "spark-env.sh").read_text()
     begin = script.index("_hrm_event_log() {")
     function = script[begin : script.index("\n}\n", begin) + 3]
@@ -117,7 +117,7 @@ def test_a_log_in_parts_is_as_old_as_its_newest_part(tmp_path: Path) -> None:
 def test_a_log_that_is_renamed_meanwhile_is_left_for_the_next_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Spark does to the log of an application that ends."""
+    """Like Spark's renaming of the log of an application that ends."""
     (tmp_path / "app-1.inprogress").touch()
     found = list(tmp_path.iterdir())
     (tmp_path / "app-1.inprogress").rename(tmp_path / "app-1")

@@ -1,4 +1,4 @@
-"""Names, messages and logs of other parties on a person's terminal: nothing in them acts on it."""
+"""Untrusted names, messages and logs on a user's terminal: nothing in them acts on it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _strings(value: Any) -> set[str]:
 
 
 def test_views_pass_text_through_one_place() -> None:
-    """``rich``'s own ``escape`` knows of markup alone."""
+    """``rich``'s own ``escape`` only handles markup."""
     folder = Path(console.__file__).parent
     direct = [p.name for p in folder.glob("*.py") if "markup import escape" in p.read_text()]
     assert direct == ["console.py"]
@@ -148,7 +148,7 @@ def test_a_log_on_a_terminal_obeys_nothing(tmp_path: Path) -> None:
 
 
 def on_a_terminal(command: list[str], environment: dict[str, str] | None = None) -> str:
-    """What a real terminal of ``WIDTH`` columns gets, with its line ends as they were written."""
+    """The output on a real terminal of ``WIDTH`` columns, with its line ends as written."""
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, WIDTH, 0, 0))
     variables = {**os.environ, "NO_COLOR": "1", "TERM": "dumb", "PYTHONUTF8": "1"}

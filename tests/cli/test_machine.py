@@ -1,4 +1,4 @@
-"""How a machine is shared out among the nodes of an embedded cluster."""
+"""How a machine is divided among the nodes of an embedded cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hrm policy: what it shows of prepared answers, what it asks for, and a real small training."""
+"""hrm policy: what it shows of prepared replies, what it requests, and a real small training."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def test_show_states_what_is_trusted_and_why_not_more(hrm: Run, policies: FakePo
     assert result.exit_code == 0, result.stderr
     for part in (
         "ldwp-set (cluster) is canary-10, with model ldwp-set-3; else ect decides",
-        "asked 1000, of these decided 92, in the shadow 400 (75% agreed)",
+        "1000 decisions requested, 92 made, 400 in shadow (75% agreed)",
         "fell back: unknown-type 7, over-budget 3",
         "last: unknown-type: it has never seen speech [x]",
-        "not asked for another 12 s",
+        "disabled for another 12 s",
         "decides in 0.21 ms (p50), 0.80 ms (p99)",
         "response over expectation, p95: 1.31; ect's: 1.25",
         "rolled back 9",

@@ -57,6 +57,12 @@ def test_applications_are_listed_with_class_and_age(hrm: Run, master: FakeMaster
     assert [r.include_ended for r in master.requests] == [False]
 
 
+def test_into_a_pipe_no_line_ends_in_blanks(hrm: Run, master: FakeMaster) -> None:
+    for command in (["apps"], ["nodes"], ["app", "show", APPLICATION], ["status"]):
+        lines = hrm(*command).stdout.splitlines()
+        assert lines == [line.rstrip() for line in lines]
+
+
 def test_an_ended_application_reports_its_age_and_how_long_it_took() -> None:
     now = time.time()
     ended = admin_pb2.Application(submitted_at_s=now - 7200, ended_at_s=now - 7110)
@@ -105,8 +111,8 @@ def test_show_reports_how_each_container_ended(hrm: Run, master: FakeMaster) -> 
     assert "query top-k, trigger ProcessingTime" in shown
     assert "memory_limit (exit code 137) over its limit of 1408 MiB" in shown
     assert "first container after 10s" in shown
-    assert "1m30s a container of profile 0 (mean of 12 before)" in shown
-    assert "3 executors together" in shown
+    assert "1m30s per executor of resource profile 0 (mean of 12 earlier ones)" in shown
+    assert "the first 3 executors start together" in shown
 
 
 def test_why_gives_the_reason_first(hrm: Run, master: FakeMaster) -> None:
@@ -130,7 +136,9 @@ def test_a_node_is_shown_with_its_shortcuts(hrm: Run, master: FakeMaster) -> Non
 
 
 def test_drain_and_back(hrm: Run, master: FakeMaster) -> None:
-    assert "draining" in hrm("node", "drain", "node-1").stdout
+    drained = hrm("node", "drain", "node-1")
+    assert "draining" in drained.stdout
+    assert drained.stderr == "to return them to service: hrm node drain --undo node-1\n"
     assert "alive" in hrm("node", "drain", "node-1", "--undo").stdout
 
 
@@ -140,7 +148,7 @@ def test_bind_states_what_to_change_and_what_came_of_it(hrm: Run, master: FakeMa
     (request,) = master.requests
     assert request.mode == node_pb2.BINDING_MODE_EVEN
     assert (request.HasField("bound_cores"), request.HasField("reserve_cores")) == (False, True)
-    assert "say what to change" in _one_line(hrm("node", "bind", "node-1"))
+    assert "give what to change" in _one_line(hrm("node", "bind", "node-1"))
     assert "no such node: n9" in _one_line(hrm("node", "bind", "n9", "--bound-cores", "1"))
     assert hrm("node", "bind", "node-1", "--bound-cores", "0").exit_code == 2
 
@@ -193,9 +201,9 @@ def test_the_log_of_a_driver_is_one_of_an_applications_logs(hrm: Run, master: Fa
         assert master.requests[-1].executor_id == asked
     refused = hrm("app", "logs", APPLICATION, "--executor", "1", "--attempt", "2")
     assert refused.exit_code == 1
-    assert "--attempt is of drivers" in refused.stderr
+    assert "--attempt applies to drivers" in refused.stderr
     shown = hrm("app", "show", APPLICATION).stdout
-    assert "where it was submitted (127.0.0.1), and its log, too" in shown
+    assert "where it was submitted (127.0.0.1), with its log" in shown
 
 
 def test_where_the_driver_of_a_submission_has_its_log() -> None:
@@ -275,7 +283,7 @@ def test_unknown_application(hrm: Run, master: FakeMaster) -> None:
 
 def test_unknown_node(hrm: Run, master: FakeMaster) -> None:
     output = _one_line(hrm("node", "drain", "node-1", "node-9"))
-    assert output == "error: no node node-9; hrm nodes lists them\n"
+    assert output == "error: no such node: node-9; hrm nodes lists them\n"
     assert _one_line(hrm("node", "show", "node-9")) == output
 
 
@@ -319,7 +327,7 @@ def test_no_cluster_at_all(hrm: Run) -> None:
 
 @pytest.mark.parametrize("address", [":7480", "host:", "host:x", "host:70000", "a b:1", "a/b"])
 def test_a_malformed_address(hrm: Run, master: FakeMaster, address: str) -> None:
-    assert "host:port" in _one_line(hrm("status", "--master", address))
+    assert "HOST:PORT" in _one_line(hrm("status", "--master", address))
 
 
 def test_debug_shows_the_traceback(

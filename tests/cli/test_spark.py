@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def fake_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A SPARK_HOME whose spark-submit prints what it was given."""
+    """A SPARK_HOME whose spark-submit prints its arguments."""
     program = tmp_path / "spark home" / "bin" / "spark-submit"
     program.parent.mkdir(parents=True)
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$SPARK_CONF_DIR" "$HRM_TOKEN_FILE" "$@"\n')

@@ -1,4 +1,4 @@
-"""``hrm master --check`` and its kin as a person types them, and a master that meets damage."""
+"""``hrm master --check`` and similar commands, and a master with a damaged store."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 def error_line(done: subprocess.CompletedProcess[str]) -> str:
-    """All that it said."""
+    """All of its output."""
     assert not done.stdout
     (line,) = done.stderr.splitlines()
     return line

@@ -60,6 +60,11 @@ class FakeMaster(
 
     def ReadLogs(self, request: Any, context: Any) -> Iterator[node_pb2.LogChunk]:  # noqa: N802
         self.requests.append(request)
+        if request.application_id == "mistyped":
+            context.abort(
+                grpc.StatusCode.NOT_FOUND,
+                "no such application: 'mistyped'; hrm apps --all lists them",
+            )
         yield node_pb2.LogChunk(data=self.log)
 
 
@@ -149,11 +154,12 @@ def test_status_and_kill(run: Any, master: FakeMaster) -> None:
         (["--master", "spark://h:7077", "a.py"], "is no HRM master"),
         (["/no/such.py"], "does not exist here"),
         (["--what"], "--what needs a value"),
+        (["--master", "hrm://7480", "a.py"], "is no address of a master (a port alone)"),
     ],
 )
 def test_what_cannot_be_is_one_line(run: Any, arguments: list[str], expected: str) -> None:
     done = run("submit", *arguments)
-    assert done.exit_code == 1
+    assert done.exit_code == 2, "as for wrong arguments of any other command"
     assert expected in done.stderr
     assert done.stderr.count("\n") == 1
 
@@ -188,10 +194,18 @@ def test_the_log_is_that_of_the_latest_driver(run: Any, master: FakeMaster) -> N
     assert (master.requests[-1].executor_id, master.requests[-1].stream) == ("driver/2", "stdout")
 
 
+def test_the_log_of_an_unknown_id_is_refused_as_that_of_a_submission(run: Any) -> None:
+    refused = run("submission", "logs", "mistyped")
+    assert refused.exit_code == 1
+    assert refused.stderr == (
+        "error: no such submission: mistyped; hrm submissions --all lists them\n"
+    )
+
+
 def test_a_log_is_asked_for_whether_or_not_the_master_knows_the_submission_still(
     run: Any, master: FakeMaster
 ) -> None:
-    """Its journal may."""
+    """Its journal may have it."""
     master.log = b"what it said\n"
     assert run("submission", "show", "driver-forgotten").exit_code == 1
     assert run("submission", "logs", "driver-forgotten").stdout == "what it said\n"

@@ -1,4 +1,4 @@
-"""``hrm tls``, ``hrm up --tls``, and commands that meet what does not speak as they do."""
+"""``hrm tls``, ``hrm up --tls``, and commands whose server does not use TLS as they do."""
 
 from __future__ import annotations
 

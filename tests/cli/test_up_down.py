@@ -98,6 +98,37 @@ def test_up_then_everything_is_there_then_down_and_nothing_is(
     assert (again.returncode, again.stderr) == (0, "nothing was running\n")
 
 
+def test_what_is_not_typed_is_as_it_is_set(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.mkdir()
+    (directory / "hrm.toml").write_text(
+        "[master]\nschedulers = 3\nport = 0\n[agent]\ncores = 1\nmemory_mib = 700\n"
+    )
+    up = _hrm("up", "--nodes", "1", "--state-dir", str(directory))
+    assert up.returncode == 0, up.stderr
+    port = json.loads((directory / "cluster.json").read_text())["port"]
+    assert port != 7480
+    master = ("--master", f"127.0.0.1:{port}")
+    monkeypatch.setenv("HRM_TOKEN_FILE", str(directory / "token"))
+    status = json.loads(_hrm("status", *master, "-o", "json").stdout)
+    assert len(status["schedulers"]) == 3
+    capacity = status["capacity"]
+    assert (capacity["vcores"], capacity["memory_mib"]) == ("1", "700")
+
+
+def test_a_misspelt_setting_is_found_before_anything_starts(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HRM_AGENT_CROES", "2")
+    up = _hrm("up", *SMALL, "--state-dir", str(directory))
+    assert up.returncode == 2
+    assert "error: HRM_AGENT_CROES is no setting of hrm agent (did you mean HRM_AGENT_CORES?)" in (
+        up.stderr
+    )
+    assert not directory.exists()
+
+
 def test_a_port_in_use_is_named_and_nothing_stays(directory: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -239,7 +270,7 @@ def test_down_ends_drivers_and_executors_with_a_reason(
 def test_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
     ticks = start_ticks(os.getpid())
     assert ticks is not None
-    mine = embedded.Process(
+    mine = embedded.DaemonProcess(
         role="master", name="master", pid=os.getpid(), start_ticks=ticks - 1, log=""
     )
     cluster = embedded.Cluster(
@@ -255,7 +286,7 @@ def test_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
     assert embedded.Cluster.read(tmp_path) == cluster
     assert embedded.stop(cluster, lambda _what: None) == []
     cluster.processes = [
-        embedded.Process(role="master", name="m", pid=os.getpid(), start_ticks=ticks, log="")
+        embedded.DaemonProcess(role="master", name="m", pid=os.getpid(), start_ticks=ticks, log="")
     ]
     assert len(cluster.alive()) == 1
     cluster.boot_id = "another boot"

@@ -1,4 +1,4 @@
-"""Algorithm 1 as it is printed, a loop over units: policies and tables must agree with it."""
+"""Algorithm 1 as printed, a loop over units: policies and tables must agree with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Estimate", "estimate"]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """``row``: the chosen unit, None where no unit could ever serve.
+    """``row``: the chosen unit, None if no unit could ever serve.
 
     ``wait``: 0 if it starts at once; else seconds for batch, number of stream waiters for streams.
     """

@@ -1,4 +1,4 @@
-"""The AppMaster's brain: one story first, then each rule, then what must always hold."""
+"""The AppMaster's core: one scenario first, then each rule, then its invariants."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
 from hrm.core.messages.appmaster import (
+    AppMasterTicked,
     ClassObserved,
     Command,
-    ContainerChanged,
+    ContainerListed,
     ContainerSeen,
     DriverFinished,
     EndOrdered,
     ExecutorEnded,
+    ExecutorsKilled,
     ExecutorStarted,
     FailApplication,
     FinishApplication,
-    KillRequested,
     Phase,
     ProfileTarget,
     ReleaseContainers,
@@ -30,7 +31,6 @@ from hrm.core.messages.appmaster import (
     SessionLost,
     SessionOpened,
     TargetsChanged,
-    Ticked,
 )
 from hrm.core.vocabulary.ends import Blame
 
@@ -55,8 +55,8 @@ def ended(executor_id: str, exit_code: int = 1, blame: Blame = Blame.APPLICATION
     return replace(seen(executor_id, Phase.ENDED), exit_code=exit_code, blame=blame, message="why")
 
 
-def changed(now: float, container: ContainerSeen) -> ContainerChanged:
-    return ContainerChanged(now=now, container=container)
+def changed(now: float, container: ContainerSeen) -> ContainerListed:
+    return ContainerListed(now=now, container=container)
 
 
 def asked(commands: list[Command]) -> list[str]:
@@ -83,29 +83,29 @@ def ticked(core: AppMasterCore, until_s: float, *, begin_s: float = 2.0) -> list
     while now < until_s:
         due_s = core.wake_at_s()
         now = until_s if due_s is None else min(until_s, max(due_s, now + 0.01))
-        commands += core.handle(Ticked(now=now))
+        commands += core.handle(AppMasterTicked(now=now))
     return commands
 
 
 def test_the_life_of_an_application() -> None:
     core = AppMasterCore()
-    assert core.handle(want(0, target(2))) == []  # nobody listens yet
+    assert core.handle(want(0, target(2))) == []  # no session yet
     assert asked(core.handle(opened(1))) == ["1", "2"]
     assert core.handle(changed(2, seen("1", Phase.RUNNING))) == [
         ExecutorStarted(executor_id="1", node="n1")
     ]
     core.handle(changed(2, seen("2", Phase.RUNNING)))
-    # One dies: Spark hears of it, and a new one, with a new id, takes its place after the pause.
+    # One dies: Spark is notified, and a new one, with a new id, replaces it after the pause.
     assert core.handle(changed(3, ended("1", 137))) == [
         ExecutorEnded(executor_id="1", exit_code=137, message="why", caused_by_app=True)
     ]
     assert core.wake_at_s() == 3.1
-    assert asked(core.handle(Ticked(now=3.1))) == ["3"]
+    assert asked(core.handle(AppMasterTicked(now=3.1))) == ["3"]
     assert core.wake_at_s() is None
     assert core.handle(DriverFinished(now=5, succeeded=True, message="")) == [
         FinishApplication(succeeded=True, message="")
     ]
-    assert core.handle(changed(6, ended("2", 0, Blame.NONE)))  # told, but not replaced
+    assert core.handle(changed(6, ended("2", 0, Blame.NONE)))  # reported, but not replaced
     assert core.wake_at_s() is None
 
 
@@ -114,7 +114,7 @@ def test_a_smaller_target_cancels_what_waits_and_keeps_what_runs() -> None:
     assert asked(core.handle(want(1, target(4)))) == ["3", "4"]
     assert released(core.handle(want(2, target(3)))) == ["4"], "the youngest first"
     assert released(core.handle(want(3, target(1)))) == ["3"], "running ones are Spark's"
-    assert released(core.handle(KillRequested(now=4, executor_ids=("2", "9")))) == ["2"]
+    assert released(core.handle(ExecutorsKilled(now=4, executor_ids=("2", "9")))) == ["2"]
     assert core.handle(changed(5, ended("2", 143))) == [
         ExecutorEnded(executor_id="2", exit_code=143, message="why", caused_by_app=False)
     ]
@@ -123,7 +123,7 @@ def test_a_smaller_target_cancels_what_waits_and_keeps_what_runs() -> None:
 
 def test_a_killed_executor_that_still_counts_is_replaced_at_once() -> None:
     core = running(2)
-    commands = core.handle(KillRequested(now=1, executor_ids=("1",)))
+    commands = core.handle(ExecutorsKilled(now=1, executor_ids=("1",)))
     assert released(commands) == ["1"]
     assert asked(commands) == ["3"]
 
@@ -136,8 +136,8 @@ def test_failures_back_off_doubling_to_a_cap() -> None:
         due = core.wake_at_s()
         assert due is not None
         pauses.append(round(due - now, 3))
-        assert core.handle(Ticked(now=due - 0.01)) == []
-        assert asked(core.handle(Ticked(now=due))) == [str(number + 1)]
+        assert core.handle(AppMasterTicked(now=due - 0.01)) == []
+        assert asked(core.handle(AppMasterTicked(now=due))) == [str(number + 1)]
         now = due
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
 
@@ -147,19 +147,19 @@ def test_executors_that_end_together_are_one_setback() -> None:
     for number in range(1, 51):
         core.handle(changed(5.0 + number / 1000, ended(str(number))))
     assert core.wake_at_s() == 5.05 + 0.1, "the pause is counted from the last, and not doubled"
-    assert len(asked(core.handle(Ticked(now=5.2)))) == 50, "and then all are replaced"
+    assert len(asked(core.handle(AppMasterTicked(now=5.2)))) == 50, "and then all are replaced"
     for number in range(51, 101):
         core.handle(changed(6.0, ended(str(number))))
     assert core.wake_at_s() == 6.2
-    assert asked(core.handle(Ticked(now=6.19))) == []
-    assert len(asked(core.handle(Ticked(now=6.2)))) == 50
+    assert asked(core.handle(AppMasterTicked(now=6.19))) == []
+    assert len(asked(core.handle(AppMasterTicked(now=6.2)))) == 50
 
 
 def test_an_executor_that_ran_long_begins_the_back_off_again() -> None:
     core = running(1, AppMasterLimits(failures_max=100))
     for number in range(1, 6):
         core.handle(changed(core.wake_at_s() or 0, ended(str(number))))
-        core.handle(Ticked(now=core.wake_at_s() or 0))
+        core.handle(AppMasterTicked(now=core.wake_at_s() or 0))
     core.handle(changed(10, seen("6", Phase.RUNNING)))
     core.handle(changed(70, ended("6")))
     assert core.wake_at_s() == 70.1
@@ -169,14 +169,14 @@ def test_too_many_failures_end_the_application_and_name_the_last() -> None:
     core = running(1)
     for number in (1, 2):
         core.handle(changed(number, ended(str(number))))
-        core.handle(Ticked(now=core.wake_at_s() or 0))
+        core.handle(AppMasterTicked(now=core.wake_at_s() or 0))
     commands = core.handle(changed(3, ended("3", 42)))
     (failure,) = [c for c in commands if isinstance(c, FailApplication)]
     assert "3 executors failed" in failure.message
     assert "exit code 42" in failure.message
     assert "hrm app logs" in failure.message
     assert FinishApplication(succeeded=False, message=failure.message) in commands
-    assert asked(core.handle(Ticked(now=1000))) == []
+    assert asked(core.handle(AppMasterTicked(now=1000))) == []
 
 
 def test_the_limit_follows_the_highest_target() -> None:
@@ -190,7 +190,7 @@ def test_old_failures_are_forgotten() -> None:
     for number in range(1, 9):
         commands = core.handle(changed(number * 60.0, ended(str(number))))
         assert not any(isinstance(c, FailApplication) for c in commands)
-        core.handle(Ticked(now=number * 60.0 + 20))
+        core.handle(AppMasterTicked(now=number * 60.0 + 20))
 
 
 def test_a_lost_node_is_no_fault_of_the_application_and_its_executor_is_replaced_at_once() -> None:
@@ -220,8 +220,8 @@ def test_a_refused_first_request_fails_at_once() -> None:
 
 def test_what_no_cluster_can_serve_fails_at_once() -> None:
     for request, part in (
-        (replace(target(1), gpus=2), "asks for 2 GPUs an executor, and HRM serves one"),
-        (replace(target(1), unknown_resources=("fpga",)), "asks for fpga"),
+        (replace(target(1), gpus=2), "requests 2 GPUs per executor, and HRM supports one"),
+        (replace(target(1), unknown_resources=("fpga",)), "requests fpga"),
     ):
         core = AppMasterCore()
         core.handle(opened(0.0))
@@ -239,7 +239,7 @@ def test_a_later_refusal_goes_on_with_what_there_is() -> None:
     core.handle(want(1, target(2)))
     refused = RequestsRefused(now=1, executor_ids=("2",), profile=0, message="too large")
     assert core.handle(refused) == []
-    assert asked(core.handle(Ticked(now=core.wake_at_s() or 0))) == ["3"]
+    assert asked(core.handle(AppMasterTicked(now=core.wake_at_s() or 0))) == ["3"]
 
 
 def test_without_a_session_nothing_is_sent_and_nothing_forgotten() -> None:
@@ -247,7 +247,7 @@ def test_without_a_session_nothing_is_sent_and_nothing_forgotten() -> None:
     core.handle(SessionLost(now=1))
     assert core.handle(want(2, target(3))) == []
     assert core.handle(ClassObserved(now=2, workload_class="STREAM", evidence="e")) == []
-    assert core.handle(KillRequested(now=2, executor_ids=("1",))) == []
+    assert core.handle(ExecutorsKilled(now=2, executor_ids=("1",))) == []
     assert core.wake_at_s() is None
     commands = core.handle(opened(3, seen("1", Phase.RUNNING)))
     assert ReportClass(workload_class="STREAM", evidence="e") in commands
@@ -261,7 +261,7 @@ def test_the_same_master_that_lacks_a_running_executor_is_right() -> None:
     commands = core.handle(opened(2, seen("1", Phase.RUNNING)))
     assert [c.executor_id for c in commands if isinstance(c, ExecutorEnded)] == ["2"]
     assert asked(commands) == ["3"]
-    # It turns up after all: Spark has buried it, so it must go.
+    # It appears after all: Spark has removed it, so it must be stopped.
     assert released(core.handle(changed(3, seen("2", Phase.RUNNING)))) == ["2"]
 
 
@@ -281,7 +281,7 @@ def test_an_appmaster_that_slept_does_not_give_up_what_a_new_master_may_have_fou
     core = running(2)
     core.handle(SessionLost(now=1))
     core.handle(opened(2, epoch=2))
-    assert core.handle(Ticked(now=500)) == [], "its clock may be what it hears first"
+    assert core.handle(AppMasterTicked(now=500)) == [], "its clock may be what it hears first"
     core.handle(changed(500, seen("1", Phase.RUNNING)))
     assert ticked(core, 528.9, begin_s=500) == []
     commands = ticked(core, 529, begin_s=528.9)
@@ -320,7 +320,7 @@ def test_an_appmaster_that_takes_over_adopts() -> None:
 
 
 def test_adopted_executors_outlive_a_master_that_is_still_waiting_for_them() -> None:
-    """AppMaster and master started again together: nodes have yet to say what runs on them."""
+    """AppMaster and master restarted together: nodes have yet to report what runs on them."""
     core = AppMasterCore()
     core.adopt({"1": 0, "2": 0})
     core.handle(want(0, target(2)))
@@ -328,8 +328,8 @@ def test_adopted_executors_outlive_a_master_that_is_still_waiting_for_them() -> 
     assert core.handle(changed(2, seen("1", Phase.RUNNING))) == []
     core.handle(changed(3, seen("2", Phase.RUNNING)))
     assert core.wake_at_s() is None
-    assert core.handle(Ticked(now=100)) == []
-    # From now on this master knows them: one that is missing is gone.
+    assert core.handle(AppMasterTicked(now=100)) == []
+    # From now on this master has them: one that is missing is gone.
     core.handle(SessionLost(now=101))
     commands = core.handle(opened(102, seen("1", Phase.RUNNING), epoch=7, last=2))
     assert [c.executor_id for c in commands if isinstance(c, ExecutorEnded)] == ["2"]
@@ -348,7 +348,7 @@ def test_a_profile_that_is_not_wanted_any_more() -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Random events against a model of a master that keeps its word."""
+    """Random events against a model of a correct master."""
 
     @initialize()
     def start(self) -> None:
@@ -392,7 +392,7 @@ class Machine(RuleBasedStateMachine):
     @rule(seconds=st.floats(0.01, 40))
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.step(self.core.handle(Ticked(now=self.now)))
+        self.step(self.core.handle(AppMasterTicked(now=self.now)))
 
     @precondition(lambda self: not self.attached)
     @rule(new_master=st.booleans())
@@ -422,14 +422,14 @@ class Machine(RuleBasedStateMachine):
     def end_one(self, data: st.DataObject, blame: Blame, code: int) -> None:
         executor_id = data.draw(st.sampled_from(sorted(self.at_master)))
         del self.at_master[executor_id]
-        if self.attached:  # otherwise nobody hears of it
+        if self.attached:  # otherwise it is not reported
             self.step(self.core.handle(changed(self.now, ended(executor_id, code, blame))))
 
     @precondition(lambda self: self.alive_in_spark)
     @rule(data=st.data())
     def kill(self, data: st.DataObject) -> None:
         executor_id = data.draw(st.sampled_from(sorted(self.alive_in_spark)))
-        event = KillRequested(now=self.now, executor_ids=(executor_id,))
+        event = ExecutorsKilled(now=self.now, executor_ids=(executor_id,))
         self.step(self.core.handle(event))
 
     @invariant()

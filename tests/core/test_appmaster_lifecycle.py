@@ -36,13 +36,13 @@ def opened(now: float, *containers: am.ContainerSeen, epoch: int = 1) -> am.Sess
 
 
 def core_in(state: AppMasterState) -> AppMasterCore:
-    """With executor 1 that runs, 2 that was asked for and 3 that is being stopped, at time 1."""
+    """With executor 1 that runs, 2 that was requested and 3 that is being stopped, at time 1."""
     core = AppMasterCore(limits=AppMasterLimits(failures_max=1, confirm_s=CONFIRM_S))
     core.handle(am.TargetsChanged(now=0.0, targets=(TARGET,)))
     core.handle(opened(0.0))
-    core.handle(am.ContainerChanged(now=0.5, container=seen(P.RUNNING, "1")))
-    core.handle(am.ContainerChanged(now=0.5, container=seen(P.RUNNING, "3")))
-    core.handle(am.KillRequested(now=1.0, executor_ids=("3",)))
+    core.handle(am.ContainerListed(now=0.5, container=seen(P.RUNNING, "1")))
+    core.handle(am.ContainerListed(now=0.5, container=seen(P.RUNNING, "3")))
+    core.handle(am.ExecutorsKilled(now=1.0, executor_ids=("3",)))
     if not state.attached:
         core.handle(am.SessionLost(now=1.0))
     if state.ended:
@@ -53,7 +53,7 @@ def core_in(state: AppMasterState) -> AppMasterCore:
 
 
 def events_of(kind: type[Any]) -> list[am.Event]:
-    """Some of each kind: what makes no difference, and what may end the application."""
+    """Some of each kind: harmless ones, and some that may end the application."""
     now = 2.0
     failed = seen(P.ENDED, "1", exit_code=1, blame=Blame.APPLICATION)
     each: dict[type[Any], list[am.Event]] = {
@@ -62,7 +62,7 @@ def events_of(kind: type[Any]) -> list[am.Event]:
             am.TargetsChanged(now=now, targets=(TARGET,)),
             am.TargetsChanged(now=now, targets=(replace(TARGET, gpus=2),)),
         ],
-        am.KillRequested: [am.KillRequested(now=now, executor_ids=("1", "2", "3", "9"))],
+        am.ExecutorsKilled: [am.ExecutorsKilled(now=now, executor_ids=("1", "2", "3", "9"))],
         am.ClassObserved: [am.ClassObserved(now=now, workload_class="BATCH", evidence="why")],
         am.DriverFinished: [
             am.DriverFinished(now=now, succeeded=done, message="") for done in (True, False)
@@ -74,19 +74,19 @@ def events_of(kind: type[Any]) -> list[am.Event]:
             opened(now, failed),
         ],
         am.SessionLost: [am.SessionLost(now=now)],
-        am.ContainerChanged: [
+        am.ContainerListed: [
             *(
-                am.ContainerChanged(now=now, container=seen(phase, x))
+                am.ContainerListed(now=now, container=seen(phase, x))
                 for phase, x in itertools.product(P, "1239")
             ),
-            am.ContainerChanged(now=now, container=failed),
+            am.ContainerListed(now=now, container=failed),
         ],
         am.RequestsRefused: [
             am.RequestsRefused(now=now, executor_ids=("1", "2", "3", "9"), profile=x, message="no")
             for x in (0, 7)
         ],
         am.EndOrdered: [am.EndOrdered(now=now, message="killed")],
-        am.Ticked: [am.Ticked(now=x) for x in (2.0, 2.0 + CONFIRM_S, 1e6)],
+        am.AppMasterTicked: [am.AppMasterTicked(now=x) for x in (2.0, 2.0 + CONFIRM_S, 1e6)],
     }
     return each[kind]
 
@@ -116,13 +116,13 @@ def test_each_event_in_each_state_does_what_the_table_states(
 
 
 def _by_session(state: AppMasterState, kind: type[Any]) -> frozenset[AppMasterState]:
-    """A session that opens may bring the end that is one too many: two moves by one event."""
+    """A session that opens may report the end that is one too many: two moves by one event."""
     both = state is A.DETACHED and kind is am.SessionOpened
     return frozenset({A.FINISHED}) if both else frozenset()
 
 
 def _not_in_these_events(state: AppMasterState, kind: type[Any]) -> frozenset[AppMasterState]:
-    """A profile that has run is not refused for good: ``test_a_refused_first_request``."""
+    """A profile that has run is not refused permanently: ``test_a_refused_first_request``."""
     if kind is am.RequestsRefused and not state.ended:
         return frozenset({A.FINISHED if state.attached else A.FINISHING})
     return frozenset()
@@ -139,11 +139,11 @@ def test_a_refused_first_request_ends_it_in_either_state(attached: bool) -> None
 
 
 def happened(happening: Happening, executor_id: str) -> tuple[AppMasterCore, list[am.Event]]:
-    """A core, and the events by which this happens to the executor."""
+    """A core, and the events that make this happen to the executor."""
     core = core_in(A.ATTACHED)
     match happening:
         case Happening.RELEASED:
-            return core, [am.KillRequested(now=2.0, executor_ids=(executor_id,))]
+            return core, [am.ExecutorsKilled(now=2.0, executor_ids=(executor_id,))]
         case Happening.REFUSED:
             ids = (executor_id,)
             return core, [am.RequestsRefused(now=2.0, executor_ids=ids, profile=0, message="no")]
@@ -152,11 +152,13 @@ def happened(happening: Happening, executor_id: str) -> tuple[AppMasterCore, lis
         case Happening.UNCONFIRMED:
             others = [seen(core.containers[x].phase, x) for x in "123" if x != executor_id]
             again: list[am.Event] = [am.SessionLost(now=2.0), opened(2.0, *others, epoch=2)]
-            late: list[am.Event] = [am.Ticked(now=2.0 + CONFIRM_S * x / 8) for x in range(1, 9)]
+            late: list[am.Event] = [
+                am.AppMasterTicked(now=2.0 + CONFIRM_S * x / 8) for x in range(1, 9)
+            ]
             return core, [*again, *late]
         case _:
             phase = P[happening.name.removeprefix("SEEN_")]
-            return core, [am.ContainerChanged(now=2.0, container=seen(phase, executor_id))]
+            return core, [am.ContainerListed(now=2.0, container=seen(phase, executor_id))]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +184,7 @@ def test_each_happening_in_each_phase_does_what_the_table_states(
 @pytest.mark.parametrize("happening", list(Happening), ids=lambda x: x.value)
 def test_what_has_ended_has_no_effect_but_to_be_adopted(happening: Happening) -> None:
     core, _ = happened(happening, "1")
-    core.handle(am.ContainerChanged(now=1.5, container=seen(P.ENDED, "1")))
+    core.handle(am.ContainerListed(now=1.5, container=seen(P.ENDED, "1")))
     _, events = happened(happening, "1")
     for event in events:
         commands = core.handle(event)

@@ -57,7 +57,7 @@ PARTIAL = Partitioning(mode=BindingMode.PARTIAL, bound_cores=2, reserve_cores=2)
 
 
 def sample(gpu0: float = 0.0, gpu1: float = 0.0, **more: Any) -> UtilizationSample:
-    """Cores used at each GPU; one container of one core is there where anything is used."""
+    """Cores used at each GPU; there is one container of one core where anything is used."""
     some = gpu0 + gpu1 > 0
     more = {"gpu_largest": (1, 100) if some else (0, 0), "busy": some, **more}
     return UtilizationSample(cores=8, used={GPU0: gpu0, GPU1: gpu1}, **more)
@@ -68,7 +68,7 @@ def units_under(binding: Partitioning) -> tuple[ResourceUnit, ...]:
 
 
 class Script:
-    """Measurements a second, and a node that does at once what is decided."""
+    """Measurements per second, and a node that immediately executes decisions."""
 
     def __init__(self, binding: Partitioning = PARTIAL, rules: AutoBindingRules = RULES) -> None:
         self.auto, self.binding, self.now = AutoBinding(rules, units_under), binding, 0.0
@@ -145,7 +145,7 @@ def test_it_never_goes_below_the_reserve_nor_below_one_core_without_a_gpu() -> N
 
 
 def test_one_that_waits_for_cores_alone_gets_as_many_as_needed_and_they_stay() -> None:
-    """Else the same two jobs would move the border to and fro for ever."""
+    """Otherwise the same two jobs would move the border back and forth without end."""
     rules = replace(RULES, pause_s=10.0)
     script = Script(replace(PARTIAL, bound_cores=1), rules)
     assert script.feed([sample(0.1, needed=3, needed_at="n1/gpu0")] * 3) == [1, 1, 3]
@@ -314,7 +314,7 @@ class Cluster(VirtualCluster):
 
     @property
     def bound_cores(self) -> int:
-        """What the master believes; it must be what the node says."""
+        """What the master believes; it must be what the node reports."""
         self.advance(1.0)
         units_at_master = self.master.master_state.nodes[NAME].units
         assert units_at_master == tuple(queue.unit for queue in self.node.core.units.values())
@@ -427,7 +427,7 @@ steps = st.lists(
 @settings(max_examples=300, deadline=None)
 @given(steps)
 def test_whatever_happens_nothing_is_lost_and_the_reserve_stays(steps: list[Any]) -> None:
-    """Conservation, reserve, and no container without the room it was given, at every step."""
+    """Conservation, reserve, and no container without its granted capacity, at every step."""
     rules = AutoBindingRules(window=2, pause_s=2.0, drain_s=4.0)
     core = NodeCore(
         NAME,
@@ -526,7 +526,7 @@ def _check(core: NodeCore) -> None:
 
 
 def test_such_traffic_does_move_the_border() -> None:
-    """The property above would hold as well for a node that never changes anything."""
+    """The property above would also hold for a node that never changes anything."""
     core = NodeCore(
         NAME,
         partition(NAME, MACHINE, PARTIAL),

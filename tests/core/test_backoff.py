@@ -1,4 +1,4 @@
-"""Pauses between attempts grow up to a bound, vary, and begin again after a success."""
+"""Pauses between attempts grow up to a bound, vary, and start over after a success."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no caller may say: the core refuses it with the reason, and nothing has changed."""
+"""Invalid requests: the core refuses them with the reason, and nothing changes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hrm.core.vocabulary.model import (
     ContainerId,
     ContainerRequest,
     ContainerSpec,
+    ContainerState,
     EndCause,
     Resources,
     ResourceUnitId,
@@ -130,7 +131,10 @@ def test_a_claim_on_an_unknown_unit_is_refused_by_itself() -> None:
     assert isinstance(result, c.Reply)
     assert isinstance(result.result, c.ClaimsSettled)
     (outcome,) = result.result.outcomes
-    assert (outcome.decision, outcome.reason) == (Decision.ABORT, "the resource unit is gone")
+    assert (outcome.decision, outcome.reason) == (
+        Decision.ABORT,
+        "the resource unit no longer exists",
+    )
     assert picture(cluster) == before
 
 
@@ -240,16 +244,14 @@ ORDERS: dict[str, Callable[[ContainerSpec], e.NodeEvent]] = {
         now=NOW, epoch=6, container_id=spec.container_id, workload_class=WorkloadClass.STREAM
     ),
     "rebind": lambda spec: e.RebindReceived(now=NOW, epoch=6, request_id=1, reserve_cores=0),
+    "files": lambda spec: e.ApplicationEnded(now=NOW, epoch=6, application_id=ApplicationId("a")),
+    "connect": lambda spec: e.MasterConnected(now=NOW, epoch=6),
 }
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("newest", [6, 7])
-def test_a_node_does_nothing_for_an_older_master(order: str, newest: int) -> None:
-    """The same order of the newest master does something: that is what makes this a test."""
-    core = VirtualCluster([unit("n1", vcores=4)]).nodes["n1"].core
-    spec = ContainerSpec(
-        container_id=ContainerId("a-x1"),
+def spec_of(name: str) -> ContainerSpec:
+    return ContainerSpec(
+        container_id=ContainerId(name),
         application_id=ApplicationId("a"),
         executor_id="1",
         resource_profile_id=0,
@@ -257,6 +259,14 @@ def test_a_node_does_nothing_for_an_older_master(order: str, newest: int) -> Non
         resources=SMALL,
         unit_id=ResourceUnitId("n1/cpu"),
     )
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("newest", [6, 7])
+def test_a_node_does_nothing_for_an_older_master(order: str, newest: int) -> None:
+    """The same order of the newest master has an effect, which makes this a test."""
+    core = VirtualCluster([unit("n1", vcores=4)]).nodes["n1"].core
+    spec = spec_of("a-x1")
     ended = replace(spec, container_id=ContainerId("a-x2"))
     for each in (spec, ended):
         core.handle(e.AssignReceived(now=NOW, epoch=5, spec=each))
@@ -266,7 +276,25 @@ def test_a_node_does_nothing_for_an_older_master(order: str, newest: int) -> Non
         )
     )
     core.handle(e.MasterConnected(now=NOW, epoch=newest))
+    core.handle(e.MasterDisconnected(now=NOW))
     before = core.statuses()
     commands = core.handle(ORDERS[order](spec))
-    obeyed = bool(commands) or core.statuses() != before
+    obeyed = bool(commands) or core.statuses() != before or core.connected
     assert obeyed is (newest == 6)
+
+
+def test_an_end_is_forgotten_only_once_its_process_is_gone() -> None:
+    """A restarted agent has no capacity for what it finds running: that ends at once, and its
+    process later."""
+    core = VirtualCluster([unit("n1", vcores=1)]).nodes["n1"].core
+    found = spec_of("a-x1")
+    too_much = replace(found, resources=replace(SMALL, vcores=2))
+    core.handle(e.ContainerAdopted(now=NOW, spec=too_much, started_at_s=NOW))
+    acknowledged = e.EndsAcknowledged(now=NOW, epoch=1, container_ids=(found.container_id,))
+    assert core.handle(acknowledged) == []
+    assert [x.state for x in core.statuses()] == [ContainerState.ENDED]
+    end = ContainerEnd(cause=EndCause.EXITED)
+    core.handle(e.ProcessEnded(now=NOW, container_id=found.container_id, end=end))
+    assert core.handle(acknowledged) == [c.ForgetContainer(container_id=found.container_id)]
+    assert core.statuses() == ()
+    assert core.handle(acknowledged) == []

@@ -1,4 +1,4 @@
-"""A node that lacks what every container needs starts nobody; what waits there goes elsewhere."""
+"""A node that lacks what every container needs starts none; what waits there goes elsewhere."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def assigned(core: NodeCore, name: str, unit_id: str) -> list[c.NodeCommand]:
 
 
 def reported(commands: list[c.NodeCommand]) -> list[Any]:
-    """What is said of whom, in order; other commands by their names."""
+    """What is reported about which container, in order; other commands by their names."""
     return [
         (x.status.container_id, x.status.state, x.status.end)
         if isinstance(x, c.ReportContainer)

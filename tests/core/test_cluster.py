@@ -1,4 +1,4 @@
-"""A cluster in virtual time: what an operator would see, with invariants checked at every event."""
+"""A cluster in virtual time as an operator sees it, with invariants checked at every event."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_driver_that_is_too_large_is_refused_in_the_words_of_drivers() -> None
     app = cluster.submit(1, Resources(64, 1024), new_id=DRIVER)
     (notice,) = cluster.notices[app]
     assert isinstance(notice, c.RequestRefused)
-    assert "the driver asks for 64 vcores" in notice.message
+    assert "the driver requests 64 vcores" in notice.message
     assert "spark.driver.cores or spark.driver.memory" in notice.message
     assert "hrm nodes" in notice.message
     assert "executor" not in notice.message
@@ -164,7 +164,7 @@ def test_a_driver_that_waits_at_a_node_is_notified_what_it_asks_for_and_what_is_
     _, details = explain(cluster.master.master_state, cluster.app(app), cluster.now)
     (line,) = [x for x in details if "waits at" in x]
     assert line.startswith("the driver waits at n1")
-    assert "it asks for 2 vcores, 1024 MiB, and 1 vcore, " in line
+    assert "it requests 2 vcores, 1024 MiB, and 1 vcore, " in line
     assert " of 4 vcores, " in line
 
 

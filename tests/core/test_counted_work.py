@@ -1,11 +1,11 @@
-"""Work is counted here, not timed: what a placement costs must not grow with the cluster.
+"""The work of a placement is counted, not timed: it must not grow with the cluster.
 
-Seconds say little on a machine that does other things as well. The number of calls that Python and
-its C functions make for one container is the same in every run, and a loop over nodes, waiting jobs
-or applications where none should be shows in it at once. So are the events and commands of a round,
-the blocks of memory that a placement leaves behind, and the most bytes it has in use meanwhile,
-where a copy of the state would show. Bounds have some room over what was counted when they were
-written, so that a change of a few calls passes and a loop does not.
+Seconds mean little on a machine with other load. The number of calls that Python and its C
+functions make for one container is the same in every run, and shows a loop over nodes, waiting jobs
+or applications where there must be none. So do the events and commands of a round, the blocks of
+memory that a placement leaves behind, and the peak of its memory, which shows a copy of the state.
+Bounds have some margin over what was counted when they were written, so that a change of a few
+calls passes and a loop does not.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Master:
         self.carry_out(e.ContainersRequested(now=NOW, application_id=app, requests=requests))
 
     def report(self, number: int, state: ContainerState) -> None:
-        """What the node says of the container that was told as number ``number``."""
+        """Report the node's state of the container that was ordered as number ``number``."""
         node, message = self.reported[number]
         spec = message.spec
         end = ContainerEnd(cause=EndCause.EXITED) if state is ContainerState.ENDED else None
@@ -171,7 +171,7 @@ class Master:
 
 
 def placement_calls(nodes: int, tasks: int, workload_class: WorkloadClass, policy: str) -> float:
-    """Calls a container, from the request to the message for its node, once all is warm."""
+    """Calls per container, from the request to the message for its node, once all is warm."""
     master = Master(nodes, policy)
     master.ask(master.register(workload_class), tasks)
     app = master.register(workload_class)
@@ -280,7 +280,7 @@ def test_a_heartbeat_costs_the_same_while_all_nodes_run_what_the_store_has_forgo
 
 
 def _unclaimed(number: int) -> e.NodeReported:
-    """A heartbeat of a node that runs a container of an application of which nothing is known."""
+    """A heartbeat of a node that runs a container of an unknown application."""
     node, app = NodeName(f"n{number:06d}"), ApplicationId(f"app-{number % 300}")
     status = ContainerStatus(
         container_id=ContainerId(f"{app}-{number}"), application_id=app, executor_id=str(number),

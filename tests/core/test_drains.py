@@ -1,4 +1,4 @@
-"""A drain holds until it is undone: over the master's end, the agent's and the node's."""
+"""A drain holds until it is undone, across the end of the master, the agent or the node."""
 
 from __future__ import annotations
 

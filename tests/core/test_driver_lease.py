@@ -1,4 +1,4 @@
-"""The lease of a driver, as its runner holds it: from when it counts, and what ends it."""
+"""The lease of a driver, as its runner holds it: when it begins, and what ends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from each cause of an end: the table is complete, and everything follows it."""
+"""What follows from each cause of an end: the table is complete, and all code uses it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 
 import hrm
 from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
-from hrm.core.master.exclusion import CONFIRM_S, Exclusions
+from hrm.core.master.exclusion import CONFIRM_S, ExclusionTracker
 from hrm.core.messages import appmaster as am
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
 from hrm.core.submission.hosting import driver_event
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.ends import END_RULES, EXITED_WELL, Blame, EndRule, Start, end_rule
+from hrm.core.vocabulary.ends import END_RULES, EXITED_WELL, Blame, EndRule, StartEvidence, end_rule
 from hrm.core.vocabulary.history import StateEvent
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -50,7 +50,7 @@ def test_every_cause_has_its_row() -> None:
     assert all(not rule.ordinary or rule.blame is Blame.NONE for rule in _rules())
     assert all(not rule.ordinary or not rule.avoids_node for rule in _rules())
     assert all(rule.avoids_node or not rule.against_node for rule in _rules())
-    assert all(not rule.unseen or rule.start is Start.UNKNOWN for rule in _rules())
+    assert all(not rule.unseen or rule.start is StartEvidence.UNKNOWN for rule in _rules())
 
 
 def _rules() -> list[EndRule]:
@@ -72,7 +72,7 @@ def test_the_appmaster_counts_pauses_and_notifies_spark(end: ContainerEnd) -> No
     for state in (ContainerState.RUNNING, ContainerState.ENDED):
         how = end if state is ContainerState.ENDED else None
         seen = am.container_seen("1", 0, state, "n1", how)
-        commands = core.handle(am.ContainerChanged(now=1.0, container=seen))
+        commands = core.handle(am.ContainerListed(now=1.0, container=seen))
     (ended,) = [x for x in commands if isinstance(x, am.ExecutorEnded)]
     blame = end_rule(end).blame
     assert ended.exit_code == end.exit_code
@@ -81,7 +81,7 @@ def test_the_appmaster_counts_pauses_and_notifies_spark(end: ContainerEnd) -> No
     assert len(core.failures) == (blame is Blame.APPLICATION)
     replaced = any(isinstance(x, am.RequestContainers) for x in commands)
     assert replaced is (blame is Blame.NODE)
-    later = core.handle(am.Ticked(now=2.0))
+    later = core.handle(am.AppMasterTicked(now=2.0))
     assert any(isinstance(x, am.RequestContainers) for x in later) is not replaced
 
 
@@ -89,9 +89,9 @@ def test_the_appmaster_counts_pauses_and_notifies_spark(end: ContainerEnd) -> No
 def test_an_executor_that_was_asked_to_go_is_no_failure_however_it_ends(end: ContainerEnd) -> None:
     core = AppMasterCore()
     core.adopt({"1": 0})
-    core.handle(am.KillRequested(now=0.0, executor_ids=("1",)))
+    core.handle(am.ExecutorsKilled(now=0.0, executor_ids=("1",)))
     seen = am.container_seen("1", 0, ContainerState.ENDED, "n1", end)
-    (ended,) = core.handle(am.ContainerChanged(now=1.0, container=seen))
+    (ended,) = core.handle(am.ContainerListed(now=1.0, container=seen))
     assert isinstance(ended, am.ExecutorEnded)
     assert not ended.caused_by_app
     assert not core.failures
@@ -117,7 +117,7 @@ def test_a_node_is_evaluated_for_what_counts_against_it(end: ContainerEnd) -> No
 def test_others_leave_the_node_for_what_is_not_the_applications_own(end: ContainerEnd) -> None:
     if not end_rule(end).avoids_node:
         return
-    exclusions = Exclusions(Bounds(node_failures=1, node_failing_applications=1))
+    exclusions = ExclusionTracker(Bounds(node_failures=1, node_failing_applications=1))
     app, node = ApplicationId("app-1"), NodeName("n1")
     assert exclusions.failed(app, node, end, 0.0)
     found = exclusions.tick(2 * CONFIRM_S, lambda _: True, nodes_alive=4)
@@ -127,7 +127,7 @@ def test_others_leave_the_node_for_what_is_not_the_applications_own(end: Contain
 
 
 def test_one_refusal_is_enough_for_a_node_that_lacks_what_an_application_needs() -> None:
-    exclusions, why = Exclusions(Bounds()), "user ada does not exist on this node"
+    exclusions, why = ExclusionTracker(Bounds()), "user ada does not exist on this node"
     end = ContainerEnd(cause=EndCause.UNSUITABLE, message=why)
     assert exclusions.failed(ApplicationId("app-1"), NodeName("n1"), end, 0.0)
     (excluded,) = exclusions.of_application(ApplicationId("app-1"), 1.0)
@@ -174,8 +174,8 @@ def test_a_driver_may_live_or_may_never_have_been_tried(end: ContainerEnd, start
     assert isinstance(event, m.DriverEnded)
     rule = end_rule(end)
     assert event.lost is rule.unseen
-    assert event.launched is (started and rule.start is not Start.FAILED)
-    unknown = rule.start is Start.UNKNOWN and end.exit_code < 0
+    assert event.launched is (started and rule.start is not StartEvidence.FAILED)
+    unknown = rule.start is StartEvidence.UNKNOWN and end.exit_code < 0
     assert event.waited is (not started and unknown)
 
 
@@ -191,14 +191,14 @@ def _one_container(bounds: Bounds | None = None) -> tuple[VirtualCluster, Applic
 def _ended(
     cluster: VirtualCluster, app: ApplicationId, end: ContainerEnd, started_at_s: float = 1.0
 ) -> ContainerStatus:
-    """The container ends so at its node; its status as the application gets it."""
+    """The container ends so at its node; returns its status as the application gets it."""
     container_id = container_id_of(app, "1")
     (node,) = [x for x in cluster.nodes.values() if container_id in x.processes]
     del node.processes[container_id]
     cluster.submit_to_node(
         node, e.ProcessEnded(now=cluster.now, container_id=container_id, end=end)
     )
-    # Not a second more: the master forgets no exclusion and places no replacement meanwhile.
+    # No longer, or the master would forget exclusions or place replacements meanwhile.
     cluster.advance(0.25)
     notices = [x for x in cluster.notices[app] if isinstance(x, c.ContainerChanged)]
     (status,) = [x.status for x in notices if x.status.end is not None]
@@ -207,7 +207,7 @@ def _ended(
 
 
 class _Blames(ast.NodeVisitor):
-    """Where causes are compared or gathered, which is what a second table is made of."""
+    """Where causes are compared or collected, which is what a second table consists of."""
 
     def __init__(self) -> None:
         self.lines: list[int] = []

@@ -1,4 +1,4 @@
-"""A master that is behind those that it serves goes beyond them, if it has just started."""
+"""A master whose epoch is behind those of its agents raises it, if it has just started."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_an_appmaster_whose_session_broke_has_not_reported_yet_what_it_wants_aga
 
 
 def test_what_is_asked_for_again_does_not_run_twice() -> None:
-    """It may run on a node that the store has forgotten, too, and that has not come back."""
+    """It may also run on a node that the store has forgotten and that has not returned."""
     core = master()
     core.handle(node())
     core.handle(e.EpochRaised(now=1.0, epoch=8))
@@ -254,7 +254,7 @@ def test_after_its_time_what_nothing_claims_is_stopped_and_nothing_is_taken_back
 
 
 def test_the_driver_of_a_forgotten_submission_is_not_taken_back() -> None:
-    """It has no lease from this master, which would not know how many there are of it."""
+    """It has no lease from this master, which could not know how many of it there are."""
     core = master()
     event = replace(registered(1.0), submission_id="driver-1", submission_attempt=1)
     assert isinstance(refusal(core.handle(event)), NotFound)

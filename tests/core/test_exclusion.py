@@ -1,4 +1,4 @@
-"""A node that kills whatever starts there gets nothing more, for a while."""
+"""A node that ends everything that starts there gets no more containers, for a while."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm.core.master.exclusion import CONFIRM_S, Exclusions
+from hrm.core.master.exclusion import CONFIRM_S, ExclusionTracker
 from hrm.core.master.explain import explain
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -38,7 +38,7 @@ class Killer:
     bad: str = "n1"
 
     def live(self, seconds: float) -> None:
-        """Let time pass; AppMasters ask for another executor where one has failed."""
+        """Let time pass; AppMasters request another executor where one has failed."""
         for _ in range(int(seconds * 4)):
             self.cluster.advance(0.25)
             self.cluster.submit_to_master(e.Ticked(now=self.cluster.now))
@@ -79,7 +79,7 @@ def test_an_application_leaves_a_node_that_kills_its_executors() -> None:
 
 
 def test_the_exclusion_ends_and_the_next_is_longer() -> None:
-    tracker, now = Exclusions(Bounds(node_exclusion_s=10.0, node_exclusion_max_s=50.0)), 0.0
+    tracker, now = ExclusionTracker(Bounds(node_exclusion_s=10.0, node_exclusion_max_s=50.0)), 0.0
     lengths = []
     assert not tracker.failed(A, N1, CRASH, now)
     for _ in range(5):
@@ -115,7 +115,7 @@ def test_a_node_that_fails_several_applications_is_excluded_for_all() -> None:
 
 
 def test_drivers_that_fail_again_and_again_report_no_node() -> None:
-    """The master holds their containers: it is always there, whatever is wrong with them."""
+    """The master holds their containers: it is always present, whatever is wrong with them."""
     subject = killer("n1", "n2", "n3", node_failing_applications=2)
     cluster = subject.cluster
     drivers = [cluster.submit(6, new_id=ApplicationId(f"driver-{n}")) for n in range(2)]
@@ -127,7 +127,7 @@ def test_drivers_that_fail_again_and_again_report_no_node() -> None:
 
 
 def test_an_application_that_fails_everywhere_reports_no_node() -> None:
-    tracker = Exclusions(Bounds(node_failing_applications=1))
+    tracker = ExclusionTracker(Bounds(node_failing_applications=1))
     for node in (N1, N2):
         assert [tracker.failed(A, node, CRASH, 0.0) for _ in range(2)] == [False, True]
     assert tracker.tick(CONFIRM_S, lambda _: True, nodes_alive=3) == []
@@ -137,7 +137,7 @@ def test_an_application_that_fails_everywhere_reports_no_node() -> None:
 
 def test_an_application_that_ended_badly_meanwhile_reports_no_node() -> None:
     """Executors of a driver that died end by themselves, wherever they are."""
-    tracker = Exclusions(Bounds(node_failing_applications=1))
+    tracker = ExclusionTracker(Bounds(node_failing_applications=1))
     tracker.failed(A, N1, CRASH, 0.0), tracker.failed(A, N1, CRASH, 0.0)
     tracker.failed(B, N2, CRASH, 0.0), tracker.failed(B, N2, CRASH, 0.0)
     assert tracker.tick(CONFIRM_S, lambda app: app == B, nodes_alive=4) == [N2]
@@ -148,7 +148,7 @@ def test_the_last_node_is_never_excluded_and_why_reports_it() -> None:
     app = subject.cluster.submit(2)
     subject.live(3)
     assert len(subject.placed_on(app)) > 5, "it goes on trying there"
-    assert "n1 is used all the same: no other node could hold its containers" in why(
+    assert "n1 is used nevertheless: no other node could hold its containers" in why(
         subject.cluster, app
     )
 
@@ -230,13 +230,13 @@ def test_what_does_not_count_against_a_node() -> None:
 
 
 def test_zero_failures_switch_it_off() -> None:
-    tracker = Exclusions(Bounds(node_failures=0))
+    tracker = ExclusionTracker(Bounds(node_failures=0))
     assert not any(tracker.failed(A, N1, CRASH, 0.0) for _ in range(10))
     assert not tracker.open
 
 
 def test_another_machine_of_the_name_begins_again() -> None:
-    tracker = Exclusions(Bounds())
+    tracker = ExclusionTracker(Bounds())
     tracker.failed(A, N1, CRASH, 0.0), tracker.failed(A, N1, CRASH, 0.0)
     assert tracker.avoided(A, 1.0) == {N1}
     tracker.clear(N1, 1.0, "another agent has its name")
@@ -245,14 +245,16 @@ def test_another_machine_of_the_name_begins_again() -> None:
 
 def test_one_that_watches_is_notified_when_an_exclusion_begins_and_when_it_ends() -> None:
     moves: list[Any] = []
-    tracker = Exclusions(Bounds(node_failing_applications=1, node_exclusion_s=10.0), moves.append)
+    tracker = ExclusionTracker(
+        Bounds(node_failing_applications=1, node_exclusion_s=10.0), moves.append
+    )
     assert [tracker.failed(A, N1, CRASH, 0.0) for _ in range(2)] == [False, True]
     tracker.tick(CONFIRM_S, lambda _: True, nodes_alive=9)
     tracker.tick(9.99, lambda _: True, nodes_alive=9)
     tracker.tick(10.0, lambda _: True, nodes_alive=9)
     tracker.tick(10.25, lambda _: True, nodes_alive=9)
-    tracker.clear(N1, 11.0, "taken back into service")
-    tracker.clear(N1, 12.0, "taken back into service")
+    tracker.clear(N1, 11.0, "returned to service")
+    tracker.clear(N1, 12.0, "returned to service")
     excluded, admitted = ExclusionState.EXCLUDED, ExclusionState.ADMITTED
     of_a = "2 of its containers failed there at once, the last: exit code 52"
     assert moves == [
@@ -263,13 +265,13 @@ def test_one_that_watches_is_notified_when_an_exclusion_begins_and_when_it_ends(
          "executors failed there at once: a"),
         ("node", "n1", "a", excluded, admitted, 10.0, "for a: its time is over"),
         ("node", "n1", "", excluded, admitted, 11.0,
-         "for every application: taken back into service"),
+         "for every application: returned to service"),
     ]  # fmt: skip
 
 
 def test_an_exclusion_that_follows_before_a_tick_ends_the_one_before() -> None:
     moves: list[Any] = []
-    tracker = Exclusions(Bounds(node_failures=1, node_exclusion_s=10.0), moves.append)
+    tracker = ExclusionTracker(Bounds(node_failures=1, node_exclusion_s=10.0), moves.append)
     assert tracker.failed(A, N1, CRASH, 0.0) and tracker.failed(A, N1, CRASH, 10.0)
     excluded, admitted = ExclusionState.EXCLUDED, ExclusionState.ADMITTED
     assert [(to, at) for _, _, _, _, to, at, _ in moves] == [
@@ -308,7 +310,7 @@ def test_exclusions_are_bounded_and_records_become_empty(
 ) -> None:
     bounds = Bounds(node_exclusion_s=5.0, node_exclusion_max_s=30.0, node_failure_window_s=20.0)
     moves: list[Any] = []
-    tracker, again, now = Exclusions(bounds, moves.append), Exclusions(bounds), 0.0
+    tracker, again, now = ExclusionTracker(bounds, moves.append), ExclusionTracker(bounds), 0.0
     for app, node, pause_s, ticks in history:
         now += pause_s
         for each in (tracker, again):

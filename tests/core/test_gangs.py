@@ -78,7 +78,7 @@ def test_a_gang_waits_until_all_of_it_is_asked_for() -> None:
     app = cluster.submit(2, gang_min=3)
     cluster.settle()
     assert cluster.states(app) == {"pending": 2}
-    assert "it has not asked for 1 of them yet" in why(cluster, app)
+    assert "it has not requested 1 of them yet" in why(cluster, app)
     cluster.request(app, [3])
     cluster.advance(5)
     assert cluster.states(app) == {"running": 3}
@@ -147,9 +147,9 @@ gangs = st.lists(
 def test_gangs_never_block_each_other(
     requests: list[tuple[int, int, WorkloadClass]], schedulers: int, pause_s: float
 ) -> None:
-    """Each fits alone; together they may not. Nobody ever holds a part of a gang, and whoever has
-    its gang can finish, so in the end everybody has run. A gang protects the start alone: streams
-    that take containers of a batch gang that runs are another matter, and left out."""
+    """Each fits alone; together they may not. No application ever holds a part of a gang, and one
+    that has its gang can finish, so in the end all have run. A gang protects the start only:
+    streams that preempt containers of a running batch gang are left out."""
     cluster = VirtualCluster(
         [unit("n1", vcores=4), unit("n2", vcores=4)], schedulers=schedulers, preemption_grace_s=None
     )

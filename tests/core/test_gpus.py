@@ -16,6 +16,7 @@ from hrm.core.messages import events as e
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.estimate import simulate
 from hrm.core.queue.resource_unit import queues_of
+from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import could_hold, demand_vector, fits
 from hrm.core.vocabulary.model import (
@@ -137,7 +138,7 @@ def test_requests_for_gpus_that_cannot_be_are_refused_naming_what_there_is() -> 
     assert "the largest GPU, of n1, is GPU 0, unnamed, 1000 MiB" in refusal_of(
         with_gpus, Resources(1, 512, 1001)
     )
-    assert "HRM serves one an executor" in refusal_of(with_gpus, Resources(1, 512, 500), gpus=2)
+    assert "HRM supports one per executor" in refusal_of(with_gpus, Resources(1, 512, 500), gpus=2)
     assert "has 4 vcores, 4096 MiB, 1000 MiB device memory at n1/gpu" in refusal_of(
         with_gpus, Resources(5, 512, 500)
     )
@@ -174,7 +175,7 @@ def test_a_gpu_without_a_number_is_a_whole_one() -> None:
 
 
 def unit_ids(cluster: VirtualCluster) -> list[str]:
-    """What the master believes; it must be what the node says."""
+    """What the master believes; it must be what the node reports."""
     node = cluster.nodes["n1"].core
     reported = cluster.master.master_state.nodes[NodeName("n1")].units
     assert reported == tuple(queue.unit for queue in node.units.values())
@@ -340,7 +341,7 @@ def _check(state: SharedState) -> None:
 def test_the_estimate_counts_what_siblings_give_back(
     running: list[tuple[int, int, int]], vcores: int
 ) -> None:
-    """With nobody waiting, the estimate for shared cores is the very time at which it starts."""
+    """Without waiters, the estimate for shared cores is the exact time at which it starts."""
     queues = list(queues_of(partition(NodeName("n1"), MACHINE, Partitioning())).values())
     for number, (index, cores, duration_s) in enumerate(running):
         demand = demand_vector(Resources(cores, 1, 1 if index else 0))
@@ -371,7 +372,7 @@ def test_the_vectorised_estimate_sees_pools_too() -> None:
     cluster.submit(2, CPU_ONLY)
     cluster.settle()
     state = cluster.master.master_state.state
-    view = state.view()
+    view = ClusterView(state)
     demand = demand_vector(Resources(2, 512))
     rows = [state.rows[unit_id] for unit_id in state.rows]
     waits = view.waits_s(demand, np.array(rows), cluster.now)
@@ -407,7 +408,7 @@ def test_why_a_gang_waits_counts_shared_cores_once() -> None:
 
 def test_cores_that_units_share_count_once_in_a_view() -> None:
     cluster = cluster_of(BindingMode.SHARED)
-    view = cluster.master.master_state.state.view()
+    view = ClusterView(cluster.master.master_state.state)
     on_gpu = demand_vector(replace(ON_GPU, vcores=3))
     assert view.startable_count(on_gpu) == 1
     assert view.startable_count(demand_vector(ON_GPU)) == 4
@@ -419,7 +420,7 @@ def test_a_lease_locks_whole_pools_and_no_gpus_of_others() -> None:
     cluster = cluster_of(BindingMode.PARTIAL, bound_cores=1, reserve_cores=2)
     cluster.add_hardware("n2", MACHINE, Partitioning(mode=BindingMode.SHARED))
     cluster.settle()
-    view = cluster.master.master_state.state.view()
+    view = ClusterView(cluster.master.master_state.state)
     shared = {"n2/cpu", "n2/gpu0", "n2/gpu1"}
     assert view.candidates({demand_vector(CPU_ONLY): 1}) == {"n1/cpu", *shared}
     on_gpu = demand_vector(ON_GPU)

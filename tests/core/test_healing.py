@@ -1,4 +1,4 @@
-"""How the core gets over what it could not have heard: each was a find of the fault simulator."""
+"""How the core recovers from messages that it missed: each was a find of the fault simulator."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -153,7 +154,7 @@ def test_a_lost_node_that_registers_again_is_awaited_by_the_next_master() -> Non
 
 
 def test_a_node_that_is_lost_is_awaited_by_a_master_that_comes_soon() -> None:
-    """What was lost with it was not told to its AppMaster, which asks this one for it again."""
+    """Its loss was not reported to its AppMaster, which requests its executor from this one."""
     cluster = VirtualCluster([unit("n1", vcores=1), unit("n2", vcores=1)])
     app = cluster.submit(1)
     cluster.settle()
@@ -317,7 +318,7 @@ def test_claims_that_waited_too_long_behind_a_lease_get_a_reply() -> None:
     batch = submit_to(cluster, "outside", WorkloadClass.BATCH)
     cluster.settle()
     job = outside.scheduler.jobs[batch]
-    proposal = outside.scheduler.choose(job, outside.replica.state.view(), 0, cluster.now)
+    proposal = outside.scheduler.choose(job, ClusterView(outside.replica.state), 0, cluster.now)
     assert proposal.claims
     cluster.submit_to_master(
         e.ClaimsProposed(now=cluster.now, proposal=proposal, call_id=901, session=outside.session)

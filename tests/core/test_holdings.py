@@ -1,4 +1,4 @@
-"""What applications hold of the master's memory: dropped at their end, counted, bounded."""
+"""The master's memory for applications: dropped at their end, counted, bounded."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pytest
 
+from hrm.core.master.write_gate import WriteGate
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
@@ -23,7 +24,7 @@ from hrm.core.submission.hosting import (
 )
 from hrm.core.submission.submissions import SubmissionsCore
 from hrm.core.vocabulary.model import ApplicationId, ContainerRequest, ContainerState, Resources
-from hrm.errors import LimitReached, Unavailable
+from hrm.errors import DiskFull, LimitReached, Unavailable
 from hrm.testing.virtual import VirtualCluster, unit
 
 SomeStep = TypeVar("SomeStep")
@@ -43,16 +44,16 @@ def only(steps: Sequence[Step], kind: type[SomeStep]) -> SomeStep:
 
 
 class Master:
-    """A host on the core of a virtual cluster, which answers its calls when it is asked to."""
+    """A host on the core of a virtual cluster, which replies to its calls when ordered to."""
 
     def __init__(self, *records: m.SubmissionRecord) -> None:
         self.cluster = VirtualCluster(schedulers=1)
         self.cluster.add_node(unit("n1", 4))
         self.events: list[m.Event] = []
-        state = self.cluster.master.master_state
-        self.host = SubmissionHost(
-            SubmissionsCore(m.SubmissionBounds(), records), state, str, self.saw
-        )
+        core = self.cluster.master
+        self.gate = WriteGate(core)
+        submissions = SubmissionsCore(m.SubmissionBounds(), records)
+        self.host = SubmissionHost(submissions, core.master_state, self.gate, str, self.saw)
         if not records:
             assert self.host.begin(0.0) == []
 
@@ -70,7 +71,7 @@ class Master:
         return self.host.reply_received(step.number, self.call(step), self.cluster.now)
 
     def hold(self, call_id: int, new: m.SubmissionRecord) -> list[Step]:
-        """Submit, and answer the calls of the holder; what comes then."""
+        """Submit, and reply to the calls of the holder; returns the next steps."""
         return self.result(self.result(self.host.submit(call_id, new, self.cluster.now)))
 
     def write(self, steps: Sequence[Step]) -> list[Step]:
@@ -121,6 +122,21 @@ def test_a_holder_that_is_refused_is_the_reply() -> None:
     steps = master.host.reply_received(only(begun, CallMaster).number, refusal, 0.0)
     assert steps == [StopListening(IDS[0]), CompleteCall(7, refusal.error)]
     assert master.host.core.entries == {}
+
+
+def test_on_a_full_disk_what_is_known_is_found_and_all_else_is_refused() -> None:
+    master = Master()
+    master.write(master.hold(1, record()))
+    full = DiskFull("full")
+    master.gate.pause(full)
+    known = only(master.host.submit(2, replace(record(), submission_id=IDS[1]), 0.0), CompleteCall)
+    assert isinstance(known.result, m.Committed)
+    assert known.result.submission_id == IDS[0]
+    assert master.host.submit(3, record(IDS[1]), 0.0) == [CompleteCall(3, full)]
+    killed = m.KillAsked(now=0.0, call_id=4, submission_id=IDS[0])
+    assert master.host.take(killed) == [CompleteCall(4, full)]
+    master.gate.resume()
+    assert isinstance(only(master.host.take(killed), WriteSubmission), WriteSubmission)
 
 
 def test_one_key_makes_one_submission_though_its_calls_overtake_each_other() -> None:

@@ -1,4 +1,4 @@
-"""A timer that is set after every event: what was set last counts, once."""
+"""A timer that is set after every event: only the latest setting counts, once."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
 from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.bounds import Bounds
@@ -122,16 +123,16 @@ def test_candidates_are_those_with_capacity_or_all_that_are_large_enough() -> No
     queue = state.queue(state.rows[N1])
     queue.run(Entry(ContainerId("x"), BATCH, (2, 1, 0, 1), 60.0), NOW)
     state.refresh(state.rows[N1])
-    assert state.view().candidates({(2, 1, 0, 1): 5}) == {N2, "n3/cpu"}
-    assert state.view().candidates({(2, 1, 0, 1): 6}) == {N1, N2, "n3/cpu"}
-    assert state.view().candidates({(4, 1, 0, 1): 1}) == {"n3/cpu"}
+    assert ClusterView(state).candidates({(2, 1, 0, 1): 5}) == {N2, "n3/cpu"}
+    assert ClusterView(state).candidates({(2, 1, 0, 1): 6}) == {N1, N2, "n3/cpu"}
+    assert ClusterView(state).candidates({(4, 1, 0, 1): 1}) == {"n3/cpu"}
 
 
 @pytest.mark.parametrize(("scope", "passes"), [("global", False), ("candidates", True)])
 def test_batch_runs_next_to_a_stream_that_takes_its_time(
     scope: Scope, passes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stream's proposal is on its way; only the small unit that it does not fit is free."""
+    """The stream's proposal is in transit; only the small unit that it does not fit is free."""
     cluster = VirtualCluster(
         [unit("n1", vcores=4), unit("n2", vcores=1)], schedulers=2, bounds=Bounds(lease_scope=scope)
     )

@@ -1,4 +1,4 @@
-"""Executors near their data: preferred, for a moment waited for, never insisted on."""
+"""Executors near their data: preferred, waited for briefly, never required."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hrm.core.master.explain import explain
 from hrm.core.messages import events as e
 from hrm.core.messages.appmaster import (
     Command,
-    ContainerChanged,
+    ContainerListed,
     ContainerSeen,
     Phase,
     ProfileTarget,
@@ -188,5 +188,5 @@ def test_only_as_many_executors_are_bound_to_hosts_as_their_tasks_fill() -> None
     again = core.handle(SessionOpened(now=2, epoch=2, containers=(), last_executor_number=6))
     assert sorted(hosts_asked(again)) == [(), (), (), *[("h1", "h2")] * 3], "the same, under its id"
     ended = ContainerSeen(executor_id="1", profile=0, phase=Phase.ENDED, blame=Blame.NODE)
-    replaced = core.handle(ContainerChanged(now=3, container=ended))
+    replaced = core.handle(ContainerListed(now=3, container=ended))
     assert hosts_asked(replaced) == [("h1", "h2")]

@@ -1,4 +1,4 @@
-"""What making way must survive: new sessions, restarts, other units, another class, another cut."""
+"""What preemption must survive: new sessions, restarts, other units, class or partitioning."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def spec(
 
 
 class Node:
-    """A node's core, and who was started and evicted there, in order."""
+    """A node's core, and the containers started and evicted there, in order."""
 
     def __init__(self, mode: BindingMode, cores: int = 8) -> None:
         hardware = replace(MACHINE, cores=MACHINE.cores[:cores])
@@ -87,8 +87,8 @@ def test_a_new_session_does_not_shorten_the_grace_period_of_a_preemption() -> No
     target = m.ProfileTarget(profile=0, count=1, vcores=1, heap_mib=1, memory_mib=1)
     core.handle(m.TargetsChanged(now=0.0, targets=(target,)))
     core.handle(m.SessionOpened(now=1.0, epoch=1, containers=(), last_executor_number=0))
-    core.handle(m.ContainerChanged(now=2.0, container=seen(m.Phase.RUNNING)))
-    (ask,) = core.handle(m.ContainerChanged(now=3.0, container=seen(m.Phase.STOPPING)))
+    core.handle(m.ContainerListed(now=2.0, container=seen(m.Phase.RUNNING)))
+    (ask,) = core.handle(m.ContainerListed(now=3.0, container=seen(m.Phase.STOPPING)))
     assert isinstance(ask, m.RequestContainers), "another is asked for at once"
     core.handle(m.SessionLost(now=4.0))
     listed = (seen(m.Phase.STOPPING),)
@@ -96,7 +96,7 @@ def test_a_new_session_does_not_shorten_the_grace_period_of_a_preemption() -> No
         m.SessionOpened(now=5.0, epoch=1, containers=listed, last_executor_number=2)
     )
     assert not [x for x in resumed if isinstance(x, m.ReleaseContainers)]
-    core.handle(m.KillRequested(now=6.0, executor_ids=("1",)))
+    core.handle(m.ExecutorsKilled(now=6.0, executor_ids=("1",)))
     core.handle(m.SessionLost(now=7.0))
     resumed = core.handle(
         m.SessionOpened(now=8.0, epoch=1, containers=listed, last_executor_number=2)
@@ -108,7 +108,7 @@ def test_a_new_session_does_not_shorten_the_grace_period_of_a_preemption() -> No
 def restart_agent(
     cluster: VirtualCluster, node: VirtualNode, *, orders_written: bool = True
 ) -> None:
-    """The agent dies, and its successor adopts what runs, as it finds it in its directory."""
+    """The agent dies, and its successor adopts what runs, according to its directory."""
     old = node.core
     units = tuple(queue.unit for queue in old.units.values())
     node.core = NodeCore(node.name, units, preemption_grace_s=cluster.preemption_grace_s)
@@ -204,8 +204,8 @@ def test_an_application_that_turns_out_a_stream_does_not_evict_itself() -> None:
 
 
 def test_none_is_started_into_capacity_that_is_being_collected() -> None:
-    """A stream lacks cores and device memory. The cores come first; batch must not take them, to be
-    evicted again, one after the other."""
+    """A stream lacks cores and device memory. The cores are free first; batch must not take them,
+    or it would be evicted in turn, one container after another."""
     node = Node(BindingMode.SHARED, cores=4)
     node.assign(spec("gpu-batch", BATCH, 1, "n1/gpu0", 900))
     for number in (1, 2, 3):
@@ -233,7 +233,7 @@ def test_a_stream_that_only_other_streams_hold_up_does_not_keep_cores_idle() -> 
 @pytest.mark.parametrize(
     ("running", "waiting"),
     [
-        # Without the first stream there is room for the batch container behind it.
+        # Without the first stream the batch container behind it fits.
         ([("s0", STREAM, 2)], [("s1", STREAM, 3), ("b1", BATCH, 2)]),
         # Without the first stream all batch containers would be enough for the second.
         ([(f"b{x}", BATCH, 1) for x in range(4)], [("s1", STREAM, 2), ("s2", STREAM, 4)]),

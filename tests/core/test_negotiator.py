@@ -94,7 +94,7 @@ def test_a_unit_that_is_gone_or_closed_aborts() -> None:
     outcomes = propose(subject, claim("a"))
     assert decisions(outcomes) == [Decision.ABORT]
     assert outcomes is not None
-    assert "gone" in outcomes[0].reason
+    assert "no longer exists" in outcomes[0].reason
 
 
 def test_the_same_container_is_not_granted_twice() -> None:
@@ -167,8 +167,8 @@ def test_the_lease_goes_round_in_order_of_asking() -> None:
 
 
 def played(queue: UnitQueue, entry: Entry) -> float:
-    """How long ``entry`` waits at the unit, in seconds, if batch runs as long as it says and
-    streams for ever."""
+    """How long ``entry`` waits at the unit, in seconds, if batch runs as long as declared and
+    streams without end."""
     queue, now = deepcopy(queue), NOW
     queue.enqueue(entry)
     queue.start_all(now)
@@ -200,7 +200,7 @@ def test_none_is_committed_to_a_wait_beyond_the_bound(
     wait_max_s: float,
     waiting_limit: int,
 ) -> None:
-    """Each claim is held against what would happen at the unit if it were let in there."""
+    """Each claim is compared with what would happen at the unit if it were admitted."""
     bounds = Bounds(wait_max_s=wait_max_s, waiting_limit=waiting_limit)
     subject = negotiator(vcores=4, bounds=bounds)
     queue = subject.state.queue(0)
@@ -212,7 +212,7 @@ def test_none_is_committed_to_a_wait_beyond_the_bound(
     for number, (vcores, duration_s, workload_class) in enumerate(claims):
         asked = claim(f"c{number}", vcores, workload_class)
         asked = asked._replace(entry=asked.entry._replace(duration_s=duration_s))
-        endless = asked.entry._replace(duration_s=math.inf)  # a new one is taken for a long one
+        endless = asked.entry._replace(duration_s=math.inf)  # a new one counts as long
         wait_s, waiting = played(queue, endless), queue.waiting_count
         at_once = queue.runs_at_once(asked.entry.demand, workload_class)
         token = subject.lease.acquire("s1", NOW) if workload_class is STREAM else 0

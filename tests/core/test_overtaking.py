@@ -1,4 +1,4 @@
-"""A waiter keeps its turn: later ones pass it where they do not delay it, and never without end."""
+"""A waiter keeps its turn: later ones pass it where they do not delay it, and not without end."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ arrivals = st.lists(
 def test_the_estimate_is_when_the_unit_starts_it(
     waiting: list[tuple[int, float]], vcores: int
 ) -> None:
-    """With run times known, a long container starts at the very moment that was estimated."""
+    """With run times known, a long container starts exactly when estimated."""
     queue = unit_of(4)
     for number, (each, length_s) in enumerate(waiting):
         queue.enqueue(entry(f"w{number}", each, length_s))
@@ -217,7 +217,7 @@ steps = st.lists(
 def test_none_is_passed_more_often_than_the_bound(
     mode: BindingMode, happenings: list[tuple[str, int, int, int, int]]
 ) -> None:
-    """Whatever run times are worth: here each says a second, and ends when the test likes."""
+    """Independent of run times: here each is declared as a second, and ends when the test wants."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (reservation, resource_unit, waits):
             patch.setattr(module, "PASSES_MAX", FEW)
@@ -234,7 +234,7 @@ def test_none_is_passed_more_often_than_the_bound(
                 if not queue.could_hold(demand):
                     continue
                 cls = BATCH if what == "come" else STREAM
-                # Some are so long that they may pass by fitting beside a waiter, and no other way.
+                # Some are so long that they may only pass by fitting next to a waiter.
                 queue.enqueue(Entry(name, cls, demand, 1.0 if pick % 3 else math.inf))
                 line[name] = queue
             elif what == "end" and held:
@@ -267,7 +267,7 @@ def _count(
     begun: Entry,
     free: dict[UnitQueue, Vector],
 ) -> None:
-    """``free``: as it was; brought up to what the container leaves."""
+    """``free``: the state before; updated to what the container leaves."""
     home = next(q for q in queues if begun.container_id in q.running)
     for queue in home.pool:
         part = begun.demand if queue is home else pooled_part(begun.demand)

@@ -1,4 +1,4 @@
-"""An id is not a proof: who registers or attaches as another must have that one's key."""
+"""An id is not a proof: registering or attaching under it requires its owner's key."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Cluster(VirtualCluster):
         return VirtualCluster([unit("n1")]).nodes["n1"].core
 
     def ask(self, event: Any, **fields: Any) -> Any:
-        """What the master answers: the answer itself, or the error."""
+        """The master's reply: the result itself, or the error."""
         call_id = next(self._calls)
         self.submit_to_master(event(now=self.now, call_id=call_id, **fields))
         found: Any = self.replies[call_id]
@@ -70,7 +70,7 @@ class Cluster(VirtualCluster):
         )  # fmt: skip
 
     def join(self, **changes: Any) -> Any:
-        """The agent registers, or another with ``changes`` to what it says."""
+        """The agent registers, or another with ``changes`` to its message."""
         node = self.agent
         if not changes:
             node.next_sequence()
@@ -180,7 +180,7 @@ def test_a_nodes_identity_is_no_proof(cluster: Cluster) -> None:
 def test_the_name_of_an_agent_that_is_away_is_held_for_it(cluster: Cluster) -> None:
     other = {"identity": "i2", "owner": OTHER, "incarnation": "x", "containers": ()}
     assert isinstance(cluster.join(**other), AlreadyExists)
-    cluster.agent.connected = False  # dead, and its connection stands
+    cluster.agent.connected = False  # dead, with its connection open
     for _ in range(int(cluster.bounds.heartbeat_interval_s * 3) + 1):
         cluster.advance(1)
     error = cluster.join(**other)

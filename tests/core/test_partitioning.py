@@ -1,4 +1,4 @@
-"""How a node is cut into resource units, and that nothing is lost or invented on the way."""
+"""How a node is partitioned into resource units, and that nothing is lost or invented in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch containers make way for streams: who, how many, and what becomes of them."""
+"""Batch containers are preempted for streams: which, how many, and what happens to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds in every cluster, whatever happens to it: hypothesis drives the virtual cluster."""
+"""Invariants of every cluster, whatever happens to it: hypothesis drives the virtual cluster."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def states(draw: st.DrawFn) -> SharedState:
 
 
 def _literal(view: ClusterView, placement: Placement, start: int, now: float) -> list[int | None]:
-    """Algorithm 1 for one container after the other, unit by unit, in the rotating order."""
+    """Algorithm 1 for one container after another, unit by unit, in the rotating order."""
     cursor, chosen = start, []
     for each in placement.entries:
         rows = [int(x) for x in np.flatnonzero(view.open)]
@@ -139,9 +139,9 @@ def test_the_vectorised_placement_is_algorithm_1(
         Entry(ContainerId(f"new-{i}"), workload_class, demand, 20.0) for i in range(many)
     )
     placement = Placement(workload_class, demand, entries, waiting_limit=3, wait_max_s=60.0)
-    fast = MinWait(start).place(state.view(), placement, 5.0)
-    first = first_row(start, state.view())
-    assert fast == _literal(state.view(), placement, first, 5.0)
+    fast = MinWait(start).place(ClusterView(state), placement, 5.0)
+    first = first_row(start, ClusterView(state))
+    assert fast == _literal(ClusterView(state), placement, first, 5.0)
 
 
 WHAT = (
@@ -164,7 +164,7 @@ def test_nothing_is_lost_and_everything_returns(
     steps: list[tuple[str, int, int, WorkloadClass]],
     scope: Literal["global", "candidates"],
 ) -> None:
-    """Invariants hold after every event (the cluster checks them); in the end all room is free."""
+    """Invariants are checked after every event; in the end all capacity is free."""
     bounds = Bounds(lease_scope=scope)
     cluster = VirtualCluster([unit("n1", vcores=3), unit("n2", vcores=2)], bounds=bounds)
     apps: list[ApplicationId] = []

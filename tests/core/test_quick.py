@@ -1,4 +1,4 @@
-"""What ``quick`` makes of a frozen dataclass: the same, but for how it is made."""
+"""The result of ``quick`` for a frozen dataclass: the same, except for how instances are made."""
 
 from __future__ import annotations
 

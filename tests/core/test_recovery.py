@@ -7,15 +7,15 @@ from dataclasses import replace
 from hrm.core.appmaster.application_master import AppMasterCore
 from hrm.core.messages import events as e
 from hrm.core.messages.appmaster import (
+    AppMasterTicked,
     Command,
-    ContainerChanged,
+    ContainerListed,
     ContainerSeen,
     Phase,
     ProfileTarget,
     RequestContainers,
     SessionOpened,
     TargetsChanged,
-    Ticked,
 )
 from hrm.core.vocabulary.ends import Blame
 from hrm.core.vocabulary.model import (
@@ -81,7 +81,7 @@ def test_once_the_wait_is_over_it_is_given_up_and_what_is_new_is_not() -> None:
 
 
 def test_an_appmaster_that_comes_after_the_nodes_is_notified_what_ended_meanwhile() -> None:
-    """It would wait for long for an executor whose end was told when it was not there."""
+    """It would wait long for an executor whose end was reported while it was not attached."""
     cluster = VirtualCluster([unit("n1", vcores=2)])
     app = cluster.submit(2)
     cluster.settle()
@@ -103,12 +103,12 @@ def test_an_appmaster_that_comes_after_the_nodes_is_notified_what_ended_meanwhil
         ContainerSeen(executor_id=x, profile=0, phase=Phase.RUNNING, node="n1") for x in ("1", "2")
     ]
     for container in running:
-        core.handle(ContainerChanged(now=1, container=container))
+        core.handle(ContainerListed(now=1, container=container))
     ended = replace(running[0], phase=Phase.ENDED, exit_code=137, blame=Blame.APPLICATION)
     core.handle(
         SessionOpened(now=9, epoch=2, containers=(ended, running[1]), last_executor_number=2)
     )
-    (request,) = requests(core.handle(Ticked(now=9.2)))
+    (request,) = requests(core.handle(AppMasterTicked(now=9.2)))
     assert ([x.executor_id for x in request.asks], request.again) == (["3"], False)
 
 
@@ -124,11 +124,11 @@ def test_the_appmaster_states_what_it_asks_for_again() -> None:
         opened = SessionOpened(now=0, epoch=1, containers=(), last_executor_number=0)
         (first,) = requests(core.handle(opened))
         running = ContainerSeen(executor_id="1", profile=0, phase=Phase.RUNNING)
-        core.handle(ContainerChanged(now=1, container=running))
+        core.handle(ContainerListed(now=1, container=running))
         back = SessionOpened(now=2, epoch=2, containers=(running,), last_executor_number=2)
         (repeated,) = requests(core.handle(back))
         lost = ContainerSeen(executor_id="1", profile=0, phase=Phase.ENDED, blame=Blame.NODE)
-        (new,) = requests(core.handle(ContainerChanged(now=3, container=lost)))
+        (new,) = requests(core.handle(ContainerListed(now=3, container=lost)))
         asked = [[x.executor_id for x in each.asks] for each in (first, repeated, new)]
         assert asked == [["1", "2"], ["2"], ["3"]]
         again_flags = [each.again for each in (first, repeated, new)]
@@ -136,7 +136,7 @@ def test_the_appmaster_states_what_it_asks_for_again() -> None:
 
 
 def test_another_agent_under_the_name_of_one_that_is_away_does_not_stand_for_it() -> None:
-    """What ran there may run still: asked for again, it must not start a second time."""
+    """What ran there may still run: requested again, it must not start a second time."""
     cluster = VirtualCluster([unit("n1"), unit("n2")], schedulers=1)
     cluster.settle()
     app = cluster.submit(executors=6)

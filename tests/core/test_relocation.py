@@ -1,4 +1,4 @@
-"""Containers that wait at one unit while another has room for them."""
+"""Containers that wait at one unit while another has capacity for them."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Busy:
         self.others = {self.cluster.container(app, 1).node: app for app in (first, second)}
 
     def end_elsewhere(self) -> None:
-        """What runs where the first waiter does not wait ends."""
+        """End a container that runs where the first waiter does not wait."""
         (app,) = (app for node, app in self.others.items() if node != self.place)
         self.cluster.end_process(app, 1)
         self.cluster.finish(app)
         self.cluster.settle()
 
     def moved(self) -> list[ApplicationId]:
-        """Applications whose container was given back by its node."""
+        """Applications whose container was returned by its node."""
         ends = {app: self.cluster.container(app, 1).end for app in self.apps}
         return [app for app, end in ends.items() if end and end.cause is EndCause.PREEMPTED]
 
@@ -128,7 +128,7 @@ def test_a_driver_waits_where_it_is() -> None:
 def test_what_fits_nowhere_hides_nothing_and_all_units_have_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """More units with waiters, and with some room, than are looked at in one go."""
+    """More units with waiters, and with some capacity, than are examined at once."""
     monkeypatch.setattr(relocation, "ROWS_MAX", 2)
     nodes = [unit(f"n{number}", vcores=2) for number in range(6)]
     cluster = VirtualCluster(nodes, bounds=Bounds(relocation_wait_s=20.0))

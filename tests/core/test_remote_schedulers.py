@@ -1,4 +1,4 @@
-"""Schedulers of other processes: the same answers, the same promises, and nobody needs them."""
+"""Schedulers in other processes: the same decisions and guarantees, and none is indispensable."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hrm.core.messages import events as e
 from hrm.core.messages.claims import Claim, Entry, Proposal
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling import remote_scheduler as remote
+from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import Vector
@@ -205,7 +206,7 @@ def test_a_lease_is_given_back_once_and_stale_tokens_commit_nothing() -> None:
 
 
 def claim(app: ApplicationId, executor: int, workload_class: WorkloadClass, node: int = 1) -> Claim:
-    demand: Vector = (0, 0, 0, 0)  # a lie: the master asks the request
+    demand: Vector = (0, 0, 0, 0)  # wrong: the master uses the request's
     entry = Entry(ContainerId(f"{app}-x{executor}"), workload_class, demand, 1.0)
     return Claim(entry, ResourceUnitId(f"n{node}/cpu"), 0)
 
@@ -311,7 +312,7 @@ def test_a_remote_scheduler_sees_that_units_share_their_cores() -> None:
     cluster.settle()
     assert cluster.states(app) == {"running": 1, "pending": 1}
     assert_same(outside.replica.state, cluster.master.master_state.state)
-    assert {row[0] for row in outside.replica.state.view().free.tolist()} == {0}
+    assert {row[0] for row in ClusterView(outside.replica.state).free.tolist()} == {0}
     cpu = submit_to(cluster, "outside", 1)
     cluster.settle()
     assert cluster.states(cpu) == {"pending": 1}
@@ -342,7 +343,7 @@ def test_units_that_share_cores_are_never_sent_apart(monkeypatch: pytest.MonkeyP
 def test_snapshot_and_deltas_are_the_state(
     steps: list[tuple[str, int, int, WorkloadClass]], scope: Literal["global", "candidates"]
 ) -> None:
-    """Whenever all messages have arrived, every copy is the state; and nothing is ever lost."""
+    """Whenever all messages have arrived, every copy equals the state; and nothing is ever lost."""
     cluster = cluster_of(3, bounds=Bounds(lease_scope=scope))
     cluster.add_hardware("g1", MACHINE, Partitioning(mode=BindingMode.SHARED))
     outside = {0: VirtualScheduler(cluster, "outside-0")}

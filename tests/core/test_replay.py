@@ -1,6 +1,6 @@
-"""The store is the state: a master that begins with it knows whatever the last one knew for good.
+"""The store is the state: a master that begins with it has all durable knowledge of the last one.
 
-What a crash may forget is told again by nodes and AppMasters; then everything is as it was.
+What a crash may forget is reported again by nodes and AppMasters; then everything is as it was.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STEPS = st.lists(
 
 
 def kept(record: ApplicationRecord) -> dict[str, Any]:
-    """All but the highest executor number, which the AppMaster tells again with its containers."""
+    """All but the highest executor number, which AppMasters report again with their containers."""
     return {**asdict(record), "last_executor_number": 0}
 
 

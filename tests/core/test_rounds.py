@@ -1,4 +1,4 @@
-"""In which order schedulers look and commit: streams at once, batch one round after the other."""
+"""The order in which schedulers look and commit: streams at once, batch one round after another."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTHING = e.Ticked(now=NOW)
 
 
 class Core:
-    """What the sequencer asks of one; ``streams``: schedulers for which a stream waits."""
+    """What the sequencer needs of a core; ``streams``: schedulers for which a stream waits."""
 
     def __init__(self) -> None:
         self.streams: set[str] = set()
@@ -144,17 +144,34 @@ def test_a_scheduler_whose_stream_is_gone_waits_its_turn() -> None:
 
 
 def test_streams_leave_the_loop_to_others_after_many_steps() -> None:
-    rounds = sequencer()
+    core = Core()
+    rounds = sequencer(core)
+    core.streams = {str(number) for number in range(AT_ONCE_MAX + 1)}
     for number in range(AT_ONCE_MAX + 1):
-        rounds.propose(proposal(str(number), STREAM))
+        rounds.wake(str(number), NOW)
     rounds.taken(NOTHING, NOW)
 
     served = [rounds.at_once(NOW) for _ in range(AT_ONCE_MAX + 1)]
 
     assert served[-1] is None
     assert None not in served[:-1]
-    assert words(rounds.step(NOW)) == f"{AT_ONCE_MAX} commits"
+    assert words(rounds.step(NOW)) == f"{AT_ONCE_MAX} looks"
     assert not rounds.is_due
+
+
+def test_a_stream_whose_scheduler_has_chosen_is_committed_in_the_same_turn() -> None:
+    core = Core()
+    rounds = RoundSequencer(core, at_once_max=1)  # type: ignore[arg-type]
+    core.streams = {"a"}
+    rounds.wake("a", NOW)
+    rounds.wake("b", NOW)
+    rounds.taken(NOTHING, NOW)
+
+    assert words(rounds.at_once(NOW)) == "a looks"
+    rounds.propose(proposal("a", STREAM))
+    assert words(rounds.at_once(NOW)) == "a commits", "or b would choose on a stale snapshot"
+    assert rounds.at_once(NOW) is None
+    assert words(rounds.step(NOW)) == "b looks"
 
 
 _STEPS = st.tuples(st.sampled_from(["wake", "stream", "turn", "request"]), st.sampled_from("abc"))
@@ -212,9 +229,10 @@ def test_streams_that_fill_every_turn_leave_batch_its_step() -> None:
     for _ in range(3):
         rounds.taken(NOTHING, NOW)
         rounds.wake("a", NOW)
-        while rounds.at_once(NOW) is not None:
-            rounds.propose(proposal("a", STREAM))  # and there is always another stream that waits
-            rounds.wake("a", NOW)
+        while (event := rounds.at_once(NOW)) is not None:
+            if isinstance(event, e.SchedulerWoken):
+                rounds.propose(proposal("a", STREAM))
+            rounds.wake("a", NOW)  # and there is always another stream that waits
         steps.append(words(rounds.step(NOW)))
         if steps[-1] == "b looks":
             rounds.propose(proposal("b"))

@@ -1,4 +1,4 @@
-"""What the past says: run times of recurring applications, and queues as long as units are fast."""
+"""Run times of recurring applications, and queues that are limited by the speed of units."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.vocabulary.run_times import FinishTimes, RunTime, RunTimes, length_bound
+from hrm.core.vocabulary.run_times import FinishTimes, RunTime, RunTimeTable, length_bound
 from hrm.testing.virtual import VirtualCluster, unit
 
 FEEDBACK = Bounds(waiting_bound="feedback", default_duration_s=0.25, heartbeat_interval_s=1.0)
@@ -31,7 +31,7 @@ DEMAND: Vector = (1, 1, 0, 1)
         (4, 2.0, 1.0, 4),  # twice as fast: as many again
         (4, 0.5, 3.0, 2),  # r + b = 4 * 1.5
         (3, 1.0, 1.1, 1),  # rounded up
-        (4, 0.01, 1.0, 0),  # slow containers: nobody waits, and never less than nobody
+        (4, 0.01, 1.0, 0),  # slow containers: none may wait, and never less than none
         (16, 1 / 500, 10.0, 0),
     ],
 )
@@ -64,7 +64,7 @@ def proposal(many: int) -> Proposal:
 
 
 def test_the_negotiator_keeps_to_the_bound() -> None:
-    """2 slots, a quarter of a second a container, a heartbeat a second: 2 * (4 - 1) may wait."""
+    """2 slots, 0.25 s per container, a heartbeat per second: 2 * (4 - 1) may wait."""
     cluster = VirtualCluster([unit("n1", vcores=2)], bounds=FEEDBACK)
     subject: Negotiator = cluster.master.negotiator
     outcomes = subject.commit(proposal(10), cluster.now)
@@ -148,7 +148,7 @@ def row(name: str) -> RunTime:
 
 
 def test_rows_are_bounded_and_the_unused_go_first() -> None:
-    times = RunTimes(limit=2)
+    times = RunTimeTable(limit=2)
     assert times.put(row("a")) == []
     assert times.put(row("b")) == []
     assert times.find(("a", "ada", 0)) == row("a")
@@ -164,7 +164,7 @@ def test_rows_are_bounded_and_the_unused_go_first() -> None:
 
 
 def test_the_past_fades() -> None:
-    times = RunTimes(limit=1)
+    times = RunTimeTable(limit=1)
     times.put(times.learned(("a", "u", 0), [10.0] * 1000))
     changed = times.learned(("a", "u", 0), [20.0] * 300)
     assert changed.containers == 1300

@@ -1,4 +1,4 @@
-"""A scheduler with a policy that is anybody's code: nonsense is refused, and nothing is lost."""
+"""A scheduler with an untrusted policy: invalid placements are refused, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Choose = Callable[[ClusterView, Placement], Any]
 
 
 class Odd:
-    """Answers nonsense until it has ``recovered``."""
+    """Returns invalid placements until it has ``recovered``."""
 
     name = "odd-one"
 
@@ -40,7 +40,7 @@ class Odd:
 
 
 def _cluster(policy: Odd) -> VirtualCluster:
-    """Row 0 is open, row 1 closed, row 2 too small for what the tests ask for; the rest unused."""
+    """Row 0 is open, row 1 closed, row 2 too small for the tests' requests; the rest unused."""
     nodes = [unit("n1"), unit("n2"), unit("n3", vcores=1)]
     cluster = VirtualCluster(nodes, schedulers=1, policy=lambda _: policy)
     cluster.submit_to_master(e.DrainRequested(now=cluster.now, call_id=99, nodes=(NodeName("n2"),)))

@@ -1,4 +1,4 @@
-"""The machine of a remote scheduler: what it asks of the master, and when it believes an answer."""
+"""The machine of a remote scheduler: its calls of the master, and when a reply takes effect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hrm.policies.min_wait import MinWait
 
 APP = ApplicationId("app")
 AHEAD_S = 1000.0
-"""The master's clock is ahead by so much."""
+"""How far the master's clock is ahead."""
 UNIT = UnitState(
     unit=ResourceUnit(
         unit_id=ResourceUnitId("n1/cpu"), capacity=Resources(vcores=2, memory_mib=4096), run_limit=8

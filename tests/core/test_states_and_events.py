@@ -1,6 +1,6 @@
-"""Whatever a core may receive in whichever state of an entity: it does what the table says.
+"""Each event that a core may receive in each state of an entity has the effect of the table.
 
-The tables themselves are held by ``test_transitions``, the AppMaster by
+The tables themselves are tested by ``test_transitions``, the AppMaster by
 ``test_appmaster_lifecycle``.
 """
 
@@ -56,7 +56,7 @@ BOUNDS = m.SubmissionBounds(driver_launches_max=2)
 
 
 def submitted(state: S, **more: Any) -> SubmissionsCore:
-    """A core that finds the submission so in its store, at time 100."""
+    """A core that finds the submission in this state in its store, at time 100."""
     record = m.SubmissionRecord(
         submission_id=ID,
         key="k",
@@ -77,7 +77,7 @@ def ended(**fields: Any) -> m.DriverEnded:
 
 
 LEASE = m.LeaseAsked(now=101.0, submission_id=ID, attempt=1, call_id=7)
-TICKS: list[m.Event] = [m.Ticked(now=100.0 + 0.5 * x) for x in range(300)]
+TICKS: list[m.Event] = [m.SubmissionsTicked(now=100.0 + 0.5 * x) for x in range(300)]
 OF_SUBMISSIONS: dict[H, list[list[m.Event]]] = {
     H.LAUNCHED: [[m.DriverLaunched(now=101.0, submission_id=ID, attempt=1, node="n1")]],
     H.LEASE_ASKED: [[LEASE]],
@@ -181,7 +181,7 @@ OF_CONTAINERS: dict[ContainerOccurrence, list[e.NodeEvent]] = {
         e.ContainerClassSet(now=5.0, epoch=1, container_id=X, workload_class=WorkloadClass.STREAM)
     ],
     ContainerOccurrence.ACKNOWLEDGED: [e.EndsAcknowledged(now=5.0, epoch=1, container_ids=(X,))],
-    # What the node itself decides, when capacity appears or a stream comes.
+    # The node's own decisions, when capacity appears or a stream comes.
     ContainerOccurrence.STARTED: [
         e.ProcessEnded(
             now=5.0, container_id=ContainerId("other"), end=ContainerEnd(cause=EndCause.EXITED)
@@ -206,7 +206,7 @@ def test_a_container_at_its_node(state: C, occurrence: ContainerOccurrence) -> N
         node.handle(event)
         kept = node.containers.get(X)
         now = C.ENDED if kept is None else kept.life.state
-        # What is impossible does not come about: the node does not choose it.
+        # The impossible does not happen: the node does not choose it.
         assert now is state if isinstance(led, Ignored | Impossible) else {now} == led
 
 
@@ -235,7 +235,7 @@ def hosting_other(name: str) -> NodeCore:
     return node
 
 
-# What the master keeps. Messages of the node are made up here: its own take a second to travel.
+# The master's records. Messages of the node are constructed here: its own take a second to travel.
 
 N1 = NodeName("n1")
 
@@ -256,7 +256,7 @@ def status(app: ApplicationId, state: C) -> ContainerStatus:
 
 
 class Driven:
-    """A master with one node and one application, which asks for executor 1."""
+    """A master with one node and one application, which requests executor 1."""
 
     def __init__(self) -> None:
         self.cluster = VirtualCluster([unit("n1")], network_delay_s=1.0)
@@ -305,7 +305,7 @@ class Driven:
         self.deliver(e.ApplicationDetached, application_id=self.app, session=session)
 
     def fall_silent(self) -> None:
-        """Time passes for the master alone."""
+        """Time passes only for the master."""
         now, bounds = self.cluster.now, self.cluster.bounds
         for half_s in range(1, int(2 * bounds.node_timeout_s) + 4):
             self.cluster.submit_to_master(e.Ticked(now=now + 0.5 * half_s))
@@ -336,7 +336,7 @@ TO_CONTAINERS: dict[ContainerHappening, Callable[[Driven], None]] = {
     ContainerHappening.RELEASED: Driven.release,
     ContainerHappening.NODE_LOST: Driven.fall_silent,
 }
-"""A claim is granted, and a container given up, by the master itself."""
+"""A claim is granted, and a container abandoned, by the master itself."""
 
 
 @pytest.mark.parametrize("drained", [False, True])
@@ -423,7 +423,7 @@ TO_APPLICATIONS: dict[ApplicationHappening, Callable[[Driven], object]] = {
         e.KillRequested, application_id=given.app, reason="why"
     ),
 }
-"""``test_cluster`` has what a grace period leads to."""
+"""``test_cluster`` tests the end of a grace period."""
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def record(**changes: Any) -> m.SubmissionRecord:
 
 
 class Master:
-    """A core, its clock, and what it has written down."""
+    """A core, its clock, and what it has written."""
 
     def __init__(self, bounds: m.SubmissionBounds = BOUNDS, **changes: Any) -> None:
         self.bounds = bounds
@@ -87,7 +87,7 @@ class Master:
         until_s, from_ticks = self.now + seconds, list[m.Command]()
         while self.now < until_s:
             self.now = min(until_s, self.now + 0.5)
-            from_ticks += self.feed(m.Ticked)
+            from_ticks += self.feed(m.SubmissionsTicked)
         return from_ticks
 
     def restart(self) -> None:
@@ -195,7 +195,7 @@ def test_a_container_that_is_lost_before_its_driver_started_is_replaced_at_once(
 
 
 def test_a_container_that_only_waited_at_its_node_does_not_count() -> None:
-    """Nodes go away under it more often than a driver may be launched in vain; then it runs."""
+    """Nodes are lost under it more often than a driver may be launched in vain; then it runs."""
     master = Master()
     for attempt in range(1, 2 * BOUNDS.driver_launches_max + 1):
         master.end(attempt, exit_code=-1, lost=True, launched=False, waited=True)
@@ -248,7 +248,7 @@ def test_what_an_end_implies_for_the_start(
 
 
 def test_a_driver_that_waits_at_nodes_whose_agents_stop_starts_at_the_next() -> None:
-    """The whole way: the agent of its node gives back what waits there, the next one stops, too."""
+    """End to end: the agent of its node returns what waits there, the next one stops, too."""
     cluster = VirtualCluster([unit("n1", vcores=1)])
     cluster.submit(1, Resources(1, 512))
     cluster.settle()
@@ -332,7 +332,7 @@ def test_a_kill_ends_the_driver_and_its_restarts() -> None:
 
 
 def test_one_that_submits_again_is_informed_of_the_first_after_it_is_written() -> None:
-    """The answer is a command behind the write, whoever asked and how often."""
+    """The reply is a command behind the write, for every caller and every repetition."""
     master = Master()
     again = master.feed(m.Submitted, call_id=2, record=record(submission_id="driver-2"))
     assert again == [m.Committed(call_id=2, submission_id=ID)]
@@ -340,7 +340,7 @@ def test_one_that_submits_again_is_informed_of_the_first_after_it_is_written() -
 
 
 def test_a_late_request_for_a_lease_does_not_hold_up_the_next_driver() -> None:
-    """It was sent before its runner said that the driver is gone, and comes after that."""
+    """It was sent before its runner reported that the driver is gone, and arrives after that."""
     master = Master(supervise=True)
     master.run()
     master.driver(m.LeaseAsked, call_id=8, gone=True)
@@ -410,7 +410,7 @@ def test_ids_are_new() -> None:
 
 
 class Runner:
-    """A runner that does nothing but hold its lease, with a clock of its own speed."""
+    """A runner that only holds its lease, with a clock of its own speed."""
 
     def __init__(self, world: World, attempt: int) -> None:
         self.world = world
@@ -474,7 +474,7 @@ class World:
         heapq.heappush(self.due, (self.now + delay_s, next(self.counter), action))
 
     def send(self, deliver: Callable[[], None]) -> None:
-        """Over a network that loses some and delays some for long."""
+        """Over a network that loses some messages and delays some for long."""
         if self.random.random() < 0.2:
             return
         late = self.random.random() < 0.1
@@ -487,7 +487,7 @@ class World:
             self.two_at_once += sum(runner.drives for runner in self.runners) > 1
 
     def tick(self) -> None:
-        self.feed(m.Ticked(now=self.now))
+        self.feed(m.SubmissionsTicked(now=self.now))
         self.at(1.0, self.tick)
 
     def asked(self, runner: Runner, number: int) -> None:
@@ -523,7 +523,7 @@ class World:
         runner = self.random.choice(self.runners) if self.runners else None
         if runner is None:
             return
-        lost = what == "node"  # which may be alive, and only out of reach
+        lost = what == "node"  # which may be alive, and only unreachable
         if not lost:
             runner.stop()
         ended = m.DriverEnded(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.estimate import simulate
 from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import Vector
 from hrm.core.vocabulary.model import ContainerId, NodeName, WorkloadClass
@@ -52,7 +53,7 @@ def test_a_row_out_of_use_has_an_infinite_wait() -> None:
 
 
 def test_an_overdue_container_moves_the_wait_with_the_clock() -> None:
-    """The remembered start time ends with the first container that is due."""
+    """The cached start time ends with the first container that is due."""
     state = SharedState()
     queue = UnitQueue(unit("n0", vcores=1))
     queue.enqueue(_entry("runs", 1, 10.0))
@@ -64,8 +65,8 @@ def test_an_overdue_container_moves_the_wait_with_the_clock() -> None:
 
 
 def test_a_new_container_passes_a_waiter_only_where_there_is_capacity_for_both() -> None:
-    """``long`` may pass ``large``, which is promised 20 s: beside it there is a vcore to spare. A
-    new one of one vcore would want the same, and one of two waits until ``large`` has ended."""
+    """``long`` may pass ``large``, whose shadow time is 20 s: next to it, one vcore is spare. A
+    new one of one vcore would need the same, and one of two waits until ``large`` has ended."""
     state = SharedState()
     queue = UnitQueue(unit("n0", vcores=5, run_limit=9))
     queue.enqueue(_entry("p", 3, 20.0))
@@ -141,7 +142,7 @@ def test_what_is_remembered_stays_true_while_the_state_changes(
 def test_a_view_adds_what_was_put_on_it(
     state: SharedState, demand: Vector, picks: list[int]
 ) -> None:
-    view = state.view()
+    view = ClusterView(state)
     rows = np.flatnonzero(view.open)
     for number, pick in enumerate(picks):
         if len(rows):

@@ -1,4 +1,4 @@
-"""A master that slept holds no silence against others; its own rights end by real time."""
+"""A master that slept does not count others' silence; its own rights end by real time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_is_silent_all_the_same_is_lost_after_one_fresh_limit() -> None:
 
 
 def test_one_that_never_comes_to_itself_still_loses_what_is_dead() -> None:
-    """Every turn of its loop takes seconds: a silence is forgiven once, then it counts less."""
+    """Every turn of its loop takes seconds: a silence is excused once, then it counts less."""
     cluster = _running()
     core = cluster.master
     for second in range(1, 200):
@@ -122,7 +122,7 @@ def test_what_a_store_has_forgotten_has_its_time_to_come_back_again() -> None:
 
 
 def test_a_busy_loop_is_a_sleep_although_some_report() -> None:
-    """Reports come in one after the other; neither the clock nor the other node has a turn."""
+    """Reports arrive one after another; neither the clock nor the other node gets a turn."""
     cluster = VirtualCluster([unit("n1"), unit("n2")])
     cluster.advance(2.0)
     core = cluster.master

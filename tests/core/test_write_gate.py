@@ -1,4 +1,4 @@
-"""What waits for the disk: intent, and whatever speaks of it; nothing else."""
+"""What waits for the disk: intent, and all messages about it; nothing else."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_what_waits_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = made()
     for _ in range(2):
         gate.take(registers(), [put()], [ADMITTED])
-    with pytest.raises(Unavailable, match="a disk that does not write"):
+    with pytest.raises(Unavailable, match="a disk that does not complete writes"):
         gate.take(registers(), [], [ADMITTED])
     passing, held = gate.take(TICK, [], [stop("another")])
     assert (len(passing), held) == (1, None), "what need not wait does not"

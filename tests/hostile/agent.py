@@ -1,5 +1,5 @@
-"""An agent like any other, whose containers run ``sh -c $COMMAND`` in place of Spark, and sleep for
-a moment where there is no such variable (a driver, an executor of a generated application)."""
+"""An agent like any other, whose containers run ``sh -c $COMMAND`` in place of Spark, or sleep
+briefly if there is no such variable (a driver, an executor of a generated application)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""An application without Spark: registers, holds its session as an AppMaster does, asks for
-containers, and knows what became of them.
+"""An application without Spark: registers, holds its session like an AppMaster, requests
+containers, and tracks them.
 
 Also a process of its own, for tests that stop or kill it::
 
@@ -37,7 +37,7 @@ ENDED = common_pb2.CONTAINER_STATE_ENDED
 
 
 def owned(message: Any, key: str = "") -> dict[str, str]:
-    """The secret that proves whose an application is, where ``message`` has a field for it."""
+    """The secret that proves who owns an application, if ``message`` has a field for it."""
     known = "ownership_key" in message.DESCRIPTOR.fields_by_name
     return {"ownership_key": key or secrets.token_urlsafe(32)} if known else {}
 
@@ -56,10 +56,10 @@ def registration(command: str = "sleep 600", **fields: Any) -> pb.RegisterApplic
 
 
 class Application:
-    """One application; a context manager that says goodbye at the end."""
+    """One application; a context manager that ends it with success."""
 
     def __init__(self, target: str, token: str, **fields: Any) -> None:
-        # The channel of HRM's commands knows no streams of both sides; this one is its own.
+        # The channel of HRM's commands has no bidirectional streams; this one is its own.
         self._channel = grpc.insecure_channel(target, options=_OPTIONS)
         self._stub = application_pb2_grpc.ApplicationServiceStub(self._channel)
         self._call: dict[str, Any] = {"metadata": [("authorization", f"Bearer {token}")]}
@@ -177,7 +177,7 @@ class Application:
             self.changed(status)
 
     def changed(self, status: common_pb2.ContainerStatus) -> None:
-        """For those who want to hear of each change."""
+        """Called with each change; for subclasses."""
 
 
 class _Loud(Application):

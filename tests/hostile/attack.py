@@ -1,11 +1,11 @@
-"""One attack, watched: memory and descriptors of the attacked daemon, and what others wait.
+"""One attack, watched: memory and descriptors of the attacked daemon, and the waits of others.
 
     with Attack("2", "1,100 idle connections", on=agent, probe=("log", endpoint, token)) as seen:
         ...
         seen.outcome = "the oldest are closed"
 
-At the end it has measured, says whether the daemon was hurt (``Limits``), writes a row for the
-table in docs/security.md where ``HRM_HOSTILE_ROWS`` names a file, and fails the test if it was.
+At the end it has measured, determines whether the daemon was harmed (``Limits``), writes a row for
+the table in docs/security.md if ``HRM_HOSTILE_ROWS`` names a file, and fails the test if it was.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from tests.hostile.cluster import ROOT, Daemon, wait_until
 __all__ = ["Attack", "Limits", "write_row"]
 
 ROWS = os.environ.get("HRM_HOSTILE_ROWS", "")
-"""Read before any test, for tests have nothing of HRM's in their environment."""
+"""Read before any test, because tests have nothing of HRM's in their environment."""
 SAMPLE_S = 0.1
 WARM_S = 1.0
-"""What the neighbour asks before the attack, so that its connection stands."""
+"""How long the neighbour calls before the attack, so that its connection is open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What an attack may cost. A machine with other work gets more time (``HRM_TEST_PATIENCE``)."""
+    """Limits of an attack's effects. A busy machine gets more time (``HRM_TEST_PATIENCE``)."""
 
     growth_mib: float = 100.0
     latency_s: float = 1.0
     descriptors: int = 0
-    """Growth of open descriptors; 0: not looked at."""
+    """Growth of open descriptors; 0: not checked."""
     refused: int = 0
     """How many of the neighbour's calls may fail."""
 
@@ -59,7 +59,7 @@ class Row:
 
 
 def write_row(row: Row) -> None:
-    """For ``.ci/hostile-report``, where somebody collects rows."""
+    """For ``.ci/hostile-report``, which collects rows."""
     if ROWS:
         with Path(ROWS).open("a") as file:
             file.write(json.dumps(asdict(row)) + "\n")
@@ -127,7 +127,7 @@ class Attack:
         return self._descriptors - self._before_descriptors
 
     def replies(self) -> list[tuple[float, float, str]]:
-        """What the neighbour was answered since the attack began: when, seconds, status."""
+        """The replies to the neighbour since the attack began: when, seconds, status."""
         if self._replies is None:
             return []
         lines = self._replies.read_text().splitlines()
@@ -147,7 +147,7 @@ class Attack:
         wait_until(
             lambda: '"OK"' in (self._replies or Path()).read_text(), "the neighbour is answered"
         )
-        time.sleep(WARM_S)  # measured below from here on; what came before is its start
+        time.sleep(WARM_S)  # measured from here on, without its start
 
     def _sample(self) -> None:
         while not self._ending.wait(SAMPLE_S):
@@ -155,7 +155,7 @@ class Attack:
             self._descriptors = max(self._descriptors, self._daemon.descriptors())
 
     def _rest(self) -> None:
-        """Until the neighbour has been answered once more, then until memory had time to fall."""
+        """Wait for one more reply to the neighbour, then for memory to fall."""
         ended_s = time.monotonic()
         if self._probe:
             wait_until(

@@ -1,9 +1,9 @@
-"""An attack of ``http2`` in a process of its own, so that it takes no processor time of the test::
+"""An attack of ``http2`` in a process of its own, so that it uses no processor time of the test::
 
     python -m tests.hostile.attacker rapid_reset '{"target": "127.0.0.1:7480", "path": "/x/y"}'
 
-``run`` starts one, and ends it early where the attacked daemon has grown so much that the machine
-would be hurt: what is to be seen has been seen by then.
+``run`` starts one, and ends it early if the attacked daemon has grown so much that the machine
+would be harmed: the result is known by then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MARGIN_S = 30.0
 
 
 def run(attack: str, on: Daemon, *, seconds: float, **arguments: Any) -> http2.Tally:
-    """What the attack did."""
+    """Run an attack; returns its tally."""
     given = json.dumps({"seconds": seconds, **arguments})
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.hostile.attacker", attack, given],
@@ -49,7 +49,7 @@ def run(attack: str, on: Daemon, *, seconds: float, **arguments: Any) -> http2.T
 
 
 def _connect(target: str, secure: ssl.SSLContext | None = None) -> http2.Peer:
-    """As ``http2.connect``, to sockets of the machine (``unix:PATH``) as well."""
+    """Like ``http2.connect``, also to Unix sockets (``unix:PATH``)."""
     if not target.startswith("unix:"):
         return _connect_tcp(target, secure)
     connection = socket.socket(socket.AF_UNIX)

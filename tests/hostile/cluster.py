@@ -1,8 +1,8 @@
 """A cluster to attack: ``hrm master``, agents and schedulers, each a process of its own.
 
-All settings are the defaults, but for directories, free ports, a node's size, and ``run_as``, which
-is off so that a cluster of root starts containers for users that the machine does not have. The
-containers of its agents are shells (``tests.hostile.agent``), for Spark is not what is attacked.
+All settings are the defaults, except for directories, free ports, a node's size, and ``run_as``,
+which is off so that a cluster of root starts containers for users that the machine does not have.
+The containers of its agents are shells (``tests.hostile.agent``), since Spark is not attacked.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ START_S = 40.0
 END_S = 20.0
 MIB = 1 << 20
 
-# What a daemon that handles everything never writes: a traceback, a task that nobody waited for.
+# Never written by a daemon without bugs: a traceback, a task whose result was never retrieved.
 UNHANDLED = re.compile(
     r"Traceback \(most recent call last\)|never retrieved|Unhandled|was never awaited"
     r"|Exception ignored in|object at 0x[0-9a-f]+> (raised|failed)"
@@ -54,7 +54,7 @@ def wait_until(
 
 
 class Daemon:
-    """One process of the cluster, and what it has written."""
+    """One process of the cluster, and its output."""
 
     def __init__(self, name: str, argv: list[str], environment: dict[str, str], log: Path) -> None:
         self.name = name
@@ -95,8 +95,8 @@ class Daemon:
         return self.log_file.read_text(errors="replace")
 
     def unhandled(self, since: int = 0) -> list[str]:
-        """The errors in its log, from character ``since`` on, that no code of it has handled: each
-        with the lines that follow, so that a failure shows the place."""
+        """The unhandled errors in its log, from character ``since`` on, each with the lines that
+        follow, so that a failure shows the place."""
         text = self.log()[since:]
         return [text[m.start() : m.start() + 4_000] for m in UNHANDLED.finditer(text)]
 
@@ -115,7 +115,7 @@ class Daemon:
         return self.process.wait(PATIENCE * timeout_s)
 
     def end(self) -> None:
-        """Politely, then not; nothing of it is left."""
+        """By SIGTERM, then by force; nothing of it is left."""
         children = self._children()
         if self.alive():
             self.go_on()
@@ -212,7 +212,7 @@ class Cluster:
     def hrm(
         self, *arguments: str, timeout_s: float = 60.0, with_master: bool = True
     ) -> subprocess.CompletedProcess[bytes]:
-        """One command of the command line; its output as bytes, for what is in them matters."""
+        """One command of the command line; its output as bytes, since the exact bytes matter."""
         where = {"HRM_MASTER": self.address} if with_master else {}
         return subprocess.run(
             [sys.executable, "-m", "hrm.cli", *arguments],
@@ -223,7 +223,7 @@ class Cluster:
             check=False,
         )
 
-    # --- what it says -------------------------------------------------------------------------
+    # --- its reports --------------------------------------------------------------------------
 
     @property
     def address(self) -> str:
@@ -262,19 +262,19 @@ class Cluster:
         return {n.name for n in self.nodes() if n.state == 1}
 
     def endpoint(self, name: str = "node-1") -> str:
-        """Where the node's AgentService is."""
+        """The address of the node's AgentService."""
         (found,) = [n.endpoint for n in self.nodes() if n.name == name]
         return str(found)
 
     def unhandled(self) -> str:
-        """What no daemon has handled; empty: nothing."""
+        """The unhandled errors of all daemons; empty: none."""
         found = [f"{d.name}:\n{text}" for d in self.daemons for text in d.unhandled()]
         return "\n\n".join(found[:10])
 
 
 @contextlib.contextmanager
 def stopped(daemon: Daemon) -> Iterator[None]:
-    """It does not run for the length of a ``with``; nor does it know."""
+    """It does not run for the length of a ``with``, and cannot notice that."""
     daemon.stop()
     try:
         yield

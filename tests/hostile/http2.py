@@ -1,12 +1,12 @@
-"""A rude HTTP/2 client: frames made by hand, sent as fast as the other side takes them.
+"""A misbehaving HTTP/2 client: frames made by hand, sent as fast as the other side accepts them.
 
-A library of HTTP/2 keeps its user from breaking the protocol, and that is what an attacker does. So
-this one knows just enough of RFC 9113 and of HPACK to ask for a method of gRPC, and to misbehave:
+An HTTP/2 library keeps its user from breaking the protocol, which is what an attacker does. So this
+one implements just enough of RFC 9113 and of HPACK to call a method of gRPC, and to misbehave:
 streams that are opened and reset at once, header blocks that never end, pings and settings without
-a pause, answers that nobody reads, connections on which nothing is ever said.
+a pause, replies that are not read, connections on which nothing is ever sent.
 
 Each attack runs in its caller's thread for ``seconds``, over a bounded number of ``connections``,
-makes those again that the server ends, and answers what it did (``Tally``).
+reopens those that the server ends, and returns what it did (``Tally``).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def headers(fields: list[tuple[str, str]], *, indexed: bool = False) -> bytes:
 
 
 def request_fields(path: str, token: str = "") -> list[tuple[str, str]]:
-    """What a call of gRPC to ``path`` (``/package.Service/Method``) says of itself."""
+    """The headers of a gRPC call to ``path`` (``/package.Service/Method``)."""
     fields = [
         (":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x"),
         ("te", "trailers"), ("content-type", "application/grpc"),
@@ -112,7 +112,7 @@ class Peer:
         """Whether the fields of a request are in the connection's table."""
 
     def open_streams(self, count: int, fields: list[tuple[str, str]], *, reset: bool) -> bytes:
-        """Frames that begin ``count`` calls; ``reset``: and take each back at once."""
+        """Frames that begin ``count`` calls; ``reset``: and cancel each at once."""
         block = bytes(0x80 | (_FIRST_DYNAMIC + n) for n in range(len(fields)))[::-1]
         found = bytearray()
         if not self.named:
@@ -133,7 +133,7 @@ class Peer:
 
 
 def connect(target: str, secure: ssl.SSLContext | None = None) -> Peer:
-    """A connection to ``target`` (host:port) on which the preface was said.
+    """A connection to ``target`` (host:port) on which the preface was sent.
 
     Raises:
         OSError: it was refused.
@@ -162,7 +162,7 @@ def _flood(
     reads: bool = True,
     secure: ssl.SSLContext | None = None,
 ) -> Tally:
-    """Say what ``payload_of`` makes, on all connections at once, again and again."""
+    """Send what ``payload_of`` makes, on all connections, repeatedly."""
     tally = Tally()
     until_s = time.monotonic() + seconds
     with selectors.DefaultSelector() as ready:
@@ -189,7 +189,7 @@ def _flood(
 
 
 def _turn(peer: Peer, mask: int, payload_of: SentBytes, tally: Tally) -> bool:
-    """Read and send what goes now; False: the server has ended the connection."""
+    """Read and send what is possible now; False: the server has ended the connection."""
     try:
         if mask & selectors.EVENT_READ:
             received = peer.socket.recv(1 << 18)
@@ -221,7 +221,7 @@ def rapid_reset(
     connections: int = 4,
     secure: ssl.SSLContext | None = None,
 ) -> Tally:
-    """Calls that are begun and taken back at once, so that they never count as open."""
+    """Calls that are begun and cancelled at once, so that they never count as open."""
     fields = request_fields(path, token)
 
     def payload_of(peer: Peer) -> bytes:
@@ -243,7 +243,7 @@ def open_flood(
 
 
 def continuation_flood(target: str, *, seconds: float = 3.0, connections: int = 4) -> Tally:
-    """One header block a connection that never ends."""
+    """One header block per connection that never ends."""
     more = headers([("x-filler", "y" * 1000)] * 15)
 
     def payload_of(peer: Peer) -> bytes:
@@ -256,13 +256,13 @@ def continuation_flood(target: str, *, seconds: float = 3.0, connections: int = 
 
 
 def ping_flood(target: str, *, seconds: float = 3.0, connections: int = 4) -> Tally:
-    """Pings without a pause, the answers to which nobody reads."""
+    """Pings without a pause, whose replies are not read."""
     pings = frame(PING, 0, 0, b"12345678") * _BATCH
     return _flood(target, lambda _: pings, seconds=seconds, connections=connections, reads=False)
 
 
 def settings_flood(target: str, *, seconds: float = 3.0, connections: int = 4) -> Tally:
-    """New settings without a pause, each of which wants an answer that nobody reads."""
+    """New settings without a pause, each of which requires a reply that is not read."""
     window = frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 65_535)) * _BATCH
     return _flood(target, lambda _: window, seconds=seconds, connections=connections, reads=False)
 
@@ -270,7 +270,7 @@ def settings_flood(target: str, *, seconds: float = 3.0, connections: int = 4) -
 def slow_reader(
     target: str, path: str, *, token: str = "", seconds: float = 3.0, connections: int = 4
 ) -> Tally:
-    """Whole calls with an empty message, and with windows wide open, whose answers nobody reads."""
+    """Whole calls with an empty message, and with windows wide open, whose replies are not read."""
     fields = request_fields(path, token)
     message = b"\x00\x00\x00\x00\x00"
 
@@ -290,8 +290,8 @@ def slow_reader(
 
 @contextlib.contextmanager
 def idle(target: str, connections: int, *, preface: bool = False) -> Iterator[list[socket.socket]]:
-    """As many connections as the server takes, on which nothing is ever said, or with ``preface``
-    the first words of HTTP/2, after which no call follows."""
+    """As many connections as the server accepts, on which nothing is sent, or with ``preface`` only
+    the beginning of HTTP/2, without a call."""
     host, _, port = target.rpartition(":")
     held: list[socket.socket] = []
     try:

@@ -1,12 +1,12 @@
-"""Messages for every RPC that the contract has, made from its descriptors: nobody has to add one.
+"""Messages for every RPC of the contract, generated from its descriptors, without a list to keep.
 
 A case is one call: a method, its messages as bytes, the token or not. It is a function of the seed
-and its index alone, so that one that hurts is made again by the two numbers (``replay``).
+and its index alone, so a harmful one can be made again from the two numbers (``replay``).
 
-Most of a message that is refused at its first field tests nothing but that field. So a case first
-draws how hostile it is: some are sound in all but one field in fifty, some wrong everywhere. Sound
-values of a field are those that are known by its name (``Known``): ids that exist, a node's name,
-what fits on it. Raw cases are sound messages with bits turned, ends cut off, or bytes of no kind.
+A message that is refused at its first field mostly tests only that field. So a case first draws how
+hostile it is: some are valid in all but one field in fifty, some wrong everywhere. Valid values of
+a field are those that are known by its name (``Known``): ids that exist, a node's name, what fits
+on it. Raw cases are valid messages with bits turned, ends truncated, or random bytes.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ TEXTS = (
     "y" * LONG_TEXT,
     "ä" * LONG_TEXT,
 )
-"""The last two are rare, for their size."""
+"""The last two are rare, because of their size."""
 
-# What protobuf calls the kinds of fields.
+# Protobuf's names for the kinds of fields.
 _INT32 = (FieldDescriptor.CPPTYPE_INT32,)
 _INT64 = (FieldDescriptor.CPPTYPE_INT64,)
 _UNSIGNED = (FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64)
 _REAL = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
 
 Known = Mapping[str, Sequence[Any]]
-"""Sound values by the name of a field, or of a message and a field of it (``Node.name``)."""
+"""Valid values by the name of a field, or of a message and a field of it (``Node.name``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +134,8 @@ class Messages:
 
 
 class _Fill:
-    """Fills messages in; ``hostility`` is the share of fields with a value that is not sound. What
-    all of a case may hold is bounded (``_left``, bytes), or lists of lists of lists would grow."""
+    """Fills messages in; ``hostility`` is the share of fields with an invalid value. The total of a
+    case is bounded (``_left``, bytes), or lists of lists of lists would grow."""
 
     def __init__(self, rng: random.Random, known: Known, hostility: float) -> None:
         self._rng = rng
@@ -160,7 +160,7 @@ class _Fill:
         return made
 
     def _fields(self, kind: Descriptor, first: bool) -> list[FieldDescriptor]:
-        """All fields of a sound message, some of another; one of each oneof, in the first message
+        """All fields of a valid message, some of another; one of each oneof, in the first message
         of a stream mostly its first: a registration."""
         rng = self._rng
         present = 1.0 - 0.5 * self._hostility
@@ -238,7 +238,7 @@ def _zero(field: FieldDescriptor) -> Any:
 
 
 def _fitting(field: FieldDescriptor, value: Any) -> Any:
-    """The same, as this kind of field takes it."""
+    """The same value, in a type that this field accepts."""
     kind = field.cpp_type
     if isinstance(value, bytes):
         return value
@@ -285,7 +285,7 @@ def pasted(rng: random.Random, sound: bytes) -> bytes:
 
 
 def nested(rng: random.Random, _sound: bytes) -> bytes:
-    """Messages in messages, deeper than anybody means it: field 1, or 2, of field 1, or 2 …"""
+    """Messages in messages, deeper than intended: field 1, or 2, of field 1, or 2 …"""
     tag = bytes([rng.choice((1, 2, 3)) << 3 | 2])
     data = b""
     for _ in range(rng.choice((50, 101, 150))):
@@ -301,7 +301,7 @@ def unknown_fields(rng: random.Random, sound: bytes) -> bytes:
 
 
 def not_utf8(rng: random.Random, sound: bytes) -> bytes:
-    """A text field of bytes that are none."""
+    """A text field that is not UTF-8."""
     text = rng.choice((b"\xff\xfe", b"\xc0\x80", b"\xed\xa0\x80", b"ok\x80"))
     tag = bytes([rng.randrange(1, 6) << 3 | 2])
     return sound + tag + _varint(len(text)) + text

@@ -1,14 +1,14 @@
-"""Another caller: asks one thing every 100 ms and writes down how long each answer took.
+"""Another caller: sends one request every 100 ms and records how long each reply took.
 
-A process of its own, so that the attacker's work does not count as the attacked daemon's. What it
-asks for is cheap, so what it waits is what the daemon lets others wait::
+A process of its own, so that the attacker's work does not count as the attacked daemon's. Its
+request is cheap, so its wait is the wait of any caller of the daemon::
 
     python -m tests.hostile.neighbour status HOST:PORT TOKEN_FILE    GetCluster of a master
     python -m tests.hostile.neighbour log HOST:PORT TOKEN_FILE       a log that no agent has
     python -m tests.hostile.neighbour gpu unix:PATH                  a refused share of a GPU
     python -m tests.hostile.neighbour page HOST:PORT                 a log page that is not there
 
-Each line of its output is a JSON list: when (monotonic), seconds, what came back.
+Each line of its output is a JSON list: when (monotonic), seconds, the status.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ KINDS: dict[str, Callable[..., Callable[[], None]]] = {
     "status": _status, "log": _log, "gpu": _gpu, "page": _page,
 }  # fmt: skip
 EXPECTED_CODES = ("NOT_FOUND", "INVALID_ARGUMENT")
-"""Statuses with which a probe is answered as it should be."""
+"""Statuses of the correct replies to the probes."""
 
 
 def main(kind: str, *where: str) -> None:

@@ -1,6 +1,6 @@
-"""Sends generated cases to the daemons that serve them, many at a time, and judges what comes back.
+"""Sends generated cases to the daemons that serve them, many at a time, and checks the replies.
 
-By hand, to see what one case does (a cluster is started for it)::
+By hand, to see the effect of one case (a cluster is started for it)::
 
     python -m tests.hostile.send SEED FIRST [COUNT]
 """
@@ -37,13 +37,13 @@ __all__ = ["Sent", "Victims", "send", "targets_of"]
 
 AT_ONCE = 24
 CALL_S = 0.6
-"""Streams that stay open, and calls that wait, are given up after so long."""
+"""Streams that stay open, and calls that wait, are cancelled after this time."""
 REPLIES_MAX = 5
 NEVER = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS)
 REFUSED = grpc.StatusCode.UNAUTHENTICATED
 RACE = "Internal error from Core"
 RESET_MESSAGE = "Received RST_STREAM"
-"""The connection takes no more calls: earlier ones were left open on it."""
+"""The connection accepts no more calls: earlier ones were left open on it."""
 _EOF: Any = vars(grpc.aio)["EOF"]
 _OPTIONS = (
     ("grpc.max_send_message_length", 1 << 30),
@@ -56,19 +56,19 @@ _AGENT_SERVICES = ("AgentService", "GpuService")
 
 @dataclass(slots=True)
 class Sent:
-    """What came of many cases."""
+    """The results of many cases."""
 
     cases: int = 0
     messages: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     replied: set[str] = field(default_factory=set)
-    """Methods that some case got further with than the refusal of its token."""
+    """Methods of which some case got further than the refusal of its token."""
     wrong: list[str] = field(default_factory=list)
 
 
 def targets_of(cluster: Cluster, node: str = "node-1") -> dict[str, list[str]]:
-    """Where each service is: those of an agent by name, all others at the master, so that a new
-    one is covered by itself."""
+    """The targets of each service: an agent's are listed by name, all others are at the master, so
+    that a new one is covered automatically."""
     work_dir = cluster.directory / node
     sockets = [f"unix:{path}" for path in work_dir.glob("gpus.sock")]
     agent = cluster.endpoint(node)
@@ -77,20 +77,20 @@ def targets_of(cluster: Cluster, node: str = "node-1") -> dict[str, list[str]]:
 
 @dataclass(slots=True)
 class Victims:
-    """What exists for the messages to name, so that some get beyond "there is no such": each lot
-    has its own, for they do not live through many messages."""
+    """Objects for the messages to name, so that some get beyond "there is no such": each lot has
+    its own, because they do not survive many messages."""
 
     cluster: Cluster
     container_ids: list[str]
     unit_id: str
     stream: Any
-    """Of a scheduler: its session lasts as long."""
+    """Of a scheduler, whose session lasts as long."""
     session: int
     submission_ids: list[str]
 
     @classmethod
     def of(cls, cluster: Cluster, application: Application, node: str = "node-1") -> Victims:
-        """``application`` lives, and is not among them; its containers are."""
+        """``application`` stays live, and is not among them; its containers are."""
         unit = next(n for n in cluster.nodes() if n.name == node).resource_units[0].unit
         driver = submission_pb2.DriverSpec(
             name="driver", user="somebody", vcores=1, memory_mib=64, heap_mib=32, supervise=True,
@@ -113,7 +113,7 @@ class Victims:
         )
 
     def known(self) -> Known:
-        """Sound values by the name of a field: what exists, and what fits on it."""
+        """Valid values by the name of a field: what exists, and what fits on it."""
         stub = application_pb2_grpc.ApplicationServiceStub(self.cluster.channel)
         made = [stub.Register(registration(), timeout=20).application_id for _ in range(12)]
         epoch = self.cluster.status().epoch
@@ -215,7 +215,7 @@ class _Sender:
         for many in (1, 1, 0):
             if not details.startswith(RACE):
                 break
-            # The stream was ended while more was being said, and gRPC's client lost the reason.
+            # The stream was ended while more was being sent, and gRPC's client lost the reason.
             fewer = replace(case, messages=case.messages[:many])
             status, details = await self._status(fewer, target)
         sent.cases += 1
@@ -295,12 +295,12 @@ async def _send_all(
 def send(
     cases: Iterable[Case], targets: dict[str, list[str]], token: str, at_once: int = AT_ONCE
 ) -> Sent:
-    """All of them, ``at_once`` under way at any time."""
+    """Send all of them, ``at_once`` in flight at any time."""
     return asyncio.run(_send_all(cases, targets, token, at_once))
 
 
 def main(seed: int, first: int, count: int = 1) -> None:
-    """One by one: what each is answered, and what a daemon's log says at once."""
+    """One by one: prints the reply to each, and new errors in a daemon's log."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         cluster = stack.enter_context(Cluster(Path(name)))
         cluster.start_master()

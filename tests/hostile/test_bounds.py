@@ -1,4 +1,4 @@
-"""Messages as large, lists as long and calls as many as a holder of the token can make them."""
+"""Messages, lists and numbers of calls as large as a holder of the token can make them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 class Holder:
-    """Of the token: its stubs."""
+    """A holder of the token, with its stubs."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.channel = grpc.insecure_channel(cluster.address, options=OPTIONS)
@@ -140,7 +140,7 @@ def test_a_node_of_many_units(cluster: Cluster, holder: Holder) -> None:
 @pytest.mark.hostile
 @pytest.mark.timeout(240)
 def test_many_long_names_are_listed(cluster: Cluster, holder: Holder) -> None:
-    """Names as long as the master takes them, more of them than one answer can hold."""
+    """Names as long as the master accepts them, more of them than one response can hold."""
     lengths = (60_000, 4_096, 1_024, 253)
     length = next(n for n in lengths if holder.register(**long_names(0, n)) == "accepted")
     limits = Limits(growth_mib=400.0, latency_s=2.0)
@@ -162,8 +162,8 @@ def long_names(number: int, length: int) -> dict[str, str]:
 
 @pytest.mark.hostile
 def test_a_storm_of_registrations(cluster: Cluster) -> None:
-    """As many as some threads can make: others are answered, and memory follows the number of
-    applications that are live at all (``applications_limit``)."""
+    """As many as some threads can make: others are served, and memory follows the number of live
+    applications (``applications_limit``)."""
     ending = threading.Event()
     outcome_text: list[str] = []
 
@@ -191,7 +191,7 @@ def test_a_storm_of_registrations(cluster: Cluster) -> None:
 
 
 def test_many_ask_for_a_large_application(cluster: Cluster, holder: Holder) -> None:
-    """As a page of a monitor that everybody has open would: others are served meanwhile."""
+    """Like a page of a monitor that many users have open: others are served meanwhile."""
     executors = [str(n) for n in range(1, LARGE + 1)]
     admin = admin_pb2_grpc.AdminServiceStub(holder.channel)
     with Application(cluster.address, cluster.token) as application:

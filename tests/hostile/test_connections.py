@@ -1,4 +1,4 @@
-"""Connections that are held and say little or nothing: the daemon goes on to serve and to start."""
+"""Connections that are held and send little or nothing: the daemon continues to serve and start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HELD_S = 4.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HALF_SETTINGS = b"\x00\x00\x06\x04"
 DESCRIPTORS = 1_024
-"""The limit that most systems give a daemon by default."""
+"""The default limit of most systems for a daemon."""
 
 pytestmark = pytest.mark.hostile
 
@@ -41,7 +41,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def held(target: str, number: int, payload: bytes = b"") -> Iterator[list[socket.socket]]:
-    """So many connections, each of which has said so much."""
+    """So many connections, on each of which ``payload`` has been sent."""
     host, _, port = target.rpartition(":")
     opened: list[socket.socket] = []
     try:
@@ -83,7 +83,7 @@ def besiege(
     latency_s: float,
     held_s: float = HELD_S,
 ) -> None:
-    """Hold the connections while another caller asks, and while a container is started."""
+    """Hold the connections while another caller sends requests, and while a container starts."""
     daemon = cluster.daemons[0 if name == "master" else 1]
     target = cluster.address if name == "master" else cluster.endpoint()
     kind = "status" if name == "master" else "log"
@@ -137,7 +137,7 @@ def log_pages(cluster: Cluster) -> str:
 
 
 def test_log_pages_that_are_asked_for_slowly(cluster: Cluster) -> None:
-    """A header a byte at a time: each connection costs one descriptor for ten seconds at most."""
+    """A header byte by byte: each connection costs one descriptor for ten seconds at most."""
     pages, agent = log_pages(cluster), cluster.daemons[1]
     probe = ("log", cluster.endpoint(), str(cluster.token_file))
     with (

@@ -1,4 +1,4 @@
-"""Strangers at a port: floods of calls, of frames and of connections, against real processes."""
+"""Unauthenticated clients at a port: floods of calls, of frames and of connections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.hostile.conftest import Daemon, Start
 from tests.hostile.witness import Witness
 
 GROWTH_MAX_MIB = {"": 100.0, "headers without an end": 400.0}
-"""Of headers gRPC throws away what it has read, later than it reads; the memory does not stay."""
+"""gRPC discards headers that it has read, later than it reads; the memory does not stay."""
 WAIT_MAX_S = 5.0
 """On an idle machine it is less than one; without bounds it is 30 and more."""
 SECONDS = 2.0

@@ -1,4 +1,4 @@
-"""Floods of HTTP/2 at every port, with and without the token: others are answered all the same."""
+"""Floods of HTTP/2 at every port, with and without the token: others are still served."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.hostile
 
 
 class Port(NamedTuple):
-    """One way into the cluster: whose, where, what is called there, and another caller of it."""
+    """One port of the cluster: its daemon, address, called method, and another caller."""
 
     daemon: Daemon
     target: str
@@ -51,8 +51,8 @@ def port(cluster: Cluster, name: str) -> Port:
 
 
 ENDLESS = Limits(growth_mib=400.0, latency_s=5.0)
-"""Of header blocks that never end: gRPC reads and drops gigabytes of them a second or two, and the
-allocator keeps what it read them into. It does not grow with what more is sent."""
+"""For header blocks that never end: gRPC reads and drops gigabytes of them per second or two, and
+the allocator keeps what it read them into. It does not grow with what more is sent."""
 
 
 def flood(

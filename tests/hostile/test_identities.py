@@ -1,4 +1,4 @@
-"""Another's application, node or result: ids are public, and opening something takes its secret."""
+"""Another's application, node or result: ids are public, and using one requires its secret."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def join_as_node(cluster: Cluster, channel: grpc.Channel, identity: str) -> str:
 
 
 class Trap:
-    """What runs code where it is unpickled."""
+    """An object that runs code where it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -128,7 +128,7 @@ class Trap:
 
 
 class Forger:
-    """A node of pipelines that answers every task with a pickle of its own."""
+    """A node of pipelines that returns a pickle of its own for every task."""
 
     def __init__(self, cluster: Cluster, pickled: bytes) -> None:
         self._pickled = pickled
@@ -188,7 +188,7 @@ class Forger:
 def test_a_forged_result_is_not_unpickled(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node is worth a result only for what proves that the task's own worker has made it."""
+    """A node's result is only read with a proof that the task's own worker has made it."""
     monkeypatch.setenv("HRM_TOKEN_FILE", str(cluster.token_file))
     monkeypatch.setenv("HRM_MASTER", cluster.address)
     sprung = tmp_path / "sprung"

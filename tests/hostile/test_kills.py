@@ -1,4 +1,4 @@
-"""kill -9 of the master amid registrations: each that it has acknowledged is there afterwards."""
+"""kill -9 of the master during registrations: each that it has acknowledged exists afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BETWEEN_S = (0.5, 1.5)
 
 
 class Registrars:
-    """Threads that register one application after another, and remember what was acknowledged."""
+    """Threads that register one application after another, and record what was acknowledged."""
 
     def __init__(self, target: str, token: str) -> None:
         self.acknowledged: list[str] = []

@@ -1,8 +1,8 @@
 """Generated messages over all RPCs of all services, to real processes.
 
-None may leave an unhandled error in a log, be answered as if the daemon were at fault (UNKNOWN,
-INTERNAL), be served without the token, or cost more memory than is said here; and afterwards the
-cluster grants a container as before. A case that hurts is named by seed and index, and
+None may leave an unhandled error in a log, have a reply that blames the daemon (UNKNOWN, INTERNAL),
+be served without the token, or cost more memory than is stated here; and afterwards the cluster
+grants a container as before. A harmful case is named by seed and index, and
 ``python -m tests.hostile.send SEED INDEX`` sends it again.
 """
 
@@ -26,7 +26,7 @@ SEED = int(os.environ.get("HRM_HOSTILE_SEED", "1"))
 QUICK = 2_000
 MANY = int(os.environ.get("HRM_HOSTILE_MESSAGES", "100000"))
 LOT = 1_000
-"""After so many the logs are looked at: which of them it was is found in a lot."""
+"""The logs are checked after so many; the harmful case is then searched for in its lot."""
 GROWTH_MIB = 300.0
 
 
@@ -59,7 +59,7 @@ def lots(messages: Messages, number: int) -> Iterator[list[Case]]:
 
 
 def bombard(cluster: Cluster, number: int) -> str:
-    """Sends ``number`` messages and judges all but memory; what was answered, in words."""
+    """Sends ``number`` messages and checks all but memory; returns a summary of the replies."""
     known: dict[str, int] = {}
     problems: list[str] = []
     total = Sent()

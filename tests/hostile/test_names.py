@@ -18,10 +18,10 @@ from tests.hostile.attack import Attack
 from tests.hostile.cluster import Cluster, wait_until
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\r\n\u202egnp.exe\u2066\u200b\x00\x85\x9b31m"
-"""Clears a screen, sets a title, overwrites a line, turns a name around, ends a C string."""
+"""Clears a screen, sets a title, overwrites a line, reverses a name, ends a C string."""
 
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\ufeff]")
-"""What must not come out: control characters but for tab and newline, and marks of direction."""
+"""What must not be output: control characters except tab and newline, and marks of direction."""
 
 COMMANDS = (
     ("status",),
@@ -47,7 +47,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def odd_node(cluster: Cluster) -> tuple[grpc.Channel, object]:
-    """A node whose every text is ``EVIL``; where that is refused, one of plain text."""
+    """A node whose every text is ``EVIL``; if that is refused, one of plain text."""
     channel = grpc.insecure_channel(cluster.address)
     call = {"metadata": (("authorization", f"Bearer {cluster.token}"),)}
     for text in (EVIL, "plain"):
@@ -73,7 +73,7 @@ def odd_node(cluster: Cluster) -> tuple[grpc.Channel, object]:
 
 
 def odd_application(cluster: Cluster) -> Application:
-    """Likewise."""
+    """Like ``odd_node``."""
     for text in (EVIL, "plain"):
         fields = dict.fromkeys(
             ("name", "user", "tenant", "spark_version", "driver_host", "web_url"), text
@@ -124,7 +124,7 @@ def why(cluster: Cluster, application: Application) -> str:
 
 
 def shown(cluster: Cluster, application_id: str) -> list[str]:
-    """Where something raw comes out of the command line, as a table or as JSON."""
+    """Where raw characters are in the output of the command line, as a table or as JSON."""
     found = []
     for command in COMMANDS:
         words = [application_id if word == "ID" else word for word in command]
@@ -138,7 +138,7 @@ def shown(cluster: Cluster, application_id: str) -> list[str]:
 
 
 def check_json(text: str) -> None:
-    """One document after the other, and nothing else."""
+    """One document after another, and nothing else."""
     decoder = json.JSONDecoder()
     while text := text.lstrip():
         _, end = decoder.raw_decode(text)
@@ -154,7 +154,7 @@ def link(cluster: Cluster, application_id: str) -> str:
 
 
 def page(url: str) -> list[str]:
-    """The same of a log page as a browser gets it."""
+    """The same for a log page as a browser gets it."""
     request = urllib.request.Request(url, headers={"Accept": "text/html"})
     with urllib.request.urlopen(request, timeout=20) as response:
         text = response.read()
@@ -171,6 +171,6 @@ def raw(name: str, output: bytes) -> list[str]:
 
 
 def test_the_check_sees_what_is_raw() -> None:
-    """And lets pass what a table may have."""
+    """And accepts what a table may contain."""
     assert raw("x", b"a\x1bb") and raw("x", "a\u202eb".encode()) and raw("x", b"\r")
     assert not raw("x", "┌ü─┐\n\t👩 \\x1b[2J\n".encode())

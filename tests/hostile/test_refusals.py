@@ -12,7 +12,7 @@ from hrm.v1 import admin_pb2, admin_pb2_grpc, events_pb2, events_pb2_grpc
 from tests.hostile.cluster import Cluster
 
 MANY = 300
-"""Several times ``streams_max``: what is left open is what a connection has no more room for."""
+"""Several times ``streams_max``: calls left open would exhaust the connection."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def of_nothing(channel: grpc.Channel, call: Any) -> None:
 
 
 def refused_by_the_core(channel: grpc.Channel, call: Any) -> None:
-    """Through a future, which keeps the error that it was answered with."""
+    """Through a future, which keeps the error that completed it."""
     stub = admin_pb2_grpc.AdminServiceStub(channel)
     stub.KillApplication(admin_pb2.KillApplicationRequest(application_id="x"), **call)
 

@@ -1,5 +1,5 @@
-"""The master's port in other hands: what a program learns that listens there while it is down, and
-what a master says that finds its port taken."""
+"""Another program on the master's port: what it learns while the master is down, and the error of a
+master that finds its port in use."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ BAD_CONFIGURATION = 2
 
 
 class Squatter:
-    """Listens, and keeps whatever it is sent. It answers the opening of an HTTP/2 connection, so
-    that callers go on to say what they came for."""
+    """Listens, and keeps whatever it is sent. It replies to the opening of an HTTP/2 connection, so
+    that callers continue with their requests."""
 
     def __init__(self, port: int = 0) -> None:
         self.received = b""
@@ -64,7 +64,7 @@ def squatter() -> Iterator[Squatter]:
 
 
 def test_a_port_that_is_taken_is_tried_again(tmp_path: Path, squatter: Squatter) -> None:
-    """One line, and a status with which the unit starts it once more."""
+    """One line, and a status with which the unit restarts it."""
     with Cluster(tmp_path) as cluster:
         master = cluster.start_master(port=squatter.port, wait=False)
         status = master.ended()
@@ -81,7 +81,7 @@ def test_a_port_that_is_taken_is_tried_again(tmp_path: Path, squatter: Squatter)
 
 @pytest.mark.hostile
 def test_clear_text_beyond_loopback_is_refused(tmp_path: Path) -> None:
-    """Without certificates, and without the setting that asks for clear text by name."""
+    """Without certificates, and without the setting that allows clear text by name."""
     with Cluster(tmp_path) as cluster:
         master = cluster.start_master("--host", "0.0.0.0", wait=False)
         wait_until(
@@ -121,8 +121,8 @@ def test_a_node_gives_nothing_to_a_squatter_without_the_certificate(tmp_path: Pa
 
 @pytest.mark.hostile
 def test_what_a_squatter_on_loopback_receives(tmp_path: Path) -> None:
-    """Clear text is accepted on loopback alone, where who takes a port of this machine is a user of
-    it: the threat model says so. Afterwards the cluster goes on."""
+    """Clear text is accepted on loopback only, where a program on a port of this machine belongs to
+    one of its users, according to the threat model. Afterwards the cluster continues."""
     with Cluster(tmp_path) as cluster:
         master = cluster.start_master()
         port, token = cluster.port, cluster.token

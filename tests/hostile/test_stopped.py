@@ -1,7 +1,7 @@
-"""Processes that do not run for 20 s and do not know it (SIGSTOP; a machine that was paused).
+"""Processes that do not run for 20 s without noticing (SIGSTOP; a machine that was paused).
 
-Whoever finds that it slept itself gives all others a fresh time limit, so a master that slept ends
-no container. One that slept is looked upon as gone by the others meanwhile: it comes back.
+A process that finds that it slept gives all others a fresh time limit, so a master that slept ends
+no container. To the others, a process that sleeps is gone meanwhile: it comes back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.hostile, pytest.mark.timeout(300)]
 
 SLEEP_S = 20.0
 AWAKE_S = 6.0
-"""How long what comes after the sleep is watched."""
+"""How long the cluster is observed after the sleep."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""State that is lost, old, or damaged: the master says so in one line, or goes on."""
+"""State that is lost, old, or damaged: the master reports it in one line, or continues."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def served_for_a_while(cluster: Cluster) -> Daemon:
 @pytest.mark.hostile
 @pytest.mark.parametrize("loss", ["emptied", "an older copy"])
 def test_a_state_directory_that_lost_its_epoch(tmp_path: Path, loss: str) -> None:
-    """Agents have seen a newer epoch than the next master knows of; it goes beyond theirs."""
+    """Agents have seen a newer epoch than the next master knows; it raises its own above theirs."""
     with Cluster(tmp_path) as cluster:
         cluster.start_master().end()
         shutil.copytree(cluster.state_dir, tmp_path / "copy")
@@ -144,7 +144,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def checked(cluster: Cluster, *flags: str) -> tuple[str, str]:
     """``served``, ``refused`` with one line (at the start, or when it met the damage), or ``HURT``
-    and how; with what the master wrote."""
+    and how; with the master's output."""
     master = cluster.start_master(*flags, wait=False)
     wait_until(lambda: not master.alive() or "ready on" in master.log(), "it starts, or not", 40)
     with contextlib.suppress(grpc.RpcError, OSError):

@@ -1,7 +1,7 @@
-"""What an attack does to others: the memory of the attacked process, and how long its callers wait.
+"""The effect of an attack on others: memory of the attacked process, and its callers' waits.
 
 ``with Witness(pid, target, token) as seen: attack(...)``, then ``seen.grown_mib`` and
-``seen.worst_s``. The caller is an ordinary client that asks for the cluster every 100 ms.
+``seen.worst_s``. The caller is an ordinary client that queries the cluster every 100 ms.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MIB = 1024 * 1024
 
 
 class Witness:
-    """Samples memory always; calls ``ask(channel)``, where one is given, on a channel of its own.
+    """Samples memory always; calls ``ask(channel)``, if one is given, on a channel of its own.
     A call that fails counts with the time that it took, and in ``failures``."""
 
     def __init__(

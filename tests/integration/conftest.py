@@ -1,4 +1,4 @@
-"""A real cluster for the tests here: master and agents are processes, Spark is Spark."""
+"""A real cluster for these tests: master and agents are processes, Spark is Spark."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Submitted:
 
 
 class Cluster:
-    """A cluster of ``hrm up`` and the commands of a person who uses it."""
+    """A cluster of ``hrm up`` and a user's commands."""
 
     def __init__(self, directory: Path, plugins: Path) -> None:
         self.directory = directory
@@ -63,7 +63,7 @@ class Cluster:
             "HRM_PYTHON": sys.executable,
             "SPARK_CONF_DIR": str(REPOSITORY / "spark-conf"),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            # One test makes it; the others would only make the machine busy.
+            # One test makes it; the others would only use processor time.
             "HRM_AGENT_CLASS_ARCHIVE": "false",
         }
         self._submitted: list[Submitted] = []
@@ -78,14 +78,14 @@ class Cluster:
         assert done.returncode == 0, done.stderr
 
     def end_drivers(self) -> None:
-        """End what has been submitted and still runs."""
+        """End submitted applications that still run."""
         for submitted in self._submitted:
             if submitted.process.poll() is None:
                 submitted.process.kill()
                 submitted.process.wait(10)
 
     def leftovers(self) -> str:
-        """What a test has left here that the next one would meet; empty once all is as it was."""
+        """What a test has left for the next one; empty if all is as it was."""
         status = self.ask("status")
         nodes = self.ask("nodes")["nodes"]
         left = [
@@ -138,8 +138,8 @@ class Cluster:
             )
 
     def ask(self, *arguments: str) -> dict[str, Any]:
-        """The JSON answer of one ``hrm`` command, which runs in this process: tests ask until
-        something is true, and a process for each question would keep a core busy."""
+        """The JSON output of one ``hrm`` command, which runs in this process: tests poll until a
+        condition holds, and a process for each call would keep a core busy."""
         words = [*arguments, "--output", "json", "--master", self.address]
         ours = {k: v for k, v in self.environment.items() if k.startswith("HRM_")}
         done = CliRunner().invoke(hrm, words, prog_name="hrm", env=ours)
@@ -203,7 +203,7 @@ def command_of(process: psutil.Process) -> str:
 
 
 def executors_of(application_id: str) -> list[psutil.Process]:
-    """The executor JVMs of an application, without those that fork from one and look like it."""
+    """The executor JVMs of an application, without forks of them that look alike."""
     found: list[psutil.Process] = []
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or []
@@ -222,8 +222,8 @@ def parent_of(process: psutil.Process) -> int:
 
 
 class SharedCluster:
-    """The cluster of all tests of a session that need none of their own; a new one where a test
-    has left something in it."""
+    """The cluster of all tests of a session that need none of their own; replaced if a test has
+    left something in it."""
 
     def __init__(self, directory: Callable[[], Path], plugins: Path) -> None:
         self._directory = directory
@@ -282,7 +282,7 @@ def running_app(cluster: Cluster, eventually: Callable[..., Any]) -> Callable[..
 
 @pytest.fixture
 def started(cluster: Cluster) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """``started("master", …)``: a daemon of the cluster, begun again by hand; ended afterwards."""
+    """``started("master", …)``: a daemon of the cluster, restarted by hand; ended afterwards."""
     daemons: list[subprocess.Popen[bytes]] = []
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:
@@ -298,7 +298,7 @@ def started(cluster: Cluster) -> Iterator[Callable[..., subprocess.Popen[bytes]]
 
 @pytest.fixture
 def go(tmp_path: Path) -> Iterator[Path]:
-    """The file that ends ``shuffled.py``; it is there when the test ends, at the latest."""
+    """The file that ends ``shuffled.py``; created at the end of the test, at the latest."""
     path = tmp_path / "go"
     yield path
     path.touch()

@@ -1,4 +1,4 @@
-"""Executors that fail as soon as they start: where the node is to blame, and where it is not."""
+"""Executors that fail as soon as they start: where the node is at fault, and where it is not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BROKEN = "libjvm.so: cannot open shared object file"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator[Cluster]:
-    """Two nodes in order. One application is enough here to exclude a node for all of them."""
+    """Two good nodes. One application is enough here to exclude a node for all of them."""
     subject = Cluster(tmp_path_factory.mktemp("cluster"), _plugins)
     subject.environment["HRM_MASTER_NODE_FAILING_APPLICATIONS"] = "1"
     subject.environment["HRM_MASTER_NODE_EXCLUSION_S"] = "900"
@@ -64,7 +64,7 @@ def no_node_is_excluded(
 def test_nodes_whose_python_is_not_the_drivers_refuse_and_are_not_blamed(
     cluster: Cluster, eventually: Callable[..., Any]
 ) -> None:
-    """As a driver on a node says it that runs the Python of its node."""
+    """As reported by a driver on a node that runs the Python of its node."""
     app = cluster.submit(
         *("--conf", "spark.executor.instances=1", "--conf", "spark.hrm.executor.maxFailures=3"),
         *("--conf", "spark.executorEnv.HRM_DRIVER_PYTHON=3.7", str(APPS / "total.py"), "2", "0"),
@@ -85,7 +85,7 @@ def test_nodes_whose_python_is_not_the_drivers_refuse_and_are_not_blamed(
 def test_workers_whose_python_is_not_the_drivers_end_the_application(
     cluster: Cluster, other_python: str, eventually: Callable[..., Any]
 ) -> None:
-    """Where a Python was named for the nodes it is used there, and Spark itself compares."""
+    """If a Python is named for the nodes, it is used there, and Spark itself compares."""
     app = cluster.submit(
         *("--conf", "spark.executor.instances=1", "--conf", "spark.task.maxFailures=2"),
         *("--conf", f"spark.pyspark.python={other_python}"),
@@ -109,7 +109,7 @@ def test_workers_whose_python_is_not_the_drivers_end_the_application(
 
 
 def broken_java(directory: Path) -> Path:
-    """A Java that says which one it is, and cannot run."""
+    """A Java that prints its version, and cannot run."""
     home = directory / "jdk"
     command = home / "bin" / "java"
     command.parent.mkdir(parents=True)

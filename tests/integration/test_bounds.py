@@ -1,5 +1,5 @@
-"""A real master and what token holders send it: memory comes back, lists stay within a message,
-and a person's terminal shows names without obeying them."""
+"""A real master and large requests of token holders: memory is returned, lists stay within a
+message, and a terminal shows names without interpreting them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def master(tmp_path: Path, eventually: Callable[..., Any]) -> Iterator[Master]:
 def test_memory_comes_back_when_large_applications_end(
     master: Master, eventually: Callable[..., Any]
 ) -> None:
-    environment = {f"V{number}": VALUE for number in range(8)}  # a call of 1 MiB, all but
+    environment = {f"V{number}": VALUE for number in range(8)}  # a call of almost 1 MiB
 
     def wave(first: int) -> None:
         launch = {"environment": environment}

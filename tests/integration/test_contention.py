@@ -1,4 +1,4 @@
-"""A batch application and a stream on one node that has not room for both."""
+"""A batch application and a stream on one node that has no capacity for both."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def cause_of(container: dict[str, Any]) -> str:
 def _without_the_master(
     cluster: Cluster, app: dict[str, Any], eventually: Callable[..., Any]
 ) -> None:
-    """While the master stands still an executor dies, and the one that waits starts."""
+    """While the master is stopped an executor dies, and the one that waits starts."""
     application_id = app["application_id"]
     executors = eventually(lambda: executors_of(application_id), 30.0, "executors are processes")
     victim = executors[0]
@@ -102,7 +102,7 @@ def _without_the_master(
 
 
 def _in_order(log: str, ended: str, started: str) -> bool:
-    """Does the agent's log tell of this end, and later of this start?"""
+    """Does the agent's log have this end, and later this start?"""
     lines = log.splitlines()
     ends = [i for i, line in enumerate(lines) if "ended" in line and ended in line]
     starts = [i for i, line in enumerate(lines) if "started" in line and started in line]

@@ -15,7 +15,7 @@ from tests.scheduler.test_daemon import TIMEOUT_S, Cluster, until
 
 
 async def state_of(cluster: Cluster, name: str) -> int | None:
-    """What the master says of a node; None while there is none, of either."""
+    """The master's state of a node; None without the node or the master."""
     try:
         request = admin_pb2.ListNodesRequest()
         listed = await cluster.admin.ListNodes(request, timeout=TIMEOUT_S, wait_for_ready=True)

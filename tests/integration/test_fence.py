@@ -1,8 +1,8 @@
-"""A whole node freezes, and its driver with it, until another has taken its place; then it wakes.
+"""A whole node freezes, and its driver with it, until another has replaced it; then it wakes.
 
-To the master the node is lost. On the node all stands still: the agent, the driver's runner, the
-driver. The runner cannot kill a driver that has outlived its lease before it runs again itself; but
-the driver does not run either, and once they wake, the runner is first.
+To the master the node is lost. On the node nothing runs: neither the agent, nor the driver's
+runner, nor the driver. The runner cannot kill a driver that has outlived its lease before it runs
+again itself; but the driver does not run either, and once they wake, the runner is first.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def frozen(cluster: Cluster) -> Iterator[Callable[[str], list[psutil.Process]]]:
     def freeze(node: str) -> list[psutil.Process]:
         (pid,) = [p["pid"] for p in cluster.cluster["processes"] if p["name"] == node]
         agent = psutil.Process(pid)
-        # Until nobody is left who was born meanwhile.
+        # Until there is no process that was created meanwhile.
         while new := [p for p in (agent, *agent.children(recursive=True)) if p not in stopped]:
             for process in new:
                 with contextlib.suppress(psutil.NoSuchProcess):

@@ -144,7 +144,7 @@ async def test_a_full_disk_pauses_the_master_and_nothing_acknowledged_is_lost(
         assert str(tmp_path / "master") in (refused.value.details() or "")
         assert rpc.error_from(refused.value, "").message == refused.value.details()
 
-        await app.ask("2")  # what needs no write goes on
+        await app.ask("2")  # what needs no write continues
         await until(lambda: app.has(RUNNING, "1", "2"), "another executor")
         await app.release("1")
         await until(lambda: app.has(RUNNING, "2"), "its end")
@@ -238,7 +238,7 @@ async def test_a_backup_is_restored_under_agents_that_live_on(tmp_path: Path) ->
         assert refused.returncode == 2
         assert "another master uses" in refused.stderr
 
-        for _ in range(2):  # the epoch of the backup is an old one by now
+        for _ in range(2):  # the epoch of the backup is old by now
             daemons.master.kill()
             daemons.master.wait(TIMEOUT_S)
             (tmp_path / "master" / "address").unlink()

@@ -96,7 +96,7 @@ def test_what_no_gpu_can_give_is_refused_at_once(gpus: Cluster) -> None:
         str(APPS / "gpus.py"), "1", "0",
     )  # fmt: skip
     assert two.wait(60.0) != 0
-    assert "asks for 2 GPUs an executor, and HRM serves one" in two.output()
+    assert "requests 2 GPUs per executor, and HRM supports one" in two.output()
 
 
 def test_a_stage_gets_executors_of_its_own_profile(gpus: Cluster) -> None:

@@ -50,7 +50,7 @@ def spawned(cluster: Cluster) -> Iterator[Callable[..., Any]]:
 
 
 def _restore_sigint() -> None:
-    """As in a terminal: what a shell starts in the background inherits that SIGINT is ignored."""
+    """Like in a terminal: a shell makes its background processes ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -71,7 +71,7 @@ def _listeners(port: int) -> list[int]:
 
 
 def _event_logs(cluster: Cluster) -> Path:
-    """Where `hrm env` says that event logs go."""
+    """Where event logs go according to `hrm env`."""
     given = {**cluster.environment, "HRM_HOME": str(cluster.state)}
     env = subprocess.run(
         [str(BIN / "hrm"), "env", "--output", "json"],
@@ -82,7 +82,7 @@ def _event_logs(cluster: Cluster) -> Path:
 
 
 def _replace_master(cluster: Cluster, spawned: Callable[..., Any]) -> None:
-    """By kill -9, and one that keeps no ended application in its books."""
+    """By kill -9; the new one keeps no ended application in its state."""
     port = cluster.address.rpartition(":")[2]
     (pid,) = [p["pid"] for p in cluster.cluster["processes"] if p["name"] == "master"]
     os.kill(pid, signal.SIGKILL)

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 HOSTS = {"127.0.0.1": "node-1", "127.0.0.2": "far"}
 WAIT_S = 8.0
 START_LIMIT_S = 5.0
-"""Of an executor, from when it may be anywhere."""
+"""Start of an executor, from when it may be anywhere."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def submit_near(cluster: Cluster, *wanted: str) -> Submitted:
 
 
 def test_executors_start_where_the_data_of_waiting_tasks_is(two_hosts: Cluster) -> None:
-    """Without a preference containers take turns; an executor of a node with room is not moved."""
+    """Without a preference containers alternate; an executor of a node with capacity stays."""
     wanted = ["127.0.0.2", "127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.2"]
     app = submit_near(two_hosts, *wanted)
     assert app.wait() == 0, app.output()

@@ -1,11 +1,11 @@
-"""Nothing is lost when parts fail: two applications at work, while all below them ends and comes
-back.
+"""Nothing is lost when parts fail: two applications run, while all components below them end and
+restart.
 
-One runs four TPC-H queries over and over, the other holds cached blocks and shuffle files; each has
-an executor on both nodes. In turn: the master dies by kill -9, and an executor before the next
-master is there; both agents are restarted, one after the other, under their containers, as for an
-upgrade; a node is emptied and its agent restarted. No job fails, every query has the answer of its
-first round, and no block is computed twice. (``test_restarts`` has an agent's kill -9.)
+One runs four TPC-H queries repeatedly, the other holds cached blocks and shuffle files; each has an
+executor on both nodes. In turn: the master dies by kill -9, and an executor before the next master
+starts; both agents are restarted, one after the other, under their containers, as for an upgrade; a
+node is drained and its agent restarted. No job fails, every query has the result of its first
+round, and no block is computed twice. (``test_restarts`` has an agent's kill -9.)
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator[Cluster]:
-    """Of this try alone, whose daemons are as it left them. Agents leave their containers to the
-    next ones, as the unit of systemd in docs/operations.md has it."""
+    """For this try only, because its daemons do not stay as started. Agents leave their containers
+    to the next ones, like the systemd unit in docs/operations.md."""
     subject = Cluster(tmp_path_factory.mktemp("cluster"), _plugins)
     subject.environment["HRM_AGENT_KEEP_CONTAINERS"] = "true"
     subject.up("--nodes", "2", "--cores", "2", "--memory", "3g")
@@ -65,7 +65,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterato
 
 
 class Daemons:
-    """Who runs which daemon now; each may end and begin again, on the same directory."""
+    """The running daemons; each may end and start again, on the same directory."""
 
     def __init__(self, cluster: Cluster, started: Started, eventually: Eventually) -> None:
         self.cluster = cluster
@@ -93,7 +93,7 @@ class Daemons:
         )
 
     def start_agent(self, name: str) -> None:
-        """Returns once the master knows it."""
+        """Returns once the master has it."""
         known_s = self.nodes()[name]["registered_at_s"]
         state = self.cluster.state
         self._pids[name] = self._started(
@@ -117,7 +117,7 @@ def lives(process: psutil.Process) -> bool:
 
 
 class Application:
-    """One of the two; ``name`` is what it calls itself."""
+    """One of the two; ``name``: the application's own."""
 
     def __init__(self, name: str, cluster: Cluster, submitted: Submitted) -> None:
         self.name = name
@@ -126,7 +126,7 @@ class Application:
         self._id = ""
 
     def shown(self) -> dict[str, Any] | None:
-        """What the master tells of it; None before it is there."""
+        """The master's record of it; None before it exists."""
         found = (
             self.cluster.ask("app", "show", self._id)
             if self._id
@@ -145,21 +145,21 @@ class Application:
         return {c["container_id"]: c for c in found}
 
     def lost(self) -> list[str]:
-        """What its driver says of tasks that failed, and of executors that ended unasked."""
+        """Its driver's log lines of tasks that failed, and of executors that ended unexpectedly."""
         return LOST.findall(self.submitted.output())
 
     def has_both_nodes(self) -> bool:
         return {c["node"] for c in self.running().values()} == set(NODES)
 
     def executors(self) -> set[psutil.Process]:
-        """Its executors' JVMs, with a master or without; equal where pid and start are."""
+        """Its executors' JVMs, with or without a master; equal by pid and start time."""
         assert self._id
         return set(executors(self.cluster, self._id))
 
 
 class Queries(Application):
     def completed(self) -> int:
-        """How many queries have been answered as in the first round."""
+        """How many queries have had the result of the first round."""
         return max(map(int, RESULT.findall(self.submitted.output())), default=0)
 
     def go_on(self, eventually: Eventually, when: str) -> None:
@@ -249,7 +249,7 @@ def _without_the_master(daemons: Daemons, queries: Queries, eventually: Eventual
 
 
 def _under_its_containers(daemons: Daemons, name: str, apps: tuple[Application, ...]) -> None:
-    """An agent is told to end, and another begins: containers and their processes stay the same."""
+    """An agent is ended, and another starts: containers and their processes stay the same."""
     before = [(set(app.running()), app.executors()) for app in apps]
     assert [(len(ids), len(jvms)) for ids, jvms in before] == [(2, 2)] * len(apps)
     daemons.end(name, signal.SIGTERM)
@@ -259,7 +259,7 @@ def _under_its_containers(daemons: Daemons, name: str, apps: tuple[Application, 
 
 
 def _emptied(daemons: Daemons, name: str, keeper: Application, eventually: Eventually) -> None:
-    """A drain that moves; then its agent is restarted with nothing below it."""
+    """A drain that moves containers; then its agent is restarted with nothing below it."""
     (there,) = [key for key, c in keeper.running().items() if c["node"] == name]
 
     def drain(*how: str) -> None:

@@ -1,4 +1,4 @@
-"""The user's side of pipelines: programs and the shell, on a real master and real agents."""
+"""Clients of pipelines: programs and the shell, on a real master and real agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The formats in which results come back, through a real master, agent and worker."""
+"""The formats of results, through a real master, agent and worker."""
 
 from __future__ import annotations
 

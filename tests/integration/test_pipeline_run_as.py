@@ -33,7 +33,7 @@ as_root = pytest.mark.skipif(not may_switch(), reason="only root can become anot
 
 @pytest.fixture
 def work() -> Iterator[Path]:
-    """A work directory that every user can reach, which pytest's own are not."""
+    """A work directory that every user can reach, unlike pytest's own."""
     path = Path(tempfile.mkdtemp(prefix="hrm-pipes-", dir="/tmp"))
     path.chmod(0o711)
     yield path / "work"
@@ -67,9 +67,9 @@ def as_user(cluster: PipelineCluster) -> Iterator[Callable[[str], Client]]:
 
 @functools.cache
 def open_python() -> str:
-    """A Python of this version that others can run with HRM; empty where there is none.
+    """A Python of this version that others can run with HRM; empty if there is none.
 
-    The tests' own may lie below a home that is closed to them; the system's is open to all.
+    The tests' own may be below a home that is closed to them; the system's is open to all.
     """
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for candidate in (sys.executable, f"/usr/bin/{name}", f"/usr/local/bin/{name}"):
@@ -95,7 +95,7 @@ def start(cluster: PipelineCluster, work: Path, **more: Any) -> None:
 
 
 def pids_of(work: Path, user: str) -> list[int]:
-    """Of the worker that runs ``staying``, and of the child that it has started."""
+    """Pids of the worker that runs ``staying``, and of the child that it has started."""
     path = work / "pipelines/scratch" / str(pwd.getpwnam(user).pw_uid) / "pids"
     return [int(one) for one in path.read_text().split()] if path.exists() else []
 
@@ -154,7 +154,7 @@ def test_another_users_pipeline_reaches_nothing(
     could = as_user(OTHER).submit(steps.prying, asked).result(LIMIT_S).value
     own = f"{pwd.getpwnam(OTHER).pw_uid}"
     assert [one for one in could if f"/{own}" not in one and f"-{OTHER}-" not in one] == []
-    # The same questions of its own user do find something: the test would see a leak.
+    # Its own user does find something in the same places, so the test would notice a leak.
     could = as_user(ONE).submit(steps.prying, asked).result(LIMIT_S).value
     secret = root / "scratch" / str(theirs) / "secret"
     assert f"read {secret}" in could and f"read environ {pids[0]}" in could

@@ -1,4 +1,4 @@
-"""Operators of Spark that share a GPU under the agent's rules: a batch query beside a stream."""
+"""Operators of Spark that share a GPU under the agent's rules: a batch query with a stream."""
 
 from __future__ import annotations
 

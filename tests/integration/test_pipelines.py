@@ -37,7 +37,7 @@ FAILED = pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_FAILED
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait for it, with a limit."""
     async with asyncio.timeout(LIMIT_S):
-        while not await condition():  # noqa: ASYNC110 - what is awaited happens in other processes
+        while not await condition():  # noqa: ASYNC110 - other processes make it true
             await asyncio.sleep(0.05)
 
 
@@ -194,7 +194,7 @@ async def joined(client: Client, number: int) -> None:
 
 
 async def running(client: Client, node: str) -> None:
-    """The node has reported that it runs something."""
+    """Wait until the node has reported a run."""
 
     async def reported() -> bool:
         return (await client.nodes())[node].load.running > 0
@@ -405,7 +405,7 @@ async def test_a_nodes_learned_policy_is_trusted_as_users_state_and_restarts_kee
 
 
 async def _placed_by(client: Client, only: Sequence[str] = ()) -> Counter[str]:
-    """Runs by who placed them."""
+    """Runs by the policy that placed them."""
     listed = await client.stub.List(pb.ListPipelineTasksRequest(all=True))
     found: Counter[str] = Counter()
     for task in listed.tasks:

@@ -1,4 +1,4 @@
-"""What dies and comes back: the master and an agent, by kill -9, under a running application."""
+"""The master and an agent are killed (kill -9) and restarted, under a running application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark executors as the user who submitted, on a node whose agent is root."""
+"""Spark executors as the submitter, on a node whose agent is root."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ USER = next(
     ),
     "nobody",
 )
-"""A user of the system without a home, where the container's directory stands in for it."""
+"""A user of the system without a home, which the container's directory replaces."""
 WAIT_S = 240.0  # the plugin is compiled first
 PYTHON_PATH = os.pathsep.join(map(str, (REPOSITORY, Path(pyspark.__path__[0]).parent)))
 
 
 @functools.cache
 def open_python() -> str:
-    """A Python of this version that others can run with HRM and Spark; empty where there is none.
+    """A Python of this version that others can run with HRM and Spark; empty if there is none.
 
-    The tests' own may lie below a home that is closed to them; the system's is open to all.
+    The tests' own may be below a home that is closed to them; the system's is open to all.
     """
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     reached = "import grpc, hrm.agent.drivers.driver_runner, pyspark"
@@ -140,7 +140,7 @@ def test_executors_are_the_submitters_and_root_gets_none(
 
 
 def test_python_tasks_are_the_submitters(node: tuple[Cluster, Path], python: str) -> None:
-    """The driver is a process of whoever started it, here root."""
+    """The driver belongs to the user that started it, here root."""
     cluster, _ = node
     app = cluster.submit(
         *("--conf", "spark.executor.instances=1", str(APPS / "whoami.py")),

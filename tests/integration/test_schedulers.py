@@ -1,4 +1,4 @@
-"""Schedulers in processes of their own beside a real master and real agents, and what kills them.
+"""Schedulers in processes of their own with a real master and real agents, and kills of them.
 
 The light test has containers of ``sh`` in place of Spark's executors; the gang test is all Spark.
 """
@@ -50,7 +50,7 @@ WORK = 'echo "GPU $CUDA_VISIBLE_DEVICES"; until [ -e "$END" ]; do sleep 0.05; do
 
 
 class Application:
-    """An AppMaster without a driver: it asks for executors and follows what becomes of them."""
+    """An AppMaster without a driver: it requests executors and tracks them."""
 
     def __init__(self, daemons: Daemons, application_id: str, session: Any) -> None:
         self.daemons = daemons
@@ -116,7 +116,7 @@ def put_policy(folder: Path) -> None:
 
 @asynccontextmanager
 async def daemons_in(directory: Path) -> AsyncIterator[Daemons]:
-    """A master, the schedulers ``east`` (which thinks as long as the gate is there) and ``west``,
+    """A master, the schedulers ``east`` (whose policy waits while the gate exists) and ``west``,
     and an agent with a declared GPU."""
     put_policy(directory / "site")
     daemons = Daemons(directory)
@@ -250,7 +250,7 @@ def schedulers(gang_cluster: Cluster) -> Iterator[Callable[[str], subprocess.Pop
 
 
 async def take_a_turn(cluster: Cluster) -> None:
-    """Register an application and let it be: the next one goes to the next scheduler."""
+    """Register an application and leave it: the next one goes to the next scheduler."""
     token = rpc.read_token(cluster.state / "token")
     async with rpc.channel(cluster.address, token) as channel:
         stub: Any = application_pb2_grpc.ApplicationServiceStub(channel)
@@ -265,8 +265,8 @@ def test_two_gangs_of_which_one_fits_run_one_after_the_other(
     tmp_path: Path,
     eventually: Callable[..., Any],
 ) -> None:
-    """Each needs three of the four slots. The second has not one executor while the first runs,
-    though one slot is free; nor does it mind that its scheduler is killed meanwhile."""
+    """Each needs three of the four slots. The second has no executor while the first runs, though
+    one slot is free; nor is it affected when its scheduler is killed meanwhile."""
     cluster = gang_cluster
 
     def names() -> list[str]:

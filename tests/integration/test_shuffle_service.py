@@ -1,4 +1,4 @@
-"""The agent's shuffle service with a real Spark: what an executor wrote outlives it."""
+"""The agent's shuffle service with a real Spark: the files of an executor outlive it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Real processes that are stopped, and a master whose state is lost: executors live on.
 
-Containers are ``sh`` in place of Spark's executors; an AppMaster without a driver asks for them.
+Containers are ``sh`` in place of Spark's executors; an AppMaster without a driver requests them.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ SETTINGS = {
     "--heartbeat-interval-s": 0.2,
 }
 PATIENT = ("--application-grace-s", "60")
-"""With AppMasters: as long as a master waits for those of which its store knows nothing."""
+"""With AppMasters: how long a master waits for those that its store does not know."""
 RUNNING = common_pb2.CONTAINER_STATE_RUNNING
 WORK = 'echo $$; until [ -e "$END" ]; do sleep 0.05; done'
 
 
 class Daemons(Cluster):
-    """A master on one port through all its lives, and an agent."""
+    """A master that keeps its port across restarts, and an agent."""
 
     port = "0"
 
@@ -96,7 +96,7 @@ class Daemons(Cluster):
 
 
 class AppMaster:
-    """Asks for one executor, and comes back when its session has broken."""
+    """Requests one executor, and reconnects when its session has broken."""
 
     def __init__(self, daemons: Daemons, key: str, end: Path) -> None:
         self.daemons = daemons
@@ -127,7 +127,7 @@ class AppMaster:
         self._following = asyncio.create_task(self._follow())
 
     async def come_back(self) -> None:
-        """As an AppMaster does: again and again, for a while."""
+        """Like an AppMaster: repeatedly, for a while."""
 
         async def attached() -> bool:
             try:
@@ -204,7 +204,7 @@ async def passes(seconds: float) -> None:
 
 
 async def test_a_master_that_was_stopped_loses_nothing(daemons: Daemons) -> None:
-    """Its node and an AppMaster are heard of again a while after it has gone on."""
+    """Its node and an AppMaster report again a while after it has resumed."""
     staying, pid = await begun(daemons)
     away, other = await begun(daemons, "key-2")
     away.leave()
@@ -233,7 +233,7 @@ async def test_a_master_that_was_stopped_loses_nothing(daemons: Daemons) -> None
 
 
 async def test_a_node_that_was_stopped_and_is_lost_serves_again(daemons: Daemons) -> None:
-    """It slept for longer than the others wait; it does not hold their silence against them."""
+    """It slept for longer than the others wait; it does not count their silence meanwhile."""
     app, _ = await begun(daemons)
     agent = daemons.agent  # type: ignore[attr-defined]
     agent.send_signal(signal.SIGSTOP)
@@ -299,7 +299,7 @@ async def test_a_master_with_an_older_copy_of_its_state_takes_its_nodes_back(
 async def test_a_node_that_has_followed_a_later_master_is_named_and_never_alive(
     daemons: Daemons,
 ) -> None:
-    """Its master was replaced, and it comes to the old one again."""
+    """Its master was replaced, and it registers with the old one again."""
     app, _ = await begun(daemons)
     await passes(Bounds().recovery_window_s + 1.0)
     stream: Any = node_pb2_grpc.NodeServiceStub(daemons.channel).Connect()

@@ -1,4 +1,4 @@
-"""spark-submit --master hrm://… on a real cluster: what runs, and what survives what."""
+"""spark-submit --master hrm://… on a real cluster: what runs, and what survives which failure."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_dead_executor_is_replaced_and_the_result_is_right(
     assert app.wait() == 0, app.output()
     assert SUM_OF_SQUARES in app.output()
     after = cluster.ask("app", "show", shown["application_id"])
-    # The others leave as the application ends, by themselves (status 0) or because they must.
+    # The others end with the application, by themselves (status 0) or stopped.
     ends = [c["end"] for c in after["containers"] if c["end"]["cause"] == "END_CAUSE_EXITED"]
     assert [end["exit_code"] for end in ends].count(137) == 1, ends
     assert len(after["containers"]) == 3
@@ -235,7 +235,7 @@ def test_the_class_is_found_not_declared(
         assert workload_class().endswith("BATCH")
     stop.touch()
     eventually(stop.with_suffix(".stopped").exists, 30.0, "the query has stopped")
-    if trigger != "dstream":  # nobody hears when they end
+    if trigger != "dstream":  # their end emits no event
         eventually(lambda: workload_class().endswith("BATCH"), 5.0, "without a query it is batch")
     stop.with_suffix(".end").touch()
     assert app.wait() == 0, app.output()

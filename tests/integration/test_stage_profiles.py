@@ -1,4 +1,4 @@
-"""Stage-level scheduling to the end: profiles grow, shrink, are released, or refused in words."""
+"""Stage-level scheduling: profiles grow, shrink, are released, or refused with a message."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_each_profile_grows_and_shrinks_and_is_released_with_its_stages(
     ("kind", "printed"),
     [
         ("memory", "lower spark.executor.cores or spark.executor.memory"),
-        ("gpu", "an executor asks for a GPU, but no node of the cluster has one"),
+        ("gpu", "an executor requests a GPU, but no node of the cluster has one"),
     ],
 )
 def test_a_profile_that_nothing_can_satisfy_fails_with_the_reason(

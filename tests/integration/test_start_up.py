@@ -36,7 +36,7 @@ def prepared(
     subject.environment["HRM_AGENT_CLASS_ARCHIVE"] = "true"
     subject.environment["HRM_AGENT_ARCHIVE_DIR"] = str(_archives)
     subject.environment["HRM_AGENT_WARM_EXECUTORS"] = "1"
-    # At once, for a core may never be idle where tests run.
+    # Immediately, since a core may never be idle where tests run.
     subject.environment["HRM_AGENT_WARM_DELAY_S"] = "0"
     subject.up("--nodes", "1", "--cores", "2", "--memory", "4g")
     eventually(
@@ -51,7 +51,7 @@ def prepared(
 
 
 def waiting_jvms(cluster: Cluster) -> list[str]:
-    """Command lines of warm JVMs that nobody has taken."""
+    """Command lines of warm JVMs that have not been taken."""
     commands = map(command_of, psutil.process_iter())
     return [c for c in commands if f"{cluster.state}/" in c and c.endswith("WarmExecutor")]
 

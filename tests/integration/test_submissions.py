@@ -1,4 +1,4 @@
-"""Cluster deploy mode on a real cluster: drivers on nodes, restarts, the ends they come to."""
+"""Cluster deploy mode on a real cluster: drivers on nodes, restarts, and their ends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def helpers(tmp_path: Path) -> tuple[str, str]:
 
 
 class Site:
-    """A web server of some files, and what was asked of it."""
+    """A web server of some files, and the requests to it."""
 
     def __init__(self, directory: Path) -> None:
         self.asked: list[str] = []
@@ -320,7 +320,7 @@ def test_a_supervised_stream_outlives_its_driver_and_the_master(
 
 
 def _spark_submit(cluster: Cluster, *arguments: str) -> str:
-    """The stock spark-submit to its end, which is soon."""
+    """Run the stock spark-submit to its end, which is soon."""
     done = subprocess.run(
         [str(BIN / "spark-submit"), "--master", f"hrm://{cluster.address}", *arguments],
         env=cluster.environment, capture_output=True, text=True, timeout=60, check=False,

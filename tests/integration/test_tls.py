@@ -1,4 +1,4 @@
-"""A cluster that speaks TLS, and a real Spark on it: drivers here and on a node, logs."""
+"""A cluster with TLS, and a real Spark on it: drivers here and on a node, logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOTAL = f"TOTAL {sum(x * x for x in range(1000))}"
 
 
 class Relay:
-    """A port that leads to the master, and what each connection through it begins with."""
+    """A port that forwards to the master, and the first bytes of each connection through it."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")

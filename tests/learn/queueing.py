@@ -1,4 +1,4 @@
-"""A small cluster to learn in: every node serves its tasks first come, first served, on its cores.
+"""A small cluster to learn in: every node serves its tasks in order of arrival, on its cores.
 
 Nodes differ in speed, some types of tasks gain from a GPU, and reported waits are exact. With
 ``fixed=false`` each seed draws its own number of nodes, platforms and rate, and nodes fail.
@@ -12,8 +12,8 @@ import heapq
 import numpy as np
 
 from hrm.core.vocabulary.model import NodeName
-from hrm.learn.environment import Decision, Ended, Step
-from hrm.pipelines.core.model import ClusterView, TaskSpec
+from hrm.learn.environment import EpisodeStep, EpisodeTaskEnded, TaskDecision
+from hrm.pipelines.core.model import PipelineClusterView, TaskSpec
 from hrm.pipelines.policies.cluster.features import TYPES
 from tests.policies.cluster.views import PLATFORMS, task_of, view_of
 
@@ -22,13 +22,13 @@ CORES = 2
 
 
 class Queueing:
-    """``tasks`` a trace; ``fixed``: six nodes at 80 % load, else 3 to 12 at 30 to 90 %."""
+    """``tasks`` per trace; ``fixed``: six nodes at 80 % load, else 3 to 12 at 30 to 90 %."""
 
     def __init__(self, tasks: str = "200", fixed: str = "true") -> None:
         self._tasks = int(tasks)
         self._fixed = fixed == "true"
 
-    def reset(self, seed: int) -> Decision:
+    def reset(self, seed: int) -> TaskDecision:
         self._rng = np.random.default_rng(seed)
         nodes = 6 if self._fixed else int(self._rng.integers(3, 13))
         kinds = np.arange(nodes) % 3 if self._fixed else self._rng.integers(3, size=nodes)
@@ -36,7 +36,7 @@ class Queueing:
         self._speed = SPEEDS[kinds]
         self._rate = load * CORES * self._speed.sum() / 15.0  # a mean task takes 15 s at speed 1
         self._free_at = np.zeros((nodes, CORES))
-        self._ends: list[tuple[float, Ended]] = []
+        self._ends: list[tuple[float, EpisodeTaskEnded]] = []
         self._away = (
             int(self._rng.integers(nodes)),
             self._rng.uniform(0, self._tasks / self._rate),
@@ -46,23 +46,23 @@ class Queueing:
         self._view = view_of(nodes, seed, platform=platform)
         return self._arrived()
 
-    def step(self, node: int) -> Step:
+    def step(self, node: int) -> EpisodeStep:
         core = int(self._free_at[node].argmin())
         done = max(self._now, self._free_at[node, core]) + self._times[node]
         self._free_at[node, core] = done
         task_id = self._task.task_id
-        heapq.heappush(self._ends, (done, Ended(task_id, done, done - self._now, True)))
+        heapq.heappush(self._ends, (done, EpisodeTaskEnded(task_id, done, done - self._now, True)))
         over = self._count == self._tasks
         until = np.inf if over else self._now + self._rng.exponential(1.0 / self._rate)
         ended = []
         while self._ends and self._ends[0][0] <= until:
             ended.append(heapq.heappop(self._ends)[1])
         if over:
-            return Step(None, tuple(ended))
+            return EpisodeStep(None, tuple(ended))
         self._now = until
-        return Step(self._arrived(), tuple(ended))
+        return EpisodeStep(self._arrived(), tuple(ended))
 
-    def _arrived(self) -> Decision:
+    def _arrived(self) -> TaskDecision:
         self._count += 1
         kind = int(self._rng.integers(len(TYPES)))
         self._task: TaskSpec = task_of(
@@ -70,9 +70,9 @@ class Queueing:
         )
         self._times = self._rng.exponential(15.0) / self._speed
         view = self._seen()
-        return Decision(self._task, view, view.alive.copy())
+        return TaskDecision(self._task, view, view.alive.copy())
 
-    def _seen(self) -> ClusterView:
+    def _seen(self) -> PipelineClusterView:
         busy = (self._free_at > self._now).sum(axis=1)
         wait_s = np.maximum(self._free_at.min(axis=1) - self._now, 0.0)
         alive = np.ones(len(self._speed), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""The learner: networks as in use, targets as by hand, updates, transfer."""
+"""The learner: the same networks as in use, targets by hand, updates, transfer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from hrm.learn.dqn import Hyper, Learner, Replay, Transition  # noqa: E402
 from hrm.learn.q_networks import Brain, FlatBrain, SetBrain  # noqa: E402
 from hrm.learn.rewards import Rewards  # noqa: E402
-from hrm.pipelines.core.model import ClusterView, TaskId  # noqa: E402
+from hrm.pipelines.core.model import PipelineClusterView, TaskId  # noqa: E402
 from hrm.pipelines.policies.cluster.features import TYPES, Layout  # noqa: E402
 from hrm.pipelines.policies.cluster.heuristics import Ect  # noqa: E402
 from hrm.pipelines.policies.cluster.networks import mlp_q, set_q  # noqa: E402
@@ -23,7 +23,7 @@ def set_brain() -> SetBrain:
     return SetBrain(TYPES, torch.Generator().manual_seed(0))
 
 
-def flat_brain(view: ClusterView, history: int = 1) -> FlatBrain:
+def flat_brain(view: PipelineClusterView, history: int = 1) -> FlatBrain:
     nodes = list(zip(view.names, view.platform, strict=True))
     return FlatBrain(Layout("paper", history=history), nodes, torch.Generator().manual_seed(0))
 
@@ -64,7 +64,7 @@ def test_both_networks_have_the_values_that_numpy_finds() -> None:
     ],
 )  # fmt: skip
 def test_targets_are_those_by_hand(double: bool, mask: tuple[int, ...], wanted: float) -> None:
-    """Reward 0.5, discount 0.8; double takes the value of the action that the other one prefers."""
+    """Reward 0.5, discount 0.8; double uses the value of the action that the other one prefers."""
 
     class Given(SetBrain):
         def values(self, weights: Any, states: Any) -> Any:
@@ -116,7 +116,7 @@ def test_the_replay_keeps_the_latest() -> None:
     assert {t.action for t in drawn} == {2, 3, 4}
 
 
-def _choose(some: Learner, view: ClusterView, number: int = 0) -> int:
+def _choose(some: Learner, view: PipelineClusterView, number: int = 0) -> int:
     return some.choose(task_of(number), view, all_fit(view)).node
 
 
@@ -172,7 +172,7 @@ def test_nodes_that_are_new_move_the_weights_and_empty_the_replay() -> None:
     assert len(some.replay.held) == 5
     fewer = arranged(view, [2, 0])
     _choose(some, fewer, 6)
-    assert len(some.replay.held) == 6  # they are masked, nothing moves
+    assert len(some.replay.held) == 6  # they are masked, nothing changes
     assert brain.nodes == list(zip(view.names, view.platform, strict=True))
     before = _arrays(brain)
     more = view_of(6, 2)

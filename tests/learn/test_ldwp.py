@@ -1,4 +1,4 @@
-"""The trainer, from its command line to a model that beats chance on seeds that it never saw."""
+"""The trainer, from its command line to a model that beats chance on unseen seeds."""
 
 from __future__ import annotations
 

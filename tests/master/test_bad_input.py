@@ -1,4 +1,4 @@
-"""What no client may say over gRPC: refused with the field and the reason, and nothing changes."""
+"""Invalid requests over gRPC: refused with the field and the reason, and nothing changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stub(master: Running) -> Any:
 
 
 async def picture(master: Running) -> tuple[Any, ...]:
-    """What the administrator sees of the cluster, but for clocks."""
+    """The cluster as an administrator sees it, without clocks."""
     cluster = await master.admin.GetCluster(admin_pb2.GetClusterRequest(), timeout=TIMEOUT_S)
     listed = await master.admin.ListNodes(admin_pb2.ListNodesRequest(), timeout=TIMEOUT_S)
     free = [(u.unit.resource_unit_id, str(u.free)) for n in listed.nodes for u in n.resource_units]
@@ -203,7 +203,7 @@ class Scheduler:
         return cls(master, subscription, hello.subscribed.session)
 
     async def job(self) -> Any:
-        """Register applications until one is this scheduler's, and ask for its container."""
+        """Register applications until one is this scheduler's, and request its container."""
         for number in range(3):
             ask = registration(
                 submission_key=f"key-{number}", declared_class=common_pb2.WORKLOAD_CLASS_STREAM
@@ -279,7 +279,7 @@ async def test_leases_and_claims_that_are_not_as_they_should_be(tmp_path: Path) 
         lease = await scheduler.acquire()
         result = await scheduler.propose("n9/cpu", lease_token=lease.token)
         assert [x.decision for x in result.outcomes] == [scheduler_pb2.CLAIM_DECISION_ABORT]
-        assert "the resource unit is gone" in result.outcomes[0].reason
+        assert "the resource unit no longer exists" in result.outcomes[0].reason
         after = await picture(master)
         assert (after[:3], after[4]) == (before[:3], before[4])
 

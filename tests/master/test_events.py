@@ -1,4 +1,4 @@
-"""The journal: what changes is on disk, bounded, and read by who comes later or comes back."""
+"""The journal: changes are on disk, bounded, and read by late and by returning readers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ BY = {
 def append(
     journal: Journal, *states: NodeState, at_s: float | None = None, name: str = "n1"
 ) -> None:
-    """A node goes through ``states``."""
+    """A node passes through ``states``."""
     life = Lifecycle("node", name, NODE, NodeState.ALIVE, journal.watch)
     for state in states:
         life.follow(BY[state], state, at_s if at_s is not None else time.time(), "said so")
@@ -151,7 +151,7 @@ async def test_what_finds_no_capacity_is_counted_and_reported(
 async def test_dropped_ones_are_reported_behind_what_was_queued_before(
     journals: Callable[..., Journal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where nothing follows them."""
+    """Also if nothing follows them."""
     journal = journals()
     monkeypatch.setattr(events, "GROUP_MAX", 2)
     monkeypatch.setattr(events, "QUEUED_MAX", 10)
@@ -220,7 +220,7 @@ async def test_filters_select_events(journals: Callable[..., Journal]) -> None:
 
 
 def test_one_that_watches_changes_nothing() -> None:
-    """The core answers the same, and each move is told once, as it is made."""
+    """The core replies the same, and each move is observed once, as it is made."""
 
     def fed(core: MasterCore) -> list[Any]:
         registered = e.ApplicationRegistered(
@@ -256,7 +256,7 @@ def stub(master: Running) -> Any:
 
 
 async def read(master: Running, **event_filter: Any) -> tuple[list[Any], str]:
-    """The events of a wish, and the token to go on from."""
+    """The events that match a filter, and the token to resume from."""
     found: list[Any] = []
     resume = ""
     request = events_pb2.WatchEventsRequest(**event_filter)
@@ -267,7 +267,7 @@ async def read(master: Running, **event_filter: Any) -> tuple[list[Any], str]:
 
 
 async def lived(master: Running) -> str:
-    """An application whose one executor runs on n1 and fails there; answers its id."""
+    """An application whose one executor runs on n1 and fails there; returns its id."""
     stream = master.nodes.Connect(timeout=TIMEOUT_S)
     await stream.write(node())
     await stream.read()
@@ -303,7 +303,7 @@ async def lived(master: Running) -> str:
 
 
 def _states(notice: Any) -> list[int]:
-    """The states of the containers that a notice, or several in one, tells of."""
+    """The states of the containers in a notice, or in several in one."""
     return [x.state for x in (notice.container, *notice.changed.containers)]
 
 
@@ -369,7 +369,7 @@ async def test_one_that_clears_a_node_ends_its_exclusion(tmp_path: Path) -> None
         await master.admin.DrainNodes(undo, timeout=TIMEOUT_S)
         moves, _ = await read(master, node="n1")
         assert (moves[-1].to_state, moves[-1].actor) == ("admitted", "administrator")
-        assert moves[-1].reason.endswith(": taken back into service")
+        assert moves[-1].reason.endswith(": returned to service")
 
 
 async def test_why_is_reported_after_the_master_has_forgotten(tmp_path: Path) -> None:
@@ -406,7 +406,7 @@ async def test_a_log_is_searched_for_where_the_journal_states(tmp_path: Path) ->
         await stream.read()
         for executor in ("", "1"):
             request = admin_pb2.ReadLogsRequest(application_id=app, executor_id=executor)
-            # Nobody listens at the endpoint of this node: that it is asked at all is the point.
+            # No server is at the endpoint of this node: the test is that it is called at all.
             with refused(grpc.StatusCode.FAILED_PRECONDITION, "the agent of n1"):
                 await master.admin.ReadLogs(request, timeout=TIMEOUT_S).read()
         request = admin_pb2.ReadLogsRequest(application_id=app, executor_id="7")
@@ -418,7 +418,7 @@ async def test_a_log_is_searched_for_where_the_journal_states(tmp_path: Path) ->
 async def test_a_follower_is_notified_of_a_gap_where_it_is(
     journals: Callable[..., Journal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that reads more slowly than events are dropped; nobody has come back to anything."""
+    """A reader that is slower than events are dropped, without any reconnection."""
     monkeypatch.setattr(events, "TRIM_GROUP_MAX", 10)
     monkeypatch.setattr(events_service, "PAGE_EVENTS", 5)
     journal = journals(kept=20)

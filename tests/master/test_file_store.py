@@ -1,4 +1,4 @@
-"""Files by their content: sent in pieces, whole or not at all, kept while somebody needs them."""
+"""Files by their content: sent in pieces, whole or not at all, kept while they are needed."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ async def test_two_that_send_one_file_do_not_mix(store: FileStore) -> None:
 
 async def test_a_slow_disk_delays_no_other(store: FileStore, directory: Path) -> None:
     slow = directory / f"{DIGEST}.part"
-    os.mkfifo(slow)  # nobody can open it for writing before somebody reads it
+    os.mkfifo(slow)  # opening it for writing fails until it has a reader
     waiting = asyncio.create_task(put(store, 0, DATA[:100]))
     other = hashlib.sha256(b"other").hexdigest()
     assert await store.put(other, 5, "other", 0, b"other") == 5

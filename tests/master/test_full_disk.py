@@ -1,4 +1,4 @@
-"""A full disk pauses the master: what needs no write goes on, the rest is refused, none is lost."""
+"""A full disk pauses the master: what needs no write continues, the rest is refused, none lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM
 
 
 class Disk:
-    """Behind a store: it can be made full, and counts what was tried meanwhile."""
+    """Behind a store: it can be made full, and counts the tries meanwhile."""
 
     def __init__(self, store: Store) -> None:
         self.is_full = False
@@ -56,7 +56,7 @@ class OnDisk(Master):
                 await asyncio.sleep(0.005)
 
     async def fill(self) -> None:
-        """The disk is full, and the master has met it."""
+        """Fill the disk, and wait until the master has noticed."""
         self.disk.is_full = True
         with pytest.raises(DiskFull, match=r"the master is paused: the disk of .* is full \("):
             await self.application(BATCH)
@@ -101,7 +101,7 @@ async def test_what_was_on_its_way_is_refused_and_kept(master: OnDisk) -> None:
     assert master.store.applications() == []
     await master.free_disk()
     async with asyncio.timeout(TIMEOUT_S):
-        while not master.store.applications():  # noqa: ASYNC110 - the file tells nobody
+        while not master.store.applications():  # noqa: ASYNC110 - the file notifies nothing
             await asyncio.sleep(0.005)
     assert [x.application_id for x in master.store.applications()] == known
     assert await master.application(BATCH) not in known
@@ -131,10 +131,10 @@ async def test_new_work_is_refused_before_it_changes_anything(master: OnDisk) ->
 async def test_what_needs_no_write_goes_on(master: OnDisk) -> None:
     stream, other = await master.application(STREAM), await master.application(BATCH)
     await master.fill()
-    await asyncio.wait_for(master.start(), TIMEOUT_S)  # its stream broke, and it is back
+    await asyncio.wait_for(master.start(), TIMEOUT_S)  # its stream broke, and it reconnects
     master.ask(stream, 2)
     assert master.reported() == [stream] * 2
-    for session in (1, 2):  # an AppMaster's session breaks and comes back
+    for session in (1, 2):  # an AppMaster's session breaks and is reopened
         await asyncio.wait_for(master.attach(other, session), TIMEOUT_S)
         event = e.ApplicationDetached(
             now=master.interpreter.now(), application_id=other, session=session
@@ -144,7 +144,7 @@ async def test_what_needs_no_write_goes_on(master: OnDisk) -> None:
 
 
 async def test_a_lost_node_comes_back_when_it_can_be_written(master: OnDisk) -> None:
-    """In service before, it would be granted containers that it never hears of."""
+    """In service before, it would be granted containers that it does not learn of."""
     interpreter = master.interpreter
     node = interpreter.core.master_state.nodes[NODE]
     await master.fill()

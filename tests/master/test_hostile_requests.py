@@ -1,4 +1,4 @@
-"""Every RPC of the master with hostile texts in every field: what it says is short and visible."""
+"""Every RPC of the master with hostile texts in every field: its replies are short and visible."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TEXTS = {"long": "a" * 10_000, "NUL": "\0" * 240, "hostile": HOSTILE, "wide": "\
 
 
 async def output(channel: Any, method: Any, request: Any) -> tuple[Any, str]:
-    """How the call ends, and what it says."""
+    """How the call ends, and its output."""
     path = f"/{method.containing_service.full_name}/{method.name}"
     encode, decode = type(request).SerializeToString, lambda data: data
     try:
@@ -62,7 +62,7 @@ async def test_what_is_reported_of_hostile_fields_is_short_and_seen(
     tmp_path: Path, kind: str
 ) -> None:
     expected = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}
-    # Nothing of these is wrong with what they were given, or they wait for more of it.
+    # These find nothing wrong with their input, or wait for more of it.
     expected |= {grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED}
     expected |= {grpc.StatusCode.ABORTED}
     async with running(tmp_path) as master:
@@ -80,7 +80,7 @@ async def test_what_is_reported_of_hostile_fields_is_short_and_seen(
 
 
 async def test_what_is_too_large_is_refused_by_its_bytes(tmp_path: Path) -> None:
-    """Also where it would parse: these bytes are fields that no version knows."""
+    """Also if it would parse: these bytes are fields that no version knows."""
     async with running(tmp_path) as master:
         channel: Any = master.channel
         for method in METHODS.values():

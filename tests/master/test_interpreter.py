@@ -1,4 +1,4 @@
-"""The live master's loop: who waits for a turn, and who for none."""
+"""The live master's loop: which events wait for a turn, and which do not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM
 
 
 class Master:
-    """A master with one scheduler and one node of 16 slots, whose stream nobody reads."""
+    """A master with one scheduler and one node of 16 slots, whose stream is not read."""
 
     def __init__(self, store: Store) -> None:
         # Back-offs outlast every test.
@@ -97,15 +97,15 @@ class Master:
         return found
 
     async def rounds(self, count: int) -> None:
-        """Until the scheduler has chosen so many times more."""
+        """Wait until the scheduler has made so many more rounds."""
         (scheduler,) = self.interpreter.core.placement.schedulers.values()
         target = scheduler.rounds + count
         async with asyncio.timeout(TIMEOUT_S):
-            while scheduler.rounds < target:  # noqa: ASYNC110 - the core tells nobody
+            while scheduler.rounds < target:  # noqa: ASYNC110 - the core notifies nothing
                 await asyncio.sleep(0)
 
     def reported(self) -> list[ApplicationId]:
-        """Of whose containers the node has been told, or will be once somebody reads."""
+        """Applications whose containers the node has been notified of, or will be once it reads."""
         messages = self.outbox._messages
         return [x.spec.application_id for x in messages if isinstance(x, c.AssignContainer)]
 
@@ -199,7 +199,7 @@ async def test_a_scheduler_that_waits_for_capacity_has_one_timer_however_often_c
     master.ask(batch)
     for number in range(20):
         await master.start(NodeName(f"small-{number}"), memory_mib=512)
-        # A report is let in once no scheduler has work.
+        # A report is admitted once no scheduler has work.
         await asyncio.wait_for(master.interpreter.throttle.of_report(), TIMEOUT_S)
 
     scheduled: list[asyncio.TimerHandle] = vars(asyncio.get_running_loop())["_scheduled"]
@@ -215,7 +215,7 @@ async def test_a_scheduler_whose_round_is_due_gets_no_second_one(master: Master)
     for _ in range(5):
         master.ask(stream)
     for_streams = len(wakes)
-    # A report is let in once no scheduler has work.
+    # A report is admitted once no scheduler has work.
     await asyncio.wait_for(master.interpreter.throttle.of_report(), TIMEOUT_S)
 
     assert master.reported() == [stream] * 5 + [batch]

@@ -1,4 +1,4 @@
-"""A damaged journal is set aside, at the start and while it serves; what is left goes on."""
+"""A damaged journal is set aside, at the start and while it serves; what is left continues."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def filled(open_journal: Callable[..., Journal], path: Path) -> int:
 
 
 def spoil(path: Path, page: int) -> None:
-    """One page of noise, the first is 1."""
+    """Overwrite one page with noise; the first is 1."""
     with path.open("r+b") as file:
         file.seek((page - 1) * PAGE)
         file.write(bytes(range(1, 256)) * (PAGE // 255) + b"!" * (PAGE % 255))
@@ -75,7 +75,7 @@ def set_aside(directory: Path) -> list[Path]:
 
 
 def a_leaf_in_the_middle(path: Path) -> int:
-    """A page that holds events, and neither the first nor the last of them."""
+    """A page that holds events, but neither the first nor the last of them."""
     pages = path.stat().st_size // PAGE
     content = path.read_bytes()
     leaves = [n for n in range(2, pages) if content[n * PAGE] == 0x0D]

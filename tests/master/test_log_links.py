@@ -1,4 +1,4 @@
-"""A link to a log, from the command that asks the master to the page that the agent serves."""
+"""A link to a log, from the command at the master to the page that the agent serves."""
 
 from __future__ import annotations
 
@@ -104,5 +104,5 @@ async def test_an_agent_without_links_or_gone_is_named(tmp_path: Path) -> None:
             application_id = await started(master, stream)
             with refused(grpc.StatusCode.FAILED_PRECONDITION, "its HRM is older"):
                 await master.admin.LinkLog(ask(application_id), timeout=TIMEOUT_S)
-        with refused(grpc.StatusCode.FAILED_PRECONDITION, "the agent of n1 gives no link"):
+        with refused(grpc.StatusCode.FAILED_PRECONDITION, "the agent of n1 returned no link"):
             await master.admin.LinkLog(ask(application_id), timeout=20)

@@ -1,4 +1,4 @@
-"""Bytes that are no message, for every method of every service: refused as what they are."""
+"""Bytes that are not a message, for every method of every service: refused as such."""
 
 from __future__ import annotations
 

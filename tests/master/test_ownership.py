@@ -1,4 +1,4 @@
-"""Two clients with one cluster's token: what the one may not do under the other's id."""
+"""Two clients with one cluster's token: what one must not do under the other's id."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_an_application_and_its_node_on_a_real_master_stay_their_owners(
         notice = await session.read()
         assert notice.WhichOneof("notice") == "refused", "its session is its own"
 
-        # While it is away, and on the next master, too.
+        # While it is disconnected, and on the next master, too.
         session.cancel()
         await _detached(cluster, result.application_id)
         await _impostor_gets_nothing(mine, result)
@@ -140,7 +140,7 @@ async def _detached(cluster: Cluster, application_id: str) -> None:
 
 
 async def test_a_refused_session_misses_its_owner_nothing(tmp_path: Path) -> None:
-    """Notices that come while an impostor is refused go to the owner."""
+    """Notices that arrive while an impostor is refused go to the owner."""
     async with master_here(tmp_path) as master:
         result = await master.applications.Register(registration(ownership_key=KEY))
         await attach(master.applications, result, KEY)
@@ -237,7 +237,7 @@ async def _is_shown_nowhere(master: Running, submission_id: str) -> None:
 
 
 async def test_a_schedulers_session_is_a_secret(tmp_path: Path) -> None:
-    """Whoever knows its number proposes as that scheduler, so it cannot be counted up to."""
+    """Its number permits proposals as that scheduler, so it must not be guessable by counting."""
     async with master_here(tmp_path) as master:
         schedulers: Any = scheduler_pb2_grpc.SharedStateServiceStub(master.channel)
         numbers = []

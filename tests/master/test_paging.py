@@ -1,4 +1,4 @@
-"""Lists in pages: whole and in order when put together, bounded one by one."""
+"""Lists in pages: complete and in order together, each page bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client before nodes that lie: whose results it reads, and where a task's key can be seen."""
+"""A client and nodes that forge results: which it reads, and where a task's key can be seen."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def proved(order: pb.PlacePipelineTask, data: bytes, kind: ResultFormat) -> byte
 
 @asynccontextmanager
 async def _quietly(opened: Any) -> AsyncIterator[tuple[list[Any], Any]]:
-    """With what is logged meanwhile."""
+    """Yields what is logged meanwhile."""
     with capture_logs() as output:
         async with opened as there:
             yield output, there
@@ -116,7 +116,7 @@ async def test_one_that_asks_for_json_unpickles_nothing_of_the_node_that_has_the
     async with placed(state, monkeypatch, result_format="json") as (_, _, node, task, order):
         proof = proved(order, bomb, ResultFormat.PICKLE)
         node.end(order.attempt, bomb, result_format=PICKLE, proof=proof)
-        with pytest.raises(PermissionDenied, match="came as pickle, and json was asked for"):
+        with pytest.raises(PermissionDenied, match="came as pickle, and json was requested"):
             await outcome(task)
     assert not (tmp_path / "went-off").exists()
 

@@ -1,4 +1,4 @@
-"""PipelineService before real nodes: what it refuses, what it keeps, how a node's stream lives."""
+"""PipelineService with real nodes: what it refuses, what it keeps, the life of a node's stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from hrm import ownership, rpc, rpc_server
 from hrm.config import MasterSettings
 from hrm.errors import InvalidConfig, InvalidRequest, LimitReached, NotFound
-from hrm.pipelines.core.cluster import LeastLoaded
+from hrm.pipelines.core.cluster import LeastWait
 from hrm.pipelines.core.model import TaskId
 from hrm.pipelines.master import result_files as pipeline_files
 from hrm.pipelines.master.result_files import PipelineFiles
@@ -43,7 +43,7 @@ async def serving(
     broken: list[Exception] = []
     tasks = PipelineTasks(
         MasterSettings(state_dir=directory, **settings),
-        policy=LeastLoaded(),
+        policy=LeastWait(),
         stop=broken.append,
         epoch=epoch,
     )
@@ -173,7 +173,7 @@ class FakeNode:
             yield await self._outgoing.get()
 
     async def receive(self, kind: str) -> Any:
-        """The next message, which is of this kind."""
+        """The next message, which must be of this kind."""
         async with asyncio.timeout(LIMIT_S):
             message = await anext(self._messages)
         assert message.WhichOneof("message") == kind
@@ -220,7 +220,7 @@ async def test_a_result_is_its_clients(tmp_path: Path) -> None:
         await node.receive("registered")
         mine, other = ownership.new_key(), ownership.new_key()
         await stub.Submit(request(task_id="t", ownership_key=mine))
-        for key in ("", other):  # such as one that has guessed under which id it comes again
+        for key in ("", other):  # such as one that has guessed the next id
             with refused(grpc.StatusCode.PERMISSION_DENIED, "pipeline task t"):
                 await stub.Submit(request(task_id="t", ownership_key=key))
         with refused(grpc.StatusCode.ALREADY_EXISTS, "t"):
@@ -278,7 +278,7 @@ async def test_a_node_that_comes_back_keeps_its_task(tmp_path: Path) -> None:
 
 
 async def test_an_id_that_is_given_twice_is_two_tasks_to_two_masters(tmp_path: Path) -> None:
-    """The node has ended the task of the first master, which has gone before it heard so."""
+    """The node has ended the task of the first master, which ended before it received that."""
     async with serving(tmp_path, epoch=7) as (_, stub):
         node = FakeNode(stub)
         await node.receive("registered")
@@ -369,7 +369,7 @@ async def emptied(directory: Path) -> None:
 
 
 class SlowDisk:
-    """Holds up the writing of one task's files; others' are written at once."""
+    """Delays the writing of one task's files; others' are written immediately."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
         self._writing, self.go_on = threading.Event(), threading.Event()
@@ -446,7 +446,7 @@ async def test_one_that_goes_away_while_its_input_is_written_leaves_nothing(
         await disk.writing()
         submitting.cancel()
         async with asyncio.timeout(10.0):
-            while tasks.files.held_bytes:  # noqa: ASYNC110 - the server hears of it some time
+            while tasks.files.held_bytes:  # noqa: ASYNC110 - the server notices it eventually
                 await asyncio.sleep(0.01)
         disk.go_on.set()
         await emptied(tmp_path / "pipelines")

@@ -1,4 +1,4 @@
-"""PolicyService on a real port: what it shows, what it sets, whom it refuses, what it remembers."""
+"""PolicyService on a real port: what it shows, sets, refuses and remembers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hrm.master.policy_service import (
 from hrm.pipelines.policies import cluster
 from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
 from hrm.policies import models
-from hrm.policies.guard import GuardRegistry, Mode
+from hrm.policies.guard import GuardMode, GuardRegistry
 from hrm.v1 import pipeline_pb2, pipeline_pb2_grpc, policy_pb2_grpc
 from hrm.v1 import policy_pb2 as pb
 from hrm.wire import pipelines as pw
@@ -39,13 +39,13 @@ from tests.policies.cluster.views import all_fit, set_model, task_of, view_of
 
 @pytest.fixture
 def policy(monkeypatch: pytest.MonkeyPatch) -> GuardedClusterPolicy:
-    """A learned policy that every master of the test has in use."""
+    """A learned policy that every master of the test uses."""
     rng = np.random.default_rng(0)
     made = cluster.load("ldwp-set", rng=rng, model=set_model(), clock_s=lambda: 0.0)
     assert isinstance(made, GuardedClusterPolicy)
 
     def with_policy(
-        modes: dict[str, Mode], keep: Callable[[dict[str, Mode]], None] | None = None
+        modes: dict[str, GuardMode], keep: Callable[[dict[str, GuardMode]], None] | None = None
     ) -> GuardRegistry:
         hosts = GuardRegistry(modes, keep=keep)
         hosts.add(made.host)
@@ -95,8 +95,8 @@ async def test_a_mode_outlives_the_master(tmp_path: Path, policy: GuardedCluster
     async with running(tmp_path) as master:
         for _ in range(2):
             assert (await _set(master, "ldwp-set", "canary-10")).mode == "canary-10"
-        assert policy.host.mode is Mode.CANARY_10
-    policy.host.set_mode(Mode.OFF)
+        assert policy.host.mode is GuardMode.CANARY_10
+    policy.host.set_mode(GuardMode.OFF)
     async with running(tmp_path) as master:
         (shown,) = (await _shown(master)).policies
         assert shown.mode == "canary-10"
@@ -114,7 +114,7 @@ async def test_what_it_refuses(tmp_path: Path, policy: GuardedClusterPolicy) -> 
             await _set(master, "", "on")
         with refused(grpc.StatusCode.NOT_FOUND, "hrm policy show"):
             await _shown(master, policy="nobody")
-        assert policy.host.mode is Mode.SHADOW
+        assert policy.host.mode is GuardMode.SHADOW
         async with rpc.channel(master.address, "wrong") as channel:
             call = policy_pb2_grpc.PolicyServiceStub(channel).ShowPolicies(
                 pb.ShowPoliciesRequest(), timeout=TIMEOUT_S
@@ -135,21 +135,21 @@ def test_the_masters_policy_is_loaded_by_name_and_known_to_its_hosts(tmp_path: P
         made = cluster_policy(name, hosts=hosts, state_dir=tmp_path, heartbeat_s=1.0, seed=0)
         return made.name
 
-    hosts = GuardRegistry({"ldwp-set": Mode.CANARY_1})
+    hosts = GuardRegistry({"ldwp-set": GuardMode.CANARY_1})
     assert loaded("ect", hosts) == "ect"
     assert hosts.statuses(0.0) == []
     newest = dataclasses.replace(set_model(), version=10**8)
     models.write(newest, tmp_path / MODELS_DIR / f"{newest}.npz")
     assert loaded("ldwp-set", hosts) == "ldwp-set"
-    assert [(s.policy, s.mode) for s in hosts.statuses(0.0)] == [("ldwp-set", Mode.CANARY_1)]
+    assert [(s.policy, s.mode) for s in hosts.statuses(0.0)] == [("ldwp-set", GuardMode.CANARY_1)]
     with pytest.raises(InvalidConfig, match="least-loaded"):
         loaded("nonsense", hosts)
 
 
 def test_modes_are_kept_and_a_damaged_file_is_reported(tmp_path: Path) -> None:
     assert load_modes(tmp_path) == {}
-    save_modes(tmp_path, {"a": Mode.ON, "b": Mode.CANARY_1})
-    assert load_modes(tmp_path) == {"a": Mode.ON, "b": Mode.CANARY_1}
+    save_modes(tmp_path, {"a": GuardMode.ON, "b": GuardMode.CANARY_1})
+    assert load_modes(tmp_path) == {"a": GuardMode.ON, "b": GuardMode.CANARY_1}
     for damaged in ("{", "[]", '{"a": "half"}', ""):
         (tmp_path / MODES_FILE).write_text(damaged)
         with pytest.raises(InvalidConfig, match="remove it"):
@@ -162,11 +162,11 @@ async def test_a_full_disk_is_reported_in_the_log_and_fails_no_call(
     async with running(tmp_path) as master:
         one, _ = await _node(tmp_path, master, "n1")
         state_dir = tmp_path / "master"
-        for name in (MODES_FILE, NODE_MODES_FILE):  # what no file can replace
+        for name in (MODES_FILE, NODE_MODES_FILE):  # directories, which no file can replace
             (state_dir / name / "in-the-way").mkdir(parents=True)
         with structlog.testing.capture_logs() as logs:
             assert (await _set(master, "ldwp-set", "canary-10")).mode == "canary-10"
-            assert policy.host.mode is Mode.CANARY_10
+            assert policy.host.mode is GuardMode.CANARY_10
             assert list((await _set(master, "iawp", "on")).nodes) == ["n1"]
         assert (await _orders(one)).mode == "on"
         reported = [entry["event"] for entry in logs if entry["log_level"] == "warning"]
@@ -176,7 +176,7 @@ async def test_a_full_disk_is_reported_in_the_log_and_fails_no_call(
 
 
 async def _node(tmp_path: Path, master: Running, name: str) -> tuple[Any, Any]:
-    """A node's stream, and what the master says on it."""
+    """A node's stream, and the master's messages on it."""
     register = pipeline_pb2.RegisterPipelineNode(
         capacity=pw.from_capacity(capacity(name)),
         identity=name,

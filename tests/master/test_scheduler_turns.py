@@ -45,7 +45,7 @@ async def _attached(master: Interpreter, key: str) -> ApplicationId:
 
 
 async def _rounds(path: Path) -> tuple[list[str], int]:
-    """Who looked and who committed when all schedulers were woken at once, in order; and how many
+    """Which schedulers looked and committed when all were woken at once, in order; and how many
     containers were granted."""
     store = Store(path)
     core = MasterCore(store.next_epoch(), [MinWait(index) for index in range(SCHEDULERS)])
@@ -83,7 +83,7 @@ async def _rounds(path: Path) -> tuple[list[str], int]:
             master.submit(event)
         async with asyncio.timeout(LIMIT_S):
             schedulers = core.placement.schedulers.values()
-            while any(each.jobs for each in schedulers):  # noqa: ASYNC110 - the core tells nobody
+            while any(each.jobs for each in schedulers):  # noqa: ASYNC110 - the core notifies nothing
                 await asyncio.sleep(0)
         assert not master.stopped.done()
         return seen, core.negotiator.committed

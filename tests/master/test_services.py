@@ -1,4 +1,4 @@
-"""The master over real gRPC: what its clients may do, and what it says to those who err."""
+"""The master over real gRPC: what its clients may do, and its replies to errors."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def attached(master: Running) -> Any:
 async def request_containers(
     master: Running, *requests: application_pb2.ContainerRequest
 ) -> application_pb2.ApplicationNotice:
-    """Register, attach, ask; answers the first notice after the attachment."""
+    """Register, attach, request; returns the first notice after the attachment."""
     session = await attached(master)
     ask = application_pb2.RequestContainers(containers=requests)
     await session.write(application_pb2.ApplicationUpdate(request=ask))
@@ -168,7 +168,7 @@ def asking_for(executors: int) -> application_pb2.ApplicationUpdate:
 
 
 def running_now(spec: common_pb2.ContainerSpec, sequence: int) -> node_pb2.NodeMessage:
-    """What node n1 says of a container that it has started."""
+    """Node n1's report of a container that it has started."""
     status = common_pb2.ContainerStatus(
         container_id=spec.container_id,
         application_id=spec.application_id,

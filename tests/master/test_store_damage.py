@@ -83,7 +83,7 @@ def leaves_of(path: Path, mark: bytes) -> list[int]:
 
 
 def indices_of(path: Path) -> list[int]:
-    """A page that helps to find records, and holds none: reading all of them does not meet it."""
+    """A page used to find records, without any: reading all of them does not touch it."""
     content = path.read_bytes()
     pages = range(len(content) // PAGE)
     mark = b"app-2026"
@@ -98,7 +98,7 @@ def rooted(path: Path, table: str) -> int:
 
 
 def started(path: Path) -> int:
-    """What a master does first; its epoch."""
+    """The first actions of a master; returns its epoch."""
     store = Store(path)
     try:
         known_to(store)
@@ -249,13 +249,15 @@ def test_a_database_of_something_else_is_not_touched(path: Path) -> None:
     change(path, "CREATE TABLE customers (name TEXT)")
     was = path.read_bytes()
     for attempt in (started, lambda path: store_repair.repair(path.parent)):
-        with pytest.raises(InvalidConfig, match="is no store of HRM, but a database of something"):
+        with pytest.raises(
+            InvalidConfig, match="is not a store of HRM but another program's database"
+        ):
             attempt(path)
     assert path.read_bytes() == was
 
 
 async def killed(path: Path, number: int = 40) -> Path:
-    """A copy of the store of a master that was killed: its last changes are in the log alone."""
+    """A copy of the store of a master that was killed: its last changes are only in the WAL."""
     store = Store(path)
     for n in range(number):
         name = ApplicationId(f"app-20261122093015-9-{n:04d}")
@@ -342,7 +344,7 @@ def test_a_log_of_changes_without_its_store_begins_no_new_one(path: Path) -> Non
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_store_of_another_user_is_named_with_the_cure(path: Path) -> None:
-    place = Path(tempfile.mkdtemp())  # which others may pass through to, unlike pytest's
+    place = Path(tempfile.mkdtemp())  # which others can traverse, unlike pytest's
     try:
         place.chmod(0o755)
         moved = place / "hrm.sqlite"

@@ -1,4 +1,4 @@
-"""Submissions over real gRPC: a client, a master, and a node that says what it is told to say."""
+"""Submissions over real gRPC: a client, a master, and a node that reports what a test orders."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ async def application_is(master: Running, application_id: Any, state: str) -> No
     """Nothing is left of the application that the driver had registered."""
     app = master.interpreter.core.master_state.applications[application_id]
     async with asyncio.timeout(TIMEOUT_S):
-        while app.record.state.value != state:  # noqa: ASYNC110 - nobody is told
+        while app.record.state.value != state:  # noqa: ASYNC110 - nothing is notified
             await asyncio.sleep(0.01)
 
 
 class Agent:
-    """A node: takes containers, and says of them what a test wants said."""
+    """A node: accepts containers, and reports what a test orders."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -246,7 +246,7 @@ async def test_drivers_logs_are_found_while_they_are_known_and_when_all_is_forgo
                 await asyncio.sleep(0.01)
         assert await containers_of_logs(master, *asked) == found
         request = admin_pb2.ReadLogsRequest(application_id=first, executor_id="driver")
-        # Nobody listens at the endpoint of this node: that it is asked at all is the point.
+        # No server is at the endpoint of this node: the test is that it is called at all.
         with refused(grpc.StatusCode.FAILED_PRECONDITION, "the agent of n1"):
             await master.admin.ReadLogs(request, timeout=TIMEOUT_S).read()
         with pytest.raises(NotFound, match="driver-nobody has no driver that ran"):
@@ -278,7 +278,7 @@ async def test_a_driver_that_is_lost_with_its_node_is_fenced(tmp_path: Path) -> 
         waiting = pb.SUBMISSION_STATE_WAITING_TO_RESTART
         lost = await state_of(master, sent.submission_id, waiting)
         assert lost.restart_at_s - lost.submitted_at_s > 60, "for its lease goes on"
-        with refused(grpc.StatusCode.ABORTED, "it was given up"):
+        with refused(grpc.StatusCode.ABORTED, "it was abandoned"):
             await stub(master).Lease(lease(sent.submission_id))
         async with agent(master, "n2") as other:
             await stub(master).Lease(lease(sent.submission_id, gone=True))
@@ -309,7 +309,7 @@ async def test_a_driver_that_no_node_can_run_fails_at_once(master: Running) -> N
     async with agent(master):
         sent = await stub(master).Submit(submission(vcores=64))
         failed = await state_of(master, sent.submission_id, pb.SUBMISSION_STATE_FAILED)
-        assert "the driver asks for 64 vcores" in failed.message
+        assert "the driver requests 64 vcores" in failed.message
         assert "spark.driver.cores" in failed.message
 
 
@@ -360,7 +360,7 @@ async def test_one_that_the_next_master_refuses_ends_alone(
     monkeypatch.setattr(Interpreter, "call", refuse)
     async with running(tmp_path) as second:
         ended = await state_of(second, sent.submission_id, pb.SUBMISSION_STATE_KILLED)
-        assert "cannot go on with it: too many applications" in ended.message
+        assert "cannot continue it: too many applications" in ended.message
         assert not second.interpreter.stopped.done()
 
 

@@ -28,7 +28,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 
 class _Away:
-    """A stub of a master that answers nobody before all have asked."""
+    """A stub of a master that replies to no call before all have been made."""
 
     def __init__(self, asking: int) -> None:
         self._all = asyncio.Barrier(asking)
@@ -56,7 +56,7 @@ def test_many_are_cancelled_at_once_and_not_one_after_the_other(
 
 
 class _Full(_Away):
-    """A master without room, until it has some."""
+    """A master without capacity, until it has some."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -91,7 +91,7 @@ def test_a_task_that_is_given_up_is_not_submitted_any_more(
             task.cancel()
         else:
             client.cancel_all([task], "no more")
-        assert "given up before" in task.outcome(5.0).error
+        assert "abandoned before" in task.outcome(5.0).error
     assert full.accepting and not full.submitted
     assert how == "one" or not client._running, "what was given up has ended"
 

@@ -1,4 +1,4 @@
-"""Pipelines as users write them, and what is said of those that cannot work."""
+"""Pipelines as users write them, and the errors of those that cannot work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking the machine's agent for a GPU, over a socket."""
+"""Requests for a GPU to the machine's agent, over a socket."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Agent(pipeline_pb2_grpc.GpuServiceServicer):
 
 
 class _SilentService(pipeline_pb2_grpc.GpuServiceServicer):
-    """An agent that hangs until its caller has gone."""
+    """An agent that hangs until its caller has disconnected."""
 
     def Acquire(self, request: Any, context: Any) -> Iterator[pb.GpuGrant]:  # noqa: N802
         gone = threading.Event()
@@ -50,7 +50,7 @@ def test_an_agent_that_hangs_is_not_waited_for_ever(
         try:
             with (
                 pytest.raises(
-                    Unavailable, match=r"has not answered k within .* s; look at its log"
+                    Unavailable, match=r"did not respond to k within .* s; look at its log"
                 ),
                 gpus.share("k", wait_s=0.1),
             ):

@@ -1,4 +1,4 @@
-"""How results travel: what comes back equals what was returned, and nothing is read unproved."""
+"""How results travel: what comes back equals what was returned, and is only read with a proof."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEY = b"k" * 32
 
 
 def sealed(value: Any, wanted: ResultFormat = AUTO) -> tuple[ResultFormat, bytes, bytes]:
-    """What a worker with the key makes of a value: format, bytes, proof."""
+    """A worker's output for a value, with the key: format, bytes, proof."""
     file = io.BytesIO()
     seal = Seal(file, KEY, "task-1", 7)
     kind = encode(value, wanted, seal)
@@ -157,7 +157,7 @@ def test_a_pyarrow_that_runs_code_of_its_data_reads_nothing(
 
 
 class Bomb:
-    """Its pickle makes a file where it is read."""
+    """Its pickle creates a file where it is read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -199,7 +199,7 @@ def test_one_that_asked_for_data_reads_no_pickle_even_with_a_proof(
     data = pickle.dumps(Bomb(tmp_path / "read"))
     with pytest.raises(PermissionDenied, match="came as pickle, and"):
         decode(data, PICKLE, wanted=wanted, task_id="t")
-    with pytest.raises(HrmError, match="does not say what it is"):
+    with pytest.raises(HrmError, match="does not state its format"):
         decode(data, AUTO, wanted=AUTO, task_id="t")
     assert not (tmp_path / "read").exists()
 

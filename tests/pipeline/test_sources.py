@@ -1,4 +1,4 @@
-"""What travels with a task, and pipelines that no node could import."""
+"""What is sent with a task, and pipelines that no node could import."""
 
 from __future__ import annotations
 

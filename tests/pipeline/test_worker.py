@@ -1,4 +1,4 @@
-"""What a worker does with a function, good or bad, and what it says about it."""
+"""A worker's handling of functions, good or bad, and its reports of them."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def queues(draw: st.DrawFn, name: str) -> UnitQueue:
 
 @st.composite
 def states(draw: st.DrawFn, units_max: int = 6) -> SharedState:
-    """A table with some rows closed, some given up, and some of those given away again."""
+    """A table with some rows closed, some given up, and some of those reused."""
     state = SharedState()
     for index in range(draw(st.integers(0, units_max))):
         queue = draw(queues(f"n{index}"))

@@ -1,7 +1,7 @@
-"""What every placement policy must do, whatever else it does.
+"""The contract of every placement policy.
 
-Each test runs for every policy that HRM brings; a policy that is added to ``pyproject.toml`` is
-tested here without another line.
+Each test runs for every policy that HRM ships; a policy that is added to ``pyproject.toml`` is
+tested here automatically.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAMES = sorted(PROJECT["entry-points"][policies.GROUP])
 STEPPING = {"centralized-drf"}
-"""Policies that leave some of a batch job for its next turn though there is room."""
+"""Policies that leave some of a batch job for its next turn though there is capacity."""
 
 every_policy = pytest.mark.parametrize("name", NAMES)
 
@@ -42,7 +42,7 @@ def _batch(count: int, vcores: int = 1, waiting_limit: int = 64) -> Placement:
 def _place(
     policy: PlacementPolicy, state: SharedState, placement: Placement
 ) -> tuple[list[int | None], ClusterView]:
-    view = state.view()
+    view = ClusterView(state)
     return policy.place(view, placement, NOW), view
 
 
@@ -69,7 +69,7 @@ def test_it_proposes_what_it_may_and_reserves_in_its_view(
     """Open rows, large enough, within the bounds, each choice seen by the next."""
     rows, taken = _place(policies.load(name, index), state, placement)
     assert len(rows) == len(placement.entries)
-    replayed = state.view()
+    replayed = ClusterView(state)
     for row, entry in zip(rows, placement.entries, strict=True):
         if row is None:
             continue
@@ -84,7 +84,7 @@ def test_it_proposes_what_it_may_and_reserves_in_its_view(
 @settings(max_examples=60, deadline=None)
 @given(states(), PLACEMENTS)
 def test_it_leaves_no_capacity_unused(name: str, state: SharedState, placement: Placement) -> None:
-    """Who gets no place finds no room; in steps, at least the first is placed."""
+    """What gets no place has no capacity; in steps, at least the first is placed."""
     large = any(
         state.open[row]
         and state.queue(row).image().runs_at_once(placement.demand, placement.workload_class)
@@ -93,7 +93,7 @@ def test_it_leaves_no_capacity_unused(name: str, state: SharedState, placement: 
     rows, taken = _place(policies.load(name), state, placement)
     if large:
         assert rows[0] is not None
-        first_view = state.view()
+        first_view = ClusterView(state)
         assert first_view.image(rows[0]).runs_at_once(placement.demand, placement.workload_class)
     if None in rows and not (name in STEPPING and placement.workload_class is BATCH):
         left = [row for row in state.rows.values() if state.open[row]]

@@ -1,6 +1,6 @@
-"""The host: the ladder of trust, its fallbacks, the breaker and the watchdog.
+"""The guard: the ladder of trust, its fallbacks, the breaker and the watchdog.
 
-Questions here are whole numbers, the heuristic answers 0 and the learned policy 1.
+Views here are whole numbers, the heuristic decides 0 and the learned policy 1.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from hrm.errors import InvalidRequest, NotFound
-from hrm.pipelines.core.model import Device, NodeView, Start, SubtaskKey, TaskId
+from hrm.pipelines.core.model import Device, NodeView, StartDecision, SubtaskKey, TaskId
 from hrm.policies.guard import (
     Doubt,
     GuardBounds,
+    GuardMode,
     GuardRegistry,
-    Mode,
     PolicyGuard,
     Reason,
     Recommendation,
@@ -28,7 +28,7 @@ from hrm.policies.guard import (
 
 
 class Clock:
-    """Seconds that pass as a test says."""
+    """Seconds that pass as a test orders."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -39,7 +39,7 @@ class Clock:
 
 def made(
     learned: Callable[[int], Recommendation[int]] | None = None,
-    mode: Mode = Mode.ON,
+    mode: GuardMode = GuardMode.ON,
     clock: Clock | None = None,
     **bounds: Any,
 ) -> PolicyGuard[int, int]:
@@ -57,8 +57,8 @@ def made(
     )
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_the_share_of_a_mode_is_the_share_that_is_learned(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", GuardMode)
+def test_the_share_of_a_mode_is_the_share_that_is_learned(mode: GuardMode) -> None:
     host = made(mode=mode, blind_share=1.0)
     decided = [host.decide(f"task-{number}", number, 0.0) for number in range(4_000)]
     share = sum(each.decision for each in decided) / 4_000
@@ -66,7 +66,7 @@ def test_the_share_of_a_mode_is_the_share_that_is_learned(mode: Mode) -> None:
     assert [each.learned for each in decided] == [each.decision == 1 for each in decided]
     status = host.status(0.0)
     assert (status.asked, status.learned) == (4_000, share * 4_000)
-    assert status.shadowed == (4_000 if mode is Mode.SHADOW else 0)
+    assert status.shadowed == (4_000 if mode is GuardMode.SHADOW else 0)
 
 
 def test_one_that_is_in_one_canary_is_in_the_next() -> None:
@@ -77,7 +77,7 @@ def test_one_that_is_in_one_canary_is_in_the_next() -> None:
 
 
 def test_a_shadow_is_asked_and_recorded_and_changes_nothing() -> None:
-    host = made(lambda view: Recommendation(view % 2, "learned"), Mode.SHADOW, records_max=3)
+    host = made(lambda view: Recommendation(view % 2, "learned"), GuardMode.SHADOW, records_max=3)
     assert {host.decide(str(n), n, float(n)).decision for n in range(10)} == {0}
     status = host.status(10.0)
     assert (status.shadowed, status.agreed) == (10, 5)
@@ -86,7 +86,7 @@ def test_a_shadow_is_asked_and_recorded_and_changes_nothing() -> None:
 
 def test_off_does_not_even_ask() -> None:
     asked: list[int] = []
-    host = made(lambda view: asked.append(view) or Recommendation(1, ""), Mode.OFF)  # type: ignore[func-returns-value]
+    host = made(lambda view: asked.append(view) or Recommendation(1, ""), GuardMode.OFF)  # type: ignore[func-returns-value]
     assert host.decide("a", 1, 0.0).why == "computed"
     assert asked == []
 
@@ -114,7 +114,7 @@ def test_in_a_shadow_doubts_are_counted_too() -> None:
     def doubts(view: int) -> Recommendation[int]:
         raise Doubt(Reason.VALUE, "too good to be true")
 
-    host = made(doubts, Mode.SHADOW)
+    host = made(doubts, GuardMode.SHADOW)
     assert host.decide("a", 1, 0.0).reason is None
     assert host.status(0.0).fallbacks == {"value-out-of-range": 1}
     assert host.status(0.0).records[0].reason.startswith("value-out-of-range")
@@ -150,7 +150,7 @@ def test_three_slow_decisions_in_a_row_open_the_breaker_for_a_minute() -> None:
 def _live(
     host: PolicyGuard[int, int], seconds: float, start: float, response: dict[bool, float]
 ) -> float:
-    """One task a second, whose response depends on who decided; answers the end."""
+    """One task a second, whose response depends on the deciding policy; returns the end."""
     now = start
     while now < start + seconds:
         decided = host.decide(f"t{now}", 1, now)
@@ -160,66 +160,66 @@ def _live(
 
 
 def test_one_that_is_worse_for_ten_minutes_goes_back_into_the_shadow() -> None:
-    host = made(mode=Mode.CANARY_50)
+    host = made(mode=GuardMode.CANARY_50)
     now = _live(host, 300, 0.0, {False: 12.0, True: 13.0})
-    assert host.mode is Mode.CANARY_50
+    assert host.mode is GuardMode.CANARY_50
     now = _live(host, 550, now, {False: 12.0, True: 15.0})
-    assert host.mode is Mode.CANARY_50
+    assert host.mode is GuardMode.CANARY_50
     now = _live(host, 120, now, {False: 12.0, True: 15.0})
     status = host.status(now)
-    assert status.mode is Mode.SHADOW
+    assert status.mode is GuardMode.SHADOW
     assert status.rolled_back_at is not None
     assert status.fallbacks == {"watchdog": 1}
     assert "p95 of response over expectation 1.50, plain's is 1.20" in status.last
-    host.set_mode(Mode.CANARY_10)
+    host.set_mode(GuardMode.CANARY_10)
     assert host.status(now).rolled_back_at is None
 
 
 def test_a_bad_spell_that_ends_is_forgiven() -> None:
-    host = made(mode=Mode.CANARY_50, watch_s=400.0)
+    host = made(mode=GuardMode.CANARY_50, watch_s=400.0)
     now = 0.0
     for _ in range(5):
         now = _live(host, 10, now, {False: 10.0, True: 20.0})
         now = _live(host, 390, now, {False: 10.0, True: 10.0})
-    assert host.mode is Mode.CANARY_50
+    assert host.mode is GuardMode.CANARY_50
 
 
 def test_slow_for_all_is_no_fault_of_the_learned_one() -> None:
-    host = made(mode=Mode.CANARY_50)
+    host = made(mode=GuardMode.CANARY_50)
     _live(host, 2_000, 0.0, {False: 90.0, True: 90.0})
-    assert host.mode is Mode.CANARY_50
+    assert host.mode is GuardMode.CANARY_50
 
 
 def test_what_was_learned_of_the_heuristic_is_the_measure_when_all_is_learned() -> None:
-    host = made(mode=Mode.SHADOW)
+    host = made(mode=GuardMode.SHADOW)
     now = _live(host, 100, 0.0, {False: 10.0})
-    host.set_mode(Mode.ON)
+    host.set_mode(GuardMode.ON)
     _live(host, 700, now, {True: 12.0, False: 10.0})
-    assert host.mode is Mode.SHADOW
+    assert host.mode is GuardMode.SHADOW
 
 
 def test_failures_count_as_very_late() -> None:
-    host = made(mode=Mode.SHADOW)
+    host = made(mode=GuardMode.SHADOW)
     now = _live(host, 100, 0.0, {False: 10.0})
-    host.set_mode(Mode.ON)
-    while now < 1_000 and host.mode is Mode.ON:
+    host.set_mode(GuardMode.ON)
+    while now < 1_000 and host.mode is GuardMode.ON:
         host.decide(f"t{now}", 1, now)
         host.ended(f"t{now}", now=now, response_s=1.0, ok=int(now) % 10 > 0)
         now += 1.0
-    assert host.mode is Mode.SHADOW
+    assert host.mode is GuardMode.SHADOW
 
 
 def test_few_samples_decide_nothing() -> None:
-    host = made(mode=Mode.ON, samples_min=10_000)
+    host = made(mode=GuardMode.ON, samples_min=10_000)
     _live(host, 2_000, 0.0, {True: 1e6, False: 10.0})
-    assert host.mode is Mode.ON
+    assert host.mode is GuardMode.ON
     assert math.isnan(host.status(0.0).reference_p95)
 
 
 def test_one_that_is_on_without_a_record_of_the_heuristic_leaves_a_tenth_to_it_until_there_is() -> (
     None
 ):
-    host = made(mode=Mode.ON)
+    host = made(mode=GuardMode.ON)
     learned = []
     for number in range(1_000):
         learned.append(host.decide(str(number), 1, 0.0).learned)
@@ -229,61 +229,65 @@ def test_one_that_is_on_without_a_record_of_the_heuristic_leaves_a_tenth_to_it_u
 
 
 def test_what_never_ends_is_forgotten_at_the_bound() -> None:
-    host = made(mode=Mode.ON, pending_max=10)
+    host = made(mode=GuardMode.ON, pending_max=10)
     for number in range(50):
         host.decide(str(number), 1, 0.0)
-    host.ended("3", now=1.0, response_s=1.0, ok=True)  # long forgotten, and let pass
+    host.ended("3", now=1.0, response_s=1.0, ok=True)  # long forgotten, and ignored
     assert len(host._pending) == 10
 
 
 def test_modes_are_set_by_name_and_kept_for_later_lives() -> None:
-    hosts = GuardRegistry({"clever": Mode.CANARY_10})
-    host = made(mode=Mode.SHADOW)
+    hosts = GuardRegistry({"clever": GuardMode.CANARY_10})
+    host = made(mode=GuardMode.SHADOW)
     hosts.add(host)
-    assert host.mode is Mode.CANARY_10
+    assert host.mode is GuardMode.CANARY_10
     hosts.set_mode("clever", mode_of("on"))
-    assert hosts.modes == {"clever": Mode.ON}
-    assert [status.mode for status in hosts.statuses(0.0)] == [Mode.ON]
+    assert hosts.modes == {"clever": GuardMode.ON}
+    assert [status.mode for status in hosts.statuses(0.0)] == [GuardMode.ON]
     with pytest.raises(NotFound, match="in use: clever"):
-        hosts.set_mode("other", Mode.ON)
+        hosts.set_mode("other", GuardMode.ON)
     with pytest.raises(InvalidRequest, match="canary-10"):
         mode_of("half")
 
 
 def test_a_restart_does_not_undo_a_fall_back() -> None:
-    kept: list[dict[str, Mode]] = []
-    hosts = GuardRegistry({"clever": Mode.CANARY_50}, keep=lambda modes: kept.append(dict(modes)))
-    host = made(mode=Mode.SHADOW)
+    kept: list[dict[str, GuardMode]] = []
+    hosts = GuardRegistry(
+        {"clever": GuardMode.CANARY_50}, keep=lambda modes: kept.append(dict(modes))
+    )
+    host = made(mode=GuardMode.SHADOW)
     hosts.add(host)
     _live(host, 1_200, 0.0, {False: 12.0, True: 15.0})
-    assert host.mode is Mode.SHADOW
-    assert kept == [{"clever": Mode.SHADOW}]
+    assert host.mode is GuardMode.SHADOW
+    assert kept == [{"clever": GuardMode.SHADOW}]
     later = made()
     GuardRegistry(kept[0]).add(later)
-    assert later.mode is Mode.SHADOW
+    assert later.mode is GuardMode.SHADOW
 
 
 def test_a_policy_of_nodes_lives_under_the_same_host() -> None:
-    """Stage 2 has other questions and answers: views of a node, and lists of what to start."""
+    """Stage 2 has other inputs and decisions: views of a node, and lists of what to start."""
     key = SubtaskKey(TaskId("t"), "s")
-    host: PolicyGuard[NodeView, list[Start]] = PolicyGuard(
+    host: PolicyGuard[NodeView, list[StartDecision]] = PolicyGuard(
         policy="iawp",
         kind="node",
         heuristic="pats",
         model="iawp-1",
         schema="abc",
-        learned=lambda view: Recommendation([Start(key, Device.GPU, view.gpus[0].index)], "co-run"),
+        learned=lambda view: Recommendation(
+            [StartDecision(key, Device.GPU, view.gpus[0].index)], "co-run"
+        ),
         fallback=lambda view: Recommendation(
-            [Start(key, Device.CPU, view.idle_cores[0])], "speed-up"
+            [StartDecision(key, Device.CPU, view.idle_cores[0])], "speed-up"
         ),
         clock_s=Clock(),
-        mode=Mode.ON,
+        mode=GuardMode.ON,
     )
     estimates: Any = None
     view = NodeView(now=0.0, ready=(), idle_cores=(3,), core_remaining_s=(0.0,) * 4, gpus=(),
                     memory_free_mib=1.0, estimates=estimates)  # fmt: skip
     decided = host.decide("node-1/17", view, 0.0)
-    assert decided.decision == [Start(key, Device.CPU, 3)]  # there is no GPU: an IndexError
+    assert decided.decision == [StartDecision(key, Device.CPU, 3)]  # there is no GPU: an IndexError
     assert decided.reason is Reason.FAULT
 
 

@@ -1,4 +1,4 @@
-"""Model files: what is written is read, and what is damaged says so."""
+"""Model files: what is written is read, and damage is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each policy is for: its rule, held against the rule in plain words and plain loops."""
+"""The purpose of each policy: its rule, compared with the rule in plain loops."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _batch(count: int, demand: Vector = (1, 1, 0, 1)) -> Placement:
 
 
 def _rows(policy: PlacementPolicy, state: SharedState, placement: Placement) -> list[int | None]:
-    return policy.place(state.view(), placement, NOW)
+    return policy.place(ClusterView(state), placement, NOW)
 
 
 def _feasible(view: ClusterView, placement: Placement) -> list[int]:
@@ -61,7 +61,7 @@ def _fullness(view: ClusterView, row: int) -> float:
 
 
 def _greedy(view: ClusterView, placement: Placement, sign: int) -> list[int | None]:
-    """One container after the other to the fullest (-1) or emptiest (1) unit with room; then to
+    """One container after another to the fullest (-1) or emptiest (1) unit with capacity; then to
     wait where the fewest do."""
     chosen: list[int | None] = []
     for entry in placement.entries:
@@ -88,7 +88,7 @@ def test_best_fit_takes_the_fullest_and_worst_fit_the_emptiest(
     state: SharedState, placement: Placement
 ) -> None:
     for policy, sign in ((BestFit(), -1), (WorstFit(), 1)):
-        assert _rows(policy, state, placement) == _greedy(state.view(), placement, sign)
+        assert _rows(policy, state, placement) == _greedy(ClusterView(state), placement, sign)
 
 
 def test_best_fit_keeps_a_unit_whole_for_a_large_container() -> None:
@@ -109,7 +109,7 @@ def test_round_robin_goes_on_where_it_stopped() -> None:
 
 
 def test_round_robin_lets_wait_in_turn_whatever_the_wait_is() -> None:
-    """One unit is free in a second, the other in an hour: only min-wait minds."""
+    """One unit is free in a second, the other in an hour: only min-wait cares."""
     state = _cluster(1, 1)
     for row, length_s in ((0, 3600.0), (1, 1.0)):
         queue = state.queue(row)

@@ -1,4 +1,4 @@
-"""Policies are found by name among all installed packages, and what does not load says why."""
+"""Policies are found by name among all installed packages, with the reason if one does not load."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def test_two_packages_of_one_name_are_distinguished_by_the_user(install: Install
 
 
 def test_the_documented_package_works(install: Install) -> None:
-    """What the document shows is installed as it stands, and places a whole cluster's work."""
+    """The document's example is installed unchanged, and places a whole cluster's work."""
     document = DOCUMENT.read_text()
-    (source,) = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
+    source, _ = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
     (project,) = re.findall(r"```toml\n(\[project\].*?)```", document, re.DOTALL)
     lines = [line for line in f"{source}{project}".splitlines() if line.strip()]
     assert len(lines) <= 20, "the document promises a small package"
@@ -116,6 +116,18 @@ def test_the_documented_package_works(install: Install) -> None:
     assert [len(cluster.nodes[name].processes) for name in ("n1", "n2")] == [2, 4]
     cluster.advance(10)
     assert cluster.states(app) == {}
+
+
+def test_the_documented_test_passes(tmp_path: Path) -> None:
+    source, test = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    (tmp_path / "lean.py").write_text(source)
+    (tmp_path / "test_lean.py").write_text(test)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_lean.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
 
 
 def test_the_document_lists_every_policy() -> None:

@@ -1,4 +1,4 @@
-"""Real processes: a master, two ``hrm scheduler``, and a node that says it runs what it is sent."""
+"""Real processes: a master, two ``hrm scheduler``, and a node that reports orders as running."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Cluster:
         return process
 
     def log(self, number: int = -1) -> Path:
-        """What process ``number`` said; the latest one by default."""
+        """The output of process ``number``; the latest one by default."""
         return self.directory / f"{number if number >= 0 else len(self._processes) - 1}.log"
 
     def start_scheduler(self, name: str, *more: str) -> subprocess.Popen[bytes]:
@@ -82,7 +82,7 @@ class Cluster:
         self.applications: Any = application_pb2_grpc.ApplicationServiceStub(self.channel)
 
     async def run_node(self) -> None:
-        """A node that runs at once whatever it is sent."""
+        """A node that immediately runs whatever it is sent."""
         stream: Any = node_pb2_grpc.NodeServiceStub(self.channel).Connect()
         await stream.write(node())
         sequence = 1
@@ -105,7 +105,7 @@ class Cluster:
     async def submit(
         self, number: int, stream: bool = False, executors: int = 1
     ) -> admin_pb2.Application:
-        """Register, attach and ask; answers the application as it is right after."""
+        """Register, attach and request; returns the application as it is right after."""
         declared = common_pb2.WORKLOAD_CLASS_STREAM if stream else 0
         ask = registration(submission_key=f"key-{number}", declared_class=declared)
         registered = await self.applications.Register(ask, timeout=TIMEOUT_S)
@@ -258,7 +258,7 @@ async def test_mistakes_end_it_with_what_to_change(tmp_path: Path) -> None:
             process = cluster.start("scheduler", "--master", cluster.address, *arguments)
             assert await asyncio.to_thread(process.wait, TIMEOUT_S) == status
             assert expected in cluster.log().read_bytes()
-        # What cannot prove that it is the master may go away again.
+        # Without proof that it is the master, the other side may go away again.
         process = cluster.start(
             "scheduler", "--master", cluster.address, "--name", "x", "--tls-ca", ca
         )

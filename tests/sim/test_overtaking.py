@@ -1,4 +1,4 @@
-"""The oracle tells a container that delays a waiter from one that passes it and does not.
+"""The oracle distinguishes a container that delays a waiter from one that passes without delay.
 
 Runs of the simulator have few batch waiters that others could pass, so the bug is planted here
 under a list of events.

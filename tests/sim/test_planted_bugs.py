@@ -1,6 +1,6 @@
 """The simulator can fail: with a bug planted in the core, some seed of the first few finds it.
 
-Each bug is one that a change could bring in. The same seeds find nothing in the core as it is.
+Each bug is one that a change could introduce. The same seeds find nothing in the core as it is.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from hrm.sim.faults.plan import Limits, Plan
 from hrm.sim.faults.plan_generator import draw
 from hrm.sim.run import run_plan
 from tests.sim.planted import masters, nodes, scheduling, turns
-from tests.sim.planted.plans import crashing_agents, cut_drivers
+from tests.sim.planted.plans import crashing_agents, cut_drivers, hanging_agents
 
 SEEDS = range(150)
 LIMITS = (None, Limits(without=frozenset({"submissions"})))
-"""One of the bugs is rare where the nodes are full of drivers."""
+"""One of the bugs is rare if the nodes are full of drivers."""
 BUGS = [*scheduling.BUGS, *nodes.BUGS, *masters.BUGS, *turns.BUGS]
 
 CAUGHT_BY: dict[Callable[[pytest.MonkeyPatch], None], int] = {
@@ -30,11 +30,13 @@ CAUGHT_BY: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     masters.behind_its_nodes: 40,
     masters.unknown_applications_ended: 95,
     turns.orders_for_the_agent_before: 110,
+    turns.batch_waits_for_streams: 165,
 }
-"""The seed that has found a rare one; the sweep is for when it does not any more."""
+"""The seed that has found a rare one; the sweep is used if it no longer does."""
 CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     nodes.dead_agents_units: crashing_agents(52),
     turns.stream_not_ended: crashing_agents(52),
+    turns.back_on_a_full_disk: hanging_agents(3),
     masters.lease_that_does_not_run_out: cut_drivers(4),
 }
 

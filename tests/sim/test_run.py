@@ -1,4 +1,4 @@
-"""One run is a function of its seed; what fails can be seen again, and made small."""
+"""One run is a function of its seed; failures can be reproduced and reduced."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hrm.cli.app import app
-from hrm.core.master.nodes import Nodes
+from hrm.core.master.nodes import NodeRegistry
 from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.sim.actors.policies import POLICIES
 from hrm.sim.faults.plan import KINDS, TRAITS, Limits
@@ -33,7 +33,7 @@ def test_one_seed_is_one_history() -> None:
 
 
 def test_the_history_does_not_depend_on_the_process() -> None:
-    """Not on the order of sets of strings, which every Python process draws anew."""
+    """Nor on the order of sets of strings, which differs between Python processes."""
     code = f"from hrm.sim.run import run_seed\nfor s in {SEEDS}: print(run_seed(s).log_hash)"
     expected = [run_seed(seed).log_hash for seed in SEEDS]
     for hash_seed in ("1", "2"):
@@ -107,7 +107,7 @@ def test_every_trait_is_drawn_and_shows() -> None:
 
 
 def test_a_failing_run_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Nodes, "_close_rows", lambda *_: None)
+    monkeypatch.setattr(NodeRegistry, "_close_rows", lambda *_: None)
     failing = next(r for r in (run_seed(seed) for seed in range(100)) if r.violations)
     small = shrink(failing)
     assert small.violations
@@ -135,7 +135,7 @@ def test_the_command_reports_in_json(tmp_path: Path) -> None:
 def test_the_command_shows_what_broke_and_how_to_see_it_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Nodes, "_close_rows", lambda *_: None)
+    monkeypatch.setattr(NodeRegistry, "_close_rows", lambda *_: None)
     seed = next(seed for seed in range(100) if run_seed(seed).violations)
     done = CliRunner().invoke(app, ["sim", "faults", "--seed", str(seed), "--shrink"])
     assert done.exit_code == 1

@@ -1,5 +1,5 @@
-"""The core keeps its promises: a hundred seeds that no other change has met, and every seed that
-ever failed. ``make test-campaign`` is for thousands."""
+"""The core's invariants hold: for a hundred seeds that no other change has used, and every seed
+that ever failed. ``make test-campaign`` is for thousands."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ KEPT = sorted((Path(__file__).parent / "seeds").glob("*.json"))
 
 
 def fresh() -> int:
-    """The first seed of this change, drawn from the code that the simulator runs: a change of it
-    meets other faults than the last one, and one tree meets the same wherever it is tested."""
+    """The first seed of this change, derived from the code that the simulator runs: every change
+    gets other faults, and one tree gets the same wherever it is tested."""
     digest = hashlib.sha256()
     for folder in ("hrm/core", "hrm/policies", "hrm/runtime", "hrm/sim"):
         for path in sorted((ROOT / folder).rglob("*.py")):

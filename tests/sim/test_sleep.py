@@ -1,4 +1,4 @@
-"""A master that sleeps, and nothing else goes wrong: nobody notices but by the clock."""
+"""A master that sleeps, while nothing else fails: it is only noticeable by the clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hrm.core.master.nodes import Nodes
+from hrm.core.master.nodes import NodeRegistry
 from hrm.core.master.state import Container, MasterState
 from hrm.core.vocabulary.model import ContainerEnd, ContainerState, EndCause
 from hrm.sim.faults.plan import KINDS, Limits, TimedFault
@@ -23,9 +23,9 @@ def test_a_master_that_sleeps_costs_no_node_no_executor_and_no_application(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lost: list[str] = []
-    lose, end = Nodes._lose, MasterState.end_container
+    lose, end = NodeRegistry._lose, MasterState.end_container
 
-    def node_lost(self: Nodes, node: Any, now: float, why: str) -> None:
+    def node_lost(self: NodeRegistry, node: Any, now: float, why: str) -> None:
         lost.append(f"{node.name}: {why}")
         lose(self, node, now, why)
 
@@ -37,7 +37,7 @@ def test_a_master_that_sleeps_costs_no_node_no_executor_and_no_application(
             lost.append(f"{container.container_id}: {how.message}")
         end(self, container, by, how, now)
 
-    monkeypatch.setattr(Nodes, "_lose", node_lost)
+    monkeypatch.setattr(NodeRegistry, "_lose", node_lost)
     monkeypatch.setattr(MasterState, "end_container", ended)
     sleeps = 0
     for seed in SEEDS:

@@ -1,7 +1,7 @@
 """The driver as an AppMaster sees it, without Spark and without a JVM.
 
 A real AppMaster process on one side, and on the other as much of a py4j gateway as its bridge
-needs: one entry point whose methods take texts and numbers and answer a text or nothing.
+needs: one entry point whose methods take texts and numbers and return a text or nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def progress(completed: int) -> dict[str, Any]:
 
 @dataclass
 class FakeDriver:
-    """Calls of the AppMaster in ``calls``; ``send`` is what it hears of us."""
+    """Calls of the AppMaster in ``calls``; ``send`` queues events for it."""
 
     calls: list[tuple[str, ...]] = field(default_factory=list)
     process: asyncio.subprocess.Process = field(init=False)
@@ -78,7 +78,7 @@ class FakeDriver:
         writer.close()
 
     async def close(self) -> None:
-        """Lets the AppMaster's last question end, and its connections with it."""
+        """Lets the AppMaster's last poll end, and its connections with it."""
         self.send({"event": "over"})
         await asyncio.wait_for(asyncio.gather(*filter(None, self._connections)), 5)
 

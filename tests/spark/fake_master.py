@@ -1,7 +1,7 @@
 """A master of one file for tests of the Spark side: real gRPC, real executors, no scheduling.
 
-It admits one application, starts every executor it is asked for at once on this machine, and lets
-a test break things: kill an executor, refuse a size, cut the session.
+It admits one application, immediately starts every requested executor on this machine, and lets a
+test break things: kill an executor, refuse a size, abort the session.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
         self.notices.put_nowait(None)
 
     def abort_session(self) -> None:
-        """As by a master that is gone."""
+        """Like a master that is gone."""
         self.notices.put_nowait(grpc.StatusCode.UNAVAILABLE)
 
     def classes(self) -> list[common_pb2.WorkloadClass]:

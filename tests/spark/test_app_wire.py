@@ -127,7 +127,7 @@ def test_a_class_by_another_name_is_an_error() -> None:
 
 
 def test_the_appmaster_imports_nothing_heavy() -> None:
-    """It starts with every driver: what it imports is waited for."""
+    """It starts with every driver, which waits for its imports."""
     script = (
         "import sys, hrm.spark.appmaster\n"
         "print([m for m in ('numpy', 'pydantic', 'rich', 'structlog', 'typer', 'psutil') "

@@ -1,4 +1,4 @@
-"""A real AppMaster process between a fake driver and a fake master: what breaks between them."""
+"""A real AppMaster process between a fake driver and a fake master: failures of each connection."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_a_busy_application_outlives_a_master_that_starts_again(tmp_path: 
 async def test_an_application_outlives_a_limit_that_its_session_meets(
     master: FakeMaster, tmp_path: Path
 ) -> None:
-    """Many that come back to a restarted master at once meet its limits for one address."""
+    """Many that reconnect to a restarted master at once reach its limits for one address."""
     async with fake_driver(master, tmp_path, setup=FAST) as driver:
         driver.send(target(1))
         await until_registered(driver)

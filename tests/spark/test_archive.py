@@ -1,4 +1,4 @@
-"""Which archive belongs to what, when it may be used, and when a driver goes without."""
+"""Which archive belongs to what, when it may be used, and when a driver starts without."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def archives(tmp_path: Path, java: Path, spark: Path) -> Archives:
 
 
 def made(archives: Archives) -> Archives:
-    """As a training leaves it."""
+    """As left by a training."""
     Path(archives.directory).mkdir(parents=True)
     record: dict[str, object] = {"state": "ready"}
     for kind in archive.KINDS:

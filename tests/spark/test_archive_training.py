@@ -1,4 +1,4 @@
-"""Who trains, how often, and what is kept. That archives come of it is seen with a real Spark."""
+"""Which process trains, how often, and what is kept. Tests with a real Spark show the archives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin's cache, and what is said when the plugin cannot be built."""
+"""The plugin's cache, and the errors when the plugin cannot be built."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hrm.spark import build
 SPARK_HOME = Path(pyspark.__file__).parent
 BUILD = Path(build.__file__)
 
-# A stub of a compiler: it is handed real arguments and does what a compiler does with -d.
+# A stub of a compiler: it gets real arguments and does what a compiler does with -d.
 JAVA = """#!/bin/sh
 if [ "$1" = -version ]; then echo 'openjdk version "{version}"' >&2; exit 0; fi
 echo run >> "{log}"
@@ -98,7 +98,7 @@ def test_a_second_start_compiles_nothing(
 
 
 def test_a_hit_is_quick(spark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It delays every driver: a few times what an interpreter takes to start and to do nothing."""
+    """It delays every driver: a few times as long as starting an interpreter that does nothing."""
     java(tmp_path, monkeypatch)
     build_py(spark)
     nothing_s, hit_s = [], []
@@ -126,7 +126,7 @@ def test_drivers_that_start_together_compile_once(
 def test_none_waits_for_ever_for_another_that_compiles(
     spark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Such as a spark-submit that somebody has stopped with Ctrl-Z."""
+    """Such as a spark-submit that was stopped with Ctrl-Z."""
     java(tmp_path, monkeypatch)
     jar = Path(build.plugin_jar(str(spark), cache=str(tmp_path / "cache")))
     jar.unlink()

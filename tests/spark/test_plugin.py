@@ -1,4 +1,4 @@
-"""A real Spark with plugin and AppMaster: real driver, real executors, a master of the test's."""
+"""A real Spark with plugin and AppMaster: real driver, real executors, a master of the test."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ builder = SparkSession.builder.appName("test")
 
 
 class Driver:
-    """A running application, its words as files in ``directory``."""
+    """A running application, its output as files in ``directory``."""
 
     def __init__(self, process: asyncio.subprocess.Process, directory: Path) -> None:
         self.process = process
@@ -186,7 +186,7 @@ spark.stop()
 
 
 def assert_one_owner(master: FakeMaster) -> None:
-    """Whatever registered and attached had one key, and a good one."""
+    """All registrations and attachments had one key, and a valid one."""
     keys = {each.ownership_key for each in master.registrations}
     assert keys == {each.ownership_key for each in master.attaches}
     (key,) = keys

@@ -1,7 +1,7 @@
-"""No thread of a driver waits for another for ever: the plugin, compiled, in a real driver.
+"""No thread of a driver waits for another without end: the plugin, compiled, in a real driver.
 
-What drives it are programs in Scala, in ``scala/``; each says in its head what it does. They are
-compiled as the plugin is, by the compiler among Spark's jars.
+The test programs are in Scala, in ``scala/``; each describes itself at its top. They are compiled
+like the plugin, by the compiler among Spark's jars.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def class_path(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> str:
 
 @pytest.fixture
 def run(class_path: str, tmp_path: Path) -> Callable[..., str]:
-    """``run(program, *arguments)``: what it printed, when all was well."""
+    """``run(program, *arguments)``: its output, if all was well."""
     place = tmp_path / "place"
     place.mkdir()
 

@@ -37,7 +37,7 @@ class Launcher:
             "SPARK_HOME": "/opt/spark",
             "OUT": str(directory),
         }
-        # Stands for the Python that has hrm: "builds" a jar at once, and notes how it was called.
+        # In place of the Python that has hrm: "builds" a jar at once, records how it was called.
         python = directory / "python"
         python.write_text(
             '#!/bin/sh\necho "$@" >> "$OUT/pythons"\n'
@@ -320,7 +320,7 @@ def test_the_python_next_to_the_directory_is_found(launcher: Launcher) -> None:
     neighbour_bin = launcher.directory / ".venv" / "bin"
     neighbour_bin.mkdir(parents=True)
     program = (launcher.directory / "python").read_text()
-    # The copied directory has no package beside it either: Python is asked where hrm is.
+    # The copied directory has no package next to it either: Python is queried for hrm's location.
     (neighbour_bin / "python").write_text(program + 'case "$*" in *print*) echo /x ;; esac\n')
     (neighbour_bin / "python").chmod(0o755)
     launcher.rewritten("--master", "hrm://h:1", "a.py", SPARK_CONF_DIR=str(conf))

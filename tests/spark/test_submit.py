@@ -1,4 +1,4 @@
-"""The client of cluster deploy mode: files on their way, and a master that is away meanwhile."""
+"""The client of cluster deploy mode: transfer of files, and a master that is unreachable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from hrm.errors import InvalidRequest, StaleEpoch, Unavailable
 from hrm.spark import submit
-from hrm.spark.submit import Client, LocalFile, driver_spec
+from hrm.spark.submit import LocalFile, SubmissionClient, driver_spec
 from hrm.spark.submit_options import Options
 from hrm.v1 import submission_pb2 as pb
 
@@ -19,7 +19,7 @@ DATA = b"0123456789"
 
 
 class Away(grpc.RpcError):
-    """What gRPC says of a master that nobody reaches."""
+    """gRPC's error for a master that is unreachable."""
 
     def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.UNAVAILABLE
@@ -34,7 +34,7 @@ class Stale(Away):
 
 
 class Master:
-    """Takes a file piece by piece, and is away at some of the calls. Its own clock: ``now``."""
+    """Accepts a file piece by piece, and is unreachable at some calls. Its own clock: ``now``."""
 
     def __init__(self) -> None:
         self.taken = b""
@@ -81,7 +81,7 @@ def master(monkeypatch: pytest.MonkeyPatch) -> Master:
 
 
 def send(master: Master, path: Path) -> None:
-    client = Client(master, "127.0.0.1:1", lambda _: None)
+    client = SubmissionClient(master, "127.0.0.1:1", lambda _: None)
     client.submit(pb.DriverSpec(), {path.name: LocalFile.at(path, "the file")})
 
 
@@ -117,7 +117,7 @@ def test_a_master_that_stays_away_ends_it(master: Master, path: Path) -> None:
 
 
 def test_a_file_that_grows_no_further_ends_it(master: Master, path: Path) -> None:
-    """Such as one that somebody else sends at the same time, for ever."""
+    """Such as one that another client sends at the same time, without end."""
     master.stale = True
     with pytest.raises(StaleEpoch):
         send(master, path)

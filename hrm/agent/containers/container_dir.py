@@ -6,7 +6,7 @@
     process.json     the shim's pid and start time (see ``hrm.agent.containers.shim``)
     stop.json        the order to stop, with cause and reason
     exit.json        how the command ended
-    acknowledged     the master has the end; only the logs are of interest now
+    acknowledged     the master has recorded the end; only the logs are of interest now
     stdout, stderr   with their older parts, kept by ``hrm.agent.containers.retention``
     local/, tmp/     Spark's scratch space
 
@@ -146,10 +146,10 @@ def read_record(directory: Path) -> tuple[ContainerSpec, str]:
 
 
 def write_order(directory: Path, order: StopOrder, grace_s: float) -> None:
-    """For the shim, and for a later agent.
+    """Written for the shim, and for a later agent.
 
     Raises:
-        OSError: the disk does not take it.
+        OSError: the write failed.
     """
     document = {
         "grace_s": grace_s,
@@ -176,7 +176,7 @@ def read_order(directory: Path) -> StopOrder | None:
 def read_end(directory: Path, memory_kills: int) -> Ended:
     """How the container ended. A supervisor that died without a record gets one afterwards."""
     exited = read_json(directory / shim.EXIT_FILE)
-    problem = "" if exited else "its supervisor died without a record"
+    problem = "" if exited else "its supervisor ended without a record"
     ended = Ended(
         started=(directory / shim.PROCESS_FILE).exists(),
         exit_code=int(exited.get("exit_code", -1)),
@@ -191,7 +191,7 @@ def read_end(directory: Path, memory_kills: int) -> Ended:
 
 
 def write_end(directory: Path, problem: str) -> None:
-    """In place of a shim that could not: every ended container has the record."""
+    """In place of a shim that failed to: every ended container has the record."""
     document = {"exit_code": -1, "ended_at_s": time.time(), "error": problem}
     with contextlib.suppress(OSError):
         shim.write_json(directory / shim.EXIT_FILE, document)
@@ -254,7 +254,7 @@ def hand_over(path: Path, account: Account | None) -> None:
 
 
 def _keep_crash_reports(place: Path, directory: Path) -> None:
-    """Java leaves them where it ran. No link is followed: this may be root, in a user's directory.
+    """Java writes them where it runs. No link is followed: this may be root, in a user's directory.
 
     Raises:
         OSError: there is no such place, or a file in it cannot be moved.

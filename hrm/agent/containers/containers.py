@@ -6,8 +6,8 @@
     adopt ──► at the agent's start: recorded shims that are alive are watched like its own, the
               ends of the others are reported
 
-What a container is and how it ended is in its directory (``container_dir``), never only in here, so
-that an agent may die at any moment. Where a step fails, no process is left, but a record is.
+What a container is and how it ended is in its directory (``container_dir``), never only in memory,
+so the agent may die at any moment. Where a step fails, no process is left, but a record is.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from hrm import descriptors
 from hrm.agent.containers import container_dir, shim, supervisor
 from hrm.agent.containers.container_dir import Ended, StopOrder, remove_tree
 from hrm.agent.containers.retention import ACKNOWLEDGED_FILE, Swept, sweep
-from hrm.agent.isolation import DRIVERS, Device, Isolation, Limits
+from hrm.agent.isolation import DRIVERS, ContainerLimits, DeviceNumbers, Isolation
 from hrm.agent.run_as import Account
 from hrm.agent.startup.warm import WarmJvm, WarmPool
 from hrm.core.vocabulary.model import ContainerSpec
 from hrm.errors import HrmError, LaunchFailed, Unsuitable
 from hrm.spark.launch import Launch
 
-__all__ = ["Adopted", "Containers", "Ended", "StopOrder"]
+__all__ = ["Adopted", "ContainerSupervisor", "Ended", "StopOrder"]
 
 EnvironmentOf = Callable[[Account | None], Awaitable[Mapping[str, str]]]
 _FORCE_MARGIN_S = 20.0
@@ -66,7 +66,7 @@ class _Running:
     done: asyncio.Event
 
 
-class Containers:
+class ContainerSupervisor:
     """The containers' processes and directories. ``on_end`` is called in the event loop."""
 
     def __init__(
@@ -122,7 +122,7 @@ class Containers:
         spec: ContainerSpec,
         launch: Launch,
         cpus: tuple[int, ...] = (),
-        closed: tuple[Device, ...] = (),
+        closed: tuple[DeviceNumbers, ...] = (),
     ) -> float:
         """Start a container, pinned to ``cpus``, without access to the devices ``closed``; returns
         the start time.
@@ -130,7 +130,7 @@ class Containers:
         Raises:
             LaunchFailed: with the reason; nothing is left running.
         """
-        limits = Limits(
+        limits = ContainerLimits(
             vcores=spec.resources.vcores,
             memory_mib=spec.resources.memory_mib,
             cpus=cpus,
@@ -144,7 +144,7 @@ class Containers:
                 await asyncio.to_thread(jvm.end)
                 assert self._warm is not None
                 self._warm.not_used(jvm, error.message)
-                # What has moved there with it is not this container's: its early output, above all.
+                # What moved there with the JVM, such as its early output, is not this container's.
                 await asyncio.to_thread(remove_tree, self.work_dir(spec.container_id))
                 _log.warning("a warm JVM was of no use", why=error.message)
         return await self._begin(spec, launch, limits, None)
@@ -155,11 +155,11 @@ class Containers:
         try:
             other_user = self._account_of(spec.user) is not None
         except LaunchFailed:
-            return None  # reported where the container is started
+            return None  # the caller that starts the container reports it
         return self._warm.reserve(launch, spec.resources.memory_mib, other_user=other_user)
 
     async def _begin(
-        self, spec: ContainerSpec, launch: Launch, limits: Limits, jvm: WarmJvm | None
+        self, spec: ContainerSpec, launch: Launch, limits: ContainerLimits, jvm: WarmJvm | None
     ) -> float:
         container_id = spec.container_id
         directory = self.work_dir(container_id)
@@ -193,7 +193,7 @@ class Containers:
         account: Account | None,
         environment: Mapping[str, str],
         launch: Launch,
-        limits: Limits,
+        limits: ContainerLimits,
         jvm: WarmJvm | None,
     ) -> subprocess.Popen[bytes]:
         if jvm is not None:
@@ -224,7 +224,7 @@ class Containers:
         return supervisor.start(directory, document)
 
     def _not_started(self, container_id: str, directory: Path, problem: str) -> None:
-        # One that was refused has no directory yet, and its end is on record like any other.
+        # A refused one has no directory yet; its end is recorded like any other.
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._clear(container_id, directory, self._isolation)
         if not (directory / shim.EXIT_FILE).exists():
@@ -266,7 +266,7 @@ class Containers:
         return container_dir.read_end(directory, memory_kills)
 
     def _clear(self, container_id: str, directory: Path, isolation: Isolation) -> None:
-        """Remove what outlives no container: processes, group, files, secrets."""
+        """Remove what must not outlive a container: processes, group, files, secrets."""
         (directory / shim.SPEC_FILE).unlink(missing_ok=True)
         if not (directory / shim.EXIT_FILE).exists():
             supervisor.kill_marked(container_id)  # only a dead shim leaves processes
@@ -307,7 +307,7 @@ class Containers:
         return True
 
     async def close(self) -> None:
-        """Let go of everything; what runs, runs on."""
+        """Stop watching; containers that run continue."""
         for entry in self._running.values():
             asyncio.get_running_loop().remove_reader(entry.pidfd)
             with contextlib.suppress(OSError):
@@ -317,7 +317,7 @@ class Containers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def acknowledge(self, container_id: str) -> None:
-        """The master has written this end down: a later run need not report it."""
+        """The master has recorded this end: a later run of the agent need not report it."""
         with contextlib.suppress(OSError, LaunchFailed):
             (self.work_dir(container_id) / ACKNOWLEDGED_FILE).touch(mode=0o600)
 

@@ -24,18 +24,18 @@ from pathlib import Path
 from hrm.agent.containers.container_dir import remove_tree
 from hrm.agent.run_as import Account
 
-__all__ = ["ENTRIES_MAX", "Swept", "own_place", "sweep"]
+__all__ = ["ENTRIES_MAX", "SweptFiles", "own_place", "sweep"]
 
 ENTRIES_MAX = 100_000
-"""Names in one user's directory that are looked at; any more are removed."""
+"""Names in one user's directory that are examined; any more are removed."""
 _BLOCK_BYTES = 512
 _NAME = re.compile(r"([0-9a-f]{64})(\.\d+\.part)?")
 _HERE = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swept:
-    """What a sweep removed: for age, for size, because it was no file of the cache; bytes left."""
+class SweptFiles:
+    """Files removed by a sweep: for age, for size, for not being files of the cache; bytes left."""
 
     old: int = 0
     too_much: int = 0
@@ -72,7 +72,9 @@ def own_place(directory: Path, account: Account | None) -> Path:
     return place
 
 
-def sweep(directory: Path, *, used: Set[str], keep_s: float, bytes_max: int, now: float) -> Swept:
+def sweep(
+    directory: Path, *, used: Set[str], keep_s: float, bytes_max: int, now: float
+) -> SweptFiles:
     """Remove files unused for ``keep_s``, then the least recently used, until all have no more than
     ``bytes_max``. ``used``: hashes of files that always stay."""
     kept: list[_Kept] = []
@@ -93,7 +95,7 @@ def sweep(directory: Path, *, used: Set[str], keep_s: float, bytes_max: int, now
         total -= each.size
         old += is_old
         too_much += not is_old
-    return Swept(old=old, too_much=too_much, foreign=foreign, bytes_left=total)
+    return SweptFiles(old=old, too_much=too_much, foreign=foreign, bytes_left=total)
 
 
 def _owners(directory: Path) -> list[str]:
@@ -148,7 +150,7 @@ def _scan(here: int, owner: str) -> tuple[list[_Kept], list[str]]:
 
 
 def _remove(directory: Path, kept: _Kept) -> bool:
-    """Unless it has been used since it was looked at."""
+    """Remove it, unless it has been used since it was examined."""
     with _opened(directory / kept.owner) as here, contextlib.suppress(OSError):
         about = os.stat(kept.name, dir_fd=here, follow_symlinks=False)
         if about.st_mtime_ns == kept.used_at_ns:

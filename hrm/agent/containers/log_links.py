@@ -29,9 +29,9 @@ _FIELDS = ("for", "until", "sig")
 
 
 class LogLinks:
-    """Signs and checks. ``key``: the node's secret; restarts of its agent keep links good.
+    """Signs and checks. ``key``: the node's secret; links stay valid when its agent restarts.
 
-    ``asked_s``: how long a link of an asker is good; ``keep_s``: one of an application after the
+    ``asked_s``: how long a link of an asker is valid; ``keep_s``: one of an application after the
     container's end. ``clock``: seconds since the epoch.
     """
 
@@ -82,7 +82,7 @@ class LogLinks:
 
     @staticmethod
     def again(query: Mapping[str, str]) -> str:
-        """The query's part that opens a log, for the links on its pages."""
+        """The part of the query that opens a log, for the links on its pages."""
         return urlencode({name: query[name] for name in _FIELDS if name in query})
 
     def _signature(self, path: str, user: str, until: str) -> str:
@@ -91,7 +91,7 @@ class LogLinks:
 
 
 def _how(path: str) -> str:
-    """To a log by other means. ``path``: of a page, so its parts are harmless."""
+    """Other ways to that log. ``path``: of a page, so its parts are harmless."""
     container_id, _, stream = path.removeprefix("/containers/").partition("/")
     application_id, _, executor_id = container_id.rpartition("-x")
     return (

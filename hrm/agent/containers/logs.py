@@ -46,7 +46,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _PATH = re.compile(r"/containers/(?P<id>[^/]+)/(?P<stream>stdout|stderr)")
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """The agent may read everything, and a log's directory may belong to its container. So only regular
-files in it are opened, and a pipe is not waited for."""
+files in it are opened, and opening a pipe does not block."""
 _NO_LOG = (errno.ENOENT, errno.ELOOP, errno.ENXIO)
 """It is gone, it is a link, it is a socket."""
 
@@ -104,7 +104,7 @@ class LogReader:
             with contextlib.suppress(OSError):
                 if file.lstat().st_ino == self._inode:
                     return files[position + 1] if position + 1 < len(files) else None
-        return files[0] if files else None  # rotated away altogether: go on with the oldest kept
+        return files[0] if files else None  # rotated away: continue with the oldest kept
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -243,7 +243,7 @@ class LogService(node_pb2_grpc.AgentServiceServicer):
 
 
 class LogPages:
-    """A read-only HTTP server for log pages: GET and HEAD, one request a connection."""
+    """A read-only HTTP server for log pages: GET and HEAD, one request per connection."""
 
     def __init__(self, logs: Logs, secure: ServerTls | None = None) -> None:
         """``secure``: it is an HTTPS server, and the logs' addresses have that scheme."""

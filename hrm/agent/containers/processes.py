@@ -1,5 +1,5 @@
-"""Carries out the core's commands on processes: from a container's specification to its command,
-its start, its stop.
+"""Carries out the core's commands on processes: makes a container's command from its specification,
+starts it and stops it.
 
 An order to stop a container that is still starting waits for the start to finish. An order is kept
 until the container has ended, because it is then the reason of the end.
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import structlog
 
-from hrm.agent.containers.containers import Adopted, Containers, StopOrder
+from hrm.agent.containers.containers import Adopted, ContainerSupervisor, StopOrder
 from hrm.agent.containers.logs import Logs
 from hrm.agent.gpu.mps import Mps
 from hrm.agent.machine import Machine
@@ -35,7 +35,7 @@ class Processes:
 
     def __init__(
         self,
-        containers: Containers,
+        containers: ContainerSupervisor,
         *,
         command_of: CommandOf,
         machine: Machine,
@@ -129,13 +129,12 @@ class Processes:
             starting.add_done_callback(stop)
 
     def end_now(self) -> None:
-        """Every container ordered to end has had its grace period."""
+        """End the grace period of every container that was ordered to end."""
         for container_id, order in self._stops.items():
             self._containers.stop(container_id, order, 0.0)
 
     def ended(self, container_id: str) -> StopOrder | None:
-        """It has: the order that it followed, if there was one, and nothing is known of it any
-        more."""
+        """Forget a container that has ended; returns the order that it followed, if any."""
         self._tracker.unwatch(container_id)
         return self._stops.pop(container_id, None)
 

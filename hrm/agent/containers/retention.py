@@ -27,7 +27,7 @@ UNACKNOWLEDGED_MAX = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """Removals of a sweep: for age, for size, for too many unacknowledged; bytes it left."""
+    """Removed by a sweep: for age, for size, for too many unacknowledged; bytes that it left."""
 
     old: int = 0
     too_much: int = 0
@@ -52,7 +52,7 @@ def sweep(
     now: float,
     remove: Callable[[Path], None],
 ) -> Swept:
-    """Remove what is too old, then the oldest of what is too much.
+    """Remove what is too old, then the oldest while there is too much.
 
     ``runs(container_id)``: it must not be touched. ``remove``: removes a directory with all in it.
     """
@@ -111,8 +111,8 @@ def _remove(kept: _Kept, remove: Callable[[Path], None], *, whole: bool) -> int:
 
 
 def _size(directory: Path) -> int:
-    """Bytes of the files right in ``directory``: logs and records. Spark's scratch space is not
-    counted: it goes with the end."""
+    """Bytes of the files directly in ``directory``: logs and records. Spark's scratch space is not
+    counted: it is removed at the end."""
     size = 0
     with contextlib.suppress(OSError):
         for file in directory.iterdir():

@@ -7,7 +7,7 @@ no process may outlive its container. So each has a small supervisor between age
                         │ pumps stdout, stderr into rotated files
                         └ exit.json, written once, when the last process of the container is gone
 
-Agent and shim talk through signals and files in the work directory, so that an adopted container is
+Agent and shim communicate by signals and files in the work directory, so an adopted container is
 handled like one of the agent's own:
 
     spec.json      agent → shim   what to run, with secrets: mode 0600, removed once read
@@ -147,7 +147,7 @@ def rotated(path: Path, number: int) -> Path:
     return path if number == 0 else path.with_name(f"{path.name}.{number}")
 
 
-class Log:
+class CappedLog:
     """An append-only file that becomes ``name.1`` when full; at most ``files_max`` older ones."""
 
     def __init__(
@@ -161,7 +161,7 @@ class Log:
         self._open()
 
     def restart(self, path: Path, bytes_max: int, files_max: int) -> None:
-        """The file has moved to ``path``, has other bounds, and nothing in it is of interest."""
+        """Continue at ``path``, to which the file was moved, with new bounds and no old content."""
         self._path, self._bytes_max, self._files_max = path, bytes_max, files_max
         os.ftruncate(self._fd, 0)
         self._size = 0
@@ -197,7 +197,7 @@ def _become(account: dict[str, Any], libc: ctypes.CDLL) -> None:
     """Turn this process into one of the account's, with no way back.
 
     Raises:
-        OSError: the kernel refused a step, or something of what we were is left.
+        OSError: the kernel refused a step, or some privilege is left.
     """
     for capability in range(_CAPABILITIES_MAX):
         if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
@@ -207,7 +207,7 @@ def _become(account: dict[str, Any], libc: ctypes.CDLL) -> None:
     os.setresgid(*[account["gid"]] * 3)
     os.setresuid(*[account["uid"]] * 3)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "no_new_privs is not to be had")
+        raise OSError(ctypes.get_errno(), "no_new_privs is not available")
     os.umask(_UMASK)
     left = _capabilities()
     if left or os.getresuid() != (account["uid"],) * 3 or os.getresgid() != (account["gid"],) * 3:
@@ -216,7 +216,7 @@ def _become(account: dict[str, Any], libc: ctypes.CDLL) -> None:
 
 def _rank_session(pid: int, nice: int) -> None:
     """Where the kernel shares cores among sessions (autogroup), ``nice`` ranks a process only
-    within its own; this ranks the session. 0: one's own."""
+    within its own; this ranks the session. ``pid`` 0: this process's own."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid or 'self'}/autogroup").write_text(str(nice))
 
@@ -230,7 +230,7 @@ def _raise_priority(pid: int) -> None:
 
 
 def _capabilities() -> int:
-    """All that this process has, or could have after an exec."""
+    """The capabilities that this process has, or could gain by an exec."""
     sets = ("CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:")
     lines = (x.split() for x in Path("/proc/self/status").read_text().splitlines())
     return functools.reduce(operator.or_, (int(x[1], 16) for x in lines if x[0] in sets), 0)
@@ -243,7 +243,7 @@ class Shim:
         self._spec = spec
         self._dir = Path(spec["work_dir"])
         self._selector = selectors.DefaultSelector()
-        self._logs: dict[int, Log] = {}
+        self._logs: dict[int, CappedLog] = {}
         self._child = 0
         self._status: int | None = None
         self._kill_at: float | None = None
@@ -297,7 +297,7 @@ class Shim:
         for name, (read, write) in outputs.items():
             os.close(write)
             os.set_blocking(read, False)
-            self._logs[read] = Log(
+            self._logs[read] = CappedLog(
                 self._dir / name,
                 self._spec["log_bytes_max"],
                 self._spec["log_files_max"],
@@ -361,7 +361,7 @@ class Shim:
         os._exit(127)
 
     def _await_order(self) -> str:
-        """Turn the command into the ordered one; text: why it never will be."""
+        """Turn the command into the ordered one; returns the reason if that is impossible."""
         assert self._input is not None
         os.close(self._input[0])
         os.set_blocking(0, False)
@@ -370,7 +370,7 @@ class Shim:
             self._turn()
         self._selector.unregister(0)
         if self._status is not None or not self._order.endswith(b"\n"):
-            return "it had ended before anybody wanted it"
+            return "it ended before its container needed it"
         order = json.loads(self._order)
         self._order = b""
         self._dir = Path(order["work_dir"])
@@ -383,9 +383,9 @@ class Shim:
         return self._write_input(self._input[1], order["input"].encode())
 
     def _write_input(self, pipe: int, data: bytes) -> str:
-        """Write the command's input, and read its logs meanwhile; text: why it did not take it.
+        """Write the command's input while reading its logs; returns why that failed.
 
-        No wait for the pipe: a command that has hung would hold up this process for good.
+        The pipe does not block: a command that hangs must not hang this process.
         """
         os.set_blocking(pipe, False)
         deadline = time.monotonic() + _ORDER_LIMIT_S
@@ -447,7 +447,7 @@ class Shim:
             self._kill_all()
 
     def _pump(self, descriptor: int) -> bool:
-        """Move what is there from a pipe to its log; False: the pipe has ended."""
+        """Move what is available from a pipe to its log; False: the pipe has ended."""
         try:
             data = os.read(descriptor, _CHUNK_BYTES)
         except BlockingIOError:
@@ -534,7 +534,7 @@ class Shim:
 
 def _become_and_execute(account: dict[str, Any], argv: list[str]) -> int:
     """Execute ``argv`` as another user, with the rules of containers and without a supervisor: for
-    processes that shall not outlive the agent. One line of JSON on stdout if that fails."""
+    processes that must not outlive the agent. One line of JSON on stdout if that fails."""
     step = f"become uid {account['uid']}"
     try:
         _become(account, ctypes.CDLL(None, use_errno=True))

@@ -46,7 +46,7 @@ def start(
     with (directory / "shim.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-I", "-S", shim.__file__, str(directory / shim.SPEC_FILE)],
-            bufsize=0,  # or a pipe that breaks would be written to once more
+            bufsize=0,  # a buffer would be written again to a broken pipe
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -62,18 +62,20 @@ def read_report(process: subprocess.Popen[bytes]) -> dict[str, Any]:
         waiting = select.poll()  # select.select knows no descriptor beyond 1,023
         waiting.register(pipe, select.POLLIN)
         if not waiting.poll(1000 * _START_LIMIT_S):
-            return {"error": f"its supervisor did not answer within {_START_LIMIT_S:.0f} s"}
+            return {"error": f"its supervisor did not respond within {_START_LIMIT_S:.0f} s"}
         line = pipe.readline()
     try:
         document = json.loads(line)
     except ValueError:
-        return {"error": "its supervisor died at its start; see shim.log in the work directory"}
+        return {
+            "error": "its supervisor ended during its start; see shim.log in the work directory"
+        }
     return document if isinstance(document, dict) else {"error": "a garbled report"}
 
 
 def give_up(process: subprocess.Popen[bytes]) -> None:
-    """See a shim that did not start to its end; one that even SIGKILL cannot end (it hangs in the
-    kernel) is left to it: its container has failed either way."""
+    """Wait for the end of a shim that did not start. One that even SIGKILL cannot end (it hangs in
+    the kernel) is abandoned: its container has failed either way."""
     for last_try in (False, True):
         if last_try:
             process.kill()
@@ -84,7 +86,7 @@ def give_up(process: subprocess.Popen[bytes]) -> None:
 
 
 def send_signal(pidfd: int, number: int) -> None:
-    """One that has ended is no error."""
+    """Send a signal; no error if the process has ended."""
     with contextlib.suppress(ProcessLookupError, OSError):
         signal.pidfd_send_signal(pidfd, number)
 

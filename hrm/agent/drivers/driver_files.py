@@ -27,7 +27,7 @@ Fetch = Callable[[str, int], Iterator[bytes]]
 
 
 def bring(fetch: Fetch, digest: str, target: Path, cache: Path) -> None:
-    """Put the file with the hash ``digest`` to ``target``, through ``cache`` where that works.
+    """Fetch the file with the hash ``digest`` to ``target``, through ``cache`` where that works.
 
     Raises:
         LaunchFailed: the master does not have it, or does not respond within ``FETCH_LIMIT_S``.
@@ -42,7 +42,7 @@ def bring(fetch: Fetch, digest: str, target: Path, cache: Path) -> None:
     try:
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         partial.touch(mode=0o600)
-    except OSError:  # the cache is not usable: it does without
+    except OSError:  # the cache is not usable: fetch without it
         _download(fetch, digest, target)
         return
     try:
@@ -66,7 +66,7 @@ def _copy(source: Path, target: Path) -> str:
 
 
 def _download(fetch: Fetch, digest: str, target: Path) -> None:
-    """From where it was interrupted, until it is whole."""
+    """Resume where it was interrupted, until the file is whole."""
     deadline_s = time.monotonic() + FETCH_LIMIT_S
     found = hashlib.sha256()
     with target.open("wb") as file:

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 APPLICATION_DIR = "app"
-"""Of a driver's home: the directory of its files, and its working directory."""
+"""The directory of a driver's files, below its home; its working directory."""
 DOCUMENT_FILE = "driver.json"
 TOKEN_FILE = "token"  # nosec B105 # noqa: S105 - a name
 OWNERSHIP_KEY_FILE = "ownership-key"
@@ -46,7 +46,7 @@ _ENVIRONMENT_SETTING = DRIVER_ENVIRONMENT.removesuffix("NAME")
 
 
 def files_dir(settings: AgentSettings) -> Path:
-    """Where a node keeps files that it got from the master: ``hrm.agent.containers.file_cache``."""
+    """Where a node keeps files fetched from the master: ``hrm.agent.containers.file_cache``."""
     return settings.work_dir.absolute() / "files"
 
 
@@ -135,7 +135,7 @@ def files_of(document: str) -> frozenset[str]:
 
 
 def without_secrets(document: str) -> str:
-    """What of a driver's document may lie on the disk after its start: which files it needs."""
+    """What of a driver's document may stay on the disk after its start: which files it needs."""
     if not document:
         return ""
     return json.dumps({"resources": [{"sha256": digest} for digest in sorted(files_of(document))]})

@@ -41,14 +41,14 @@ from hrm.text import shown
 from hrm.v1 import submission_pb2 as pb
 from hrm.v1 import submission_pb2_grpc
 
-__all__ = ["Lease", "Runner", "main", "spark_submit_arguments"]
+__all__ = ["DriverRunner", "Lease", "main", "spark_submit_arguments"]
 
 FAILED = 1
 LEASE_LIMITS = LeaseLimits()
 EXIT_WAIT_MAX_S = 35.0
 EXIT_POLL_PERIOD_S = 0.05
 LATE_S = 2.0
-"""A wake this much later than due: this process was suspended, and limits start again."""
+"""A wake this much later than due means that this process was suspended: limits start again."""
 EXIT_FILE = "exit-code"
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -57,7 +57,8 @@ _TIED = (
     "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,9,0,0,0);"
     "os.getppid()==int(sys.argv[1]) or os._exit(127);os.execv(sys.argv[2],sys.argv[2:])"
 )
-"""A program that dies with its parent. Not a ``preexec_fn``: after fork gRPC's threads are gone."""
+"""Runs a program that dies with its parent. Not a ``preexec_fn``: gRPC's threads do not survive
+a fork."""
 
 _NOT_FROM_THE_CLIENT = (
     *("spark.master", "spark.submit.deployMode", "spark.driver.host", "spark.driver.bindAddress"),
@@ -99,7 +100,7 @@ class Lease:
             raise self._core.error
 
     def hold(self) -> str:
-        """Renew it until it is refused or its time is over: why. Empty: ``let_go`` was called."""
+        """Renew it until refused or expired; returns why. Empty: ``let_go`` was called."""
         while self._core.state is LeaseState.HELD and not self._let_go.is_set():
             self._go_on()
         return "" if self._core.error is None else self._core.error.message
@@ -115,7 +116,7 @@ class Lease:
             self._stub.Lease(request, timeout=2.0)
 
     def _go_on(self) -> None:
-        """One request, or the pause before it."""
+        """Make one request, or pause before it."""
         asked = self._core.step(_now_s())
         if asked is None:
             due_s = self._core.due_s()
@@ -132,7 +133,7 @@ class Lease:
             )
 
 
-class Runner:
+class DriverRunner:
     """One driver, from its files to its end."""
 
     def __init__(self, document: dict[str, Any]) -> None:
@@ -144,10 +145,10 @@ class Runner:
         self._end_requested = False
 
     def run(self) -> int:
-        """The exit status.
+        """Run the driver; returns its exit status.
 
         Raises:
-            HrmError: it did not come to a driver.
+            HrmError: no driver could be started.
         """
         document = self._document
         master = document["master"]
@@ -183,9 +184,9 @@ class Runner:
         return code
 
     def _end_asked(self, *_: object) -> None:
-        """SIGTERM. A driver gets it, too, and handles it; before there is one this is the end.
+        """SIGTERM. A driver gets it, too, and handles it; until there is one, it ends the runner.
 
-        Not by an exception: it could be raised anywhere, and gRPC holds locks.
+        It does not raise: an exception could come anywhere, and gRPC holds locks.
         """
         self._end_requested = True
         if not self._starts:
@@ -215,7 +216,7 @@ class Runner:
         conf = {key: value for key, value in document["conf"] if key not in _NOT_FROM_THE_CLIENT}
         conf["spark.driver.host"] = document["host"]
         conf.setdefault("spark.ui.port", "0")  # several drivers may be on one node
-        # An application that leaves its context running ends with its main program regardless.
+        # So that an application that leaves its context running ends with its main program.
         conf.setdefault("spark.submit.callSystemExitOnMainExit", "true")
         conf.setdefault("spark.driver.memory", f"{document['heap_mib']}m")
         options = conf.get("spark.driver.extraJavaOptions", "")
@@ -240,11 +241,11 @@ class Runner:
         self._driver = subprocess.Popen(
             tied, cwd=self._app_dir, env=environment, stdin=subprocess.DEVNULL
         )
-        if self._end_requested:  # meanwhile, maybe before the driver could handle the signal
+        if self._end_requested:  # the driver may not have handled the signal
             self._driver.terminate()
 
     def _write_exit_code(self, code: int) -> None:
-        """For the AppMaster, which sees the end of the driver but not its cause."""
+        """For the AppMaster, which notices the end of the driver but not its cause."""
         partial = self._dir / f".{EXIT_FILE}"
         partial.write_text(str(code))
         partial.replace(self._dir / EXIT_FILE)
@@ -287,7 +288,7 @@ def spark_submit_arguments(document: dict[str, Any], app_dir: Path, properties: 
 
 
 def _python_conf(conf: dict[str, str]) -> dict[str, str]:
-    """Names the driver's Python to nodes that would choose the one of their own.
+    """Names the driver's Python to nodes that would otherwise choose their own.
 
     Raises:
         InvalidConfig: the driver's Python cannot be run on this node.
@@ -354,7 +355,7 @@ def main() -> int:
     """Run the driver that the document named by the first argument describes."""
     document = json.loads(Path(sys.argv[1]).read_text())
     try:
-        return Runner(document).run()
+        return DriverRunner(document).run()
     except HrmError as error:
         log_line(error.message)
         return FAILED

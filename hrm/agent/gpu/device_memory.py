@@ -2,7 +2,7 @@
 
 Processes are identified by pid; NVML reports those of the machine, so an agent in a PID namespace
 of its own finds none. A driver that fails is queried again with the tracker's next sample: no
-container ends because of what could not be read.
+container ends because of a failed reading.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class DeviceMemory:
     """``gpus``: those whose processes count."""
 
     def __init__(self, gpus: Iterable[Gpu]) -> None:
-        """Raises pynvml.NVMLError: there is no driver to ask."""
+        """Raises pynvml.NVMLError if there is no driver."""
         pynvml.nvmlInit()
         self._handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in gpus]
         self._failed = False
 
     def used_bytes(self) -> dict[int, int]:
-        """Of each process that has some, over all GPUs, by process id."""
+        """Per process that has some, by process id, summed over all GPUs."""
         used: dict[int, int] = {}
         try:
             for handle in self._handles:
@@ -47,13 +47,13 @@ class DeviceMemory:
         return used
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
 
 def _processes(handle: Any) -> dict[int, int]:
-    """A process that computes and draws is in both lists, with the same figure."""
+    """A process that both computes and draws is in both lists, with the same figure."""
     found: dict[int, int] = {}
     lists = (
         pynvml.nvmlDeviceGetComputeRunningProcesses,
@@ -70,7 +70,7 @@ def device_memory_message(used_mib: int, limit_mib: int) -> str:
     """One line for the user of a container that was over its share of a GPU."""
     if not limit_mib:
         return (
-            f"used {used_mib} MiB of device memory and holds none; ask for a GPU with "
+            f"used {used_mib} MiB of device memory and holds none; request a GPU with "
             f"spark.executor.resource.gpu.amount=1"
         )
     return (

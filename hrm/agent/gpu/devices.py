@@ -22,7 +22,7 @@ from pathlib import Path
 import pynvml
 import structlog
 
-from hrm.agent.isolation import Device, Isolation
+from hrm.agent.isolation import DeviceNumbers, Isolation
 from hrm.config import DeclaredGpu
 from hrm.core.vocabulary.model import Gpu
 from hrm.errors import InvalidConfig
@@ -32,7 +32,7 @@ __all__ = ["GpuDevices", "find_gpu_devices"]
 _PROC_DEVICES = Path("/proc/devices")
 _DEV = Path("/dev")
 _DRIVER = ("nvidia", "nvidia-frontend", "nvidiactl")
-"""Names, over the years, of the major number that the GPUs themselves have."""
+"""Names that the major number of the GPUs themselves has had over the years."""
 _CONTROL_FIRST = 254
 """From here on a minor number is the driver's control device, which every CUDA program opens."""
 _log = structlog.get_logger("hrm.agent")
@@ -41,14 +41,14 @@ _log = structlog.get_logger("hrm.agent")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuDevices:
     """``of``: the device of each GPU, by its index; ``others``: GPUs of the machine that are not
-    offered; ``driver``: all major numbers of the driver, none where programs may ask the agent for
-    a GPU (``pipeline_gpus``), because then every container must have access to the driver."""
+    offered; ``driver``: all major numbers of the driver, none where programs may request a GPU from
+    the agent (``pipeline_gpus``), because then every container must have access to the driver."""
 
-    of: dict[int, Device] = field(default_factory=dict)
-    others: frozenset[Device] = frozenset()
-    driver: frozenset[Device] = frozenset()
+    of: dict[int, DeviceNumbers] = field(default_factory=dict)
+    others: frozenset[DeviceNumbers] = frozenset()
+    driver: frozenset[DeviceNumbers] = frozenset()
 
-    def closed(self, gpu: Gpu | None) -> tuple[Device, ...]:
+    def closed(self, gpu: Gpu | None) -> tuple[DeviceNumbers, ...]:
         """What a container that holds (a share of) ``gpu`` may not open; None: it holds none."""
         if gpu is None:
             return tuple(sorted({*self.driver, *self.of.values(), *self.others}, key=str))
@@ -56,7 +56,7 @@ class GpuDevices:
         return tuple(sorted(({*self.of.values()} | self.others) - {own}, key=str))
 
     def remark(self, isolation: Isolation) -> str:
-        """The remark for operators of the node; empty: it has no device to close."""
+        """The remark for operators of the node; empty: there is no device to close."""
         if not self.of and not self.driver and not self.others:
             return ""
         if isolation.restricts_devices:
@@ -84,8 +84,8 @@ def find_gpu_devices(
     majors = _majors(proc_devices)
     asked_for = tuple(asked_for)
     to_ask = {gpu.index for gpu in asked_for}
-    driver: frozenset[Device] = (
-        frozenset() if to_ask else frozenset(Device(major) for major in majors.values())
+    driver: frozenset[DeviceNumbers] = (
+        frozenset() if to_ask else frozenset(DeviceNumbers(major) for major in majors.values())
     )
     if declared:
         named = {i: _numbers(gpu.device) for i, gpu in enumerate(declared) if gpu.device}
@@ -94,11 +94,11 @@ def find_gpu_devices(
     major = next((majors[name] for name in _DRIVER if name in majors), None)
     if major is None:
         return GpuDevices()
-    of = {gpu.index: Device(major, _minor(gpu)) for gpu in gpus}
+    of = {gpu.index: DeviceNumbers(major, _minor(gpu)) for gpu in gpus}
     there = (re.fullmatch(r"nvidia(\d+)", path.name) for path in dev.glob("nvidia*"))
     minors = {int(found[1]) for found in there if found}
-    all_of_them = {Device(major, minor) for minor in minors if minor < _CONTROL_FIRST}
-    open_to_all = {Device(major, _minor(gpu)) for gpu in asked_for}
+    all_of_them = {DeviceNumbers(major, minor) for minor in minors if minor < _CONTROL_FIRST}
+    open_to_all = {DeviceNumbers(major, _minor(gpu)) for gpu in asked_for}
     others = frozenset(all_of_them - set(of.values()) - open_to_all)
     return GpuDevices(of=of, others=others, driver=driver)
 
@@ -126,11 +126,11 @@ def _minor(gpu: Gpu) -> int:
         return gpu.index
 
 
-def _numbers(path: Path) -> Device:
+def _numbers(path: Path) -> DeviceNumbers:
     try:
         about = path.stat()
     except OSError as error:
         raise InvalidConfig(f"gpus: no device {path}: {error.strerror}") from error
     if not stat.S_ISCHR(about.st_mode):
         raise InvalidConfig(f"gpus: {path} is no character device")
-    return Device(os.major(about.st_rdev), os.minor(about.st_rdev))
+    return DeviceNumbers(os.major(about.st_rdev), os.minor(about.st_rdev))

@@ -1,12 +1,12 @@
 """CUDA MPS: one control daemon for each GPU that containers share.
 
-With MPS, processes that share a GPU run side by side, and the driver limits each container to the
+With MPS, processes that share a GPU run concurrently, and the driver limits each container to the
 share that it was granted:
 
     CUDA_MPS_PINNED_DEVICE_MEM_LIMIT    device memory, beyond which its allocations fail
     CUDA_MPS_ACTIVE_THREAD_PERCENTAGE   of the GPU's processors, in proportion to that memory
 
-What it costs: the containers on one GPU share one server, and a fatal fault of one ends the work of
+Its cost: the containers on one GPU share one server, and a fatal fault of one ends the work of
 all; and a server serves one user at a time, so that containers of two users wait for each other.
 
 ``auto`` starts it where the driver's ``nvidia-cuda-mps-control`` responds; otherwise a remark on
@@ -52,7 +52,7 @@ class Mps:
         if wanted == "off":
             self._why_not = "mps = off"
         elif gpus and not self._gpus:
-            self._why_not = "the GPUs are declared, and no device stands behind them"
+            self._why_not = "the GPUs are declared, and they have no device"
         elif shutil.which(_COMMAND) is None:
             self._why_not = f"the driver here comes without {_COMMAND}"
         self._shown = bool(gpus)
@@ -81,7 +81,7 @@ class Mps:
                 self._running[gpu.index] = gpu
 
     def _start_one(self, gpu: Gpu) -> str:
-        """Why it does not run; empty: it does."""
+        """Returns why it does not run; empty: it does."""
         pipes = self._pipes(gpu)
         if len(str(pipes).encode()) > _PATH_MAX:
             return f"the path {pipes} is too long for its sockets; choose a shorter --work-dir"
@@ -89,7 +89,7 @@ class Mps:
             for directory in (pipes, self._logs(gpu)):
                 directory.mkdir(mode=0o755, parents=True, exist_ok=True)
             if not self._ask(gpu, "get_server_list"):
-                return ""  # its predecessor's
+                return ""  # started by an earlier agent
             refused = self._run(gpu, "-d")
             return refused or self._ask(gpu, "get_server_list")
         except OSError as error:
@@ -121,7 +121,7 @@ class Mps:
         return self._dir / f"gpu{gpu.index}-log"
 
     def _ask(self, gpu: Gpu, command: str) -> str:
-        """Send a command to the daemon of a GPU; why it failed, empty: it succeeded."""
+        """Send a command to the daemon of a GPU; returns why it failed, empty: it succeeded."""
         return self._run(gpu, stdin_text=f"{command}\n")
 
     def _run(self, gpu: Gpu, *arguments: str, stdin_text: str = "") -> str:
@@ -132,7 +132,7 @@ class Mps:
             "CUDA_MPS_LOG_DIRECTORY": str(self._logs(gpu)),
         }
         try:
-            # Not a pipe: a daemon that keeps it open would be waited for.
+            # Not a pipe, which a daemon may keep open: reading it would not end.
             with tempfile.TemporaryFile() as output_file:
                 done = subprocess.run(
                     [_COMMAND, *arguments],

@@ -4,7 +4,7 @@ Executors hold no token; access to a socket is the permission to request. Where 
 their submitters (``run_as``), each user gets one when its first container starts or is adopted
 here: ``<work_dir>/gpus/<uid>.sock``. Containers of the agent's own user have
 ``<work_dir>/gpus.sock``. A socket is created in a directory that only the agent can enter, and
-moved to its place once its user owns it: at no moment could another user open it.
+moved to its place once its user owns it, so no other user can ever open it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hrm.v1 import pipeline_pb2_grpc
 __all__ = ["GpuSockets"]
 
 SOCKETS_MAX = 256
-"""Users of one node that may ask for its GPUs, until its agent starts again."""
+"""Users of one node that may request its GPUs, until its agent restarts."""
 _PATH_BYTES_MAX = 100
 _SERVER_GRACE_S = 1.0
 _log = structlog.get_logger("hrm.agent")
@@ -52,7 +52,7 @@ class GpuSockets:
         self._opening = asyncio.Lock()
 
     async def serve(self, gpus: GpuService) -> None:
-        """Start with the agent's own user."""
+        """Open the socket of the agent's own user."""
         self._gpus = gpus
         await asyncio.to_thread(self._prepare)
         await self.environment_of(None)
@@ -72,7 +72,7 @@ class GpuSockets:
         return self._own if account is None else self._directory / f"{account.uid}.sock"
 
     async def environment_of(self, account: Account | None) -> dict[str, str]:
-        """What containers of this user need to ask for a GPU; empty: they cannot."""
+        """What containers of this user need to request a GPU; empty: they cannot."""
         uid = None if account is None else account.uid
         async with self._opening:
             if uid not in self._servers and self._gpus is not None:
@@ -113,7 +113,7 @@ class GpuSockets:
         return server
 
     async def close(self) -> None:
-        """End all of them, and what was granted through them."""
+        """Close all of them, and end what was granted through them."""
         servers = [one for one in self._servers.values() if one is not None]
         self._servers.clear()
         await asyncio.gather(*(one.stop(_SERVER_GRACE_S) for one in servers))

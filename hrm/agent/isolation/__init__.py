@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hrm.agent.isolation.base import (
+    ContainerLimits,
     CpuLimit,
-    Device,
+    DeviceNumbers,
     GroupIsolation,
     Isolation,
     IsolationError,
-    Limits,
 )
 from hrm.agent.isolation.cgroup1 import Cgroup1
 from hrm.agent.isolation.cgroup2 import Cgroup2
@@ -26,12 +26,12 @@ __all__ = [
     "DRIVERS",
     "Cgroup1",
     "Cgroup2",
+    "ContainerLimits",
     "Detection",
-    "Device",
+    "DeviceNumbers",
     "GroupIsolation",
     "Isolation",
     "IsolationError",
-    "Limits",
     "detect",
     "sweep",
 ]
@@ -84,7 +84,7 @@ def detect(wanted: str, identity: str, *, vcores: int, cpu_limit: CpuLimit = "sh
 
 
 def sweep(identity: str) -> tuple[str, ...]:
-    """End and remove every group of an agent that is gone for good; returns the containers' ids.
+    """End and remove every group of an agent that will not return; returns the containers' ids.
 
     An agent that restarts on its work directory does this itself; this is for killed agents whose
     cluster is being taken down.

@@ -23,12 +23,12 @@ from typing import Literal
 from hrm.errors import HrmError, LaunchFailed
 
 __all__ = [
+    "ContainerLimits",
     "CpuLimit",
-    "Device",
+    "DeviceNumbers",
     "GroupIsolation",
     "Isolation",
     "IsolationError",
-    "Limits",
     "mounts",
 ]
 
@@ -47,7 +47,7 @@ class IsolationError(HrmError):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Device:
+class DeviceNumbers:
     """A character device by its numbers; ``minor`` None: all of that major number."""
 
     major: int
@@ -58,14 +58,14 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ContainerLimits:
     """What one container may use. ``cpus`` are CPU numbers; empty: not pinned. ``closed``: devices
-    that it may not open, where the driver can see to that (``restricts_devices``)."""
+    that it may not open, where the driver can ensure that (``restricts_devices``)."""
 
     vcores: int
     memory_mib: int
     cpus: tuple[int, ...] = ()
-    closed: tuple[Device, ...] = ()
+    closed: tuple[DeviceNumbers, ...] = ()
 
 
 class Isolation:
@@ -77,11 +77,11 @@ class Isolation:
 
     name = "none"
     enforces_memory = False
-    """Whether the kernel holds the memory limit; if not, the tracker has to."""
+    """Whether the kernel enforces the memory limit; if not, the tracker has to."""
 
     @property
     def pins_cpus(self) -> bool:
-        """Whether containers can be held on certain CPUs."""
+        """Whether containers can be pinned to CPUs."""
         return False
 
     @property
@@ -90,14 +90,14 @@ class Isolation:
         return False
 
     def check(self) -> None:
-        """Try everything a container needs, and leave no trace.
+        """Try everything that a container needs, and leave no trace.
 
         Raises:
             IsolationError: with the reason.
         """
 
-    def create(self, container_id: str, limits: Limits) -> tuple[Path, ...]:
-        """Make the container's group; the files into which its first process writes ``0``.
+    def create(self, container_id: str, limits: ContainerLimits) -> tuple[Path, ...]:
+        """Make the container's group; returns the files into which its first process writes ``0``.
 
         Raises:
             LaunchFailed: the kernel refused; nothing is left behind.
@@ -121,7 +121,7 @@ class Isolation:
         return ()
 
     def close(self) -> None:
-        """Drop what the driver made for itself, where no container needs it any more."""
+        """Remove the driver's own groups, where no container needs them."""
 
 
 def mounts(table: Path = _MOUNTS) -> Iterator[tuple[Path, str, frozenset[str]]]:
@@ -155,10 +155,10 @@ class GroupIsolation(Isolation, abc.ABC):
 
     @abc.abstractmethod
     def _prepare(self, parent: Path) -> None:
-        """Make ``parent``, a directory for children, hand its controllers down."""
+        """Make ``parent``, a directory for children, and delegate its controllers to them."""
 
     @abc.abstractmethod
-    def _limit(self, root: Path, group: Path, limits: Limits) -> None:
+    def _limit(self, root: Path, group: Path, limits: ContainerLimits) -> None:
         """Write the limits of ``group``, which lies below ``root``."""
 
     def _group(self, root: Path, container_id: str) -> Path:
@@ -171,7 +171,7 @@ class GroupIsolation(Isolation, abc.ABC):
         """
         return root / f"hrm-{self._identity}"
 
-    def create(self, container_id: str, limits: Limits) -> tuple[Path, ...]:
+    def create(self, container_id: str, limits: ContainerLimits) -> tuple[Path, ...]:
         try:
             for root in self._roots():
                 self._make(root, self._group(root, container_id))
@@ -187,7 +187,7 @@ class GroupIsolation(Isolation, abc.ABC):
 
     def _make(self, root: Path, group: Path) -> None:
         for _ in range(_MAKE_ATTEMPTS):
-            # A sweep may take the parent away between two steps.
+            # A sweep may remove the parent between two steps.
             with contextlib.suppress(FileNotFoundError):
                 self._prepare(self._parent(root))
                 group.mkdir(exist_ok=True)
@@ -242,7 +242,7 @@ class GroupIsolation(Isolation, abc.ABC):
         self._check_available()
         name = f"probe-{os.getpid()}"
         try:
-            self.create(name, Limits(vcores=1, memory_mib=64))
+            self.create(name, ContainerLimits(vcores=1, memory_mib=64))
         except LaunchFailed as error:
             cause = error.__cause__
             reason = cause.strerror if isinstance(cause, OSError) else str(error)

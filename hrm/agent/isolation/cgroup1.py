@@ -1,11 +1,11 @@
 """cgroup v1: a directory in each of the hierarchies ``memory`` and ``cpu``, and, where they are
 mounted, ``cpuset``, ``devices`` and ``freezer``.
 
-``shares`` (``cpu.shares``, 1024 a vcore) limits a container only while others want the cores;
+``shares`` (``cpu.shares``, 1024 per vcore) limits a container only while others want the cores;
 ``quota`` (CFS bandwidth) always. The memory limit is hard: the kernel kills one process of the
 group and counts it in ``memory.oom_control``; the tracker sees the count and ends the rest.
 
-Devices that a container shall not open are denied one by one: a group starts with all of them. To
+Devices that a container must not open are denied one by one: a group starts with all of them. To
 kill, the group is frozen first: a frozen process does not fork.
 """
 
@@ -16,7 +16,13 @@ import errno
 import os
 from pathlib import Path
 
-from hrm.agent.isolation.base import CpuLimit, GroupIsolation, IsolationError, Limits, mounts
+from hrm.agent.isolation.base import (
+    ContainerLimits,
+    CpuLimit,
+    GroupIsolation,
+    IsolationError,
+    mounts,
+)
 
 __all__ = ["Cgroup1"]
 
@@ -67,7 +73,7 @@ class Cgroup1(GroupIsolation):
         if (parent / "cpuset.cpus").exists():
             _inherit_cpuset(parent)
 
-    def _limit(self, root: Path, group: Path, limits: Limits) -> None:
+    def _limit(self, root: Path, group: Path, limits: ContainerLimits) -> None:
         if limits.cpus and "cpuset" not in self._mounts:
             raise OSError(errno.ENOTSUP, "the v1 controller cpuset is not mounted", str(group))
         if root == self._mounts["memory"]:

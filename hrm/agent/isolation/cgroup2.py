@@ -1,8 +1,8 @@
-"""cgroup v2: one directory a container, all controllers in it.
+"""cgroup v2: one directory per container, all controllers in it.
 
-``shares`` is ``cpu.weight`` (100 a vcore), ``quota`` is ``cpu.max``. ``memory.oom.group`` makes the
-kernel kill the container as a whole. Controllers are handed down through ``cgroup.subtree_control``
-of every parent, which the kernel allows only where the parent holds no process itself: true of the
+``shares`` is ``cpu.weight`` (100 per vcore), ``quota`` is ``cpu.max``. ``memory.oom.group`` makes
+the kernel kill the container as a whole. Controllers are delegated by ``cgroup.subtree_control`` of
+every parent, which the kernel allows only where the parent holds no process itself: true of the
 real root, not of the root a container engine shows. Devices are not restricted: v2 takes an eBPF
 program for that. A remark on the node says so.
 """
@@ -13,7 +13,13 @@ import contextlib
 import errno
 from pathlib import Path
 
-from hrm.agent.isolation.base import CpuLimit, GroupIsolation, IsolationError, Limits, mounts
+from hrm.agent.isolation.base import (
+    ContainerLimits,
+    CpuLimit,
+    GroupIsolation,
+    IsolationError,
+    mounts,
+)
 
 __all__ = ["Cgroup2"]
 
@@ -72,7 +78,7 @@ class Cgroup2(GroupIsolation):
         weight = min(_WEIGHT_MAX, self._vcores * _WEIGHT_A_VCORE)
         _write(parent / "cpu.weight", str(weight))
 
-    def _limit(self, root: Path, group: Path, limits: Limits) -> None:
+    def _limit(self, root: Path, group: Path, limits: ContainerLimits) -> None:
         _write(group / "memory.max", str(limits.memory_mib * _MIB))
         _write(group / "memory.oom.group", "1")
         # Absent without swap, and then there is nothing to limit.

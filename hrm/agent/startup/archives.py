@@ -39,7 +39,7 @@ _log = structlog.get_logger("hrm.agent.archives")
 
 @dataclass(slots=True)
 class Count:
-    """How often something was used, and why it was not, the last time that it was not."""
+    """How often something was used, how often not, and why not the last time."""
 
     used: int = 0
     missed: int = 0
@@ -155,7 +155,7 @@ class ArchiveKeeper:
                     output, _ = await self._process.communicate()
             except TimeoutError:
                 output = b'{"problem": "it did not end in time"}'
-                await self._end_training()  # before the reply is read: a failure of its own
+                await self._end_training()  # before ``_problem`` reads its status
         finally:
             os.close(held_end)
             os.close(input_end)
@@ -168,7 +168,7 @@ class ArchiveKeeper:
         return isinstance(attempts, int) and 0 < attempts < settings.archive_attempts
 
     async def _end_training(self) -> None:
-        """Politely, since it ends its own processes, then not."""
+        """By a signal first, since it ends its own processes, then by force."""
         process = self._process
         if process is None or process.returncode is not None:
             return

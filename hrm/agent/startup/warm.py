@@ -4,7 +4,7 @@ A warm JVM has done everything that all executors have in common (see ``WarmExec
 waits for its assignment; it is used once. What is fixed when a JVM starts must match the
 application (``warm_profile``), so the pool keeps JVMs of the few most recently requested kinds.
 Executors with other demands start as usual, and the report states why. Late settings come through a
-pipe: the application's secret is in no environment and no file.
+pipe: the application's secret is in no environment variable and no file.
 
 Each waits under a shim of its own, which ends it with the agent, in a directory of its own, which
 is renamed to the container's when it is taken; a link keeps the paths that the JVM has opened.
@@ -38,7 +38,7 @@ from hrm import descriptors
 from hrm.agent.containers import shim, supervisor
 from hrm.agent.containers.logs import STREAMS
 from hrm.agent.startup.archives import Count
-from hrm.agent.startup.warm_profile import Profile, order_of, profile_of
+from hrm.agent.startup.warm_profile import WarmProfile, order_of, profile_of
 from hrm.config import AgentSettings, hrm_home
 from hrm.core.vocabulary.model import Shortcut
 from hrm.errors import LaunchFailed
@@ -53,7 +53,7 @@ NAME = "warm-executors"
 WARM_CLASS = "org.apache.spark.scheduler.cluster.hrm.WarmExecutor"
 READY_FILE = "warm.ready"
 MEMORY_MAX_MIB = 768
-"""The most that a JVM in waiting may take."""
+"""The most that a waiting JVM may take."""
 
 FAILURES_MAX = 3
 IDLE_WAIT_MAX_S = 60.0
@@ -68,7 +68,7 @@ _log = structlog.get_logger("hrm.agent.warm")
 
 
 def machine_idle_s() -> float:
-    """Seconds that this machine's cores have had nothing to do, all together, since it started."""
+    """Seconds that this machine's cores have been idle, summed over them, since it started."""
     return float(psutil.cpu_times().idle)
 
 
@@ -78,9 +78,9 @@ def reserved_mib(settings: AgentSettings) -> int:
 
 
 class WarmJvm:
-    """One JVM in waiting, with its shim and its directory."""
+    """A waiting JVM, with its shim and its directory."""
 
-    def __init__(self, path: Path, profile: Profile, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, path: Path, profile: WarmProfile, process: subprocess.Popen[bytes]) -> None:
         self.path = path
         self.profile = profile
         self.memory_mib = 0
@@ -95,7 +95,7 @@ class WarmJvm:
         return (self.path / READY_FILE).exists()
 
     def measure_memory(self) -> int:
-        """What it takes, MiB; what of it is its own, and no file's, is noted."""
+        """The memory in use, MiB; ``memory_mib`` becomes the part that is not shared with files."""
         used = own = 0
         for pid in shim.descendants(self._process.pid):
             with contextlib.suppress(psutil.Error):
@@ -106,7 +106,7 @@ class WarmJvm:
         return used >> 20
 
     def move(self, directory: Path) -> None:
-        """Its directory becomes ``directory``; the JVM goes on to use the old name.
+        """Rename its directory to ``directory``; the JVM continues to use the old name.
 
         Raises:
             LaunchFailed: something is there already.
@@ -157,9 +157,9 @@ class WarmJvm:
 
 @dataclass(slots=True)
 class _Kind:
-    """JVMs of one profile, and how they fared."""
+    """JVMs of one profile, and their counts."""
 
-    profile: Profile
+    profile: WarmProfile
     ready: list[WarmJvm] = field(default_factory=list)
     count: Count = field(default_factory=Count)
     failures: int = 0
@@ -186,15 +186,15 @@ class WarmPool:
         plugin: Callable[[], str] | None = None,
         idle_s: Callable[[], float] = machine_idle_s,
     ) -> None:
-        """``plugin``: finds the jar with ``WarmExecutor``; built where it is not given.
-        ``idle_s``: seconds that cores have had nothing to do, ever."""
+        """``plugin``: finds the jar with ``WarmExecutor``; by default it is built. ``idle_s``:
+        seconds that cores have been idle since the machine started."""
         self._size = settings.warm_executors
         self._kinds_max = settings.warm_kinds_max
         self._dir = settings.work_dir.absolute() / "warm"
         self._jars = ":".join(class_path(str(spark.home)))
         self._plugin = plugin or (lambda: _built(spark))
         self._count = Count()
-        self._kinds: dict[Profile, _Kind] = {}
+        self._kinds: dict[WarmProfile, _Kind] = {}
         self._leaving: list[WarmJvm] = []
         self._building: _Kind | None = None
         self._asked_at_s = 0.0
@@ -204,7 +204,7 @@ class WarmPool:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Clear away what an earlier run left, and keep the pool from now on."""
+        """Remove what an earlier run left, and keep the pool from now on."""
         if not self._size or self._task is not None:
             return
         # Shims of an earlier run have ended with it. Links of running containers stay.
@@ -251,7 +251,7 @@ class WarmPool:
             count.missing("none of its kind was ready")
         return None
 
-    def _want(self, profile: Profile) -> _Kind:
+    def _want(self, profile: WarmProfile) -> _Kind:
         """The kind of this profile, now the most recent; a kind that it replaces leaves."""
         kind = self._kinds.pop(profile, None) or _Kind(profile)
         self._kinds[profile] = kind
@@ -261,7 +261,7 @@ class WarmPool:
         return kind
 
     def not_used(self, jvm: WarmJvm, why: str) -> None:
-        """A JVM that was reserved could not be used: it was no use, but a miss."""
+        """A reserved JVM could not be used: count a miss instead of a use."""
         kind = self._kinds.get(jvm.profile)
         for count in (self._count, kind.count) if kind is not None else (self._count,):
             count.used -= 1
@@ -272,7 +272,7 @@ class WarmPool:
         kinds, the most recent first."""
         kinds = list(reversed(self._kinds.values()))
         ready = sum(len(kind.ready) for kind in kinds)
-        state, note = "waiting", "the first executor shows what kind is wanted"
+        state, note = "waiting", "the first executor determines the kind"
         if not self._size:
             state, note = "off", ""
         elif kinds:
@@ -330,7 +330,7 @@ class WarmPool:
         return None
 
     async def _end_leaving(self) -> None:
-        """End those of kinds that are kept no longer, and bury those that have ended."""
+        """End JVMs of kinds that are no longer kept, and clean up after those that have ended."""
         for kind in self._kinds.values():
             self._leaving += [jvm for jvm in kind.ready if not jvm.alive]
             kind.ready = [jvm for jvm in kind.ready if jvm.alive]
@@ -353,7 +353,7 @@ class WarmPool:
             await asyncio.sleep(min(max(wait_s, self._delay_s), latest - now))
             idle = self._idle_s() - before_s >= idle_cores * (time.monotonic() - now)
 
-    async def _warm_up(self, profile: Profile) -> WarmJvm:
+    async def _warm_up(self, profile: WarmProfile) -> WarmJvm:
         """Start one and wait until it is ready.
 
         Raises:
@@ -387,7 +387,7 @@ class WarmPool:
             raise
         return jvm
 
-    def _spawn(self, profile: Profile, plugin: str) -> WarmJvm:
+    def _spawn(self, profile: WarmProfile, plugin: str) -> WarmJvm:
         path = self._dir / uuid.uuid4().hex[:12]
         for directory in (path, path / "local", path / "tmp"):
             directory.mkdir(mode=0o700, parents=True)

@@ -1,8 +1,8 @@
 """Which warm JVM can become which executor: what is fixed at its start, and what is set late.
 
-Fixed are heap, Java's options, jars, directories of Java and Spark; they make a ``Profile``. Set
-late are secrets, variables of Python and Spark, a few properties, the arguments. An executor with
-other demands fits no warm JVM.
+Fixed are heap, Java's options, jars, directories of Java and Spark; they make a ``WarmProfile``.
+Set late are secrets, variables of Python and Spark, a few properties, the arguments. An executor
+with other demands fits no warm JVM.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from hrm.spark.archive import argument_file
 from hrm.spark.launch import ARGUMENT_FILE, EXECUTOR_CLASS, Launch
 
-__all__ = ["Profile", "order_of", "profile_of"]
+__all__ = ["WarmProfile", "order_of", "profile_of"]
 
 _LATE_VARIABLES = re.compile(
     r"_SPARK_AUTH_SECRET|SPARK_USER|SPARK_LOG_URL_(STDOUT|STDERR)|SPARK_EXECUTOR_\w+|PYTHON\w*|"
@@ -40,7 +40,7 @@ _HEAP = re.compile(r"-Xmx(\d+)m")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class WarmProfile:
     """What is fixed when a JVM starts. ``arguments``: the text of its file of arguments."""
 
     java: str
@@ -55,7 +55,7 @@ class Profile:
         return found[-1] if found else 0
 
 
-def profile_of(launch: Launch, jars: str) -> Profile | str:
+def profile_of(launch: Launch, jars: str) -> WarmProfile | str:
     """The warm JVM that could be this executor; text: why none. ``jars``: Spark's class path."""
     if EXECUTOR_CLASS not in launch.argv:
         return "it is no executor"
@@ -77,7 +77,7 @@ def profile_of(launch: Launch, jars: str) -> Profile | str:
             environment.append((name, value))
         elif not _LATE_VARIABLES.fullmatch(name):
             return f"it has the environment variable {name}"
-    return Profile(
+    return WarmProfile(
         java=launch.argv[0],
         arguments=arguments,
         options=tuple(fixed),

@@ -45,19 +45,20 @@ from hrm.core.appmaster.lifecycle import (
     Happening,
 )
 from hrm.core.messages.appmaster import (
+    AppMasterTicked,
     ClassObserved,
     Command,
     ContainerAsk,
-    ContainerChanged,
+    ContainerListed,
     ContainerSeen,
     DriverFinished,
     EndOrdered,
     Event,
     ExecutorEnded,
+    ExecutorsKilled,
     ExecutorStarted,
     FailApplication,
     FinishApplication,
-    KillRequested,
     Phase,
     ProfileTarget,
     ReleaseContainers,
@@ -67,7 +68,6 @@ from hrm.core.messages.appmaster import (
     SessionLost,
     SessionOpened,
     TargetsChanged,
-    Ticked,
 )
 from hrm.core.vocabulary.event_table import Lifecycle
 from hrm.core.vocabulary.wakefulness import Wakefulness
@@ -213,7 +213,7 @@ class AppMasterCore:
         match event:
             case TargetsChanged():
                 self._targets_changed(event)
-            case KillRequested():
+            case ExecutorsKilled():
                 known = [i for i in event.executor_ids if i in self.containers]
                 self._release(known, "Spark no longer needs it", event.now)
             case ClassObserved():
@@ -228,13 +228,13 @@ class AppMasterCore:
             case SessionLost():
                 to = AppMasterState.FINISHING if self.ended else AppMasterState.DETACHED
                 self.life.follow(SessionLost, to, event.now)
-            case ContainerChanged():
+            case ContainerListed():
                 self._container_changed(event.container, event)
             case RequestsRefused():
                 self._refused(event)
             case EndOrdered():
                 self._fail(event.message, event)
-            case Ticked():
+            case AppMasterTicked():
                 pass
 
     def wake_at_s(self) -> float | None:
@@ -312,7 +312,7 @@ class AppMasterCore:
             to_phase = container.phase if kept else Phase.ENDED
             container.life.follow(Happening.UNLISTED, to_phase, event.now)
             if not kept:
-                self._give_up(container, "the master no longer knows it")
+                self._give_up(container, "the master no longer has a record of it")
         if again:
             self._request(again, again=True)
         # Not those that their node decommissions: a release would shorten that.
@@ -348,7 +348,7 @@ class AppMasterCore:
             seen.executor_id, seen.profile, seen.phase, seen.node, now, now
         )
         if self.ended or seen.executor_id in self.given_up:
-            self._release([seen.executor_id], "it has been given up", now)
+            self._release([seen.executor_id], "it has been abandoned", now)
         elif seen.phase is Phase.RUNNING and seen.profile in self.profiles:
             self.profiles[seen.profile].has_run = True
 
@@ -471,7 +471,7 @@ class AppMasterCore:
         if self.profiles:
             stray = [c for c in self.containers.values() if c.profile not in self.profiles]
             unwanted = [c.executor_id for c in stray if c.phase is not Phase.STOPPING]
-            self._release(unwanted, "its resource profile is not wanted", now)
+            self._release(unwanted, "its resource profile is no longer requested", now)
         asks: list[ContainerAsk] = []
         for number, profile in sorted(self.profiles.items()):
             counted = self._counted(number)
@@ -479,7 +479,7 @@ class AppMasterCore:
             if missing < 0:
                 surplus = [c.executor_id for c in counted if c.phase is Phase.REQUESTED]
                 surplus.sort(key=_number)
-                self._release(surplus[missing:], "Spark wants fewer executors", now)
+                self._release(surplus[missing:], "Spark requests fewer executors", now)
             elif missing > 0 and now >= profile.retry_at_s:
                 local = profile.target.local_executors - sum(c.local for c in counted)
                 asks.extend(
@@ -527,13 +527,13 @@ def _unservable(target: ProfileTarget) -> str:
     """Why no cluster of HRM's could serve this profile; empty if one could."""
     if target.unknown_resources:
         return (
-            f"resource profile {target.profile} asks for {', '.join(target.unknown_resources)}; "
+            f"resource profile {target.profile} requests {', '.join(target.unknown_resources)}; "
             f"the only custom resource that HRM manages is gpu"
         )
     if target.gpus > 1:
         return (
-            f"resource profile {target.profile} asks for {target.gpus} GPUs an executor, and HRM "
-            f"serves one; set spark.executor.resource.gpu.amount to 1 and ask for more executors"
+            f"resource profile {target.profile} requests {target.gpus} GPUs per executor, and HRM "
+            f"supports one; set spark.executor.resource.gpu.amount to 1 and request more executors"
         )
     return ""
 

@@ -15,18 +15,18 @@ from __future__ import annotations
 from enum import Enum
 
 from hrm.core.messages.appmaster import (
+    AppMasterTicked,
     ClassObserved,
-    ContainerChanged,
+    ContainerListed,
     DriverFinished,
     EndOrdered,
     Event,
-    KillRequested,
+    ExecutorsKilled,
     Phase,
     RequestsRefused,
     SessionLost,
     SessionOpened,
     TargetsChanged,
-    Ticked,
 )
 from hrm.core.vocabulary.event_table import EventTable, Ignored, to
 
@@ -77,56 +77,56 @@ _OVER = Ignored("the first end of the application is the one that counts")
 APPMASTER: EventTable[AppMasterState, type[Event]] = {
     _A.DETACHED: {
         TargetsChanged: to(_A.DETACHED, _A.FINISHING),
-        KillRequested: to(_A.DETACHED),
+        ExecutorsKilled: to(_A.DETACHED),
         ClassObserved: to(_A.DETACHED),
         DriverFinished: to(_A.FINISHING),
         SessionOpened: to(_A.ATTACHED),
         SessionLost: _NO_SESSION,
-        ContainerChanged: to(_A.DETACHED, _A.FINISHING),
+        ContainerListed: to(_A.DETACHED, _A.FINISHING),
         RequestsRefused: to(_A.DETACHED, _A.FINISHING),
         EndOrdered: to(_A.FINISHING),
-        Ticked: to(_A.DETACHED),
+        AppMasterTicked: to(_A.DETACHED),
     },
     _A.ATTACHED: {
         TargetsChanged: to(_A.ATTACHED, _A.FINISHED),
-        KillRequested: to(_A.ATTACHED),
+        ExecutorsKilled: to(_A.ATTACHED),
         ClassObserved: to(_A.ATTACHED),
         DriverFinished: to(_A.FINISHED),
         SessionOpened: to(_A.ATTACHED, _A.FINISHED),
         SessionLost: to(_A.DETACHED),
-        ContainerChanged: to(_A.ATTACHED, _A.FINISHED),
+        ContainerListed: to(_A.ATTACHED, _A.FINISHED),
         RequestsRefused: to(_A.ATTACHED, _A.FINISHED),
         EndOrdered: to(_A.FINISHED),
-        Ticked: to(_A.ATTACHED),
+        AppMasterTicked: to(_A.ATTACHED),
     },
     _A.FINISHING: {
         TargetsChanged: to(_A.FINISHING),
-        KillRequested: to(_A.FINISHING),
+        ExecutorsKilled: to(_A.FINISHING),
         ClassObserved: to(_A.FINISHING),
         DriverFinished: _OVER,
         SessionOpened: to(_A.FINISHED),
         SessionLost: _NO_SESSION,
-        ContainerChanged: to(_A.FINISHING),
+        ContainerListed: to(_A.FINISHING),
         RequestsRefused: to(_A.FINISHING),
         EndOrdered: _OVER,
-        Ticked: to(_A.FINISHING),
+        AppMasterTicked: to(_A.FINISHING),
     },
     _A.FINISHED: {
         TargetsChanged: to(_A.FINISHED),
-        KillRequested: to(_A.FINISHED),
+        ExecutorsKilled: to(_A.FINISHED),
         ClassObserved: to(_A.FINISHED),
         DriverFinished: _OVER,
         SessionOpened: to(_A.FINISHED),
         SessionLost: to(_A.FINISHING),
-        ContainerChanged: to(_A.FINISHED),
+        ContainerListed: to(_A.FINISHED),
         RequestsRefused: to(_A.FINISHED),
         EndOrdered: _OVER,
-        Ticked: to(_A.FINISHED),
+        AppMasterTicked: to(_A.FINISHED),
     },
 }
 
 _OVERTAKEN = Ignored("what runs waits no more: a later report has overtaken this one")
-_NOT_TAKEN_BACK = Ignored("an order to stop is not taken back")
+_NOT_TAKEN_BACK = Ignored("an order to stop is not revoked")
 _GONE = Ignored("it is not kept any more; what the master lists again is adopted as another")
 
 APPMASTER_CONTAINER: EventTable[Phase, Happening] = {

@@ -42,7 +42,7 @@ def refusal(master_state: MasterState, resources: Resources, *, driver: bool = F
     units = [(unit, node) for node in master_state.nodes.values() for unit in node.units]
     if not units or any(could_hold(demand, unit) for unit, _ in units):
         return ""  # of a node that is lost, and may come back
-    asks = f"{'the driver' if driver else 'an executor'} asks for {resources}"
+    asks = f"{'the driver' if driver else 'an executor'} requests {resources}"
     if resources.gpu_memory_mib:
         gpus = _gpus(units)
         if not gpus:
@@ -59,7 +59,7 @@ def refusal(master_state: MasterState, resources: Resources, *, driver: bool = F
         if not units:
             return (
                 f"{asks} and no GPU, but every core of the cluster is bound to a GPU; keep some "
-                f"with hrm node bind --reserve, or ask for a GPU"
+                f"with hrm node bind --reserve, or request a GPU"
             )
     unit, node = max(units, key=lambda x: (x[0].capacity.vcores, x[0].capacity.memory_mib))
     where = f" at {unit.unit_id}" if len(node.units) > 1 else ""
@@ -94,11 +94,11 @@ def gpu_refusal(master_state: MasterState, request: ContainerRequest) -> str:
     """
     if request.gpus > 1:
         return (
-            f"an executor asks for {request.gpus} GPUs, and HRM serves one an executor; set "
-            f"spark.executor.resource.gpu.amount to 1 and ask for more executors"
+            f"an executor requests {request.gpus} GPUs, and HRM supports one per executor; set "
+            f"spark.executor.resource.gpu.amount to 1 and request more executors"
         )
     if request.gpus and not request.resources.gpu_memory_mib and not master_state.recovering:
-        return f"an executor asks for a GPU, but {_no_gpu(master_state)}"
+        return f"an executor requests a GPU, but {_no_gpu(master_state)}"
     return ""
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from hrm.core.master import gangs
 from hrm.core.master.admission import gpu_refusal, malformed, refusal, resolve
-from hrm.core.master.nodes import Nodes
+from hrm.core.master.nodes import NodeRegistry
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.state import Application, Container, MasterState
 from hrm.core.messages import commands as c
@@ -37,14 +37,14 @@ from hrm.core.vocabulary.transitions import ApplicationHappening, ContainerHappe
 from hrm.core.vocabulary.wakefulness import excused
 from hrm.errors import HrmError, LimitReached, NotFound, NotOwner, StaleEpoch
 
-__all__ = ["Applications"]
+__all__ = ["ApplicationRegistry"]
 
 
-class Applications:
+class ApplicationRegistry:
     """``count``: applications registered with this master, for their ids."""
 
     def __init__(
-        self, master_state: MasterState, placement: PlacementCoordinator, nodes: Nodes
+        self, master_state: MasterState, placement: PlacementCoordinator, nodes: NodeRegistry
     ) -> None:
         self.master_state = master_state
         self.placement = placement

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from hrm.core.master.applications import Applications
+from hrm.core.master.applications import ApplicationRegistry
 from hrm.core.master.epochs import Epochs, Registration
-from hrm.core.master.nodes import Nodes
+from hrm.core.master.nodes import NodeRegistry
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.repartitioning import Repartitioning
 from hrm.core.master.state import MasterState
@@ -68,11 +68,11 @@ class MasterCore:
         ]
         self.placement = PlacementCoordinator(self.master_state, self.negotiator, schedulers)
         self.subscriptions = Subscriptions(self.master_state, self.placement, self.negotiator)
-        self.nodes = Nodes(self.master_state, self.placement, known_nodes, drained_nodes)
+        self.nodes = NodeRegistry(self.master_state, self.placement, known_nodes, drained_nodes)
         self.rebinding = Repartitioning(self.master_state)
         self.epochs = Epochs(self.master_state, now)
         self.master_state.epoch_id = epoch_id
-        self.applications = Applications(self.master_state, self.placement, self.nodes)
+        self.applications = ApplicationRegistry(self.master_state, self.placement, self.nodes)
         for row in run_times:
             for key in self.master_state.run_times.put(row):
                 self.master_state.out.append(c.ForgetRunTime(key=key))

@@ -59,7 +59,7 @@ class Drains:
         for name in event.nodes:
             if event.undo:
                 self._undo(name, event.now)
-                self.master_state.exclusions.clear(name, event.now, "taken back into service")
+                self.master_state.exclusions.clear(name, event.now, "returned to service")
             else:
                 node = self.master_state.nodes[name]
                 self._drain(node, event.now)
@@ -83,7 +83,7 @@ class Drains:
         if node.name not in self.drained:
             self.drained[node.name] = None
             self.master_state.out.append(c.RememberDrain(node=node.name))
-        node.life.take(NodeHappening.DRAIN_ORDERED, now, "asked to drain")
+        node.life.take(NodeHappening.DRAIN_ORDERED, now, "a drain was requested")
         self.set_open(node, False)
         self.evict_waiting(node, now)
 
@@ -108,7 +108,7 @@ class Drains:
             self.master_state.out.append(c.ForgetDrain(node=name))
         node = self.master_state.nodes.get(name)
         undone = NodeHappening.DRAIN_UNDONE
-        if node is not None and node.life.take(undone, now, "taken back into service"):
+        if node is not None and node.life.take(undone, now, "returned to service"):
             self.set_open(node, True)
             self.placement.capacity_freed(now)
 

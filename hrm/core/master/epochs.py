@@ -68,7 +68,7 @@ class Epochs:
         if event.epoch <= before:
             return
         master_state.epoch = event.epoch
-        why = f"from {before} to {event.epoch}: others have followed a later one than the store had"
+        why = f"from {before} to {event.epoch}: nodes have followed a later one than the store had"
         if master_state.watch is not None:
             move = ("master", str(event.epoch), None, None, Reign.RAISED, event.now, why)
             master_state.watch(move)
@@ -85,8 +85,9 @@ class Epochs:
                               f"cluster? If not, end it and start it again")  # fmt: skip
         if not self._may_rise(now):
             return StaleEpoch(
-                f"{other}: another master has taken over since. If that one is no more, restart "
-                f"this master, which then goes beyond; to make a node forget it, restart its agent"
+                f"{other}: another master has taken over since. If that one no longer exists, "
+                f"restart this master, which then takes a higher epoch; to make a node forget it, "
+                f"restart its agent"
             )
         if followed.epoch + 1 > self._rising_to:
             self._rising_to = followed.epoch + 1

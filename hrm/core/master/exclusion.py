@@ -40,7 +40,7 @@ from hrm.core.vocabulary.event_table import Watch
 from hrm.core.vocabulary.history import ExclusionState
 from hrm.core.vocabulary.model import ApplicationId, ContainerEnd, NodeName
 
-__all__ = ["CONFIRM_S", "Exclusion", "Exclusions"]
+__all__ = ["CONFIRM_S", "Exclusion", "ExclusionTracker"]
 
 CONFIRM_S = 5.0
 """How long an application must outlive its report against a node, for the report to count."""
@@ -79,7 +79,7 @@ class _FailureReport:
     confirmed: bool = False
 
 
-class Exclusions:
+class ExclusionTracker:
     """The exclusions per application and for all.
 
     Invariants: an exclusion is in force iff ``now < until_s``, which is never further away than

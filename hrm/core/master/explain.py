@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from hrm.core.master import gangs, locality
 from hrm.core.master.admission import size_settings
 from hrm.core.master.state import Application, Container, MasterState
+from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.vocabulary.columns import Bools
 from hrm.core.vocabulary.feasibility import (
+    Column,
     could_hold,
     demand_vector,
     fits,
@@ -22,7 +24,7 @@ from hrm.core.vocabulary.feasibility import (
     minus,
     pooled_part,
 )
-from hrm.core.vocabulary.history import Refused, StateEvent
+from hrm.core.vocabulary.history import RequestRecord, StateEvent
 from hrm.core.vocabulary.model import (
     ApplicationState,
     ContainerState,
@@ -65,8 +67,8 @@ def explain(
         run = f"{len(running)} of {len(running) + len(placed)} containers run"
         return f"{run}; the others wait in the queue of a resource unit", details
     if not app.containers:
-        return "it asks for no executors now", details
-    return f"nothing keeps it waiting: {len(running)} containers run", details
+        return "it requests no executors now", details
+    return f"it waits for nothing: {len(running)} containers run", details
 
 
 def explain_past(history: Sequence[StateEvent]) -> tuple[str, list[str]]:
@@ -74,7 +76,10 @@ def explain_past(history: Sequence[StateEvent]) -> tuple[str, list[str]]:
     ended = next((event for event in reversed(history) if event.ends_application), None)
     if ended is None:
         latest = history[-1]
-        return f"the master has forgotten it; it was last heard of as {latest.to_state}", []
+        return (
+            f"the master no longer has a record of it; its last known state is {latest.to_state}",
+            [],
+        )
     began = next((event for event in history if event.kind == "application"), ended)
     after = f" after {ended.at_s - began.at_s:.1f} s" if not began.from_state else ""
     reason = f": {ended.reason}" if ended.reason else ""
@@ -88,7 +93,7 @@ def _failure_lines(history: Sequence[StateEvent]) -> list[str]:
         f"{count} container{'s' if count > 1 else ''} ended badly ({cause}): {message}"
         for (cause, message), count in counted.most_common(_TROUBLES_MAX)
     ]
-    refused = Counter(x.reason for x in history if x.to_state == Refused.REFUSED.value)
+    refused = Counter(x.reason for x in history if x.to_state == RequestRecord.REFUSED.value)
     return lines + [f"refused {message}" for message, _ in refused.most_common(_TROUBLES_MAX)]
 
 
@@ -113,8 +118,8 @@ def _excluded(master_state: MasterState, app: Application, now: float) -> list[s
         names = ", ".join(sorted(avoided)[:_DETAILS_MAX])
         verb = "is" if len(avoided) == 1 else "are"
         lines.append(
-            f"{names} {verb} used all the same: no other node could hold its containers; add one, "
-            f"or look at the logs of those that failed"
+            f"{names} {verb} used nevertheless: no other node could hold its containers; add one, "
+            f"or read the logs of those that failed"
         )
     return lines
 
@@ -131,8 +136,8 @@ def _waiting_line(master_state: MasterState, container: Container) -> str:
         return f"{label} was sent to {container.unit_id}"
     return (
         f"{label} waits at {container.unit_id} with {waiting.index(container.container_id)} before "
-        f"it; {len(queue.running)} run there; it asks for {asks}, and "
-        f"{Resources(*queue.free[:3])} of {queue.unit.capacity} are free"
+        f"it; {len(queue.running)} run there; it requests {asks}, and "
+        f"{Resources(*queue.free[: Column.SLOTS])} of {queue.unit.capacity} are free"
     )
 
 
@@ -159,7 +164,7 @@ def _pending_line(
     if not could.any():
         return (
             f"{since}: only nodes that are draining, closed or lost are large enough; hrm nodes, "
-            f"and hrm node show NAME, say which and why"
+            f"and hrm node show NAME, show which and why"
         )
     tried = f"; the last try: {app.refusal}" if app.refusal else ""
     gang = gangs.missing(app)
@@ -192,8 +197,8 @@ def _gang_reason(
 ) -> str:
     start = f"its first {app.gang_min} start together ({gangs.setting(app)})"
     if len(pending) < gang:
-        return f"{start}, and it has not asked for {gang - len(pending)} of them yet"
-    view = master_state.state.view()
+        return f"{start}, and it has not requested {gang - len(pending)} of them yet"
+    view = ClusterView(master_state.state)
     rows = (view.open & (view.waiting_before(app.record.workload_class) == 0)).nonzero()[0].tolist()
     queues = {row: master_state.state.queue(row) for row in rows}
     offers = {row: queue.free for row, queue in queues.items()}

@@ -174,7 +174,7 @@ class GpuShares:
 
     def _startable(self, demand: Vector, avoided: frozenset[NodeName]) -> int:
         if self._view is None:
-            self._view = self._master_state.state.view()
+            self._view = ClusterView(self._master_state.state)
         else:
             self._view.renew()
         if avoided:
@@ -222,4 +222,8 @@ def _is_bound(job: Job) -> bool:
 
 def _demand(job: Job) -> Vector:
     """One container's, as if all were like the smallest that it has requested."""
-    return min((x for x in job.demands if x[2]), key=lambda x: x[2])
+    return min((x for x in job.demands if x[Column.GPU_MEMORY_MIB]), key=_mib)
+
+
+def _mib(demand: Vector) -> int:
+    return demand[Column.GPU_MEMORY_MIB]

@@ -9,20 +9,47 @@ Sizes are estimates: the characters of texts, and a flat amount for each record.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.model import NO_LAUNCH, LaunchContext
-
-if TYPE_CHECKING:
-    from hrm.core.master.state import Application, Container
+from hrm.core.vocabulary.model import (
+    NO_LAUNCH,
+    ContainerEnd,
+    ContainerRequest,
+    LaunchContext,
+    Progress,
+)
+from hrm.core.vocabulary.records import ApplicationRecord
 
 __all__ = ["Holdings", "kept_bytes", "launch_bytes"]
 
 _RECORD_BYTES = 2_048
 _CONTAINER_BYTES = 1_024
 _MIB = 1024 * 1024
+
+
+class _Container(Protocol):
+    """What is counted of one that has ended."""
+
+    request: ContainerRequest
+    end: ContainerEnd | None
+    stdout_url: str
+    stderr_url: str
+
+
+class _Application(Protocol):
+    """What is counted of one, and given up at its end."""
+
+    record: ApplicationRecord
+    launch: LaunchContext
+    progress: Progress | None
+    refusal: str
+    kept_bytes: int
+
+    @property
+    def ended(self) -> Iterable[_Container]: ...
 
 
 class Holdings:
@@ -35,7 +62,7 @@ class Holdings:
         self.ended_bytes = 0
         self.dropped_bytes = 0
 
-    def refusal(self, app: Application | None, launch: LaunchContext) -> str:
+    def refusal(self, app: _Application | None, launch: LaunchContext) -> str:
         """Why ``launch`` is more than may be held; empty if it is not. ``app``: its application, if
         there is one already."""
         more = launch_bytes(launch) - (launch_bytes(app.launch) if app is not None else 0)
@@ -48,14 +75,14 @@ class Holdings:
             f"end, send less, or raise it in hrm.toml [master]"
         )
 
-    def took(self, app: Application, launch: LaunchContext) -> None:
+    def took(self, app: _Application, launch: LaunchContext) -> None:
         """``launch`` is the one of a live application from now on."""
         before = launch_bytes(app.launch)
         self.live_bytes += launch_bytes(launch) - before
         self.dropped_bytes += before
         app.launch = launch
 
-    def ended(self, app: Application) -> None:
+    def ended(self, app: _Application) -> None:
         """It has ended: what only a live one needs is dropped, the rest is counted."""
         self.took(app, NO_LAUNCH)
         if app.progress is not None:
@@ -64,19 +91,19 @@ class Holdings:
         app.kept_bytes = kept_bytes(app)
         self.ended_bytes += app.kept_bytes
 
-    def container_ended(self, app: Application, container: Container) -> None:
+    def container_ended(self, app: _Application, container: _Container) -> None:
         """One of an application that had ended before."""
         self._count(app, _container_bytes(container))
 
-    def container_forgotten(self, app: Application, container: Container) -> None:
+    def container_forgotten(self, app: _Application, container: _Container) -> None:
         self._count(app, -_container_bytes(container))
 
-    def _count(self, app: Application, size: int) -> None:
+    def _count(self, app: _Application, size: int) -> None:
         if app.kept_bytes:
             app.kept_bytes += size
             self.ended_bytes += size
 
-    def forgotten(self, app: Application) -> None:
+    def forgotten(self, app: _Application) -> None:
         self.ended_bytes -= app.kept_bytes
         app.kept_bytes = 0
 
@@ -96,7 +123,7 @@ def launch_bytes(launch: LaunchContext) -> int:
     return sum(map(len, texts)) + sum(len(k) + len(v) for k, v in launch.environment)
 
 
-def kept_bytes(app: Application) -> int:
+def kept_bytes(app: _Application) -> int:
     """What an ended application holds: its record and its latest containers."""
     record = app.record
     texts = (
@@ -106,7 +133,7 @@ def kept_bytes(app: Application) -> int:
     return _RECORD_BYTES + sum(map(len, texts)) + sum(map(_container_bytes, app.ended))
 
 
-def _container_bytes(container: Container) -> int:
+def _container_bytes(container: _Container) -> int:
     message = container.end.message if container.end is not None else ""
     urls = len(container.stdout_url) + len(container.stderr_url)
     hosts = sum(map(len, container.request.hosts))

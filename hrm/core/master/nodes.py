@@ -22,9 +22,9 @@ from hrm.core.vocabulary.transitions import ContainerHappening, NodeHappening
 from hrm.core.vocabulary.wakefulness import excused
 from hrm.errors import AlreadyExists, HrmError, LimitReached, NotOwner, Unavailable
 
-__all__ = ["Nodes"]
+__all__ = ["NodeRegistry"]
 
-_FORGOTTEN = "one that the store has forgotten"
+_FORGOTTEN = "one that is no longer in the store"
 """In place of the names of nodes; no node is called so."""
 _RECENT_HEARTBEATS = 3.0
 """Heartbeats; an agent that has missed so many may be dead, whatever its connection's state."""
@@ -32,7 +32,7 @@ INCARNATIONS_KEPT = 8
 """Of one agent, to know its own streams by."""
 
 
-class Nodes:
+class NodeRegistry:
     """``awaited``: nodes that an earlier master knew and that have not come back to this one;
     ``absent``: those for which it no longer waits. The store keeps them as long as an application
     may request again what runs there: the next master must know of them, too. One that comes back
@@ -98,7 +98,7 @@ class Nodes:
             )
         left_s = max(0.0, self.master_state.bounds.node_timeout_s - silent_s)
         return Unavailable(
-            f"the master holds the name {event.node} for another agent, last heard of "
+            f"the master holds the name {event.node} for another agent, last contact "
             f"{silent_s:.0f} s ago; unless that one comes back it is free in {left_s:.0f} s "
             f"(node_timeout_s)"
         )
@@ -197,7 +197,7 @@ class Nodes:
                 continue
             silent_s = now - node.silent_since_s
             if silent_s > timeout_s:
-                self._lose(node, now, f"not heard of for {silent_s:.0f} s")
+                self._lose(node, now, f"no contact for {silent_s:.0f} s")
             else:
                 silences_began_s.append(node.silent_since_s)
         lost = [n for n in self.master_state.nodes.values() if n.life.state is NodeState.LOST]
@@ -319,7 +319,7 @@ class Nodes:
             self.lost_s.pop(node.name, None)
             for unit in node.units:
                 self.master_state.state.add(node.name, UnitQueue(unit))
-            self._into_service(node, back, event.now, "heard of again")
+            self._into_service(node, back, event.now, "in contact again")
             self.placement.capacity_freed(event.now)
 
     def _lose(self, node: Node, now: float, why: str) -> None:

@@ -163,7 +163,7 @@ class PlacementCoordinator:
         """The scheduler's own view, which costs no more than what has changed since its last."""
         view = self._views.get(scheduler.name)
         if view is None:
-            view = self._views[scheduler.name] = self.master_state.state.view()
+            view = self._views[scheduler.name] = ClusterView(self.master_state.state)
         else:
             view.renew()
         return view
@@ -257,7 +257,7 @@ class PlacementCoordinator:
         if self.master_state.bounds.lease_scope == "global":
             return None
         demands = Counter(demand_vector(request.resources) for request in job.pending.values())
-        view = self.master_state.state.view()
+        view = ClusterView(self.master_state.state)
         if job.avoid:
             view.avoid(job.avoid)
         return view.candidates(demands)

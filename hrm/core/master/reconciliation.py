@@ -111,7 +111,7 @@ class NodeReconciler:
         """End a container that its node does not know, unless it may be on its way there."""
         by = ContainerHappening.UNLISTED
         if container.state is not ContainerState.ASSIGNED:
-            message = f"{node.name} no longer knows it"
+            message = f"{node.name} no longer has a record of it"
             self.end(container, by, ContainerEnd(cause=EndCause.LOST, message=message), now)
             return True
         if node.state is NodeState.DRAINING:
@@ -262,7 +262,7 @@ class NodeReconciler:
         message = c.StopContainer(
             container_id=container_id,
             cause=EndCause.RELEASED,
-            reason="its application has ended, or has let go of it",
+            reason="its application has ended, or has released it",
             grace_s=self.master_state.bounds.stop_grace_s,
         )
         self.master_state.send(node, message)

@@ -25,7 +25,7 @@ import numpy as np
 from hrm.core.master import gangs
 from hrm.core.master.state import Container, MasterState
 from hrm.core.vocabulary.columns import Ints
-from hrm.core.vocabulary.feasibility import Vector, fits, leaves, plus
+from hrm.core.vocabulary.feasibility import Column, Vector, fits, leaves, plus
 from hrm.core.vocabulary.model import ContainerState, EndCause, NodeName, ResourceUnitId, is_driver
 
 __all__ = ["ROWS_MAX", "Relocation"]
@@ -97,7 +97,7 @@ class Relocation:
         for row, free in free_rows.items():
             if state.node(row) in avoided or not fits(demand, free):
                 continue
-            if demand[2] or not state.gpu_only[row]:
+            if demand[Column.GPU_MEMORY_MIB] or not state.gpu_only[row]:
                 found.append(row)
                 if state.node(row) != state.node(found[0]):
                     break
@@ -109,7 +109,9 @@ class Relocation:
         state, wait_s = self._master_state.state, self._master_state.bounds.relocation_wait_s
         self._offered = {unit: at for unit, at in self._offered.items() if now - at < wait_s}
         free = state.free
-        rows = np.flatnonzero(state.open & (free[:, 0] > 0) & (free[:, 3] > 0) & (waiting == 0))
+        rows = np.flatnonzero(
+            state.open & (free[:, Column.VCORES] > 0) & (free[:, Column.SLOTS] > 0) & (waiting == 0)
+        )
         some, self._free_from = _some(rows, self._free_from)
         numbers = free[some].tolist()
         return {

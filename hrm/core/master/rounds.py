@@ -37,17 +37,20 @@ class RoundSequencer:
     propose (``propose``), and returns events to submit: all of ``at_once`` in the turn that took in
     an event, and one ``step`` in each turn of the loop while ``is_due``.
 
+    ``at_once_max``: ``AT_ONCE_MAX``, but where few schedulers are to fill a turn.
+
     Invariant: a scheduler is at most once in ``_due`` and ``_streams`` together: those whose round
     is due and has not begun, in order.
     """
 
-    def __init__(self, core: MasterCore) -> None:
+    def __init__(self, core: MasterCore, at_once_max: int = AT_ONCE_MAX) -> None:
         self._core = core
+        self._at_once_max = at_once_max
         self._due: deque[str] = deque()
         self._streams: deque[str] = deque()
         self._proposals: deque[Proposal] = deque()
         self._stream_proposals: deque[Proposal] = deque()
-        self._left_at_once = AT_ONCE_MAX
+        self._left_at_once = at_once_max
 
     def wake(self, scheduler: str, now: float) -> None:
         """A round of ``scheduler`` is due: at once if a stream waits for it, else after those that
@@ -65,7 +68,7 @@ class RoundSequencer:
     def taken(self, event: e.MasterEvent, now: float) -> None:
         """The core has handled what begins a turn of the loop, and all wakes that are due by now
         are known. A scheduler whose batch round is due goes first if a stream waits for it."""
-        self._left_at_once = AT_ONCE_MAX
+        self._left_at_once = self._at_once_max
         if isinstance(event, e.ContainersRequested | e.WorkloadClassObserved) and self._due:
             app = self._core.master_state.applications.get(event.application_id)
             scheduler = "" if app is None else app.scheduler
@@ -74,11 +77,12 @@ class RoundSequencer:
                 self._streams.append(scheduler)
 
     def at_once(self, now: float) -> e.MasterEvent | None:
-        """What else belongs to this turn of the loop; None: nothing, or it has been long enough."""
-        if not self._left_at_once:
+        """What else belongs to this turn of the loop; None: nothing, or it has been long enough. A
+        round that has begun ends with it: batch must not choose between a choice and its commit."""
+        if not self._left_at_once and not self._stream_proposals:
             return None
         event = self._next_for_streams(now)
-        if event is not None:
+        if event is not None and self._left_at_once:
             self._left_at_once -= 1
         return event
 

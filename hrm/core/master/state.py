@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from hrm.core.master.exclusion import Exclusions
+from hrm.core.master.exclusion import ExclusionTracker
 from hrm.core.master.holdings import Holdings
 from hrm.core.messages import commands as c
 from hrm.core.scheduling.shared_state import SharedState
@@ -39,7 +39,7 @@ from hrm.core.vocabulary.model import (
     container_id_of,
 )
 from hrm.core.vocabulary.records import ApplicationRecord
-from hrm.core.vocabulary.run_times import FinishTimes, RunTimes, length_bound
+from hrm.core.vocabulary.run_times import FinishTimes, RunTimeTable, length_bound
 from hrm.core.vocabulary.transitions import (
     APPLICATION,
     CONTAINER,
@@ -222,9 +222,9 @@ class MasterState:
         self.has_forgotten = False
         self.forgot_until_s = float("-inf")
         self.ahead: dict[str, str] = {}
-        self.run_times = RunTimes(bounds.run_times_kept)
+        self.run_times = RunTimeTable(bounds.run_times_kept)
         self.finish_times = FinishTimes(bounds.default_duration_s)
-        self.exclusions = Exclusions(bounds, watch)
+        self.exclusions = ExclusionTracker(bounds, watch)
         self.holdings = Holdings(bounds)
         self.gpu_mib: dict[ApplicationId, int] = {}
 
@@ -252,7 +252,7 @@ class MasterState:
             self._count_gpus(application_id, request.resources.gpu_memory_mib)
         if watch is not None:
             life.owner = container
-            watch(("container", container_id, container, None, pending, now, "asked for"))
+            watch(("container", container_id, container, None, pending, now, "requested"))
         if executor_id.isdecimal() and (number := int(executor_id)) > app.last_executor_number:
             app.last_executor_number = number
         return container

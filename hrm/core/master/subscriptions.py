@@ -99,7 +99,7 @@ class Subscriptions:
             return
         if scheduler.lease_call_id:
             self.master_state.refuse(
-                scheduler.lease_call_id, InvalidRequest("a later call asks for the lease")
+                scheduler.lease_call_id, InvalidRequest("a later call requests the lease")
             )
         scheduler.lease_call_id = event.call_id
         scheduler.lease_for = event.application_id
@@ -114,7 +114,7 @@ class Subscriptions:
         if not self.negotiator.lease.release(event.scheduler, event.token):
             message = (
                 f"{event.scheduler} does not hold the lease under token {event.token}: it has "
-                f"been given back, or its time was over"
+                f"been released, or has expired"
             )
             self.master_state.refuse(event.call_id, InvalidRequest(message))
             return

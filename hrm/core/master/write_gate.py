@@ -18,14 +18,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
+from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.errors import DiskFull, Unavailable
-
-if TYPE_CHECKING:
-    from hrm.core.master.core import MasterCore
 
 __all__ = ["LEAVING", "WRITES", "Held", "Leaving", "Write", "WriteGate"]
 
@@ -143,7 +141,7 @@ class WriteGate:
         if not intent and not waiting:
             return passing, None
         if len(self.held) >= HELD_MAX:
-            raise Unavailable(f"{HELD_MAX} answers wait for a disk that does not write")
+            raise Unavailable(f"{HELD_MAX} replies wait for a disk that does not complete writes")
         held = Held(intent, tuple(waiting), frozenset(waits_for))
         self.held.append(held)
         self._held_for.update(held.concerned)

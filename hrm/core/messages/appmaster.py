@@ -18,19 +18,20 @@ from hrm.core.vocabulary.quick import record
 
 __all__ = [
     "PHASES",
+    "AppMasterTicked",
     "ClassObserved",
     "Command",
     "ContainerAsk",
-    "ContainerChanged",
+    "ContainerListed",
     "ContainerSeen",
     "DriverFinished",
     "EndOrdered",
     "Event",
     "ExecutorEnded",
     "ExecutorStarted",
+    "ExecutorsKilled",
     "FailApplication",
     "FinishApplication",
-    "KillRequested",
     "Phase",
     "ProfileTarget",
     "ReleaseContainers",
@@ -40,7 +41,6 @@ __all__ = [
     "SessionLost",
     "SessionOpened",
     "TargetsChanged",
-    "Ticked",
     "container_seen",
 ]
 
@@ -124,7 +124,7 @@ class TargetsChanged(_Event):
 
 
 @record
-class KillRequested(_Event):
+class ExecutorsKilled(_Event):
     executor_ids: tuple[str, ...]
 
 
@@ -155,7 +155,7 @@ class SessionLost(_Event):
 
 
 @record
-class ContainerChanged(_Event):
+class ContainerListed(_Event):
     container: ContainerSeen
 
 
@@ -176,21 +176,21 @@ class EndOrdered(_Event):
 
 
 @record
-class Ticked(_Event):
+class AppMasterTicked(_Event):
     """Time has passed; ``AppMasterCore.wake_at_s`` returns when one is due."""
 
 
 Event = (
     TargetsChanged
-    | KillRequested
+    | ExecutorsKilled
     | ClassObserved
     | DriverFinished
     | SessionOpened
     | SessionLost
-    | ContainerChanged
+    | ContainerListed
     | RequestsRefused
     | EndOrdered
-    | Ticked
+    | AppMasterTicked
 )
 
 

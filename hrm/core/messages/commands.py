@@ -30,12 +30,14 @@ __all__ = [
     "CallResult",
     "ClaimsSettled",
     "ContainerChanged",
+    "DeleteShuffleFiles",
     "Done",
     "DropNode",
     "DropScheduler",
     "DropShuffleFiles",
     "EndApplication",
     "ForgetApplication",
+    "ForgetContainer",
     "ForgetDrain",
     "ForgetNode",
     "ForgetRunTime",
@@ -395,6 +397,28 @@ class RegisterAgain:
     why: str = ""
 
 
+@record
+class ForgetContainer:
+    """The master knows its end: a restarted agent need not report it. What else is kept of it, its
+    logs above all, goes in its own time."""
+
+    container_id: ContainerId
+
+
+@record
+class DeleteShuffleFiles:
+    """Those that the executors of an application that has ended left on the node."""
+
+    application_id: ApplicationId
+
+
 NodeCommand: TypeAlias = (
-    StartProcess | StopProcess | ReportContainer | SendHeartbeat | ReplyToRebinding | RegisterAgain
+    StartProcess
+    | StopProcess
+    | ReportContainer
+    | SendHeartbeat
+    | ReplyToRebinding
+    | RegisterAgain
+    | ForgetContainer
+    | DeleteShuffleFiles
 )

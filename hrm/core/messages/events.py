@@ -34,6 +34,7 @@ from hrm.core.vocabulary.quick import record
 __all__ = [
     "ApplicationAttached",
     "ApplicationDetached",
+    "ApplicationEnded",
     "ApplicationFinished",
     "ApplicationRegistered",
     "AssignReceived",
@@ -66,6 +67,7 @@ __all__ = [
     "RebindReceived",
     "RebindReplied",
     "RebindRequested",
+    "ReceivedFromMaster",
     "SchedulerConnected",
     "SchedulerDisconnected",
     "SchedulerWoken",
@@ -322,10 +324,18 @@ class Ticked(Event):
 
 
 @record
-class MasterConnected(Event):
-    """The master accepted this node's registration."""
+class ReceivedFromMaster(Event):
+    """What has come from a master, to a node: one of an older epoch than the node has followed has
+    no effect."""
 
     epoch: int
+
+
+@record
+class MasterConnected(ReceivedFromMaster):
+    """The master accepted this node's registration."""
+
+    epoch_id: str = ""
 
 
 @record
@@ -334,14 +344,12 @@ class MasterDisconnected(Event):
 
 
 @record
-class AssignReceived(Event):
-    epoch: int
+class AssignReceived(ReceivedFromMaster):
     spec: ContainerSpec
 
 
 @record
-class StopReceived(Event):
-    epoch: int
+class StopReceived(ReceivedFromMaster):
     container_id: ContainerId
     cause: EndCause
     reason: str
@@ -351,25 +359,29 @@ class StopReceived(Event):
 
 
 @record
-class EndsAcknowledged(Event):
-    epoch: int
+class EndsAcknowledged(ReceivedFromMaster):
     container_ids: tuple[ContainerId, ...]
 
 
 @record
-class ContainerClassSet(Event):
-    epoch: int
+class ContainerClassSet(ReceivedFromMaster):
     container_id: ContainerId
     workload_class: WorkloadClass
 
 
 @record
-class RebindReceived(Event):
-    epoch: int
+class RebindReceived(ReceivedFromMaster):
     request_id: int
     mode: BindingMode | None = None
     bound_cores: int | None = None
     reserve_cores: int | None = None
+
+
+@record
+class ApplicationEnded(ReceivedFromMaster):
+    """What the executors of an application left on the node is no longer read."""
+
+    application_id: ApplicationId
 
 
 @record
@@ -462,6 +474,7 @@ NodeEvent: TypeAlias = (
     | EndsAcknowledged
     | ContainerClassSet
     | RebindReceived
+    | ApplicationEnded
     | ProcessEnded
     | ContainerAdopted
     | ContainerOverLimit

@@ -41,8 +41,8 @@ __all__ = [
     "SubmissionHappening",
     "SubmissionRecord",
     "SubmissionState",
+    "SubmissionsTicked",
     "Submitted",
-    "Ticked",
 ]
 
 
@@ -94,8 +94,8 @@ class SubmissionHappening(enum.Enum):
 
 
 _H = SubmissionHappening
-_HAS_A_NODE = Ignored("a node has taken its driver, or it is not to run")
-_GIVEN_UP = Refused("this driver was given up, and the next may start")
+_HAS_A_NODE = Ignored("a node has accepted its driver, or it must not run")
+_GIVEN_UP = Refused("this driver was abandoned, and the next may start")
 _OVER = Ignored("it is over")
 _ENDED_ROW: dict[SubmissionHappening, Ignored | Impossible] = {
     _H.LAUNCHED: _OVER,
@@ -158,11 +158,13 @@ SUBMISSION: EventTable[S, SubmissionHappening] = {
         _H.GONE: to(S.WAITING_TO_RESTART),
         _H.LINKED: to(S.WAITING_TO_RESTART),
         _H.DRIVER_ENDED: to(S.WAITING_TO_RESTART),
-        _H.DRIVER_LOST: Ignored("what is lost may live: its lease decides when the next starts"),
+        _H.DRIVER_LOST: Ignored(
+            "what is lost may still run: its lease decides when the next starts"
+        ),
         _H.REFUSED: _HAS_A_NODE,
         _H.KILL_ASKED: to(S.KILLED),
         _H.HOLDER_ENDED: to(S.KILLED),
-        _H.UNCONFIRMED: Impossible("its driver was given up, and no report of it is awaited"),
+        _H.UNCONFIRMED: Impossible("its driver was abandoned, and no report of it is awaited"),
         _H.RESTART_DUE: to(S.SUBMITTED),
     },
     S.KILLING: {
@@ -326,7 +328,7 @@ class HolderEnded(_Event):
 
 
 @record
-class Ticked(_Event):
+class SubmissionsTicked(_Event):
     pass
 
 
@@ -339,7 +341,7 @@ Event: TypeAlias = (
     | LeaseAsked
     | KillAsked
     | HolderEnded
-    | Ticked
+    | SubmissionsTicked
 )
 
 

@@ -39,7 +39,7 @@ from dataclasses import dataclass, replace
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.vocabulary.bounds import AutoBindingRules
-from hrm.core.vocabulary.feasibility import capacity_vector, fits, minus, plus
+from hrm.core.vocabulary.feasibility import Column, capacity_vector, fits, minus, plus
 from hrm.core.vocabulary.model import (
     ContainerId,
     NodeName,
@@ -178,7 +178,7 @@ class AutoBinding:
 
     def _draining(self, now: float, sample: UtilizationSample) -> StayBound | None:
         if sample.stream:
-            why = "a stream's container is here, which draining would hold up"
+            why = "a stream's container is here, which draining would delay"
         elif now - self._target_at_s >= self.rules.drain_s:
             why = f"the units have not become free within {self.rules.drain_s:g} s"
         else:
@@ -286,7 +286,8 @@ def _largest(queues: Iterable[UnitQueue]) -> tuple[int, int]:
     largest = (0, 0)
     for queue in queues:
         for entry in (*queue.running.values(), *_waiting(queue)):
-            largest = _larger(largest, entry.demand[:2])
+            vcores, memory_mib, *_ = entry.demand
+            largest = _larger(largest, (vcores, memory_mib))
     return largest
 
 
@@ -296,7 +297,7 @@ def _larger(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
 
 def _lack(queue: UnitQueue, entry: Entry) -> int:
     """Vcores that a waiter still lacks."""
-    return max(0, entry.demand[0] - queue.free[0])
+    return max(0, entry.demand[Column.VCORES] - queue.free[Column.VCORES])
 
 
 def _needed(

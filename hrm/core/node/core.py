@@ -2,8 +2,8 @@
 
 The master commits and assigns; the node decides which container starts, by the rules of
 ``resource_unit``, the moment capacity appears. A container that ended is reported until the master
-acknowledges it. Orders of a master older than the newest one seen are ignored; every order may
-arrive twice.
+acknowledges it and its process is gone; then it is forgotten, on the disk as well. What comes from
+a master older than the newest one seen is ignored; every order may arrive twice.
 
 A binding partitions the hardware into units. When another is requested, by an operator or by
 ``auto_partitioning``, the units that it takes away or changes take no new containers, and once
@@ -45,6 +45,7 @@ from hrm.core.vocabulary.model import (
     ContainerState,
     ContainerStatus,
     EndCause,
+    Followed,
     NodeName,
     ResourceUnit,
     ResourceUnitId,
@@ -72,6 +73,7 @@ class _Container:
     ended_at_s: float = 0.0
     end: ContainerEnd | None = None
     decommissioning: bool = False
+    has_process: bool = False
 
 
 class NodeCore:
@@ -79,9 +81,9 @@ class NodeCore:
 
     Invariants:
         ``containers`` holds all and only the containers assigned here whose end the master has not
-        acknowledged. Its WAITING ones are all and only those waiting in their unit's queue; its
-        RUNNING and STOPPING ones all and only those running there.
-        ``epoch`` is the newest master's.
+        acknowledged since their process is gone. Its WAITING ones are all and only those waiting in
+        their unit's queue; its RUNNING and STOPPING ones all and only those running there.
+        ``followed`` is the newest master; None: none since this node's agent started.
         ``target`` is the binding that waits for units to become free, None otherwise; those units,
         and no others, are draining, and no container waits at them.
         ``closed``: why the node takes no containers, empty: it does. None waits while it is set.
@@ -115,7 +117,7 @@ class NodeCore:
         self._repartitioned = False
         self.units: dict[ResourceUnitId, UnitQueue] = queues_of(units)
         self.containers: dict[ContainerId, _Container] = {}
-        self.epoch = 0
+        self.followed: Followed | None = None
         self.connected = False
         self._default_duration_s = default_duration_s
         self._preemption_grace_s = preemption_grace_s
@@ -125,16 +127,23 @@ class NodeCore:
     def handle(self, event: e.NodeEvent) -> list[c.NodeCommand]:
         """Take in one event; returns the commands that follow, in order."""
         match event:
-            case e.AssignReceived() if self._accepts(event.epoch):
+            case e.ReceivedFromMaster() if not self.accepts(event.epoch):
+                return []
+            case e.ReceivedFromMaster():
+                self._follow(event)
+        match event:
+            case e.AssignReceived():
                 self._assign(event)
-            case e.StopReceived() if self._accepts(event.epoch):
+            case e.StopReceived():
                 self._stop(event)
-            case e.EndsAcknowledged() if self._accepts(event.epoch):
+            case e.EndsAcknowledged():
                 self._forget(event)
-            case e.ContainerClassSet() if self._accepts(event.epoch):
+            case e.ContainerClassSet():
                 self._set_class(event)
-            case e.RebindReceived() if self._accepts(event.epoch):
+            case e.RebindReceived():
                 self._rebind(event)
+            case e.ApplicationEnded():
+                self._out.append(c.DeleteShuffleFiles(application_id=event.application_id))
             case e.ProcessEnded():
                 self._process_ended(event)
             case e.ContainerAdopted():
@@ -153,7 +162,6 @@ class NodeCore:
                 self._out.append(c.SendHeartbeat(statuses=self.statuses()))
             case e.MasterConnected():
                 self.connected = True
-                self.epoch = max(self.epoch, event.epoch)
             case e.MasterDisconnected():
                 self.connected = False
         out, self._out = self._out, []
@@ -169,11 +177,21 @@ class NodeCore:
         """Every container that the master has not yet acknowledged, ended ones included."""
         return tuple(self._status(container) for container in self.containers.values())
 
-    def _accepts(self, epoch: int) -> bool:
-        if epoch < self.epoch:
-            return False
-        self.epoch = epoch
-        return True
+    @property
+    def epoch(self) -> int:
+        return 0 if self.followed is None else self.followed.epoch
+
+    def accepts(self, epoch: int) -> bool:
+        """Is a master of this epoch none that has been replaced?"""
+        return epoch >= self.epoch
+
+    def _follow(self, event: e.ReceivedFromMaster) -> None:
+        """A master's epoch may rise while it is connected; its id is that of its process."""
+        if isinstance(event, e.MasterConnected):
+            self.followed = Followed(event.epoch, event.epoch_id)
+        elif event.epoch > self.epoch:
+            epoch_id = "" if self.followed is None else self.followed.epoch_id
+            self.followed = Followed(event.epoch, epoch_id)
 
     def _assign(self, event: e.AssignReceived) -> None:
         spec, by = event.spec, ContainerOccurrence.ORDERED
@@ -294,9 +312,12 @@ class NodeCore:
     def _forget(self, event: e.EndsAcknowledged) -> None:
         for container_id in event.container_ids:
             container = self.containers.get(container_id)
-            if container is not None and container.life.takes(ContainerOccurrence.ACKNOWLEDGED):
+            if container is None or container.has_process:
+                continue
+            if container.life.takes(ContainerOccurrence.ACKNOWLEDGED):
                 del self.containers[container_id]
                 self._tombstones[container_id] = None
+                self._out.append(c.ForgetContainer(container_id=container_id))
         while len(self._tombstones) > TOMBSTONES:
             del self._tombstones[next(iter(self._tombstones))]
 
@@ -312,7 +333,10 @@ class NodeCore:
     def _process_ended(self, event: e.ProcessEnded) -> None:
         container = self.containers.get(event.container_id)
         by = ContainerOccurrence.PROCESS_ENDED
-        if container is not None and container.life.takes(by):
+        if container is None:
+            return
+        container.has_process = False
+        if container.life.takes(by):
             self._end(container, by, event.end, event.now)
 
     def _adopt(self, event: e.ContainerAdopted) -> None:
@@ -321,6 +345,7 @@ class NodeCore:
         if known is not None and not known.life.takes(by):
             return
         container = _Container(spec, _life(spec.container_id), event.started_at_s)
+        container.has_process = True
         self.containers[spec.container_id] = container
         unit = self.units.get(spec.unit_id)
         if unit is None or not fits(demand_vector(spec.resources), unit.free):
@@ -433,7 +458,7 @@ class NodeCore:
         )
 
     def _preempted(self, unit_id: ResourceUnitId) -> ContainerEnd:
-        message = f"{unit_id} is being partitioned again, and takes no containers until then"
+        message = f"{unit_id} is being partitioned again, and accepts no containers until then"
         if self.closed:
             message = f"{self.name} takes no containers: {self.closed}"
         return ContainerEnd(cause=EndCause.PREEMPTED, message=message)
@@ -463,6 +488,7 @@ class NodeCore:
             container = self.containers[container_id]
             container.life.take(ContainerOccurrence.STARTED, now, "its unit has capacity")
             container.started_at_s = now
+            container.has_process = True
             self._out.append(c.StartProcess(spec=container.spec))
             self._report(container)
         self._evict(unit, now)

@@ -39,7 +39,17 @@ from typing import NamedTuple
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.reservation import Held, Reservation
 from hrm.core.vocabulary.bounds import PASSES_MAX
-from hrm.core.vocabulary.feasibility import Vector, capacity_vector, fits, minus, plus, pooled_part
+from hrm.core.vocabulary.feasibility import (
+    Column,
+    Vector,
+    capacity_vector,
+    fits,
+    leaves,
+    minus,
+    own_part,
+    plus,
+    pooled_part,
+)
 from hrm.core.vocabulary.model import ContainerId, ResourceUnit, ResourceUnitId, WorkloadClass
 
 __all__ = [
@@ -210,7 +220,7 @@ class UnitQueue:
     def join(self, owner: UnitQueue) -> None:
         """Share vcores and memory with ``owner`` and its siblings from now on."""
         assert len(self.pool) == 1, f"{self.unit.unit_id} shares already"
-        assert self.capacity[:2] == owner.capacity[:2], "a pool has one size"
+        assert pooled_part(self.capacity) == pooled_part(owner.capacity), "a pool has one size"
         for sibling in owner.pool:
             for one, other in ((self, sibling), (sibling, self)):
                 for entry in other.running.values():
@@ -240,7 +250,9 @@ class UnitQueue:
 
     def could_hold(self, demand: Vector) -> bool:
         """See ``feasibility.could_hold``."""
-        return fits(demand, self.capacity) and (demand[2] > 0 or not self.gpu_only)
+        return fits(demand, self.capacity) and (
+            demand[Column.GPU_MEMORY_MIB] > 0 or not self.gpu_only
+        )
 
     @property
     def waiting_count(self) -> int:
@@ -423,7 +435,7 @@ class UnitQueue:
 
     def _has_rest(self, entry: Entry) -> bool:
         """Is what ``entry`` needs besides the pool's cores and memory free?"""
-        return entry.demand[2] <= self.free[2] and entry.demand[3] <= self.free[3]
+        return leaves(self.free, own_part(entry.demand))
 
     def _stream_free(self) -> Vector:
         """See ``UnitImage.stream_free``."""
@@ -444,13 +456,10 @@ class UnitQueue:
     def collecting(self) -> Iterator[Entry]:
         """Streams that wait here and would have what this unit alone offers, device memory and
         slots, if its batch were preempted: for them the pool's cores and memory collect."""
-        device_mib, slots = self.capacity[2:]
-        for entry in self.running.values():
-            if entry.workload_class is WorkloadClass.STREAM:
-                device_mib, slots = device_mib - entry.demand[2], slots - entry.demand[3]
+        free = _less_streams(self.capacity, self.running.values())
         for entry in self.stream_waiting.values():
-            if entry.demand[2] <= device_mib and entry.demand[3] <= slots:
-                device_mib, slots = device_mib - entry.demand[2], slots - entry.demand[3]
+            if leaves(free, own_part(entry.demand)):
+                free = minus(free, entry.demand)
                 yield entry
 
     def image(self) -> UnitImage:

@@ -10,7 +10,7 @@ Source: HRM paper, section 4.3.2 (a scheduler matches on a copy of the state).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,19 +18,26 @@ import numpy.typing as npt
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.estimate import simulate
 from hrm.core.queue.resource_unit import UnitImage
-from hrm.core.vocabulary.columns import Bools, Columns, Floats, Ints
-from hrm.core.vocabulary.feasibility import Vector, fits, fitting_rows, minus, pooled_part
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.columns import (
+    FREE,
+    STREAM_HEADROOM,
+    WAITING_BATCH,
+    WAITING_STREAM,
+    Bools,
+    Floats,
+    Ints,
+    TableColumns,
+)
+from hrm.core.vocabulary.feasibility import Column, Vector, fits, fitting_rows, minus, pooled_part
 from hrm.core.vocabulary.model import NodeName, ResourceUnitId, WorkloadClass
-
-if TYPE_CHECKING:
-    from hrm.core.scheduling.shared_state import SharedState
 
 __all__ = ["ClusterView"]
 
 _SPAN = 512
 
 
-class ClusterView(Columns):
+class ClusterView(TableColumns):
     """One scheduler's copy of the state, for tentative reservations while it places a job.
 
     ``apply`` takes a placement off the copy, so that the next container of the job sees it. The
@@ -110,7 +117,9 @@ class ClusterView(Columns):
 
     def _useful(self, demand: Vector) -> Bools:
         """Rows that are not kept for containers of another kind than this, nor to be avoided."""
-        rows: Bools = np.ones_like(self.gpu_only) if demand[2] else ~self.gpu_only
+        rows: Bools = (
+            np.ones_like(self.gpu_only) if demand[Column.GPU_MEMORY_MIB] else ~self.gpu_only
+        )
         if self._avoided is None:
             return rows
         rest = rows & ~self._avoided
@@ -174,7 +183,7 @@ class ClusterView(Columns):
             return True
         if rows.min() < 0 or rows.max() >= len(state.open) or not state.open[rows].all():
             return False
-        if not demand[2] and state.gpu_only[rows].any():
+        if not demand[Column.GPU_MEMORY_MIB] and state.gpu_only[rows].any():
             return False
         return bool(fitting_rows(demand, state.total[rows]).all())
 
@@ -201,9 +210,9 @@ class ClusterView(Columns):
         self, demand: Vector, workload_class: WorkloadClass, start: int, stop: int
     ) -> Bools:
         part = self._table[start:stop]
-        feasible: Bools = self.open[start:stop] & (part[:, 8] == 0)
+        feasible: Bools = self.open[start:stop] & (part[:, WAITING_STREAM] == 0)
         if workload_class is not WorkloadClass.STREAM:
-            feasible &= part[:, 9] == 0
+            feasible &= part[:, WAITING_BATCH] == 0
         for dimension, wanted in enumerate(demand):
             if wanted:
                 feasible &= part[:, dimension] >= wanted
@@ -224,7 +233,11 @@ class ClusterView(Columns):
         """Put a container on a unit of this view; True if it would run at once, False if wait."""
         self._part()
         numbers = self._table[row]
-        free, waiting_stream, waiting_batch = numbers[:4].tolist(), numbers[8], numbers[9]
+        free, waiting_stream, waiting_batch = (
+            numbers[FREE].tolist(),
+            numbers[WAITING_STREAM],
+            numbers[WAITING_BATCH],
+        )
         stream = entry.workload_class is WorkloadClass.STREAM
         demand = entry.demand
         at_once = not waiting_stream and (stream or not waiting_batch) and fits(demand, tuple(free))
@@ -235,7 +248,7 @@ class ClusterView(Columns):
             self._take(row, entry.started(now))
         else:
             self._added.setdefault(row, []).append((entry, False))
-            self._table[row, 8 if stream else 9] += 1
+            self._table[row, WAITING_STREAM if stream else WAITING_BATCH] += 1
         return at_once
 
     def apply_all(self, rows: Ints, entries: Sequence[Entry], now: float) -> bool:
@@ -245,9 +258,9 @@ class ClusterView(Columns):
         if self._state.pools:
             return False
         demand = np.asarray(entries[0].demand, np.int64)
-        self._table[rows, :4] -= demand
+        self._table[rows, FREE] -= demand
         if entries[0].workload_class is WorkloadClass.STREAM:
-            self._table[rows, 4:8] -= demand
+            self._table[rows, STREAM_HEADROOM] -= demand
         numbers = rows.tolist()
         self._reduced.update(numbers)
         self._together.append((numbers, entries, now))
@@ -261,19 +274,19 @@ class ClusterView(Columns):
         self._together.clear()
 
     def _take_stream_headroom(self, row: int, demand: Vector) -> None:
-        self._table[row, 4:8] -= np.asarray(demand, np.int64)
+        self._table[row, STREAM_HEADROOM] -= np.asarray(demand, np.int64)
         for sibling in self.siblings(row) if self._state.pools else ():
-            self._table[sibling, 4:8] -= np.asarray(pooled_part(demand), np.int64)
+            self._table[sibling, STREAM_HEADROOM] -= np.asarray(pooled_part(demand), np.int64)
             self._reduced.add(sibling)
 
     def _take(self, row: int, entry: Entry) -> None:
         """What starts at ``row`` is gone from every unit that shares its cores."""
         self._added.setdefault(row, []).append((entry, True))
-        self._table[row, :4] -= np.asarray(entry.demand, np.int64)
+        self._table[row, FREE] -= np.asarray(entry.demand, np.int64)
         for sibling in self.siblings(row) if self._state.pools else ():
             part = entry.pooled()
             self._added.setdefault(sibling, []).append((part, True))
-            self._table[sibling, :4] -= np.asarray(part.demand, np.int64)
+            self._table[sibling, FREE] -= np.asarray(part.demand, np.int64)
             self._reduced.add(sibling)
 
     def waiting_before(self, workload_class: WorkloadClass) -> Ints:

@@ -246,9 +246,9 @@ class Negotiator:
         entry, unit_id, _ = claim
         row = self.state.rows.get(unit_id)
         if row is None:
-            return _abort(claim, "the resource unit is gone")
+            return _abort(claim, "the resource unit no longer exists")
         if not self.state.open[row]:
-            return _abort(claim, "the node takes no new containers")
+            return _abort(claim, "the node accepts no new containers")
         queue = self.state.queue(row)
         if queue.run_if_free(entry, now):
             return _runs(claim)

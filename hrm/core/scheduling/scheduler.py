@@ -25,7 +25,7 @@ import numpy as np
 from hrm.core.messages.claims import Claim, Decision, Entry, GpuPart, Outcome, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.feasibility import Vector, demand_vector, fits
+from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector, fits
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
@@ -295,7 +295,7 @@ class Scheduler:
         """Did the latest round place nothing for lack of capacity, and of nothing else?"""
         other_reasons = job.gang or job.policy_fault or self.strict_order or job.avoid
         held = job.held_until_s < math.inf
-        gpus = any(demand[2] for demand in job.demands)
+        gpus = any(demand[Column.GPU_MEMORY_MIB] for demand in job.demands)
         return not (other_reasons or held or gpus or job.workload_class is WorkloadClass.STREAM)
 
     def _hold_back(self, job: Job, now: float) -> None:
@@ -376,9 +376,9 @@ def _part_of(
     """Those of a group that may be placed in this round, after ``claims``, and whether they may
     wait at a unit."""
     part = job.gpu_part
-    if part is None or not demand[2]:
+    if part is None or not demand[Column.GPU_MEMORY_MIB]:
         return members, True
-    claimed = sum(1 for claim in claims if claim.entry.demand[2])
+    claimed = sum(1 for claim in claims if claim.entry.demand[Column.GPU_MEMORY_MIB])
     if part.starts:
         return members[: max(0, part.starts - claimed)], False
     return members[: max(0, part.queues - claimed)], True

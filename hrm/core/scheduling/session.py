@@ -23,6 +23,7 @@ from hrm.core.messages.claims import Outcome
 from hrm.core.messages.commands import ClaimsSettled, LeaseGranted
 from hrm.core.messages.events import ClaimsProposed, LeaseRequested, LeaseReturned
 from hrm.core.messages.state_changes import StateChanged
+from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.replica import Replica
 from hrm.core.scheduling.scheduler import Job, Scheduler
 from hrm.core.vocabulary.model import ApplicationId, WorkloadClass
@@ -56,7 +57,7 @@ class SchedulerSession:
         self.scheduler = scheduler
         self.number = number
         self.replica = Replica(scheduler)
-        self._view = self.replica.state.view()
+        self._view = ClusterView(self.replica.state)
         self._changes_limit_s = changes_limit_s
         self._offset_s = 0.0
         self._call: SchedulerCall | None = None

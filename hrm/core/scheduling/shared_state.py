@@ -19,9 +19,16 @@ import numpy as np
 
 from hrm.core.queue.resource_unit import UnitImage, UnitQueue
 from hrm.core.queue.wait_table import WaitTable
-from hrm.core.scheduling.cluster_view import ClusterView
-from hrm.core.vocabulary.columns import CELLS, Bools, Columns, Floats, Ints
-from hrm.core.vocabulary.feasibility import Vector, could_hold, fitting_rows
+from hrm.core.vocabulary.columns import (
+    CELLS,
+    VERSION,
+    WAITERS_MAX,
+    Bools,
+    Floats,
+    Ints,
+    TableColumns,
+)
+from hrm.core.vocabulary.feasibility import Column, Vector, could_hold, fitting_rows
 from hrm.core.vocabulary.model import NodeName, ResourceUnitId
 
 __all__ = ["SharedState"]
@@ -33,7 +40,7 @@ _DEMANDS_KEPT = 256
 _NODE_SETS_KEPT = 64
 
 
-class SharedState(Columns):
+class SharedState(TableColumns):
     """The authoritative table.
 
     Invariants:
@@ -57,7 +64,7 @@ class SharedState(Columns):
         self._unused: list[int] = list(range(_FIRST_ROWS - 1, -1, -1))
         self._waits = WaitTable()
         self._table: Ints = np.zeros((_FIRST_ROWS, CELLS), dtype=np.int64)
-        self._table[:, 11] = _NO_LIMIT
+        self._table[:, WAITERS_MAX] = _NO_LIMIT
         self._dirty: set[int] = set()
         self.total: Ints = np.zeros((_FIRST_ROWS, 4), dtype=np.int64)
         self.open: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
@@ -132,7 +139,7 @@ class SharedState(Columns):
         self.gpu_only[row] = False
         self.total[row] = 0
         self._dirty.discard(row)
-        self._table[row] = (*[0] * 10, self._table[row, 10] + 1, _NO_LIMIT)
+        self._table[row] = (*[0] * VERSION, self._table[row, VERSION] + 1, _NO_LIMIT)
         self._waits.stale.add(row)
         self._unused.append(row)
 
@@ -219,8 +226,8 @@ class SharedState(Columns):
     def _flush(self) -> None:
         each = list(self._dirty)
         self._dirty.clear()
-        versions = self._table[each, 10].tolist()
-        limits = self._table[each, 11].tolist()
+        versions = self._table[each, VERSION].tolist()
+        limits = self._table[each, WAITERS_MAX].tolist()
         queues = self.queues
         self._table[each] = [
             _numbers(queues[row], version, limit)
@@ -256,9 +263,9 @@ class SharedState(Columns):
         if self.queues[row] is None:
             return f"row {row} is not in use"
         if not self.open[row]:
-            return f"row {row} is closed: its node takes no new containers"
+            return f"row {row} is closed: its node accepts no new containers"
         unit = self.queue(row).unit
-        if unit.gpu_only and not demand[2]:
+        if unit.gpu_only and not demand[Column.GPU_MEMORY_MIB]:
             return f"the unit of row {row} is for containers that use its GPU"
         if not could_hold(demand, unit):
             return f"the unit of row {row} is too small, even when it is empty"
@@ -271,7 +278,7 @@ class SharedState(Columns):
             self._could_hold_at = self.shape
         if demand not in self._could_hold:
             fitting = fitting_rows(demand, self.total)
-            if not demand[2]:
+            if not demand[Column.GPU_MEMORY_MIB]:
                 fitting &= ~self.gpu_only
             self._could_hold[demand] = bool(fitting.any())
         return self._could_hold[demand]
@@ -290,11 +297,7 @@ class SharedState(Columns):
     def has_capacity_outside(self, nodes: frozenset[NodeName], demand: Vector) -> bool:
         """Could any open unit of another node hold ``demand`` when it is empty?"""
         rows = self.open & ~self.rows_of(nodes) & fitting_rows(demand, self.total)
-        return bool((rows if demand[2] else rows & ~self.gpu_only).any())
-
-    def view(self) -> ClusterView:
-        """A snapshot for one scheduling round."""
-        return ClusterView(self)
+        return bool((rows if demand[Column.GPU_MEMORY_MIB] else rows & ~self.gpu_only).any())
 
     def _changed(self, unit_id: ResourceUnitId) -> None:
         for watcher in self._watchers:
@@ -311,7 +314,7 @@ class SharedState(Columns):
         self.ids.extend([ResourceUnitId("")] * old)
         self._unused = list(range(2 * old - 1, old - 1, -1))
         more = np.zeros_like(self._table)
-        more[:, -1] = _NO_LIMIT
+        more[:, WAITERS_MAX] = _NO_LIMIT
         self._table = np.concatenate([self._table, more])
         self.total = np.concatenate([self.total, np.zeros_like(self.total)])
         self.open = np.concatenate([self.open, np.zeros(old, np.bool_)])

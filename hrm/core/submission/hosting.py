@@ -21,11 +21,12 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from hrm.core.master.state import MasterState
+from hrm.core.master.write_gate import WriteGate
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
 from hrm.core.submission.submissions import SubmissionsCore
-from hrm.core.vocabulary.ends import Start, end_rule
+from hrm.core.vocabulary.ends import StartEvidence, end_rule
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -142,6 +143,7 @@ class SubmissionHost:
     Args:
         core: decides.
         master_state: of the same master; read, never changed.
+        gate: of the same master: while its disk is full nothing is submitted, and none is killed.
         document: the driver's document for its node, from its record.
         watch: called with each event and the commands that the core returned.
     """
@@ -150,11 +152,13 @@ class SubmissionHost:
         self,
         core: SubmissionsCore,
         master_state: MasterState,
+        gate: WriteGate,
         document: Callable[[m.SubmissionRecord], str],
         watch: Callable[[m.Event, list[m.Command]], None] = lambda _event, _commands: None,
     ) -> None:
         self.core = core
         self._master_state = master_state
+        self._gate = gate
         self._document = document
         self._watch = watch
         self._out: list[Step] = []
@@ -176,13 +180,32 @@ class SubmissionHost:
         self._hold_next(now)
         return self._flush()
 
+    def admit(self, key: str) -> m.SubmissionRecord | None:
+        """What was submitted under this key; None: nothing, and something may be.
+
+        Raises:
+            DiskFull: it could not be written.
+            LimitReached: too many are live.
+        """
+        known = self.core.submitted_as(key)
+        if known is not None:
+            return known.record
+        if self._gate.full is not None:
+            raise self._gate.full
+        self.core.admit()
+        return None
+
     def submit(self, call_id: int, record: m.SubmissionRecord, now: float) -> list[Step]:
         """A new submission, or one that is known by its key."""
-        known = self.core.submitted_as(record.key)
-        if known is not None:
-            self._feed(m.Submitted(now=now, call_id=call_id, record=known.record))
+        try:
+            known = self.admit(record.key)
+        except HrmError as error:
+            self._out.append(CompleteCall(call_id, error))
         else:
-            self._hold(_Holding(record, call_id), now)
+            if known is not None:
+                self._feed(m.Submitted(now=now, call_id=call_id, record=known))
+            else:
+                self._hold(_Holding(record, call_id), now)
         return self._flush()
 
     def take(self, event: m.Event) -> list[Step]:
@@ -191,7 +214,10 @@ class SubmissionHost:
         Raises:
             LimitReached: too many commands wait for the disk already.
         """
-        self._feed(event)
+        if isinstance(event, m.KillAsked) and self._gate.full is not None:
+            self._out.append(CompleteCall(event.call_id, self._gate.full))
+        else:
+            self._feed(event)
         return self._flush()
 
     def notice_received(self, submission_id: str, notice: c.Notice, now: float) -> list[Step]:
@@ -259,7 +285,7 @@ class SubmissionHost:
         record = holding.record
         if not holding.call_id:
             if error is not None:
-                message = f"the restarted master cannot go on with it: {error.message}"
+                message = f"the restarted master cannot continue it: {error.message}"
                 ended = m.HolderEnded(now=now, submission_id=record.submission_id, message=message)
                 self._feed(ended)
             self._hold_next(now)
@@ -457,6 +483,6 @@ def driver_event(
         message=end.message or end.cause.value,
         lost=rule.unseen,
         killed=killed,
-        launched=started and rule.start is not Start.FAILED,
-        waited=not started and rule.start is Start.UNKNOWN and end.exit_code < 0,
+        launched=started and rule.start is not StartEvidence.FAILED,
+        waited=not started and rule.start is StartEvidence.UNKNOWN and end.exit_code < 0,
     )

@@ -46,14 +46,14 @@ from hrm.core.vocabulary.ownership import denied, is_owner
 from hrm.core.vocabulary.wakefulness import Wakefulness
 from hrm.errors import LimitReached, NotFound, NotOwner, StaleEpoch
 
-__all__ = ["Entry", "SubmissionsCore"]
+__all__ = ["SubmissionEntry", "SubmissionsCore"]
 
 APPLICATIONS_KEPT = 10
 _LAUNCHED = (S.LAUNCHING, S.RUNNING)
 
 
 @dataclass(slots=True)
-class Entry:
+class SubmissionEntry:
     """One submission.
 
     ``granted_at_s``: no lease was granted later; None: none ever was for this attempt.
@@ -77,7 +77,7 @@ class SubmissionsCore:
         now: float = 0.0,
     ) -> None:
         self.bounds = bounds or m.SubmissionBounds()
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, SubmissionEntry] = {}
         self._ended: deque[str] = deque()
         self._out: list[m.Command] = []
         self._count = 0
@@ -93,7 +93,7 @@ class SubmissionsCore:
             m.LeaseAsked: self._lease_asked,
             m.KillAsked: self._kill_asked,
             m.HolderEnded: self._holder_ended,
-            m.Ticked: self._ticked,
+            m.SubmissionsTicked: self._ticked,
         }
 
     def handle(self, event: m.Event) -> list[m.Command]:
@@ -103,7 +103,7 @@ class SubmissionsCore:
         out, self._out = list(dict.fromkeys(self._out)), []
         return sorted(out, key=_notification_rank)
 
-    def live(self) -> list[Entry]:
+    def live(self) -> list[SubmissionEntry]:
         return [x for x in self.entries.values() if not x.record.state.ended]
 
     def files(self) -> set[str]:
@@ -119,7 +119,7 @@ class SubmissionsCore:
             if submission_id not in self.entries:
                 return submission_id
 
-    def submitted_as(self, key: str) -> Entry | None:
+    def submitted_as(self, key: str) -> SubmissionEntry | None:
         """The submission of this attempt of this client."""
         return next((x for x in self.entries.values() if x.record.key == key), None)
 
@@ -182,9 +182,9 @@ class SubmissionsCore:
         else:
             entry.confirm_by_s = max(now + self.bounds.recovery_s, self._fence_ends_at_s(entry))
 
-    def _enter(self, record: SubmissionRecord) -> Entry:
+    def _enter(self, record: SubmissionRecord) -> SubmissionEntry:
         life = Lifecycle("submission", record.submission_id, SUBMISSION, record.state)
-        entry = self.entries[record.submission_id] = Entry(record, life)
+        entry = self.entries[record.submission_id] = SubmissionEntry(record, life)
         return entry
 
     def _submitted(self, event: m.Submitted) -> None:
@@ -256,7 +256,7 @@ class SubmissionsCore:
             return
         self._driver_over(entry, by, event)
 
-    def _driver_over(self, entry: Entry, by: H, event: m.DriverEnded) -> None:
+    def _driver_over(self, entry: SubmissionEntry, by: H, event: m.DriverEnded) -> None:
         """The driver of a submission that has not given it up runs no more, as far as is known."""
         record, state = entry.record, entry.record.state
         entry.confirm_by_s = None
@@ -324,7 +324,7 @@ class SubmissionsCore:
             if entry.confirm_by_s is not None:
                 entry.confirm_by_s += slept_s
 
-    def _ticked(self, event: m.Ticked) -> None:
+    def _ticked(self, event: m.SubmissionsTicked) -> None:
         self._woke(self._awake.ticked(event.now))
         for entry in self.live():
             record = entry.record
@@ -338,7 +338,7 @@ class SubmissionsCore:
             del self.entries[submission_id]
             self._out.append(m.ForgetSubmission(submission_id=submission_id))
 
-    def _unconfirmed(self, entry: Entry, now: float) -> None:
+    def _unconfirmed(self, entry: SubmissionEntry, now: float) -> None:
         """This master got no report of the driver that the one before it knew."""
         record = entry.record
         if record.state in (S.SUBMITTED, S.LAUNCHING):
@@ -350,12 +350,12 @@ class SubmissionsCore:
             submission_id=record.submission_id,
             attempt=record.attempt,
             exit_code=-1,
-            message="the master has restarted, and its driver was not heard of any more",
+            message="the master has restarted, and nothing was received from its driver since",
             lost=True,
         )
         self._driver_over(entry, H.UNCONFIRMED, event)
 
-    def _dead(self, entry: Entry, now: float) -> None:
+    def _dead(self, entry: SubmissionEntry, now: float) -> None:
         """The last driver is dead for certain: what waits only for that waits no longer."""
         entry.granted_at_s = None
         if entry.record.may_live:
@@ -364,7 +364,7 @@ class SubmissionsCore:
                 restart_at_s = min(restart_at_s, now + self._delay_s(entry, now))
             self._update(entry, may_live=False, restart_at_s=restart_at_s)
 
-    def _failed(self, entry: Entry, by: H, event: m.DriverEnded) -> None:
+    def _failed(self, entry: SubmissionEntry, by: H, event: m.DriverEnded) -> None:
         """A driver that ran, or should have, has ended badly."""
         record, now = entry.record, event.now
         exit_code = {"exit_code": event.exit_code}
@@ -381,7 +381,7 @@ class SubmissionsCore:
             return
         self._wait(entry, by, now, event.message, **exit_code)
 
-    def _launch_failed(self, entry: Entry, by: H, event: m.DriverEnded) -> None:
+    def _launch_failed(self, entry: SubmissionEntry, by: H, event: m.DriverEnded) -> None:
         """A container is gone that was begun, and in which no driver has ever run."""
         launches, most = entry.record.launches + 1, self.bounds.driver_launches_max
         if launches >= most:
@@ -393,16 +393,18 @@ class SubmissionsCore:
             return
         self._wait(entry, by, event.now, event.message, launches=launches)
 
-    def _wait(self, entry: Entry, by: H, now: float, message: str, **changes: Any) -> None:
+    def _wait(
+        self, entry: SubmissionEntry, by: H, now: float, message: str, **changes: Any
+    ) -> None:
         restart_at_s = max(now + self._delay_s(entry, now), self._fence_ends_at_s(entry))
         self._end_linked(entry, S.FAILED, message)
         self._release(entry, message)
         changes |= {"restart_at_s": restart_at_s, "message": message}
         self._move(entry, by, S.WAITING_TO_RESTART, now, message, **changes)
 
-    def _restart(self, entry: Entry, now: float) -> None:
+    def _restart(self, entry: SubmissionEntry, now: float) -> None:
         record = entry.record
-        assert now >= self._fence_ends_at_s(entry), "the last driver may live"
+        assert now >= self._fence_ends_at_s(entry), "the last driver may still run"
         entry.granted_at_s = None
         entry.node = ""
         restarts = self._recent(entry, now)
@@ -413,16 +415,16 @@ class SubmissionsCore:
         self._move(entry, H.RESTART_DUE, S.SUBMITTED, now, "it is started again", **changes)
         self._request(entry.record)
 
-    def _recent(self, entry: Entry, now: float) -> tuple[float, ...]:
+    def _recent(self, entry: SubmissionEntry, now: float) -> tuple[float, ...]:
         window_s = self.bounds.driver_restart_window_s
         return tuple(x for x in entry.record.restarts if now - x < window_s)
 
-    def _delay_s(self, entry: Entry, now: float) -> float:
+    def _delay_s(self, entry: SubmissionEntry, now: float) -> float:
         doublings = min(len(self._recent(entry, now)) + entry.record.launches, 30)
         delay_s = self.bounds.driver_restart_delay_s * 2.0**doublings
         return min(delay_s, self.bounds.driver_restart_delay_max_s)
 
-    def _fence_ends_at_s(self, entry: Entry) -> float:
+    def _fence_ends_at_s(self, entry: SubmissionEntry) -> float:
         """From here on no driver of the current attempt runs, if it gets no lease any more."""
         if entry.granted_at_s is None:
             return 0.0
@@ -433,14 +435,14 @@ class SubmissionsCore:
             m.RequestDriver(submission_id=record.submission_id, attempt=record.attempt)
         )
 
-    def _release(self, entry: Entry, reason: str) -> None:
+    def _release(self, entry: SubmissionEntry, reason: str) -> None:
         record = entry.record
         release = m.ReleaseDriver(
             submission_id=record.submission_id, attempt=record.attempt, reason=reason
         )
         self._out.append(release)
 
-    def _end_linked(self, entry: Entry, state: S, message: str) -> None:
+    def _end_linked(self, entry: SubmissionEntry, state: S, message: str) -> None:
         """All of them: a driver may have started others. Those that have ended are left alone."""
         for application_id in entry.record.application_ids:
             end = m.EndLinked(
@@ -451,7 +453,9 @@ class SubmissionsCore:
             )
             self._out.append(end)
 
-    def _end(self, entry: Entry, by: H, state: S, now: float, message: str, **changes: Any) -> None:
+    def _end(
+        self, entry: SubmissionEntry, by: H, state: S, now: float, message: str, **changes: Any
+    ) -> None:
         changes |= {"message": message, "ended_at_s": now, "may_live": False, "restart_at_s": 0.0}
         changes |= {"driver": "", "files": ()}  # nothing is started of it any more
         self._move(entry, by, state, now, message or state.value, **changes)
@@ -460,16 +464,18 @@ class SubmissionsCore:
         self._ended.append(submission_id)
         self._out.append(m.EndHolder(submission_id=submission_id, state=state, message=message))
 
-    def _move(self, entry: Entry, by: H, to: S, now: float, why: str, **changes: Any) -> None:
+    def _move(
+        self, entry: SubmissionEntry, by: H, to: S, now: float, why: str, **changes: Any
+    ) -> None:
         entry.life.follow(by, to, now, why)
         self._update(entry, state=to, **changes)
 
-    def _update(self, entry: Entry, **changes: Any) -> None:
+    def _update(self, entry: SubmissionEntry, **changes: Any) -> None:
         entry.record = replace(entry.record, **changes)
         self._out.append(m.PersistSubmission(record=entry.record))
         self._out.append(m.Changed(submission_id=entry.record.submission_id))
 
-    def _current(self, event: Any, happening: H) -> Entry | None:
+    def _current(self, event: Any, happening: H) -> SubmissionEntry | None:
         """The submission whose current attempt this is about, if it has an effect."""
         entry = self.entries.get(event.submission_id)
         if entry is None or entry.record.attempt != event.attempt:
@@ -479,13 +485,13 @@ class SubmissionsCore:
     def _why_not(self, submission_id: str) -> str:
         entry = self.entries.get(submission_id)
         if entry is None:
-            return "this master does not know the submission"
+            return "this master has no record of the submission"
         if entry.record.state.ended:
             return f"it is {entry.record.state.value}"
         if entry.record.state in (S.KILLING, S.WAITING_TO_RESTART):
-            return f"it was given up ({entry.record.message})"
+            return f"it was abandoned ({entry.record.message})"
         if entry.record.state is S.RUNNING and not entry.record.may_live:
-            return "its runner has reported it as gone"
+            return "its runner has reported its end"
         return f"driver {entry.record.attempt} has taken its place"
 
 

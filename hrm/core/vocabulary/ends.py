@@ -15,7 +15,15 @@ from enum import Enum
 
 from hrm.core.vocabulary.model import ContainerEnd, EndCause
 
-__all__ = ["END_RULES", "EXITED_WELL", "Blame", "EndRule", "Start", "end_rule", "ends_badly"]
+__all__ = [
+    "END_RULES",
+    "EXITED_WELL",
+    "Blame",
+    "EndRule",
+    "StartEvidence",
+    "end_rule",
+    "ends_badly",
+]
 
 
 class Blame(Enum):
@@ -44,7 +52,7 @@ class Blame(Enum):
         return self is Blame.NODE
 
 
-class Start(Enum):
+class StartEvidence(Enum):
     """What an end implies for the start, where no report had stated that the container runs."""
 
     TRIED = "tried"
@@ -79,10 +87,10 @@ class EndRule:
     ordinary: bool
     complete: bool
     unseen: bool
-    start: Start
+    start: StartEvidence
 
 
-def _row(blame: Blame, *columns: str, start: Start = Start.TRIED) -> EndRule:
+def _row(blame: Blame, *columns: str, start: StartEvidence = StartEvidence.TRIED) -> EndRule:
     names = ("avoids_node", "against_node", "ordinary", "complete", "unseen")
     assert set(columns) <= set(names), columns
     return EndRule(blame=blame, start=start, **{name: name in columns for name in names})
@@ -95,16 +103,16 @@ END_RULES: Mapping[EndCause, EndRule] = {
     EndCause.EXITED: _row(Blame.APPLICATION, "avoids_node", "against_node"),
     EndCause.RELEASED: _row(Blame.NONE, "ordinary", "complete"),
     EndCause.MEMORY_LIMIT: _row(Blame.APPLICATION),
-    EndCause.NODE_LOST: _row(Blame.NODE, "unseen", start=Start.UNKNOWN),
+    EndCause.NODE_LOST: _row(Blame.NODE, "unseen", start=StartEvidence.UNKNOWN),
     EndCause.LAUNCH_FAILED: _row(
-        Blame.APPLICATION, "avoids_node", "against_node", start=Start.FAILED
+        Blame.APPLICATION, "avoids_node", "against_node", start=StartEvidence.FAILED
     ),
     EndCause.KILLED: _row(Blame.NONE, "ordinary"),
-    EndCause.LOST: _row(Blame.NONE, "unseen", start=Start.UNKNOWN),
-    EndCause.PREEMPTED: _row(Blame.NONE, start=Start.UNKNOWN),
+    EndCause.LOST: _row(Blame.NONE, "unseen", start=StartEvidence.UNKNOWN),
+    EndCause.PREEMPTED: _row(Blame.NONE, start=StartEvidence.UNKNOWN),
     EndCause.DISK_LIMIT: _row(Blame.APPLICATION),
     EndCause.GPU_MEMORY_LIMIT: _row(Blame.APPLICATION),
-    EndCause.UNSUITABLE: _row(Blame.APPLICATION, "avoids_node", start=Start.FAILED),
+    EndCause.UNSUITABLE: _row(Blame.APPLICATION, "avoids_node", start=StartEvidence.FAILED),
 }
 """Of every cause; ``EXITED`` with another exit code than 0."""
 

@@ -34,6 +34,7 @@ __all__ = [
     "fitting_rows",
     "leaves",
     "minus",
+    "own_part",
     "plus",
     "pooled_part",
 ]
@@ -66,7 +67,8 @@ def capacity_vector(unit: ResourceUnit) -> Vector:
 
 def could_hold(demand: Vector, unit: ResourceUnit) -> bool:
     """May ``unit`` ever hold this demand, when it is empty?"""
-    return fits(demand, capacity_vector(unit)) and (demand[2] > 0 or not unit.gpu_only)
+    is_of_gpu = demand[Column.GPU_MEMORY_MIB] > 0
+    return fits(demand, capacity_vector(unit)) and (is_of_gpu or not unit.gpu_only)
 
 
 def fits(demand: Vector, offer: Vector) -> bool:
@@ -101,3 +103,8 @@ def minus(a: Vector, b: Vector) -> Vector:
 def pooled_part(demand: Vector) -> Vector:
     """What a container takes from its siblings: vcores and memory, no device memory, no slot."""
     return (demand[0], demand[1], 0, 0)
+
+
+def own_part(demand: Vector) -> Vector:
+    """What it takes from its unit alone."""
+    return minus(demand, pooled_part(demand))

@@ -12,10 +12,10 @@ from hrm.core.vocabulary.ends import ends_badly
 from hrm.core.vocabulary.model import ApplicationState
 from hrm.core.vocabulary.quick import record
 
-__all__ = ["ExclusionState", "Refused", "Reign", "Service", "StateEvent"]
+__all__ = ["ExclusionState", "Reign", "RequestRecord", "Service", "StateEvent"]
 
 
-class Refused(enum.Enum):
+class RequestRecord(enum.Enum):
     """In place of a state: containers that an application requested and that can never be
     placed."""
 

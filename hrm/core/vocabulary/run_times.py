@@ -1,7 +1,7 @@
 """How long containers run: an estimate from the past, and a bound on how many may wait.
 
 Most applications come back every night, so how long their containers ran is the best estimate for
-the next time (``RunTimes``): one row for each application name, user and resource profile. Only
+the next time (``RunTimeTable``): one row for each application name, user and resource profile. Only
 batch applications that succeeded count.
 
 How fast a *unit* finishes containers (``FinishTimes``) bounds its queue, where ``waiting_bound`` is
@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 from hrm.core.vocabulary.model import ResourceUnitId
 
-__all__ = ["FinishTimes", "RunTime", "RunTimeKey", "RunTimes", "length_bound"]
+__all__ = ["FinishTimes", "RunTime", "RunTimeKey", "RunTimeTable", "length_bound"]
 
 WEIGHT_MAX = 100
 """As many containers as the past counts for at most."""
@@ -48,7 +48,7 @@ class RunTime:
         return (self.name, self.user, self.resource_profile_id)
 
 
-class RunTimes:
+class RunTimeTable:
     """Invariant: at most ``limit`` rows, the least recently used first."""
 
     def __init__(self, limit: int) -> None:

@@ -128,7 +128,7 @@ class ContainerHappening(Enum):
     """No node may start it: none could ever hold it, or one that is away may be running it."""
 
 
-_STOPS = Ignored("an order to stop is not taken back; it is sent again")
+_STOPS = Ignored("an order to stop is not revoked; it is sent again")
 _PLACED = Impossible("it is with no scheduler any more")
 
 CONTAINER: EventTable[C, ContainerHappening] = {

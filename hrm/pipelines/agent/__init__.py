@@ -1,1 +1,1 @@
-"""Pipelines at a node: workers, their places and memory, GPUs, the node's policy."""
+"""Pipelines on a node: workers, their cores and memory, GPUs, the node's policy."""

@@ -1,4 +1,4 @@
-"""GpuService: programs on this machine ask its agent for a share of a GPU."""
+"""GpuService: programs on this machine request a share of a GPU from its agent."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class GpuService(pipeline_pb2_grpc.GpuServiceServicer):
             except TimeoutError:
                 await context.abort(
                     grpc.StatusCode.DEADLINE_EXCEEDED,
-                    f"no GPU had room for {asked.kind[:80]!r} within {request.wait_s:g} s",
+                    f"no GPU had capacity for {asked.kind[:80]!r} within {request.wait_s:g} s",
                 )
             gpu = self._runtime.share.gpus[number]
             yield pb.GpuGrant(index=number, uuid=gpu.uuid, declared=gpu.declared)
-            await asyncio.Event().wait()  # until the caller hangs up, which cancels this
+            await asyncio.Event().wait()  # until the caller disconnects, which cancels this
         except HrmError as error:
             await rpc_server.abort(context, error)
         finally:

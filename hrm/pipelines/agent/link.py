@@ -1,7 +1,7 @@
-"""The agent's stream to the master for pipelines: kept up for ever, with pauses up to a bound.
+"""The agent's stream to the master for pipelines: kept up permanently, with pauses up to a bound.
 
-While it is down the node works on; what was not acknowledged is said again after the next
-registration. A result is read from its file piece by piece, as fast as the stream takes it.
+While it is down the node continues; what was not acknowledged is sent again after the next
+registration. A result is read from its file piece by piece, as fast as the stream accepts it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PipelineLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage
         self.send_each(messages)
 
     def send_each(self, messages: Iterable[pb.NodePipelineMessage]) -> None:
-        """Send when the stream takes them; dropped while it is down."""
+        """Send as the stream accepts them; dropped while it is down."""
         if self._up and self._takes_more():
             self._enqueue(messages)
 
@@ -64,14 +64,14 @@ class PipelineLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage
             except HrmError as error:
                 problem = error
             except asyncio.CancelledError:
-                # gRPC says so, too, of a call that it gave up: what was to be sent had failed.
+                # gRPC raises this, too, for a call that it cancelled because sending failed.
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
                     raise
-                problem = HrmError("this side failed to say something and gave the stream up")
+                problem = HrmError("sending failed on this side, and the stream was closed")
             except Exception as error:
-                # A bug on this side. The master would give up a silent node; one that reconnects
-                # gets the full state again.
+                # A bug on this side. The master would declare a silent node lost; one that
+                # reconnects gets the full state again.
                 _log.exception("the stream for pipelines failed")
                 problem = HrmError(f"this side failed: {error!r}")
             if self._closing.is_set():
@@ -79,7 +79,7 @@ class PipelineLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage
             if self._up:
                 self._backoff.succeeded()
             self._up = False
-            _log.warning("no stream for pipelines; trying on", why=problem.message)
+            _log.warning("no stream for pipelines; retrying", why=problem.message)
             await self._pause()
 
     def _connect(

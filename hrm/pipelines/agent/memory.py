@@ -1,4 +1,4 @@
-"""What a node knows of its subtasks, over restarts of its agent.
+"""What a node has learned of its subtasks, kept across restarts of its agent.
 
 The estimates are kept in ``pipeline-estimates.npz`` in the work directory, written at most once a
 minute while they change, and when the agent ends. With a damaged file, or one of other metrics, the
@@ -26,13 +26,13 @@ _log = structlog.get_logger("hrm.agent.pipelines")
 
 
 class EstimatesFile:
-    """The file of ``estimates``, which begin with what it holds."""
+    """The file of ``estimates``, which begin with its contents."""
 
     def __init__(self, work_dir: Path, estimates: Stdm) -> None:
         self._path = work_dir / ESTIMATES_FILE
         self._estimates = estimates
         self._saved = 0
-        """What ``Stdm.changes`` was at the latest save."""
+        """``Stdm.changes`` at the latest save."""
         self._saved_s = time.monotonic()
         self._writing: asyncio.Task[None] | None = None
         if not self._path.exists():
@@ -46,7 +46,7 @@ class EstimatesFile:
         self._saved = estimates.changes
 
     def save_if_due(self) -> None:
-        """Begin to write, if there is something new and the latest time is long enough ago."""
+        """Begin to write, if there is something new and the latest save is long enough ago."""
         writing = self._writing is not None and not self._writing.done()
         now_s = time.monotonic()
         if writing or now_s - self._saved_s < SAVE_PERIOD_S or self._is_saved:
@@ -66,7 +66,7 @@ class EstimatesFile:
         return self._saved == self._estimates.changes
 
     async def _save(self) -> None:
-        """The content is of one moment; the disk may take its time."""
+        """Write a snapshot; the disk may be slow."""
         changes = self._estimates.changes
         content = dump_estimates(self._estimates)
         try:

@@ -1,4 +1,4 @@
-"""How far this node's learned policy is trusted, over restarts of the agent.
+"""How far this node's learned policy is trusted, kept across restarts of the agent.
 
 Operators set the mode at the master (``hrm policy set``), which passes it on as a numbered order,
 followed once: a policy that fell back to shadow mode stays there until an operator sets a mode
@@ -18,7 +18,7 @@ from hrm.durable import write_durably
 from hrm.pipelines.core.model import NodePolicy
 from hrm.pipelines.core.node_messages import SubtaskTiming
 from hrm.pipelines.policies.corun import GuardedNodePolicy
-from hrm.policies.guard import GuardRegistry, Mode, mode_of
+from hrm.policies.guard import GuardMode, GuardRegistry, mode_of
 from hrm.v1 import policy_pb2 as pb
 from hrm.wire import policies as policy_wire
 
@@ -43,7 +43,7 @@ class AgentPolicies:
             self._guards.add(self._guarded.host)
 
     def follow(self, order: pb.PolicyOrder) -> None:
-        """Do as the master says, once.
+        """Carry out the master's order, once.
 
         Raises:
             InvalidRequest: no such mode.
@@ -56,7 +56,7 @@ class AgentPolicies:
         self._orders[order.policy] = order.order
         if order.order <= self._too_old:
             _log.warning(
-                "an order of before the damage is not followed; say it again: hrm policy set",
+                "an order from before the damage is not followed; repeat it: hrm policy set",
                 policy=order.policy,
                 mode=mode.value,
             )
@@ -66,26 +66,26 @@ class AgentPolicies:
         _log.info("mode set", policy=order.policy, mode=mode.value)
 
     def ended(self, timing: SubtaskTiming, now: float) -> None:
-        """A run is over: the watchdog wants to know."""
+        """A run is over: report it to the watchdog."""
         if self._guarded is not None:
             self._guarded.ended(timing, now)
 
     def report(self, now: float) -> list[pb.LearnedPolicy]:
-        """All of them, for a master that knows nothing yet."""
+        """All of them, for a master that has no state of this node yet."""
         self._reported = {}
         return self.changed(now)
 
     def changed(self, now: float) -> list[pb.LearnedPolicy]:
-        """Those of which there is something new since this was last called."""
+        """Those with a change since the last call."""
         states = [policy_wire.from_status(status, now) for status in self._guards.statuses(now)]
         new = [state for state in states if self._reported.get(state.policy) != state]
         self._reported = {state.policy: state for state in states}
         return new
 
-    def _kept(self) -> dict[str, Mode]:
+    def _kept(self) -> dict[str, GuardMode]:
         try:
             held = json.loads(self._path.read_text())
-            modes = {str(name): Mode(one["mode"]) for name, one in held.items()}
+            modes = {str(name): GuardMode(one["mode"]) for name, one in held.items()}
             self._orders = {str(name): int(one["order"]) for name, one in held.items()}
         except FileNotFoundError:
             return {}
@@ -99,13 +99,13 @@ class AgentPolicies:
             return {}
         return modes
 
-    def _fell_back(self, modes: dict[str, Mode]) -> None:
+    def _fell_back(self, modes: dict[str, GuardMode]) -> None:
         assert self._guarded is not None
         _log.warning("the node policy was worse and fell back", policy=self._guarded.name)
         self._keep(modes)
 
-    def _keep(self, modes: dict[str, Mode]) -> None:
-        """Whole or not at all. A disk that is full must not keep a policy from falling back."""
+    def _keep(self, modes: dict[str, GuardMode]) -> None:
+        """Write all or nothing. A full disk must not keep a policy from falling back."""
         held = {
             name: {"mode": mode.value, "order": self._orders.get(name, 0)}
             for name, mode in modes.items()

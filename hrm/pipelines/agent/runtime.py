@@ -1,8 +1,8 @@
-"""The live interpreter of ``PipelineNode``: runs subtasks in workers, keeps their data.
+"""The live interpreter of ``PipelineNode``: runs subtasks in workers, and keeps their data.
 
 What the agent receives (orders, ends, the clock, samples) becomes events; the core's commands are
 executed here. A task's data stay on its node (``work_places``) until the master has acknowledged
-the end. Where ``run_as`` is active, workers and data are the submitter's, and a task of a user whom
+the end. Where ``run_as`` is active, workers and data are the submitter's, and a task of a user that
 its rules refuse fails. A crash of the agent ends its workers; the master places the tasks again.
 """
 
@@ -45,7 +45,7 @@ _PROFILE_S = 4.0
 _PROFILE_SAMPLES = 16
 _STOP_LIMIT_S = 10.0
 _FLUSH_LIMIT_S = 3.0
-_ON_DECLARED = "on a declared GPU: no device stands behind it, its GPU version ran on the CPU"
+_ON_DECLARED = "on a declared GPU: it has no device, its GPU version ran on the CPU"
 _log = structlog.get_logger("hrm.agent.pipelines")
 
 
@@ -93,7 +93,7 @@ class PipelineRuntime:
         self._claims: dict[str, asyncio.Future[int]] = {}
         self._refusals_reported = (0, 0)
         self._giving_up: asyncio.Task[None] | None = None
-        """There after a bug in the core."""
+        """Set after a bug in the core."""
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._link = PipelineLink(
@@ -111,19 +111,19 @@ class PipelineRuntime:
         return None if sample is None else sample.now
 
     def _load(self, *, whole: bool = False) -> pb.PipelineLoad:
-        """``whole``: with the state of every policy, for a master that knows nothing yet."""
+        """``whole``: with the state of every policy, for a master that has none yet."""
         now, policies = time.time(), self._policies
         reported = policies.report(now) if whole else policies.changed(now)
         return pipeline_stream.from_load(self.core.load(now), reported)
 
     async def start(self) -> None:
-        """Forget what a former agent left, and be there for the master."""
+        """Remove what an earlier agent left, and connect to the master."""
         await self._workers.end_former()
         await asyncio.to_thread(self._places.prepare)
         self._tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._tick())]
 
     async def close(self) -> None:
-        """Give back what is here, end the workers, say so."""
+        """Return the tasks, end the workers, and report that."""
         self._deliver(m.DrainAsked(now=time.time(), begun=True))
         if self._runs:
             await asyncio.wait(self._runs, timeout=_STOP_LIMIT_S)
@@ -162,7 +162,7 @@ class PipelineRuntime:
                 self._deliver(sample)
 
     def _report_refusals(self) -> None:
-        """Say so, where the policy named what it may not, or failed; at most once a period."""
+        """Log, at most once a period, that the policy failed or named what it may not."""
         dispatcher = self.core.dispatcher
         counts = (dispatcher.refused, dispatcher.faults)
         if counts != self._refusals_reported:
@@ -308,7 +308,7 @@ class PipelineRuntime:
         self._link.send_each(self._end_messages(command))
 
     def _end_messages(self, command: m.EndTask) -> Iterator[pb.NodePipelineMessage]:
-        """The result in pieces, then the end; nothing if it is forgotten when its turn comes."""
+        """The result in pieces, then the end; nothing if the task is forgotten by then."""
         if (command.task_id, command.attempt) not in self._unacknowledged:
             return
         attempt = pw.attempt_of(command.task_id, command.attempt)
@@ -432,12 +432,12 @@ class PipelineRuntime:
     # --- claims on GPUs -----------------------------------------------------------------------
 
     async def acquire(self, asked: m.GpuAsked) -> int:
-        """Wait for a share of a GPU; its number. ``release`` it in any case.
+        """Wait for a share of a GPU; returns its number. ``release`` it in any case.
 
         Raises:
-            Unsatisfiable: no GPU of this node could ever hold the share.
+            Unsatisfiable: no GPU of this node can ever hold the share.
             LimitReached: too many wait.
-            Unavailable: pipelines have ended here.
+            Unavailable: pipelines have ended on this node.
         """
         if self._giving_up is not None:
             raise _broken()
@@ -447,7 +447,7 @@ class PipelineRuntime:
         return await granted
 
     def _complete_claim(self, holder: str, claim_result: int | HrmError) -> None:
-        """No call waits any more if the holder just disconnected; ``release`` follows."""
+        """No call is waiting if the holder just disconnected; ``release`` follows."""
         claim = self._claims.get(holder)
         if claim is None or claim.done():
             return
@@ -457,11 +457,11 @@ class PipelineRuntime:
             claim.set_result(claim_result)
 
     def release(self, holder: str) -> None:
-        """The holder is done, or gone; nothing if it holds and waits for nothing."""
+        """The holder is done, or gone; does nothing if it neither holds a share nor waits."""
         claim = self._claims.pop(holder, None)
         if claim is not None:
             self._deliver(m.GpuReleased(now=time.time(), holder=holder))
 
 
 def _broken() -> Unavailable:
-    return Unavailable("pipelines of this node have failed; its log says why, restart its agent")
+    return Unavailable("pipelines of this node have failed; its log shows why; restart its agent")

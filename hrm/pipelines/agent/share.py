@@ -25,7 +25,7 @@ class PipelineShare:
 def set_aside(
     settings: AgentSettings, name: NodeName, hardware: Hardware
 ) -> tuple[Hardware, PipelineShare | None]:
-    """What is left for containers, and what pipelines get; None: nothing.
+    """What remains for containers, and what pipelines get; None: nothing.
 
     Raises:
         InvalidConfig: more is to be set aside than there is.

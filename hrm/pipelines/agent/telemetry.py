@@ -1,4 +1,4 @@
-"""What this machine, and one subtask's process, use: cores, memory, network, GPUs.
+"""What this machine, and the process of one subtask, use: cores, memory, network, GPUs.
 
 ``Sampler`` is the node's telemetry; a GPU that NVML does not report is assumed to be as busy as
 predicted for its runs. ``Profiler`` measures a run from outside.
@@ -7,8 +7,8 @@ Cores and host memory come from procfs, over the process and all below it; a GPU
 NVML, by process where the driver reports them so. NVML's memory utilisation, the share of time in
 which device memory was read or written, stands for bandwidth.
 
-Caches and load and store throughput are counted by CUPTI only, inside of the process and with
-rights that agents do not have. What a source does not report is absent from the figures.
+Caches and load and store throughput are only counted by CUPTI, inside the process and with rights
+that agents do not have. What a source does not report is absent from the figures.
 
 Source: LDWP + IAWP, table 2.
 """
@@ -44,7 +44,7 @@ class Sampler:
         psutil.cpu_percent()
 
     def sample(self, now: float) -> LoadSampled:
-        """What the machine does since the last call; shares 0..1, rates of a 1 Gbit/s link."""
+        """The machine's load since the last call; shares 0..1, rates of a 1 Gbit/s link."""
         at_s, total = time.monotonic(), _network_bytes()
         passed_s = max(1e-3, at_s - self._at_s)
         sent, received = (
@@ -88,13 +88,13 @@ def _handles(share: PipelineShare) -> dict[int, object]:
 
 
 def _network_bytes() -> tuple[int, int]:
-    """Since the machine started, over all its links; what it sends to itself uses none."""
+    """Since the machine started, over all its links except loopback."""
     links = [one for name, one in psutil.net_io_counters(pernic=True).items() if name != "lo"]
     return sum(one.bytes_sent for one in links), sum(one.bytes_recv for one in links)
 
 
 class Profiler:
-    """Follows one process: ``sample`` now and then, ``figures`` at the end. Not for two threads.
+    """Follows one process: periodic ``sample``, ``figures`` at the end. Not for two threads.
 
     ``gpu``: the index of the GPU that the process was given; None: none.
     """
@@ -115,7 +115,7 @@ class Profiler:
         return self._seen_at - self._began_at
 
     def sample(self) -> bool:
-        """Look once; False if the process has ended."""
+        """Take one sample; False if the process has ended."""
         pids = set()
         resident = 0
         for process in self._tree():
@@ -136,7 +136,7 @@ class Profiler:
         return True
 
     def figures(self) -> dict[str, float]:
-        """What was seen until now: shares and MiB by metric, as ``Stdm.observe`` takes them."""
+        """The figures so far: shares and MiB by metric, as ``Stdm.observe`` takes them."""
         self.sample()
         figures = self._gpu.figures()
         if self._memory_mib is not None:
@@ -146,7 +146,7 @@ class Profiler:
         return figures
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         self._gpu.close()
 
     def _tree(self) -> list[psutil.Process]:
@@ -179,7 +179,7 @@ class _GpuSource:
         with contextlib.suppress(pynvml.NVMLError):
             running = pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
             used = [p.usedGpuMemory for p in running if p.pid in pids]
-            # The driver says None inside some containers: not the same as nothing.
+            # The driver reports None inside some containers, which is not the same as 0.
             if used and None not in used:
                 self._memory_mib = max(self._memory_mib or 0.0, sum(used) / _MIB)
         with contextlib.suppress(pynvml.NVMLError):

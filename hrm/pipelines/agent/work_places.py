@@ -1,10 +1,10 @@
-"""The files of pipeline tasks on a node, and to whom they belong.
+"""The files of pipeline tasks on a node, and their owners.
 
 Below ``<work_dir>/pipelines``, all of which is recreated when an agent starts::
 
     tasks/<task>.<attempt>/    the input, and what each subtask returned
-    code/[<uid>-]<digest>/     modules that were sent along
-    scratch[/<uid>]/           where workers stand
+    code/[<uid>-]<digest>/     modules that were sent with tasks
+    scratch[/<uid>]/           working directories of workers
     worker-[<user>-]cpu-0.log  what functions print, one file for each core or GPU (and user)
     gone/                      what is being removed
 
@@ -40,10 +40,10 @@ Attempt = tuple[TaskId, int]
 
 
 class Placed:
-    """A placement's files: ``directory`` holds the input and the outputs, ``code`` its modules.
+    """The files of a placement: ``directory`` has the input and the outputs, ``code`` its modules.
 
-    ``account``: whose they are, None: the agent's user's. ``key``: with which the last subtask's
-    worker proves the result (``proof``, in the format ``kind``).
+    ``account``: the owner, None: the agent's user. ``key``: with which the last subtask's worker
+    proves the result (``proof``, in the format ``kind``).
     """
 
     def __init__(self, directory: Path) -> None:
@@ -56,9 +56,9 @@ class Placed:
         self.kind = ResultFormat.PICKLE
         self.proof = b""
         self.filled = False
-        """All is there, or was refused: from now on the directory may be its user's."""
+        """All files are present, or were refused: from now on the directory may be its user's."""
         self.problem = ""
-        """Why its input could not be kept."""
+        """Why its input could not be stored."""
         self.refusal = ""
         """Why its user's tasks may not run here."""
 
@@ -76,7 +76,7 @@ class Placed:
         return self.spec.pipeline.subtasks[-1].name
 
     def open_result(self) -> IO[bytes]:
-        """The result, if it is a file that the task's user made here.
+        """Open the result, if it is a file that the task's user made here.
 
         Raises:
             OSError: it is not.
@@ -102,12 +102,12 @@ class Places:
         self.root = root
         self._mode = 0o711 if shared else 0o700
         self._code: dict[Path, None] = {}
-        """Directories of modules, the latest used last."""
+        """Directories of modules, the most recently used last."""
         self._numbers = itertools.count()
         self._removing: set[asyncio.Task[None]] = set()
 
     def prepare(self) -> None:
-        """Remove what a former agent left, and create empty directories."""
+        """Remove what an earlier agent left, and create empty directories."""
         remove_tree(self.root)
         for path in (self.root, *(self.root / name for name in ("tasks", "code", "scratch"))):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ class Places:
         (self.root / "gone").mkdir(mode=0o700, exist_ok=True)
 
     def make(self, task_id: TaskId, attempt: int) -> Placed:
-        """A new placement, whose input is on its way; closed to all but the agent."""
+        """A new placement, whose input is being received; closed to all but the agent."""
         directory = self.root / "tasks" / f"{task_id}.{attempt}"
         directory.mkdir(mode=0o700, exist_ok=True)
         return Placed(directory)
@@ -123,10 +123,10 @@ class Places:
     def fill(
         self, placed: Placed, order: pb.PlacePipelineTask, account: Account | None, used: set[Path]
     ) -> None:
-        """All is there: hand it over. ``used``: directories of code that other placements use.
+        """All files are present: hand them over. ``used``: directories of code of other placements.
 
         Raises:
-            OSError: the disk does not let it.
+            OSError: the disk refuses it.
         """
         if not order.payload_bytes:
             placed.input.write_bytes(b"")
@@ -142,9 +142,9 @@ class Places:
     def code_of(
         self, files: dict[str, bytes], account: Account | None = None, used: set[Path] | None = None
     ) -> Path:
-        """The directory of these modules, named after their content; made if it is not there.
+        """The directory of these modules, named after their content; created if missing.
 
-        Users share none, be the content the same: what one of them may change runs as no other.
+        Users share none, even of the same content: what one may change must not run as another.
         """
         digest = hashlib.sha256()
         for path, content in sorted(files.items()):
@@ -162,7 +162,7 @@ class Places:
             hand_over(part, account)
             part.rename(directory)
         self._code.pop(directory, None)
-        self._code[directory] = None  # the latest now
+        self._code[directory] = None  # now the most recent
         return directory
 
     def _drop_old_code(self, used: set[Path]) -> None:
@@ -173,8 +173,7 @@ class Places:
             self.remove(directory)
 
     def remove(self, directory: Path) -> None:
-        """Take a directory away at once, and remove it in its own time: its user may have filled
-        it."""
+        """Move a directory away immediately, and remove it later: its user may have filled it."""
         gone = self.root / "gone" / str(next(self._numbers))
         try:
             directory.rename(gone)
@@ -185,6 +184,6 @@ class Places:
         task.add_done_callback(self._removing.discard)
 
     async def close(self) -> None:
-        """See to it that what was taken away is removed, within a limit."""
+        """Finish the removals that have begun, within a limit."""
         if self._removing:
             await asyncio.wait(self._removing, timeout=_REMOVE_LIMIT_S)

@@ -1,15 +1,15 @@
-"""``python -m hrm.pipelines.agent.worker``: runs subtasks of pipelines, one after the other, for an
-agent.
+"""``python -m hrm.pipelines.agent.worker``: runs subtasks of pipelines for an agent, one after
+another.
 
 The agent writes one line of JSON for each run to the standard input, and reads one line back when
 the run is over; what the functions print goes to the worker's log. Inputs and outputs are files,
-pickled with protocol 5; what the last subtask returns has the format that its client asked for,
-with a proof. A worker imports a pipeline when it is first asked for, and keeps it. It ends with its
-agent, at the latest at the end of its input.
+pickled with protocol 5; what the last subtask returns has the format that its client requested,
+with a proof. A worker imports a pipeline at its first run, and keeps it. It ends with its agent, at
+the latest at the end of its input.
 
-The limit on memory is RLIMIT_DATA, set from what the process has at the start of the run: the
-function meets MemoryError, not the kernel's killer. GPU versions have none, because device drivers
-map far more than they use.
+The limit on memory is RLIMIT_DATA, set from what the process has at the start of the run, so the
+function gets a MemoryError instead of being killed by the kernel. GPU versions have none, because
+device drivers map far more than they use.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ def main() -> int:
 
 
 def _end_with_the_agent() -> None:
-    """A killed agent takes its workers along: nothing else would stop a running function."""
+    """A killed agent takes its workers with it: nothing else would stop a running function."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def run_job(job: Job) -> dict[str, Any]:
-    """Run one subtask; how it went: ``outcome``, ``message``, ``ran_s``, memory peaks in MiB."""
+    """Run one subtask; returns ``outcome``, ``message``, ``ran_s``, memory peaks in MiB."""
     started_s = time.perf_counter()
     ran_s: float | None = None
     outcome, message = RunOutcome.DONE, ""
@@ -97,7 +97,7 @@ def run_job(job: Job) -> dict[str, Any]:
         ran_s = time.perf_counter() - started_s
     return {
         "outcome": outcome.name,
-        # Names of files that are no UTF-8 come as lone surrogates, which no message can carry.
+        # File names that are not UTF-8 contain lone surrogates, which no message can carry.
         "message": message[:_MESSAGE_MAX].encode("utf-8", "backslashreplace").decode(),
         "ran_s": ran_s,
         "memory_mib": _status_mib("VmHWM"),
@@ -135,7 +135,7 @@ def _read(path: Path, *, raw: bool) -> Any:
 
 
 def _write(job: Job, result: Any) -> dict[str, str]:
-    """What a subtask returned; of the last one, what the agent is to say of it to the client."""
+    """Write what a subtask returned; of the last one, returns the report to the client."""
     path = Path(job["output"])
     part = path.with_suffix(".part")
     last = "result_format" in job

@@ -1,14 +1,14 @@
 """Worker processes of pipelines: one for each core in use, some for each GPU.
 
 A worker is kept for the next run on its core or GPU if that has the same code, and ended after a
-minute without one: imports are paid once, but what a library holds on a GPU is not held for ever.
+minute without one: imports are paid once, but what a library holds on a GPU is released eventually.
 At most four wait on one GPU. To stop a run is to kill its worker's process group and all below it.
-A worker dies with its agent; what functions have detached from it carries its mark, and is killed
-when the agent ends, or by the next one.
+A worker dies with its agent; processes that functions have detached from it carry its mark, and are
+killed when the agent ends, or by the next one.
 
 With an ``account`` a worker runs as that user, by the rules of containers (``hrm.agent.run_as``),
 and serves no other: users share no process, no environment of the agent's, no directory and no log.
-Its replies are validated: the function that it runs may have written them.
+Its replies are validated, because the function that it runs may have written them.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ __all__ = ["RunResult", "Workers"]
 
 _IDLE_S = 60.0
 _IDLE_MAX = CAPS.co_runners_max
-"""Of one core or GPU."""
+"""Per core or GPU."""
 _WAIT_S = 10.0
 _LOG_BYTES_MAX = 16 << 20
 _LINE_BYTES_MAX = 1 << 20
-"""Of a worker's answer."""
+"""Size of a worker's reply."""
 _MESSAGE_MAX = 4_000
 _PROOF_BYTES_MAX = 64
 _MOST = 1e12
 _INHERITED = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "PATH")
-"""All that another user's worker gets of the agent's environment."""
+"""The only variables of the agent's environment that another user's worker gets."""
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _log = structlog.get_logger("hrm.agent.pipelines")
 
@@ -82,7 +82,7 @@ class _Worker:
     idle_since_s: float = field(default_factory=time.monotonic)
 
     def kill(self) -> None:
-        """End it, and what it started, in whatever session that is by now."""
+        """End it and what it started, in whatever session that is by now."""
         pid = self.process.pid
         below = shim.descendants(pid) if self.process.returncode is None else []
         with contextlib.suppress(ProcessLookupError):
@@ -100,7 +100,7 @@ class Workers:
     def __init__(
         self, share: PipelineShare, directory: Path, import_path: str, mark: str = ""
     ) -> None:
-        """``mark``: of all processes of this agent's workers, in their environment."""
+        """``mark``: in the environment of all processes of this agent's workers."""
         self._share = share
         self._directory = directory
         self._import_path = import_path
@@ -120,7 +120,7 @@ class Workers:
         account: Account | None = None,
     ) -> RunResult:
         """Run one subtask to its end, as ``account`` (None: as the agent). ``code``: a directory of
-        modules that were sent along.
+        modules that were sent with the task.
 
         ``started`` is called with the worker's pid.
         """
@@ -142,15 +142,15 @@ class Workers:
             stopped = run in self._stopped
             self._stopped.discard(run)
             if worker is not None:
-                # One that was killed as it answered may be dying still.
+                # A worker that was killed as it replied may still be dying.
                 if worker.process.returncode is None and not stopped:
                     worker.idle_since_s = time.monotonic()
                     self._keep(worker)
                 else:
-                    worker.kill()  # what it may have left in its group
+                    worker.kill()  # and what is left of its group
 
     def _keep(self, worker: _Worker) -> None:
-        """For the next run; ``_idle`` is in the order of waiting."""
+        """Keep it for the next run; ``_idle`` is in the order of waiting."""
         self._idle.append(worker)
         same = [one for one in self._idle if one.place == worker.place]
         for surplus in same[:-_IDLE_MAX]:
@@ -158,7 +158,7 @@ class Workers:
             surplus.kill()
 
     def stop(self, run: int) -> None:
-        """Kill the run's processes; ``run`` then answers as for any crash.
+        """Kill the run's processes; ``run`` then returns as for any crash.
 
         To be called for runs that are not over. One whose ``run`` has yet to begin ends there.
         """
@@ -178,12 +178,12 @@ class Workers:
             worker.kill()
 
     async def end_former(self) -> None:
-        """Kill what functions of a former agent's workers, or of ours, have left behind."""
+        """Kill processes that functions of an earlier agent's workers, or of these, left behind."""
         if self._mark:
             await asyncio.to_thread(supervisor.kill_marked, self._mark)
 
     async def close(self) -> None:
-        """End all workers, busy ones, too, and see the ends of those that were killed before."""
+        """End all workers, busy ones included, and wait for the ends of those killed before."""
         workers = [one for one in self._alive if one.process.returncode is None]
         self._idle = []
         for worker in workers:
@@ -194,7 +194,7 @@ class Workers:
         await self.end_former()
 
     def _take(self, place: Place, code: Path, account: Account | None) -> _Worker | None:
-        """An idle worker of this user and this code; others on the same core are in the way."""
+        """An idle worker of this user and this code; others on the same core are ended."""
         found: _Worker | None = None
         for worker in [one for one in self._idle if one.place == place]:
             alive = worker.process.returncode is None
@@ -245,7 +245,7 @@ class Workers:
         return self._directory / f"worker-{owner}{place[0].value}-{place[1]}.log"
 
     def _cpus(self, place: Place) -> set[int]:
-        """The CPUs that the worker may use; none: all."""
+        """The CPUs that the worker may use; empty: all."""
         numbers = self._share.cpus
         if place[0] is Device.CPU:
             numbers = numbers[place[1] : place[1] + 1]
@@ -282,7 +282,7 @@ class Workers:
             line = await process.stdout.readline()
             reply = _result_of(json.loads(line)) if line else None
         except (ConnectionError, ValueError, RecursionError) as error:
-            _log.warning("a worker does not answer as it should", why=repr(error))
+            _log.warning("a worker's reply is malformed", why=repr(error))
             reply = None
         except asyncio.CancelledError:
             worker.kill()
@@ -292,11 +292,11 @@ class Workers:
             status = await process.wait()
             why = _how_it_ended(status)
             if not worker.served:
-                why += f", the first time that it was asked; {worker.log} may say more"
+                why += f", at its first request; {worker.log} may show more"
             return RunResult(outcome=RunOutcome.CRASHED, message=why)
         worker.served = True
         if reply.outcome is RunOutcome.OUT_OF_MEMORY:
-            # What the function has left behind may be what filled the memory.
+            # Processes that the function left behind may have filled the memory.
             worker.kill()
             await process.wait()
         return reply
@@ -311,7 +311,7 @@ def _command(account: Account | None) -> tuple[str, ...]:
 
 
 def _of_user(account: Account, scratch: Path) -> dict[str, str]:
-    """The environment of another user's worker: nothing that the agent may know is in it."""
+    """The environment of another user's worker: nothing in it is confidential to the agent."""
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     path = inherited.get("PATH") or os.defpath
     own = {"PATH": f"{Path(sys.executable).parent}:{path}", "TMPDIR": str(scratch)}
@@ -327,10 +327,10 @@ def _log_file(path: Path, account: Account | None) -> IO[bytes]:
 
 
 def _result_of(reply: Any) -> RunResult:
-    """What a worker says of a run.
+    """A worker's reply about a run.
 
     Raises:
-        ValueError: it is nothing that a worker says.
+        ValueError: it is not a valid reply.
     """
     if not isinstance(reply, dict):
         raise ValueError("it is no object")
@@ -364,7 +364,7 @@ def _text(reply: dict[str, Any], name: str) -> str:
 def _number(reply: dict[str, Any], name: str) -> float:
     value = reply.get(name, 0.0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
-        raise ValueError(f"{name} is no number that can be")
+        raise ValueError(f"{name} is not a valid number")
     return float(value)
 
 

@@ -9,8 +9,8 @@
             print(result.value, result.node, result.runs)
 
 One asyncio loop in a thread of its own does all RPCs. The client generates the id of each task, so
-that a broken call can be repeated: the master accepts an id once. While the master is unreachable
-or full, calls are retried for ``patience_s``; a master that restarted without its tasks gets them
+a broken call can be repeated: the master accepts an id once. While the master is unreachable or
+full, calls are retried for ``patience_s``; a master that restarted without its tasks gets them
 again. So a task runs at least once, and its result arrives once.
 
 No result is read before a worker has proved that it was given the task
@@ -107,8 +107,8 @@ class Task:
         """How it ended, well or not.
 
         Raises:
-            TimeoutError: it has not ended after ``timeout_s``; it goes on.
-            HrmError: the master is away for too long, or refused the task; or the client was
+            TimeoutError: it has not ended after ``timeout_s``; it continues.
+            HrmError: the master is unreachable for too long, or refused the task; or the client was
                 closed before the task had ended.
         """
         try:
@@ -116,7 +116,7 @@ class Task:
         except futures.TimeoutError as error:
             raise TimeoutError(
                 f"task {self.task_id} has not ended after {timeout_s} s; it goes on - "
-                f"`hrm pipeline list` says what it waits for"
+                f"`hrm pipeline list` shows what it waits for"
             ) from error
         except futures.CancelledError as error:
             raise errors.Unavailable(
@@ -141,7 +141,7 @@ class Task:
         self._future.add_done_callback(lambda _future: call())
 
     def cancel(self, reason: str = "cancelled by its client") -> None:
-        """End it, at the master or on its way there; ``outcome`` then says so."""
+        """End it, at the master or before it gets there; ``outcome`` then reports that."""
         self._given_up.set()
         with contextlib.suppress(errors.NotFound):
             self._client.cancel(self.task_id, reason)
@@ -161,11 +161,11 @@ class Client:
         call_timeout_s: float = CALL_TIMEOUT_S,
         user: str | None = None,
     ) -> None:
-        """``patience_s``: how long calls are tried again while the master is away or full;
-        ``call_timeout_s``: of one call; ``tls_ca``: the cluster's authority, where it is not the
-        one that commands use; ``allow_clear_text``: to a master that is not on loopback (None:
-        as $HRM_ALLOW_CLEAR_TEXT says). ``user``: whose tasks these are, None: this process's user;
-        nodes that run pipelines as their submitter need a user of that name."""
+        """``patience_s``: how long calls are retried while the master is unreachable or full;
+        ``call_timeout_s``: of one call; ``tls_ca``: the cluster's authority, if not the one that
+        commands use; ``allow_clear_text``: to a master that is not on loopback (None: the value of
+        $HRM_ALLOW_CLEAR_TEXT). ``user``: the owner of the tasks, None: this process's user; nodes
+        that run pipelines as their submitter need a user of that name."""
         self._call_timeout_s = call_timeout_s
         self.user = _this_user() if user is None else user
         self.target = default_master(master)
@@ -194,14 +194,14 @@ class Client:
         workload: WorkloadClass = WorkloadClass.BATCH,
         result_format: str | None = None,
     ) -> Task:
-        """Send one task; it may wait for room at the master before it is taken.
+        """Send one task; it may wait for capacity at the master before it is accepted.
 
         ``size_mb``: of the input, for schedulers; 0: of the pickled ``value``. ``result_format``:
         None: the pipeline's. With "json" or "arrow" a result is data, and never unpickled here.
 
         Raises:
-            InvalidConfig: the pipeline cannot work, or cannot be imported by a node; no such
-                format, or PyArrow is missing for it.
+            InvalidConfig: the pipeline is invalid, or cannot be imported by a node; there is no
+                such format, or it requires PyArrow, which is missing.
             InvalidRequest: ``value`` cannot be pickled.
         """
         request = self._request(pipeline, value, size_mb, workload, result_format)
@@ -222,16 +222,17 @@ class Client:
         timeout_s: float | None = None,
         result_format: str | None = None,
     ) -> Generator[TaskResult, None, None]:
-        """Run ``pipeline`` over all ``values``; results come in their order, as soon as they can.
+        """Run ``pipeline`` over all ``values``; yields results in their order, as soon as possible.
 
-        At most ``in_flight`` tasks are on their way, so ``values`` may be long. ``progress``: a bar
-        on stderr; None: if that is a terminal. ``keep_failures``: a failed task is a result, too.
+        At most ``in_flight`` tasks are submitted at a time, so ``values`` may be long.
+        ``progress``: a bar on stderr; None: if that is a terminal. ``keep_failures``: a failed
+        task is a result, too.
         ``timeout_s``: of the whole, from the first task to the last result; None: no limit.
         ``result_format``: as in ``submit``.
 
         Raises:
-            TaskFailed: a task failed; those on their way are cancelled.
-            TimeoutError: ``timeout_s`` has passed; the same.
+            TaskFailed: a task failed; those in flight are cancelled.
+            TimeoutError: ``timeout_s`` has passed; those in flight are cancelled.
         """
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         size = size_mb if callable(size_mb) else (lambda _value: float(size_mb))
@@ -258,14 +259,14 @@ class Client:
                     del waiting[0]
                     yield result
             finally:
-                self.cancel_all(waiting, "the map that it belongs to was given up")
+                self.cancel_all(waiting, "the map that it belongs to was abandoned")
 
     def cancel(self, task_id: str, reason: str) -> None:
         request = pb.CancelPipelineTaskRequest(task_id=task_id, reason=reason)
         self._call(self._again(lambda: self._stub.Cancel(request, timeout=self._call_timeout_s)))
 
     def cancel_all(self, tasks: Iterable[Task], reason: str) -> None:
-        """End these, all at once, at the master or on their way there."""
+        """End these, all at once, at the master or before they get there."""
         given_up = [one for one in tasks if not one.done()]
         for one in given_up:
             one._given_up.set()
@@ -308,7 +309,7 @@ class Client:
         raise errors.HrmError(f"the master has sent {PAGES_MAX} pages of tasks, and there are more")
 
     def close(self) -> None:
-        """End the connection; tasks at the master go on."""
+        """Close the connection; tasks at the master continue."""
         if not self._closed:
             self._closed = True
             self._call(self._end())
@@ -383,7 +384,7 @@ class Client:
     async def _run(
         self, request: pb.SubmitPipelineTaskRequest, given_up: threading.Event
     ) -> TaskResult:
-        """One task from its submission to its result, whatever happens to the master meanwhile."""
+        """One task from its submission to its result, across restarts of the master."""
         this = asyncio.current_task()
         assert this is not None
         self._running[this] = request
@@ -394,7 +395,7 @@ class Client:
                 with contextlib.suppress(errors.AlreadyExists):
                     await self._again(lambda: self._submit(request, given_up))
             except _GivenUp:
-                why = "it was given up before the master had it"
+                why = "it was abandoned before the master had it"
                 return TaskResult(task_id=request.task_id, value=None, error=why)
             try:
                 end = await self._again(lambda: self._watch(request.task_id))
@@ -408,7 +409,7 @@ class Client:
                 continue
             return result_of(request.task_id, end, _value(request, end, data))
         raise errors.Unavailable(
-            f"the master at {self.target} has lost task {first} {LIVES_MAX} times; look at its log"
+            f"the master at {self.target} has lost task {first} {LIVES_MAX} times; read its log"
         )
 
     async def _submit(
@@ -418,8 +419,8 @@ class Client:
             raise _GivenUp
         await self._stub.Submit(request, timeout=self._call_timeout_s)
         if given_up.is_set():
-            # Its cancellation may have overtaken it.
-            await self._cancel(request.task_id, "it was given up")
+            # The cancellation may have arrived before the submission.
+            await self._cancel(request.task_id, "it was abandoned")
 
     async def _watch(self, task_id: str) -> pb.PipelineTaskEnd:
         with self._place_to_watch() as stub:
@@ -431,8 +432,8 @@ class Client:
 
     @contextlib.contextmanager
     def _place_to_watch(self) -> Iterator[PipelineServiceStub]:
-        """A connection with few of these long calls: a master takes a bounded number on one, and
-        what is short must not wait for them."""
+        """A connection with few of these long calls: a master accepts a bounded number on one, and
+        short calls must not wait for them."""
         if self._watched_here < WATCHED_A_CONNECTION:
             self._watched_here += 1
             try:
@@ -461,7 +462,7 @@ class Client:
         return b"".join([chunk.data async for chunk in chunks])
 
     async def _again(self, call: Callable[[], Awaitable[T]], patience_s: float | None = None) -> T:
-        """``call``, repeated while the master is away or full, for ``patience_s`` at the most;
+        """``call``, repeated while the master is unreachable or full, for at most ``patience_s``;
         None: the client's."""
         patience_s = self.patience_s if patience_s is None else patience_s
         deadline = None
@@ -486,7 +487,7 @@ class Client:
 
 @dataclass(slots=True)
 class _Connection:
-    """One more of a client, and how many tasks are watched there."""
+    """One connection of a client, and how many tasks are watched on it."""
 
     channel: grpc.aio.Channel
     watched: int = 0
@@ -500,8 +501,8 @@ def _loop_of(_pid: int) -> asyncio.AbstractEventLoop:
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    """The loop of all clients of this process. It is never closed: gRPC hands events of all loops
-    to whichever comes, and forgets some when one of them is gone."""
+    """The loop of all clients of this process. It is never closed: gRPC passes the events of all
+    loops to any of them, and loses some when one is closed."""
     return _loop_of(os.getpid())
 
 
@@ -516,7 +517,7 @@ def _value(request: pb.SubmitPipelineTaskRequest, end: pb.PipelineTaskEnd, data:
     """The value of a result, if its worker has proved that it is one.
 
     Raises:
-        PermissionDenied: it has not, or it is not the data that was asked for.
+        PermissionDenied: there is no valid proof, or it is not of the requested format.
     """
     kind = pipeline_wire.to_result_format(end.result_format)
     check_proof(
@@ -536,7 +537,7 @@ def _value(request: pb.SubmitPipelineTaskRequest, end: pb.PipelineTaskEnd, data:
 def progress_bar(
     name: str, total: int | None, shown: bool | None = None
 ) -> Iterator[Callable[[], None]]:
-    """A progress bar on stderr, and the function that moves it on."""
+    """A progress bar on stderr, and the function that advances it."""
     from rich.console import Console
     from rich.progress import Progress
 

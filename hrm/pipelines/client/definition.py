@@ -53,7 +53,7 @@ class Step:
         return self
 
     def __call__(self, *inputs: Any) -> Any:
-        """Run it here: the CPU version, or the only one that there is."""
+        """Run it here: the CPU version, or else the only one."""
         if not self.versions:
             raise InvalidConfig(_without_version(self.name))
         function = self.versions.get(Device.CPU) or self.versions[Device.GPU]
@@ -102,9 +102,9 @@ class Pipeline:
     ) -> Callable[[Function], Step]:
         """A decorator: makes a step with this CPU version (``gpu_only``: this GPU version).
 
-        ``after``: the steps whose results it takes, in the order of its arguments. ``kind``: what
-        its run times and loads are remembered under; steps of several pipelines that do the same
-        may share one. ``memory_mib``: the most host memory it may take, 0 for no limit.
+        ``after``: the steps whose results it takes, in the order of its arguments. ``kind``: under
+        which its run times and loads are recorded; steps of several pipelines that do the same
+        may share one. ``memory_mib``: the most host memory it may use, 0 for no limit.
         """
         follows = (after,) if isinstance(after, Step | str) else tuple(after)
 
@@ -129,8 +129,8 @@ class Pipeline:
         """The pipeline as schedulers know it, its subtasks in an order in which they can run.
 
         Raises:
-            InvalidConfig: no step, a cycle, an unknown or second name, a step without a version,
-                several last steps; with the steps' names.
+            InvalidConfig: no step, a cycle, an unknown or duplicate name, a step without a version,
+                several last steps; the message names the steps.
         """
         order = self._order()
         specs = tuple(self.steps[name].spec() for name in order)
@@ -142,7 +142,7 @@ class Pipeline:
     def run_here(self, value: Any) -> Any:
         """The whole pipeline in this process, step by step, on the CPU where there is a choice.
 
-        What a cluster returns for ``value`` is to be equal to this.
+        A cluster must return an equal result for ``value``.
         """
         results: dict[str, Any] = {}
         for name in self._order():

@@ -1,9 +1,9 @@
-"""A share of this machine's GPUs, for programs that are no pipeline subtask: executors of Spark.
+"""A share of this machine's GPUs, for programs that are not pipeline subtasks: Spark executors.
 
-The agent admits them under the rules that hold for its own subtasks (memory after admission,
-utilisation, co-runners), so GPU operators of batch and of streams and tasks of pipelines share a
-card without overfilling it. The agent's socket is named by ``HRM_AGENT_SOCKET``, which it sets for
-every container; access to the socket is the only permission needed.
+The agent admits them under the rules of its own subtasks (memory after admission, utilisation,
+co-runners), so GPU operators of batch and of streams and tasks of pipelines share a card without
+overfilling it. The agent's socket is named by ``HRM_AGENT_SOCKET``, which it sets for every
+container; access to the socket is the only permission required.
 
 Source: HRM paper, section 3.2 (GPU operations of several tasks closely packed on one device).
 """
@@ -27,13 +27,13 @@ __all__ = ["SOCKET_VARIABLE", "GpuShare", "LocalGpus"]
 
 SOCKET_VARIABLE = "HRM_AGENT_SOCKET"
 REPLY_LIMIT_S = 10.0
-"""Seconds after the wait itself within which an agent reports that no share was free."""
+"""Seconds beyond the wait within which an agent reports that no share was free."""
 _NO_WAIT_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class GpuShare:
-    """A granted share. ``declared``: there is no such device, the work belongs on the CPU."""
+    """A granted share. ``declared``: there is no such device; the work has to run on the CPU."""
 
     index: int
     uuid: str
@@ -41,7 +41,7 @@ class GpuShare:
 
 
 class LocalGpus:
-    """The agent of this machine. ``socket`` None: from the environment; none there: no agent."""
+    """The agent of this machine. ``socket`` None: from the environment; without it, no agent."""
 
     def __init__(self, socket: str | None = None) -> None:
         self.socket = socket or os.environ.get(SOCKET_VARIABLE, "")
@@ -61,21 +61,22 @@ class LocalGpus:
         workload: WorkloadClass = WorkloadClass.BATCH,
         wait_s: float = 600.0,
     ) -> Iterator[GpuShare]:
-        """Hold a share for the length of a ``with``; wait for it ``wait_s`` at the most.
+        """Hold a share for the length of a ``with``; wait for it for at most ``wait_s``.
 
         Raises:
             Unavailable: no agent here, or no share free within ``wait_s``.
-            Unsatisfiable: no GPU of this node could ever take it.
+            Unsatisfiable: no GPU of this node can ever hold it.
         """
         if self._channel is None:
             raise errors.Unavailable(
                 f"no agent of HRM on this machine ({SOCKET_VARIABLE} is not set), so no GPU can "
-                f"be asked for; run this on a cluster of HRM, or give the step a CPU version"
+                f"be requested; run this on a cluster of HRM, or give the step a CPU version"
             )
-        limit_s = max(wait_s, _NO_WAIT_S)  # 0 would be for ever
+        limit_s = max(wait_s, _NO_WAIT_S)  # 0 would mean no limit
         request = pipeline_wire.from_claim(kind, gpu_memory_mib, size_mb, workload, limit_s)
         call = GpuServiceStub(self._channel).Acquire(request)
-        # A deadline of the call would end the share, too; the agent counts the wait, if it is well.
+        # A deadline of the call would end the share, too. The agent limits the wait; the timer only
+        # covers an agent that hangs.
         limit = threading.Timer(wait_s + REPLY_LIMIT_S, call.cancel)
         limit.daemon = True
         limit.start()
@@ -104,12 +105,12 @@ def _error(error: grpc.RpcError, kind: str, wait_s: float) -> errors.HrmError:
         return errors.Unsatisfiable(details or "")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.Unavailable(
-            f"no GPU of this node had room for {kind} within {wait_s:g} s; wait longer, or give "
-            f"the step a CPU version"
+            f"no GPU of this node had capacity for {kind} within {wait_s:g} s; wait longer, or "
+            f"give the step a CPU version"
         )
     if code is grpc.StatusCode.CANCELLED:
         return errors.Unavailable(
-            f"this node's agent has not answered {kind} within {wait_s + REPLY_LIMIT_S:g} s; "
+            f"this node's agent did not respond to {kind} within {wait_s + REPLY_LIMIT_S:g} s; "
             f"look at its log, or restart it"
         )
     return errors.Unavailable(f"this node's agent gave no GPU to {kind}: {details}")

@@ -47,7 +47,7 @@ class SubtaskRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """How one task ended. ``value`` is None where ``error`` says what went wrong.
+    """How one task ended. ``value`` is None if ``error`` gives the reason of a failure.
 
     ``runs``: every run of every subtask, in the order in which they ended. ``response_s``: from
     submission to end, as the master saw it.
@@ -67,7 +67,7 @@ class TaskResult:
 
 
 def is_done(end: pb.PipelineTaskEnd) -> bool:
-    """Has the task a result?"""
+    """Does the task have a result?"""
     return pipeline_wire.to_outcome(end.outcome) is TaskOutcome.DONE
 
 

@@ -1,17 +1,17 @@
-"""How a task's result travels: as data where that loses nothing, and never without a proof.
+"""How a task's result travels: as data where that is lossless, and never without a proof.
 
-Reading a pickle executes code of its writer's choice, and a node or the master may be run by a mere
-holder of the cluster's token. So two mechanisms protect the client:
+Reading a pickle executes code of its writer's choice, and a holder of the cluster's token may run a
+node or the master. So two mechanisms protect the client:
 
-**The proof.** A client makes a random key for each task. It goes with the order, through the
-master, to the worker of the one node that runs the task, and to nothing else. The worker returns an
-HMAC-SHA256 over the task's id, its placement, the format and the bytes; the client reads nothing of
-a result before that is right.
+**The proof.** A client makes a random key for each task. It is sent with the order, through the
+master, only to the worker of the node that runs the task. The worker returns an HMAC-SHA256 over
+the task's id, its placement, the format and the bytes; the client does not read a result before it
+has verified that.
 
-**The format.** JSON and Arrow are data: reading them runs nothing. With ``auto`` a worker chooses
-JSON for what consists of None, bool, int, float, str, list and dict alone, Arrow for tables and
-batches of PyArrow, and a pickle for the rest, so that what comes back equals what was returned. A
-client that asks for ``json`` or ``arrow`` gets that or an error, and reads no pickle at all.
+**The format.** JSON and Arrow are data: reading them executes nothing. With ``auto`` a worker uses
+JSON for values that consist only of None, bool, int, float, str, list and dict, Arrow for tables
+and batches of PyArrow, and a pickle for the rest, so that what comes back equals what was returned.
+A client that requests ``json`` or ``arrow`` gets that or an error, and never reads a pickle.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ PICKLE_PROTOCOL = 5
 ARROW_MAJOR_MIN = 15
 """Older ones run code of a file's schema when they read it (CVE-2023-47248)."""
 PLAIN_DEPTH_MAX = 64
-"""How deep lists and dicts may lie in each other and still be JSON."""
+"""How deep lists and dicts may be nested and still be JSON."""
 PLAIN_ITEMS_MAX = 100_000
-"""Of ``auto``: what has more is pickled, for speed."""
+"""With ``auto``, a value with more items is pickled, for speed."""
 JSON_ITEMS_MAX = 10_000_000
 INTEGER_BITS_MAX = 4096
-"""Python writes no decimal number of more than 4,300 digits."""
+"""Python refuses to write decimal numbers of more than 4,300 digits."""
 _DOMAIN = b"hrm pipeline result, version 1"
 _JSON, _ARROW, _PICKLE = ResultFormat.JSON, ResultFormat.ARROW, ResultFormat.PICKLE
 
 
 class NotPlain(TypeError):
-    """What was returned cannot travel in the format that was asked for; the message says why."""
+    """What was returned cannot travel in the requested format; the message gives the reason."""
 
 
 class Seal:
-    """A file that takes in what is written to another one, and says what proves it."""
+    """A file that passes on what is written to it, and computes the proof of it."""
 
     def __init__(self, file: IO[bytes], key: bytes, task_id: str, placement: int) -> None:
         self._file = file
@@ -59,12 +59,12 @@ class Seal:
         self._digest = hashlib.sha256()
 
     def write(self, data: Any) -> int:
-        # Pickling hands large arrays over as they lie, in whatever order and shape.
+        # Pickling passes large arrays as they are in memory, in any order and shape.
         self._digest.update(data.raw() if isinstance(data, pickle.PickleBuffer) else data)
         return self._file.write(data)
 
     def proof(self, kind: ResultFormat) -> bytes:
-        """Of all that was written; empty without a key."""
+        """The proof of all that was written; empty without a key."""
         return _proof(self._key, *self._about, kind, self._digest) if self._key else b""
 
 
@@ -86,10 +86,10 @@ def check_proof(
     kind: ResultFormat,
     node: str,
 ) -> None:
-    """Is this what a worker that has the task's key returned?
+    """Check that a worker with the task's key returned this.
 
     Raises:
-        PermissionDenied: no; nothing of ``data`` may be read.
+        PermissionDenied: it did not; nothing of ``data`` may be read.
     """
     if not proof:
         raise PermissionDenied(
@@ -111,10 +111,10 @@ def check_proof(
 
 
 def encode(value: Any, wanted: ResultFormat, to: Seal | IO[bytes]) -> ResultFormat:
-    """Write ``value`` in the format that is wanted; which one it was.
+    """Write ``value`` in the ``wanted`` format; returns the one that was used.
 
     Raises:
-        NotPlain: this is no value of that format.
+        NotPlain: the format cannot hold the value.
         Exception: what pickling the value raises.
     """
     if wanted is ResultFormat.AUTO:
@@ -139,7 +139,7 @@ def _best(value: Any) -> ResultFormat:
 
 
 def _why_not_plain(value: Any, items_max: int = JSON_ITEMS_MAX) -> str:
-    """Why JSON would not give back an equal value of equal types; "" if it does."""
+    """Why JSON would not return an equal value of equal types; "" if it would."""
     waiting: list[tuple[Any, str, int]] = [(value, "what it returned", 0)]
     seen = 0
     while waiting:
@@ -187,7 +187,7 @@ def _write_arrow(value: Any, to: Seal | IO[bytes]) -> None:
 
 
 def _as_table(pa: ModuleType, value: Any) -> tuple[str, Any]:
-    """What it was, and a table, a batch or a tensor that holds it."""
+    """The kind of ``value``, and a table, a batch or a tensor that holds it."""
     try:
         if isinstance(value, pa.Table):
             return "table", value
@@ -216,10 +216,10 @@ def _as_table(pa: ModuleType, value: Any) -> tuple[str, Any]:
 
 
 def need_arrow(where: str) -> ModuleType:
-    """PyArrow.
+    """Import PyArrow.
 
     Raises:
-        InvalidConfig: there is none ``where`` this runs, or one that is not safe to read with.
+        InvalidConfig: it is missing ``where`` this runs, or too old to read with safely.
     """
     try:
         import pyarrow
@@ -239,16 +239,16 @@ def need_arrow(where: str) -> ModuleType:
 
 
 def decode(data: bytes, kind: ResultFormat, *, wanted: ResultFormat, task_id: str) -> Any:
-    """The value of a result whose proof is right.
+    """The value of a result whose proof has been verified.
 
     Raises:
-        PermissionDenied: it is a pickle, and the client asked for data.
-        InvalidConfig: it needs PyArrow, which is not here.
-        HrmError: it is no value of this format.
+        PermissionDenied: it is a pickle, and the client requested data.
+        InvalidConfig: it requires PyArrow, which is missing.
+        HrmError: it is not a value of this format.
     """
     if kind is not wanted and wanted is not ResultFormat.AUTO:
         raise PermissionDenied(
-            f"the result of task {task_id} came as {kind.value}, and {wanted.value} was asked for, "
+            f"the result of task {task_id} came as {kind.value}, and {wanted.value} was requested, "
             f"so it was not read; submit it with result_format {kind.value} or auto if you trust "
             f"the nodes"
         )
@@ -262,7 +262,7 @@ def decode(data: bytes, kind: ResultFormat, *, wanted: ResultFormat, task_id: st
             f"the result of task {task_id} is no {kind.value}: {type(error).__name__}: {error}"
         ) from error
     if kind is not _PICKLE:
-        raise HrmError(f"the result of task {task_id} does not say what it is")
+        raise HrmError(f"the result of task {task_id} does not state its format")
     return pickle.load(io.BytesIO(data))  # nosec B301 # noqa: S301 - proved by its key
 
 

@@ -1,8 +1,8 @@
-"""What travels with a task so that nodes can import its pipeline: a reference, and source files.
+"""What is sent with a task so that nodes can import its pipeline: a reference, and source files.
 
-A pipeline is found on a node as "module:attribute". Modules of installed packages are there already
-(or the task fails with that reason); what the user wrote in a script or in a package of their own
-is sent: the one file, or the package's Python files. Data files are not.
+A node finds a pipeline as "module:attribute". Modules of installed packages must be there already,
+or the task fails with that reason. What users wrote in a script or in a package of their own is
+sent: the one file, or the package's Python files, but no data files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hrm.pipelines.client.definition import Pipeline
 __all__ = ["SOURCE_BYTES_MAX", "Sources", "load", "sources_of"]
 
 SOURCE_BYTES_MAX = 2_000_000
-"""Most bytes of all files that travel with one pipeline."""
+"""Most bytes of all files that are sent with one pipeline."""
 
 
 class Sources(NamedTuple):
@@ -34,7 +34,7 @@ def load(reference: str) -> Pipeline:
     """The pipeline "module:attribute" of this process's path and directory.
 
     Raises:
-        InvalidConfig: malformed, not importable, no such attribute, or none of ``Pipeline``.
+        InvalidConfig: malformed, not importable, no such attribute, or not a ``Pipeline``.
     """
     name, colon, attribute = reference.partition(":")
     if not (name and colon and attribute):
@@ -59,7 +59,7 @@ def load(reference: str) -> Pipeline:
 
 
 def sources_of(pipeline: Pipeline) -> Sources:
-    """Where ``pipeline`` is found, and the files that nodes need to find it, too.
+    """The reference of ``pipeline``, and the files that nodes need to import it.
 
     Raises:
         InvalidConfig: no module has it by name (it was made in a function or an interactive shell).

@@ -4,10 +4,10 @@
 
 The first step gets a ``pandas.DataFrame``, the last one returns one with the columns of ``schema``;
 ``images`` may be a streaming DataFrame. CPU versions run in the executor's own Python worker. For a
-GPU version the worker asks the agent of its node for a share (``hrm.pipelines.client.local``) and
-holds it for the step alone, so that operators of several applications alternate on a card;
-``overlap`` batches of one partition are on their way at a time for the same reason. A step with
-both versions waits for a GPU as long as ``gpu_wait_s``, then takes its CPU version.
+GPU version the worker requests a share from the agent of its node (``hrm.pipelines.client.local``),
+and holds it only for that step, so that operators of several applications alternate on a card; for
+the same reason ``overlap`` batches of one partition are processed at a time. A step with both
+versions waits for a GPU for ``gpu_wait_s``, then uses its CPU version.
 
 Source: HRM paper, section 3.2.
 """
@@ -138,7 +138,7 @@ def _import(reference: str, files: tuple[tuple[str, bytes], ...]) -> Pipeline:
     if files:
         from pyspark import SparkFiles
 
-        # The executor's own directory, which goes with it: one copy for all of its workers.
+        # The executor's own directory, removed with it: one copy for all of its workers.
         home = SparkFiles.getRootDirectory()
         digest = hashlib.sha256(repr(files).encode()).hexdigest()[:16]
         root = Path(home) / f"hrm-pipeline-{digest}"
@@ -163,7 +163,7 @@ def _import(reference: str, files: tuple[tuple[str, bytes], ...]) -> Pipeline:
 
 
 def _come_first(root: Path, name: str) -> None:
-    """Import ``name`` from ``root``. A worker outlives queries: it may know it from other files."""
+    """Import ``name`` from ``root``: a worker outlives queries, and may have another version."""
     if str(root) in sys.path:
         sys.path.remove(str(root))
     sys.path.insert(0, str(root))

@@ -1,16 +1,16 @@
 """The master's core for pipeline tasks: which node runs which task. Sans-IO.
 
-Tasks stand in one bounded queue. Its head is shown to a ``ClusterPolicy`` together with the nodes
-that may take it, and goes to the node that the policy names; a policy that fails or names another
-is replaced for this one decision by ``LeastLoaded``, and counted. A task that no node could ever
-run, or only draining ones, steps aside until a node joins or takes tasks again.
+Tasks wait in one bounded queue. Its head is shown to a ``ClusterPolicy`` with the nodes that may
+take it, and goes to the node that the policy names; a policy that fails or names another node is
+replaced for this one decision by ``LeastWait``, and counted. A task that no node could ever run,
+or only draining ones, leaves the queue until a node joins or accepts tasks again.
 
 Nothing is lost and nothing happens twice:
 
 - a placement has a number, the attempt; ends of any other attempt are ignored;
 - tasks of a lost node go to the front of the queue, up to ``attempts_limit`` placements;
-- a task that a node returns was not started and counts as no attempt; the node gets nothing more
-  until it has reported, or it would be asked again at once, up to the limit;
+- a task that a node returns was not started and does not count as an attempt; the node gets no more
+  until it has reported, or it would be offered the task again immediately, up to the limit;
 - a node that reconnects keeps the tasks that are still its own and is ordered to drop the rest.
 
 Source: LDWP + IAWP, section 3.2 (masks) and algorithm 1 (the place of the policy).
@@ -32,9 +32,9 @@ from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.model import (
     Choice,
     ClusterPolicy,
-    ClusterView,
     Device,
     LearningEstimates,
+    PipelineClusterView,
     PipelineSpec,
     TaskId,
     TaskSpec,
@@ -49,7 +49,7 @@ from hrm.pipelines.core.node_messages import (
 )
 from hrm.pipelines.core.table import Mask, NodeTable
 
-__all__ = ["ClusterBounds", "LeastLoaded", "PipelineCluster", "TaskRecord"]
+__all__ = ["ClusterBounds", "LeastWait", "PipelineCluster", "TaskRecord"]
 
 _RATE_WINDOW_S = 60.0
 
@@ -68,14 +68,14 @@ class ClusterBounds:
 
 
 _CHOSEN_MAX = 20
-"""Steps that ``chosen`` tells of, the latest."""
+"""The latest steps that ``chosen`` reports."""
 
 
 @dataclass(slots=True, eq=False)
 class TaskRecord:
-    """What the core knows of a task. ``node`` is where it is placed, None in the queue and at the
-    end; ``attempt`` counts placements; ``before``: why its latest placement came to nothing;
-    ``placed_by``, ``fallback``: of its node, as in ``Choice``."""
+    """The state of a task. ``node``: where it is placed, None in the queue and at the end;
+    ``attempt`` counts placements; ``before``: why its latest placement failed; ``placed_by``,
+    ``fallback``: of its node, as in ``Choice``."""
 
     spec: TaskSpec
     node: NodeName | None = None
@@ -92,7 +92,7 @@ class TaskRecord:
 
 
 class PipelineCluster:
-    """``handle(event) -> commands``; ``explain`` says why a task waits.
+    """``handle(event) -> commands``; ``explain`` gives the reason why a task waits.
 
     Invariants: a live task is in exactly one of the queue, ``stranded`` and a node's ``placed``;
     each task submitted has exactly one ``FinishTask``.
@@ -110,19 +110,19 @@ class PipelineCluster:
         self.bounds = bounds or ClusterBounds()
         self.table = NodeTable(self.estimates)
         self.tasks: dict[TaskId, TaskRecord] = {}
-        """Those that have not ended, in the order of submission."""
+        """Live tasks, in the order of submission."""
         self.ended: dict[TaskId, TaskRecord] = {}
         self.queue: deque[TaskId] = deque()
         self.stranded: dict[TaskId, None] = {}
         self.policy_faults = 0
         self.latest_fault = ""
-        self._fallback = LeastLoaded()
+        self._fallback = LeastWait()
         self._arrivals: deque[float] = deque()
         self._awake: Wakefulness | None = None
         self._commands: list[m.ClusterCommand] = []
 
     def handle(self, event: m.ClusterEvent) -> list[m.ClusterCommand]:
-        """Take the event in and say what is to be done, in order.
+        """Take the event in; returns the commands, in order.
 
         Raises:
             LimitReached: of a submission, the queue is full.
@@ -143,7 +143,7 @@ class PipelineCluster:
                 self._lose(event.name, event.now, event.why or "the node was lost")
             case m.NodeDraining():
                 self._set_draining(event)
-            case m.NodeReported():
+            case m.PipelineNodeReported():
                 if event.name in self.table.nodes:
                     self.table.reported(event.name, event.load, event.now)
             case m.SubtaskReported():
@@ -155,7 +155,7 @@ class PipelineCluster:
         self._place(event.now)
         return commands
 
-    # --- what others ask ----------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------
 
     def places(self) -> dict[TaskId, int]:
         """How many tasks are ahead of each in the queue: for ``explain`` of many."""
@@ -199,12 +199,12 @@ class PipelineCluster:
             f"done: {', '.join(sorted(done)) or 'nothing'}; to do: {', '.join(left) or 'nothing'}"
         )
 
-    def view(self, task: TaskSpec, now: float) -> tuple[ClusterView, Mask]:
-        """What the policy would see of this task now, and the nodes that may take it."""
+    def view(self, task: TaskSpec, now: float) -> tuple[PipelineClusterView, Mask]:
+        """What the policy would get for this task now, and the nodes that may take it."""
         fits, _ = self.table.fits(task, self.bounds.node_tasks_limit)
         return self._view(task, fits, now), fits
 
-    def _view(self, task: TaskSpec, fits: Mask, now: float) -> ClusterView:
+    def _view(self, task: TaskSpec, fits: Mask, now: float) -> PipelineClusterView:
         self._forget_arrivals(now)
         return self.table.view(
             task,
@@ -269,7 +269,7 @@ class PipelineCluster:
         self._commands.append(m.ReportTiming(node=event.name, report=event.report))
 
     def _current(self, name: NodeName, what: ReportSubtask | EndTask) -> TaskRecord | None:
-        """The task, if this is of its present placement."""
+        """The task, if this is from its present placement."""
         record = self.tasks.get(what.task_id)
         if record is None or (record.node, record.attempt) != (name, what.attempt):
             return None
@@ -288,14 +288,14 @@ class PipelineCluster:
                 why = f"given back {record.given_back} times, the last time because {end.message}"
                 self._finish(record, TaskOutcome.FAILED, why, now)
             else:
-                self._requeue(record, now, f"given back by {event.name}: {end.message}")
+                self._requeue(record, now, f"returned by {event.name}: {end.message}")
         elif end.outcome is TaskOutcome.CANCELLED:
-            self._again(record, now, end.message or "its node let go of it")
+            self._again(record, now, end.message or "its node released it")
         else:
             self._finish(record, end.outcome, end.message, now)
 
     def _again(self, record: TaskRecord, now: float, why: str) -> None:
-        """Its node has lost it: place it again, or give up."""
+        """Its node has lost it: place it again, or end it as failed."""
         record.losses += 1
         if record.losses >= self.bounds.attempts_limit:
             times = f"{record.losses} times" if record.losses > 1 else "once"
@@ -371,7 +371,7 @@ class PipelineCluster:
         for task_id, attempt in event.tasks:
             if task_id not in kept or self.tasks[task_id].attempt != attempt:
                 self._order_withdrawal(
-                    name, task_id, attempt, "it was given to another node, or ended"
+                    name, task_id, attempt, "it was assigned to another node, or has ended"
                 )
         if event.load is not None:
             self.table.reported(name, event.load, event.now)
@@ -418,7 +418,7 @@ class PipelineCluster:
 
     def _place(self, now: float) -> None:
         """Place the head of the queue, as long as some node may take it and the policy agrees."""
-        # Thousands that wait for one node are mostly alike: each kind is looked at once.
+        # Thousands that wait for one node are mostly alike: each kind is tested once.
         nowhere: dict[tuple[PipelineSpec, int], str] = {}
         while self.queue:
             record = self.tasks[self.queue[0]]
@@ -477,12 +477,12 @@ class PipelineCluster:
         )
 
 
-class LeastLoaded:
+class LeastWait:
     """A ``ClusterPolicy``, the fallback: least expected wait, fewest tasks, lowest row."""
 
     name = "least-loaded"
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Mask) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Mask) -> Choice:
         tasks = view.running + view.waiting_batch + view.waiting_stream
         rows = np.flatnonzero(fits)
         order = np.lexsort((rows, tasks[rows], view.expected_wait_s[rows]))
@@ -490,7 +490,7 @@ class LeastLoaded:
         return Choice(node=node, why=f"expected wait {view.expected_wait_s[node]:.1f} s")
 
     def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
-        """It keeps nothing."""
+        """It keeps no state."""
 
 
 def _by(what: str, decided_by: str, fallback: str) -> str:

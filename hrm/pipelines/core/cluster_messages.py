@@ -25,7 +25,7 @@ __all__ = [
     "NodeDraining",
     "NodeJoined",
     "NodeLost",
-    "NodeReported",
+    "PipelineNodeReported",
     "PlaceTask",
     "ReportPlacement",
     "ReportTiming",
@@ -52,7 +52,7 @@ class CancelAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJoined:
-    """A node is here (again), with these tasks and the attempts that placed them."""
+    """A node is connected (again), with these tasks and the attempts that placed them."""
 
     now: float
     capacity: NodeCapacity
@@ -69,7 +69,7 @@ class NodeLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDraining:
-    """The node takes nothing new; ``draining`` False: it does again."""
+    """The node accepts no new tasks; ``draining`` False: it accepts them again."""
 
     now: float
     name: NodeName
@@ -77,7 +77,7 @@ class NodeDraining:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeReported:
+class PipelineNodeReported:
     now: float
     name: NodeName
     load: NodeLoad
@@ -114,7 +114,7 @@ ClusterEvent = (
     | NodeJoined
     | NodeLost
     | NodeDraining
-    | NodeReported
+    | PipelineNodeReported
     | SubtaskReported
     | TaskEnded
     | ClusterTicked
@@ -161,7 +161,7 @@ class ReportTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishTask:
-    """The task is over for good; exactly one for each task submitted."""
+    """The task has ended; exactly one for each task submitted."""
 
     task_id: TaskId
     node: NodeName | None

@@ -1,11 +1,11 @@
-"""What starts next on a node: subtasks ahead of the policy, the policy, the check of its starts.
+"""What starts next on a node: subtasks with priority, the policy, the check of its starts.
 
-Two kinds of subtasks go before the policy is asked:
+Two kinds of subtasks are started before the policy is called:
 
 - a row of which fewer than two metrics were measured, one at a time on each device: the run itself
   is the profile (section 3.1);
 - one that has waited 5 times its predicted run time (section 3.4), and at least
-  ``starvation_floor_s``. What it needs and cannot have yet is held for it.
+  ``starvation_floor_s``. What it needs and cannot have yet is reserved for it.
 
 A policy that fails is replaced for this one call by first fit; infeasible starts are refused. Both
 are counted. If nothing runs and the policy starts nothing, the core starts what has waited longest.
@@ -25,7 +25,7 @@ from hrm.pipelines.core.model import (
     NodePolicy,
     NodeView,
     ReadySubtask,
-    Start,
+    StartDecision,
     SubtaskKey,
 )
 from hrm.pipelines.core.node_resources import NodeResources
@@ -34,7 +34,7 @@ __all__ = ["FOR_NOTHING_ELSE", "FOR_PROFILE", "FOR_WAITING", "Dispatcher", "Node
 
 FOR_PROFILE, FOR_WAITING, FOR_NOTHING_ELSE = "profile", "long wait", "idle node"
 FOR_FAULT = "first-fit"
-"""What stands in ``placed_by`` of what the core starts before, after or instead of the policy."""
+"""``placed_by`` of what the core starts before, after or instead of the policy."""
 
 _PROFILED_CELLS = 2
 _REFUSALS_KEPT = 32
@@ -52,7 +52,7 @@ class NodeBounds:
 
 
 class Dispatcher:
-    """``ready`` is the core's own list: a started subtask leaves it at once.
+    """``ready`` is the core's own list: a started subtask leaves it immediately.
 
     ``refused`` and ``faults`` count errors of the policy; ``refusals`` holds the latest as text.
     """
@@ -64,10 +64,10 @@ class Dispatcher:
         ready: Mapping[SubtaskKey, ReadySubtask],
         bounds: NodeBounds,
         *,
-        start: Callable[[Start, float, bool], None],
+        start: Callable[[StartDecision, float, bool], None],
         is_claim: Callable[[SubtaskKey], bool],
     ) -> None:
-        """``start(which, now, profile)`` carries a start out; ``is_claim``: no subtask at all."""
+        """``start(which, now, profile)`` carries a start out; ``is_claim``: not a subtask."""
         self.policy = policy
         self.refusals: list[str] = []
         self.refused = 0
@@ -83,7 +83,7 @@ class Dispatcher:
         return self._resources.estimates
 
     def dispatch(self, now: float) -> None:
-        """Start what may and shall start now."""
+        """Start all that may start now: by priority, by the policy, or else the oldest."""
         if not self._ready:
             return
         if self._bounds.profiling:
@@ -115,7 +115,7 @@ class Dispatcher:
         self.refusals.append(what)
 
     def _start_if_fits(
-        self, start: Start, now: float, held: frozenset[int], memory_held: bool
+        self, start: StartDecision, now: float, held: frozenset[int], memory_held: bool
     ) -> None:
         ready = self._ready.get(start.key)
         if ready is None:
@@ -149,14 +149,14 @@ class Dispatcher:
         view: NodeView,
         why: str,
         places: list[tuple[Device, int]] | None = None,
-    ) -> Start | None:
+    ) -> StartDecision | None:
         for device, number in self._places(ready) if places is None else places:
             if not feasibility.refusal(view, ready, device, number):
-                return Start(ready.key, device, number, why)
+                return StartDecision(ready.key, device, number, why)
         return None
 
     def _start_profiles(self, now: float) -> None:
-        """Little-known rows, where they are expected to end first, one run a device."""
+        """Little-known rows, where they are expected to end first, one run per device."""
         profiling = {(run.device, run.number) for run in self._resources.runs if run.profile}
         on_core = any(device is Device.CPU for device, _ in profiling)
         rows = {run.row for run in self._resources.runs if run.profile}
@@ -185,7 +185,7 @@ class Dispatcher:
         return waited_s > bounds.starvation_factor * run_s
 
     def _start_starved(self, now: float) -> tuple[frozenset[int], bool]:
-        """Start starved subtasks; for the first that does not fit, hold a GPU or the memory."""
+        """Start starved subtasks; for the first that does not fit, reserve a GPU or the memory."""
         starved = [ready for ready in self._ready.values() if self._starving(ready, now)]
         starved.sort(key=lambda ready: ready.since)
         for ready in starved:

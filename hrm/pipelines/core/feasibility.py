@@ -1,8 +1,8 @@
-"""What fits where: the one rule that policies, the node and the master hold subtasks against.
+"""What fits where: the one rule by which policies, the node and the master test subtasks.
 
 On a core: the core is idle and the host's memory suffices. On a GPU: fewer than four run there,
-their memory with the newcomer's stays within 90 % of the card, and the card is less than 90 % busy
-(unless nothing of ours runs there); the host's memory must suffice, too. Memory counts as promised,
+their memory with the new one's stays within 90 % of the card, and the card is less than 90 % busy
+(unless no managed run is there); the host's memory must suffice, too. Memory counts as reserved,
 not as used: what has been admitted may still grow into it.
 
 Source: LDWP + IAWP, algorithm 2; memory is tested after admission, not before.
@@ -41,7 +41,7 @@ def gpu_need_mib(subtask: ReadySubtask, estimates: Estimates) -> float:
 
 
 def refusal(view: NodeView, subtask: ReadySubtask, device: Device, number: int) -> str:
-    """The reason why the subtask may not start there now; "" if it may."""
+    """Why the subtask may not start there now; "" if it may."""
     if device not in subtask.devices:
         return f"it has no {device.value} version to start"
     need_mib = host_need_mib(subtask, view.estimates)
@@ -61,13 +61,13 @@ def refusal(view: NodeView, subtask: ReadySubtask, device: Device, number: int) 
     if gpu.memory_used_mib + need_mib > limit_mib:
         return (
             f"it needs {need_mib:.0f} MiB of GPU {gpu.index}, of whose {limit_mib:.0f} MiB "
-            f"{gpu.memory_used_mib:.0f} are promised"
+            f"{gpu.memory_used_mib:.0f} are reserved"
         )
     return f"GPU {gpu.index} is {gpu.utilisation:.0%} busy"
 
 
 def fits_gpu(gpu: GpuView, need_mib: float, caps: Caps = CAPS) -> bool:
-    """May one that takes ``need_mib`` of device memory join those that run on ``gpu``?"""
+    """May a subtask that takes ``need_mib`` of device memory join those that run on ``gpu``?"""
     return (
         len(gpu.running) < caps.co_runners_max
         and gpu.memory_used_mib + need_mib <= caps.gpu_memory_share * gpu.memory_mib
@@ -78,7 +78,7 @@ def fits_gpu(gpu: GpuView, need_mib: float, caps: Caps = CAPS) -> bool:
 def never_fits(subtask: SubtaskSpec, capacity: NodeCapacity) -> str:
     """Why such a node, even empty, can never run the subtask; "" if it can.
 
-    What its author declared counts, estimates do not: they may be wrong.
+    The author's declarations count; estimates do not, since they may be wrong.
     """
     if subtask.memory_mib > capacity.memory_mib:
         return (
@@ -95,6 +95,6 @@ def never_fits(subtask: SubtaskSpec, capacity: NodeCapacity) -> str:
     if subtask.gpu_memory_mib > memory_limit_mib:
         return (
             f"subtask {subtask.name!r} needs {subtask.gpu_memory_mib:.0f} MiB of a GPU, the "
-            f"node's largest has room for {memory_limit_mib:.0f} MiB"
+            f"node's largest allows {memory_limit_mib:.0f} MiB"
         )
     return ""

@@ -1,7 +1,7 @@
-"""The nouns of pipeline tasks, and the two questions that policies answer.
+"""The terms of pipeline tasks, and the two decisions that policies make.
 
 Times are seconds, ``size_mb`` is the size of the task's input in megabytes (10**6 bytes), memory is
-MiB, utilisations are shares in 0..1. Nothing here changes: state lives in the two cores.
+MiB, utilisations are shares in 0..1. Nothing here is mutable: state lives in the two cores.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ __all__ = [
     "SIZE_BUCKETS_MB",
     "Choice",
     "ClusterPolicy",
-    "ClusterView",
     "Device",
     "Estimates",
     "GpuView",
     "LearningEstimates",
     "NodePolicy",
     "NodeView",
+    "PipelineClusterView",
     "PipelineSpec",
     "ReadySubtask",
     "ResultFormat",
     "Row",
-    "Start",
+    "StartDecision",
     "SubtaskKey",
     "SubtaskSpec",
     "TaskId",
@@ -46,7 +46,7 @@ TaskId = NewType("TaskId", str)
 Vector = npt.NDArray[np.float32]
 
 SIZE_BUCKETS_MB = (20.0, 60.0, 120.0, 200.0, 400.0)
-"""Upper bounds of the buckets of input size; what is larger has the last bucket, number 5."""
+"""Upper bounds of the buckets of input size; anything larger is in the last bucket, number 5."""
 
 CO_RUN_FEATURES = ("sm", "l1", "l2", "tex", "dram", "load", "store", "size")
 """What describes a subtask on a shared GPU, in this order, each 0..1 (table 2)."""
@@ -115,7 +115,7 @@ class TaskSpec:
 
 
 class Row(NamedTuple):
-    """What one row of measurements and estimates stands for: a kind, a size, a model of GPU.
+    """The key of a row of measurements and estimates: a kind, a size, a model of GPU.
 
     ``gpu_model`` is "" for the row of a node without GPUs.
     """
@@ -143,10 +143,10 @@ def row_of(subtask: SubtaskSpec, size_mb: float, gpu_model: str) -> Row:
 
 
 class Estimates(Protocol):
-    """What a node believes about its subtasks: measured where it was measured, else predicted.
+    """What a node estimates of its subtasks: measured values where available, else predictions.
 
-    Every policy gets the same one. A number is never NaN; what is not known yet has a default that
-    the implementation documents.
+    Every policy gets the same one. A number is never NaN; an unknown one has a default that the
+    implementation documents.
     """
 
     def run_s(self, row: Row, device: Device) -> float:
@@ -192,7 +192,7 @@ class LearningEstimates(Estimates, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadySubtask:
-    """A subtask whose inputs are there and that runs nowhere yet."""
+    """A subtask whose inputs are there and that is not running yet."""
 
     key: SubtaskKey
     row: Row
@@ -200,14 +200,14 @@ class ReadySubtask:
     since: float
     workload: WorkloadClass = WorkloadClass.BATCH
     memory_mib: float = 0.0
-    """What it is charged while it runs, MiB; 0: what the estimates say of its row."""
+    """What it is charged while it runs, MiB; 0: the estimate of its row."""
     gpu_memory_mib: float = 0.0
     """The same on a GPU. More than estimated where a run before this one had too little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuView:
-    """One GPU as the node sees it. ``memory_used_mib`` counts what was promised, too."""
+    """One GPU as the node sees it. ``memory_used_mib`` includes what is reserved."""
 
     index: int
     model: str
@@ -233,10 +233,10 @@ class NodeView:
     estimates: Estimates
 
 
-class Start(NamedTuple):
+class StartDecision(NamedTuple):
     """Start this subtask's version for ``device`` on core or GPU ``number``.
 
-    ``placed_by``: the decider, "" for the policy that was asked; ``fallback``: why the learned
+    ``placed_by``: the decider, "" for the policy that was called; ``fallback``: why the learned
     policy did not decide, "" if it did or was not meant to.
     """
 
@@ -250,18 +250,18 @@ class Start(NamedTuple):
 class NodePolicy(Protocol):
     """Stage 2. One object for each node; it may keep queues of its own over ``ready``.
 
-    It is asked after every arrival, end and profile. What it names must be ready, have a version
+    It is called after every arrival, end and profile. What it names must be ready, have a version
     for the device, and fit (``memory_free_mib``, ``GpuView``); the node's core refuses the rest.
     """
 
     name: str
 
-    def dispatch(self, view: NodeView) -> list[Start]: ...
+    def dispatch(self, view: NodeView) -> list[StartDecision]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterView:
-    """What a ``ClusterPolicy`` decides from: one column a fact, one row a node, in a fixed order.
+class PipelineClusterView:
+    """What a ``ClusterPolicy`` decides from: a column per fact, a row per node, in a fixed order.
 
     All arrays have shape (nodes,). The first six are table 1 of the paper, each 0..1.
     """
@@ -279,7 +279,7 @@ class ClusterView:
     waiting_batch: Vector
     waiting_stream: Vector
     expected_wait_s: Vector
-    """Estimated work that the node has taken on and not done, over what it can do at once."""
+    """Estimated work that the node has accepted and not done, over what it can do at once."""
     task_s: Vector
     """Estimated time of the task in question on this node, alone; inf: it can never run there."""
     cores: Vector
@@ -301,10 +301,10 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The row of ``ClusterView`` that shall run the task; ``why`` is for people, one line.
+    """The row of ``PipelineClusterView`` that is to run the task; ``why`` is for people, one line.
 
     ``node`` -1: none now. The head of the queue, and with it the queue, waits for the next event.
-    ``placed_by`` and ``fallback``: as in ``Start``.
+    ``placed_by`` and ``fallback``: as in ``StartDecision``.
     """
 
     node: int
@@ -323,6 +323,8 @@ class ClusterPolicy(Protocol):
 
     name: str
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: npt.NDArray[np.bool_]) -> Choice: ...
+    def choose(
+        self, task: TaskSpec, view: PipelineClusterView, fits: npt.NDArray[np.bool_]
+    ) -> Choice: ...
 
     def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None: ...

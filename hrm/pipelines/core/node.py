@@ -25,7 +25,7 @@ from hrm.pipelines.core.model import (
     NodeView,
     PipelineSpec,
     ReadySubtask,
-    Start,
+    StartDecision,
     SubtaskKey,
     SubtaskSpec,
     TaskId,
@@ -45,7 +45,7 @@ from hrm.pipelines.core.subtasks import (
 __all__ = ["NodeBounds", "PipelineNode"]
 
 _LATE_S = 2.0
-"""So long after it was due a tick comes only to a process that slept."""
+"""A tick this much later than due means that the process slept."""
 
 _SM = CO_RUN_FEATURES.index("sm")
 _OUT_OF_MEMORY_FACTOR = 1.5
@@ -55,7 +55,7 @@ _CLAIM = "gpu"
 class PipelineNode:
     """``handle(event) -> commands``. ``load`` is what the node reports, ``view`` what policies see.
 
-    Invariants: every run is booked once; memory is never promised twice; each task ends once.
+    Invariants: every run is counted once; memory is never reserved twice; each task ends once.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class PipelineNode:
         self._commands: list[m.NodeCommand] = []
 
     def handle(self, event: m.NodeEvent) -> list[m.NodeCommand]:
-        """Take the event in and say what is to be done, in order."""
+        """Take the event in; returns the commands, in order."""
         commands: list[m.NodeCommand] = []
         self._commands = commands
         match event:
@@ -111,19 +111,19 @@ class PipelineNode:
         self.dispatcher.dispatch(event.now)
         return commands
 
-    # --- what others ask ----------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------
 
     @property
     def refused(self) -> int:
-        """How often the policy named what it may not."""
+        """How often the policy named a start that is not allowed."""
         return self.dispatcher.refused
 
     def load(self, now: float) -> m.NodeLoad:
-        """What the node reports of itself."""
+        """What the node reports about itself."""
         return node_load(self.resources, self.tasks.values(), now)
 
     def view(self, now: float) -> NodeView:
-        """What its policy would see now."""
+        """What its policy would get now."""
         return self.resources.view(now, tuple(self._ready.values()))
 
     def next_deadline(self) -> float:
@@ -133,7 +133,7 @@ class PipelineNode:
         )
 
     def states(self, task_id: TaskId) -> dict[str, SubtaskState]:
-        """Of each subtask of a task that is here; empty: it is not."""
+        """The state of each subtask of a task; empty: the task is not here."""
         task = self.tasks.get(task_id)
         return {name: one.state for name, one in task.subtasks.items()} if task else {}
 
@@ -156,7 +156,7 @@ class PipelineNode:
             self._take_in(task, event.now)
 
     def _take_in(self, task: PlacedTask, now: float) -> None:
-        """Make its subtasks, and refuse the whole if one of them can never run here."""
+        """Create its subtasks; refuse the task if one of them can never run here."""
         spec = task.spec
         for one in spec.pipeline.subtasks:
             row = row_of(one, spec.size_mb, self.capacity.gpu_model)
@@ -171,7 +171,7 @@ class PipelineNode:
         self._release_followers(task, now)
 
     def _release_followers(self, task: PlacedTask, now: float) -> None:
-        """What has all its inputs is ready."""
+        """Make subtasks ready that have all their inputs."""
         done = {n for n, one in task.subtasks.items() if one.state is SubtaskState.DONE}
         for one in task.subtasks.values():
             if done.issuperset(one.spec.after) and one.life.takes(SubtaskHappening.INPUTS_DONE):
@@ -182,8 +182,8 @@ class PipelineNode:
     def _make_ready(
         self, task: PlacedTask, one: PlacedSubtask, by: SubtaskHappening, now: float, why: str
     ) -> None:
-        """It may start now. What it is charged is settled here: an estimate that is more than there
-        is may be wrong, and keeps it from no empty node; a need that is known to be more does."""
+        """It may start now. Its charge is fixed here: an estimate above the capacity may be wrong,
+        and must not keep it from an empty node; a known need above the capacity does."""
         capacity, estimates = self.capacity, self.estimates
         capacity_mib = max((gpu.memory_mib for gpu in capacity.gpus), default=0.0)
         capacity_mib *= CAPS.gpu_memory_share
@@ -231,7 +231,7 @@ class PipelineNode:
         self._end(task, TaskOutcome.FAILED, message, now)
 
     def _end(self, task: PlacedTask, outcome: TaskOutcome, message: str, now: float) -> None:
-        """Begin to end it; it is over when none of its runs is left. The first reason stays."""
+        """Begin to end it; it is over when none of its runs remains. The first reason counts."""
         if task.ending is None:
             task.ending, task.message = outcome, message
             for one in task.subtasks.values():
@@ -268,7 +268,7 @@ class PipelineNode:
         one.ready = None
         self._ready.pop(one.key, None)
 
-    def _start(self, start: Start, now: float, profile: bool) -> None:
+    def _start(self, start: StartDecision, now: float, profile: bool) -> None:
         ready = self._ready[start.key]
         task = self.tasks[start.key.task_id]
         one = task.subtasks[start.key.subtask]
@@ -322,14 +322,14 @@ class PipelineNode:
         for run in self.resources.runs:
             if run.stop is None and now >= run.deadline:
                 if now - run.deadline > _LATE_S and not run.excused:
-                    # This process slept, and the run may have ended well meanwhile, unread.
+                    # This process slept, and the run may have ended meanwhile, unread.
                     run.deadline, run.excused = now + _LATE_S, True
                     continue
                 limit_s = run.deadline - run.started_at
                 self._stop(run, RunOutcome.TIMED_OUT, f"longer than its limit of {limit_s:g} s")
 
     def _find(self, key: SubtaskKey, run: int) -> tuple[PlacedTask, PlacedSubtask] | None:
-        """The subtask that this run is of, if the run is known and not over."""
+        """The subtask of this run, if the run is known and not over."""
         task = self.tasks.get(key.task_id)
         one = task.subtasks.get(key.subtask) if task else None
         if task is None or one is None or one.run is None or one.run.run != run:
@@ -380,7 +380,7 @@ class PipelineNode:
             outcome=outcome,
             ready_at=run.ready_at,
             started_at=run.started_at,
-            # The clock may be set back: a master refuses what is below 0, again and again.
+            # The clock may be set back, and a master always refuses negative values.
             waited_s=max(0.0, run.started_at - run.ready_at),
             ran_s=max(0.0, event.now - run.started_at) if event.ran_s is None else event.ran_s,
             memory_mib=event.memory_mib,
@@ -425,7 +425,7 @@ class PipelineNode:
     def _retry_with_memory(
         self, task: PlacedTask, one: PlacedSubtask, run: Run, message: str, now: float
     ) -> None:
-        """Once more with half as much memory again; then on a core, or not at all."""
+        """Try again with half as much memory more; then on a core, or not at all."""
         one.out_of_gpu_memory += 1
         if one.out_of_gpu_memory == 1:
             one.gpu_need_mib = run.gpu_memory_mib * _OUT_OF_MEMORY_FACTOR
@@ -467,7 +467,7 @@ class PipelineNode:
             return
         one = task.subtasks[_CLAIM]
         if one.run is None:
-            self._end(task, TaskOutcome.CANCELLED, "the holder has gone", event.now)
+            self._end(task, TaskOutcome.CANCELLED, "the holder has disconnected", event.now)
             return
         ended = m.SubtaskEnded(now=event.now, key=one.key, run=one.run.run, outcome=RunOutcome.DONE)
         self._ended(ended)

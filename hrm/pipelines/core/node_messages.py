@@ -1,7 +1,7 @@
 """Events (past tense, with ``now``) and commands (imperative) of the node's pipeline core.
 
 Times are seconds since the epoch, durations seconds, memory MiB. A *run* is one attempt at a
-subtask; its number is the node's own and never used twice. A *claim* is a request for a GPU from
+subtask; its number is the node's own and is never reused. A *claim* is a request for a GPU from
 outside of pipelines, such as an operator in a Spark executor.
 """
 
@@ -43,7 +43,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCard:
-    """A GPU of the node. ``index`` is what the interpreter finds it by."""
+    """A GPU of the node. ``index`` identifies it to the interpreter."""
 
     index: int
     model: str
@@ -89,7 +89,7 @@ class NodeLoad:
     free_memory_mib: float
     free_gpu_memory_mib: float
     tasks: frozenset[TaskId] = frozenset()
-    """All tasks that the numbers account for."""
+    """All tasks that the numbers include."""
 
 
 class RunOutcome(enum.Enum):
@@ -108,7 +108,7 @@ class RunOutcome(enum.Enum):
 
 
 class TaskOutcome(enum.Enum):
-    """How a task ended on a node, or for good. GIVEN_BACK: not begun, another node may have it."""
+    """How a task ended on a node, or finally. GIVEN_BACK: not begun, another node may have it."""
 
     __hash__ = object.__hash__
 
@@ -148,7 +148,7 @@ class SubtaskTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPlaced:
-    """The master wants the task run here; ``attempt`` is its placement's number."""
+    """The master orders the task to run here; ``attempt`` is its placement's number."""
 
     now: float
     task: TaskSpec
@@ -167,7 +167,7 @@ class TaskWithdrawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskEnded:
-    """A run is over and holds nothing any more. Peaks in MiB, 0 if not measured.
+    """A run is over and holds nothing. Peaks in MiB, 0 if not measured.
 
     ``ran_s`` is the time in the function alone where the interpreter knows it; None: the time
     between start and end.
@@ -218,9 +218,9 @@ class ClockTicked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainAsked:
-    """Take nothing new; tasks that have not begun go back, with ``begun`` those that have, too.
+    """Accept nothing new; return tasks that have not begun, with ``begun`` those that have, too.
 
-    ``draining`` False: take tasks again.
+    ``draining`` False: accept tasks again.
     """
 
     now: float
@@ -269,7 +269,7 @@ class StartSubtask:
     """Run this version of the subtask on core or GPU ``number``; report its end once.
 
     ``memory_limit_mib``: 0 for none. ``profile``: its row is little known, so measure its first
-    seconds and report them as ``SubtaskProfiled``; the run goes on.
+    seconds and report them as ``SubtaskProfiled``; the run continues.
     """
 
     key: SubtaskKey
@@ -284,7 +284,7 @@ class StartSubtask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopSubtask:
-    """End the run, all of its processes; report the end as of any other."""
+    """End the run and all of its processes; report the end as of any other."""
 
     key: SubtaskKey
     run: int
@@ -319,7 +319,7 @@ class GrantGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefuseGpu:
-    """``never``: asking again is no use on this node."""
+    """``never``: a new request on this node would be refused, too."""
 
     holder: str
     why: str

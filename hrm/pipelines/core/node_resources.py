@@ -2,7 +2,7 @@
 
 Utilisation of a GPU is the last sample, corrected by prediction for what has started and ended
 since: telemetry lags behind decisions by up to a second, in which a card can be overfilled twice.
-``node_load`` is what the node reports of it to the master, the expected wait among it.
+``node_load`` is what the node reports of it to the master, including the expected wait.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Card:
         return sum(run.gpu_memory_mib for run in self.runs.values())
 
     def view(self, now: float, estimates: Estimates, *, held: bool = False) -> GpuView:
-        """``held``: kept for a subtask that has waited too long; it shows as fully busy."""
+        """``held``: reserved for a subtask that has waited too long; it shows as fully busy."""
         utilisation = 1.0 if held else self.predicted() + self.correction
         remaining_s = max((run.remaining_s(now) for run in self.runs.values()), default=0.0)
         return GpuView(
@@ -61,7 +61,7 @@ class Card:
 
 
 class NodeResources:
-    """Invariants: a core has at most one run; promised memory never exceeds what there is."""
+    """Invariants: a core has at most one run; reserved memory never exceeds the capacity."""
 
     def __init__(self, capacity: NodeCapacity, estimates: LearningEstimates) -> None:
         self.capacity = capacity
@@ -80,7 +80,7 @@ class NodeResources:
         return self.capacity.memory_mib - sum(run.memory_mib for run in self.runs)
 
     def take(self, run: Run) -> None:
-        """Book what the run holds; the caller has asked ``refusal``."""
+        """Account for what the run holds; the caller has checked ``refusal``."""
         if run.device is Device.CPU:
             assert self.cores[run.number] is None
             self.cores[run.number] = run
@@ -134,10 +134,10 @@ class NodeResources:
 
 
 def shared_out_s(work: Iterable[Work], cores: int, gpus: float) -> float:
-    """Seconds until all is done if the work divides freely over cores and GPUs, best way.
+    """Seconds until all is done if the work divides freely and optimally over cores and GPUs.
 
-    What gains most from a GPU goes there first, up to the cut that ends soonest. A lower bound of
-    what any schedule needs; inf: some of it can run nowhere.
+    What gains most from a GPU is assigned to GPUs first, up to the division that ends soonest. A
+    lower bound for any schedule; inf: some of it can run nowhere.
     """
     on_cpu = on_gpu = 0.0
     either: list[Work] = []
@@ -167,7 +167,7 @@ def shared_out_s(work: Iterable[Work], cores: int, gpus: float) -> float:
 
 
 def node_load(resources: NodeResources, tasks: Iterable[PlacedTask], now: float) -> NodeLoad:
-    """The node's load at ``now``. What no sample covers is taken from the node's state."""
+    """The node's load at ``now``. What no sample includes is taken from the node's state."""
     tasks = list(tasks)
     capacity, sample, estimates = resources.capacity, resources.sample, resources.estimates
     cards = [card.view(now, estimates) for card in resources.cards.values()]

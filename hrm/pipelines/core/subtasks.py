@@ -1,8 +1,8 @@
 """One task on its node: the life of a subtask, and the small records that the core moves.
 
-A subtask is PENDING until all that it comes after are DONE, READY until a policy finds it a core or
-a GPU, RUNNING there. A run that fails makes it READY again while attempts are left, else FAILED,
-and its task with it. What is left of a task that ends early is DROPPED.
+A subtask is PENDING until all its predecessors are DONE, READY until a policy chooses a core or GPU
+for it, and RUNNING there. A run that fails makes it READY again while attempts are left, else
+FAILED, and its task with it. The remaining subtasks of a task that ends early are DROPPED.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class SubtaskHappening(enum.Enum):
     __hash__ = object.__hash__
 
     INPUTS_DONE = "inputs-done"
-    """All that it comes after is DONE."""
+    """All its predecessors are DONE."""
     STARTED = "started"
-    """A policy has found it a device."""
+    """A policy has chosen a device for it."""
     NO_DEVICE = "no-device"
-    """No device of the node is left that could run it."""
+    """No device that could run it is left on the node."""
     RETURNED = "returned"
     RUN_FAILED = "run-failed"
     RUN_STOPPED = "run-stopped"
-    """Its run has ended otherwise than by returning, and so has its task."""
+    """Its run has ended without returning, and so has its task."""
     TASK_ENDED = "task-ended"
 
 
@@ -102,7 +102,7 @@ _FINAL = frozenset({_S.DONE, _S.FAILED, _S.DROPPED})
 class PlacedSubtask:
     """A subtask of a task that is here.
 
-    Invariants: ``ready`` is there iff the state is READY; ``run`` is there iff it is RUNNING.
+    Invariants: ``ready`` is set iff the state is READY; ``run`` is set iff it is RUNNING.
     """
 
     def __init__(self, key: SubtaskKey, spec: SubtaskSpec, row: Row) -> None:
@@ -130,8 +130,8 @@ class PlacedSubtask:
 
 @dataclass(slots=True, eq=False)
 class PlacedTask:
-    """A task that is here. ``ending`` is how it will end once none of its runs is left; ``claim``:
-    the holder, if it is no task at all but a claim on a GPU."""
+    """A task on this node. ``ending``: how it will end once none of its runs remains; ``claim``:
+    the holder, if this is not a task but a claim on a GPU."""
 
     spec: TaskSpec
     attempt: int
@@ -181,7 +181,7 @@ class Run:
     co_runner_s: dict[Row, float] = field(default_factory=dict)
 
     def remaining_s(self, now: float) -> float:
-        """Estimated; a run that takes longer than expected is believed to be nearly done."""
+        """An estimate; a run that takes longer than expected is assumed to be nearly done."""
         return max(0.1 * self.expected_s, self.started_at + self.expected_s - now)
 
     def co_runners(self, now: float) -> tuple[Row, ...]:

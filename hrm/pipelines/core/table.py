@@ -1,8 +1,8 @@
-"""The nodes as columns: what cluster policies decide from, kept current row by row.
+"""The nodes as columns: what cluster policies decide from, kept up to date row by row.
 
-A row is a node, in the order of joining, for as long as it is here; columns are numpy arrays, so
-that a view of 1,000 nodes is some copies of 4 KiB. What was placed since a node last reported is
-added to its report: bursts must not all go to the node that looked idle at the last heartbeat.
+A row is a node, in the order of joining, while it is present; columns are numpy arrays, so a view
+of 1,000 nodes is a few copies of 4 KiB. What was placed since a node last reported is added to its
+report, so that bursts do not all go to the node that looked idle at the last heartbeat.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy.typing as npt
 from hrm.core.vocabulary.model import NodeName, WorkloadClass
 from hrm.pipelines.core.feasibility import CAPS
 from hrm.pipelines.core.model import (
-    ClusterView,
     Device,
     LearningEstimates,
+    PipelineClusterView,
     PipelineSpec,
     TaskId,
     TaskSpec,
@@ -43,8 +43,8 @@ Column = npt.NDArray[np.float64]
 @dataclass(slots=True, eq=False)
 class NodeRow:
     """One node. ``placed``: every task that is placed there; ``unreported``: the estimated work,
-    seconds, of those that its latest report does not account for; ``gave_back``: it did not take a
-    task since that report; ``excused_at``: until then its silence does not count."""
+    seconds, of those that its latest report does not include; ``gave_back``: it returned a task
+    since that report; ``excused_at``: its silence does not count until then."""
 
     capacity: NodeCapacity
     reported_at: float
@@ -91,7 +91,7 @@ class NodeTable:
             self.recount(name)
 
     def recount(self, name: NodeName) -> None:
-        """Fill the node's row from what is known of it."""
+        """Compute the node's row from its record."""
         row, i, columns = self.nodes[name], self._index[name], self._columns
         capacity, load = row.capacity, row.load
         for column in (*_LOAD, *_COUNTS):
@@ -122,7 +122,7 @@ class NodeTable:
         self.recount(name)
 
     def over(self, name: NodeName, task_id: TaskId) -> None:
-        """The task is no longer there."""
+        """The task has left the node."""
         row = self.nodes[name]
         row.placed.pop(task_id, None)
         if row.unreported.pop(task_id, None) is not None:
@@ -160,11 +160,11 @@ class NodeTable:
         return free, ""
 
     def waits_for_capacity(self, task: TaskSpec) -> bool:
-        """Whether a node that takes tasks could run it once there is room."""
+        """Whether a node that accepts tasks could run it once capacity is free."""
         return bool((self.could_ever(task) & self._alive).any())
 
     def could_ever(self, task: TaskSpec) -> Mask:
-        """Nodes that could, empty, run every subtask: ``feasibility.never_fits``, all at once.
+        """Nodes that could, empty, run every subtask: ``feasibility.never_fits``, vectorised.
 
         Those whose memory is estimated to be too small are left out, unless that leaves none.
         """
@@ -195,7 +195,7 @@ class NodeTable:
         return mask
 
     def _of_group(self, values: list[float]) -> Column:
-        """One value a GPU model, spread over the nodes."""
+        """One value per GPU model, spread over the nodes."""
         spread: Column = np.array(values or [0.0])[self._columns["group"].astype(np.int64)]
         return spread
 
@@ -221,7 +221,7 @@ class NodeTable:
         return total
 
     def work_s(self, task: TaskSpec, capacity: NodeCapacity) -> float:
-        """Estimated seconds of work that the task brings to a node, each subtask where faster."""
+        """Estimated seconds of work that the task adds to a node, each subtask where faster."""
         work_s = 0.0
         for one in task.pipeline.subtasks:
             row = row_of(one, task.size_mb, capacity.gpu_model)
@@ -236,13 +236,13 @@ class NodeTable:
 
     def view(
         self, task: TaskSpec, fits: Mask, *, now: float, queue_length: int, rate_per_s: float
-    ) -> ClusterView:
+    ) -> PipelineClusterView:
         columns: dict[str, Any] = {
             name: self._columns[name].astype(np.float32)
             for name in (*_LOAD, *_COUNTS, *_FREE, *_FIXED)
         }
         could = np.where(self.could_ever(task), self.task_s(task), math.inf)
-        return ClusterView(
+        return PipelineClusterView(
             now=now,
             names=self.names,
             platform=self._platforms,

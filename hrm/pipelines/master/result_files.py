@@ -1,12 +1,12 @@
 """Inputs and results of pipeline tasks on the master's disk, within a bound.
 
-One file each under ``state_dir/pipelines``; the master's queue is in memory, so what a former
+One file each under ``state_dir/pipelines``; the master's queue is in memory, so what an earlier
 master left is removed at the start. At the bound, the oldest results that have not been fetched are
-evicted, but none younger than a minute: its client is about to fetch it.
+evicted, but none younger than a minute, because its client is about to fetch it.
 
-No call waits for the disk on the event loop. The accounting changes at once: the next call sees
-reserved capacity as taken, and a dropped task as gone. The disk follows in a few threads, one
-task's files in the order of the calls. A started operation runs to completion even if its caller is
+No call waits for the disk on the event loop. The accounting changes immediately: the next call sees
+reserved capacity as used, and a dropped task as gone. A few threads do the writes, for the files of
+one task in the order of the calls. A started operation runs to completion even if its caller is
 gone.
 """
 
@@ -35,9 +35,9 @@ T = TypeVar("T")
 
 
 class PipelineFiles:
-    """Files of a task, by what they are: "in", "out", or "N.part", a result on its way.
+    """Files of a task by kind: "in", "out", or "N.part", a result that is being received.
 
-    Invariant: ``held_bytes`` is the sum of all sizes, what is being written included.
+    Invariant: ``held_bytes`` is the sum of all sizes, including what is being written.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class PipelineFiles:
         self._bytes_max = bytes_max
         self._now_s = now_s
         self._results: dict[TaskId, float] = {}
-        """When each result was there, the oldest first."""
+        """When each result was complete, the oldest first."""
         self._sizes: dict[TaskId, dict[str, int]] = {}
         self._turns: dict[TaskId, asyncio.Task[Any]] = {}
-        """The last thing that the disk is asked to do with a task's files."""
+        """The last disk operation queued for a task's files."""
         self._disk = Disk("hrm-pipelines")
         self.held_bytes = 0
         shutil.rmtree(directory, ignore_errors=True)
@@ -115,11 +115,11 @@ class PipelineFiles:
         if what in self._sizes.get(task_id, {}):  # it may have been dropped meanwhile
             self._set(task_id, what, size)
         if failed is not None:
-            reason = f"{path} cannot be written: {failed.strerror}; make room on the master"
+            reason = f"{path} cannot be written: {failed.strerror}; free space on the master"
             raise LimitReached(reason) from failed
 
     def finish(self, task_id: TaskId, attempt: int, size: int) -> bool:
-        """The pieces are the result; False if they are not all there."""
+        """Make the pieces the result; False if they are not complete."""
         what = f"{attempt}.part"
         if self._sizes.get(task_id, {}).get(what) != size:
             return False
@@ -151,11 +151,11 @@ class PipelineFiles:
         """The input ("in") or the result ("out"), piece by piece.
 
         Raises:
-            NotFound: there is none (any more).
+            NotFound: there is none, or it has been removed.
         """
         missing = NotFound(
             f"no result of pipeline task {task_id} is here: it has not ended well, or it has "
-            f"been fetched and forgotten, or made room for newer ones (pipeline_held_mib)"
+            f"been fetched and forgotten, or was evicted for newer ones (pipeline_held_mib)"
         )
         if what not in self._sizes.get(task_id, {}):
             raise missing
@@ -171,7 +171,7 @@ class PipelineFiles:
     def _in_turn(
         self, task_id: TaskId, work: Callable[[], Coroutine[Any, Any, T]]
     ) -> asyncio.Task[T]:
-        """Do it once all is done that was asked before with this task's files."""
+        """Do it after all earlier operations on this task's files."""
         before = self._turns.get(task_id)
 
         async def turn() -> T:
@@ -191,7 +191,7 @@ class PipelineFiles:
 
 
 def _write(path: Path, data: bytes, mode: str) -> int:
-    """The size that the file has now."""
+    """Returns the file's size afterwards."""
     with path.open(mode) as file:
         file.write(data)
         return file.tell()

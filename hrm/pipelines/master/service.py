@@ -1,4 +1,4 @@
-"""PipelineService: clients' calls, and one stream a node, around ``PipelineTasks``."""
+"""PipelineService: clients' calls, and one stream per node, around ``PipelineTasks``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         heartbeat_interval_s: float,
         check_owner: Callable[[NodeName, str], None] | None = None,
     ) -> None:
-        """``check_owner`` raises where a digest is not that of the node's ownership key."""
+        """``check_owner`` raises if a digest is not that of the node's ownership key."""
         self._tasks = tasks
         self._check_owner = check_owner
         self._heartbeat_interval_s = heartbeat_interval_s
@@ -233,7 +233,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
 
 
 async def _updates(watcher: Watcher) -> AsyncIterator[pb.PipelineTaskUpdate]:
-    """Until all that is watched has ended, or the watcher was too slow."""
+    """Until all watched tasks have ended, or the watcher was too slow."""
     while True:
         watcher.changed.clear()
         while watcher.updates:

@@ -1,11 +1,12 @@
-"""The live interpreter of ``PipelineCluster``: its events come from streams, its commands go there.
+"""The live interpreter of ``PipelineCluster``: its events come from streams, its commands go to
+them.
 
 Everything runs on the master's loop. Watchers and nodes have bounded queues; one that overflows is
 disconnected, reconnects, and gets the full state again. Inputs go to a node piece by piece before
 the order to run them, and results come back the same way before their end is reported.
 
 On the wire, the number of an attempt contains the master's epoch, so that a node that still has a
-task of a former master, under an id that a client has reused, does not confuse the two.
+task of an earlier master, under an id that a client has reused, can distinguish the two.
 """
 
 from __future__ import annotations
@@ -53,22 +54,22 @@ TICK_INTERVAL_S = 0.5
 _WATCHED_MAX = 10_000
 _FORGOTTEN_AT_ONCE = 100
 _ORDERS_MAX = 10_000
-"""More than a node can have tasks, and withdrawals of them."""
+"""More than a node's maximum of tasks, and withdrawals of them."""
 _ATTEMPTS_MAX = 1 << 10
-"""Of one task; more than both limits on losses allow."""
+"""Per task; above both limits on losses."""
 _PROOF_BYTES_MAX = 64
 _EPOCHS = 1 << 20
 """Epochs wrap around here, so that an attempt within an epoch has 30 bits."""
 _MEMORY_MIB = 65_536.0
-"""Of a node, as the scale of memory in estimates."""
+"""The scale of a node's memory in estimates."""
 log = structlog.get_logger("master.pipelines")
 
 
 def pipeline_policy(settings: MasterSettings, hosts: GuardRegistry, *, seed: int) -> ClusterPolicy:
-    """The cluster policy of the settings; one that has learned is made known to ``hosts``.
+    """The cluster policy of the settings; a learned one is registered with ``hosts``.
 
     Raises:
-        InvalidConfig: there is none of that name, or its model is missing or damaged.
+        InvalidConfig: there is no policy of that name, or its model is missing or damaged.
     """
     try:
         return cluster_policy(
@@ -101,7 +102,7 @@ class Watcher:
 
 @dataclass(frozen=True, slots=True)
 class _Proof:
-    """What a worker said of a result; it is the client that checks it."""
+    """A worker's proof of a result, which only the client can verify."""
 
     kind: ResultFormat
     proof: bytes
@@ -121,7 +122,7 @@ def _proof_of(end: pb.PipelineTaskEnd, placement: int) -> _Proof:
 
 
 class NodeStream:
-    """The way to one node: orders in turn; an input is read when its turn comes."""
+    """The stream to one node: orders in sequence; an input is read when it is due."""
 
     def __init__(self, identity: str, owner: str = "", runs_as: str = "") -> None:
         self.identity = identity
@@ -131,15 +132,15 @@ class NodeStream:
         self.queue: asyncio.Queue[m.PlaceTask | pb.MasterPipelineMessage | None] = asyncio.Queue()
         self.closed = False
         self.stream_ended = asyncio.Event()
-        """Set with ``closed``: the handler of the stream ends it, whatever it waits for."""
+        """Set with ``closed``: the handler ends the stream, whatever it waits for."""
         self.draining: bool | None = None
-        """What was last sent; None: nothing yet, and the node may remember otherwise."""
+        """What was last sent; None: nothing yet, and the node may still have an earlier state."""
 
     def put(self, what: m.PlaceTask | pb.MasterPipelineMessage) -> None:
         if self.closed:
             return
         if self.queue.qsize() >= _ORDERS_MAX:
-            log.warning("a node does not keep up; it has to connect again", orders=_ORDERS_MAX)
+            log.warning("a node does not keep up; it must reconnect", orders=_ORDERS_MAX)
             self.close()
             return
         self.queue.put_nowait(what)
@@ -152,14 +153,14 @@ class NodeStream:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class _Code:
-    """What travels with a task besides its input. Tasks of the same code share one."""
+    """What is sent with a task besides its input. Tasks of the same code share one."""
 
     raw: bool
     files: dict[str, bytes]
 
 
 class PipelineTasks:
-    """The live half of pipelines in the master.
+    """The live part of pipelines in the master.
 
     Invariant: ``_code`` has an entry for each live task; a live task's input is in ``files``.
     """
@@ -175,7 +176,7 @@ class PipelineTasks:
         """``stop`` ends the master: after a bug in the core its state may be inconsistent.
 
         Raises:
-            InvalidConfig: the modes of node policies that were kept are damaged.
+            InvalidConfig: the stored modes of node policies are damaged.
         """
         self._stop = stop
         self._attempts_before = epoch % _EPOCHS * _ATTEMPTS_MAX
@@ -196,20 +197,20 @@ class PipelineTasks:
         self.policies = NodePolicies(settings.state_dir, self._order_all)
         self._watchers: dict[TaskId, list[Watcher]] = {}
         self._last: dict[TaskId, pb.PipelineTaskUpdate] = {}
-        """Of each task that is known, where it is or how it ended."""
+        """For each known task, where it is or how it ended."""
         self._owners: dict[TaskId, str] = {}
-        """Of each task that is known: the digest of its client's ownership key."""
+        """For each known task, the digest of its client's ownership key."""
         self._code: dict[TaskId, _Code] = {}
         self._keys: dict[TaskId, bytes] = {}
-        """Of tasks that have not ended; each is sent only to the node that runs the task."""
+        """Of live tasks; each is sent only to the node that runs the task."""
         self._proofs: dict[TaskId, _Proof] = {}
-        """Of results that have arrived and whose ends are about to be reported."""
+        """Of results that have been received and whose ends are about to be reported."""
         self._arriving: set[TaskId] = set()
-        """Tasks that the core does not know yet: their inputs are being written."""
+        """Tasks whose inputs are being written; the core does not know them yet."""
         self._shared: WeakValueDictionary[bytes, _Code] = WeakValueDictionary()
 
     def handle(self, event: m.ClusterEvent) -> None:
-        """Let the core take the event in, and do what it says.
+        """Let the core handle the event, and carry out its commands.
 
         Raises:
             HrmError: the core refuses.
@@ -221,7 +222,7 @@ class PipelineTasks:
         except Exception as error:
             name = type(event).__name__
             log.critical("core of pipelines failed", input=name, exc_info=True)
-            self._stop(HrmError(f"{name} could not be taken in: {error!r}"))
+            self._stop(HrmError(f"{name} could not be processed: {error!r}"))
             return
         for command in commands:
             match command:
@@ -241,7 +242,7 @@ class PipelineTasks:
                     self._finished(command)
 
     async def tick_forever(self, draining: Callable[[NodeName], bool]) -> None:
-        """``draining``: does the rest of the master drain this node?"""
+        """``draining``: does the master drain this node?"""
         while True:
             await asyncio.sleep(TICK_INTERVAL_S)
             now = clock.now()
@@ -251,7 +252,7 @@ class PipelineTasks:
                 self._set_draining(name, row, draining(name), now)
 
     def _close_lost_streams(self) -> None:
-        """Close the streams of nodes that timed out: they must register again to be heard."""
+        """Close the streams of nodes that timed out: they must register again before reporting."""
         for name in [one for one in self.nodes if one not in self.core.table.nodes]:
             self.nodes.pop(name).close()
             self.policies.left(name)
@@ -267,7 +268,7 @@ class PipelineTasks:
             self.handle(m.NodeDraining(now=now, name=name, draining=closed))
 
     def _send(self, node: NodeName, what: m.PlaceTask | pb.MasterPipelineMessage) -> None:
-        """Nothing is sent to a node whose stream is down: it is updated when it reconnects."""
+        """Sends nothing to a node whose stream is down: it is updated when it reconnects."""
         stream = self.nodes.get(node)
         if stream is not None:
             stream.put(what)
@@ -288,10 +289,10 @@ class PipelineTasks:
         key: bytes = b"",
         owner: str = "",
     ) -> None:
-        """Take a task in, once its input is on the disk.
+        """Accept a task, once its input is on the disk.
 
         Raises:
-            HrmError: the core or the files refuse it; nothing is left of it then.
+            HrmError: the core or the files refuse it; nothing of it remains.
         """
         task_id = task.task_id
         self.check_owner(task_id, owner)
@@ -314,16 +315,16 @@ class PipelineTasks:
             self._arriving.discard(task_id)
 
     def check_owner(self, task_id: TaskId, owner: str) -> None:
-        """Does this key speak for the task, if there is one?
+        """Check that the key is the task's, if there is such a task.
 
         Raises:
-            NotOwner: no.
+            NotOwner: it is not.
         """
         if not is_owner(self._owners.get(task_id, ""), owner):
             raise denied(f"pipeline task {task_id}", "choose another id")
 
     def _code_of(self, raw: bool, files: dict[str, bytes]) -> _Code:
-        """Ten thousand tasks that wait must not hold a package of 2 MB ten thousand times."""
+        """Shared, so that ten thousand tasks do not hold a package of 2 MB ten thousand times."""
         digest = hashlib.sha256(b"raw" if raw else b"")
         for path, content in sorted(files.items()):
             digest.update(f"{path}\0{len(content)}\0".encode() + content)
@@ -375,7 +376,7 @@ class PipelineTasks:
             watcher.put(update)
 
     def watch(self, task_ids: list[TaskId]) -> Watcher:
-        """Watch these from now on; where each of them is comes first."""
+        """Watch these from now on; the first updates say where each of them is."""
         watcher = Watcher(open={one for one in task_ids if one in self.core.tasks})
         places = self.core.places()
         for task_id in task_ids:
@@ -400,7 +401,7 @@ class PipelineTasks:
     # --- nodes --------------------------------------------------------------------------------
 
     def join(self, register: pb.RegisterPipelineNode) -> tuple[NodeName, NodeStream]:
-        """A node is here; its stream is to be written from the second answer.
+        """A node has joined; its stream is to be written from its second message on.
 
         Raises:
             InvalidRequest: a field is malformed.
@@ -424,20 +425,20 @@ class PipelineTasks:
         return capacity.name, stream
 
     def runs_as(self, name: NodeName) -> str:
-        """As whom this node says that its workers run; "": its stream is down, or it is silent."""
+        """The user that this node's workers run as; "": its stream is down, or it reported none."""
         stream = self.nodes.get(name)
         return stream.runs_as if stream is not None else ""
 
     def leave(self, name: NodeName, stream: NodeStream) -> None:
-        """Its stream is down. It takes nothing new, and is lost if it stays away."""
+        """Its stream is down. It gets nothing new, and is lost if it does not return."""
         if self.nodes.get(name) is stream:
             del self.nodes[name]
             self.policies.left(name)
             self.handle(m.NodeDraining(now=clock.now(), name=name))
 
     async def take_report(self, name: NodeName, message: pb.NodePipelineMessage) -> None:
-        """Take in what a node says, and return when a piece of a result is on the disk: a node is
-        read no faster than that.
+        """Take in a node's report; returns when a piece of a result is on the disk, so that a node
+        is read no faster than that.
 
         Raises:
             InvalidRequest: a field is malformed.
@@ -445,7 +446,7 @@ class PipelineTasks:
         now, kind = clock.now(), message.WhichOneof("message")
         if kind == "load":
             self.policies.take_report(name, message.load.policies)
-            self.handle(m.NodeReported(now=now, name=name, load=pw.to_load(message.load)))
+            self.handle(m.PipelineNodeReported(now=now, name=name, load=pw.to_load(message.load)))
         elif kind == "run":
             task_id = pw.to_task_id(message.run.attempt.task_id)
             attempt, timing = self._number(message.run.attempt), message.run.timing
@@ -467,7 +468,7 @@ class PipelineTasks:
         return pw.attempt_of(task_id, self._attempts_before + attempt)
 
     def _number(self, attempt: pb.PipelineAttempt) -> int:
-        """Of this master's attempts; those of others are no number that it ever gives."""
+        """Number of this master's attempt; for those of others, a number that it never uses."""
         return attempt.attempt - self._attempts_before
 
     async def _result_data(self, name: NodeName, data: pb.PipelineData) -> None:
@@ -477,7 +478,7 @@ class PipelineTasks:
             try:
                 await self.files.add(task_id, attempt.attempt, data.offset, data.data)
             except HrmError as error:
-                log.warning("no room for a result", task=task_id, why=error.message)
+                log.warning("no space for a result", task=task_id, why=error.message)
 
     def _attempt_ended(self, name: NodeName, ended: pb.PipelineAttemptEnd, now: float) -> None:
         attempt, end = ended.attempt, ended.end

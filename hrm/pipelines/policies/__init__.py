@@ -1,1 +1,1 @@
-"""Policies of pipelines: the node of a task (cluster), what runs together at a node (corun)."""
+"""Policies of pipelines: the node of a task (cluster), what runs together on a node (corun)."""

@@ -1,17 +1,17 @@
 """How much subtasks on one GPU slow each other down: the truth of the simulated world.
 
-Three worlds, none of which knows a cosine:
+Three worlds, none of which is based on a cosine:
 
 - ``measured``: laws fitted to measured slow-downs of pairs. The slow-down of a victim with a
   partner is 1 + S(victim) * A(partner) * e; A, what a job does to others, and S, how much it
-  suffers, explain 79 to 85 % of the variance of ln(slow-down - 1) on K80 and P100; e is what is
-  left, drawn once for each pair. A kind of subtask gets the A of the measured job with the same
+  suffers, explain 79 to 85 % of the variance of ln(slow-down - 1) on K80 and P100; e is the
+  residual, drawn once for each pair. A kind of subtask gets the A of the measured job with the same
   rank of demand, and the S that goes with such an A.
 - ``overload``: every part of the GPU (the seven loads of a kind) has a capacity of one; demand
   beyond it slows all runs down by as much.
 - ``none``: co-running costs nothing.
 
-The effects of several partners add up (assumed; pairs are all that was measured).
+The effects of several partners add up (an assumption; only pairs were measured).
 ``benchmarks.pipelines.pair_laws`` makes a law from any such table.
 
 Source of the fits: the throughputs of Gavel (Narayanan et al., OSDI 2020; K80 and P100, time
@@ -31,18 +31,18 @@ import numpy as np
 from hrm.errors import InvalidRequest
 from hrm.pipelines.sim.profiles import K80, P4, Kind
 
-__all__ = ["LAWS", "WORLDS", "Law", "World", "world"]
+__all__ = ["LAWS", "WORLDS", "InterferenceWorld", "Law", "world"]
 
 WORLDS = ("measured", "measured-mps", "overload", "none")
 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """What is left of a table of pairs.
+    """The summary of a table of pairs.
 
     ln A at rank q (0: least demand, 1: most) = ``ln_a[0] + ln_a[1] * q``; ln S at such an A =
-    ``ln_s[0] + ln_s[1] * ln A``; ``spread``: standard deviation of what no job explains;
-    ``explained``: the share of variance that A and S explain; ``pairs`` that it stands on.
+    ``ln_s[0] + ln_s[1] * ln A``; ``spread``: standard deviation of the residual; ``explained``:
+    the share of variance that A and S explain; ``pairs``: how many it is based on.
     """
 
     ln_a: tuple[float, float]
@@ -60,11 +60,11 @@ LAWS: Mapping[str, Mapping[str, Law]] = {
     },
     "measured-mps": {K80: _V100, P4: _V100},
 }
-"""The fits that ship. In ``measured`` two jobs that share a GPU do 1.07 (K80) and 1.20 (P100) times
-what they would do taking turns, on average; the best pairs 1.26 and 1.6 times."""
+"""The shipped fits. In ``measured`` two jobs that share a GPU do 1.07 (K80) and 1.20 (P100) times
+what they would do in turns, on average; the best pairs 1.26 and 1.6 times."""
 
 
-class World:
+class InterferenceWorld:
     """The slow-downs of every set of kinds on every model of GPU."""
 
     def __init__(self, name: str, kinds: Mapping[str, Kind], laws: Mapping[str, Law]) -> None:
@@ -116,12 +116,14 @@ class World:
         return self._pairs[key]
 
 
-def world(name: str, kinds: Mapping[str, Kind], *, laws: Mapping[str, Law] | None = None) -> World:
+def world(
+    name: str, kinds: Mapping[str, Kind], *, laws: Mapping[str, Law] | None = None
+) -> InterferenceWorld:
     """The world of this name. ``laws``: instead of the shipped ones, by model of GPU.
 
     Raises:
-        InvalidRequest: there is none of this name.
+        InvalidRequest: there is no world of this name.
     """
     if name not in WORLDS:
         raise InvalidRequest(f"no world {name!r}; name one of {', '.join(WORLDS)}")
-    return World(name, kinds, laws or LAWS.get(name, {}))
+    return InterferenceWorld(name, kinds, laws or LAWS.get(name, {}))

@@ -2,13 +2,13 @@
 
 ``environment(...)`` is the factory that ``hrm.learn.ldwp`` names. ``reset(seed)`` draws a run and
 returns its first decision, ``step(node)`` places that task and advances to the next; with -1 the
-task comes up again after the next event. One seed gives the same cluster, arrivals, sizes and
+task is presented again after the next event. One seed gives the same cluster, arrivals, sizes and
 failures, whatever is decided.
 
-``nodes=11`` is the paper's cluster with rates of 30 to 70 a minute, for a network with one output a
-node. ``nodes=random`` draws 3 to 64 nodes of any mix of types, rates between 0.4 and 1.1 times what
-such a cluster can do at most, a world of interference, and in half of the runs nodes that join,
-leave or fail; with as many tasks for each node as the other kind.
+``nodes=11`` is the paper's cluster with rates of 30 to 70 per minute, for a network with one output
+per node. ``nodes=random`` draws 3 to 64 nodes of any mix of types, rates between 0.4 and 1.1 times
+the maximum of such a cluster, a world of interference, and in half of the runs nodes that join,
+leave or fail; with as many tasks per node as the other kind.
 
 Source: LDWP + IAWP, section 7.
 """
@@ -22,9 +22,9 @@ import numpy as np
 
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidConfig
-from hrm.learn.environment import Decision, Ended, Step
+from hrm.learn.environment import EpisodeStep, EpisodeTaskEnded, TaskDecision
 from hrm.pipelines.core import cluster_messages as cm
-from hrm.pipelines.core.model import Choice, ClusterView, TaskId, TaskSpec
+from hrm.pipelines.core.model import Choice, PipelineClusterView, TaskId, TaskSpec
 from hrm.pipelines.core.table import Mask
 from hrm.pipelines.sim import profiles as tables
 from hrm.pipelines.sim.interference import WORLDS
@@ -36,7 +36,7 @@ from hrm.pipelines.sim.scenario import (
     WORKERS,
     Change,
     Scenario,
-    Worker,
+    WorkerNode,
     workers,
 )
 
@@ -45,7 +45,7 @@ __all__ = ["LearningEnvironment", "draw", "environment"]
 NODES_LEAST, NODES_MOST = 3, 64
 LOAD_LEAST, LOAD_MOST = 0.4, 1.1
 TASKS_MOST = 2_000
-"""Of a drawn cluster, however large it is."""
+"""Maximum for a drawn cluster, however large it is."""
 FIXED_RATES_PER_MIN = (30.0, 70.0)
 
 
@@ -55,19 +55,19 @@ class _Asked:
     name = "asked"
 
     def __init__(self) -> None:
-        self.question: Decision | None = None
+        self.question: TaskDecision | None = None
         self.chosen_node: tuple[TaskId, int] | None = None
-        self.ends: list[Ended] = []
+        self.ends: list[EpisodeTaskEnded] = []
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Mask) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Mask) -> Choice:
         if self.chosen_node is not None and self.chosen_node[0] == task.task_id:
             node, self.chosen_node = self.chosen_node[1], None
             return Choice(node=node, why="decided by the caller")
-        self.question = Decision(task, view, fits)
+        self.question = TaskDecision(task, view, fits)
         return Choice(node=-1, why="no decision yet")
 
     def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
-        self.ends.append(Ended(task_id, now, response_s, ok))
+        self.ends.append(EpisodeTaskEnded(task_id, now, response_s, ok))
 
 
 class LearningEnvironment:
@@ -80,7 +80,7 @@ class LearningEnvironment:
         tasks: int,
         world: str | None,
         node_policy: str,
-        table: tables.Profiles,
+        table: tables.MeasuredPipelines,
     ) -> None:
         self._nodes = nodes
         self._tasks = tasks
@@ -90,7 +90,7 @@ class LearningEnvironment:
         self._asked = _Asked()
         self._run: Simulation | None = None
 
-    def reset(self, seed: int) -> Decision:
+    def reset(self, seed: int) -> TaskDecision:
         scenario = draw(
             seed, table=self._table, nodes=self._nodes, tasks=self._tasks, world=self._world
         )
@@ -101,8 +101,8 @@ class LearningEnvironment:
         assert decision is not None
         return decision
 
-    def step(self, node: int) -> Step:
-        """Place the task of the last decision on row ``node`` of its view, and go on; -1: it
+    def step(self, node: int) -> EpisodeStep:
+        """Place the task of the last decision on row ``node`` of its view, and continue; -1: it
         waits."""
         run, asked = self._run, self._asked
         assert run is not None and asked.question is not None
@@ -111,21 +111,21 @@ class LearningEnvironment:
         run.deliver(cm.ClusterTicked(now=run.queue.now))
         return self._go_on()
 
-    def _go_on(self) -> Step:
+    def _go_on(self) -> EpisodeStep:
         run, asked = self._run, self._asked
         assert run is not None
         while asked.question is None and run.step():
             pass
         ends, asked.ends = tuple(asked.ends), []
-        return Step(asked.question, ends)
+        return EpisodeStep(asked.question, ends)
 
 
 def draw(
-    seed: int, *, table: tables.Profiles, nodes: int | None, tasks: int, world: str | None
+    seed: int, *, table: tables.MeasuredPipelines, nodes: int | None, tasks: int, world: str | None
 ) -> Scenario:
     """The run of a seed. ``nodes`` None: any cluster; ``world`` None: any of them.
 
-    ``tasks``: of a cluster of that many nodes; of a drawn one, what eleven nodes would have.
+    ``tasks``: of a cluster of that many nodes; for a drawn one, of eleven nodes.
     """
     rng = np.random.default_rng([seed, 0x1EA2])
     drawn_world = str(rng.choice(("measured", "measured", "overload", "none")))
@@ -142,7 +142,7 @@ def draw(
     shares = rng.dirichlet(np.ones(len(NODE_TYPES)))
     types = rng.choice(sorted(NODE_TYPES), size=count, p=shares)
     cluster = tuple(
-        Worker(NodeName(f"worker-{place + 1}"), NODE_TYPES[str(one)])
+        WorkerNode(NodeName(f"worker-{place + 1}"), NODE_TYPES[str(one)])
         for place, one in enumerate(types)
     )
     power = sum(worker.type.gpus for worker in cluster)
@@ -161,7 +161,7 @@ def draw(
 
 
 def _changes(
-    rng: np.random.Generator, cluster: tuple[Worker, ...], span_s: float
+    rng: np.random.Generator, cluster: tuple[WorkerNode, ...], span_s: float
 ) -> tuple[Change, ...]:
     """In half of the runs, up to a quarter of the nodes change in the middle of the run."""
     if rng.random() < 0.5:
@@ -175,7 +175,7 @@ def _changes(
         worker = cluster[place]
         if what == "join":
             kind = NODE_TYPES[str(rng.choice(sorted(NODE_TYPES)))]
-            worker = Worker(NodeName(f"worker-{len(cluster) + number + 1}"), kind)
+            worker = WorkerNode(NodeName(f"worker-{len(cluster) + number + 1}"), kind)
         found.append(Change(at_s, what, worker))
     return tuple(sorted(found, key=lambda one: one.at_s))
 
@@ -185,7 +185,7 @@ def environment(**options: Any) -> LearningEnvironment:
     ``node_policy``, ``profiles`` (a file).
 
     Raises:
-        InvalidConfig: an option is unknown or means nothing.
+        InvalidConfig: an option is unknown or invalid.
     """
     known = {
         "nodes": "random",

@@ -1,8 +1,8 @@
-"""A simulated node's hardware: cores that never disturb each other, GPUs that are shared.
+"""A simulated node's hardware: independent cores, and GPUs that are shared.
 
-A GPU gives each of its runs the speed that the world defines for exactly the set that is on it now
+A GPU gives each of its runs the speed that the world defines for exactly the present set of runs
 (processor sharing): whenever a run starts or ends there, the progress of all others is accounted
-and they continue at new speeds. Cores run one subtask each, at full speed. Times are virtual
+for and they continue at new speeds. Cores run one subtask each, at full speed. Times are virtual
 seconds; work is seconds alone.
 
 Integrals (``Totals``) grow with every change, so a mean over any span is a difference of two.
@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hrm.pipelines.core.model import SubtaskKey
-from hrm.pipelines.sim.interference import World
+from hrm.pipelines.sim.interference import InterferenceWorld
 from hrm.pipelines.sim.profiles import Kind
 from hrm.pipelines.sim.scenario import NodeType
 
-__all__ = ["LINK_MB_PER_S", "Gpu", "Machine", "Totals"]
+__all__ = ["LINK_MB_PER_S", "GpuLoad", "SimulatedMachine", "Totals"]
 
 LINK_MB_PER_S = 125.0
 """Gigabit Ethernet."""
@@ -34,10 +34,10 @@ class _OnGpu:
     speed: float = 1.0
 
 
-class Gpu:
-    """One device. ``version`` changes with its set of runs: a planned end of another is void."""
+class GpuLoad:
+    """One device. ``version`` changes with its set of runs, which voids ends planned before."""
 
-    def __init__(self, model: str, memory_mib: float, truth: World) -> None:
+    def __init__(self, model: str, memory_mib: float, truth: InterferenceWorld) -> None:
         self.model = model
         self.memory_mib = memory_mib
         self.runs: dict[int, _OnGpu] = {}
@@ -48,7 +48,7 @@ class Gpu:
         self.used_s = 0.0
         """Integral of the share of its multiprocessors in use (0..1)."""
         self.work_s = 0.0
-        """Integral of the speeds of all runs: seconds alone that were done."""
+        """Integral of the speeds of all runs: work done, in seconds alone."""
         self.used = 0.0
         self._speeds = 0.0
         self._at_s = 0.0
@@ -98,7 +98,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Integrals over time since the node came, shares times seconds, summed over its devices."""
+    """Integrals over time since the node joined, shares times seconds, summed over its devices."""
 
     at_s: float
     cores_s: float
@@ -110,12 +110,12 @@ class Totals:
     gpu_memory_s: tuple[float, ...]
 
 
-class Machine:
+class SimulatedMachine:
     """Cores, memory, link and GPUs of one node."""
 
-    def __init__(self, kind: NodeType, truth: World, now_s: float) -> None:
+    def __init__(self, kind: NodeType, truth: InterferenceWorld, now_s: float) -> None:
         self.type = kind
-        self.gpus = [Gpu(kind.gpu_model, kind.gpu_memory_mib, truth) for _ in range(kind.gpus)]
+        self.gpus = [GpuLoad(kind.gpu_model, kind.gpu_memory_mib, truth) for _ in range(kind.gpus)]
         self.cores_used = 0.0
         self.memory_used_mib = 0.0
         self.since_s = now_s
@@ -143,7 +143,7 @@ class Machine:
                 )
 
     def receive(self, now_s: float, megabytes: float) -> float:
-        """Plan a transfer behind those that are under way; when it is over."""
+        """Plan a transfer after those in progress; returns when it is over."""
         takes_s = megabytes / LINK_MB_PER_S
         self._link_free_s = max(self._link_free_s, now_s) + takes_s
         self._link_busy_s += takes_s

@@ -1,9 +1,9 @@
-"""Policies of both stages by name, as a simulated run wants them.
+"""Policies of both stages by name, as a simulated run needs them.
 
-Learned cluster policies decide under their host, whose clock stands still here: a decision over its
+Learned cluster policies run under their guard, whose clock stands still here: a decision over its
 budget would make a run depend on the machine. A node policy may carry a co-run score
 (``iawp:cosine``, ``iawp:overload``, ``iawp:learned``) and ``:guarded``; ``iawp:oracle`` knows the
-slow-downs of the world and is no policy that one could have.
+slow-downs of the world, so it is only a reference.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 from hrm.pipelines.core.model import ClusterPolicy, Estimates, LearningEstimates, NodePolicy, Row
 from hrm.pipelines.policies import cluster as cluster_policies
 from hrm.pipelines.policies import corun
-from hrm.pipelines.sim.interference import World
+from hrm.pipelines.sim.interference import InterferenceWorld
 from hrm.pipelines.sim.run import Policies
-from hrm.pipelines.sim.scenario import Scenario, Worker
+from hrm.pipelines.sim.scenario import Scenario, WorkerNode
 from hrm.pipelines.sim.worker import REPORT_S
-from hrm.policies.guard import Mode
+from hrm.policies.guard import GuardMode
 
 __all__ = ["policies"]
 
@@ -34,7 +34,7 @@ def policies(
     weights: Path | None = None,
     known: bool = True,
 ) -> Policies:
-    """The two of these names for one run.
+    """The two policies of these names for one run.
 
     Args:
         policy: instead of the one called ``cluster``.
@@ -42,22 +42,22 @@ def policies(
         known: estimates begin with some history.
 
     Raises:
-        InvalidConfig: there is no policy of a name.
-        NotFound: a learned one has no model.
+        InvalidConfig: there is no policy of such a name.
+        NotFound: a learned policy has no model.
     """
     if policy is None:
         policy = cluster_policies.load(
             cluster,
             rng=np.random.default_rng([scenario.seed, 0xC1]),
             state_dir=weights,
-            mode=Mode.ON,
+            mode=GuardMode.ON,
             heartbeat_s=REPORT_S,
             clock_s=lambda: 0.0,
         )
     truth = scenario.truth
     gpu_memory = {one.type.gpu_model: one.type.gpu_memory_mib for one in scenario.all_workers}
 
-    def node_policy(worker: Worker) -> NodePolicy:
+    def node_policy(worker: WorkerNode) -> NodePolicy:
         name, options = corun.parse(node)
         rng = np.random.default_rng([scenario.seed, 0xD2, *str(worker.name).encode()])
         if options.get("score") == "oracle":
@@ -81,12 +81,12 @@ def policies(
 
 
 class _Oracle:
-    """A ``CoRunScore``: what all on a GPU lose together when one more joins, in runs' worth of
-    time."""
+    """A ``CoRunScore``: the time that all on a GPU lose together when one more joins, in units of a
+    run."""
 
     name = "oracle"
 
-    def __init__(self, truth: World) -> None:
+    def __init__(self, truth: InterferenceWorld) -> None:
         self._truth = truth
 
     def score(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:

@@ -11,7 +11,7 @@ import itertools
 import numpy as np
 
 from hrm.pipelines.core.model import SIZE_BUCKETS_MB, Device, LearningEstimates, row_of
-from hrm.pipelines.sim.profiles import FIELDS, Profiles
+from hrm.pipelines.sim.profiles import FIELDS, MeasuredPipelines
 from hrm.pipelines.sim.scenario import SIZES_MB
 
 __all__ = ["PROFILE_ERROR", "noise", "warm"]
@@ -27,10 +27,10 @@ def noise(rng: np.random.Generator) -> float:
     return float(max(0.05, 1.0 + PROFILE_ERROR / _NORMAL_MEAN * rng.standard_normal()))
 
 
-def warm(estimates: LearningEstimates, profiles: Profiles, gpu_model: str) -> None:
+def warm(estimates: LearningEstimates, profiles: MeasuredPipelines, gpu_model: str) -> None:
     """Three finished runs and a profile of every row of this model, with their errors.
 
-    The same for all nodes of a model, all policies and all seeds: it is history.
+    The same for all nodes of a model, all policies and all seeds: it is their common history.
     """
     rng = np.random.default_rng([0x3157, sum(gpu_model.encode())])
     edges = (SIZES_MB[0] / 2, *SIZE_BUCKETS_MB, 1.5 * SIZE_BUCKETS_MB[-1])

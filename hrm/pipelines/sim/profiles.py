@@ -1,12 +1,12 @@
-"""What subtasks cost: the measured table, read once, asked by size.
+"""What subtasks cost: the measured table, read once, interpolated by size.
 
 The table has rows of (kind, input size): seconds of one CPU core and of one GPU, memory, and the
 load on the GPU. Between the measured sizes times and memory are interpolated on logarithmic axes;
-beyond them the nearest slope goes on.
+beyond them the slope of the nearest segment continues.
 
 The table's GPU is a Tesla P4. Times on other models are those of the table, where it has them; else
-``GPU_SPEEDS`` derives them: a kind that computes loses what a K80 lacks in arithmetic, one that
-moves memory gains what it has more of in bandwidth.
+``GPU_SPEEDS`` derives them: a kind that computes is slower on a K80 by its lack of arithmetic, one
+that moves memory is faster by its bandwidth.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "SHIPPED",
     "TIME_SCALE",
     "Kind",
-    "Profiles",
+    "MeasuredPipelines",
     "load",
     "parse",
 ]
@@ -47,10 +47,10 @@ VARIATION_MIN = 0.03
 """Least relative spread of a run time between inputs of one size."""
 
 VARIATION_MAX = 0.3
-"""Greatest; more in a table of milliseconds is the clock's."""
+"""Greatest; a higher value in a table of milliseconds comes from the clock."""
 
 _TIMEOUT_S = 86_400.0
-"""Of simulated subtasks: none hangs, and a slow device is no failure."""
+"""Of simulated subtasks: none hangs, and a slow device is not a failure."""
 
 FIELDS = ("sm", "l1", "l2", "tex", "dram", "load", "store")
 _HERE = Path(__file__).resolve()
@@ -61,18 +61,18 @@ SHIPPED = (
 """Where the measured table is: in an installed package, in a checkout."""
 
 TIME_SCALE = 192.0
-"""All measured times are multiplied by this, once and for all policies alike, so that eleven
-workers can do ``scenario.SATURATION_PER_MIN`` tasks a minute at most and the paper's rates (10 to
-60) mean what they mean there. It follows from the fluid bound alone, not from any policy."""
+"""All measured times are multiplied by this, for all policies alike, so that eleven workers can do
+at most ``scenario.SATURATION_PER_MIN`` tasks a minute and the paper's rates (10 to 60) mean the
+same as there. It follows from the fluid bound alone, not from any policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """All that was measured of one kind of subtask, by size.
 
-    ``log_sizes`` ascend; ``log_cpu_s``, ``log_gpu_s``: of each, or None without such a version;
-    ``features``: sm, l1, l2, tex, dram, load, store, each 0..1, the mean over sizes: what a kind
-    does to its neighbours at any moment does not depend on how long it goes on.
+    ``log_sizes`` ascend; ``log_cpu_s``, ``log_gpu_s``: for each, or None without such a version;
+    ``features``: sm, l1, l2, tex, dram, load, store, each 0..1, the mean over sizes: a kind's
+    effect on its co-runners at any moment does not depend on how long it runs.
     """
 
     name: str
@@ -112,8 +112,8 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profiles:
-    """Pipelines and what their kinds cost. ``about``: where the numbers are from, for reports."""
+class MeasuredPipelines:
+    """Pipelines and what their kinds cost. ``about``: the source of the numbers, for reports."""
 
     about: str
     gpu_measured: bool
@@ -122,7 +122,7 @@ class Profiles:
 
 
 def _line(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Linear between the points, and on beyond the outer ones with their slope."""
+    """Linear between the points, and beyond the outer ones with their slope."""
     if len(xs) == 1:
         return ys[0]
     upper = min(max(bisect.bisect_left(xs, x), 1), len(xs) - 1)
@@ -130,11 +130,11 @@ def _line(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
     return y0 + (x - x0) * (y1 - y0) / (x1 - x0)
 
 
-def load(path: Path | None = None) -> Profiles:
+def load(path: Path | None = None) -> MeasuredPipelines:
     """The table of ``path``; without one the measured one that ships, times ``TIME_SCALE``.
 
     Raises:
-        InvalidRequest: no such file, or it is no such table; with the field.
+        InvalidRequest: there is no such file, or it is no such table; the message names the field.
     """
     scale = 1.0
     if path is None:
@@ -146,11 +146,11 @@ def load(path: Path | None = None) -> Profiles:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidRequest(
             f"{path} is no table of subtask profiles: {type(error).__name__}: {error}; name a file "
-            "in the form that docs/pipelines-simulation.md describes"
+            "in the form that docs/pipelines-simulation.md of HRM's repository describes"
         ) from error
 
 
-def parse(document: Mapping[str, Any], *, scale: float = 1.0) -> Profiles:
+def parse(document: Mapping[str, Any], *, scale: float = 1.0) -> MeasuredPipelines:
     """The table from its JSON. ``scale`` multiplies every time.
 
     Raises:
@@ -182,7 +182,7 @@ def parse(document: Mapping[str, Any], *, scale: float = 1.0) -> Profiles:
             _check(pipeline.name, subtask, kinds)
     gpu = document.get("gpu", {})
     measured = bool(gpu.get("measured", False))
-    return Profiles(
+    return MeasuredPipelines(
         about=str(gpu.get("source", "unknown")),
         gpu_measured=measured,
         pipelines=pipelines,

@@ -1,16 +1,16 @@
 """One run of pipeline tasks on a simulated cluster: the production cores in virtual time.
 
 ``PipelineCluster`` and a ``PipelineNode`` on every worker run with the policies and the estimates
-of production. Simulated are the machines (``machine``), the network (a task's input goes over its
+of production. Simulated are the machines (``machine``), the network (a task's input takes its
 node's link), telemetry (means over the last second, reported every 4 s), and what costs time:
 
-- a decision of the cluster policy holds the manager for ``DECISION_S``, the budget of a decision,
-  above what any policy here takes;
+- a decision of the cluster policy occupies the manager for ``DECISION_S``, the budget of a
+  decision, which is more than any policy here takes;
 - a start on a node costs ``START_S``;
 - a run that is also a profile takes 4 s longer for each of the two metrics (table 3).
 
-Policies never see the truth: what they know comes from estimates, which begin with some history
-(``warm``), or empty.
+Policies never see the truth: they only have estimates, which begin with some history (``warm``), or
+empty.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hrm.pipelines.core.model import (
 )
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.sim.priors import warm
-from hrm.pipelines.sim.scenario import Change, Scenario, Work, Worker, arrivals
+from hrm.pipelines.sim.scenario import Change, Scenario, Work, WorkerNode, arrivals
 from hrm.pipelines.sim.worker import REPORT_S, TELEMETRY_S, SimulatedWorker
 from hrm.runtime.clock import Clock
 
@@ -45,17 +45,17 @@ DECISION_S = 0.001
 LATENCY_S = 0.0005
 LOST_AFTER_S = 15.0
 DRAIN_LIMIT_S = 7_200.0
-"""A run ends that long after the last arrival, whatever is left."""
+"""A run ends this long after the last arrival, whatever is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """What decides. ``node`` and ``estimates`` make one object for each node and the manager."""
+    """The deciders. ``node`` and ``estimates`` make one object for each node and the manager."""
 
     cluster_name: str
     node_name: str
     cluster: ClusterPolicy
-    node: Callable[[Worker], NodePolicy]
+    node: Callable[[WorkerNode], NodePolicy]
     estimates: Callable[[], LearningEstimates]
     known: bool = True
     """Estimates begin ``warm``."""
@@ -78,7 +78,7 @@ class _Queue(Clock):
 
 
 class Simulation:
-    """A run, one event a step: training stops at every decision, measurements go on to the end."""
+    """A run, one event per step: training stops at every decision, measurements run to the end."""
 
     def __init__(self, scenario: Scenario, policies: Policies, work: Work | None = None) -> None:
         self.scenario = scenario
@@ -115,11 +115,11 @@ class Simulation:
 
     @property
     def undecided(self) -> bool:
-        """There may be a decision yet, for which the manager wants to know of the nodes."""
+        """A decision may follow, for which the manager needs the nodes' reports."""
         return self.queue.now <= self.work.arrives_s[-1] or bool(self.cluster.queue)
 
     def step(self) -> bool:
-        """Let the next thing happen; False: the run is over."""
+        """Let the next event happen; False: the run is over."""
         if self.over or self.queue.now > self._limit_s:
             return False
         return self.queue.step()
@@ -145,18 +145,18 @@ class Simulation:
 
     # --- nodes come and go --------------------------------------------------------------------
 
-    def join(self, worker: Worker) -> None:
+    def join(self, worker: WorkerNode) -> None:
         node = self.nodes[worker.name] = SimulatedWorker(self, worker, self.policies)
         now = self.queue.now
         load = node.core.load(now)
         self.deliver(cm.NodeJoined(now=now, capacity=node.capacity, load=load))
-        # Nodes report out of step, as real ones do.
+        # Nodes report at different phases, as real ones do.
         phase = REPORT_S * (1.0 + (len(self.nodes) * 0.618) % 1.0)
         self.queue.at(now + phase - TELEMETRY_S, node.begin_sample)
         self.queue.at(now + phase, node.report)
 
     def gone(self, node: SimulatedWorker) -> None:
-        """Empty or dead: the manager forgets it."""
+        """The node is empty or dead: the manager forgets it."""
         node.alive = False
         del self.nodes[node.worker.name]
         self.deliver(cm.NodeLost(now=self.queue.now, name=node.worker.name, why="it left"))

@@ -1,10 +1,10 @@
-"""What one run is: the cluster of table 4, what arrives, what joins, leaves and fails.
+"""What one run is: the cluster of table 4, arrivals, and which nodes join, leave and fail.
 
 A scenario and its seed decide everything that policies do not: arrivals, applications, sizes and
-how long each subtask would take alone on every device. All policies meet the same.
+how long each subtask would take alone on every device. All policies get the same.
 
-Chosen where the paper is silent: 16 cores a node; "24 GB" is a K80 board of two 12-GB devices, "8
-GB" a P4, and "GPUs" counts devices; the manager is one of the two smallest servers; workers are
+Chosen where the paper does not say: 16 cores per node; "24 GB" is a K80 board of two 12-GB devices,
+"8 GB" a P4, and "GPUs" counts devices; the manager is one of the two smallest servers; workers are
 numbered so that any first few of them mix all types, and worker 1 is of type 1.
 
 Source: LDWP + IAWP, tables 4 and 5, section 5; 1,500 tasks, 500 of each application.
@@ -19,8 +19,8 @@ import numpy as np
 
 from hrm.core.vocabulary.model import NodeName
 from hrm.pipelines.core.model import Device, PipelineSpec, SubtaskKey, TaskId, TaskSpec
-from hrm.pipelines.sim.interference import Law, World, world
-from hrm.pipelines.sim.profiles import K80, P4, Profiles
+from hrm.pipelines.sim.interference import InterferenceWorld, Law, world
+from hrm.pipelines.sim.profiles import K80, P4, MeasuredPipelines
 
 __all__ = [
     "APPLICATIONS",
@@ -32,13 +32,13 @@ __all__ = [
     "NodeType",
     "Scenario",
     "Work",
-    "Worker",
+    "WorkerNode",
     "arrivals",
     "workers",
 ]
 
 APPLICATIONS = ("intrusion-detection", "video-synopsis", "face-recognition")
-"""The three of the paper; what else a table of profiles has is not part of its experiments."""
+"""The three of the paper; others in a table of profiles are not part of its experiments."""
 
 SIZES_MB = (10.0, 20.0, 60.0, 120.0, 200.0, 400.0)
 """Of figure 12. Elsewhere sizes are drawn between the first and the last, log-uniformly."""
@@ -49,7 +49,7 @@ SATURATION_PER_MIN = 90.0
 """The fluid bound of eleven workers, tasks a minute, world ``measured``. The times of the profiles
 are scaled to it. With 66, a tenth above the highest of the paper's rates, all schedulers tried,
 random ones included, were far beyond saturation at 50 a minute (they did 34 to 41); with 90 their
-saturation lies about the paper's 50 to 60. Fixed before any learned policy had run."""
+saturation is at about the paper's 50 to 60. Fixed before any learned policy had run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,17 +79,17 @@ WORKERS = ("1", "2", "3", "4", "2", "3", "1", "2", "3", "2", "3")
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class WorkerNode:
     """A node of the cluster."""
 
     name: NodeName
     type: NodeType
 
 
-def workers(count: int = len(WORKERS), types: Sequence[str] = WORKERS) -> tuple[Worker, ...]:
+def workers(count: int = len(WORKERS), types: Sequence[str] = WORKERS) -> tuple[WorkerNode, ...]:
     """The first ``count``; beyond its end the list repeats."""
     return tuple(
-        Worker(NodeName(f"worker-{place + 1}"), NODE_TYPES[types[place % len(types)]])
+        WorkerNode(NodeName(f"worker-{place + 1}"), NODE_TYPES[types[place % len(types)]])
         for place in range(count)
     )
 
@@ -100,39 +100,39 @@ class Change:
 
     at_s: float
     what: str
-    worker: Worker
+    worker: WorkerNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """All that a run meets. ``rate_per_min``: Poisson arrivals; ``size_mb``: one size for all."""
+    """All input of a run. ``rate_per_min``: Poisson arrivals; ``size_mb``: one size for all."""
 
-    profiles: Profiles
+    profiles: MeasuredPipelines
     rate_per_min: float = 50.0
     tasks: int = 1_500
-    workers: tuple[Worker, ...] = field(default_factory=workers)
+    workers: tuple[WorkerNode, ...] = field(default_factory=workers)
     changes: tuple[Change, ...] = ()
     world: str = "measured"
     applications: tuple[str, ...] = APPLICATIONS
     size_mb: float | None = None
     laws: Mapping[str, Law] | None = None
-    """Of a measured world, by model of GPU; None: those that ship."""
+    """Of a measured world, by model of GPU; None: the shipped ones."""
     seed: int = 0
 
     @property
     def pipelines(self) -> tuple[PipelineSpec, ...]:
-        """Those of ``applications`` that the profiles have; all that they have if none."""
+        """Those of ``applications`` that the profiles have; all of the profiles if none."""
         named = [one for one in self.profiles.pipelines if one.name in self.applications]
         return tuple(named) or self.profiles.pipelines
 
     @property
-    def truth(self) -> World:
+    def truth(self) -> InterferenceWorld:
         """The interference of this run."""
         return world(self.world, self.profiles.kinds, laws=self.laws)
 
     @property
-    def all_workers(self) -> tuple[Worker, ...]:
-        """All that are ever there."""
+    def all_workers(self) -> tuple[WorkerNode, ...]:
+        """All workers that are ever present."""
         joining = (change.worker for change in self.changes if change.what == "join")
         return tuple(dict.fromkeys((*self.workers, *joining)))
 

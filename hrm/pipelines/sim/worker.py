@@ -1,8 +1,8 @@
 """A worker of the simulated cluster: the production core of a node, and its machine.
 
-This is the interpreter between them, as the agent is on a real node: it executes the core's starts
+This is the interpreter between them, like the agent on a real node: it executes the core's starts
 and stops, reports ends, telemetry (means over the last second) and what a profile measured. The
-duration of a run is the truth of the scenario; the core learns it only from ends.
+duration of a run comes from the scenario's truth; the core learns it only from ends.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from hrm.pipelines.core import node_messages as nm
 from hrm.pipelines.core.model import Device, SubtaskKey, TaskSpec
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome
-from hrm.pipelines.sim.machine import Machine
+from hrm.pipelines.sim.machine import SimulatedMachine
 from hrm.pipelines.sim.priors import noise, warm
 from hrm.pipelines.sim.profiles import FIELDS
-from hrm.pipelines.sim.scenario import Worker
+from hrm.pipelines.sim.scenario import WorkerNode
 
 if TYPE_CHECKING:
     from hrm.pipelines.sim.run import Policies, Simulation
@@ -32,14 +32,14 @@ START_S = 0.001
 PROFILE_S = 8.0
 """A run that is also a profile takes 4 s longer for each of two metrics (table 3)."""
 MEMORY_SHARE = 0.9
-"""Of a node's memory that it offers to pipelines."""
+"""The part of a node's memory that it offers to pipelines."""
 OUT_OF_MEMORY_S = 0.5
 
 
 class SimulatedWorker:
     """A worker: the production core, its machine, and the interpreter between them."""
 
-    def __init__(self, run: Simulation, worker: Worker, policies: Policies) -> None:
+    def __init__(self, run: Simulation, worker: WorkerNode, policies: Policies) -> None:
         self.worker = worker
         self.run = run
         kind = worker.type
@@ -57,7 +57,7 @@ class SimulatedWorker:
         if policies.known:
             warm(estimates, run.scenario.profiles, kind.gpu_model)
         self.core = PipelineNode(self.capacity, policies.node(worker), estimates)
-        self.machine = Machine(kind, run.truth, run.queue.now)
+        self.machine = SimulatedMachine(kind, run.truth, run.queue.now)
         self.seen = self.machine.totals(run.queue.now)
         self.alive = True
         self.draining = False
@@ -83,7 +83,7 @@ class SimulatedWorker:
                 self._stop(command)
 
     def place(self, task: TaskSpec, attempt: int) -> None:
-        """The task's input is here."""
+        """The task's input has arrived."""
         self.handle(nm.TaskPlaced(now=self.run.queue.now, task=task, attempt=attempt))
 
     def report(self) -> None:
@@ -108,7 +108,7 @@ class SimulatedWorker:
         )
         if self.run.undecided:
             load = self.core.load(now)
-            self.run.deliver(cm.NodeReported(now=now, name=self.worker.name, load=load))
+            self.run.deliver(cm.PipelineNodeReported(now=now, name=self.worker.name, load=load))
         if self.draining and not self.core.tasks:
             self.run.gone(self)
             return
@@ -116,11 +116,11 @@ class SimulatedWorker:
         self.run.queue.at(now + REPORT_S, self.report)
 
     def begin_sample(self) -> None:
-        """The beginning of the second that the next report is a mean of."""
+        """Begin the second of which the next report is a mean."""
         if self.alive:
             self.seen = self.machine.totals(self.run.queue.now)
 
-    # --- what the core wants done -------------------------------------------------------------
+    # --- commands of the core -----------------------------------------------------------------
 
     def _start(self, command: nm.StartSubtask) -> None:
         now, run, key = self.run.queue.now, self.run, command.key
@@ -169,7 +169,7 @@ class SimulatedWorker:
         self.run.queue.at(self.run.queue.now + OUT_OF_MEMORY_S, self._ended, *ended)
 
     def _plan(self, place: int) -> None:
-        """Plan the next end on a GPU as things are now."""
+        """Plan the next end on a GPU from its present runs."""
         gpu = self.machine.gpus[place]
         following = gpu.next_end()
         if following is not None:
@@ -203,7 +203,7 @@ class SimulatedWorker:
         self._ended(one.key, number, RunOutcome.DONE, memory_mib, one.memory_mib)
 
     def _report_cells(self, key: SubtaskKey, number: int, *, on_gpu: bool) -> None:
-        """Two of the row's metrics, as a profile of 4 s sees them."""
+        """Two of the row's metrics, as measured by a profile of 4 s."""
         spec, _ = self.run.subtask(key)
         kind = self.run.scenario.profiles.kinds[spec.kind]
         cells = {"cpu": kind.cpu_share}

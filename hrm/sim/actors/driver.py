@@ -187,7 +187,7 @@ class Driver:
         self.appmaster.deliver(am.TargetsChanged(now=0.0, targets=self.targets()))
         if count < before and self.world.chance.random() < self.plan.kill_chance:
             surplus = sorted(self.executors)[: before - count]
-            self.appmaster.deliver(am.KillRequested(now=0.0, executor_ids=tuple(surplus)))
+            self.appmaster.deliver(am.ExecutorsKilled(now=0.0, executor_ids=tuple(surplus)))
 
     def _observe(self, name: str) -> None:
         self._class = name
@@ -267,7 +267,7 @@ class _AppMaster(Peer):
 
     def _tick(self, ring: Ring) -> None:
         if self._timer.rings(ring):
-            self.handle(am.Ticked(now=self.clock.now))
+            self.handle(am.AppMasterTicked(now=self.clock.now))
 
     def _carry_out(self, command: am.Command) -> None:
         driver, application_id = self.driver, self._application_id
@@ -395,7 +395,7 @@ class _AppMaster(Peer):
                 )
                 self.handle(opened)
             case c.ContainerChanged():
-                self.handle(am.ContainerChanged(now=now, container=seen(message.status)))
+                self.handle(am.ContainerListed(now=now, container=seen(message.status)))
             case c.RequestRefused():
                 refused = am.RequestsRefused(
                     now=now,
@@ -426,7 +426,7 @@ class _AppMaster(Peer):
 
 def _event_words(event: am.Event) -> str:
     match event:
-        case am.ContainerChanged():
+        case am.ContainerListed():
             container = event.container
             return f"x{container.executor_id} is {container.phase.value} ({container.message})"
         case am.SessionOpened():

@@ -19,7 +19,7 @@ from hrm.sim.faults.plan import TimedFault
 
 if TYPE_CHECKING:
     from hrm.sim.actors.driver import Driver
-    from hrm.sim.actors.machine import Machine
+    from hrm.sim.actors.machine import MachineActor
     from hrm.sim.world import World
 
 __all__ = ["strike"]
@@ -104,7 +104,7 @@ def _as_node(world: World, fault: TimedFault) -> bool:
     owners = [x for x in world.machines if _has_node(world, x.name)]
     if not owners:
         return False
-    owner: Machine = owners[int(fault.pick * len(owners))]
+    owner: MachineActor = owners[int(fault.pick * len(owners))]
     known = core.master_state.nodes.get(owner.name)
     identity = known.identity if known is not None else f"{owner.name}-1"
     world.log.emit("impostor", f"says that it is {owner.name}")

@@ -22,7 +22,6 @@ from hrm.core.vocabulary.model import (
     ContainerId,
     ContainerSpec,
     EndCause,
-    Followed,
     NodeName,
     is_driver,
 )
@@ -36,7 +35,7 @@ from hrm.sim.faults.plan import NodePlan, source
 if TYPE_CHECKING:
     from hrm.sim.world import World
 
-__all__ = ["Machine", "Process"]
+__all__ = ["ContainerProcess", "MachineActor"]
 
 _REGISTER_TIMEOUT_S = 3.0
 _RECONNECT_S = 0.2
@@ -45,7 +44,7 @@ _MEASURE_S = 0.4
 
 
 @dataclass(slots=True)
-class Process:
+class ContainerProcess:
     """``spawned``: past its start. ``order``: why it is being stopped, and how gently.
     ``runner``: what it is, where it runs the driver of a submission."""
 
@@ -68,7 +67,7 @@ class _Record:
 class _Agent(NodeRuntime):
     """One life of a machine's agent. ``newest_epoch``: of all messages that it got."""
 
-    def __init__(self, machine: Machine, core: NodeCore, incarnation: int) -> None:
+    def __init__(self, machine: MachineActor, core: NodeCore, incarnation: int) -> None:
         super().__init__(core, machine.agent_clock, incarnation)
         self._machine = machine
         self._newest_epoch = 0
@@ -85,7 +84,8 @@ class _Agent(NodeRuntime):
         world.log.emit(self.name, event_format.of_event(event) + event_format.of_commands(commands))
         acts = bool(commands) or len(core.containers) != known
         world.oracle.after_node(core, self._newest_epoch, event, acts, commands)
-        self._newest_epoch = max(self._newest_epoch, getattr(event, "epoch", 0))
+        if isinstance(event, e.ReceivedFromMaster):
+            self._newest_epoch = max(self._newest_epoch, event.epoch)
         return commands
 
     def start(self, spec: ContainerSpec) -> None:
@@ -97,11 +97,14 @@ class _Agent(NodeRuntime):
     def emit(self, report: NodeReport) -> None:
         self._machine.send(report)
 
+    def forget(self, command: c.ForgetContainer) -> None:
+        self._machine.forget(command)
+
     def register_again(self, command: c.RegisterAgain) -> None:
         self._machine.register_again(command)
 
 
-class Machine:
+class MachineActor:
     """One machine. ``agent`` is None while that is down; ``up`` is the machine itself.
 
     Until ``bad_until_s`` whatever starts there fails at once. Until ``_full_until_s`` its disk is
@@ -120,7 +123,7 @@ class Machine:
         self.agent: _Agent | None = None
         self.bad_until_s = 0.0
         self._full_until_s = 0.0
-        self.processes: dict[ContainerId, Process] = {}
+        self.processes: dict[ContainerId, ContainerProcess] = {}
         self._binding = plan.binding
         self._ills = source(world.plan.seed, f"ills-{plan.name}")
         self._usage = source(world.plan.seed, f"usage-{plan.name}")
@@ -129,7 +132,6 @@ class Machine:
         self._offset_s = plan.clock_offset_s
         self._identity = 1
         self._incarnation = 0
-        self._followed: Followed | None = None
         self._link: _Link | None = None
         self._backoff = Backoff(_RECONNECT_S, _RECONNECT_MAX_S, world.chance.random)
 
@@ -159,7 +161,6 @@ class Machine:
         if not self.up or self.agent is not None:
             return
         self._incarnation += 1
-        self._followed = None
         self._backoff.succeeded()
         self.agent = _Agent(self, self._new_core(), self._incarnation)
         self.world.log.emit(self.name, f"agent {self._incarnation} starts")
@@ -275,6 +276,11 @@ class Machine:
         if self.agent is not None:
             self.agent.handle(event)
 
+    def forget(self, command: c.ForgetContainer) -> None:
+        record = self._records.pop(command.container_id, None)
+        if record is not None and record.end is None:
+            self.world.oracle.violated(f"{command.container_id} is forgotten, and runs")
+
     def register_again(self, command: c.RegisterAgain) -> None:
         self._binding = command.binding or self._binding
         self.agent_clock.after(0.0, self._register_again, self._link)
@@ -291,7 +297,7 @@ class Machine:
 
     def start_process(self, spec: ContainerSpec) -> None:
         container_id = spec.container_id
-        self.processes[container_id] = Process(spec, self.now())
+        self.processes[container_id] = ContainerProcess(spec, self.now())
         self._records[container_id] = _Record(spec, self.now())
         here = [p.spec for p in self.processes.values() if p.spec.unit_id == spec.unit_id]
         assert self.core is not None
@@ -303,7 +309,7 @@ class Machine:
         delay_s = self.world.chance.uniform(0.01, 0.3)
         self.world.clock.after(delay_s, self._started, container_id, self.processes[container_id])
 
-    def _started(self, container_id: ContainerId, process: Process) -> None:
+    def _started(self, container_id: ContainerId, process: ContainerProcess) -> None:
         if self.processes.get(container_id) is not process:
             return
         process.spawned = True
@@ -338,13 +344,13 @@ class Machine:
             if process.spawned:
                 self._stop_soon(command.container_id, process)
 
-    def _stop_soon(self, container_id: ContainerId, process: Process) -> None:
+    def _stop_soon(self, container_id: ContainerId, process: ContainerProcess) -> None:
         assert process.order is not None
         delay_s = 0.01 + process.order.grace_s * self.world.chance.random()
         end = ContainerEnd(cause=EndCause.EXITED, exit_code=143)
         self.world.clock.after(delay_s, self._end, container_id, process, end)
 
-    def _end(self, container_id: ContainerId, process: Process, end: ContainerEnd) -> None:
+    def _end(self, container_id: ContainerId, process: ContainerProcess, end: ContainerEnd) -> None:
         if self.processes.get(container_id) is not process:
             return
         if process.order is not None:
@@ -355,7 +361,7 @@ class Machine:
         self._records[container_id].end = end
         self._report_end(container_id, end)
 
-    def _exited(self, container_id: ContainerId, process: Process, exit_code: int) -> None:
+    def _exited(self, container_id: ContainerId, process: ContainerProcess, exit_code: int) -> None:
         """A runner has come to its end by itself."""
         end = ContainerEnd(cause=EndCause.EXITED, exit_code=exit_code)
         self._end(container_id, process, end)
@@ -385,12 +391,11 @@ class Machine:
         self._link = _Link(self, self._incarnation)
         self.world.master.accept_node(self._link.stream)
         identity = f"{self.name}-{self._identity}"
-        self.send(agent.registration(identity, owner=f"owner {identity}", followed=self._followed))
+        self.send(agent.registration(identity, owner=f"owner {identity}"))
 
     def linked(self, epoch: int, epoch_id: str) -> None:
-        self._followed = Followed(epoch, epoch_id)
         self._backoff.succeeded()
-        self.deliver(e.MasterConnected(now=self.now(), epoch=epoch))
+        self.deliver(e.MasterConnected(now=self.now(), epoch=epoch, epoch_id=epoch_id))
 
     def unlinked(self, link: _Link, *, at_once: bool = False) -> None:
         """Try again, after a pause that grows."""
@@ -408,10 +413,6 @@ class Machine:
         if self.core is None or incarnation != self._incarnation:
             return
         self.world.oracle.departures.arrived(self.name, str(incarnation), message)
-        if isinstance(message, c.AcknowledgeEnded) and epoch >= self.core.epoch:
-            for container_id in message.container_ids:
-                if container_id not in self.processes:
-                    self._records.pop(container_id, None)
         self.deliver(order(message, self.now(), epoch))
 
     def beat(self, link: _Link) -> None:
@@ -423,11 +424,10 @@ class Machine:
 class _Link(Peer):
     """The agent's end of one stream, up from the master's answer on."""
 
-    def __init__(self, machine: Machine, incarnation: int) -> None:
+    def __init__(self, machine: MachineActor, incarnation: int) -> None:
         self.machine = machine
         self.is_up = False
         self._incarnation = incarnation
-        self._highest_epoch = machine.core.epoch if machine.core is not None else 0
         self.stream = Stream(machine.world.network, machine.name, self, strict=False)
         machine.agent_clock.after(_REGISTER_TIMEOUT_S, self._check)
 
@@ -437,7 +437,8 @@ class _Link(Peer):
             if self.is_up:
                 self.machine.message_received(epoch, order, self._incarnation)
             return
-        if not self.is_up and epoch >= self._highest_epoch:
+        core = self.machine.core
+        if not self.is_up and core is not None and core.accepts(epoch):
             self.is_up = True
             self.machine.linked(epoch, order)
             interval_s = self.machine.plan.heartbeat_interval_s

@@ -18,13 +18,13 @@ from hrm.core.messages import events as e
 from hrm.core.messages.claims import Proposal
 from hrm.core.vocabulary.model import ApplicationId, NodeName
 from hrm.errors import DiskFull
-from hrm.runtime.disk import Disk
+from hrm.runtime.disk import VirtualDisk
 from hrm.runtime.master import End, MasterRuntime, OnReply
 from hrm.sim import event_format
 from hrm.sim.actors.policies import load
 from hrm.sim.actors.remote_schedulers import SchedulerEnd
 from hrm.sim.actors.sleepers import MASTER
-from hrm.sim.actors.submissions import Submissions
+from hrm.sim.actors.submissions import SubmissionsActor
 from hrm.sim.faults.network import Stream
 from hrm.sim.faults.plan import source
 
@@ -42,7 +42,7 @@ class _Life(MasterRuntime):
     """One life: proposals that stall or die, and an oracle that checks all that happens."""
 
     def __init__(self, process: MasterProcess, core: MasterCore) -> None:
-        super().__init__(core, process.clock, process.disk)
+        super().__init__(core, process.clock, process.disk, process.world.plan.at_once_max)
         self.call_ids = process.call_ids
         self._process = process
         self._world = process.world
@@ -58,11 +58,16 @@ class _Life(MasterRuntime):
         world.log.emit("master", event_format.of_event(event) + event_format.of_commands(commands))
         world.oracle.after_master(self.core, event, commands)
         if self.full is not None:
-            world.oracle.pauses.after(event, commands, self._gate.held, self._calls)
+            world.oracle.pauses.after(event, commands, self.gate.held, self._calls)
         for command in commands:
             if isinstance(command, c.NotifyApplication):
                 world.noticed(self.core, command)
         return commands
+
+    def wake(self, scheduler: str) -> None:
+        if not self.over:
+            self._world.oracle.rounds.woken(self.core, scheduler, self.clock.now)
+        super().wake(scheduler)
 
     def propose(self, proposal: Proposal) -> None:
         """If the scheduler lives, as late as it stalls. What comes late, or twice, belongs to no
@@ -82,6 +87,10 @@ class _Life(MasterRuntime):
     def turn_s(self) -> float:
         """Messages arrive between a snapshot and its commit."""
         return self._process.turns.uniform(0.0, _TURN_MAX_S)
+
+    def turn_begins(self) -> None:
+        if not self.over:
+            self._world.oracle.rounds.turn_begins()
 
     def send(self, command: c.MasterCommand) -> None:
         durable: dict[ApplicationId, object] = dict(self.disk.applications)
@@ -123,13 +132,13 @@ class MasterProcess:
     def __init__(self, world: World) -> None:
         self.world = world
         self.clock = world.clock_of(MASTER)
-        self.disk = Disk(_WRITE_S)
+        self.disk = VirtualDisk(_WRITE_S)
         self.life: _Life | None = None
         self.node_ends: dict[tuple[str, str], _NodeEnd] = {}
         self.application_ends: dict[ApplicationId, _ApplicationEnd] = {}
         self.scheduler_ends: dict[tuple[str, int], SchedulerEnd] = {}
-        self.listeners: dict[ApplicationId, Submissions] = {}
-        self.submissions: Submissions | None = None
+        self.listeners: dict[ApplicationId, SubmissionsActor] = {}
+        self.submissions: SubmissionsActor | None = None
         self.call_ids = itertools.count(1)
         self.turns = source(world.plan.seed, "turns")
         self._reigns = 0
@@ -140,10 +149,6 @@ class MasterProcess:
     @property
     def core(self) -> MasterCore | None:
         return None if self.life is None else self.life.core
-
-    @property
-    def full(self) -> DiskFull | None:
-        return None if self.life is None else self.life.full
 
     def now(self) -> float:
         return self.clock.now
@@ -163,7 +168,7 @@ class MasterProcess:
         world.oracle.master_began(core)
         self.clock.after(TICK_S, self.life.tick)
         if world.plan.submissions:
-            self.submissions = Submissions(self)
+            self.submissions = SubmissionsActor(self, self.life)
             self.submissions.begin()
 
     def crash(self) -> None:

@@ -21,7 +21,7 @@ from hrm.sim.actors.submissions import ownership_key, plan_of
 from hrm.sim.faults.plan import ApplicationPlan, SubmissionPlan
 
 if TYPE_CHECKING:
-    from hrm.sim.actors.machine import Machine
+    from hrm.sim.actors.machine import MachineActor
 
 __all__ = ["Runner", "SubmittedDriver"]
 
@@ -42,7 +42,7 @@ class Runner:
     """One runner. ``exit_code``: the driver's, once there was one and it has ended."""
 
     def __init__(
-        self, machine: Machine, spec: ContainerSpec, exited: Callable[[int], None]
+        self, machine: MachineActor, spec: ContainerSpec, exited: Callable[[int], None]
     ) -> None:
         self.submission_id = str(spec.application_id)
         self.attempt = int(spec.executor_id)

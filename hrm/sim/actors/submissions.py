@@ -16,14 +16,15 @@ from hrm.core.submission import hosting
 from hrm.core.submission.hosting import SubmissionHost
 from hrm.core.submission.submissions import SubmissionsCore
 from hrm.core.vocabulary.model import ApplicationId
-from hrm.errors import HrmError, LimitReached, NotFound
+from hrm.errors import HrmError, NotFound
+from hrm.runtime.master import MasterRuntime
 from hrm.sim import event_format
 from hrm.sim.faults.plan import SubmissionPlan
 
 if TYPE_CHECKING:
     from hrm.sim.actors.master import MasterProcess
 
-__all__ = ["Submissions", "ownership_key", "plan_of"]
+__all__ = ["SubmissionsActor", "ownership_key", "plan_of"]
 
 TICK_S = 0.5
 
@@ -38,14 +39,13 @@ def ownership_key(plan: SubmissionPlan) -> str:
     return f"secret of {plan.name}"
 
 
-class Submissions:
+class SubmissionsActor:
     """Over one life of the master. ``over``: that life has ended.
 
     ``_writes`` wait for the disk, or are on their way to it while ``_busy``: the first ``_batch``.
     """
 
-    def __init__(self, master: MasterProcess) -> None:
-        assert master.core is not None
+    def __init__(self, master: MasterProcess, life: MasterRuntime) -> None:
         self.over = False
         self._master = master
         self._world = master.world
@@ -53,8 +53,9 @@ class Submissions:
         self._disk = master.disk
         records = list(self._disk.submissions.values())
         self.core = SubmissionsCore(self._world.plan.submission_bounds, records, master.now())
-        state = master.core.master_state
-        self._host = SubmissionHost(self.core, state, lambda x: x.driver, self._checked)
+        self._host = SubmissionHost(
+            self.core, life.core.master_state, life.gate, lambda x: x.driver, self._checked
+        )
         self._calls: dict[int, Callable[[Any], None]] = {}
         self._call_count = 0
         self._writes: list[hosting.WriteSubmission] = []
@@ -76,17 +77,13 @@ class Submissions:
             self._disk.write_submission(step.command)
 
     def submit(self, key: str, plan: SubmissionPlan, reply: Callable[[Any], None]) -> None:
-        known = self.core.submitted_as(key)
-        if known is not None:
-            self._submit(known.record, reply)
-            return
-        if self._master.full is not None:
-            reply(self._master.full)
-            return
         try:
-            self.core.admit()
-        except LimitReached as error:
+            known = self._host.admit(key)
+        except HrmError as error:
             reply(error)
+            return
+        if known is not None:
+            self._submit(known, reply)
             return
         now = self._master.now()
         record = m.SubmissionRecord(
@@ -122,9 +119,6 @@ class Submissions:
         self._ask(event, reply)
 
     def kill(self, submission_id: str, reply: Callable[[Any], None]) -> None:
-        if self._master.full is not None:
-            reply(self._master.full)
-            return
         self._ask(m.KillAsked(now=0.0, call_id=0, submission_id=submission_id), reply)
 
     def _ask(self, event: m.LeaseAsked | m.KillAsked, reply: Callable[[Any], None]) -> None:
@@ -164,11 +158,11 @@ class Submissions:
 
     def _tick(self) -> None:
         if not self.over:
-            self._take(m.Ticked(now=self._master.now()))
+            self._take(m.SubmissionsTicked(now=self._master.now()))
             self._clock.after(TICK_S, self._tick)
 
     def _checked(self, event: m.Event, commands: list[m.Command]) -> None:
-        if commands or not isinstance(event, m.Ticked):
+        if commands or not isinstance(event, m.SubmissionsTicked):
             what = event_format.of_event(event) + event_format.of_commands(commands)
             self._world.log.emit("submissions", what)
         self._world.oracle.submissions.after(self.core, event, commands)

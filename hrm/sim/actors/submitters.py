@@ -17,7 +17,7 @@ from hrm.sim.faults.capacity import demand_of, serves
 from hrm.sim.faults.plan import SubmissionPlan, TimedFault, source
 
 if TYPE_CHECKING:
-    from hrm.sim.actors.machine import Machine
+    from hrm.sim.actors.machine import MachineActor
     from hrm.sim.actors.runner import Runner, SubmittedDriver
     from hrm.sim.world import World
 
@@ -129,13 +129,13 @@ class Submitters:
         processes = (p for machine in self.world.machines for p in machine.processes.values())
         return [process.runner for process in processes if process.runner is not None]
 
-    def driver_began(self, machine: Machine) -> None:
+    def driver_began(self, machine: MachineActor) -> None:
         if self._pending_partitions and not self.world.faults_stopped:
             fault = self._pending_partitions.pop()
             self.world.network.injected[fault.kind] += 1
             self.world.clock.after(2.0 * fault.pick, self._disconnect, machine, fault)
 
-    def _disconnect(self, machine: Machine, fault: TimedFault) -> None:
+    def _disconnect(self, machine: MachineActor, fault: TimedFault) -> None:
         world = self.world
         if world.faults_stopped:
             return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.feasibility import Column, Vector
 from hrm.core.vocabulary.model import Resources, ResourceUnit
 
 __all__ = ["demand_of", "fits_offer", "how_many", "serves"]
@@ -27,7 +27,7 @@ def demand_of(resources: Resources, gpus: int, units: Iterable[ResourceUnit]) ->
 
 def serves(demand: Vector, unit: ResourceUnit) -> bool:
     """Could the unit run it when it is empty?"""
-    kept = unit.gpu_only and not demand[2]
+    kept = unit.gpu_only and not demand[Column.GPU_MEMORY_MIB]
     return not kept and fits_offer(demand, _offer(unit))
 
 
@@ -42,11 +42,11 @@ def how_many(demand: Vector, units: Sequence[ResourceUnit]) -> int:
         here = free[unit.unit_id]
         while serves(demand, unit) and fits_offer(demand, here):
             count += 1
-            here[2] -= demand[2]
-            here[3] -= demand[3]
+            for column in (Column.GPU_MEMORY_MIB, Column.SLOTS):
+                here[column] -= demand[column]
             for each in pools[unit.pool or unit.unit_id]:
-                each[0] -= demand[0]
-                each[1] -= demand[1]
+                for column in (Column.VCORES, Column.MEMORY_MIB):
+                    each[column] -= demand[column]
     return count
 
 

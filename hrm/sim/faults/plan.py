@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
+from hrm.core.master.rounds import AT_ONCE_MAX
 from hrm.core.messages.submissions import SubmissionBounds
 from hrm.core.node.auto_partitioning import AutoBindingRules
 from hrm.core.vocabulary.bounds import Bounds
@@ -71,6 +72,7 @@ TIMED_KINDS = {
     "full-master-disk": 2,
     "lost-store": 1,
     "old-store": 1,
+    "hang": 2,
 }
 """Faults that happen at moments, with the most of a kind in one run."""
 
@@ -87,6 +89,7 @@ TRAITS = {
     "exclusion": 0.5,
     "locality": 0.4,
     "submissions": 0.4,
+    "short-turns": 0.4,
 }
 """What a run may have in addition to the plain cluster, with its probability."""
 
@@ -190,7 +193,8 @@ class SubmissionPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that is decided before a run begins."""
+    """Everything that is decided before a run begins. ``at_once_max``: how many steps for streams
+    fill a turn of the master; few, where streams are to hold up batch."""
 
     seed: int
     limits: Limits
@@ -206,6 +210,7 @@ class Plan:
     remotes: tuple[RemotePlan, ...] = ()
     submissions: tuple[SubmissionPlan, ...] = ()
     submission_bounds: SubmissionBounds = field(default_factory=SubmissionBounds)
+    at_once_max: int = AT_ONCE_MAX
 
     def command(self) -> str:
         """What to type to see exactly this run again."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+from hrm.core.master.rounds import AT_ONCE_MAX
 from hrm.core.messages.submissions import SubmissionBounds
 from hrm.core.vocabulary.bounds import AutoBindingRules, Bounds
 from hrm.core.vocabulary.model import (
@@ -89,7 +90,13 @@ def draw(seed: int, limits: Limits | None = None) -> Plan:
         remotes=_remotes(seed, traits),
         submissions=_submissions(seed, horizon_s) if "submissions" in traits else (),
         submission_bounds=_submission_bounds(seed, bounds),
+        at_once_max=_at_once_max(seed, traits),
     )
+
+
+def _at_once_max(seed: int, traits: tuple[str, ...]) -> int:
+    """With the trait the streams of few applications fill a turn."""
+    return source(seed, "short-turns").randint(1, 2) if "short-turns" in traits else AT_ONCE_MAX
 
 
 def _bounds(chance: Random) -> Bounds:

@@ -19,7 +19,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
 from hrm.core.queue.resource_unit import UnitQueue
-from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.feasibility import Column, Vector
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerSpec,
@@ -53,7 +53,8 @@ class Oracle:
     ``processes``: every live process of the cluster, and its machine.
     """
 
-    def __init__(self, sleepers: Sleepers) -> None:
+    def __init__(self, sleepers: Sleepers, at_once_max: int) -> None:
+        """``at_once_max``: steps for streams that fill a turn of the master."""
         self.found: list[str] = []
         self.checks = 0
         self.admitted: dict[ApplicationId, bool] = {}
@@ -66,7 +67,7 @@ class Oracle:
         self.departures = Departures(self.violated)
         self.grants = Grants(self.violated)
         self.overtaking = Overtaking(self.violated)
-        self.rounds = Rounds(self.violated, self.silences.awake_s)
+        self.rounds = Rounds(self.violated, self.silences.awake_s, at_once_max)
         self.submissions = SubmissionChecks(self.violated, self.silences.awake_s)
         self.views = Views(self.violated)
         self.pauses = Pauses(self.violated)
@@ -160,10 +161,9 @@ class Oracle:
         """
         self.checks += 1
         self.found += node_violations(core)
-        epoch = getattr(event, "epoch", newest_epoch)
-        if acts and epoch < newest_epoch:
+        if acts and isinstance(event, e.ReceivedFromMaster) and event.epoch < newest_epoch:
             self.violated(
-                f"{core.name} honours {type(event).__name__} of epoch {epoch}, it follows "
+                f"{core.name} honours {type(event).__name__} of epoch {event.epoch}, it follows "
                 f"{newest_epoch}"
             )
         if not isinstance(event, e.StopReceived):
@@ -199,15 +199,15 @@ class Oracle:
         if other is not None:
             self.violated(f"{spec.container_id} starts on {machine} while it runs on {other}")
         self.processes[spec.container_id] = machine
-        used = [0, 0, 0, 0]
-        for each in here:
-            resources = each.resources
-            used[0] += resources.vcores
-            used[1] += resources.memory_mib
-            used[2] += resources.gpu_memory_mib
-            used[3] += 1
-        if not fits_offer((used[0], used[1], used[2], used[3]), capacity):
-            self.violated(f"{machine} runs {tuple(used)} at {spec.unit_id}, which has {capacity}")
+        held = [each.resources for each in here]
+        used = (
+            sum(x.vcores for x in held),
+            sum(x.memory_mib for x in held),
+            sum(x.gpu_memory_mib for x in held),
+            len(held),
+        )
+        if not fits_offer(used, capacity):
+            self.violated(f"{machine} runs {used} at {spec.unit_id}, which has {capacity}")
 
     def machine_holds(
         self, machine: str, hardware: Hardware, specs: Iterable[ContainerSpec]
@@ -287,10 +287,11 @@ class Oracle:
 def _stream_waits_for_cores(pool: list[UnitQueue]) -> bool:
     """Do shared cores and memory collect for a stream somewhere in the pool, so that no batch
     container of the pool starts? They do unless other streams hold its device memory or slots."""
+    own = (Column.GPU_MEMORY_MIB, Column.SLOTS)
     for queue in pool:
         streams = [x for x in queue.running.values() if x.workload_class is WorkloadClass.STREAM]
         for entry in queue.stream_waiting.values():
             asked = [*streams, entry]
-            if all(sum(x.demand[d] for x in asked) <= queue.capacity[d] for d in (2, 3)):
+            if all(sum(x.demand[d] for x in asked) <= queue.capacity[d] for d in own):
                 return True
     return False

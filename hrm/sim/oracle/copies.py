@@ -121,8 +121,8 @@ class Views:
             return
         state = core.master_state.state
         if self._view is None:
-            self._view = state.view()
-        view, fresh = self._view, state.view()
+            self._view = ClusterView(state)
+        view, fresh = self._view, ClusterView(state)
         view.renew()
         for name in _COLUMNS:
             renewed, copied = getattr(view, name), getattr(fresh, name)

@@ -78,9 +78,6 @@ def _moved(free: Vector, own: bool, entry: Entry, sign: int) -> Vector:
     vcores, memory_mib, device_mib, slots = entry.demand
     if not own:
         device_mib = slots = 0
-    return (
-        free[0] + sign * vcores,
-        free[1] + sign * memory_mib,
-        free[2] + sign * device_mib,
-        free[3] + sign * slots,
-    )
+    here = (vcores, memory_mib, device_mib, slots)
+    a, b, c, d = (have + sign * moved for have, moved in zip(free, here, strict=True))
+    return (a, b, c, d)

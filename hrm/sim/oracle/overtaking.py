@@ -15,6 +15,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages.claims import Entry
 from hrm.core.node.core import NodeCore
 from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.vocabulary.feasibility import Column
 from hrm.core.vocabulary.model import ContainerId, WorkloadClass
 from hrm.sim.faults.capacity import fits_offer
 
@@ -59,7 +60,9 @@ def held_up(unit: UnitQueue, entry: Entry) -> bool:
     return any(
         other is not entry
         and not fits_offer(other.demand, each.free)
-        and (each is unit or other.demand[2] <= each.free[2])
+        and (
+            each is unit or other.demand[Column.GPU_MEMORY_MIB] <= each.free[Column.GPU_MEMORY_MIB]
+        )
         and not math.isinf(_fits_at(each, other, 0.0, without=()))
         for each in unit.pool
         for other in each.batch_waiting.values()
@@ -74,7 +77,12 @@ def _fits_at(
     ends: list[tuple[float, tuple[int, ...]]] = []
     for owner in unit.pool:
         for entry in owner.running.values():
-            held: tuple[int, ...] = entry.demand if owner is unit else (*entry.demand[:2], 0, 0)
+            vcores, memory_mib, gpu_mib, slots = entry.demand
+            held: tuple[int, ...] = (
+                vcores,
+                memory_mib,
+                *((gpu_mib, slots) if owner is unit else (0, 0)),
+            )
             if entry.container_id in without:
                 free = [a + b for a, b in zip(free, held, strict=True)]
             elif entry.workload_class is WorkloadClass.BATCH:

@@ -99,7 +99,7 @@ class SubmissionChecks:
             bounds.driver_restart_delay_max_s, bounds.driver_lease_s + bounds.lease_margin_s
         )
         waited_s = self._awake_s(since_s, event.now)
-        if isinstance(event, m.Ticked) and waited_s > most_s + _TICKS_S:
+        if isinstance(event, m.SubmissionsTicked) and waited_s > most_s + _TICKS_S:
             self._violated(f"{name} has waited {waited_s:.1f} s for its next driver")
 
     def _decided(self, core: SubmissionsCore, command: m.Command) -> None:

@@ -12,18 +12,18 @@ import org.apache.spark.SparkConf
 import org.apache.spark.util.ThreadUtils
 
 /**
- * The AppMaster's process: its whole input goes as one line through its standard input, which then
- * stays open: its end notifies the AppMaster that the driver is gone, for whatever reason.
+ * The AppMaster's process. Its whole input is one line on its standard input, which then stays
+ * open: the end of it notifies the AppMaster that the driver is gone, for whatever reason.
  */
 private[hrm] final class AppMasterProcess private (handle: ProcessHandle, stdin: OutputStream) {
 
-  // Alone touches the pipe: a process that does not read holds up this thread, and no other.
+  // The only thread that touches the pipe, so that a process that does not read blocks no other.
   private val writer = ThreadUtils.newDaemonSingleThreadExecutor("hrm-appmaster-stdin")
   private val closing = new AtomicBoolean(false)
 
   def pid: Long = handle.pid()
 
-  /** Throws IOException where the process has ended, or has not read it within `limitMs`. */
+  /** Throws IOException if the process has ended, or has not read it within `limitMs`. */
   def say(line: String, limitMs: Long): Unit = {
     val writing: Runnable = () => {
       stdin.write((line + "\n").getBytes(UTF_8))
@@ -44,7 +44,7 @@ private[hrm] final class AppMasterProcess private (handle: ProcessHandle, stdin:
     closeStdin()
   }
 
-  /** Once what is being written has been read, or the reader is gone. */
+  /** Called once what is being written has been read, or the reader is gone. */
   def closeStdin(): Unit = if (closing.compareAndSet(false, true)) {
     writer.execute(() => try stdin.close() catch { case _: IOException => })
     writer.shutdown()

@@ -48,8 +48,8 @@ private[hrm] final class AppMasterSupervisor(
   private var restarts = 0
   private var startedNs = 0L
   private var isRegistered = false
-  private var finishes = false // from now on the end of one is expected
-  private var closed = false // and none is started any more
+  private var finishes = false // the end of the AppMaster is expected
+  private var closed = false // and no other is started
 
   def start(): Unit = {
     launch()
@@ -58,7 +58,7 @@ private[hrm] final class AppMasterSupervisor(
 
   def registered(): Unit = lock.synchronized { isRegistered = true }
 
-  /** From now on its end is no accident. */
+  /** From now on the end of the AppMaster is expected. */
   def finishing(): Unit = lock.synchronized { finishes = true }
 
   /** Releases it: it sends its final update alone, once a master can receive it. */
@@ -70,7 +70,7 @@ private[hrm] final class AppMasterSupervisor(
     def leftMs = TimeUnit.NANOSECONDS.toMillis(deadlineNs - System.nanoTime())
     val last = lock.synchronized {
       finishes = true
-      // One that is being started sends it, too.
+      // An AppMaster that is being started sends it, too.
       while (launching && leftMs > 0) lock.wait(leftMs)
       closed = true
       running
@@ -110,7 +110,7 @@ private[hrm] final class AppMasterSupervisor(
           incarnation.close()
         }
         if (!e.isInstanceOf[IOException]) throw e
-        // One that has been counted as dead meanwhile is not counted twice.
+        // An AppMaster that has been counted as dead meanwhile is not counted twice.
         if (begun.forall(forget)) died(s"cannot be started (${e.getMessage}); " +
           "HRM_PYTHON or spark.hrm.python must name a Python that has hrm installed")
     } finally launched()
@@ -127,20 +127,20 @@ private[hrm] final class AppMasterSupervisor(
     lock.notifyAll()
   }
 
-  /** False: it is no longer needed. */
+  /** False: the AppMaster is no longer needed. */
   private def install(incarnation: Incarnation): Boolean = lock.synchronized {
     if (!closed) running = Some(incarnation)
     !closed
   }
 
-  /** True: it was the one that runs, and is not any more. */
+  /** True: it was the running one. */
   private def forget(incarnation: Incarnation): Boolean = lock.synchronized {
     val ran = running.contains(incarnation)
     if (ran) running = None
     ran
   }
 
-  /** On a thread of Java's that watches processes, which must not be held up. */
+  /** Called on Java's thread that watches processes, which must not be blocked. */
   private def exited(incarnation: Incarnation): Unit = {
     incarnation.end()
     onTimer(0) {
@@ -151,7 +151,7 @@ private[hrm] final class AppMasterSupervisor(
     }
   }
 
-  /** Counts it and starts the next after a pause; the end of an unneeded one does not count. */
+  /** Counts it and starts the next after a pause; an expected end does not count. */
   private def died(how: String): Unit = {
     val pause = lock.synchronized {
       val livedS = TimeUnit.NANOSECONDS.toSeconds(System.nanoTime() - startedNs)
@@ -175,7 +175,7 @@ private[hrm] final class AppMasterSupervisor(
     }
   }
 
-  /** An exception would end here, unseen, and with it the application's only way to the master. */
+  /** An exception would be lost here, and with it the application's connection to the master. */
   private def relaunch(): Unit =
     try launch() catch { case NonFatal(e) => died(s"cannot be started ($e)") }
 
@@ -198,7 +198,7 @@ private[hrm] object AppMasterSupervisor {
   private val BackoffMaxMs = 5000L
   private val SettledS = 60L
 
-  /** What the death of one leads to. */
+  /** What the death of an AppMaster leads to. */
   private sealed trait Consequence
   private case object NoLoss extends Consequence
   private final case class Fatal(message: String) extends Consequence
@@ -210,10 +210,10 @@ private[hrm] object AppMasterSupervisor {
       bridge: DriverBridge) {
     private val over = new CountDownLatch(1)
 
-    /** The process has ended, or goes on without us. */
+    /** The process has ended, or continues without the driver. */
     def end(): Unit = over.countDown()
 
-    /** True: that came within the time. */
+    /** True: it ended within the time. */
     def awaitEnd(timeoutMs: Long): Boolean = over.await(timeoutMs, TimeUnit.MILLISECONDS)
 
     def close(): Unit = {

@@ -73,7 +73,7 @@ class DriverBridge private[hrm] (
   /** The master will never serve this application as it is. */
   def refused(message: String): Unit = if (open) listener.failed(message)
 
-  /** The application cannot go on. */
+  /** The application cannot continue. */
   def failed(message: String): Unit = if (open) listener.failed(message)
 
   /** No wait for this AppMaster is needed: it ends by itself, once the master has its final update. */

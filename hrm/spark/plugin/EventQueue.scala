@@ -8,16 +8,16 @@ import scala.collection.mutable
 /**
  * Events of Spark for the AppMaster.
  *
- * The queue is bounded because it conflates: of targets only the newest survive; a kill is one
- * executor id, of which there are as many as executors. It holds orders whole. Of observations, the
- * class and the progress, it holds only that they have changed: the reader fetches them itself,
- * after `poll` has returned, and so sees the newest. A new AppMaster (a higher generation) gets the
+ * The queue is bounded because it conflates: of targets only the newest survives; a kill is one
+ * executor id, of which there are as many as executors. Orders are queued whole. Of observations,
+ * the class and the progress, the queue only holds that they have changed: the reader fetches them
+ * after `poll` has returned, and so gets the newest. A new AppMaster (a higher generation) gets the
  * whole state again; a poll of an older one returns nothing.
  */
 private[hrm] final class EventQueue {
   import EventQueue._
 
-  // Guards all of the fields below, but for the volatile one. A leaf: see HrmSchedulerBackend.
+  // Guards all of the fields below, except the volatile one. A leaf: see HrmSchedulerBackend.
   private val lock = new Object
 
   private var generation = 0
@@ -34,7 +34,7 @@ private[hrm] final class EventQueue {
   private var progressSentNs = 0L
   @volatile private var polledNs = System.nanoTime()
 
-  /** `total` is not changed any more by the caller. */
+  /** The caller must not change `total` afterwards. */
   def setTargets(total: JList[JMap[String, Any]]): Unit = lock.synchronized {
     if (!ending) {
       targets = Some(total)
@@ -96,7 +96,7 @@ private[hrm] final class EventQueue {
     generation
   }
 
-  /** Polling is over: a call that still waits must not keep the JVM alive. */
+  /** Polling is over: a waiting call must not keep the JVM alive. */
   def close(reader: Int): Unit = lock.synchronized {
     if (reader == generation) {
       generation += 1
@@ -107,7 +107,7 @@ private[hrm] final class EventQueue {
   /** Seconds since the AppMaster last polled. */
   def silenceS: Long = TimeUnit.NANOSECONDS.toSeconds(System.nanoTime() - polledNs)
 
-  /** All that is new for `reader`, a generation; waits up to `timeoutMs` for something. */
+  /** All that is new for `reader`, a generation; waits up to `timeoutMs` for something new. */
   def poll(reader: Int, timeoutMs: Long): News = lock.synchronized {
     val limitMs = math.min(timeoutMs, PollMaxMs)
     val deadlineNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limitMs)
@@ -137,7 +137,7 @@ private[hrm] final class EventQueue {
     killsUnheard.clear()
     workloadHeard ||= news.workload
     if (news.progress) {
-      // Before it is read: what changes from now on is a change of its own.
+      // Before the values are read, so that a later change counts as one.
       progressChanged = false
       progressSentNs = System.nanoTime()
     }
@@ -152,7 +152,7 @@ private[hrm] object EventQueue {
 
   final case class Finish(state: String, message: String)
 
-  /** What one poll has found. `workload`, `progress`: there is something new to read. */
+  /** The result of one poll. `workload`, `progress`: there is something new to read. */
   final case class News(
       targets: Option[JList[JMap[String, Any]]],
       kills: List[String],

@@ -78,20 +78,20 @@ private[hrm] object ExecutorLaunch {
     environment
   }
 
-  /** Passwords of RPC over TLS, which must not stand in arguments; Spark 3.5 has no such RPC. */
+  /** Passwords of RPC over TLS, which must not be in arguments; Spark 3.5 has no such RPC. */
   private def sslPasswords(security: SecurityManager): Map[String, String] =
     Try(security.getClass.getMethod("getEnvironmentForSslRpcPasswords")).toOption
       .map(_.invoke(security).asInstanceOf[Map[String, String]])
       .getOrElse(Map.empty)
 
   /**
-   * An executor that is preempted for a stream finishes its tasks and hands its blocks over to others. That is
-   * Spark's decommissioning, which is off by default; where the user has not set it, it is on, but for executors
-   * alone: in the driver it would also change how dynamic allocation removes idle ones.
+   * An executor that is preempted for a stream finishes its tasks and transfers its blocks to others. That is
+   * Spark's decommissioning, which is off by default. Where the user has not set it, it is on for executors only:
+   * in the driver it would also change how dynamic allocation removes idle ones.
    */
   def prepareDecommissioning(conf: SparkConf): Unit = if (decommissions(conf)) {
     conf.setIfMissing("spark.storage.decommission.enabled", "true")
-    // Spark looks again for blocks to move after this interval, by default 30 s: most of the grace period.
+    // The interval at which Spark searches for blocks to move; its default of 30 s is most of the grace period.
     conf.setIfMissing("spark.storage.decommission.replicationReattemptInterval", "1s")
   }
 
@@ -100,7 +100,7 @@ private[hrm] object ExecutorLaunch {
   private def decommissioning(conf: SparkConf): Seq[String] =
     if (decommissions(conf) && !conf.contains(Decommission)) Seq(s"-D$Decommission=true") else Nil
 
-  /** The node must know whether to keep shuffle files, which stand in its executors' settings otherwise unseen. */
+  /** Notifies the node whether to keep shuffle files, which it would otherwise not know. */
   private def shuffleService(conf: SparkConf): Seq[String] =
     if (conf.get(config.SHUFFLE_SERVICE_ENABLED)) Seq("-Dspark.shuffle.service.enabled=true") else Nil
 

@@ -8,7 +8,7 @@ import org.apache.spark.Success
 import org.apache.spark.scheduler._
 
 /**
- * Counts what the application does and notices streams; runs in a listener queue of its own.
+ * Counts what the application does and detects streams; runs in a listener queue of its own.
  *
  * It only signals to `events` that something has changed; the reader then fetches the values.
  */
@@ -26,10 +26,10 @@ private[hrm] final class HrmListener(events: EventQueue, executorAdded: () => Un
   private var total, completed, failed, runMs = 0L
   private var lastJobError: Option[String] = None
 
-  /** Why the latest job failed; None: it did not. */
+  /** Why the latest job failed; None: it succeeded. */
   def lastFailure: Option[String] = lock.synchronized(lastJobError)
 
-  /** The class of workload as observed; None: no sign of a stream so far. */
+  /** The observed workload class; None: no sign of a stream so far. */
   def workload: Option[StreamDetector.Workload] = streams.workload
 
   override def onExecutorAdded(added: SparkListenerExecutorAdded): Unit = executorAdded()
@@ -108,7 +108,7 @@ private[hrm] final class HrmListener(events: EventQueue, executorAdded: () => Un
     report
   }
 
-  /** `update` touches the fields of this object and nothing else. */
+  /** `update` must only touch the fields of this object. */
   private def changed(update: => Unit): Unit = {
     lock.synchronized(update)
     events.progressed()

@@ -4,17 +4,17 @@ package org.apache.spark.scheduler.cluster.hrm
  * The locks of a driver with this plugin, in the order in which a thread may take them.
  *
  * Spark's, from the outside in:
- *   1. SparkContext's constructor lock. SparkContext.getOrCreate holds it while we start.
+ *   1. SparkContext's constructor lock. SparkContext.getOrCreate holds it while HRM starts.
  *   2. TaskSchedulerImpl
  *   3. CoarseGrainedSchedulerBackend, this object (Spark's withLock takes 2, then 3)
  *   4. ResourceProfile
- * Ours, each a private object named `lock`, all leaves:
+ * HRM's, each a private object named `lock`, all leaves:
  *      EventQueue, HrmListener, StreamDetector, AppMasterSupervisor
  *
  * A leaf is held for a few fields of its own class and nothing else. Its holder takes no other lock,
- * ours or Spark's, calls no other object, does no IO, and waits for nothing but to be notified of
- * that lock itself. So no cycle can lead through ours, whatever Spark does. State shared by several
- * threads is behind one of these, or immutable behind a volatile field (StreamDetector.current).
+ * HRM's or Spark's, calls no other object, does no IO, and waits only to be notified of that lock
+ * itself. So no cycle can include HRM's locks, whatever Spark does. State shared by several threads
+ * is behind one of these, or immutable behind a volatile field (StreamDetector.current).
  *
  * Callers of this plugin, and the locks they hold:
  *   SparkContext                  constructor, start(), isReady(), stop(): 1 at most
@@ -22,14 +22,14 @@ package org.apache.spark.scheduler.cluster.hrm
  *                                 doRequestTotalExecutors: 3; doKillExecutors: 2 and 3
  *   the DriverEndpoint's thread   onDisconnected: nothing
  *   the listener bus, queue hrm   HrmListener: nothing. SparkContext.stop() waits for that thread
- *                                 without a limit, so it must wait for nothing that stop() holds
- *   py4j, a thread a connection   DriverBridge, and through it AppMasterListener: nothing
- *   the timer, hrm-backend        starts and ends of AppMasters, what is given up: nothing
+ *                                 without a limit, so it must not wait for what stop() holds
+ *   py4j, a thread per connection DriverBridge, and through it AppMasterListener: nothing
+ *   the timer, hrm-backend        starts and ends of AppMasters, abandoned executors: nothing
  *   Java's watch on processes     hands over to the timer: nothing
  * Those that hold nothing take Spark's locks through Spark's methods: 2 in wakeScheduler and
  * scheduler.error, 3 in introduction.
  *
- * The limits of what we wait for: an AppMaster's start and start() itself, each
+ * The limits of all waits: an AppMaster's start and start() itself, each
  * spark.hrm.registration.timeout; its end, spark.hrm.stop.timeout; a poll, EventQueue.PollMaxMs;
  * Spark's own calls in stop(), spark.rpc.askTimeout.
  */
@@ -55,8 +55,8 @@ import org.apache.spark.util.ThreadUtils
  * Its life: the constructor starts the AppMaster, which registers while Spark finishes its own set-
  * up; start() waits for the application's id, within a limit; from then on targets and kills flow
  * to the AppMaster and executors' ends flow back; stop() reports how the application ended and
- * waits, within a limit, until the master has it. An AppMaster that dies is replaced and finds its
- * executors again.
+ * waits, within a limit, until the master has the report. An AppMaster that dies is replaced and
+ * finds its executors again.
  */
 private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkContext, master: String)
   extends CoarseGrainedSchedulerBackend(scheduler, sc.env.rpcEnv) with AppMasterListener {
@@ -109,7 +109,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
 
   /**
    * Called in a loop while the SparkContext waits for its first executors: a refusal ends that wait.
-   * One that comes before contextReady is set must be thrown from here, so we check again after.
+   * One that comes before contextReady is set must be thrown from here, so it is checked again.
    */
   override def isReady(): Boolean = {
     throwProblem()
@@ -140,7 +140,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
       val failure = Option(problem.get()).orElse(failureAtShutdown(exitCode))
       appMaster.finishing()
       events.endTargets()
-      // Executors first: they end by themselves before the master takes their containers away.
+      // Executors first: they end by themselves before the master removes their containers.
       try super.stop() finally {
         events.setFinish(if (failure.isEmpty) "SUCCEEDED" else "FAILED", failure.getOrElse(""))
         appMaster.stop(stopMs)
@@ -182,7 +182,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
       if (lostHost.isEmpty) ExecutorExited(exitCode, causedByApp, reason)
       else ExecutorProcessLost(reason, Some(lostHost), causedByApp)
     try removeExecutor(executorId, why) catch {
-      // Spark's endpoint is gone, and misses no executor. The AppMaster must not take that for the
+      // Spark's endpoint is gone, and needs no executor. The AppMaster must not take that for the
       // end of the driver, which has yet to report how the application ended.
       case NonFatal(e) if stopping.get() => logDebug(s"executor $executorId has ended late: $e")
     }
@@ -202,7 +202,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
       } finally sc.stopInNewThread()
     }
 
-  /** An application that dies of an exception does not report it: its last job does. */
+  /** An application that an exception ends does not report it; its last job does. */
   private def failureAtShutdown(exitCode: Int): Option[String] =
     if (!contextReady) Some("the SparkContext could not be made; see the driver's log")
     else if (exitCode != 0) Some(s"the application ended with exit code $exitCode")
@@ -227,8 +227,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   }
 
   /**
-   * The hosts of the blocks that waiting tasks of this profile read, and how many executors those tasks fill. Spark
-   * has both in fields that it sets before it requests totals.
+   * The hosts of the blocks that waiting tasks of this profile read, and how many executors those tasks occupy. Both
+   * are in fields that Spark sets before it requests totals.
    */
   private def preferHosts(target: JMap[String, Any], profile: ResourceProfile): Unit = {
     val tasksAt = rpHostToLocalTaskCount.getOrElse(profile.id, Map.empty[String, Int])
@@ -242,7 +242,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     }
   }
 
-  /** All that a new AppMaster must know. */
+  /** All that a new AppMaster needs to know. */
   private def introduction(): JMap[String, Any] = {
     val driver = RpcEndpointAddress(
       RpcAddress(conf.get(config.DRIVER_HOST_ADDRESS), conf.get(config.DRIVER_PORT)),
@@ -299,7 +299,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     value
   }
 
-  /** Waits for HRM's reason of an executor's end before Spark gives it up: exit codes decide blame. */
+  /** Waits for HRM's reason of an executor's end before Spark removes it: exit codes decide blame. */
   private class HrmDriverEndpoint extends DriverEndpoint {
     override def onDisconnected(remoteAddress: RpcAddress): Unit =
       addressToExecutorId.get(remoteAddress).foreach { executorId =>

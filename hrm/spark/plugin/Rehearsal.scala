@@ -17,7 +17,7 @@ import org.apache.spark.scheduler.cluster.CoarseGrainedSchedulerBackend
  * A cluster of one executor, which this process starts itself: the smallest application whose
  * driver and executor are what they are on a real cluster. Class-data archives are made of it.
  *
- * The executor's command is in the file that HRM_REHEARSAL_EXECUTOR names, one argument a line.
+ * The executor's command is in the file that HRM_REHEARSAL_EXECUTOR names, one argument per line.
  */
 class RehearsalClusterManager extends ExternalClusterManager {
 
@@ -74,7 +74,7 @@ private[hrm] class RehearsalBackend(scheduler: TaskSchedulerImpl, sc: SparkConte
     watch.start()
   }
 
-  /** The executor writes its archive as it ends, so its end is waited for, within a limit. */
+  /** The executor writes its archive as it ends, so this waits for its end, within a limit. */
   override def stop(): Unit = try {
     stopping = true
     super.stop()

@@ -10,9 +10,9 @@ import org.apache.spark.internal.Logging
 /**
  * Spark's external shuffle service, with a secret for each application instead of one for all.
  *
- * The agent starts it and sends it lines on standard input: "know APPLICATION SECRET", "forget APPLICATION" (which also
- * removes what its executors left). It ends when that input ends, with the agent. An application that it has not been
- * sent cannot authenticate, and gets nothing.
+ * The agent starts it and sends it lines on standard input: "know APPLICATION SECRET", "forget APPLICATION" (which
+ * also removes what its executors left). It ends when that input ends, with the agent. An application unknown to it
+ * cannot authenticate, and gets nothing.
  */
 object HrmShuffleService extends Logging {
 

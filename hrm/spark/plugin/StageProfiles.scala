@@ -6,10 +6,10 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.resource.ResourceProfileManager
 
 /**
- * Lets stages ask for resource profiles of their own.
+ * Lets stages request resource profiles of their own.
  *
  * Spark decides by the master's address which cluster managers support such profiles, and HRM's is not on its list.
- * The decision is kept in a field that is read for every profile; here it is changed. Where a Spark has no such field,
+ * The decision is kept in a field that is read for every profile, and is changed here. If a Spark has no such field,
  * it refuses stage profiles with its own message, and everything else works.
  */
 private[hrm] object StageProfiles extends Logging {

@@ -6,19 +6,19 @@ import scala.collection.mutable
 import scala.util.Try
 
 /**
- * Distinguishes streams from batch by what runs, without a setting by the user.
+ * Distinguishes streams from batch by observation, without a setting by the user.
  *
  * A structured-streaming query whose trigger is default, ProcessingTime, Continuous or RealTime
  * runs until it is stopped: the application is a stream while it has one. AvailableNow and Once
- * read what is there and end: batch. The event names a query but not its trigger, so the trigger is
- * read from the running query, by its shared state or, where no session leads there, by the thread
- * that runs it. Where both fail, behaviour decides: a query that idles, waiting for data, or that
- * has run for long, is a stream.
+ * process what is there and end: batch. The event names a query but not its trigger, so the trigger
+ * is read from the running query, found by its shared state or, where no session leads there, by the
+ * thread that runs it. Where both fail, behaviour decides: a query that idles, waiting for data, or
+ * that has run for long, is a stream.
  *
  * Jobs of the older DStreams carry the batch that they belong to. They run until their context is
  * stopped, which emits no event: such an application is a stream from its first batch to its end.
  *
- * Everything goes by reflection: the sql jar may be absent, and its classes move between Spark
+ * All access is by reflection: the sql jar may be absent, and its classes move between Spark
  * versions.
  */
 private[hrm] final class StreamDetector {
@@ -55,7 +55,7 @@ private[hrm] final class StreamDetector {
     if (properties == null || properties.getProperty(BatchTime) == null) NoChange
     else change { dstreams = true }
 
-  /** Spark is queried before the lock is taken: some of its methods need locks of its sessions. */
+  /** Spark is queried before the lock is taken: some of its methods take locks of its sessions. */
   private def started(event: AnyRef): Change = {
     val runId = uuid(event, "runId")
     val name = Option(call(event, "name")).map(_.toString).getOrElse(uuid(event, "id").toString)
@@ -69,7 +69,7 @@ private[hrm] final class StreamDetector {
       .foreach(_.endless = true)
   }
 
-  /** `update` touches the fields of this object and nothing else. */
+  /** `update` must only touch the fields of this object. */
   private def change(update: => Unit): Change = lock.synchronized {
     val before = current
     update
@@ -92,10 +92,10 @@ private[hrm] final class StreamDetector {
 }
 
 private[hrm] object StreamDetector {
-  /** A class of workload, and what shows it. */
+  /** A workload class, and the reason for it. */
   final case class Workload(workloadClass: String, evidence: String)
 
-  /** What became different: the names of running queries, the class. */
+  /** What changed: the names of running queries, the class. */
   final case class Change(names: Boolean, workload: Boolean)
 
   val NoChange: Change = Change(names = false, workload = false)

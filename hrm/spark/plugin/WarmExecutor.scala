@@ -36,7 +36,7 @@ object WarmExecutor {
     val rehearsal = new PrivilegedExceptionAction[Unit] { def run(): Unit = sparingly(rehearse()) }
     val thread = new Thread(() =>
       try UserGroupInformation.createRemoteUser("rehearsal").doAs(rehearsal) catch {
-        // Whatever it is, a class that does not link or a heap that is full, it is not ready.
+        // Whatever it is, such as a class that does not link or a full heap: it is not ready.
         case error: Throwable =>
           error.printStackTrace()
           System.exit(1)
@@ -62,7 +62,7 @@ object WarmExecutor {
   private def fields(node: JsonNode): Seq[(String, String)] =
     node.fieldNames().asScala.map(name => name -> node.get(name).asText()).toSeq
 
-  /** What System.getenv and every child process sees: Java copies it once, at its start. */
+  /** The environment of System.getenv and every child process: Java copies it once, at its start. */
   private def writableEnvironment(): JMap[String, String] = {
     val shown = System.getenv()
     val field = shown.getClass.getDeclaredField("m")
@@ -70,11 +70,11 @@ object WarmExecutor {
     field.get(shown).asInstanceOf[JMap[String, String]]
   }
 
-  /** A context of this process alone: a job with a shuffle, an authenticated connection, queries. */
+  /** A context of this process only: a job with a shuffle, an authenticated connection, queries. */
   private def rehearse(): Unit = {
     val probe = """{"environment": {"a": "b"}, "properties": {}, "arguments": ["c"]}"""
     fields(new ObjectMapper().readTree(probe).get("environment"))
-    // Typed, for Scala 2.12 infers nothing here.
+    // Typed, because Scala 2.12 infers nothing here.
     Collections.unmodifiableMap[String, String](writableEnvironment()).size()
     Class.forName("org.apache.spark.executor.CoarseGrainedExecutorBackend$Arguments")
     val conf = new SparkConf(false)
@@ -101,7 +101,7 @@ object WarmExecutor {
     } finally context.stop()
   }
 
-  /** Collects early and often: what a heap has once taken from the machine, it does not give back. */
+  /** Collects early and often, because a heap does not return memory that it has once touched. */
   private def sparingly(body: => Unit): Unit = {
     val heap = Runtime.getRuntime
     val over = new CountDownLatch(1)

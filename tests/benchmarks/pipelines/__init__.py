@@ -1,1 +1,1 @@
-"""Tests of the pipelines: answers against truth, CPU against GPU versions."""
+"""Tests of the pipelines: results against truth, CPU against GPU versions."""

@@ -1,4 +1,4 @@
-"""The benchmark on a real cluster, with few tasks of a tiny pipeline; what counts as an answer."""
+"""The benchmark on a real cluster, with few tasks of a tiny pipeline; what counts as a result."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_two_versions_give_the_same_result_and_other_inputs_another(name: st
     pipeline = profile.load(name)
     sizes_mb = cluster.SIZES_MB.get(name, cluster.SIZES_ELSE_MB)
     outputs = []
-    # The detector's random weights know clips apart by their lengths only.
+    # The detector's random weights distinguish clips by their lengths only.
     for seed, size_mb in enumerate((max(sizes_mb), min(sizes_mb))):
         value = f"synthetic:mb={size_mb},seed={seed}"
         here = OUTPUTS[name](pipeline.run_here(value))

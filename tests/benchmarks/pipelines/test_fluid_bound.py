@@ -91,7 +91,7 @@ def test_no_policy_is_above_its_bound(pair: str) -> None:
 
 
 def test_the_measured_table_is_scaled_too() -> None:
-    """Whoever measures anew sets ``profiles.TIME_SCALE`` anew, by what this says."""
+    """A new measurement requires a new ``profiles.TIME_SCALE``, which is the value of this test."""
     rate = Fluid(Scenario(profiles=load())).rate_per_min
     times = rate / SATURATION_PER_MIN
     assert times == pytest.approx(1.0, rel=0.05), f"multiply TIME_SCALE by {times:.3f}"

@@ -1,4 +1,4 @@
-"""Clips: deterministic, of the size asked for, true to their tracks; and the user's own videos."""
+"""Clips: deterministic, of the requested size, true to their tracks; and the user's own videos."""
 
 from __future__ import annotations
 

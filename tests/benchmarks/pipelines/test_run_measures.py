@@ -1,4 +1,4 @@
-"""Load balance by the paper's equations, and what a result says."""
+"""Load balance by the paper's equations, and the values of a result."""
 
 from __future__ import annotations
 

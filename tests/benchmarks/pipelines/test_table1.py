@@ -1,4 +1,4 @@
-"""Table 1: all images are done whatever the number of executors; a failure is told, not hung."""
+"""Table 1: all images are done with any number of executors; a failure is reported, not hung."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The experiments by name, their calibration, and what several runs tell together."""
+"""The experiments by name, their calibration, and the summary of several runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of GPU stages: its servers, its bound, and what it says of the published figures."""
+"""The model of GPU stages: its servers, its bound, and its predictions of the published figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is charged to whom: choices overlap, commits do not, and nothing gets lost."""
+"""What is charged: choices overlap, commits do not, and nothing gets lost."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_another_seed_gives_another_run() -> None:
 
 
 def test_a_stream_holds_up_batch_commits_only_with_a_lease() -> None:
-    # The stream asks while batch chooses: those choices come to the negotiator during its own.
+    # The stream requests while batch chooses: those choices reach the negotiator during its own.
     stream = JobPlan(0.005, 2, 5.0, WorkloadClass.STREAM)
     plans = [*at_once(5), stream]
 

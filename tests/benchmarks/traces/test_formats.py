@@ -29,7 +29,7 @@ from hrm.errors import InvalidRequest, NotFound
 from tests.benchmarks.traces.samples import SAMPLES, write
 
 REAL_DATA = os.environ.get("HRM_TRACES", "")
-"""Read before a fixture takes every HRM_* away."""
+"""Read before a fixture removes every HRM_* variable."""
 
 FOLDERS = {
     "alibaba-gpu": "alibaba_gpu_v2023", "alibaba-v2018": "alibaba_v2018_dag",

@@ -1,5 +1,5 @@
-"""Replaying traces through the core: who waits how long, what is measured, and that it is the same
-every time."""
+"""Replaying traces through the core: how long jobs wait, what is measured, and that it is
+repeatable."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_second_of_two_jobs_waits_for_the_only_core() -> None:
 
 
 def test_a_scheduler_is_woken_only_when_it_counts_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wake that another has replaced is none: answered with another, it would multiply."""
+    """A wake that another has replaced must not be repeated, or wakes would multiply."""
     woken, handle = [], MasterCore.handle
 
     def observe(self: MasterCore, event: e.MasterEvent) -> list[c.MasterCommand]:

@@ -1,4 +1,4 @@
-"""Job traces that replays use: ill-formed values of each, run times that come from elsewhere."""
+"""Job traces that replays use: ill-formed values of each, run times from other files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ f,9,other,1,12
 
 
 def measured(folder: Path, **changed: str) -> Path:
-    """A workload beside the measurements of one application; ``changed``: other texts."""
+    """A workload with the measurements of one application; ``changed``: other texts."""
     texts = {"placements": PLACEMENTS, "scalability": SCALABILITY} | changed
     (folder / "net").mkdir()
     for name, text in texts.items():

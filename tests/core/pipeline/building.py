@@ -1,4 +1,4 @@
-"""Short ways to say what a test needs: pipelines, tasks, nodes, and a node with a short memory."""
+"""Helpers to build what a test needs: pipelines, tasks, nodes, and a node that records commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hrm.pipelines.core.model import (
     NodePolicy,
     NodeView,
     PipelineSpec,
-    Start,
+    StartDecision,
     SubtaskSpec,
     TaskId,
     TaskSpec,
@@ -67,7 +67,7 @@ class FirstFit:
 
     name = "first-fit"
 
-    def dispatch(self, view: NodeView) -> list[Start]:
+    def dispatch(self, view: NodeView) -> list[StartDecision]:
         free, run_s = Tentative(view, CAPS), view.estimates.run_s
         for one in view.ready:
             emptiest = sorted(free.gpus, key=lambda gpu: (len(gpu.running), gpu.index))
@@ -82,7 +82,7 @@ class FirstFit:
 
 
 class Node:
-    """A core whose commands are remembered, and whose invariants hold after every event."""
+    """A core whose commands are recorded, and whose invariants are checked after every event."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """The simplest estimates that learn: running means of measurements, row by row.
 
-A row that was never measured has the mean of its kind's other rows, and failing that one second
-and what its author declared. Once there are runs with exclusive use of a GPU, only these count:
-shared ones measure interference, not the row.
+A row that was never measured has the mean of its kind's other rows, or else one second and its
+author's declarations. Once there are runs with exclusive use of a GPU, only these count: shared
+ones measure interference, not the row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The cluster's core: where tasks go, and that none is lost or answered twice."""
+"""The cluster's core: where tasks go, and that none is lost or finished twice."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import AlreadyExists, LimitReached, NotFound
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.cluster import ClusterBounds, LeastLoaded, PipelineCluster
+from hrm.pipelines.core.cluster import ClusterBounds, LeastWait, PipelineCluster
 from hrm.pipelines.core.model import (
     Choice,
     ClusterPolicy,
-    ClusterView,
     Device,
+    PipelineClusterView,
     Row,
     TaskId,
     TaskSpec,
@@ -44,7 +44,7 @@ class Cluster:
     def __init__(
         self, policy: ClusterPolicy | None = None, bounds: ClusterBounds | None = None
     ) -> None:
-        self.core = PipelineCluster(policy or LeastLoaded(), RunningMeans(), bounds=bounds)
+        self.core = PipelineCluster(policy or LeastWait(), RunningMeans(), bounds=bounds)
         self.placed: dict[str, m.PlaceTask] = {}
         self.cancelled: list[m.CancelTask] = []
         self.finished: list[m.FinishTask] = []
@@ -248,7 +248,7 @@ def test_the_view_counts_what_was_placed_since_a_node_reported() -> None:
     view, _ = cluster.core.view(task("next"), 1.0)
     assert view.expected_wait_s.tolist() == [2.0] and view.waiting_batch.tolist() == [1.0]
     load = _load(frozenset({TaskId("a")}), wait_s=1.5)
-    cluster.handle(m.NodeReported(now=2.0, name=NodeName("n1"), load=load))
+    cluster.handle(m.PipelineNodeReported(now=2.0, name=NodeName("n1"), load=load))
     view, fits = cluster.core.view(task("next"), 5.0)
     assert view.expected_wait_s.tolist() == [1.5] and view.waiting_batch.tolist() == [0.0]
     assert view.running.tolist() == [1.0] and view.reported_at.tolist() == [3.0]
@@ -257,7 +257,7 @@ def test_the_view_counts_what_was_placed_since_a_node_reported() -> None:
 
 
 class _Reply:
-    """A policy with a fixed answer."""
+    """A policy with a fixed choice."""
 
     name = "says"
 
@@ -265,7 +265,9 @@ class _Reply:
         self.node = node
         self.ends: list[tuple[str, bool]] = []
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: npt.NDArray[np.bool_]) -> Choice:
+    def choose(
+        self, task: TaskSpec, view: PipelineClusterView, fits: npt.NDArray[np.bool_]
+    ) -> Choice:
         return Choice(node=self.node, why="so said")
 
     def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
@@ -287,7 +289,7 @@ def test_a_policy_may_wait_and_is_asked_again_after_the_next_event() -> None:
     cluster.submit(task("t"))
     assert not cluster.placed and "so said" in cluster.why("t")
     policy.node = 0
-    cluster.handle(m.NodeReported(now=1.0, name=NodeName("n1"), load=_load()))
+    cluster.handle(m.PipelineNodeReported(now=1.0, name=NodeName("n1"), load=_load()))
     assert cluster.placed["t"].why == "so said"
     cluster.end("t", 2.0)
     assert policy.ends == [("t", True)]
@@ -338,7 +340,7 @@ def test_a_node_that_gave_back_gets_nothing_before_it_has_reported() -> None:
     cluster.end("t", 1.0, TaskOutcome.GIVEN_BACK, "it is busy")
     assert cluster.placed["t"] is first, "it would bounce, up to the limit, within a moment"
     assert "gave one back" in cluster.core.explain(TaskId("t"))
-    cluster.handle(m.NodeReported(now=2.0, name=NodeName("n1"), load=_load()))
+    cluster.handle(m.PipelineNodeReported(now=2.0, name=NodeName("n1"), load=_load()))
     assert cluster.placed["t"].attempt == 2
 
 

@@ -1,4 +1,4 @@
-"""The node's core: what starts when, what becomes of runs that go wrong, and what never happens."""
+"""The node's core: what starts when, what happens to runs that fail, and what must never happen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hrm.pipelines.core import node_messages as m
-from hrm.pipelines.core.model import Device, NodeView, Row, Start, SubtaskKey, TaskId
+from hrm.pipelines.core.model import Device, NodeView, Row, StartDecision, SubtaskKey, TaskId
 from hrm.pipelines.core.node import NodeBounds, PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
 from hrm.pipelines.core.subtasks import SubtaskState
@@ -241,9 +241,9 @@ class _Newest:
 
     name = "newest"
 
-    def dispatch(self, view: NodeView) -> list[Start]:
+    def dispatch(self, view: NodeView) -> list[StartDecision]:
         pairs = zip(reversed(view.ready), view.idle_cores, strict=False)
-        return [Start(ready.key, Device.CPU, core) for ready, core in pairs]
+        return [StartDecision(ready.key, Device.CPU, core) for ready, core in pairs]
 
 
 def test_one_that_has_waited_five_times_its_run_time_goes_first() -> None:
@@ -293,10 +293,14 @@ def test_a_policy_that_proposes_nonsense_is_refused_and_remembered() -> None:
     class Wrong:
         name = "wrong"
 
-        def dispatch(self, view: NodeView) -> list[Start]:
+        def dispatch(self, view: NodeView) -> list[StartDecision]:
             key = SubtaskKey(TaskId("nobody"), "a")
-            twice = [Start(view.ready[0].key, Device.CPU, 0)] * 2
-            return [*twice, Start(view.ready[-1].key, Device.GPU, 3), Start(key, Device.CPU, 0)]
+            twice = [StartDecision(view.ready[0].key, Device.CPU, 0)] * 2
+            return [
+                *twice,
+                StartDecision(view.ready[-1].key, Device.GPU, 3),
+                StartDecision(key, Device.CPU, 0),
+            ]
 
     node = Node(policy=Wrong())
     node.place(task("t"))
@@ -309,8 +313,11 @@ def test_the_latest_refusals_are_kept_and_no_others() -> None:
     class Stubborn:
         name = "stubborn"
 
-        def dispatch(self, view: NodeView) -> list[Start]:
-            return [Start(SubtaskKey(TaskId(f"no-{one}"), "a"), Device.CPU, 0) for one in range(40)]
+        def dispatch(self, view: NodeView) -> list[StartDecision]:
+            return [
+                StartDecision(SubtaskKey(TaskId(f"no-{one}"), "a"), Device.CPU, 0)
+                for one in range(40)
+            ]
 
     node = Node(policy=Stubborn())
     node.place(task("t"))
@@ -323,7 +330,7 @@ def test_a_policy_that_fails_is_replaced_for_the_time_and_counted() -> None:
     class Broken:
         name = "broken"
 
-        def dispatch(self, view: NodeView) -> list[Start]:
+        def dispatch(self, view: NodeView) -> list[StartDecision]:
             raise ValueError("no idea")
 
     node = Node(policy=Broken())
@@ -338,7 +345,7 @@ def test_a_policy_that_waits_on_an_empty_node_is_not_waited_for() -> None:
     class Never:
         name = "never"
 
-        def dispatch(self, view: NodeView) -> list[Start]:
+        def dispatch(self, view: NodeView) -> list[StartDecision]:
             return []
 
     node = Node(policy=Never())
@@ -372,7 +379,7 @@ def test_the_load_states_what_is_waiting_and_for_how_long() -> None:
 
 
 def _random_node(seed: int) -> tuple[PipelineNode, dict[str, int]]:
-    """Drive a node through events at random; the tally of how tasks ended."""
+    """Drive a node through random events; returns the tally of how tasks ended."""
     rng = np.random.default_rng(seed)
     node = Node(
         capacity(cores=3, memory_mib=2000, gpus=2, gpu_memory_mib=4000),

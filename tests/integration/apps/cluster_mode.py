@@ -1,8 +1,8 @@
-"""Where its driver is and what came with it: `cluster_mode.py WAY_TO_END FILE`.
+"""Reports where its driver is and which files it has: `cluster_mode.py WAY_TO_END FILE`.
 
 Ways to end: stop; no-stop (exit status 0 with the context alive); a number (that exit status,
-after a job that failed). A file that is not where it runs came as a URI: Spark has fetched it to a
-place of its own.
+after a job that failed). A file outside its working directory came as a URI: Spark has fetched it
+to a place of its own.
 """
 
 import os

@@ -1,7 +1,7 @@
 """One streaming query with a checkpoint: `counting_stream.py CHECKPOINT BATCHES_FILE [OUTPUT]`.
 
-Each micro-batch adds a line to the file: the driver's number and the batch's. With OUTPUT it has
-written its rows there before, as JSON, in the place of what a lost driver had left of this batch.
+Each micro-batch adds a line to the file: the driver's number and the batch's. With OUTPUT, it first
+writes its rows there, as JSON, replacing what a lost driver had left of this batch.
 """
 
 import os

@@ -2,7 +2,7 @@
 
     detecting.py ROWS CHECKPOINT
 
-Prints ``BATCH n sum`` and ``STREAM n``: rows that came out, and of the batch what they add up to.
+Prints ``BATCH n sum`` and ``STREAM n``: numbers of rows, and the sum of the batch's.
 """
 
 import sys
@@ -43,7 +43,7 @@ def main(rows: int, checkpoint: str) -> None:
     )
     batch = map_in_pandas(squares, spark.range(rows), schema)
     ((count, total),) = batch.selectExpr("count(*)", "sum(value)").collect()
-    # One write a line: Spark's driver is unbuffered, and its log goes into the same file.
+    # One write per line: Spark's driver is unbuffered, and its log goes into the same file.
     sys.stdout.write(f"BATCH {count} {total}\n")
     deadline = time.monotonic() + 60
     while not spark.table("squares").head(1) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Works, idles until told, and ends: `elastic.py STOP_FILE`. For dynamic allocation."""
+"""Works, idles until STOP_FILE exists, and ends: `elastic.py STOP_FILE`. For dynamic allocation."""
 
 import sys
 import time

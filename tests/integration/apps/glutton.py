@@ -1,4 +1,4 @@
-"""Takes far more memory in a Python worker than its container has."""
+"""Uses far more memory in a Python worker than its container has."""
 
 import time
 

@@ -1,6 +1,6 @@
-"""Each task says which GPU it was given and what its process sees of it; then it stays a while.
+"""Each task reports its assigned GPU and what its process sees of it; then it stays a while.
 
-``gpus.py TASKS SECONDS [PROFILE]``: with PROFILE, the GPU is asked for by the stage alone.
+``gpus.py TASKS SECONDS [PROFILE]``: with PROFILE, only the stage requests the GPU.
 """
 
 import os
@@ -29,6 +29,6 @@ if by_profile:
     task = TaskResourceRequests().cpus(1).resource("gpu", 1)
     rdd = rdd.withResources(ResourceProfileBuilder().require(executor).require(task).build)
 for line in sorted(rdd.map(visible_gpus).collect()):
-    # One write a line: Spark's driver is unbuffered, and its log goes into the same file.
+    # One write per line: Spark's driver is unbuffered, and its log goes into the same file.
     sys.stdout.write(" ".join(["SAW", *map(str, line)]) + "\n")
 session.stop()

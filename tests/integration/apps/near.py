@@ -1,7 +1,7 @@
-"""Reads data that lies on named hosts: `near.py HOST...`, one after the other.
+"""Reads data that is on named hosts: `near.py HOST...`, one after another.
 
 For each it counts an RDD of which every partition prefers that host, and then waits until dynamic
-allocation has let all executors go.
+allocation has released all executors.
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""TPC-H queries over and over: `queries.py DATA QUERIES SCALE STOP_FILE`.
+"""TPC-H queries repeatedly: `queries.py DATA QUERIES SCALE STOP_FILE`.
 
-Prints `ANSWER n` after each query whose answer is the one of the first round.
+Prints `ANSWER n` after each query whose result is that of the first round.
 """
 
 import sys

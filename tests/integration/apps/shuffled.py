@@ -1,4 +1,4 @@
-"""Shuffles inside of the executors' JVMs, then waits: `shuffled.py FILE_THAT_ENDS_IT`."""
+"""Shuffles inside the executors' JVMs, then waits: `shuffled.py FILE_THAT_ENDS_IT`."""
 
 import sys
 import time

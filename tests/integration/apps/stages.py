@@ -1,6 +1,6 @@
 """Stages with resource profiles of their own: `stages.py good STOP_FILE | memory | gpu`.
 
-`good` runs a stage on larger executors and then waits for STOP_FILE; the others ask for what no
+`good` runs a stage on larger executors and then waits for STOP_FILE; the others request what no
 node has.
 """
 

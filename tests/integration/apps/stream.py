@@ -1,6 +1,6 @@
-"""One streaming query until told to stop: `stream.py TRIGGER STOP_FILE`, then idles until told.
+"""One streaming query until the stop file exists, then idle: `stream.py TRIGGER STOP_FILE`.
 
-With the trigger `dstream`, what Spark had before there were queries.
+With the trigger `dstream`, a stream of Spark's older API.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Says whose its driver and its Python tasks are, and which Python they run: `whoami.py`."""
+"""Prints the users of its driver and its Python tasks, and which Python they run: `whoami.py`."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What every cluster policy keeps to, computed or learned, under its host or alone."""
+"""The contract of every cluster policy, heuristic or learned, under its guard or alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hrm.errors import InvalidConfig
 from hrm.pipelines.core.model import ClusterPolicy, TaskId
 from hrm.pipelines.policies.cluster import HEURISTICS, LEARNED, load
 from hrm.pipelines.policies.cluster.features import Layout
-from hrm.policies.guard import Mode
+from hrm.policies.guard import GuardMode
 from tests.policies.cluster.views import all_fit, mlp_model, set_model, task_of, view_of
 
 Make = Callable[[int], ClusterPolicy]
@@ -41,7 +41,7 @@ POLICIES: dict[str, Make] = {
     **{
         f"{name} {mode.value}": _learned(name, mode=mode, clock_s=lambda: 0.0)
         for name in LEARNED
-        for mode in Mode
+        for mode in GuardMode
     },
     "ldwp with a history": _with_history,
 }

@@ -1,4 +1,4 @@
-"""Layout of the paper's observation, scales, and who is among the candidates."""
+"""Layout of the paper's observation, scales, and the selection of candidates."""
 
 from __future__ import annotations
 

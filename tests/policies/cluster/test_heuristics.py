@@ -1,4 +1,4 @@
-"""What each computed policy prefers, on clusters small enough to see it."""
+"""The choices of each heuristic, on clusters small enough to check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learned cluster policies under their host: each reason for a fallback, and that it is told."""
+"""Learned cluster policies under their guard: each reason for a fallback, and its report."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 from hrm.errors import InvalidConfig, NotFound
-from hrm.pipelines.core.model import Choice, ClusterView, TaskId, TaskSpec
+from hrm.pipelines.core.model import Choice, PipelineClusterView, TaskId, TaskSpec
 from hrm.pipelines.policies.cluster import HEURISTIC, load
 from hrm.pipelines.policies.cluster.features import TASK_FIELDS, Layout
 from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
 from hrm.pipelines.policies.cluster.ldwp import Ldwp, LdwpSet
 from hrm.policies import models
-from hrm.policies.guard import Mode
+from hrm.policies.guard import GuardMode
 from hrm.policies.models import Model
 from tests.policies.cluster.views import all_fit, mlp_model, set_model, task_of, view_of
 
 RNG = np.random.default_rng(0)
 
 
-def guarded(model: Model, mode: Mode = Mode.ON, **options: Any) -> GuardedClusterPolicy:
+def guarded(model: Model, mode: GuardMode = GuardMode.ON, **options: Any) -> GuardedClusterPolicy:
     options.setdefault("clock_s", lambda: 0.0)
     policy = load(model.kind, rng=RNG, model=model, mode=mode, **options)
     assert isinstance(policy, GuardedClusterPolicy)
@@ -31,13 +31,16 @@ def guarded(model: Model, mode: Mode = Mode.ON, **options: Any) -> GuardedCluste
 
 
 def _chosen(
-    policy: GuardedClusterPolicy, view: ClusterView, task: TaskSpec | None = None
+    policy: GuardedClusterPolicy, view: PipelineClusterView, task: TaskSpec | None = None
 ) -> Choice:
     return policy.choose(task or task_of(), view, all_fit(view))
 
 
 def _fell_back(
-    policy: GuardedClusterPolicy, view: ClusterView, reason: str, task: TaskSpec | None = None
+    policy: GuardedClusterPolicy,
+    view: PipelineClusterView,
+    reason: str,
+    task: TaskSpec | None = None,
 ) -> str:
     choice = _chosen(policy, view, task)
     heuristic = load(HEURISTIC, rng=RNG).choose(task or task_of(), view, all_fit(view))
@@ -83,7 +86,7 @@ def test_a_value_ten_times_beyond_training(model: Model) -> None:
 @both
 def test_out_of_distribution(model: Model) -> None:
     low = model.arrays["low"].copy()
-    low[::3] = 3.0  # nothing is that great
+    low[::3] = 3.0  # no input is that large
     _fell_back(guarded(_with(model, low=low)), view_of(11), "out-of-distribution")
     few = model.arrays["low"].copy()
     few[-1] = 3.0
@@ -124,7 +127,7 @@ def test_the_number_of_nodes(model: Model, least: int, most: int, good: bool) ->
 
 @both
 def test_stale_reports(model: Model) -> None:
-    def at(*ages: float) -> ClusterView:
+    def at(*ages: float) -> PipelineClusterView:
         return view_of(11, reported_at=np.resize(np.array(ages, dtype=np.float32), 11))
 
     policy = guarded(model, heartbeat_s=2.0)
@@ -181,7 +184,7 @@ def test_a_model_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_the_heuristic_expected_is_what_the_watchdog_measures_by() -> None:
-    policy = guarded(set_model(), Mode.SHADOW)
+    policy = guarded(set_model(), GuardMode.SHADOW)
     view = view_of(11)
     for number in range(25):
         node = _chosen(policy, view, task_of(number)).node
@@ -194,7 +197,10 @@ def test_what_the_heuristic_expected_is_what_the_watchdog_measures_by() -> None:
 
 def test_the_history_holds_what_was_done_not_what_was_proposed() -> None:
     model = mlp_model(layout=Layout("paper", history=2))
-    shadow, alone = guarded(model, Mode.SHADOW), load("ldwp", rng=RNG, model=model, guarded=False)
+    shadow, alone = (
+        guarded(model, GuardMode.SHADOW),
+        load("ldwp", rng=RNG, model=model, guarded=False),
+    )
     view = view_of(11)
     done = _chosen(shadow, view).node
     assert done != alone.choose(task_of(), view, all_fit(view)).node

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from hrm.core.vocabulary.model import NodeName
-from hrm.pipelines.core.model import ClusterView
+from hrm.pipelines.core.model import PipelineClusterView
 from hrm.pipelines.policies.cluster.features import TYPES, Layout, observe_set
-from hrm.pipelines.policies.cluster.ldwp import Ldwp, LdwpSet, Proposal
+from hrm.pipelines.policies.cluster.ldwp import Ldwp, LdwpSet, TaskProposal
 from hrm.pipelines.policies.cluster.networks import mlp_shapes, set_q, set_shapes, transfer
 from tests.policies.cluster.views import all_fit, arranged, mlp_model, set_model, task_of, view_of
 
@@ -26,7 +26,7 @@ def test_the_set_network_has_the_size_that_was_planned() -> None:
     assert _numbers(set_shapes()) == 18_432
 
 
-def _proposed(view: ClusterView, fits: object = None) -> Proposal:
+def _proposed(view: PipelineClusterView, fits: object = None) -> TaskProposal:
     marks = all_fit(view) if fits is None else np.asarray(fits)
     return LdwpSet(set_model()).propose(task_of(), view, marks)
 

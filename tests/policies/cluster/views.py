@@ -9,8 +9,8 @@ import numpy as np
 
 from hrm.core.vocabulary.model import NodeName
 from hrm.pipelines.core.model import (
-    ClusterView,
     Device,
+    PipelineClusterView,
     PipelineSpec,
     SubtaskSpec,
     TaskId,
@@ -44,8 +44,8 @@ def task_of(
     return TaskSpec(task_id=TaskId(f"task-{number}"), pipeline=spec, size_mb=size_mb, **fields)
 
 
-def view_of(nodes: int, seed: int = 0, **columns: Any) -> ClusterView:
-    """A cluster of ``nodes`` in some random state; ``columns`` are as given."""
+def view_of(nodes: int, seed: int = 0, **columns: Any) -> PipelineClusterView:
+    """A cluster of ``nodes`` in some random state; ``columns`` as given."""
     rng = np.random.default_rng(seed)
 
     def share() -> Any:
@@ -54,7 +54,7 @@ def view_of(nodes: int, seed: int = 0, **columns: Any) -> ClusterView:
     def count(most: int) -> Any:
         return rng.integers(most, size=nodes).astype(np.float32)
 
-    view = ClusterView(
+    view = PipelineClusterView(
         now=100.0,
         names=tuple(NodeName(f"n{number}") for number in range(nodes)),
         cpu=share(),
@@ -84,7 +84,7 @@ def view_of(nodes: int, seed: int = 0, **columns: Any) -> ClusterView:
     return dataclasses.replace(view, **columns)
 
 
-def arranged(view: ClusterView, rows: Any) -> ClusterView:
+def arranged(view: PipelineClusterView, rows: Any) -> PipelineClusterView:
     """The same cluster with its rows in another order, or some of them."""
     order = np.asarray(rows)
     changed: dict[str, Any] = {}
@@ -97,7 +97,7 @@ def arranged(view: ClusterView, rows: Any) -> ClusterView:
     return dataclasses.replace(view, **changed)
 
 
-def all_fit(view: ClusterView) -> Any:
+def all_fit(view: PipelineClusterView) -> Any:
     return np.ones(len(view.names), dtype=np.bool_)
 
 

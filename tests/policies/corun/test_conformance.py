@@ -1,4 +1,4 @@
-"""What every node policy keeps to, whatever it is shown."""
+"""The contract of every node policy, for any view."""
 
 from __future__ import annotations
 

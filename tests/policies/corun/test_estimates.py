@@ -1,4 +1,4 @@
-"""What a node believes: measured first, then its kind at other sizes, then the predictor."""
+"""A node's estimates: measured first, then its kind at other sizes, then the predictor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A learned node policy under its host: who decides, what sends it back to PATS, what is told."""
+"""A learned node policy under its guard: which policy decides, fallbacks, and reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hrm.pipelines.core.model import (
     Estimates,
     NodeView,
     Row,
-    Start,
+    StartDecision,
     SubtaskKey,
     TaskId,
 )
@@ -27,7 +27,7 @@ from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming
 from hrm.pipelines.policies.corun import HEURISTIC, GuardedNodePolicy, Stdm, load, load_guarded
 from hrm.pipelines.policies.corun.guarded import SLICE_S, FiniteScore
 from hrm.pipelines.policies.corun.tentative import Tentative
-from hrm.policies.guard import GuardBounds, Mode
+from hrm.policies.guard import GuardBounds, GuardMode
 from tests.policies.corun.worlds import Known, gpu, node_view, subtask, views
 
 TIMES = Known({"edges": 8.0, "faces": 9.0}, {"edges": 1.0, "faces": 3.0})
@@ -35,21 +35,21 @@ READY = [subtask("edges", task="t1"), subtask("faces", task="t2")]
 
 
 class Backwards:
-    """Starts the last that is ready on the first core; ``does`` may do something else."""
+    """Starts the last ready one on the first core; ``does`` may do something else."""
 
     name = "backwards"
 
-    def __init__(self, does: Callable[[NodeView], Sequence[Start]] | None = None) -> None:
+    def __init__(self, does: Callable[[NodeView], Sequence[StartDecision]] | None = None) -> None:
         self.does = does
 
-    def dispatch(self, view: NodeView) -> list[Start]:
+    def dispatch(self, view: NodeView) -> list[StartDecision]:
         if self.does is not None:
             return list(self.does(view))
-        return [Start(view.ready[-1].key, Device.CPU, view.idle_cores[0])]
+        return [StartDecision(view.ready[-1].key, Device.CPU, view.idle_cores[0])]
 
 
 class Ticks:
-    """A clock that moves on by ``step_s`` at each look."""
+    """A clock that advances by ``step_s`` each time it is read."""
 
     def __init__(self, step_s: float = 0.0) -> None:
         self.now, self.step_s = 0.0, step_s
@@ -60,7 +60,7 @@ class Ticks:
 
 
 def made(
-    learned: Any = None, mode: Mode = Mode.ON, clock: Ticks | None = None, **more: Any
+    learned: Any = None, mode: GuardMode = GuardMode.ON, clock: Ticks | None = None, **more: Any
 ) -> GuardedNodePolicy:
     options: dict[str, Any] = {
         "node": "n1",
@@ -89,17 +89,17 @@ def fallbacks(policy: GuardedNodePolicy) -> dict[str, int]:
 
 def test_a_trusted_policy_decides_and_each_start_reports_it() -> None:
     (start,) = made().dispatch(view())
-    assert start == Start(READY[1].key, Device.CPU, 0, placed_by="backwards")
+    assert start == StartDecision(READY[1].key, Device.CPU, 0, placed_by="backwards")
 
 
-@pytest.mark.parametrize("mode", [Mode.OFF, Mode.SHADOW])
-def test_an_untrusted_one_does_not(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [GuardMode.OFF, GuardMode.SHADOW])
+def test_an_untrusted_one_does_not(mode: GuardMode) -> None:
     policy = made(mode=mode)
     starts = policy.dispatch(view())
     assert {(one.placed_by, one.fallback) for one in starts} == {("pats", "")}
     status = policy.host.status(0.0)
     assert (status.kind, status.asked, status.learned) == ("node", 1, 0)
-    assert status.shadowed == (mode is Mode.SHADOW)
+    assert status.shadowed == (mode is GuardMode.SHADOW)
     if status.shadowed:
         (record,) = status.records
         assert (record.learned, record.same) == ("t2/faces on cpu 0", False)
@@ -108,12 +108,12 @@ def test_an_untrusted_one_does_not(mode: Mode) -> None:
 
 def test_the_same_starts_in_another_order_are_the_same_result() -> None:
     pats = load("pats", rng=np.random.default_rng(0))
-    policy = made(Backwards(lambda seen: pats.dispatch(seen)[::-1]), Mode.SHADOW)
+    policy = made(Backwards(lambda seen: pats.dispatch(seen)[::-1]), GuardMode.SHADOW)
     policy.dispatch(view())
     assert policy.host.status(0.0).agreed == 1
 
 
-def _raises(_view: NodeView) -> list[Start]:
+def _raises(_view: NodeView) -> list[StartDecision]:
     raise RuntimeError("a bug")
 
 
@@ -125,11 +125,15 @@ def _nan_speedup() -> Known:
 
 CASES: dict[str, tuple[Any, dict[str, Any], Known]] = {
     "fault": (Backwards(_raises), {}, TIMES),
-    "infeasible": (Backwards(lambda v: [Start(v.ready[0].key, Device.CPU, 7)]), {}, TIMES),
-    "infeasible ": (Backwards(lambda v: [Start(one.key, Device.CPU, 0) for one in v.ready]), {},
-                    TIMES),
-    "infeasible  ": (Backwards(lambda v: [Start(SubtaskKey(TaskId("x"), "x"), Device.CPU, 0)]), {},
-                     TIMES),
+    "infeasible": (Backwards(lambda v: [StartDecision(v.ready[0].key, Device.CPU, 7)]), {}, TIMES),
+    "infeasible ": (
+        Backwards(lambda v: [StartDecision(one.key, Device.CPU, 0) for one in v.ready]), {}, TIMES,
+    ),
+    "infeasible  ": (
+        Backwards(lambda v: [StartDecision(SubtaskKey(TaskId("x"), "x"), Device.CPU, 0)]),
+        {},
+        TIMES,
+    ),
     "over-budget": (None, {"clock": Ticks(0.02)}, TIMES),
     "schema": (None, {"schema": "of another HRM"}, TIMES),
     "stale-snapshot": (None, {"sampled_at": lambda: 100.0 - 3.5}, TIMES),
@@ -174,7 +178,7 @@ def test_three_slow_decisions_open_the_breaker() -> None:
 
 def test_a_canary_is_a_share_of_the_time_other_on_each_node() -> None:
     def slices(node: str) -> list[bool]:
-        policy = made(mode=Mode.CANARY_10, node=node)
+        policy = made(mode=GuardMode.CANARY_10, node=node)
         found = []
         for number in range(1_000):
             starts = policy.dispatch(view(now=SLICE_S * number))
@@ -194,7 +198,9 @@ def test_no_policy_is_asked_while_all_is_full() -> None:
     assert policy.host.status(0.0).asked == 0
 
 
-def timing(start: Start, waited_s: float, outcome: RunOutcome = RunOutcome.DONE) -> SubtaskTiming:
+def timing(
+    start: StartDecision, waited_s: float, outcome: RunOutcome = RunOutcome.DONE
+) -> SubtaskTiming:
     return SubtaskTiming(
         key=start.key, row=Row(start.key.subtask, 1, "P4"), device=start.device, number=0, run=1,
         outcome=outcome, ready_at=0.0, started_at=waited_s, waited_s=waited_s, ran_s=1.0,
@@ -202,7 +208,7 @@ def timing(start: Start, waited_s: float, outcome: RunOutcome = RunOutcome.DONE)
     )  # fmt: skip
 
 
-def _placed(policy: GuardedNodePolicy, number: int, now: float) -> Start:
+def _placed(policy: GuardedNodePolicy, number: int, now: float) -> StartDecision:
     one = replace(subtask("edges", task=f"t{number}"), since=now)
     (start,) = policy.dispatch(view(now=now, ready=[one]))
     return start
@@ -215,18 +221,18 @@ def _watched(policy: GuardedNodePolicy, number: int, waited_s: float) -> None:
 
 
 def test_it_goes_back_to_its_shadow_where_it_is_worse_for_long() -> None:
-    policy = made(mode=Mode.OFF)
+    policy = made(mode=GuardMode.OFF)
     fell: list[bool] = []
     policy.host.on_roll_back = lambda: fell.append(True)
     for number in range(30):
         _watched(policy, number, 0.1)
-    policy.host.set_mode(Mode.ON)
+    policy.host.set_mode(GuardMode.ON)
     for number in range(30, 90):
         _watched(policy, number, 0.1)
-    assert policy.host.mode is Mode.ON, "as good as the heuristic"
+    assert policy.host.mode is GuardMode.ON, "as good as the heuristic"
     for number in range(90, 250):
         _watched(policy, number, 5.0)
-    assert (policy.host.mode, fell) == (Mode.SHADOW, [True])
+    assert (policy.host.mode, fell) == (GuardMode.SHADOW, [True])
     assert fallbacks(policy)["watchdog"] == 1
 
 
@@ -257,7 +263,7 @@ def test_what_the_node_started_itself_after_all_is_unowned(by: str, counts: bool
 
 def test_what_was_waited_for_counts_from_when_it_was_ready() -> None:
     """One that becomes ready with nine others is expected to take as long as all of them."""
-    policy = made(mode=Mode.OFF, bounds=GuardBounds(samples_min=1))
+    policy = made(mode=GuardMode.OFF, bounds=GuardBounds(samples_min=1))
     many = [subtask("track", task=f"t{number}") for number in range(10)]
     ready = [replace(one, since=100.0) for one in many]
     (start,) = policy.dispatch(node_view(ready, Known({"track": 4.0}), now=100.0, idle=[0]))
@@ -289,7 +295,7 @@ def test_an_agents_policy_is_guarded_if_it_is_a_learned_one() -> None:
     guarded = loaded("iawp")
     assert isinstance(guarded, GuardedNodePolicy)
     status = guarded.host.status(0.0)
-    assert (status.policy, status.heuristic, status.mode) == ("iawp", HEURISTIC, Mode.SHADOW)
+    assert (status.policy, status.heuristic, status.mode) == ("iawp", HEURISTIC, GuardMode.SHADOW)
     assert status.model == "cosine over gaussian"
     guarded.dispatch(view())
     assert fallbacks(guarded) == {"out-of-distribution": 1}, "nothing was measured here yet"

@@ -1,4 +1,4 @@
-"""Filling in a table: every predictor's contract, and what each is good at."""
+"""Filling in a table: every predictor's contract, and the strengths of each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ every = pytest.mark.parametrize("name", PLAIN)
 
 
 def low_rank(rows: int, seed: int = 0) -> Floats:
-    """Six columns of which two numbers a row tell everything."""
+    """Six columns that two numbers per row determine."""
     rng = np.random.default_rng(seed)
     return np.clip(0.5 + rng.normal(0, 0.15, (rows, 2)) @ rng.normal(0, 1, (2, 6)), 0, 1)
 

@@ -9,7 +9,7 @@ from hrm.pipelines.core.model import Row, Vector
 from hrm.pipelines.policies.corun.metrics import scaled_size
 from hrm.pipelines.policies.corun.scores import (
     Cosine,
-    Learned,
+    LearnedLoss,
     Overload,
     cosine,
     joint_excess,
@@ -53,8 +53,8 @@ def test_the_mean_over_all_that_run_there() -> None:
     assert Cosine().score(ROWS["D"], co_runners, KNOWN) == pytest.approx(0.527162, abs=5e-7)
 
 
-@pytest.mark.parametrize("score", [Cosine(), Overload(), Learned()])
-def test_an_idle_gpu_scores_nothing(score: Cosine | Overload | Learned) -> None:
+@pytest.mark.parametrize("score", [Cosine(), Overload(), LearnedLoss()])
+def test_an_idle_gpu_scores_nothing(score: Cosine | Overload | LearnedLoss) -> None:
     assert score.score(ROWS["A"], [], KNOWN) == 0.0
 
 
@@ -131,8 +131,8 @@ def test_learned_prefers_what_was_seen_to_go_well() -> None:
         model.observe(A, D, 1.02)
     learning = _Learning(model)
     co_runners = [ROWS["A"]]
-    worse = Learned().score(ROWS["B"], co_runners, learning)
-    assert Learned().score(ROWS["D"], co_runners, learning) < worse
+    worse = LearnedLoss().score(ROWS["B"], co_runners, learning)
+    assert LearnedLoss().score(ROWS["D"], co_runners, learning) < worse
 
 
 def test_state_of_other_shapes_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""What is chosen is counted at once, and what fits is what the core says."""
+"""What is chosen counts immediately, and what fits agrees with the core."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from hrm.pipelines.core.feasibility import CAPS, Caps, refusal
-from hrm.pipelines.core.model import Device, NodeView, Start
+from hrm.pipelines.core.model import Device, NodeView, StartDecision
 from hrm.pipelines.policies.corun.tentative import Tentative
 from tests.policies.corun.worlds import Known, gpu, node_view, subtask, views
 
@@ -40,7 +40,7 @@ def test_what_is_left_shrinks_with_every_start() -> None:
     assert free.gpus[0].utilisation == pytest.approx(0.8)
     assert free.memory_free_mib == 500
     assert free.left() == [ready[3]]
-    assert free.starts[2] == Start(ready[2].key, Device.GPU, 3)
+    assert free.starts[2] == StartDecision(ready[2].key, Device.GPU, 3)
 
 
 def test_one_that_needed_more_than_estimated_is_charged_more() -> None:

@@ -1,4 +1,4 @@
-"""What cores tell the estimates: whatever runs report, it is taken in."""
+"""What cores report to the estimates: any report of a run is taken in."""
 
 from __future__ import annotations
 

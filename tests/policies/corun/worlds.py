@@ -18,7 +18,7 @@ from hrm.pipelines.core.model import (
     NodeView,
     ReadySubtask,
     Row,
-    Start,
+    StartDecision,
     SubtaskKey,
     TaskId,
     Vector,
@@ -162,7 +162,7 @@ def run_all(
 ) -> tuple[float, dict[str, tuple[Device, float]]]:
     """The makespan, and of each kind the device and the start, on a node without interference."""
     waiting = list(ready)
-    running: list[tuple[float, int, Start, Row]] = []
+    running: list[tuple[float, int, StartDecision, Row]] = []
     began: dict[str, tuple[Device, float]] = {}
     now, turn = 0.0, 0
     while waiting or running:
@@ -181,7 +181,7 @@ def run_all(
     return now, began
 
 
-def started(view: NodeView, start: Start) -> NodeView:
+def started(view: NodeView, start: StartDecision) -> NodeView:
     """The view as it will be once ``start`` is carried out."""
     one = next(one for one in view.ready if one.key == start.key)
     estimates = view.estimates
@@ -211,7 +211,7 @@ def started(view: NodeView, start: Start) -> NodeView:
 def _view_of(
     now: float,
     waiting: Sequence[ReadySubtask],
-    running: Sequence[tuple[float, int, Start, Row]],
+    running: Sequence[tuple[float, int, StartDecision, Row]],
     estimates: Known,
     cores: int,
     gpus: int,

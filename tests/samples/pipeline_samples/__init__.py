@@ -1,1 +1,1 @@
-"""Pipelines that tests send to nodes: a package of its own, for all of it travels with each."""
+"""Pipelines that tests send to nodes: a package of its own, since all of it is sent with each."""

@@ -1,4 +1,4 @@
-"""Pipelines that look around where they run, for tests of what users are kept from."""
+"""Pipelines that explore where they run, for tests of what users must not reach."""
 
 from __future__ import annotations
 

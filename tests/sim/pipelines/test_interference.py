@@ -8,7 +8,7 @@ import pytest
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.model import SubtaskKey, TaskId
 from hrm.pipelines.sim.interference import LAWS, WORLDS, world
-from hrm.pipelines.sim.machine import Gpu
+from hrm.pipelines.sim.machine import GpuLoad
 from hrm.pipelines.sim.profiles import K80, P4
 from tests.sim.pipelines.invented import sample
 
@@ -61,7 +61,7 @@ def test_no_such_world() -> None:
 def test_a_gpu_shares_its_speed_as_the_world_states() -> None:
     truth = world("overload", KINDS)
     slowdown = truth.slowdowns(P4, (ONE, OTHER))[0]
-    gpu = Gpu(P4, 8_192.0, truth)
+    gpu = GpuLoad(P4, 8_192.0, truth)
     key = SubtaskKey(TaskId("t"), "s")
     gpu.advance(0.0)
     gpu.start(1, key, KINDS[ONE], 10.0, 100.0)

@@ -1,4 +1,4 @@
-"""The world to learn in: seeds, decisions, ends."""
+"""The training environment: seeds, decisions, ends."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_drawn_cluster_has_as_many_tasks_a_node() -> None:
 
 
 def test_one_that_pulls_may_leave_tasks_in_the_queue() -> None:
-    """``demand`` answers -1 while nobody is idle; the task comes back, and all end."""
+    """``demand`` returns -1 while no node is idle; the task is presented again, and all end."""
     made: Any = environment(nodes="1", tasks="60", node_policy="pats")
     waited = False
 

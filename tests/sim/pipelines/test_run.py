@@ -1,4 +1,4 @@
-"""Runs of the simulated cluster: repeatable, nothing lost, truth and belief apart."""
+"""Runs of the simulated cluster: repeatable, nothing lost, truth and estimates separate."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_profiles_err_as_table_3_states() -> None:
 
 
 def test_profiles_are_charged() -> None:
-    """Whoever knows nothing of its rows profiles each of them once, 8 s longer than the run."""
+    """A node without history profiles each of its rows once, 8 s longer than the run."""
     one = replace(SMALL, tasks=1, workers=workers(1))
     ((_, _, response_s, ideal_s),) = _run(one, "ect+mct", known=False).ended
     subtasks = len(arrivals(one).tasks[0].pipeline.subtasks)

@@ -1,4 +1,4 @@
-"""Bugs of the master's lives: what is written first, whose word counts, submissions."""
+"""Bugs of masters across restarts: order of writes, trust in reports, submissions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from hrm.core.master import nodes
-from hrm.core.master.applications import Applications
+from hrm.core.master.applications import ApplicationRegistry
 from hrm.core.master.core import MasterCore
 from hrm.core.master.epochs import Epochs
-from hrm.core.master.nodes import Nodes
+from hrm.core.master.nodes import NodeRegistry
 from hrm.core.master.write_gate import WriteGate
 from hrm.core.messages import commands as c
 from hrm.core.messages import submissions as m
@@ -29,24 +29,24 @@ __all__ = ["BUGS"]
 
 
 def written_too_late(patch: pytest.MonkeyPatch) -> None:
-    """The record of a new application is written with the answer, not before it."""
-    new = Applications._new
+    """The record of a new application is written with the reply, not before it."""
+    new = ApplicationRegistry._new
 
-    def new_without_record(self: Applications, event: object) -> object:
+    def new_without_record(self: ApplicationRegistry, event: object) -> object:
         app = new(self, event)  # type: ignore[arg-type]
         self.master_state.out.pop()
         return app
 
-    patch.setattr(Applications, "_new", new_without_record)
+    patch.setattr(ApplicationRegistry, "_new", new_without_record)
 
 
 def next_driver_too_early(patch: pytest.MonkeyPatch) -> None:
-    """Nobody waits until the last lease of a driver that is lost has ended."""
+    """The next driver does not wait for the last lease of a lost driver to end."""
     patch.setattr(SubmissionsCore, "_fence_ends_at_s", lambda *_: 0.0)
 
 
 def lost_driver_taken_for_dead(patch: pytest.MonkeyPatch) -> None:
-    """A node that is not heard of any more counts as one that has reported its driver's end."""
+    """A node that no longer reports counts as one that has reported its driver's end."""
     ended = SubmissionsCore._driver_ended
 
     def seen(self: SubmissionsCore, event: m.DriverEnded) -> None:
@@ -56,7 +56,7 @@ def lost_driver_taken_for_dead(patch: pytest.MonkeyPatch) -> None:
 
 
 def lease_for_former_drivers(patch: pytest.MonkeyPatch) -> None:
-    """The number of a driver, which is the fence, is not looked at."""
+    """The number of a driver, which is the fence, is not checked."""
 
     def any_attempt(self: SubmissionsCore, event: Any, happening: m.SubmissionHappening) -> Any:
         entry = self.entries.get(event.submission_id)
@@ -66,18 +66,18 @@ def lease_for_former_drivers(patch: pytest.MonkeyPatch) -> None:
 
 
 def lease_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
-    """Answers leave before what they rest on is on the disk."""
+    """Replies leave before what they depend on is on the disk."""
     replies = (m.Committed, m.GrantLease)
     patch.setattr(submissions, "_notification_rank", lambda each: 0 if type(each) in replies else 1)
 
 
 def driver_not_missed(patch: pytest.MonkeyPatch) -> None:
-    """A driver of which a restarted master hears nothing is waited for for ever."""
+    """A driver that does not report to a restarted master is awaited without end."""
     patch.setattr(SubmissionsCore, "_unconfirmed", lambda *_: None)
 
 
 def submitted_twice(patch: pytest.MonkeyPatch) -> None:
-    """Who asks again, because the answer was lost, gets a second driver."""
+    """A client that repeats its call, because the reply was lost, gets a second driver."""
     patch.setattr(SubmissionsCore, "submitted_as", lambda *_: None)
 
 
@@ -87,28 +87,28 @@ def application_taken_by_its_id(patch: pytest.MonkeyPatch) -> None:
 
 
 def node_taken_by_its_identity(patch: pytest.MonkeyPatch) -> None:
-    """A node's name and identity, which others see, are enough to be it."""
+    """A node's name and identity, which others see, are enough to register as it."""
     patch.setattr(nodes, "is_owner", lambda *_: True)
 
 
 def runner_by_its_attempt(patch: pytest.MonkeyPatch) -> None:
-    """Knowing a driver's number is enough to say that it is gone."""
+    """Knowing a driver's number is enough to report it as gone."""
     patch.setattr(submissions, "is_owner", lambda *_: True)
 
 
 def sleep_held_against_others(patch: pytest.MonkeyPatch) -> None:
-    """A master that slept takes the others' silence for what it looks like."""
+    """A master that slept counts its sleep as others' silence."""
     patch.setattr(Wakefulness, "passed", lambda self, now: 0.0)
     patch.setattr(Wakefulness, "ticked", lambda self, now: 0.0)
 
 
 def sleep_held_against_nodes(patch: pytest.MonkeyPatch) -> None:
     """After a sleep all others have a fresh limit, and nodes have none."""
-    patch.setattr(Nodes, "woke", lambda *_: None)
+    patch.setattr(NodeRegistry, "woke", lambda *_: None)
 
 
 def admitted_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
-    """An AppMaster hears that it is admitted before that is on the disk."""
+    """An AppMaster is notified of its admission before that is on the disk."""
     patch.setattr(WriteGate, "_is_intent", lambda *_: False)
 
 
@@ -123,7 +123,7 @@ def callers_wait_for_a_full_disk(patch: pytest.MonkeyPatch) -> None:
 
 
 def begun_on_a_full_disk(patch: pytest.MonkeyPatch) -> None:
-    """A master that is paused takes in calls that it cannot write."""
+    """A paused master accepts calls that it cannot write."""
     patch.setattr(WriteGate, "refusal", lambda *_: None)
 
 
@@ -138,7 +138,7 @@ def behind_its_nodes(patch: pytest.MonkeyPatch) -> None:
 
 
 def unknown_applications_ended(patch: pytest.MonkeyPatch) -> None:
-    """A master whose store was emptied stops what it does not know at once."""
+    """A master whose store was emptied immediately stops what it does not know."""
     woke = MasterCore.handle
 
     def knows_all(self: MasterCore, event: Any) -> Any:
@@ -149,7 +149,7 @@ def unknown_applications_ended(patch: pytest.MonkeyPatch) -> None:
 
 
 def lease_that_does_not_run_out(patch: pytest.MonkeyPatch) -> None:
-    """A runner goes by refusals alone: its driver outlives a lease that no master renews."""
+    """A runner ends only on refusals: its driver outlives a lease that no master renews."""
     granted = DriverLease.granted
 
     def for_ever(self: DriverLease, number: int, **terms: Any) -> None:
@@ -160,7 +160,7 @@ def lease_that_does_not_run_out(patch: pytest.MonkeyPatch) -> None:
 
 
 def command_overtakes_its_write(patch: pytest.MonkeyPatch) -> None:
-    """What a submission's record says leaves the master before the record is on the disk."""
+    """What depends on a submission's record leaves the master before it is on the disk."""
     work = SubmissionHost._work
 
     def at_once(self: SubmissionHost, submission_id: str, now: float) -> None:
@@ -177,7 +177,7 @@ def command_overtakes_its_write(patch: pytest.MonkeyPatch) -> None:
 
 
 def holder_not_held_again(patch: pytest.MonkeyPatch) -> None:
-    """A restarted master does not listen to the holders of drivers."""
+    """A restarted master does not subscribe to the holders of drivers."""
 
     def begin(self: SubmissionHost, now: float) -> list[Step]:
         self._to_hold = None

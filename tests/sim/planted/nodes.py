@@ -1,4 +1,4 @@
-"""Bugs of nodes: their queues, units and preemption, and what the master believes of them."""
+"""Bugs of nodes: their queues, units and preemption, and the master's view of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hrm.core.master.nodes import Nodes
+from hrm.core.master.nodes import NodeRegistry
 from hrm.core.master.reconciliation import NodeReconciler
 from hrm.core.master.repartitioning import Repartitioning
 from hrm.core.master.state import Container, MasterState, Node
@@ -37,7 +37,7 @@ __all__ = ["BUGS"]
 
 
 def lost_release(patch: pytest.MonkeyPatch) -> None:
-    """What a container held is not given back when it was released."""
+    """What a container held is not returned when it was released."""
     leave = MasterState._leave_unit
 
     def leave_unit(self: MasterState, container: Container) -> None:
@@ -48,12 +48,12 @@ def lost_release(patch: pytest.MonkeyPatch) -> None:
 
 
 def release_ignored(patch: pytest.MonkeyPatch) -> None:
-    """The node takes an order to stop for done, and does nothing."""
+    """The node treats an order to stop as done, and does nothing."""
     patch.setattr(NodeCore, "_stop_running", lambda *_, **__: None)
 
 
 def closed_with_waiters(patch: pytest.MonkeyPatch) -> None:
-    """A node that closes keeps who waits there, and nobody else may have them."""
+    """A node that closes keeps its waiters, which cannot be placed elsewhere."""
 
     def close(self: NodeCore, event: e.NodeClosed) -> None:
         self.closed = event.why
@@ -86,24 +86,24 @@ def start_rule_too_narrow(patch: pytest.MonkeyPatch) -> None:
 
 def grant_to_a_dead_node(patch: pytest.MonkeyPatch) -> None:
     """A lost node's units stay in the table."""
-    lose = Nodes._lose
+    lose = NodeRegistry._lose
 
-    def lose_but_keep(self: Nodes, node: Node, now: float, why: str) -> None:
+    def lose_but_keep(self: NodeRegistry, node: Node, now: float, why: str) -> None:
         with pytest.MonkeyPatch.context() as kept:
-            kept.setattr(Nodes, "_close_rows", lambda *_: None)
+            kept.setattr(NodeRegistry, "_close_rows", lambda *_: None)
             lose(self, node, now, why)
 
-    patch.setattr(Nodes, "_lose", lose_but_keep)
+    patch.setattr(NodeRegistry, "_lose", lose_but_keep)
 
 
 def dead_node_undetected(patch: pytest.MonkeyPatch) -> None:
-    """Nobody notices that a node is silent."""
-    patch.setattr(Nodes, "tick", lambda *_: None)
+    """A node's silence is not noticed."""
+    patch.setattr(NodeRegistry, "tick", lambda *_: None)
 
 
 def old_epoch_honoured(patch: pytest.MonkeyPatch) -> None:
     """A node obeys a master that has been replaced."""
-    patch.setattr(NodeCore, "_accepts", lambda *_: True)
+    patch.setattr(NodeCore, "accepts", lambda *_: True)
 
 
 def tombstones_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def tombstones_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def endless_orders(patch: pytest.MonkeyPatch) -> None:
-    """Every report of a container that stops is answered with another order to stop."""
+    """Every report of a container that stops leads to another order to stop."""
     apply = NodeReconciler.apply
 
     def apply_and_stop(
@@ -147,7 +147,7 @@ def cores_in_two_units(patch: pytest.MonkeyPatch) -> None:
 
 
 def partitioned_under_its_containers(patch: pytest.MonkeyPatch) -> None:
-    """A node is partitioned again while containers run on what is taken away."""
+    """A node is partitioned again while containers run on what is removed."""
     at_once = NodeCore._partition_if_free
 
     def partition_now(self: NodeCore) -> bool:
@@ -161,7 +161,7 @@ def partitioned_under_its_containers(patch: pytest.MonkeyPatch) -> None:
 
 
 def draining_unit_granted(patch: pytest.MonkeyPatch) -> None:
-    """A unit that is to be cut anew is open to claims."""
+    """A unit that is about to be repartitioned is open to claims."""
     add = SharedState.add
 
     def add_open(self: SharedState, name: NodeName, queue: UnitQueue) -> int:
@@ -173,7 +173,7 @@ def draining_unit_granted(patch: pytest.MonkeyPatch) -> None:
 
 
 def rebinding_replied_twice(patch: pytest.MonkeyPatch) -> None:
-    """Who is answered is not forgotten."""
+    """The caller is not removed after the reply."""
     reply_received = Repartitioning.reply_received
 
     def again(self: Repartitioning, event: e.RebindReplied) -> None:
@@ -185,12 +185,12 @@ def rebinding_replied_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def rebinding_never_replied(patch: pytest.MonkeyPatch) -> None:
-    """Whose node does not answer waits for ever."""
+    """A caller whose node does not reply waits without end."""
     patch.setattr(Repartitioning, "tick", lambda *_: None)
 
 
 def streams_are_preempted(patch: pytest.MonkeyPatch) -> None:
-    """Streams take streams' room as well."""
+    """Streams preempt streams, too."""
     victims = preemption._victims
 
     def any_container(free_of: Any, unit: UnitQueue, waiter: Any, owners: Any, now: float) -> Any:
@@ -208,7 +208,7 @@ def streams_are_preempted(patch: pytest.MonkeyPatch) -> None:
 
 
 def too_many_are_preempted(patch: pytest.MonkeyPatch) -> None:
-    """All batch containers of a unit go where one would be enough."""
+    """All batch containers of a unit are preempted where one would be enough."""
     evictions = preemption.evictions
 
     def all_of_them(queue: UnitQueue, ending: Any, owners: Any, now: float) -> list[Eviction]:
@@ -227,7 +227,7 @@ def too_many_are_preempted(patch: pytest.MonkeyPatch) -> None:
 
 
 def drain_that_holds_up_a_stream(patch: pytest.MonkeyPatch) -> None:
-    """A node drains units by its own will, whoever is there."""
+    """A node drains units by itself, although a stream is waiting or running there."""
 
     def blind(*about: Any) -> UtilizationSample:
         return replace(sample_utilization(*about), stream=False)
@@ -237,9 +237,9 @@ def drain_that_holds_up_a_stream(patch: pytest.MonkeyPatch) -> None:
 
 def dead_agents_units(patch: pytest.MonkeyPatch) -> None:
     """The units that a dead agent registered, after its successor had, stay in the table."""
-    revive = Nodes._revive
+    revive = NodeRegistry._revive
 
-    def adopt(self: Nodes, event: e.NodeReported) -> None:
+    def adopt(self: NodeRegistry, event: e.NodeReported) -> None:
         node = self.master_state.nodes.get(event.node)
         known = node is not None and event.incarnation in node.incarnations
         if node is not None and known and not node.connected:
@@ -247,7 +247,7 @@ def dead_agents_units(patch: pytest.MonkeyPatch) -> None:
             node.connected = True
         revive(self, event)
 
-    patch.setattr(Nodes, "_revive", adopt)
+    patch.setattr(NodeRegistry, "_revive", adopt)
 
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [

@@ -1,4 +1,4 @@
-"""Bugs of schedulers, the negotiator, gangs, leases, policies and what remote schedulers know."""
+"""Bugs of schedulers, the negotiator, gangs, leases, policies and remote schedulers' state."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def double_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 def stale_lease(patch: pytest.MonkeyPatch) -> None:
-    """The fencing token of a stream's lease is not looked at."""
+    """The fencing token of a stream's lease is not checked."""
     patch.setattr(StreamLease, "holds", lambda *_: True)
 
 
 def gang_in_parts(patch: pytest.MonkeyPatch) -> None:
-    """The negotiator grants of a gang what there is room for."""
+    """The negotiator grants the part of a gang that fits."""
 
     def commit(
         self: Negotiator, claims: tuple[Claim, ...], proposal: Proposal, now: float
@@ -80,7 +80,7 @@ def gang_that_waits(patch: pytest.MonkeyPatch) -> None:
 
 
 def gang_refused_for_a_lost_node(patch: pytest.MonkeyPatch) -> None:
-    """A gang is refused for ever while a node is away."""
+    """A gang is refused permanently while a node is away."""
     refusal = gangs.refusal
 
     def hasty(master_state: MasterState, app: Application, resources: Any) -> str:
@@ -108,7 +108,7 @@ def delta_missed(patch: pytest.MonkeyPatch) -> None:
 
 
 def change_not_sent(patch: pytest.MonkeyPatch) -> None:
-    """Nobody is told that a unit opens or closes."""
+    """The opening or closing of a unit is not sent to schedulers."""
 
     def set_open(self: SharedState, unit_id: Any, is_open: bool) -> None:
         self.open[self.rows[unit_id]] = is_open
@@ -117,7 +117,7 @@ def change_not_sent(patch: pytest.MonkeyPatch) -> None:
 
 
 def jobs_of_a_lost_scheduler(patch: pytest.MonkeyPatch) -> None:
-    """What a remote scheduler leaves behind is given to nobody."""
+    """The jobs of a lost remote scheduler are given to no other."""
     lose = Subscriptions._lose
 
     def lose_jobs(self: Subscriptions, scheduler: Any, now: float) -> None:
@@ -129,7 +129,7 @@ def jobs_of_a_lost_scheduler(patch: pytest.MonkeyPatch) -> None:
 
 
 def policy_that_ignores_the_view(patch: pytest.MonkeyPatch) -> None:
-    """A policy answers the first unit for everybody."""
+    """A policy chooses the first unit for every container."""
 
     def place(
         self: MinWait, view: ClusterView, placement: Placement, now: float
@@ -140,7 +140,7 @@ def policy_that_ignores_the_view(patch: pytest.MonkeyPatch) -> None:
 
 
 def view_that_is_not_renewed(patch: pytest.MonkeyPatch) -> None:
-    """What a scheduler spent of its view in one round is spent in the next as well."""
+    """What a scheduler reserved tentatively in one round stays reserved in the next."""
     original_apply = ClusterView.apply
 
     def forget(self: ClusterView, row: int, entry: Entry, now: float) -> bool:
@@ -152,7 +152,7 @@ def view_that_is_not_renewed(patch: pytest.MonkeyPatch) -> None:
 
 
 def excluded_node_granted(patch: pytest.MonkeyPatch) -> None:
-    """Nobody looks at which nodes are excluded."""
+    """Exclusions of nodes are not checked."""
     patch.setattr(ClusterView, "avoid", lambda *_: None)
     patch.setattr(
         PlacementCoordinator, "_without_excluded", lambda self, proposal, claims, gang, now: claims
@@ -160,7 +160,7 @@ def excluded_node_granted(patch: pytest.MonkeyPatch) -> None:
 
 
 def data_not_waited_for(patch: pytest.MonkeyPatch) -> None:
-    """Who finds no room near its data goes elsewhere at once."""
+    """A container that finds no capacity near its data immediately goes elsewhere."""
 
     def at_once(self: Scheduler, job: Job, *about: Any) -> Any:
         with pytest.MonkeyPatch.context() as kept:
@@ -172,7 +172,7 @@ def data_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 
 def reply_before_its_changes(patch: pytest.MonkeyPatch) -> None:
-    """A remote scheduler believes an answer before the changes that were sent before it."""
+    """A remote scheduler acts on a reply before the changes that were sent before it."""
     reply_received = SchedulerSession.reply_received
 
     def at_once(self: SchedulerSession, reply: SchedulerReply | None, now: float) -> None:

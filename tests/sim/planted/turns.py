@@ -1,4 +1,4 @@
-"""Bugs of what runs the master's core: whose turn it is, what leaves when, and for whom."""
+"""Bugs of what runs the master's core: order of turns, and what leaves when, on which stream."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from hrm.core.master.rounds import AT_ONCE_MAX, RoundSequencer
+from hrm.core.master.rounds import RoundSequencer
 from hrm.core.master.wake_timers import WakeTimers
 from hrm.core.master.write_gate import WriteGate
 from hrm.core.messages import commands as c
@@ -49,12 +49,23 @@ def stream_waits_behind_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def request_of_a_stream_overlooked(patch: pytest.MonkeyPatch) -> None:
-    """A scheduler that is due for batch does not hurry for a stream that comes to it."""
+    """A scheduler that is due for batch is not advanced for a stream that comes to it."""
 
     def taken(self: RoundSequencer, event: e.MasterEvent, now: float) -> None:
-        self._left_at_once = AT_ONCE_MAX
+        self._left_at_once = self._at_once_max
 
     patch.setattr(RoundSequencer, "taken", taken)
+
+
+def batch_waits_for_streams(patch: pytest.MonkeyPatch) -> None:
+    """Streams take the step of every turn, however many have been served."""
+    step = RoundSequencer.step
+
+    def streams_first(self: RoundSequencer, now: float) -> e.MasterEvent | None:
+        self._left_at_once = self._at_once_max
+        return step(self, now)
+
+    patch.setattr(RoundSequencer, "step", streams_first)
 
 
 def rounds_that_overlap(patch: pytest.MonkeyPatch) -> None:
@@ -70,7 +81,7 @@ def rounds_that_overlap(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_timer_of_all(patch: pytest.MonkeyPatch) -> None:
-    """A scheduler's wake takes the place of those of all others."""
+    """A scheduler's wake replaces those of all others."""
     set_one = WakeTimers.set
 
     def set_alone(self: WakeTimers, scheduler: str, at_s: float) -> None:
@@ -92,7 +103,7 @@ def first_wake_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def dead_master_takes_in(patch: pytest.MonkeyPatch) -> None:
-    """What was on its way to a master that died reaches it, and leads to commands."""
+    """What was sent to a master that died reaches it, and leads to commands."""
     take_in = MasterRuntime._take_in
 
     def take_in_always(self: MasterRuntime, event: e.MasterEvent) -> None:
@@ -104,7 +115,7 @@ def dead_master_takes_in(patch: pytest.MonkeyPatch) -> None:
 
 
 def released_backwards(patch: pytest.MonkeyPatch) -> None:
-    """What has waited for the disk leaves in reverse."""
+    """What has waited for the disk leaves in reverse order."""
     release = WriteGate.release
 
     def reverse(self: WriteGate) -> Sequence[c.MasterCommand]:
@@ -114,12 +125,17 @@ def released_backwards(patch: pytest.MonkeyPatch) -> None:
 
 
 def held_is_overtaken(patch: pytest.MonkeyPatch) -> None:
-    """What goes to a name for which something is held does not wait behind it."""
+    """A message to a name for which something is held does not wait behind that."""
     patch.setattr(WriteGate, "_is_held", lambda *_: False)
 
 
+def back_on_a_full_disk(patch: pytest.MonkeyPatch) -> None:
+    """A lost node is back in service while that cannot be written."""
+    patch.setattr(WriteGate, "ignores", lambda *_: False)
+
+
 def orders_for_the_agent_before(patch: pytest.MonkeyPatch) -> None:
-    """An order for an agent that is gone goes to the one that has taken its place."""
+    """An order for an agent that is gone goes to its successor."""
 
     def newest(self: master._Life, name: NodeName, incarnation: str) -> End | None:
         ends = [end for (node, _), end in self._process.node_ends.items() if node == name]
@@ -129,7 +145,7 @@ def orders_for_the_agent_before(patch: pytest.MonkeyPatch) -> None:
 
 
 def stream_not_ended(patch: pytest.MonkeyPatch) -> None:
-    """A node that is to register again keeps its stream."""
+    """A node that must register again keeps its stream."""
     send = MasterRuntime.send
 
     def keep(self: MasterRuntime, command: c.MasterCommand) -> None:
@@ -144,12 +160,14 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     round_begun_twice,
     stream_waits_behind_batch,
     request_of_a_stream_overlooked,
+    batch_waits_for_streams,
     rounds_that_overlap,
     one_timer_of_all,
     first_wake_kept,
     dead_master_takes_in,
     released_backwards,
     held_is_overtaken,
+    back_on_a_full_disk,
     orders_for_the_agent_before,
     stream_not_ended,
 ]

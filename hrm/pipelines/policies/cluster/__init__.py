@@ -1,8 +1,8 @@
 """Stage 1 of placing pipeline tasks: policies that choose the node of a whole task, by name.
 
-``random``, ``least-loaded``, ``min-wait``, ``demand``, ``ect`` and ``min-min`` compute
-(``heuristics``); ``ldwp`` and ``ldwp-set`` have learned (``ldwp``), and answer under a guard that
-falls back to ``HEURISTIC`` (``guarded``).
+``random``, ``least-loaded``, ``min-wait``, ``demand``, ``ect`` and ``min-min`` are heuristics
+(``heuristics``); ``ldwp`` and ``ldwp-set`` are learned (``ldwp``), and run under a guard that falls
+back to ``HEURISTIC`` (``guarded``).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from hrm.errors import InvalidConfig
 from hrm.pipelines.core.model import ClusterPolicy
 from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
 from hrm.pipelines.policies.cluster.heuristics import (
+    ClusterMinMin,
+    ClusterMinWait,
+    ClusterRandom,
     Demand,
     Ect,
     LeastLoaded,
-    MinMin,
-    MinWait,
-    Random,
 )
 from hrm.pipelines.policies.cluster.ldwp import Ldwp, LdwpSet, schema_wanted
 from hrm.policies import models
-from hrm.policies.guard import GuardBounds, Mode
+from hrm.policies.guard import GuardBounds, GuardMode
 from hrm.policies.models import Model
 
 __all__ = ["HEURISTIC", "HEURISTICS", "LEARNED", "load"]
@@ -34,7 +34,7 @@ __all__ = ["HEURISTIC", "HEURISTICS", "LEARNED", "load"]
 HEURISTICS = ("random", "least-loaded", "min-wait", "demand", "ect", "min-min")
 LEARNED = ("ldwp", "ldwp-set")
 HEURISTIC = "min-wait"
-"""Of each learned policy; with ``corun.HEURISTIC`` the best pair on validation seeds
+"""The fallback of each learned policy; with ``corun.HEURISTIC`` the best pair on validation seeds
 (benchmarks/results/paper-ldwp.md)."""
 
 
@@ -45,7 +45,7 @@ def load(
     model: Model | Path | None = None,
     state_dir: Path | None = None,
     guarded: bool = True,
-    mode: Mode = Mode.SHADOW,
+    mode: GuardMode = GuardMode.SHADOW,
     heartbeat_s: float = 1.0,
     clock_s: Callable[[], float] = time.thread_time,
     bounds: GuardBounds | None = None,
@@ -53,10 +53,10 @@ def load(
     """The cluster policy ``name``.
 
     Args:
-        rng: of ``random``; the others draw nothing.
+        rng: of ``random``; the others do not use it.
         model: of a learned policy; None: the newest of ``state_dir`` and of HRM's own.
         guarded: False gives the learned policy itself, without fallback, for experiments.
-        mode, heartbeat_s, clock_s, bounds: of the host (``hrm.policies.guard``).
+        mode, heartbeat_s, clock_s, bounds: of the guard (``hrm.policies.guard``).
 
     Raises:
         InvalidConfig: no such policy; or its model is damaged or of another shape.
@@ -66,20 +66,20 @@ def load(
         held = _model(name, model, state_dir)
         if not guarded:
             return _learned(held)
-        # Weights of an older HRM must not keep a master from starting: they are never asked.
+        # Weights of an older HRM must not keep a master from starting: they are not used.
         policy = _learned(held) if held.schema == schema_wanted(held) else None
         return GuardedClusterPolicy(
             held,
             policy,
-            MinWait(),
+            ClusterMinWait(),
             clock_s=clock_s,
             heartbeat_s=heartbeat_s,
             mode=mode,
             bounds=bounds,
         )
     if name == "random":
-        return Random(rng)
-    for kind in (LeastLoaded, MinWait, Demand, Ect, MinMin):
+        return ClusterRandom(rng)
+    for kind in (LeastLoaded, ClusterMinWait, Demand, Ect, ClusterMinMin):
         if kind.name == name:
             return kind()
     raise InvalidConfig(

@@ -1,10 +1,10 @@
-"""What the networks of LDWP see of a task and of the nodes: one code, for training and for use.
+"""The features from which LDWP's networks decide: the same code for training and for use.
 
 Two sets of features. ``paper`` is table 1 of the LDWP paper: type and size of the task, and six
 utilisations of every node. ``extended`` (the default) adds backlog, capacity and speed:
 ``NODE_FIELDS`` and ``TASK_FIELDS``. All numbers are scaled to about 0..1, by constants and never by
-what is in the view: otherwise the paper's learning rate of 0.1 ends in NaN after a few updates. A
-number that is NaN in the view stays NaN here, so that the caller notices.
+the view's contents: otherwise the paper's learning rate of 0.1 ends in NaN after a few updates. A
+number that is NaN in the view remains NaN here, so that the caller notices.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hrm.core.vocabulary.model import NodeName, WorkloadClass
-from hrm.pipelines.core.model import ClusterView, TaskSpec, Vector
+from hrm.pipelines.core.model import PipelineClusterView, TaskSpec, Vector
 
 __all__ = [
     "CANDIDATES_MAX",
@@ -53,8 +53,8 @@ NODE_FIELDS = (
     "running", "waiting_batch", "waiting_stream", "expected_wait", "free_cores", "free_memory",
     "free_gpu_memory", "gpus", "cpu_speed", "completion",
 )  # fmt: skip
-"""Of a node. ``completion`` is the expected wait plus the time that this task takes there: the
-speed of the node's devices for this type of task, in the unit of the wait that it is added to."""
+"""Per node. ``completion`` is the expected wait plus the time that this task takes there: the speed
+of the node's devices for this type of task, in the unit of the wait."""
 TASK_FIELDS = (
     "type_0", "type_1", "type_2", "type_3", "size", "cores", "memory", "gpu_memory", "stream",
     "arrival_rate", "queue", "nodes",
@@ -82,13 +82,13 @@ def size_feature(size_mb: float) -> float:
     return float(np.clip(np.log1p(size_mb) / np.log1p(_SCALES["size_mb"]), 0.0, _SIZE_MOST))
 
 
-def completion_s(view: ClusterView) -> Vector:
+def completion_s(view: PipelineClusterView) -> Vector:
     """Shape (nodes,): when the task would be done, seconds from now; inf where unknown."""
     total = view.expected_wait_s + view.task_s
     return np.where(np.isnan(total), np.float32(np.inf), total)
 
 
-def usable(view: ClusterView, fits: Bools) -> Bools:
+def usable(view: PipelineClusterView, fits: Bools) -> Bools:
     """Nodes that may take the task: all of ``fits`` if ``alive`` or ``task_s`` leaves none."""
     good: Bools = fits & view.alive & (view.task_s < np.inf)
     return good if good.any() else fits
@@ -99,7 +99,7 @@ def _log(values: Vector, scale: float) -> Vector:
     return scaled
 
 
-def node_features(view: ClusterView, rows: Rows) -> Vector:
+def node_features(view: PipelineClusterView, rows: Rows) -> Vector:
     """Shape (len(rows), 16), ``NODE_FIELDS``; the first six are ``PAPER_NODE_FIELDS``."""
     features = np.empty((len(rows), len(NODE_FIELDS)), dtype=np.float32)
     for number, column in enumerate(
@@ -120,7 +120,7 @@ def node_features(view: ClusterView, rows: Rows) -> Vector:
 
 
 def _width(task: TaskSpec) -> int:
-    """Subtasks that may run at once: the most that stand equally deep in the DAG."""
+    """Subtasks that may run at once: the most that have the same depth in the DAG."""
     depth: dict[str, int] = {}
     for subtask in task.pipeline.subtasks:
         depth[subtask.name] = 1 + max((depth[name] for name in subtask.after), default=0)
@@ -128,7 +128,9 @@ def _width(task: TaskSpec) -> int:
     return max((levels.count(level) for level in set(levels)), default=0)
 
 
-def task_features(task: TaskSpec, view: ClusterView, types: Sequence[str], nodes: int) -> Vector:
+def task_features(
+    task: TaskSpec, view: PipelineClusterView, types: Sequence[str], nodes: int
+) -> Vector:
     """Shape (12,), ``TASK_FIELDS``. A type that is not among ``types`` has four zeros."""
     features = np.zeros(len(TASK_FIELDS), dtype=np.float32)
     if task.pipeline.name in types:
@@ -156,10 +158,12 @@ class SetState(NamedTuple):
     rows: Rows
 
 
-def observe_set(task: TaskSpec, view: ClusterView, fits: Bools, types: Sequence[str]) -> SetState:
+def observe_set(
+    task: TaskSpec, view: PipelineClusterView, fits: Bools, types: Sequence[str]
+) -> SetState:
     """Features of at most ``CANDIDATES_MAX`` nodes that may take the task, in row order.
 
-    Of more nodes those remain where the task is expected to be done first, so that ``ect``'s choice
+    If there are more, those remain where the task is expected to be done first, so ``ect``'s choice
     is always among them.
     """
     rows = np.flatnonzero(usable(view, fits))
@@ -171,7 +175,7 @@ def observe_set(task: TaskSpec, view: ClusterView, fits: Bools, types: Sequence[
 
 
 class Layout(NamedTuple):
-    """Where each number of the paper's observation stands, for any number of nodes."""
+    """The position of each number in the paper's observation, for any number of nodes."""
 
     features: str = "extended"
     """``paper`` or ``extended``."""
@@ -212,9 +216,9 @@ class FlatState(NamedTuple):
 
 
 class FlatEncoder:
-    """Observations for a fixed list of nodes, with the history that they stand in.
+    """Observations for a fixed list of nodes, with their history.
 
-    Two calls a decision: ``observe``, then ``acted`` with the number of the node that got the task.
+    Two calls per decision: ``observe``, then ``acted`` with the number of the chosen node.
     """
 
     def __init__(self, layout: Layout, names: Sequence[NodeName]) -> None:
@@ -224,7 +228,7 @@ class FlatEncoder:
         self._now: tuple[Vector, Vector] | None = None
         self._past: list[tuple[Vector, Vector, int]] = []  # task, nodes, action
 
-    def observe(self, task: TaskSpec, view: ClusterView, fits: Bools) -> FlatState:
+    def observe(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> FlatState:
         """The state of this decision; left-padded with zeros while there is little history."""
         rows = self._rows(view.names)
         there = rows >= 0
@@ -261,7 +265,7 @@ class FlatEncoder:
         found = {name: row for row, name in enumerate(names)}
         return np.array([found.get(name, -1) for name in self.names], dtype=np.intp)
 
-    def _task(self, task: TaskSpec, view: ClusterView) -> Vector:
+    def _task(self, task: TaskSpec, view: PipelineClusterView) -> Vector:
         types = self.layout.types
         if self.layout.features == "paper":
             known = task.pipeline.name in types

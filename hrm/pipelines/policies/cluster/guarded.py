@@ -1,11 +1,11 @@
-"""A learned cluster policy under ``hrm.policies.guard``: what may be doubted about a placement.
+"""A learned cluster policy under ``hrm.policies.guard``: the checks of a placement.
 
-The rules, in the order in which they are checked. Before the network: its features are those of
-this HRM (else it is never asked), the type of task is one it knows, there are about as many nodes
-as in training (half of the fewest to four times the most), and the nodes' reports are fresh. After
-it: every value is finite and none is ten times greater than any in training, at most a tenth of its
-inputs lies outside of the ranges of training, and the chosen node may take the task and has
-reported lately.
+The rules, in the order in which they are checked. Before the network is called: its features are
+those of this HRM (else it is never called), the type of task is one it knows, the number of nodes
+is about that of training (half of the fewest to four times the most), and the nodes' reports are
+fresh. After it: every value is finite and none is ten times greater than any in training, at most a
+tenth of its inputs lies outside of the ranges of training, and the chosen node may take the task
+and has reported lately.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hrm.pipelines.core.model import Choice, ClusterPolicy, ClusterView, TaskId, TaskSpec
+from hrm.pipelines.core.model import Choice, ClusterPolicy, PipelineClusterView, TaskId, TaskSpec
 from hrm.pipelines.policies.cluster.features import Bools, completion_s, usable
-from hrm.pipelines.policies.cluster.ldwp import Learned, explanation
-from hrm.policies.guard import Doubt, GuardBounds, Mode, PolicyGuard, Reason, Recommendation
+from hrm.pipelines.policies.cluster.ldwp import LearnedPlacement, explanation
+from hrm.policies.guard import Doubt, GuardBounds, GuardMode, PolicyGuard, Reason, Recommendation
 from hrm.policies.models import Model
 
 __all__ = ["GuardedClusterPolicy"]
@@ -31,7 +31,7 @@ NODES_LEAST, NODES_MOST = 0.5, 4.0
 
 class _Question(NamedTuple):
     task: TaskSpec
-    view: ClusterView
+    view: PipelineClusterView
     fits: Bools
 
 
@@ -45,12 +45,12 @@ class GuardedClusterPolicy:
     def __init__(
         self,
         model: Model,
-        learned: Learned | None,
+        learned: LearnedPlacement | None,
         heuristic: ClusterPolicy,
         *,
         clock_s: Callable[[], float],
         heartbeat_s: float = 1.0,
-        mode: Mode = Mode.SHADOW,
+        mode: GuardMode = GuardMode.SHADOW,
         bounds: GuardBounds | None = None,
     ) -> None:
         self.name = model.kind
@@ -71,7 +71,7 @@ class GuardedClusterPolicy:
             bounds=bounds,
         )
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         """See ``ClusterPolicy.choose``; ``why`` includes a fallback and its reason."""
         self._proposed = False
         decided = self.host.decide(task.task_id, _Question(task, view, fits), view.now)
@@ -116,8 +116,8 @@ class GuardedClusterPolicy:
         self._fresh(float(view.reported_at[proposal.row]), view.names[proposal.row])
         return Recommendation(proposal.row, explanation(learned, proposal, view))
 
-    def _checked(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Learned:
-        """The learned policy, if the question is one that it has learned to answer."""
+    def _checked(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> LearnedPlacement:
+        """The learned policy, if this case is one that it was trained for."""
         if self._learned is None:
             raise Doubt(
                 Reason.SCHEMA,

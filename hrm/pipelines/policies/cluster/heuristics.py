@@ -1,8 +1,8 @@
-"""Cluster policies that do not learn: what the learned ones are measured against, and fall back to.
+"""Cluster policies that do not learn: baselines of the learned ones, and their fallback.
 
 ``ect`` is Ali et al. (2000) in immediate mode; ``demand`` is the cluster half of PATS (Teodoro et
 al. 2012), in which nodes pull; ``min-wait`` is algorithm 1 of the HRM paper over nodes. A number
-that is NaN counts as the worst there could be: no node's bad report can keep tasks from the others.
+that is NaN counts as the worst possible: one node's bad report must not keep tasks from others.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hrm.core.vocabulary.model import NodeName
-from hrm.pipelines.core.model import Choice, ClusterView, TaskId, TaskSpec, Vector
+from hrm.pipelines.core.model import Choice, PipelineClusterView, TaskId, TaskSpec, Vector
 from hrm.pipelines.policies.cluster.features import Bools, completion_s, usable
 
-__all__ = ["Demand", "Ect", "LeastLoaded", "MinMin", "MinWait", "Random"]
+__all__ = ["ClusterMinMin", "ClusterMinWait", "ClusterRandom", "Demand", "Ect", "LeastLoaded"]
 
 
 class _Heuristic:
@@ -24,7 +24,7 @@ class _Heuristic:
         """See ``ClusterPolicy.ended``."""
 
 
-class Random(_Heuristic):
+class ClusterRandom(_Heuristic):
     """Uniform over the nodes that fit."""
 
     name = "random"
@@ -32,7 +32,7 @@ class Random(_Heuristic):
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         rows = np.flatnonzero(usable(view, fits))
         row = int(rows[self._rng.integers(len(rows))])
         return Choice(node=row, why=f"{view.names[row]}: drawn among {len(rows)} that fit")
@@ -47,7 +47,7 @@ class LeastLoaded(_Heuristic):
 
     name = "least-loaded"
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         rows = np.flatnonzero(usable(view, fits))
         tasks = view.running[rows] + view.waiting_batch[rows] + view.waiting_stream[rows]
         share = tasks / np.maximum(view.cores[rows] + view.gpus[rows], 1.0)
@@ -65,11 +65,11 @@ class Ect(_Heuristic):
 
     name = "ect"
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         """See ``ClusterPolicy.choose``. ``scores`` are the completion times, negated."""
         done_s = np.where(usable(view, fits), completion_s(view), np.float32(np.inf))
         row = int(np.argmin(done_s))
-        if not fits[row]:  # all are infinite
+        if not fits[row]:  # all times are infinite
             row = int(np.argmax(fits))
         wait_s, task_s = view.expected_wait_s[row], view.task_s[row]
         name = view.names[row]
@@ -77,10 +77,10 @@ class Ect(_Heuristic):
         return Choice(node=row, why=why, scores=-done_s)
 
 
-class MinWait(_Heuristic):
+class ClusterMinWait(_Heuristic):
     """Least estimated wait (HRM paper, algorithm 1), whatever the node's speed.
 
-    Nodes of equal wait take turns, as resource units do under the placement policy of this name.
+    Nodes of equal wait are chosen in turn, like units under the placement policy of this name.
     """
 
     name = "min-wait"
@@ -88,7 +88,7 @@ class MinWait(_Heuristic):
     def __init__(self) -> None:
         self._cursor = 0
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         rows = np.flatnonzero(usable(view, fits))
         row, self._cursor = _in_turn(rows, _worst(view.expected_wait_s[rows]), self._cursor)
         why = (
@@ -100,8 +100,8 @@ class MinWait(_Heuristic):
 class Demand(_Heuristic):
     """An idle node pulls the head of the queue; of several, the one that pulled longest ago.
 
-    A node is idle if it has a free core and no waiting task. While none is, the head of the queue
-    waits, and the queue with it.
+    A node is idle if it has a free core and no waiting task. While none is idle, the head of the
+    queue waits, and the queue with it.
     """
 
     name = "demand"
@@ -110,10 +110,10 @@ class Demand(_Heuristic):
         self._pulled: dict[NodeName, int] = {}
         self._count = 0
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         may = usable(view, fits)
         waiting = view.waiting_batch + view.waiting_stream
-        # A node that says nothing of itself is not idle; where all say nothing, any will do.
+        # A node without a report is not idle; if none has reported, any will do.
         known = may & ~np.isnan(waiting + view.free_cores)
         idle = np.flatnonzero(known & (view.free_cores > 0) & (waiting == 0))
         if not len(idle) and known.any():
@@ -127,10 +127,10 @@ class Demand(_Heuristic):
         return Choice(node=row, why=f"{view.names[row]}: idle, and pulled a task longest ago")
 
 
-class MinMin(Ect):
-    """Min-min over the tasks at hand, which here is one: the answer is then that of ``ect``.
+class ClusterMinMin(Ect):
+    """Min-min over the available tasks, of which there is only one: its choice is that of ``ect``.
 
-    Batch mode wants to see the whole queue and to choose the order, too; a policy is asked for the
+    Batch mode would choose among the whole queue, and its order, too; a policy is called for the
     head alone.
     """
 
@@ -142,7 +142,7 @@ def _worst(values: Vector) -> Vector:
 
 
 def _in_turn(rows: npt.NDArray[np.intp], scores: Vector, cursor: int) -> tuple[int, int]:
-    """The least score's row, of equal ones the first from ``cursor`` on; and the next cursor."""
+    """The row of the least score, of equal ones the first from ``cursor``; the next cursor."""
     best = rows[scores == scores.min()]
     row = int(best[np.searchsorted(best, cursor) % len(best)])
     return row, row + 1

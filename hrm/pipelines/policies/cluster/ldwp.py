@@ -1,8 +1,8 @@
-"""LDWP's cluster half as it decides in use: a network's values, greedily, with frozen weights.
+"""LDWP's cluster part in use: a network's values, greedily, with frozen weights.
 
-The paper (Zhang, Geng and Ma, 2020, section 4.2) learns one output a node with a deep Q-network:
+The paper (Zhang, Geng and Ma, 2020, section 4.2) learns one output per node with a deep Q-network:
 ``Ldwp``. ``LdwpSet`` shares one small network between all nodes. ``hrm.learn.ldwp`` trains them,
-and ``hrm.pipelines.policies.cluster.guarded`` looks at every proposal before it counts.
+and ``hrm.pipelines.policies.cluster.guarded`` checks every proposal before it counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidConfig
-from hrm.pipelines.core.model import Choice, ClusterView, TaskId, TaskSpec, Vector
+from hrm.pipelines.core.model import Choice, PipelineClusterView, TaskId, TaskSpec, Vector
 from hrm.pipelines.policies.cluster.features import (
     NODE_FIELDS,
     TASK_FIELDS,
@@ -34,8 +34,8 @@ __all__ = [
     "SET_SCHEMA",
     "Ldwp",
     "LdwpSet",
-    "Learned",
-    "Proposal",
+    "LearnedPlacement",
+    "TaskProposal",
     "Trained",
     "explanation",
     "layout_of",
@@ -47,11 +47,11 @@ SET_SCHEMA = schema_hash("ldwp-set")
 _RANGES = ("low", "high")
 _SLACK = 0.01
 """How far beyond the percentiles of training an input still counts as inside. Inputs are about
-0..1; without it a CPU that is all busy, or a link with a few packets, would be outside."""
+0..1; without it a fully busy CPU, or a link with a few packets, would be outside."""
 
 
 class Trained(NamedTuple):
-    """What the network saw while it learned, against which its inputs are held in use."""
+    """The ranges that the network was trained on, against which its inputs are checked in use."""
 
     types: tuple[str, ...]
     nodes_min: int
@@ -63,8 +63,8 @@ class Trained(NamedTuple):
     ``SetState`` has nodes first, ``Layout`` tasks first."""
 
 
-class Proposal(NamedTuple):
-    """What a network thinks of one task.
+class TaskProposal(NamedTuple):
+    """A network's evaluation of one task.
 
     ``q`` (n,) are the values of the view's ``rows`` (n,), all of which may be chosen; ``row`` is
     the one with the greatest value.
@@ -74,10 +74,10 @@ class Proposal(NamedTuple):
     q: Vector
     rows: Rows
     outside: float
-    """Share of its inputs that lie outside of what it has learned from, 0..1."""
+    """Share of its inputs outside of the ranges of training, 0..1."""
 
 
-class Learned(abc.ABC):
+class LearnedPlacement(abc.ABC):
     """A learned cluster policy: the best value wins, ties to the lowest row."""
 
     name: str
@@ -85,14 +85,14 @@ class Learned(abc.ABC):
     trained: Trained
 
     @abc.abstractmethod
-    def propose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Proposal:
-        """What the network thinks of the task; nothing follows from it yet."""
+    def propose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> TaskProposal:
+        """The network's evaluation of the task; it has no effect yet."""
 
-    def placed(self, row: int, view: ClusterView) -> None:  # noqa: B027
+    def placed(self, row: int, view: PipelineClusterView) -> None:  # noqa: B027
         """The task of the last proposal went to ``row``, whichever policy decided."""
 
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
-        """See ``ClusterPolicy.choose``. Without a host: a value that is NaN counts as the worst."""
+    def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
+        """See ``ClusterPolicy.choose``. Without a guard, a value that is NaN is the worst."""
         proposal = self.propose(task, view, fits)
         self.placed(proposal.row, view)
         scores = np.full(len(view.names), -np.inf, dtype=np.float32)
@@ -105,14 +105,14 @@ class Learned(abc.ABC):
         """See ``ClusterPolicy.ended``: weights are frozen here."""
 
 
-def explanation(policy: Learned, proposal: Proposal, view: ClusterView) -> str:
+def explanation(policy: LearnedPlacement, proposal: TaskProposal, view: PipelineClusterView) -> str:
     """One readable line: why this node."""
     best = float(proposal.q[proposal.rows == proposal.row][0])
     return f"{view.names[proposal.row]}: Q {best:.3f}, best of {len(proposal.q)} ({policy.model})"
 
 
-class LdwpSet(Learned):
-    """One network for all nodes (``features.observe_set``): they may come and go unlearned."""
+class LdwpSet(LearnedPlacement):
+    """One network for all nodes (``features.observe_set``): they may change without training."""
 
     name = "ldwp-set"
 
@@ -129,18 +129,18 @@ class LdwpSet(Learned):
                 f"{TYPES_MAX} places for them: train one for fewer"
             )
 
-    def propose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Proposal:
+    def propose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> TaskProposal:
         state = observe_set(task, view, fits, self.trained.types)
         q = set_q(self._weights, state.nodes, state.task)
         split, low, high = len(NODE_FIELDS), self.trained.low, self.trained.high
         within = _within(state.nodes, low[:split], high[:split])
         within += _within(state.task, low[split:], high[split:])
         total = state.nodes.size + state.task.size
-        return Proposal(int(state.rows[_best(q)]), q, state.rows, 1.0 - within / total)
+        return TaskProposal(int(state.rows[_best(q)]), q, state.rows, 1.0 - within / total)
 
 
-class Ldwp(Learned):
-    """The paper's network: one output a node, in the order of names that its model has.
+class Ldwp(LearnedPlacement):
+    """The paper's network: one output per node, in the order of names that its model has.
 
     Nodes that the model does not know get parameters of their own when they are first seen
     (``networks.transfer``); those that are gone are masked.
@@ -166,7 +166,7 @@ class Ldwp(Learned):
         self._known = set(self._encoder.names)
         self._seen: tuple[NodeName, ...] = ()
 
-    def propose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Proposal:
+    def propose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> TaskProposal:
         if view.names != self._seen:
             self._seen = view.names
             self._follow(view)
@@ -174,16 +174,16 @@ class Ldwp(Learned):
         q = mlp_q(self._weights, state.x)
         places = np.flatnonzero(state.mask)
         best = int(places[_best(q[places])])
-        return Proposal(
+        return TaskProposal(
             int(state.rows[best]), q[places], state.rows[places], self._outside(state.x, state.rows)
         )
 
-    def placed(self, row: int, view: ClusterView) -> None:
-        """The history holds what was done, not what was wished for."""
+    def placed(self, row: int, view: PipelineClusterView) -> None:
+        """The history has the actual placements, not the proposed ones."""
         self._encoder.acted(self._encoder.names.index(view.names[row]))
 
-    def _follow(self, view: ClusterView) -> None:
-        """Make room for nodes that are new; drop those that are gone once others come."""
+    def _follow(self, view: PipelineClusterView) -> None:
+        """Add parameters for new nodes; drop those that are gone once others come."""
         if set(view.names) <= self._known:
             return
         nodes = list(zip(view.names, view.platform, strict=True))
@@ -203,10 +203,10 @@ class Ldwp(Learned):
 
 
 def layout_of(model: Model) -> Layout:
-    """How a model of kind ``ldwp`` wants its inputs.
+    """The layout of the inputs of a model of kind ``ldwp``.
 
     Raises:
-        InvalidConfig: its metadata do not say so.
+        InvalidConfig: its metadata do not give it.
     """
     features, history = _meta(model, "features", str), _meta(model, "history", int)
     if features not in ("paper", "extended") or not 1 <= history <= 64:
@@ -234,7 +234,7 @@ def _same_schema(model: Model, schema: str) -> None:
     if model.schema != schema:
         raise InvalidConfig(
             f"model {model} was trained on features {model.schema}, this HRM has {schema}: its "
-            f"numbers would mean something else; train one (hrm policy train)"
+            f"outputs would be invalid; train one (hrm policy train)"
         )
 
 

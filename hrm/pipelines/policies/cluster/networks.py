@@ -1,8 +1,8 @@
 """The two networks of LDWP in a few lines of numpy, and their transfer between clusters.
 
-``MLP``, the paper's: everything in, one output a node; its shape is that of one cluster. The set
-network: one small network that all nodes share, which sees a node, the task, and the mean and the
-greatest of what it sees of all nodes; any number of nodes in any order.
+``MLP``, the paper's: all features in, one output per node; its shape is that of one cluster. The
+set network: one small network that all nodes share, with the features of a node, of the task, and
+the mean and the maximum over all nodes; any number of nodes in any order.
 
 Weights are stored as (inputs, outputs), float32.
 """
@@ -70,10 +70,10 @@ def transfer(
     old: Sequence[tuple[NodeName, str]],
     new: Sequence[tuple[NodeName, str]],
 ) -> dict[str, Vector]:
-    """Weights of the paper's network for other nodes, given and answered as (name, platform).
+    """Weights of the paper's network for other nodes, given and returned as (name, platform).
 
-    The hidden layer stays. What belongs to a node goes with its *name*, wherever that stands now; a
-    new node begins as a copy of the first surviving one of its platform, else as the mean of all.
+    The hidden layer stays. A node's weights follow its *name*, at whatever index; a new node begins
+    as a copy of the first surviving one of its platform, else as the mean of all.
     """
     assert old, "there is nothing to transfer from"
     shares = _shares(old, new)
@@ -102,7 +102,7 @@ def transfer(
 def _shares(
     old: Sequence[tuple[NodeName, str]], new: Sequence[tuple[NodeName, str]]
 ) -> npt.NDArray[np.float64]:
-    """Shape (new, old): of which old nodes each new one is made."""
+    """Shape (new, old): the shares of old nodes in each new one."""
     index = {name: number for number, (name, _) in enumerate(old)}
     surviving = [(index[name], platform) for name, platform in new if name in index]
     shares = np.zeros((len(new), len(old)))

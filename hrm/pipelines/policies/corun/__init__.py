@@ -1,9 +1,8 @@
-"""Stage 2 of pipeline scheduling: which device of a node, shared with which subtasks.
+"""Stage 2 of pipeline scheduling: which device of a node, shared with which other subtasks.
 
 ``load`` makes a ``NodePolicy`` by its name, ``load_guarded`` the same for an agent: a learned one
-with its heuristic, trusted as far as its mode allows (``guarded``). ``Stdm``
-(``estimates``) is what all of them believe about subtasks; ``predictors`` fill in what was not
-measured.
+with its heuristic, trusted as far as its mode allows (``guarded``). All of them use the estimates
+of ``Stdm`` (``estimates``); ``predictors`` fill in what was not measured.
 
 Source: LDWP + IAWP, sections 2.4, 3.3, 3.4 and 4.
 """
@@ -18,11 +17,11 @@ import numpy as np
 
 from hrm.errors import InvalidConfig
 from hrm.pipelines.core.model import NodePolicy
-from hrm.pipelines.policies.corun.baselines import Mct, MinMin, Pats, Random
+from hrm.pipelines.policies.corun.baselines import CorunMinMin, CorunRandom, Mct, Pats
 from hrm.pipelines.policies.corun.estimates import Stdm
 from hrm.pipelines.policies.corun.guarded import FiniteScore, GuardedNodePolicy
 from hrm.pipelines.policies.corun.iawp import Iawp
-from hrm.pipelines.policies.corun.scores import CoRunScore, Cosine, Learned, Overload
+from hrm.pipelines.policies.corun.scores import CoRunScore, Cosine, LearnedLoss, Overload
 from hrm.pipelines.policies.corun.store import load_estimates
 
 __all__ = [
@@ -40,21 +39,21 @@ __all__ = [
 ]
 
 DEFAULT_SCORE = "cosine"
-"""What ranked measured pairs best (benchmarks/results/paper-ncf.md)."""
+"""The score that ranked measured pairs best (benchmarks/results/paper-ncf.md)."""
 SCORES: dict[str, Callable[[], CoRunScore]] = {
     "cosine": Cosine,
     "overload": Overload,
-    "learned": Learned,
+    "learned": LearnedLoss,
 }
 _POLICIES: dict[str, Callable[..., NodePolicy]] = {
-    "random": Random,
+    "random": CorunRandom,
     "mct": Mct,
-    "min-min": MinMin,
+    "min-min": CorunMinMin,
     "pats": Pats,
     "iawp": Iawp,
 }
 LEARNED = frozenset({"iawp"})
-"""Those that decide by what they predict, and for which ``HEURISTIC`` answers."""
+"""Policies that decide by predictions, with ``HEURISTIC`` as their fallback."""
 HEURISTIC = "mct"
 """With ``cluster.HEURISTIC`` the best pair on validation seeds
 (benchmarks/results/paper-ldwp.md)."""
@@ -91,7 +90,7 @@ def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
 def parse(spec: str) -> tuple[str, dict[str, Any]]:
     """``spec`` in a setting, as a name and options of ``load``.
 
-    A co-run score may stand behind the name (``iawp:overload``), and ``guarded``, which turns on
+    A co-run score may follow the name (``iawp:overload``), and ``guarded``, which turns on
     ``tail_guard`` and ``steal`` (``iawp:guarded``, ``iawp:learned:guarded``).
     """
     name, *words = spec.split(":")
@@ -113,8 +112,8 @@ def load_guarded(
     sampled_at: Callable[[], float | None],
     clock_s: Callable[[], float] = time.thread_time,
 ) -> NodePolicy:
-    """The node policy ``spec`` (``parse``) for an agent; a learned one is hosted and begins in its
-    shadow.
+    """The node policy ``spec`` (``parse``) for an agent; a learned one is guarded and begins in
+    shadow mode.
 
     ``sampled_at``, ``clock_s``: as for ``GuardedNodePolicy`` and ``PolicyGuard``.
 

@@ -1,10 +1,10 @@
 """The node policies that a learned one must beat, with the same estimates and the same limits.
 
 ``random``   a place among those that fit, drawn for one subtask after the other
-``mct``      minimum completion time: in order of arrival, each to the device that is through with
-             it first, ties to the GPU, for good; devices take their own queue's in order
-``min-min``  the same for all that wait at once: the one that ends first goes first; plans are made
-             again at each call, and of each plan only what can start now does
+``mct``      minimum completion time: in order of arrival, each permanently to the device that ends
+             it first, ties to the GPU; devices take their own queue's in order
+``min-min``  the same for all that wait at once: the one that ends first goes first; the plan is
+             made again at each call, and only what can start now is started
 ``pats``     a list sorted by speed-up: an idle core takes the smallest, a GPU the largest
 
 Sources: Ali et al. (2000) for the second and third, Teodoro et al. (2012, 2013) for the last; LDWP
@@ -19,16 +19,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hrm.pipelines.core.feasibility import CAPS, Caps
-from hrm.pipelines.core.model import Device, NodeView, ReadySubtask, Start, SubtaskKey
+from hrm.pipelines.core.model import Device, NodeView, ReadySubtask, StartDecision, SubtaskKey
 from hrm.pipelines.policies.corun.tentative import Tentative
 
-__all__ = ["Mct", "MinMin", "Pats", "Random"]
+__all__ = ["CorunMinMin", "CorunRandom", "Mct", "Pats"]
 
 _CORES = -1
-"""In a queue's place: any core. GPUs have their index."""
+"""The queue of all cores. A GPU's queue has its index."""
 
 
-class Random:
+class CorunRandom:
     """Uniform over the devices that have a version and can take it, then over their numbers."""
 
     name = "random"
@@ -37,7 +37,7 @@ class Random:
         self._rng = rng
         self._caps = caps
 
-    def dispatch(self, view: NodeView) -> list[Start]:
+    def dispatch(self, view: NodeView) -> list[StartDecision]:
         free = Tentative(view, self._caps)
         for subtask in free.left():
             places = {
@@ -61,7 +61,7 @@ class Mct:
         self._caps = caps
         self._queue_of: dict[SubtaskKey, int] = {}
 
-    def dispatch(self, view: NodeView) -> list[Start]:
+    def dispatch(self, view: NodeView) -> list[StartDecision]:
         free = Tentative(view, self._caps)
         present = {subtask.key for subtask in view.ready}
         self._queue_of = {k: queue for k, queue in self._queue_of.items() if k in present}
@@ -91,7 +91,7 @@ class Mct:
         subtask: ReadySubtask,
         queues: dict[int, list[ReadySubtask]],
     ) -> int | None:
-        """The queue in which it is through first; None: no device may ever run it."""
+        """The queue in which it would end first; None: no device can ever run it."""
         wait_s = {
             gpu.index: sum(free.work_s(other.row, gpu) for other in queues[gpu.index])
             for gpu in free.gpus_for(subtask)
@@ -105,7 +105,7 @@ class Mct:
 def _ends(
     view: NodeView, free: Tentative, subtask: ReadySubtask, wait_s: Mapping[int, float]
 ) -> list[tuple[float, int, int]]:
-    """(end, GPU before CPU, place) for each place that may run it, behind ``wait_s`` of others."""
+    """(end, GPU before CPU, place) for each place that may run it, after ``wait_s`` of others."""
     run_s, row = view.estimates.run_s, subtask.row
     ends = [
         (wait_s[gpu.index] + free.wait_s(subtask, gpu) + run_s(row, Device.GPU), 0, gpu.index)
@@ -117,7 +117,7 @@ def _ends(
 
 
 def _core_wait_s(view: NodeView, queued: Sequence[ReadySubtask]) -> float:
-    """Until a core is free after the ``queued``, each on the first that was."""
+    """Until a core is free after the ``queued``, each on the first free core."""
     free_s = list(view.core_remaining_s)
     heapq.heapify(free_s)
     for other in queued:
@@ -125,7 +125,7 @@ def _core_wait_s(view: NodeView, queued: Sequence[ReadySubtask]) -> float:
     return free_s[0]
 
 
-class MinMin:
+class CorunMinMin:
     """At most ``window`` of those that wait, oldest first, are planned: the plan is quadratic."""
 
     name = "min-min"
@@ -134,7 +134,7 @@ class MinMin:
         self._caps = caps
         self._window = window
 
-    def dispatch(self, view: NodeView) -> list[Start]:
+    def dispatch(self, view: NodeView) -> list[StartDecision]:
         free = Tentative(view, self._caps)
         cores_s = [*view.core_remaining_s]
         heapq.heapify(cores_s)
@@ -173,7 +173,7 @@ class Pats:
     def __init__(self, *, rng: np.random.Generator, caps: Caps = CAPS) -> None:
         self._caps = caps
 
-    def dispatch(self, view: NodeView) -> list[Start]:
+    def dispatch(self, view: NodeView) -> list[StartDecision]:
         free = Tentative(view, self._caps)
         speedup = {subtask.key: view.estimates.speedup(subtask.row) for subtask in view.ready}
         rising = sorted(view.ready, key=lambda subtask: speedup[subtask.key])

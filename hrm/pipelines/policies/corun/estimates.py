@@ -4,13 +4,13 @@ The table has a row for each (kind, bucket of input size, model of GPU) and a co
 (``metrics``). A measured cell is never replaced by a prediction. An unknown one is taken from:
 
 1. rows of the same kind with inputs of other sizes, interpolated over the size;
-2. the predictor (``predictors``), from the cells that are known by now;
+2. the predictor (``predictors``), from the cells that are known so far;
 3. ``metrics.DEFAULTS``, as long as this column was not measured for any row.
 
-A duration is the same kind's at other sizes, else the other device's over the speed-up that the
-most similar rows have, else a rate over the size that is typical of the device, at first
-``DEFAULT_S_PER_MB``. A prediction of memory is cut to what an empty node or GPU can hold: only what
-was measured may keep a subtask from ever starting.
+A duration is that of the same kind at other sizes, else the other device's over the speed-up of the
+most similar rows, else a rate over the size that is typical of the device, at first
+``DEFAULT_S_PER_MB``. A prediction of memory is limited to the capacity of an empty node or GPU:
+only a measurement may keep a subtask from ever starting.
 
 Source: LDWP + IAWP, sections 2.4 (STDM) and 3.3.
 """
@@ -38,11 +38,11 @@ from hrm.pipelines.policies.corun.metrics import (
 from hrm.pipelines.policies.corun.predictors import Floats, Gaussian, Neighbours, Predictor
 from hrm.pipelines.policies.corun.slowdowns import LOADS, Slowdowns
 
-__all__ = ["DEFAULT_S_PER_MB", "ROWS_MAX", "Entry", "Stdm"]
+__all__ = ["DEFAULT_S_PER_MB", "ROWS_MAX", "EstimateEntry", "Stdm"]
 
 DEFAULT_S_PER_MB = {Device.CPU: 0.04, Device.GPU: 0.01}
 ROWS_MAX = 4096
-"""The row that was not touched for longest makes room for one more."""
+"""The least recently used row is evicted for a new one."""
 
 _BOTH = frozenset(Device)
 _GPU_FEATURES = [COLUMN[name] for name in CO_RUN_FEATURES]
@@ -53,13 +53,13 @@ _SPEEDUP, _SIZE = COLUMN["speedup"], COLUMN["size"]
 _RUNS_REMEMBERED = 20
 _MOVED = 0.02
 _NEAR = 0.05
-"""As far from what was measured as this is no other world, on scales of 0..1."""
+"""Up to this distance, on scales of 0..1, a value counts as inside of what was measured."""
 _UNMEASURED_MOST = {"memory": 0.5, "gpu_memory": 0.8}
 _GPU_MEMORY_MIB = 8192.0
 
 
 @dataclass(slots=True)
-class Entry:
+class EstimateEntry:
     """One row. ``values`` (metrics,), NaN where not measured; ``runs``: mean time alone, count.
 
     A time that was only seen with co-runners is kept as a guess, with a count of 0.
@@ -94,7 +94,7 @@ class Stdm:
         self.slowdowns = Slowdowns() if slowdowns is None else slowdowns
         self._ratios = Neighbours()
         self._refit_after = refit_after
-        self.entries: dict[Row, Entry] = {}
+        self.entries: dict[Row, EstimateEntry] = {}
         self.devices: dict[str, frozenset[Device]] = {}
         self.declared_mib: dict[str, int] = {}
         self._of_kind: dict[str, list[Row]] = {}
@@ -103,7 +103,7 @@ class Stdm:
         self._fitted = False
         self._ranges: tuple[Floats, Floats] | None = None
         self.changes = 0
-        """Grows with all that is learned."""
+        """Increases with every update."""
         self._completed: dict[Row, Floats] = {}
         self._features: dict[Row, Vector] = {}
         self._runs_s: dict[tuple[Row, Device], float] = {}
@@ -111,9 +111,9 @@ class Stdm:
     # -- what is learned ---------------------------------------------------------------------
 
     def declare(self, row: Row, subtask: SubtaskSpec) -> None:
-        """See ``LearningEstimates``. A kind that was not declared is taken to have both versions;
-        of pipelines that declare different ones for a kind all count, or a run of one would
-        contradict what another has declared."""
+        """See ``LearningEstimates``. An undeclared kind is assumed to have both versions; if
+        pipelines declare different ones for a kind, all count, or a run of one would contradict
+        what another has declared."""
         kind, known = row.kind, self.devices.get(row.kind, frozenset())
         if not known and len(self.devices) >= ROWS_MAX:
             oldest = next(iter(self.devices))
@@ -141,7 +141,7 @@ class Stdm:
         """A measured ``metric``: memory in MiB, ``speedup`` a ratio, all else a share 0..1.
 
         Raises:
-            InvalidRequest: no such metric, not one of this subtask, or no number from 0 on.
+            InvalidRequest: no such metric, not one of this subtask, or not a number of at least 0.
         """
         if metric not in COLUMN or metric == "size":
             raise InvalidRequest(f"{metric!r} is no metric of subtasks; one of {METRICS[:-1]}")
@@ -180,7 +180,7 @@ class Stdm:
         alone; a co-runner for half of the time counts in full.
 
         Raises:
-            InvalidRequest: a time or memory that is no number above 0.
+            InvalidRequest: a time or memory is not a number above 0.
         """
         if not math.isfinite(seconds) or seconds < 0:
             raise InvalidRequest(f"a run of {row.kind!r} took {seconds} s; it must be >= 0")
@@ -205,7 +205,7 @@ class Stdm:
             self.observe(row, "gpu_memory", gpu_memory_mib)
         self._learn_speedup(row, entry)
 
-    def _learn_speedup(self, row: Row, entry: Entry) -> None:
+    def _learn_speedup(self, row: Row, entry: EstimateEntry) -> None:
         if len(self._versions(row)) < 2:
             return
         cpu_s, gpu_s = self._measured_s(row, Device.CPU), self._measured_s(row, Device.GPU)
@@ -222,11 +222,11 @@ class Stdm:
 
     def adopt(
         self,
-        entries: Mapping[Row, Entry],
+        entries: Mapping[Row, EstimateEntry],
         devices: Mapping[str, frozenset[Device]],
         declared_mib: Mapping[str, int],
     ) -> None:
-        """Start with rows that were measured before (``store``); own ones of that name go."""
+        """Start with rows that were measured before (``store``); replaces rows of the same key."""
         for row, entry in entries.items():
             self._entry(row)
             self.entries[row] = entry
@@ -237,7 +237,7 @@ class Stdm:
         self._fitted = False
         self._forget_everything()
 
-    # -- what is asked (hrm.pipelines.core.model.Estimates) -------------------------------------
+    # -- queries (hrm.pipelines.core.model.Estimates) -------------------------------------------
 
     def run_s(self, row: Row, device: Device) -> float:
         if device not in self._versions(row):
@@ -274,7 +274,7 @@ class Stdm:
         return self._memory(row, "memory", self.memory_scale_mib)
 
     def gpu_memory_mib(self, row: Row) -> float:
-        """See ``Estimates``; what its author declared counts while nothing was measured."""
+        """See ``Estimates``; the author's declaration counts until something is measured."""
         if Device.GPU not in self._versions(row):
             return 0.0
         entry = self.entries.get(row)
@@ -288,8 +288,8 @@ class Stdm:
         """How far ``rows`` are from what was measured here when the predictor was last fitted: the
         share of their metrics, 0..1, that lie outside of the 0.1 and 99.9 percentiles.
 
-        Metrics that were measured of no row are the same for all and do not count. 1: no row was
-        measured yet.
+        Metrics that were measured for no row are the same for all and do not count. 1: no row has
+        been measured yet.
         """
         self._refit()
         if self._ranges is None:
@@ -324,10 +324,10 @@ class Stdm:
     def _versions(self, row: Row) -> frozenset[Device]:
         return self.devices.get(row.kind, _BOTH)
 
-    def _entry(self, row: Row) -> Entry:
+    def _entry(self, row: Row) -> EstimateEntry:
         entry = self.entries.pop(row, None)
         if entry is None:
-            entry = Entry()
+            entry = EstimateEntry()
             if len(self.entries) >= ROWS_MAX:
                 oldest = next(iter(self.entries))
                 self._cells -= int(np.isfinite(self.entries.pop(oldest).values).sum())
@@ -351,7 +351,7 @@ class Stdm:
         self._runs_s.clear()
 
     def gpu_memory_scale_mib(self, model: str) -> float:
-        """What 1 means in the column of device memory, of rows of this model."""
+        """What 1 means in the column of device memory, in rows of this model."""
         return self._gpu_memory_mib.get(model, _GPU_MEMORY_MIB)
 
     def _scaled(self, row: Row, metric: str, value: float) -> float:
@@ -371,7 +371,7 @@ class Stdm:
         return np.asarray(self.gpu_features(row)[:LOADS], np.float64)
 
     def _with_kin(self, row: Row) -> Floats:
-        """The row's measured cells, its size, and what its kind has at other sizes."""
+        """The row's measured cells, its size, and those of its kind at other sizes."""
         entry = self.entries.get(row)
         known = np.full(len(METRICS), np.nan) if entry is None else entry.values.copy()
         known[_SIZE] = min(1.0, scaled_size(BUCKET_MB[row.bucket]))

@@ -1,15 +1,15 @@
-"""A learned node policy under ``hrm.policies.guard``: what may be doubted about a dispatch.
+"""A learned node policy under ``hrm.policies.guard``: the checks of a dispatch.
 
-The rules, in the order in which they are checked. Before the policy: its model fits this HRM (else
-it is never asked), the node was sampled lately, every estimate of a ready subtask is a number, and
-at most a tenth of them lies outside of what was measured on this node. After it: every start fits,
-all of them together.
+The rules, in the order in which they are checked. Before the policy is called: its model fits this
+HRM (else it is never called), the node was sampled lately, every estimate of a ready subtask is a
+number, and at most a tenth of them lies outside of what was measured on this node. After it: all
+starts together fit.
 
 As a canary the two policies, which share one set of cores and GPUs, take turns in time: its key is
 the node's name and the number of the slice of ``SLICE_S``, so nodes switch at different times.
 
 Ended runs are compared subtask by subtask: the time since it was ready over the heuristic's
-estimate when it became ready, including everything ahead of it. Starts of the core itself count for
+estimate when it became ready, including everything ahead of it. Starts by the core itself count for
 neither policy.
 """
 
@@ -31,7 +31,7 @@ from hrm.pipelines.core.model import (
     NodeView,
     ReadySubtask,
     Row,
-    Start,
+    StartDecision,
     SubtaskKey,
 )
 from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming
@@ -39,12 +39,12 @@ from hrm.pipelines.core.node_resources import shared_out_s
 from hrm.pipelines.policies.corun.metrics import METRICS
 from hrm.pipelines.policies.corun.scores import CoRunScore
 from hrm.pipelines.policies.corun.tentative import Tentative
-from hrm.policies.guard import Doubt, GuardBounds, Mode, PolicyGuard, Reason, Recommendation
+from hrm.policies.guard import Doubt, GuardBounds, GuardMode, PolicyGuard, Reason, Recommendation
 
 __all__ = ["BUDGET_S", "SCHEMA", "SLICE_S", "FiniteScore", "GuardedNodePolicy"]
 
 BUDGET_S = 0.010
-"""Of one call: it decides on all that is ready, as a burst of tasks does for the master."""
+"""Per call, which decides on all that is ready, like the master on a burst of tasks."""
 BOUNDS = GuardBounds(budget_s=BUDGET_S, pending_max=10_000)
 SLICE_S = 30.0
 START_S = 0.1
@@ -52,20 +52,20 @@ START_S = 0.1
 OUTSIDE_MAX = 0.1
 SAMPLES_MISSED_MAX = 3
 SCHEMA = hashlib.sha256(repr((METRICS, CO_RUN_FEATURES)).encode()).hexdigest()[:16]
-"""What a node policy learns from, as a hash: metrics and features, in their order."""
+"""Hash of what a node policy learns from: metrics and features, in their order."""
 _FAILED = (RunOutcome.OUT_OF_MEMORY, RunOutcome.OUT_OF_GPU_MEMORY, RunOutcome.TIMED_OUT)
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Starts in the order in which they fit; in another order they are the same answer."""
+    """Starts in the order in which they fit; in another order they are the same decision."""
 
-    starts: tuple[Start, ...] = field(compare=False)
-    what: frozenset[Start]
+    starts: tuple[StartDecision, ...] = field(compare=False)
+    what: frozenset[StartDecision]
 
 
 class FiniteScore:
-    """A co-run score that is a number, or the policy doubts itself."""
+    """A co-run score that raises ``Doubt`` instead of returning a value that is not finite."""
 
     def __init__(self, score: CoRunScore) -> None:
         self.name = score.name
@@ -88,7 +88,7 @@ class GuardedNodePolicy:
 
     Args:
         schema: of the model that ``learned`` uses; if it is not this HRM's, ``learned`` is never
-            asked, and the reason is reported.
+            called, and the reason is reported.
         outside: the share of the estimates of these rows, 0..1, that lies outside of what was
             measured.
         sampled_at: when the node was last sampled; None: not yet.
@@ -106,7 +106,7 @@ class GuardedNodePolicy:
         sampled_at: Callable[[], float | None],
         sample_period_s: float = 1.0,
         schema: str = SCHEMA,
-        mode: Mode = Mode.SHADOW,
+        mode: GuardMode = GuardMode.SHADOW,
         bounds: GuardBounds | None = None,
     ) -> None:
         self.name = learned.name
@@ -117,7 +117,7 @@ class GuardedNodePolicy:
         self._sampled_at = sampled_at
         self._stale_s = SAMPLES_MISSED_MAX * sample_period_s
         self._expected: dict[SubtaskKey, tuple[float, float]] = {}
-        """Of what is ready: since when, and what it was expected to take from then on."""
+        """For each ready subtask: since when, and its expected time from then on."""
         self.host: PolicyGuard[NodeView, _Plan] = PolicyGuard(
             policy=learned.name,
             kind="node",
@@ -131,9 +131,9 @@ class GuardedNodePolicy:
             bounds=BOUNDS if bounds is None else bounds,
         )
 
-    def dispatch(self, view: NodeView) -> list[Start]:
-        """See ``NodePolicy``; each start names the policy that chose it. None is asked while the
-        node is full."""
+    def dispatch(self, view: NodeView) -> list[StartDecision]:
+        """See ``NodePolicy``; each start names the policy that chose it. Neither is called while
+        the node is full."""
         self._expect(view)
         if not view.idle_cores and all(
             len(gpu.running) >= CAPS.co_runners_max for gpu in view.gpus
@@ -151,7 +151,7 @@ class GuardedNodePolicy:
 
     def ended(self, timing: SubtaskTiming, now: float) -> None:
         """A run is over. A fault of its own function does not count against the policy that chose
-        its device, and a refused start counts for none once the node has made another itself."""
+        its device, and a refused start counts for neither once the node has made another itself."""
         key = _name(timing.key)
         if timing.placed_by not in (self.name, self._heuristic.name):
             self.host.forget(key)
@@ -164,7 +164,7 @@ class GuardedNodePolicy:
             self.host.forget(key)
 
     def _expect(self, view: NodeView) -> None:
-        """What is ready since the last call is expected to be done with all that is here now, and
+        """What became ready since the last call is expected to end with all that is here now, and
         not before its own time has passed."""
         known, self._expected = self._expected, {}
         backlog_s = math.nan
@@ -225,7 +225,7 @@ def _is_sound(row: Row, one: ReadySubtask, estimates: Estimates) -> bool:
 
 
 def _backlog_s(view: NodeView) -> float:
-    """Until all that is ready or runs here is done, shared out in the best way."""
+    """Until all that is ready or running here is done, divided optimally."""
     run_s, never = view.estimates.run_s, math.inf
     work = [(left_s, never) for left_s in view.core_remaining_s]
     work += [(never, gpu.remaining_s) for gpu in view.gpus]
@@ -238,12 +238,12 @@ def _backlog_s(view: NodeView) -> float:
     return shared_out_s(work, len(view.core_remaining_s), len(view.gpus))
 
 
-def _recommendation(starts: Sequence[Start]) -> Recommendation[_Plan]:
+def _recommendation(starts: Sequence[StartDecision]) -> Recommendation[_Plan]:
     described = ", ".join(map(_describe_start, starts)) or "nothing"
     return Recommendation(_Plan(tuple(starts), frozenset(starts)), described)
 
 
-def _describe_start(start: Start) -> str:
+def _describe_start(start: StartDecision) -> str:
     return f"{_name(start.key)} on {start.device.value} {start.number}"
 
 

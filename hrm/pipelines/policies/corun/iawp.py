@@ -8,11 +8,11 @@ speed up most moves into the GPU queue, while that is shorter than ``queue_lengt
 *admit*: of all pairs of a queued subtask and a GPU that fit, the one with the smallest co-run score
 starts; ties go to the larger speed-up, then to the older, then to the lower GPU. A subtask that has
 waited for ``patience`` times its own run time goes first; if it fits nowhere, the GPU that is free
-for it soonest is held for it.
+for it soonest is reserved for it.
 
-Two options that the paper does not have. ``tail_guard``: a core refuses what a GPU would end
-sooner, waiting included. ``steal``: an idle core for which nothing else is ready takes the smallest
-speed-up out of the GPU queue, by the rule of the tail guard.
+Two options extend the paper. ``tail_guard``: a core refuses what a GPU would end sooner, waiting
+included. ``steal``: an idle core for which nothing else is ready takes the smallest speed-up out of
+the GPU queue, by the rule of the tail guard.
 
 Source: LDWP + IAWP, algorithm 2 with the repairs of sections 3.1 and 3.4.
 """
@@ -24,7 +24,15 @@ import math
 import numpy as np
 
 from hrm.pipelines.core.feasibility import CAPS, Caps
-from hrm.pipelines.core.model import Device, GpuView, NodeView, ReadySubtask, Row, Start, SubtaskKey
+from hrm.pipelines.core.model import (
+    Device,
+    GpuView,
+    NodeView,
+    ReadySubtask,
+    Row,
+    StartDecision,
+    SubtaskKey,
+)
 from hrm.pipelines.policies.corun.scores import CoRunScore
 from hrm.pipelines.policies.corun.tentative import Tentative, row_on
 
@@ -32,7 +40,7 @@ __all__ = ["Iawp"]
 
 
 class Iawp:
-    """One object for each node; it keeps the GPU queue, each entry with the time it came."""
+    """One object for each node; it keeps the GPU queue, each entry with its time of arrival."""
 
     name = "iawp"
 
@@ -57,10 +65,10 @@ class Iawp:
 
     @property
     def queue(self) -> tuple[SubtaskKey, ...]:
-        """The GPU queue, as the subtasks came into it."""
+        """The GPU queue, in the order of arrival."""
         return tuple(self._queued_at)
 
-    def dispatch(self, view: NodeView) -> list[Start]:
+    def dispatch(self, view: NodeView) -> list[StartDecision]:
         present = {subtask.key for subtask in view.ready}
         self._queued_at = {k: at for k, at in self._queued_at.items() if k in present}
         turn = _Turn(view, self._caps, self._score)
@@ -162,12 +170,12 @@ class _Turn:
         return found
 
     def soonest(self, subtask: ReadySubtask) -> int | None:
-        """The GPU that is through first of those on which it may run at some time."""
+        """The GPU that is free first of those on which it may ever run."""
         gpus = self.free.gpus_for(subtask)
         return min(gpus, key=lambda gpu: (gpu.remaining_s, gpu.index)).index if gpus else None
 
     def rank(self, subtask: ReadySubtask, gpu: GpuView) -> tuple[float, float, float, int, int]:
-        """What is smallest goes first."""
+        """A sort key: the smallest goes first."""
         row = row_on(subtask.row, gpu)
         known = (row, gpu.running)
         score = self._scores.get(known)

@@ -1,8 +1,8 @@
 """What is measured of a subtask, and how each metric becomes a number in 0..1.
 
-The metrics of table 2, with device memory as two columns: what admission must know (how much is
-taken) is not what interferes (how much is moved). A metric applies to the version for one device,
-the speed-up to work with both.
+The metrics of table 2, with device memory as two columns: what admission needs (how much is used)
+is not what interferes (how much is moved). A metric applies to the version for one device, the
+speed-up to work with both.
 
 Source: LDWP + IAWP, table 2, section 2.4.
 """
@@ -33,10 +33,10 @@ METRICS = (
 
 COLUMN = {name: index for index, name in enumerate(METRICS)}
 DEFAULTS = (1.0, 0.05, 0.5, 0.4, 0.4, 0.2, 0.3, 0.3, 0.2, 0.1, math.log1p(4) / math.log1p(50), 0.5)
-"""What a cell is believed to hold while nothing at all was measured in its column."""
+"""The assumed value of a cell while nothing was measured in its column."""
 
 BUCKET_MB = (10.0, 40.0, 90.0, 160.0, 300.0, 600.0)
-"""The size that stands for each bucket."""
+"""The size that represents each bucket."""
 
 _FASTEST = 50.0
 _LARGEST_MB = SIZE_BUCKETS_MB[-1]

@@ -1,15 +1,15 @@
 """Filling a table of measurements: estimates for the cells of a row that were never measured.
 
-A table has a row for each kind of work and a column for each metric, all in 0..1, NaN where nothing
-is known. New work is measured in two columns only; rows of other work, measured in more, show how
-metrics correlate. Two ways:
+A table has a row for each kind of work and a column for each metric, all in 0..1, NaN where
+unknown. New work is measured in two columns only; rows of other work, measured in more, show how
+metrics correlate. Two methods:
 
 ``neighbours``  mean of the rows that are closest in the cells that both have
 ``gaussian``    rows are draws of one normal distribution: the conditional mean, in closed form
 
 Others, and the comparison that chose these, are in ``benchmarks.paper.ncf``.
 
-Sources: LDWP + IAWP, section 3.3; the mean and covariance of rows with holes by expectation
+Sources: LDWP + IAWP, section 3.3; the mean and covariance of incomplete rows by expectation
 maximisation after Dempster, Laird and Rubin (1977).
 """
 
@@ -26,7 +26,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 class Predictor(Protocol):
-    """Fitted to a table now and then, asked for a row at a time."""
+    """Fitted to a table periodically, then called for a row at a time."""
 
     name: str
 
@@ -34,10 +34,10 @@ class Predictor(Protocol):
         """Learn from ``table``, shape (rows, columns), NaN where unknown."""
 
     def predict(self, known: Floats) -> Floats:
-        """The row whose known cells are ``known``, (columns,), NaN elsewhere; answers the same.
+        """The row whose known cells are ``known``, (columns,), NaN elsewhere; returns that shape.
 
-        Known cells come back as they were, all others within 0..1; NaN only in columns in which the
-        table that was fitted holds nothing.
+        Known cells are returned unchanged, all others within 0..1; NaN only in columns in which the
+        fitted table has no value.
         """
 
 
@@ -52,7 +52,7 @@ def distances(table: Floats, known: Floats) -> Floats:
 
 
 def column_means(table: Floats) -> Floats:
-    """NaN for a column of which nothing is known."""
+    """NaN for a column without values."""
     known = np.isfinite(table)
     total = np.where(known, table, 0.0).sum(axis=0)
     count = known.sum(axis=0)
@@ -61,13 +61,13 @@ def column_means(table: Floats) -> Floats:
 
 
 def filled(known: Floats, predicted: Floats) -> Floats:
-    """What is known, and else what is predicted, as a share."""
+    """The known cells, completed by the predicted ones as shares."""
     result: Floats = np.where(np.isfinite(known), known, np.clip(predicted, 0.0, 1.0))
     return result
 
 
 class Neighbours:
-    """The mean of the ``count`` closest rows that know the column, close ones weighing more.
+    """The mean of the ``count`` closest rows that have the column, close ones weighing more.
 
     ``softness``: a distance at which a row weighs half as much as one that is equal.
     """
@@ -100,7 +100,7 @@ class Neighbours:
 class Gaussian:
     """The mean of a row's unknown cells given its known ones, if rows are normally distributed.
 
-    ``ridge`` is added to the variances: how much a cell may be off by itself. ``shrink`` pulls the
+    ``ridge`` is added to the variances: the error of a cell by itself. ``shrink`` pulls the
     covariances towards 0, for tables of few rows.
     """
 
@@ -168,7 +168,7 @@ class Gaussian:
 def _regression(
     covariance: Floats, has: npt.NDArray[np.intp], lacks: npt.NDArray[np.intp]
 ) -> tuple[Floats, Floats]:
-    """Slopes (has, lacks) of the unknown cells on the known ones, and what they leave open."""
+    """Slopes (has, lacks) of the unknown cells on the known ones, and the residual covariance."""
     between = covariance[np.ix_(has, lacks)]
     if not len(has):
         return between, covariance[np.ix_(lacks, lacks)]

@@ -1,8 +1,8 @@
-"""Co-run scores: how badly would this subtask go with those on the GPU? Smaller is better.
+"""Co-run scores: how badly would this subtask run with those on the GPU? Smaller is better.
 
 ``cosine``    the paper's: mean cosine of the angle between its features and each of the others'. It
               does not see magnitude: ten small loads and one large score alike.
-``overload``  what is wanted of each resource beyond all that there is, summed
+``overload``  the demand for each resource beyond its capacity, summed
 ``learned``   the time that all of them are expected to lose, by observed co-runs (``Slowdowns``)
 
 An idle GPU scores 0. Source: LDWP + IAWP, section 3.4.
@@ -23,7 +23,7 @@ __all__ = [
     "CoRunScore",
     "Cosine",
     "KnowsSlowdowns",
-    "Learned",
+    "LearnedLoss",
     "Overload",
     "cosine",
     "joint_excess",
@@ -77,9 +77,9 @@ class Overload:
         return float(np.maximum(0.0, wanted - 1.0).sum())
 
 
-class Learned:
-    """What the new subtask loses by its co-runners, and what each of them loses by it: by the
-    slow-downs that the estimates have learned, where they learn any."""
+class LearnedLoss:
+    """What the new subtask loses by its co-runners, and each of them by it, from the slow-downs
+    that the estimates have learned, if they learn any."""
 
     name = "learned"
 
@@ -101,7 +101,7 @@ def joint_excess(model: Slowdowns, loads: Floats) -> float:
     co_runners = np.concatenate([total[None, :], total - others + new, total - others])
     excess = model.excess(own, co_runners)
     count = len(others)
-    # One that was alone until now had nothing to lose.
+    # A subtask that was alone until now had nothing to lose.
     before = excess[count + 1 :].sum() if count > 1 else 0.0
     return float(excess[: count + 1].sum() - before)
 

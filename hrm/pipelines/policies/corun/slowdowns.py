@@ -1,8 +1,8 @@
-"""The slow-down of a subtask with given co-runners: a regression on the manager's own observations.
+"""The slow-down of a subtask with given co-runners: a regression on the node's own observations.
 
-The excess over the time alone is taken to be linear in what the others load, in the product of both
-loads, and in the overload, what both want beyond all that the device has. The weights start at a
-belief and move with every co-run that ends: ridge regression towards the belief, exact after each
+The excess over the time alone is assumed to be linear in the others' loads, in the product of both
+loads, and in the overload, the joint demand beyond the device's capacity. The weights start at a
+prior and move with every co-run that ends: ridge regression towards the prior, exact after each
 observation, with forgetting. Linear, and independent of the order of arrival.
 
 Source: LDWP + IAWP, section 3.4, the co-run score ``learned``; ridge after
@@ -27,9 +27,9 @@ _MOST = 10.0
 
 
 class Slowdowns:
-    """``strength``: how many observations the belief weighs. ``memory``: how many are remembered.
+    """``strength``: how many observations the prior weighs. ``memory``: how many are remembered.
 
-    ``overload`` and ``partner`` are the belief, one weight for each load.
+    ``overload`` and ``partner`` are the prior, one weight for each load.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Slowdowns:
         ``slowdown`` is its time over its time alone.
         """
         terms = _terms(own[None, :], co_runners[None, :])[0]
-        # One that hung for a minute must not outweigh a hundred that did not.
+        # One run that hung for a minute must not outweigh a hundred that did not.
         excess = min(_MOST, max(-0.5, slowdown - 1.0))
         self._squares = self._keep * self._squares + np.outer(terms, terms)
         self._moments = self._keep * self._moments + terms * (excess - terms @ self._prior)
@@ -83,7 +83,7 @@ class Slowdowns:
         return self._weights
 
     def state(self) -> dict[str, Floats]:
-        """What ``restore`` takes."""
+        """The state for ``restore``."""
         return {
             "squares": self._squares,
             "moments": self._moments,
@@ -91,7 +91,7 @@ class Slowdowns:
         }
 
     def restore(self, state: dict[str, Floats]) -> None:
-        """Go on from ``state``.
+        """Continue from ``state``.
 
         Raises:
             ValueError: it is of other shapes, or not finite.

@@ -17,7 +17,7 @@ import numpy as np
 
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.model import SIZE_BUCKETS_MB, Device, Row
-from hrm.pipelines.policies.corun.estimates import ROWS_MAX, Entry, Stdm
+from hrm.pipelines.policies.corun.estimates import ROWS_MAX, EstimateEntry, Stdm
 from hrm.pipelines.policies.corun.metrics import COLUMN, METRICS
 
 __all__ = ["dump_estimates", "load_estimates"]
@@ -64,7 +64,7 @@ def dump_estimates(estimates: Stdm) -> bytes:
 
 
 def load_estimates(path: Path, estimates: Stdm) -> None:
-    """Add to the fresh ``estimates`` what ``dump_estimates`` gave for the file.
+    """Add to the fresh ``estimates`` what ``dump_estimates`` wrote.
 
     Raises:
         InvalidRequest: no such file, a damaged one, or one of other metrics; nothing was added.
@@ -91,8 +91,8 @@ def load_estimates(path: Path, estimates: Stdm) -> None:
     estimates.adopt(entries, devices, declared)
 
 
-def _rescale(entries: dict[Row, Entry], meta: dict[str, Any], estimates: Stdm) -> None:
-    """The node may have another share of memory now, and a card of one name another size."""
+def _rescale(entries: dict[Row, EstimateEntry], meta: dict[str, Any], estimates: Stdm) -> None:
+    """The node may have another share of memory now, and a card of the same name another size."""
     host = _ratio(meta["memory_mib"], estimates.memory_scale_mib)
     for row, entry in entries.items():
         stored_mib = meta["gpu_memory_mib"][row.gpu_model]
@@ -113,7 +113,7 @@ def _entries(
     values: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
     counts: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
     runs: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-) -> dict[Row, Entry]:
+) -> dict[Row, EstimateEntry]:
     if len(rows) > ROWS_MAX:
         raise ValueError(f"it has {len(rows)} rows, at most {ROWS_MAX} are kept")
     shape = (len(rows), len(METRICS))
@@ -123,11 +123,11 @@ def _entries(
         raise ValueError("a cell is no number from 0 on")
     if np.isinf(runs).any() or (runs < 0).any():
         raise ValueError("a time is no number from 0 on")
-    found: dict[Row, Entry] = {}
+    found: dict[Row, EstimateEntry] = {}
     for index, (kind, bucket, model) in enumerate(rows):
         if not isinstance(bucket, int) or not 0 <= bucket <= len(SIZE_BUCKETS_MB):
             raise ValueError(f"there is no bucket of sizes {bucket!r}")
-        found[Row(str(kind), bucket, str(model))] = Entry(
+        found[Row(str(kind), bucket, str(model))] = EstimateEntry(
             values=np.array(values[index], np.float64),
             counts=np.array(counts[index], np.float64),
             runs={

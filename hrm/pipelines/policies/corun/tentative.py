@@ -1,8 +1,7 @@
-"""What is left of a node while starts are chosen one after the other.
+"""What remains of a node while starts are chosen one after another.
 
-What is chosen is counted at once, with what its estimates say, because the load that telemetry
-shows lags behind. Policies ask about many pairs of subtasks and GPUs in one call, so each need is
-looked up once.
+What is chosen counts immediately, with its estimates, because the load that telemetry shows lags
+behind. Policies query many pairs of subtasks and GPUs in one call, so each need is computed once.
 
 Source: LDWP + IAWP, algorithm 2; thresholds after admission are a repair (section 3.1).
 """
@@ -12,7 +11,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hrm.pipelines.core.feasibility import Caps, fits_gpu, gpu_need_mib, host_need_mib
-from hrm.pipelines.core.model import Device, GpuView, NodeView, ReadySubtask, Row, Start, SubtaskKey
+from hrm.pipelines.core.model import (
+    Device,
+    GpuView,
+    NodeView,
+    ReadySubtask,
+    Row,
+    StartDecision,
+    SubtaskKey,
+)
 
 __all__ = ["Tentative", "row_on"]
 
@@ -33,12 +40,12 @@ class Tentative:
         """In the view's order, each as it will be with ``starts``."""
         self.idle_cores = sorted(view.idle_cores)
         self.memory_free_mib = view.memory_free_mib
-        self.starts: list[Start] = []
+        self.starts: list[StartDecision] = []
         self._positions = {gpu.index: place for place, gpu in enumerate(self.gpus)}
         self._needs_mib: dict[SubtaskKey, tuple[float, float]] = {}
 
     def fits(self, subtask: ReadySubtask, device: Device, number: int) -> bool:
-        """True iff ``take`` with the same arguments would be right."""
+        """True iff ``take`` with the same arguments is allowed."""
         if subtask.key not in self._ready or device not in subtask.devices:
             return False
         host_mib, gpu_mib = self._needs(subtask)
@@ -50,14 +57,14 @@ class Tentative:
         return position is not None and fits_gpu(self.gpus[position], gpu_mib, self._caps)
 
     def gpus_for(self, subtask: ReadySubtask) -> list[GpuView]:
-        """Those on which it may run at some time."""
+        """GPUs on which it may ever run."""
         if Device.GPU not in subtask.devices:
             return []
         gpu_mib, share = self._needs(subtask)[1], self._caps.gpu_memory_share
         return [gpu for gpu in self.gpus if gpu_mib <= share * gpu.memory_mib]
 
     def fitting(self, subtask: ReadySubtask) -> list[GpuView]:
-        """Those that it may join now."""
+        """GPUs that it may join now."""
         return [gpu for gpu in self.gpus if self.fits(subtask, Device.GPU, gpu.index)]
 
     def wait_s(self, subtask: ReadySubtask, gpu: GpuView) -> float:
@@ -65,9 +72,9 @@ class Tentative:
         return 0.0 if fits_gpu(gpu, self._needs(subtask)[1], self._caps) else gpu.remaining_s
 
     def work_s(self, row: Row, gpu: GpuView) -> float:
-        """What ``row`` adds to the time after which ``gpu`` is through, seconds.
+        """Seconds that ``row`` adds to the time until ``gpu`` is free.
 
-        A GPU that runs several at a time is through before the sum of their times: each counts with
+        A GPU that runs several at a time is free before the sum of their times: each counts with
         the share of the GPU that it loads, at least one slot's. With one slot that is the sum.
         """
         row = row_on(row, gpu)
@@ -82,7 +89,7 @@ class Tentative:
         return True
 
     def take(self, subtask: ReadySubtask, device: Device, number: int) -> None:
-        """Choose this start, which ``fits``, and count what it takes."""
+        """Choose this start, which ``fits``, and count its needs."""
         host_mib, gpu_mib = self._needs(subtask)
         del self._ready[subtask.key]
         self.memory_free_mib -= host_mib
@@ -91,7 +98,7 @@ class Tentative:
         else:
             position = self._positions[number]
             self.gpus[position] = self._joined(self.gpus[position], subtask.row, gpu_mib)
-        self.starts.append(Start(subtask.key, device, number))
+        self.starts.append(StartDecision(subtask.key, device, number))
 
     def left(self) -> list[ReadySubtask]:
         """The ready subtasks that were not taken, in the view's order."""
