@@ -283,7 +283,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.sampled_from([2, 4, 6]), st.sampled_from([1, 2, 3]), st.integers(0, 1), STEPS)
 def test_none_gets_a_gpu_while_another_has_two_fewer_and_waits(
     many: int, schedulers: int, processes: int, steps: list[tuple[str, int, int]]
@@ -309,4 +309,5 @@ def test_none_gets_a_gpu_while_another_has_two_fewer_and_waits(
         ]
         for had, has in zip(before, after, strict=True):
             assert has <= had or has <= min(unserved, default=has) + 1, (before, after)
-        assert sum(after) == many or not unserved, "no GPU is idle while one waits"
+        pending = any("pending" in cluster.states(each) for each in apps)
+        assert sum(after) == many or not pending, "no GPU is idle while one waits"

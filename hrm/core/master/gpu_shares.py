@@ -26,7 +26,7 @@ from hrm.core.messages.claims import GpuPart, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.gpu_shares import GpuUser, fair_parts
 from hrm.core.scheduling.scheduler import Job, Scheduler
-from hrm.core.vocabulary.feasibility import Column, Vector
+from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerState,
@@ -79,18 +79,25 @@ class GpuShares:
         return replace(proposal, gpus_queue=not part.starts)
 
     def tick(self, now: float) -> None:
-        """Take back what is queued beyond a fair share, while others want GPUs, too."""
-        master_state = self._master_state
-        if now < self._next_run_s or master_state.recovering or len(master_state.gpu_mib) < 2:
+        """Take back from time to time what is queued where it should not be."""
+        if now >= self._next_run_s:
+            self._next_run_s = now + self._master_state.bounds.relocation_period_s
+            self.rebalance(now)
+
+    def rebalance(self, now: float) -> None:
+        """Take back what is queued beyond a fair share, and what could start elsewhere now and is
+        due to, while several applications want GPUs."""
+        if self._master_state.recovering or len(self._master_state.gpu_mib) < 2:
             return
-        self._next_run_s = now + master_state.bounds.relocation_period_s
         uses = self._uses()
         if not any(use.queued for use in uses) or not _contested(uses):
             return
-        free_mib, _ = self._free(uses, now)
-        for use, share in zip(uses, _shares(uses, free_mib), strict=True):
-            excess = use.running + len(use.queued) - max(share, use.running)
-            for container in reversed(use.queued[len(use.queued) - excess :] if excess > 0 else ()):
+        free_mib, startable = self._free(uses, now)
+        starts = fair_parts(free_mib, _users(uses, startable))
+        for use, share, many in zip(uses, _shares(uses, free_mib), starts, strict=True):
+            allowed = max(0, share - use.running)
+            due = max(0, many - use.pending)
+            for container in use.queued[max(0, min(allowed, len(use.queued) - due)) :]:
                 self._take_back(container, now)
 
     def _take_back(self, container: Container, now: float) -> None:
@@ -111,10 +118,7 @@ class GpuShares:
         if not _contested(uses):
             return {}
         free_mib, startable = self._free(uses, now)
-        users = [
-            GpuUser((use.running + len(use.queued)) * use.size_mib, use.size_mib, count)
-            for use, count in zip(uses, startable, strict=True)
-        ]
+        users = _users(uses, startable)
         willing = [
             user._replace(most=0) if use.declines else user
             for use, user in zip(uses, users, strict=True)
@@ -130,12 +134,11 @@ class GpuShares:
             if use.declines:
                 many = min(user.most, left_mib // user.size_mib)
             queues = 0 if user.most else max(0, share - use.running - len(use.queued))
-            parts[use.job.application_id] = GpuPart(many, queues)
+            parts[use.job.application_id] = GpuPart(min(many, use.pending), queues)
         return parts
 
     def _uses(self) -> list[_Use]:
-        """Of each batch application with live containers that use GPUs; of those that hold as much,
-        the one that runs fewer is the first to get more."""
+        """Of each batch application with live containers that use GPUs."""
         master_state, uses = self._master_state, []
         for application_id, mib in master_state.gpu_mib.items():
             app = master_state.applications[application_id]
@@ -149,23 +152,23 @@ class GpuShares:
             queued = [x for x in live if x.state is ContainerState.WAITING]
             pending = sum(x.state is ContainerState.PENDING for x in live)
             running = len(live) - pending - len(queued)
-            uses.append(_Use(job, mib // len(live), running, queued))
-        return sorted(uses, key=lambda use: use.running)
+            uses.append(_Use(application_id, job, mib // len(live), running, queued))
+        return uses
 
     def _free(self, uses: list[_Use], now: float) -> tuple[int, list[int]]:
         """The device memory that could be taken now, and how many of each could start in it."""
         counts: dict[tuple[Vector, frozenset[NodeName]], int] = {}
         startable = []
-        for job in (use.job for use in uses):
-            if job is None:
+        for use in uses:
+            if not use.waiting:
                 startable.append(0)
                 continue
-            avoided = self._master_state.exclusions.avoided(job.application_id, now)
-            key = (_demand(job), avoided)
+            avoided = self._master_state.exclusions.avoided(use.application_id, now)
+            key = (use.demand, avoided)
             if key not in counts:
                 counts[key] = self._startable(*key)
-            count = min(job.gpu_pending, counts[key])
-            startable.append(0 if count < min(job.gang, job.gpu_pending) else count)
+            count, gang = min(use.waiting, counts[key]), use.job.gang if use.job is not None else 0
+            startable.append(0 if count < min(gang, use.pending) else count)
         free_mib = max(
             (count * use.size_mib for use, count in zip(uses, startable, strict=True)),
             default=0,
@@ -187,6 +190,7 @@ class _Use(NamedTuple):
     """One application's: ``running`` containers of ``size_mib`` each, on average, and those that
     wait at units, in order of request. ``job``: what waits for a place; None: nothing does."""
 
+    application_id: ApplicationId
     job: Job | None
     size_mib: int
     running: int
@@ -198,8 +202,26 @@ class _Use(NamedTuple):
         return self.job is not None and self.job.gpus_declined > 1
 
     @property
+    def pending(self) -> int:
+        return self.job.gpu_pending if self.job is not None else 0
+
+    @property
     def waiting(self) -> int:
-        return len(self.queued) + (self.job.gpu_pending if self.job is not None else 0)
+        return len(self.queued) + self.pending
+
+    @property
+    def demand(self) -> Vector:
+        """One container's, as if all were like the smallest that waits for a place."""
+        if self.job is None:
+            return demand_vector(self.queued[0].request.resources)
+        return min((x for x in self.job.demands if x[Column.GPU_MEMORY_MIB]), key=_mib)
+
+
+def _users(uses: list[_Use], startable: list[int]) -> list[GpuUser]:
+    return [
+        GpuUser(use.running * use.size_mib, use.size_mib, count)
+        for use, count in zip(uses, startable, strict=True)
+    ]
 
 
 def _contested(uses: list[_Use]) -> bool:
@@ -218,11 +240,6 @@ def _shares(uses: list[_Use], free_mib: int) -> list[int]:
 def _is_bound(job: Job) -> bool:
     """Streams and gangs are placed whole."""
     return bool(job.gpu_pending) and not job.gang and job.workload_class is WorkloadClass.BATCH
-
-
-def _demand(job: Job) -> Vector:
-    """One container's, as if all were like the smallest that it has requested."""
-    return min((x for x in job.demands if x[Column.GPU_MEMORY_MIB]), key=_mib)
 
 
 def _mib(demand: Vector) -> int:

@@ -105,6 +105,7 @@ class PlacementCoordinator:
 
     def capacity_freed(self, now: float) -> None:
         """A container ended or capacity was added: schedulers that wait for it may try at once."""
+        self.gpu_shares.rebalance(now)
         for scheduler in self.schedulers.values():
             if scheduler.jobs:
                 scheduler.capacity_freed()
