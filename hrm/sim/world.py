@@ -14,7 +14,7 @@ from functools import partial
 from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.vocabulary.model import NodeName, NodeState, ResourceUnit
+from hrm.core.vocabulary.model import NodeName, NodeState, ResourceUnit, WorkloadClass
 from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.runtime.clock import Clock
 from hrm.runtime.disk import VirtualDisk
@@ -491,8 +491,13 @@ class World:
 
 
 def _could_run(application: ApplicationPlan, units: list[ResourceUnit]) -> bool:
-    """Could these units run it when they are empty: one executor, or the whole gang at once?"""
+    """Could these units run it when they are empty: one executor, or the whole gang at once? That
+    of a stream is all of its first request."""
     demand = demand_of(application.resources, application.gpus, units)
     if not any(serves(demand, unit) for unit in units):
         return False
-    return how_many(demand, units) >= application.gang_min
+    together = application.gang_min
+    is_stream = application.declared is WorkloadClass.STREAM
+    if not together and (is_stream or any(x == "STREAM" for _, x in application.classes)):
+        together = max(count for _, count in application.targets)
+    return how_many(demand, units) >= together

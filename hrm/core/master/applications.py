@@ -208,6 +208,8 @@ class ApplicationRegistry:
             )
         if not changed:
             return
+        if event.workload_class is WorkloadClass.BATCH:
+            gangs.no_stream(app)
         # Order of starts: a waiting stream must not take them for batch.
         waiting = (ContainerState.ASSIGNED, ContainerState.WAITING)
         for container in sorted(app.containers.values(), key=lambda x: x.state in waiting):

@@ -40,7 +40,16 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 
-__all__ = ["begin_stream", "missing", "refusal", "setting", "settled", "shrink", "times"]
+__all__ = [
+    "begin_stream",
+    "missing",
+    "no_stream",
+    "refusal",
+    "setting",
+    "settled",
+    "shrink",
+    "times",
+]
 
 
 def begin_stream(app: Application, many: int) -> None:
@@ -50,6 +59,11 @@ def begin_stream(app: Application, many: int) -> None:
         app.containers or app.ended or record.first_running_at_s
     ):
         app.gang_min = record.stream_min or record.gang_min or many
+
+
+def no_stream(app: Application) -> None:
+    """It has turned out to be batch: only ``spark.hrm.gang.min`` counts."""
+    app.gang_min = min(app.gang_min, app.record.gang_min)
 
 
 def missing(app: Application) -> int:
