@@ -13,6 +13,8 @@ from typing import TypeVar
 
 import pytest
 
+from tests.spark_tools import ARCHIVES_FROM, SparkTools, kept_for_later_runs
+
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 T = TypeVar("T")
@@ -27,6 +29,9 @@ PATIENCE = float(os.environ.get("HRM_TEST_PATIENCE", "1"))
 """The factor by which time limits are extended, on a machine that is slow or busy. The checks stay
 the same."""
 
+
+KEPT_TOOLS = os.environ.get("HRM_TEST_ARCHIVES")
+"""Read here, because tests have nothing of HRM's in their environment."""
 
 PAPERS = (
     *("benchmarks/pipelines", "benchmarks/simulation", "benchmarks/traces"),
@@ -46,24 +51,24 @@ def _of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def _plugins(_of_all_workers: Path) -> Path:
-    """Where the tests of one run keep the compiled plugin: once is enough. Its build takes a lock,
-    so that it is compiled once by several processes, too."""
-    directory = _of_all_workers / "plugins"
-    directory.mkdir(exist_ok=True)
-    return directory
-
-
-@pytest.fixture(scope="session")
-def _archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where they keep class-data archives; ``HRM_TEST_ARCHIVES`` names one for many runs."""
-    kept = os.environ.get("HRM_TEST_ARCHIVES")
-    return Path(kept) if kept else tmp_path_factory.mktemp("archives")
+def _tools(request: pytest.FixtureRequest, _of_all_workers: Path) -> SparkTools:
+    """What tests with a real Spark share. It stays in pytest's cache, where pytest keeps one, or in
+    the directory that ``HRM_TEST_ARCHIVES`` names."""
+    place = _of_all_workers / "spark-tools"
+    if KEPT_TOOLS:
+        place = Path(KEPT_TOOLS)
+    elif cache := getattr(request.config, "cache", None):
+        place = kept_for_later_runs(cache.mkdir("spark-tools"))
+    tools = SparkTools(place)
+    marked = [item for item in request.session.items if item.get_closest_marker("spark")]
+    if marked and not _missing_for_spark():
+        tools.use_archives(make=len(marked) >= ARCHIVES_FROM)
+    return tools
 
 
 @pytest.fixture(autouse=True)
 def _own_home(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _plugins: Path
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every test has an empty ``HRM_HOME``, and nothing of HRM's or Spark's in its environment."""
     for name in tuple(os.environ):
@@ -73,8 +78,10 @@ def _own_home(
     monkeypatch.setenv("HRM_HOME", str(home))
     monkeypatch.setenv("HRM_AGENT_CLASS_ARCHIVE", "false")
     if request.node.get_closest_marker("spark"):
-        home.mkdir()
-        (home / "plugins").symlink_to(_plugins)
+        tools: SparkTools = request.getfixturevalue("_tools")
+        tools.furnish(home)
+        for name, value in tools.environment(os.environ).items():
+            monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="session")

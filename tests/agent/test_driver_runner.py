@@ -192,7 +192,7 @@ def test_a_driver_whose_lease_is_refused_is_killed(
     master.refuses = "it was abandoned"
     _, err = runner.communicate(timeout=30)
     assert runner.returncode == 137
-    assert "the driver is killed: it was given up" in err
+    assert "the driver is killed: it was abandoned" in err
     assert gone(int((node.work_dir / "app" / "pid").read_text()))
     assert gone(int(child.read_text()))
     assert master.asked[-1].gone, "its successor need not wait"

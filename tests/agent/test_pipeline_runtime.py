@@ -81,7 +81,7 @@ async def test_a_core_that_fails_ends_pipelines_here_and_reports_it(
     )
     monkeypatch.setattr(runtime.core, "handle", fail)
     runtime._deliver(m.ClockTicked(now=time.time()))
-    with pytest.raises(Unavailable, match="log says why"):
+    with pytest.raises(Unavailable, match="log shows why"):
         await runtime.acquire(asked)
     assert runtime._giving_up is not None
     await runtime._giving_up

@@ -273,7 +273,7 @@ def test_without_root_containers_run_as_the_agent(
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     unable = rules(tmp_path)
     assert unable.account_of("root") is None
-    assert unable.remark.startswith("containers run as uid 4711: only an agent of root can")
+    assert unable.remark.startswith("containers run as uid 4711: only an agent that is root can")
     assert rules(tmp_path, run_as="off").remark == "containers run as uid 4711 (run_as = off)"
 
 

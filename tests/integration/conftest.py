@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from hrm.cli.app import app as hrm
 from tests.conftest import PATIENCE
+from tests.spark_tools import SparkTools
 
 REPOSITORY = Path(__file__).parents[2]
 APPS = Path(__file__).parent / "apps"
@@ -48,13 +49,13 @@ class Submitted:
 class Cluster:
     """A cluster of ``hrm up`` and a user's commands."""
 
-    def __init__(self, directory: Path, plugins: Path) -> None:
+    def __init__(self, directory: Path, tools: SparkTools) -> None:
         self.directory = directory
         home = directory / "home"
-        home.mkdir(parents=True)
-        (home / "plugins").symlink_to(plugins)
+        tools.furnish(home)
         self.state = directory / "state"
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("HRM_", "SPARK_"))}
+        kept |= tools.environment(kept)
         self.environment = {
             **kept,
             "PATH": f"{BIN}{os.pathsep}{kept['PATH']}",
@@ -63,8 +64,6 @@ class Cluster:
             "HRM_PYTHON": sys.executable,
             "SPARK_CONF_DIR": str(REPOSITORY / "spark-conf"),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            # One test makes it; the others would only use processor time.
-            "HRM_AGENT_CLASS_ARCHIVE": "false",
         }
         self._submitted: list[Submitted] = []
 
@@ -225,14 +224,14 @@ class SharedCluster:
     """The cluster of all tests of a session that need none of their own; replaced if a test has
     left something in it."""
 
-    def __init__(self, directory: Callable[[], Path], plugins: Path) -> None:
+    def __init__(self, directory: Callable[[], Path], tools: SparkTools) -> None:
         self._directory = directory
-        self._plugins = plugins
+        self._tools = tools
         self._cluster: Cluster | None = None
 
     def whole(self) -> Cluster:
         if self._cluster is None:
-            subject = Cluster(self._directory(), self._plugins)
+            subject = Cluster(self._directory(), self._tools)
             subject.up("--nodes", "2", "--cores", "2", "--memory", "3g")
             self._cluster = subject
         return self._cluster
@@ -244,8 +243,10 @@ class SharedCluster:
 
 
 @pytest.fixture(scope="session")
-def _shared(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator[SharedCluster]:
-    shared = SharedCluster(lambda: tmp_path_factory.mktemp("cluster"), _plugins)
+def _shared(
+    tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools
+) -> Iterator[SharedCluster]:
+    shared = SharedCluster(lambda: tmp_path_factory.mktemp("cluster"), _tools)
     yield shared
     shared.end()
 

@@ -16,6 +16,7 @@ import pytest
 
 from hrm.core.master.exclusion import CONFIRM_S
 from tests.integration.conftest import APPS, Cluster
+from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -25,9 +26,9 @@ BROKEN = "libjvm.so: cannot open shared object file"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools) -> Iterator[Cluster]:
     """Two good nodes. One application is enough here to exclude a node for all of them."""
-    subject = Cluster(tmp_path_factory.mktemp("cluster"), _plugins)
+    subject = Cluster(tmp_path_factory.mktemp("cluster"), _tools)
     subject.environment["HRM_MASTER_NODE_FAILING_APPLICATIONS"] = "1"
     subject.environment["HRM_MASTER_NODE_EXCLUSION_S"] = "900"
     subject.up("--nodes", "2", "--cores", "1", "--memory", "1g")

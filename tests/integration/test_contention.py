@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import APPS, Cluster, executors_of
+from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -20,8 +21,8 @@ SUM = 499500
 
 
 @pytest.fixture(scope="module")
-def narrow(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator[Cluster]:
-    subject = Cluster(tmp_path_factory.mktemp("narrow"), _plugins)
+def narrow(tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools) -> Iterator[Cluster]:
+    subject = Cluster(tmp_path_factory.mktemp("narrow"), _tools)
     subject.up("--nodes", "1", "--cores", "3", "--memory", "4g")
     yield subject
     subject.down()

@@ -20,6 +20,7 @@ import pytest
 from tests.conftest import PATIENCE
 from tests.integration.conftest import APPS, Cluster
 from tests.integration.test_submissions import driver_log, drivers_of, submission, submit
+from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
 
@@ -28,8 +29,8 @@ LEASE_S = 10.0 * PATIENCE
 
 
 @pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator[Cluster]:
-    subject = Cluster(tmp_path_factory.mktemp("cluster"), _plugins)
+def cluster(tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools) -> Iterator[Cluster]:
+    subject = Cluster(tmp_path_factory.mktemp("cluster"), _tools)
     subject.environment["HRM_MASTER_NODE_TIMEOUT_S"] = str(NODE_TIMEOUT_S)
     subject.environment["HRM_MASTER_DRIVER_LEASE_S"] = str(LEASE_S)
     subject.up("--nodes", "2", "--cores", "3", "--memory", "4g")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.conftest import APPS, Cluster
+from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -23,8 +23,8 @@ WAIT_S = 90.0
 
 
 @pytest.fixture(scope="module")
-def gpus(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator[Cluster]:
-    subject = Cluster(tmp_path_factory.mktemp("gpus"), _plugins)
+def gpus(tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools) -> Iterator[Cluster]:
+    subject = Cluster(tmp_path_factory.mktemp("gpus"), _tools)
     subject.environment |= ONE_GPU
     subject.up("--nodes", "1", "--cores", "4", "--memory", "5g")
     yield subject

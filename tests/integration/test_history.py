@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.integration.conftest import APPS, BIN, Cluster
+from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -22,11 +23,11 @@ LIMIT_S = 240.0
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, _plugins: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, _tools: SparkTools) -> Iterator[Cluster]:
     """One for each test: the first one's master ends with the test."""
     directory = tmp_path / "cluster"
     directory.mkdir()
-    subject = Cluster(directory, _plugins)
+    subject = Cluster(directory, _tools)
     subject.up("--nodes", "2", "--cores", "2", "--memory", "3g")
     yield subject
     subject.down()

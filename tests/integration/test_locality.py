@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import PATIENCE
 from tests.integration.conftest import APPS, Cluster, Submitted
+from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -21,10 +22,10 @@ START_LIMIT_S = 5.0
 
 @pytest.fixture(scope="module")
 def two_hosts(
-    tmp_path_factory: pytest.TempPathFactory, _plugins: Any, eventually: Callable[..., Any]
+    tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools, eventually: Callable[..., Any]
 ) -> Iterator[Cluster]:
     """A cluster whose second node has another address."""
-    subject = Cluster(tmp_path_factory.mktemp("hosts"), _plugins)
+    subject = Cluster(tmp_path_factory.mktemp("hosts"), _tools)
     subject.up("--nodes", "1", "--cores", "2", "--memory", "3g")
     far = subject.start(
         subject.directory / "far.log",

@@ -26,6 +26,7 @@ import pytest
 from tests.conftest import PATIENCE
 from tests.integration.conftest import APPS, REPOSITORY, Cluster, Submitted
 from tests.integration.test_submissions import executors
+from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -54,10 +55,10 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools) -> Iterator[Cluster]:
     """For this try only, because its daemons do not stay as started. Agents leave their containers
     to the next ones, like the systemd unit in docs/operations.md."""
-    subject = Cluster(tmp_path_factory.mktemp("cluster"), _plugins)
+    subject = Cluster(tmp_path_factory.mktemp("cluster"), _tools)
     subject.environment["HRM_AGENT_KEEP_CONTAINERS"] = "true"
     subject.up("--nodes", "2", "--cores", "2", "--memory", "3g")
     yield subject

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import APPS, Cluster
+from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -19,8 +20,8 @@ WAIT_S = 240.0
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator[Cluster]:
-    subject = Cluster(tmp_path_factory.mktemp("pipelines"), _plugins)
+def node(tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools) -> Iterator[Cluster]:
+    subject = Cluster(tmp_path_factory.mktemp("pipelines"), _tools)
     subject.environment |= {
         "HRM_AGENT_GPUS": json.dumps([{"memory_mib": 4096, "name": "test"}]),
         "HRM_AGENT_PIPELINE_CORES": "1",

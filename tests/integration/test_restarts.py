@@ -10,14 +10,15 @@ import pytest
 
 from tests.integration.conftest import APPS, Cluster, kill_daemon
 from tests.integration.test_submissions import executors
+from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools) -> Iterator[Cluster]:
     """Its daemons are killed: no other test shares it."""
-    subject = Cluster(tmp_path_factory.mktemp("cluster"), _plugins)
+    subject = Cluster(tmp_path_factory.mktemp("cluster"), _tools)
     subject.up("--nodes", "2", "--cores", "2", "--memory", "3g")
     yield subject
     subject.down()

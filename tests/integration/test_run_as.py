@@ -18,6 +18,7 @@ import pytest
 
 from hrm.agent.run_as import may_switch
 from tests.integration.conftest import APPS, BIN, REPOSITORY, Cluster, executors_of
+from tests.spark_tools import SparkTools
 
 pytestmark = [
     pytest.mark.spark,
@@ -70,20 +71,20 @@ def python() -> str:
 
 @pytest.fixture(scope="module")
 def node(
-    tmp_path_factory: pytest.TempPathFactory, _plugins: Path, eventually: Callable[..., Any]
+    tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools, eventually: Callable[..., Any]
 ) -> Iterator[tuple[Cluster, Path]]:
     """A cluster with one node in service, whose work directory every user can reach."""
     open_dir = Path(tempfile.mkdtemp(prefix="hrm-run-as-", dir="/tmp"))
     open_dir.chmod(0o711)
     directory = tmp_path_factory.mktemp("cluster")
-    cluster = Cluster(directory, _plugins)
+    cluster = Cluster(directory, _tools)
     cluster.up("--nodes", "1", "--cores", "1", "--memory", "1g")
     agent = cluster.start(
         directory / "agent.log",
         "agent", "--name", "shared", "--master", cluster.address,
         "--work-dir", str(open_dir / "work"), "--cores", "2", "--memory-mib", "2048",
         "--token-file", str(cluster.state / "token"), "--run-as", "submitter",
-        "--run-as-uid-min", "1",
+        "--run-as-uid-min", "1", "--java-home", str(_tools.machines_java),
         program=(open_python() or sys.executable, "-P", "-m", "hrm.cli"),
         environment={"PYTHONPATH": PYTHON_PATH},
     )  # fmt: skip

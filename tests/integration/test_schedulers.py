@@ -26,6 +26,7 @@ from tests.integration.conftest import APPS, Cluster
 from tests.master.test_services import registration
 from tests.scheduler.test_daemon import TIMEOUT_S, until
 from tests.scheduler.test_daemon import Cluster as Daemons
+from tests.spark_tools import SparkTools
 
 GPU_MIB = 2000
 SLOW_POLICY = """
@@ -224,9 +225,9 @@ async def test_a_scheduler_killed_with_the_lease_in_its_hands_costs_nothing(
 
 
 @pytest.fixture
-def gang_cluster(tmp_path: Path, _plugins: Path) -> Iterator[Cluster]:
+def gang_cluster(tmp_path: Path, _tools: SparkTools) -> Iterator[Cluster]:
     """Four slots, one scheduler in the master."""
-    subject = Cluster(tmp_path / "gangs", _plugins)
+    subject = Cluster(tmp_path / "gangs", _tools)
     subject.up("--nodes", "2", "--cores", "2", "--memory", "3g", "--schedulers", "1")
     yield subject
     subject.down()

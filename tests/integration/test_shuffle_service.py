@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import APPS, Cluster, executors_of
+from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -24,10 +25,10 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def served(
-    tmp_path_factory: pytest.TempPathFactory, _plugins: Path, eventually: Callable[..., Any]
+    tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools, eventually: Callable[..., Any]
 ) -> Iterator[tuple[Cluster, int]]:
     """A cluster of one node with a shuffle service, and its port."""
-    subject, port = Cluster(tmp_path_factory.mktemp("served"), _plugins), free_port()
+    subject, port = Cluster(tmp_path_factory.mktemp("served"), _tools), free_port()
     subject.environment["HRM_AGENT_SHUFFLE_SERVICE"] = "true"
     subject.environment["HRM_AGENT_SHUFFLE_SERVICE_PORT"] = str(port)
     subject.environment["HRM_AGENT_SHUFFLE_SERVICE_MEMORY_MIB"] = "128"

@@ -19,6 +19,7 @@ from tests.integration.conftest import APPS, Cluster, Submitted, command_of, exe
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 SUM_OF_SQUARES = "TOTAL 332833500"
+ONE_EXECUTOR = ("--conf", "spark.executor.instances=1")
 CLEAN_UP_S = 10.0
 
 
@@ -45,7 +46,8 @@ def test_a_python_application_runs_and_returns_everything(
 
 
 def test_a_jvm_application_runs(cluster: Cluster) -> None:
-    app = cluster.submit("-e", "select sum(id * id) from range(1000)", program="spark-sql")
+    query = "select sum(id * id) from range(1000)"
+    app = cluster.submit(*ONE_EXECUTOR, "-e", query, program="spark-sql")
     assert app.wait() == 0, app.output()
     assert "332833500" in app.output()
 
@@ -55,6 +57,7 @@ def test_a_session_built_in_plain_python_runs(cluster: Cluster) -> None:
         "from pyspark.sql import SparkSession\n"
         f"s = SparkSession.builder.master('hrm://{cluster.address}')"
         ".config('spark.executor.memory', '512m').config('spark.ui.port', '0')"
+        ".config('spark.executor.instances', '1')"
         ".appName('plain').getOrCreate()\n"
         "print('COUNT', s.range(1000).count())\n"
         "print('AUTH', s.sparkContext.getConf().get('spark.authenticate'))\n"
@@ -242,7 +245,8 @@ def test_the_class_is_found_not_declared(
 
 
 def test_a_declared_class_overrides(cluster: Cluster) -> None:
-    app = cluster.submit("--conf", "spark.hrm.class=stream", str(APPS / "total.py"), "2", "0")
+    declared = ("--conf", "spark.hrm.class=stream")
+    app = cluster.submit(*ONE_EXECUTOR, *declared, str(APPS / "total.py"), "2", "0")
     assert app.wait() == 0, app.output()
     shown = cluster.application("total")
     assert shown is not None

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from tests.integration.conftest import APPS, Cluster, command_of
+from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -23,18 +24,16 @@ SUM_OF_SQUARES = "TOTAL 332833500"
 @pytest.fixture(scope="module")
 def prepared(
     tmp_path_factory: pytest.TempPathFactory,
-    _plugins: Path,
-    _archives: Path,
+    _tools: SparkTools,
     eventually: Callable[..., Any],
 ) -> Iterator[Cluster]:
     """A cluster on a machine that has its archives."""
-    subject = Cluster(tmp_path_factory.mktemp("prepared"), _plugins)
-    (subject.directory / "home" / "archives").symlink_to(_archives)
+    subject = Cluster(tmp_path_factory.mktemp("prepared"), _tools)
     done = subject.run("env", "--archive", timeout_s=TRAINING_LIMIT_S)
     assert done.returncode == 0, done.stderr
     assert "driver.jsa" in done.stderr
     subject.environment["HRM_AGENT_CLASS_ARCHIVE"] = "true"
-    subject.environment["HRM_AGENT_ARCHIVE_DIR"] = str(_archives)
+    subject.environment["HRM_AGENT_ARCHIVE_DIR"] = str(subject.directory / "home" / "archives")
     subject.environment["HRM_AGENT_WARM_EXECUTORS"] = "1"
     # Immediately, since a core may never be idle where tests run.
     subject.environment["HRM_AGENT_WARM_DELAY_S"] = "0"

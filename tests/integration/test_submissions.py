@@ -19,6 +19,7 @@ import pytest
 
 from hrm.spark.launch import find_java, find_spark
 from tests.integration.conftest import APPS, BIN, Cluster, Submitted, command_of, executors_of
+from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
 
@@ -36,8 +37,8 @@ object Square {
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator[Cluster]:
-    subject = Cluster(tmp_path_factory.mktemp("cluster"), _plugins)
+def cluster(tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools) -> Iterator[Cluster]:
+    subject = Cluster(tmp_path_factory.mktemp("cluster"), _tools)
     subject.environment["HRM_MASTER_FILE_MIB_MAX"] = "64"
     subject.up("--nodes", "2", "--cores", "3", "--memory", "4g")
     yield subject

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import APPS, Cluster
+from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
 
@@ -56,8 +57,8 @@ class Relay:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, _plugins: Path) -> Iterator[Cluster]:
-    subject = Cluster(tmp_path / "cluster", _plugins)
+def cluster(tmp_path: Path, _tools: SparkTools) -> Iterator[Cluster]:
+    subject = Cluster(tmp_path / "cluster", _tools)
     subject.up("--nodes", "2", "--cores", "2", "--memory", "3g", "--tls")
     yield subject
     subject.down()

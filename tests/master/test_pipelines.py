@@ -99,7 +99,7 @@ def _one(**fields: Any) -> list[pb.PipelineSubtask]:
         (request(pipeline=_spec(name="")), "pipeline.name"),
         (request(pipeline=_spec(reference="m")), "MODULE:ATTRIBUTE"),
         (request(pipeline=_spec(subtasks=[])), "0 subtasks"),
-        (request(pipeline=_spec(subtasks=_one(after=["b"]))), "circle"),
+        (request(pipeline=_spec(subtasks=_one(after=["b"]))), "remove the cycle"),
         (request(pipeline=_spec(subtasks=_one() + _one())), "twice"),
         (request(pipeline=_spec(subtasks=_one(devices=[]))), "neither a CPU nor a GPU"),
         (request(pipeline=_spec(subtasks=_one(devices=[7]))), "devices"),
@@ -499,7 +499,7 @@ async def test_old_results_make_capacity_and_young_ones_do_not(tmp_path: Path) -
         await files.put_input(TaskId("c"), b"1234")
     now = 61.0
     await files.put_input(TaskId("c"), b"1234")
-    with pytest.raises(NotFound, match="made room"):
+    with pytest.raises(NotFound, match="evicted for newer ones"):
         await content(files, "a")
     assert await content(files, "b") == b"1234"
     assert files.held_bytes == 8
@@ -542,9 +542,9 @@ async def test_a_node_that_does_not_read_is_disconnected() -> None:
 async def test_a_disk_that_is_full_refuses_and_keeps_nothing(tmp_path: Path) -> None:
     files = PipelineFiles(tmp_path / "p", 10)
     shutil.rmtree(tmp_path / "p")
-    with pytest.raises(LimitReached, match="make room"):
+    with pytest.raises(LimitReached, match="free space on the master"):
         await files.put_input(TaskId("a"), b"1")
-    with pytest.raises(LimitReached, match="make room"):
+    with pytest.raises(LimitReached, match="free space on the master"):
         await files.add(TaskId("a"), 1, 0, b"1")
     assert files.held_bytes == 0
 

@@ -30,6 +30,7 @@ from hrm.core.vocabulary.model import Resources as CoreResources
 from hrm.spark.launch import executor_launch, find_java, find_spark
 from hrm.v1 import application_pb2, application_pb2_grpc, common_pb2
 from hrm.wire import codec
+from tests.spark_tools import executor_archive
 
 __all__ = ["FakeMaster", "fake_master", "until"]
 
@@ -186,6 +187,7 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
         launch = executor_launch(
             self._spec(executor.request),
             spark=find_spark(), java=find_java(), host="127.0.0.1", work_dir=directory,
+            archive=executor_archive(),
         )  # fmt: skip
         for name, text in launch.files.items():
             (directory / name).write_text(text)

@@ -458,10 +458,18 @@ wait_for("never")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--conf", "spark.executor.cores=99"], "99 vcores fits no node; the largest is fake-node"),
+        pytest.param(
+            ["--conf", "spark.executor.cores=99"],
+            "99 vcores fits no node; the largest is fake-node",
+            marks=pytest.mark.extra,
+        ),
         (["--conf", "spark.hrm.class=fast"], "spark.hrm.class must be stream or batch, not 'fast'"),
         (["--conf", "spark.hrm.token.file=/dev/null/none"], "HRM: "),
-        (["--master", "hrm://127.0.0.1:1"], "no HRM master answers at 127.0.0.1:1"),
+        pytest.param(
+            ["--master", "hrm://127.0.0.1:1"],
+            "no HRM master answers at 127.0.0.1:1",
+            marks=pytest.mark.extra,
+        ),
     ],
     ids=["no node is large enough", "bad class", "no token", "no master"],
 )

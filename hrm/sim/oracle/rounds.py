@@ -82,6 +82,8 @@ class Rounds:
         wakes = [x for x in commands if isinstance(x, c.WakeScheduler)]
         asked = {x.scheduler: max(x.at_s, event.now) for x in wakes}
         self._asked_s |= asked
+        waits = self._stream_waits
+        self._owed = {x for x in self._owed if waits(core.placement.schedulers.get(x), event.now)}
         self._owe(core, event, asked)
         self._due |= dict.fromkeys(self._owed & self._due.keys(), True)
         if isinstance(event, e.Ticked):
