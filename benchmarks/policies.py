@@ -43,7 +43,7 @@ from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
 from hrm.pipelines.policies.cluster.ldwp import SET_SCHEMA
 from hrm.pipelines.policies.cluster.networks import mlp_shapes, set_shapes
 from hrm.policies.guard import GuardMode
-from hrm.policies.models import Model
+from hrm.policies.model_files import Model
 
 __all__ = ["main", "measure", "report"]
 

@@ -33,7 +33,7 @@ from hrm.errors import InvalidRequest
 from hrm.runtime import node as runtime
 from hrm.testing.virtual import unit
 from hrm.v1 import common_pb2, node_pb2
-from hrm.wire.nodes import (
+from hrm.wire.node_stream import (
     from_container,
     from_heartbeat,
     from_order,

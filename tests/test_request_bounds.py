@@ -18,7 +18,7 @@ from hrm import request_bounds as rb
 from hrm.core.vocabulary.model import ContainerEnd, EndCause, Shortcut
 from hrm.errors import InvalidRequest
 from hrm.v1 import application_pb2, node_pb2
-from hrm.wire import codec, nodes
+from hrm.wire import codec, node_stream
 
 MODULES = [name for _, name, _ in pkgutil.iter_modules(hrm.v1.__path__) if name.endswith("_pb2")]
 REGISTER = "/hrm.v1.ApplicationService/Register"
@@ -173,10 +173,12 @@ def test_short_messages_are_not_examined_and_need_not_be(data: bytes) -> None:
 
 def test_what_our_own_programs_pass_on_is_truncated_to_the_bound() -> None:
     long = "é" * 100_000
-    shortcut = nodes.from_shortcut(Shortcut(name="a", state="off", note=long, why_missed=long))
+    shortcut = node_stream.from_shortcut(
+        Shortcut(name="a", state="off", note=long, why_missed=long)
+    )
     assert rb.violation(shortcut) == ""
     assert shortcut.note.endswith("…")
-    assert nodes.to_shortcuts([shortcut])[0].note == shortcut.note
+    assert node_stream.to_shortcuts([shortcut])[0].note == shortcut.note
     end = ContainerEnd(cause=EndCause.LAUNCH_FAILED, message=long)
     assert len(end.message) > rb.TEXT
 

@@ -29,8 +29,8 @@ from benchmarks.paper.ldwp_plots import draw_all
 from benchmarks.paper.ldwp_report import SHIP_SETTINGS, document_of, report
 from benchmarks.paper.ldwp_runs import TEST_FIRST, Job, Run, Setting, bound_of, run_all
 from hrm.errors import NotFound
-from hrm.policies import models
-from hrm.policies.models import Model
+from hrm.policies import model_files
+from hrm.policies.model_files import Model
 
 __all__ = ["main"]
 
@@ -118,7 +118,7 @@ def _available(weights: Path | None) -> dict[str, Model]:
     found = {}
     for name in LEARNED:
         try:
-            found[name] = models.find(name, state_dir=weights)
+            found[name] = model_files.find(name, state_dir=weights)
         except NotFound as error:
             CONSOLE.print(f"[yellow]{name} is left out:[/yellow] {error}")
     return found

@@ -193,7 +193,7 @@ def _learner(path: Path, seed: int, *, new: bool) -> ClusterPolicy:
     from hrm.learn.rewards import Rewards
     from hrm.pipelines.policies.cluster.features import Layout
     from hrm.pipelines.policies.cluster.networks import mlp_shapes
-    from hrm.policies import models
+    from hrm.policies import model_files
 
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(seed)
@@ -205,7 +205,7 @@ def _learner(path: Path, seed: int, *, new: bool) -> ClusterPolicy:
                 self.weights = fresh(mlp_shapes(self.layout, len(self.nodes)), generator)
             return changed
 
-    model = models.read(path, kind="ldwp")
+    model = model_files.read(path, kind="ldwp")
     meta: Mapping[str, Any] = model.meta
     layout = Layout(meta["features"], tuple(meta["types"]), meta["history"])
     kind = Forgetful if new else FlatBrain

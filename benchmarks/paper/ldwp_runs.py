@@ -26,7 +26,7 @@ from benchmarks.pipelines.run_measures import Result
 from hrm.pipelines.sim import profiles as tables
 from hrm.pipelines.sim.policies import policies
 from hrm.pipelines.sim.scenario import APPLICATIONS, Change, Scenario, Work, arrivals, workers
-from hrm.policies import models
+from hrm.policies import model_files
 
 __all__ = ["TEST_FIRST", "Job", "Run", "Setting", "bound_of", "run_all", "run_of", "scenario_of"]
 
@@ -216,7 +216,7 @@ def run_all(
 def _inputs(profiles: Path | None, weights: Path | None) -> str:
     """A hash of the profiles and the models that jobs use; it does not include the code."""
     files = [profiles] if profiles is not None else [*tables.SHIPPED]
-    for folder in (models.PACKAGE_DIR, weights):
+    for folder in (model_files.PACKAGE_DIR, weights):
         files += sorted(folder.glob("*.npz")) if folder is not None else []
     held = b"".join(path.read_bytes() for path in files if path.exists())
     return hashlib.sha256(held).hexdigest()[:16]

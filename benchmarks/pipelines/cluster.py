@@ -34,7 +34,7 @@ from hrm.pipelines import Client, Pipeline, Task, TaskResult
 from hrm.pipelines.core.model import Device
 from hrm.pipelines.policies import corun
 from hrm.pipelines.policies.cluster import HEURISTIC, HEURISTICS, LEARNED
-from hrm.policies import models
+from hrm.policies import model_files
 
 __all__ = ["Job", "Pair", "Run", "add_arguments", "main", "pairs", "run_pair"]
 
@@ -126,7 +126,7 @@ def pairs() -> tuple[Pair, ...]:
 
 def learned_pairs() -> tuple[Pair, ...]:
     """Every learned cluster policy with ``HEURISTIC``, and the last one with ``iawp``, too."""
-    learned = [name for name in LEARNED if models.listed(name)]
+    learned = [name for name in LEARNED if model_files.listed(name)]
     found = [
         Pair(name, node) for name in learned[-1:] for node in (corun.HEURISTIC, "iawp:guarded")
     ]

@@ -15,9 +15,9 @@ import numpy as np
 from benchmarks.pipelines.run_measures import WARM_UP, Result, Span, balance, load_of, node_use
 from hrm.core.vocabulary.model import NodeName
 from hrm.pipelines.core.model import Choice, ClusterPolicy, PipelineClusterView, TaskId, TaskSpec
-from hrm.pipelines.sim.machine import Totals
 from hrm.pipelines.sim.run import Policies, Simulation
 from hrm.pipelines.sim.scenario import Scenario, Work, WorkerNode
+from hrm.pipelines.sim.simulated_machine import Totals
 from hrm.pipelines.sim.worker import SimulatedWorker
 
 __all__ = ["simulate"]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hrm.pipelines.sim.machine import SimulatedMachine, Totals
+from hrm.pipelines.sim.simulated_machine import SimulatedMachine, Totals
 
 __all__ = ["WARM_UP", "Result", "Span", "balance", "load_of", "node_use"]
 

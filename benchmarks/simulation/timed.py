@@ -50,7 +50,7 @@ from hrm.errors import HrmError
 from hrm.policies.min_wait import MinWait
 from hrm.runtime.clock import Clock
 from hrm.runtime.direct import DirectMaster, DirectNode
-from hrm.runtime.disk import VirtualDisk
+from hrm.runtime.virtual_disk import VirtualDisk
 
 __all__ = ["NoLease", "Setup", "TimedCluster", "simulate"]
 

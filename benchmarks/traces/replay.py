@@ -47,7 +47,7 @@ from hrm.core.vocabulary.partitioning import Core, Hardware, Partitioning, parti
 from hrm.errors import LimitReached
 from hrm.runtime.clock import Clock
 from hrm.runtime.direct import DirectMaster, DirectNode
-from hrm.runtime.disk import VirtualDisk
+from hrm.runtime.virtual_disk import VirtualDisk
 
 __all__ = ["Estimates", "ReplayResult", "Setup", "replay"]
 

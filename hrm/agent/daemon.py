@@ -34,7 +34,7 @@ from hrm.agent.containers.containers import ContainerSupervisor, Ended
 from hrm.agent.containers.log_links import LogLinks
 from hrm.agent.containers.logs import Logs
 from hrm.agent.containers.processes import Processes
-from hrm.agent.disk import DiskWatch
+from hrm.agent.disk_watch import DiskWatch
 from hrm.agent.gpu.mps import Mps
 from hrm.agent.gpu.sockets import GpuSockets
 from hrm.agent.housekeeping import Housekeeping
@@ -61,7 +61,7 @@ from hrm.errors import HrmError, InvalidConfig, StaleEpoch
 from hrm.pipelines.agent.runtime import PipelineRuntime
 from hrm.tls_server import server_tls
 from hrm.v1 import node_pb2
-from hrm.wire import nodes as node_wire
+from hrm.wire import node_stream as node_wire
 
 __all__ = ["READY_FILE", "Agent", "run"]
 

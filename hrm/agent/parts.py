@@ -14,7 +14,7 @@ from hrm.agent.containers import file_cache
 from hrm.agent.drivers.driver_process import driver_launch, files_dir
 from hrm.agent.machine import Machine
 from hrm.agent.shuffle import SHUFFLE_DIR, ShuffleService
-from hrm.agent.startup.archives import ArchiveKeeper
+from hrm.agent.startup.class_archives import ArchiveKeeper
 from hrm.agent.startup.warm import WarmPool
 from hrm.config import AgentSettings
 from hrm.core.vocabulary.model import ContainerSpec, Gpu, Shortcut

@@ -18,7 +18,7 @@ from hrm.core.messages import commands as c
 from hrm.core.node.core import NodeCore
 from hrm.core.vocabulary.model import ContainerStatus
 from hrm.v1 import node_pb2
-from hrm.wire import nodes as node_wire
+from hrm.wire import node_stream as node_wire
 
 __all__ = ["Reports"]
 

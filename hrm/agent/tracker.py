@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 import psutil
 import structlog
 
-from hrm.agent.disk import DiskUse, DiskWatch, blind
+from hrm.agent.disk_watch import DiskUse, DiskWatch, blind
 from hrm.agent.gpu.device_memory import DeviceMemory, device_memory_message
 from hrm.agent.isolation import Isolation
 from hrm.core.vocabulary.model import EndCause, Usage

@@ -22,7 +22,7 @@ from hrm.cli.signals import sigterm_as_interrupt
 
 if TYPE_CHECKING:
     from hrm.cli.embedded import Cluster, Progress
-    from hrm.cli.machine import NodeSize
+    from hrm.cli.node_sizes import NodeSize
     from hrm.config import AgentSettings, MasterSettings
 
 __all__ = ["app"]
@@ -179,16 +179,16 @@ def _node_size(
     nodes: int, cores: int | None, memory: str | None, agents: AgentSettings
 ) -> NodeSize:
     """What is typed wins, then what is set, then an equal share of the machine."""
-    from hrm.cli import machine
+    from hrm.cli import node_sizes
 
     if memory is None and agents.memory_mib:
         memory = f"{agents.memory_mib}m"
-    return machine.node_size(
+    return node_sizes.node_size(
         nodes,
         cores or agents.cores or None,
         memory,
-        has_cores=machine.machine_cores(),
-        has_memory_mib=machine.machine_memory_mib(),
+        has_cores=node_sizes.machine_cores(),
+        has_memory_mib=node_sizes.machine_memory_mib(),
     )
 
 

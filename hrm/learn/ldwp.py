@@ -33,8 +33,8 @@ from hrm.pipelines.policies.cluster import LEARNED
 from hrm.pipelines.policies.cluster import load as load_policy
 from hrm.pipelines.policies.cluster.features import TYPES, Layout
 from hrm.pipelines.policies.cluster.heuristics import Ect
-from hrm.policies import models
-from hrm.policies.models import Model
+from hrm.policies import model_files
+from hrm.policies.model_files import Model
 
 __all__ = ["Args", "Progress", "main", "parse", "train"]
 
@@ -285,7 +285,7 @@ def _learn(
             best = model
             summary = {"trials": trials, "ect": ect, "kappa": learner.rewards.kappa}
             meta = {**best.meta, "validation": summary}
-            models.write(dataclasses.replace(best, meta=meta), args.out)
+            model_files.write(dataclasses.replace(best, meta=meta), args.out)
         if done >= args.decisions:
             break
         part = min(args.validate_every, args.decisions - done)

@@ -35,8 +35,8 @@ from hrm.master.policy_service import PolicyService, load_modes, save_modes
 from hrm.master.scheduler_service import SharedStateService
 from hrm.master.store import Store
 from hrm.master.store_repair import locked
+from hrm.master.submission_interpreter import Submissions
 from hrm.master.submission_service import SubmissionService
-from hrm.master.submissions import Submissions
 from hrm.peer_limits import PeerLimits
 from hrm.pipelines.master.service import PipelineService
 from hrm.pipelines.master.tasks import PipelineTasks, pipeline_policy

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hrm.errors import InvalidRequest, LimitReached, NotFound, StaleEpoch
-from hrm.master.disk import Disk, open_file, size_of
+from hrm.master.disk_thread import Disk, open_file, size_of
 
 __all__ = ["PIECE_BYTES", "FileStore"]
 

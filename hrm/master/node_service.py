@@ -18,7 +18,7 @@ from hrm.errors import HrmError
 from hrm.master.interpreter import Interpreter, Outbox, drain
 from hrm.v1 import node_pb2 as pb
 from hrm.v1 import node_pb2_grpc
-from hrm.wire import nodes as node_wire
+from hrm.wire import node_stream as node_wire
 
 __all__ = ["NodeService"]
 

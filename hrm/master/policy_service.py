@@ -21,7 +21,7 @@ from hrm.master.node_policies import NodePolicies
 from hrm.pipelines.core.model import ClusterPolicy
 from hrm.pipelines.policies import cluster
 from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
-from hrm.policies import models
+from hrm.policies import model_files
 from hrm.policies.guard import GuardMode, GuardRegistry, mode_of
 from hrm.v1 import policy_pb2 as pb
 from hrm.v1 import policy_pb2_grpc
@@ -112,7 +112,7 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
         now = time.time()
         statuses = self._guards.statuses(now)
         reports = self._nodes.all()
-        files = models.listed(state_dir=self._state_dir / MODELS_DIR)
+        files = model_files.listed(state_dir=self._state_dir / MODELS_DIR)
         if request.policy:
             name = codec.to_name(request.policy, "policy")
             statuses = [status for status in statuses if status.policy == name]

@@ -12,7 +12,7 @@ from hrm.core.submission.submissions import SubmissionEntry
 from hrm.errors import InvalidRequest
 from hrm.master.file_store import PIECE_BYTES
 from hrm.master.paging import MESSAGE_LISTED, NAME_LISTED, check_limit, page
-from hrm.master.submissions import Submissions
+from hrm.master.submission_interpreter import Submissions
 from hrm.text import shortened
 from hrm.v1 import submission_pb2 as pb
 from hrm.v1 import submission_pb2_grpc

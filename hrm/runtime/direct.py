@@ -13,9 +13,9 @@ from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
 from hrm.core.vocabulary.model import ContainerEnd, ContainerId, ContainerSpec, EndCause, NodeName
 from hrm.runtime.clock import Timeline
-from hrm.runtime.disk import VirtualDisk
 from hrm.runtime.master import End, MasterRuntime
 from hrm.runtime.node import NodeReport, NodeRuntime, order
+from hrm.runtime.virtual_disk import VirtualDisk
 
 __all__ = ["DirectMaster", "DirectNode"]
 

@@ -25,7 +25,7 @@ from hrm.core.messages.claims import Proposal
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import DiskFull
 from hrm.runtime.clock import Timeline
-from hrm.runtime.disk import VirtualDisk
+from hrm.runtime.virtual_disk import VirtualDisk
 
 __all__ = ["End", "MasterRuntime", "OnReply"]
 

@@ -17,12 +17,12 @@ from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import NodeName, NodeState, ResourceUnit, WorkloadClass
 from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.runtime.clock import Clock
-from hrm.runtime.disk import VirtualDisk
+from hrm.runtime.virtual_disk import VirtualDisk
 from hrm.sim.actors import impostor
 from hrm.sim.actors.driver import Driver
-from hrm.sim.actors.machine import MachineActor
+from hrm.sim.actors.machine_actor import MachineActor
 from hrm.sim.actors.master import MasterProcess
-from hrm.sim.actors.remote_schedulers import RemoteSchedulerProcess
+from hrm.sim.actors.scheduler_process import RemoteSchedulerProcess
 from hrm.sim.actors.sleepers import MASTER, ProcessClock, Sleepers
 from hrm.sim.actors.submitters import Submitters
 from hrm.sim.event_format import EventLog

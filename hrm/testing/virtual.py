@@ -38,8 +38,8 @@ from hrm.core.vocabulary.partitioning import Hardware, Partitioning, partition
 from hrm.policies.min_wait import MinWait
 from hrm.runtime.clock import Clock
 from hrm.runtime.direct import DirectMaster, DirectNode
-from hrm.runtime.disk import VirtualDisk
 from hrm.runtime.master import End, OnReply
+from hrm.runtime.virtual_disk import VirtualDisk
 
 __all__ = ["VirtualCluster", "VirtualNode", "unit"]
 

@@ -23,7 +23,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.errors import InvalidRequest
 from hrm.v1 import admin_pb2 as pb
-from hrm.wire import codec, nodes
+from hrm.wire import codec, node_stream
 
 __all__ = [
     "from_application",
@@ -85,7 +85,7 @@ def to_rebinding(request: pb.BindNodeRequest, call_id: int, now: float) -> e.Reb
         InvalidRequest: a field is malformed or out of range.
     """
     node = NodeName(codec.to_name(request.name, "name"))
-    return e.RebindRequested(now=now, call_id=call_id, node=node, **nodes.to_binding(request))
+    return e.RebindRequested(now=now, call_id=call_id, node=node, **node_stream.to_binding(request))
 
 
 def from_cluster(core: MasterCore, now: float, **agent_error: Any) -> pb.Cluster:
@@ -218,7 +218,7 @@ def from_node(master_state: MasterState, node: Node, now: float) -> pb.Node:
         registered_at_s=node.registered_at_s,
         last_heard_s_ago=max(0.0, now - node.last_heard_s),
         platform=node.platform,
-        shortcuts=[nodes.from_shortcut(shortcut) for shortcut in node.shortcuts],
+        shortcuts=[node_stream.from_shortcut(shortcut) for shortcut in node.shortcuts],
         remarks=node.remarks,
     )
     tracker = master_state.exclusions
@@ -228,9 +228,9 @@ def from_node(master_state: MasterState, node: Node, now: float) -> pb.Node:
             message.exclusion = exclusion.why
     message.excluded_applications = tracker.applications_without(node.name, now, master_state.live)
     if node.usage is not None:
-        message.usage.CopyFrom(nodes.from_usage(node.usage))
+        message.usage.CopyFrom(node_stream.from_usage(node.usage))
     for unit in node.units:
-        status = message.resource_units.add(unit=nodes.from_unit(unit))
+        status = message.resource_units.add(unit=node_stream.from_unit(unit))
         queue = master_state.state.find(unit.unit_id)
         if queue is not None:
             free = _resources(queue.free)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from hrm.errors import InvalidRequest
 from hrm.policies.guard import GuardMode, GuardStatus, mode_of
-from hrm.policies.models import ModelFile
+from hrm.policies.model_files import ModelFile
 from hrm.v1 import policy_pb2 as pb
 from hrm.wire import codec
 

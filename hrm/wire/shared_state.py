@@ -31,7 +31,7 @@ from hrm.core.vocabulary.model import (
 from hrm.errors import InvalidRequest
 from hrm.text import shortened
 from hrm.v1 import scheduler_pb2 as pb
-from hrm.wire import codec, nodes
+from hrm.wire import codec, node_stream
 
 __all__ = [
     "changed",
@@ -241,7 +241,7 @@ def to_lease(message: pb.AcquireLeaseResponse) -> LeaseGranted:
 
 def _from_unit(value: UnitState) -> pb.UnitImage:
     return pb.UnitImage(
-        unit=nodes.from_unit(value.unit),
+        unit=node_stream.from_unit(value.unit),
         node=value.node,
         open=value.is_open,
         waiting_limit=value.waiting_limit,
@@ -253,7 +253,7 @@ def _from_unit(value: UnitState) -> pb.UnitImage:
 
 def _to_unit(message: pb.UnitImage) -> UnitState:
     return UnitState(
-        unit=nodes.to_unit(message.unit),
+        unit=node_stream.to_unit(message.unit),
         node=NodeName(message.node),
         is_open=message.open,
         waiting_limit=message.waiting_limit,

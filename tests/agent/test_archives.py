@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hrm.agent.startup.archives import ArchiveKeeper
+from hrm.agent.startup.class_archives import ArchiveKeeper
 from hrm.config import AgentSettings
 from hrm.core.vocabulary.model import LaunchContext, Shortcut
 from hrm.spark import build
@@ -27,7 +27,7 @@ LIMIT_S = 60.0
 AGENT = """
 import asyncio, json, sys
 from pathlib import Path
-from hrm.agent.startup import archives
+from hrm.agent.startup import class_archives as archives
 from hrm.config import AgentSettings
 from hrm.spark.launch import Java, Spark
 
@@ -135,8 +135,8 @@ async def test_a_training_that_fails_is_reported_and_has_an_end(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hrm.agent.startup.archives._POLL_PERIOD_S", 0.01)
-    monkeypatch.setattr("hrm.agent.startup.archives._MEMORY_MIN_MIB", 0)
+    monkeypatch.setattr("hrm.agent.startup.class_archives._POLL_PERIOD_S", 0.01)
+    monkeypatch.setattr("hrm.agent.startup.class_archives._MEMORY_MIN_MIB", 0)
     keeper = ArchiveKeeper(settings(archive_attempts=2), *machine)
     state = files(machine, tmp_path).state
     async with running(keeper):
@@ -155,7 +155,7 @@ async def test_an_agent_waits_for_another_one_that_trains(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hrm.agent.startup.archives._POLL_PERIOD_S", 0.01)
+    monkeypatch.setattr("hrm.agent.startup.class_archives._POLL_PERIOD_S", 0.01)
     archives = files(machine, tmp_path)
     make(archives)
     spoil(archives)
@@ -187,14 +187,14 @@ async def test_a_training_ends_with_its_agent(
     monkeypatch: pytest.MonkeyPatch,
     eventually: Callable[..., object],
 ) -> None:
-    monkeypatch.setattr("hrm.agent.startup.archives._MEMORY_MIN_MIB", 0)
+    monkeypatch.setattr("hrm.agent.startup.class_archives._MEMORY_MIN_MIB", 0)
     program = tmp_path / "python"
     started = tmp_path / "started"
     program.write_text(
         f"#!/bin/sh\necho $$ > {started}.part; mv {started}.part {started}\nexec sleep 600\n"
     )
     program.chmod(0o755)
-    monkeypatch.setattr("hrm.agent.startup.archives.sys.executable", str(program))
+    monkeypatch.setattr("hrm.agent.startup.class_archives.sys.executable", str(program))
     keeper = ArchiveKeeper(settings(), *machine)
     async with running(keeper):
         training = await when(lambda: begun(started))
@@ -205,7 +205,7 @@ async def test_a_training_ends_with_its_agent(
 def started(machine: tuple[Spark, Java], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A rehearsal that does not end; its pid is in this file once it has begun."""
     monkeypatch.setenv("HRM_HOME", str(tmp_path))
-    monkeypatch.setattr("hrm.agent.startup.archives._MEMORY_MIN_MIB", 0)
+    monkeypatch.setattr("hrm.agent.startup.class_archives._MEMORY_MIN_MIB", 0)
     started = tmp_path / "started"
     spark, _ = machine
     program = spark.home / "bin" / "spark-submit"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hrm.agent import disk
-from hrm.agent.disk import DiskUse, DiskWatch, Measured, measure
+from hrm.agent import disk_watch
+from hrm.agent.disk_watch import DiskUse, DiskWatch, Measured, measure
 from hrm.core.vocabulary.model import EndCause
 from hrm.v1 import common_pb2
 from tests.agent.conftest import ENDED, RUNNING, Master, StartAgent
@@ -104,7 +104,7 @@ def test_ended_containers_are_measured_once(
         sampled.append(directory.name)
         return measure(directory, ending)
 
-    monkeypatch.setattr(disk, "measure", spy)
+    monkeypatch.setattr(disk_watch, "measure", spy)
     fill(tmp_path / "ended/stdout", 1)
     (tmp_path / "ended/exit.json").touch()
     fill(tmp_path / "live/stdout", 1)
@@ -154,7 +154,7 @@ def test_what_cannot_be_measured_is_too_much_where_there_is_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").mkdir()
-    monkeypatch.setattr(disk, "measure", lambda *_: Measured(0, whole=False))
+    monkeypatch.setattr(disk_watch, "measure", lambda *_: Measured(0, whole=False))
     bounded, free = watch(tmp_path, limit_mib=100), watch(tmp_path)
     bounded.sweep()
     free.sweep()
@@ -247,7 +247,7 @@ def test_one_that_cannot_be_measured_ends_first_for_the_floor(
     for name in "ab":
         (tmp_path / name).mkdir()
     sizes = {"a": Measured(0, whole=False), "b": Measured(900)}
-    monkeypatch.setattr(disk, "measure", lambda directory, _: sizes[directory.name])
+    monkeypatch.setattr(disk_watch, "measure", lambda directory, _: sizes[directory.name])
     floored = watch(tmp_path, free_min_mib=100, usage=FileSystem(1000, 50))
     floored.sweep()
     assert list(floored.too_much("ab")) == ["a"]

@@ -17,7 +17,7 @@ from hrm.errors import Unavailable
 from hrm.pipelines.agent import work_places as pipeline_places
 from hrm.pipelines.agent.runtime import PipelineRuntime
 from hrm.pipelines.agent.share import PipelineShare
-from hrm.pipelines.agent.workers import RunResult, Workers
+from hrm.pipelines.agent.worker_pool import RunResult, Workers
 from hrm.pipelines.core import node_messages as m
 from hrm.pipelines.core.model import Device, TaskId
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome

@@ -14,7 +14,7 @@ import pytest
 
 from hrm.core.vocabulary.model import Gpu, NodeName
 from hrm.pipelines.agent.share import PipelineShare
-from hrm.pipelines.agent.workers import RunResult, Workers
+from hrm.pipelines.agent.worker_pool import RunResult, Workers
 from hrm.pipelines.core.model import Device
 from hrm.pipelines.core.node_messages import NodeCapacity, RunOutcome
 

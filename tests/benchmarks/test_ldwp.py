@@ -14,8 +14,8 @@ from benchmarks.paper.ldwp_runs import Job, Run, Setting, run_all
 from benchmarks.simulation.figures import Interval
 from hrm.pipelines.policies.cluster.features import Layout
 from hrm.pipelines.sim.scenario import workers
-from hrm.policies import models
-from hrm.policies.models import Model
+from hrm.policies import model_files
+from hrm.policies.model_files import Model
 
 pytest.importorskip("scipy")
 
@@ -122,7 +122,7 @@ def test_a_network_learns_on_while_nodes_come_and_go(tmp_path: Path) -> None:
     meta = {**brain.meta(), "kappa": 1.0}
     model = tmp_path / "ldwp-1.npz"
     held = Model(kind="ldwp", version=1, schema=brain.schema(), arrays=arrays, meta=meta)
-    models.write(held, model)
+    model_files.write(held, model)
     setting = Setting(name="changes", x=50, rate_per_min=2, nodes=8, changes=True, tasks=30)
     job = Online(setting=setting, seed=1000, model=model, profiles=None, weights=None)
     runs = online([job], processes=1, on_progress=lambda words: None)

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import Result
 
 from hrm.pipelines.policies.cluster import load
-from hrm.policies import models
+from hrm.policies import model_files
 from tests.cli.conftest import FakeMaster
 from tests.cli.fake_policies import FakePolicies
 
@@ -80,7 +80,7 @@ def test_train_writes_a_model(hrm: Run, tmp_path: Path) -> None:
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["model"] == "ldwp-set-4"
-    model = models.read(out, kind="ldwp-set")
+    model = model_files.read(out, kind="ldwp-set")
     assert load("ldwp-set", rng=np.random.default_rng(0), model=model).name == "ldwp-set"
 
 

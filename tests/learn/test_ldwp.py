@@ -17,7 +17,7 @@ from hrm.learn import environment  # noqa: E402
 from hrm.learn.environment import evaluate, load, options_of  # noqa: E402
 from hrm.learn.ldwp import Args, main, parse, train, words_of  # noqa: E402
 from hrm.pipelines.policies.cluster import load as load_policy  # noqa: E402
-from hrm.policies import models  # noqa: E402
+from hrm.policies import model_files  # noqa: E402
 from tests.learn.queueing import Queueing  # noqa: E402
 
 HERE = "tests.learn.queueing:Queueing"
@@ -27,16 +27,16 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _trained(tmp_path: Path, **changes: Any) -> tuple[models.Model, dict[str, Any]]:
+def _trained(tmp_path: Path, **changes: Any) -> tuple[model_files.Model, dict[str, Any]]:
     args = Args(**{**SMALL, "out": tmp_path / "model.npz", **changes})
     shares: list[float] = []
     result = train(args, lambda share, doing: shares.append(share))
     assert shares == sorted(shares)
     assert (shares[0], shares[-1]) == (0.0, 1.0)
-    return models.read(args.out, kind=args.policy), result
+    return model_files.read(args.out, kind=args.policy), result
 
 
-def _slowdown(name: str, fixed: bool, model: models.Model | None = None) -> float:
+def _slowdown(name: str, fixed: bool, model: model_files.Model | None = None) -> float:
     rng = np.random.default_rng(0)
     world = Queueing("200", str(fixed).lower())
 
@@ -122,7 +122,7 @@ def test_the_command_writes_a_model_that_names_the_command(
     shown = capsys.readouterr()
     assert json.loads(shown.out)["out"] == str(out)
     assert "pre-training" in shown.err
-    model = models.find("ldwp-set", state_dir=tmp_path)
+    model = model_files.find("ldwp-set", state_dir=tmp_path)
     command = model.meta["command"]
     assert re.match("python -m hrm.learn.ldwp ldwp-set --environment", command)
     assert parse(command.split()[3:]) == parse(words)

@@ -318,13 +318,13 @@ async def test_one_that_placed_a_task_and_its_steps_is_listed(tmp_path: Path) ->
         node.end(attempt, b"result")
         await node.receive("acknowledge")
         (task,) = (await stub.List(pb.ListPipelineTasksRequest(all=True))).tasks
-        assert (task.placed_by, task.fallback) == ("least-loaded", "")
+        assert (task.placed_by, task.fallback) == ("least-wait", "")
         assert dict(task.runs_placed_by) == {"iawp": 1, "pats": 1}
         assert task.run_fallback == "over-budget: 12 ms"
         assert tasks.core.chosen(TaskId("t")) == [
-            "its node was chosen by least-loaded",
+            "its node was chosen by least-wait",
             "a on cpu 0 by iawp",
-            "a on cpu 0 by pats, not by the learned policy: over-budget: 12 ms",
+            "a on cpu 0 by pats, not by the policy in charge: over-budget: 12 ms",
         ]
 
 

@@ -27,7 +27,7 @@ from hrm.master.policy_service import (
 )
 from hrm.pipelines.policies import cluster
 from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
-from hrm.policies import models
+from hrm.policies import model_files
 from hrm.policies.guard import GuardMode, GuardRegistry
 from hrm.v1 import pipeline_pb2, pipeline_pb2_grpc, policy_pb2_grpc
 from hrm.v1 import policy_pb2 as pb
@@ -75,7 +75,7 @@ async def _set(master: Running, policy: str, mode: str) -> pb.LearnedPolicy:
 async def test_it_shows_what_was_asked_and_why_the_heuristic_decided(
     tmp_path: Path, policy: GuardedClusterPolicy
 ) -> None:
-    models.write(set_model(), tmp_path / "master" / MODELS_DIR / "ldwp-set-9.npz")
+    model_files.write(set_model(), tmp_path / "master" / MODELS_DIR / "ldwp-set-9.npz")
     view = view_of(11)
     async with running(tmp_path) as master:
         policy.choose(task_of(1), view, all_fit(view))
@@ -139,7 +139,7 @@ def test_the_masters_policy_is_loaded_by_name_and_known_to_its_hosts(tmp_path: P
     assert loaded("ect", hosts) == "ect"
     assert hosts.statuses(0.0) == []
     newest = dataclasses.replace(set_model(), version=10**8)
-    models.write(newest, tmp_path / MODELS_DIR / f"{newest}.npz")
+    model_files.write(newest, tmp_path / MODELS_DIR / f"{newest}.npz")
     assert loaded("ldwp-set", hosts) == "ldwp-set"
     assert [(s.policy, s.mode) for s in hosts.statuses(0.0)] == [("ldwp-set", GuardMode.CANARY_1)]
     with pytest.raises(InvalidConfig, match="least-loaded"):

@@ -22,7 +22,7 @@ from hrm.core.vocabulary.model import ApplicationId, Resources
 from hrm.errors import HrmError, InvalidRequest, LimitReached, NotFound
 from hrm.master.interpreter import Interpreter
 from hrm.master.log_sources import LogSources
-from hrm.master.submissions import Submissions
+from hrm.master.submission_interpreter import Submissions
 from hrm.spark import submit
 from hrm.spark.submit_options import parse
 from hrm.v1 import admin_pb2, common_pb2, node_pb2, submission_pb2_grpc

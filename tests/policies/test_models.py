@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from hrm.errors import InvalidConfig, NotFound
-from hrm.policies import models
-from hrm.policies.models import Model
+from hrm.policies import model_files
+from hrm.policies.model_files import Model
 
 
 def example(version: int = 3, **changes: Any) -> Model:
@@ -24,12 +24,12 @@ def example(version: int = 3, **changes: Any) -> Model:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    models.write(example(), tmp_path / "some-net-3.npz")
+    model_files.write(example(), tmp_path / "some-net-3.npz")
     return tmp_path / "some-net-3.npz"
 
 
 def test_what_is_written_is_read(path: Path) -> None:
-    found = models.read(path, kind="some-net")
+    found = model_files.read(path, kind="some-net")
     assert np.array_equal(found.arrays["w"], example().arrays["w"])
     assert (found.kind, found.version, found.schema, found.meta) == (
         "some-net",
@@ -44,28 +44,28 @@ def test_the_newest_version_counts_and_a_local_one_wins(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defaults = path.parent / "defaults"
-    monkeypatch.setattr(models, "PACKAGE_DIR", defaults)
+    monkeypatch.setattr(model_files, "PACKAGE_DIR", defaults)
     for version in (3, 12):
-        models.write(example(version, schema="default"), defaults / f"some-net-{version}.npz")
-    models.write(example(12, schema="local"), path.parent / "some-net-12.npz")
+        model_files.write(example(version, schema="default"), defaults / f"some-net-{version}.npz")
+    model_files.write(example(12, schema="local"), path.parent / "some-net-12.npz")
     (path.parent / "notes.txt").write_text("no model")
-    assert models.find("some-net").schema == "default"
-    assert models.find("some-net", state_dir=path.parent).schema == "local"
-    assert models.find("some-net", version=3, state_dir=path.parent).version == 3
-    held = [(f.version, f.path.parent == defaults) for f in models.listed(None, path.parent)]
+    assert model_files.find("some-net").schema == "default"
+    assert model_files.find("some-net", state_dir=path.parent).schema == "local"
+    assert model_files.find("some-net", version=3, state_dir=path.parent).version == 3
+    held = [(f.version, f.path.parent == defaults) for f in model_files.listed(None, path.parent)]
     assert held == [(3, True), (3, False), (12, True), (12, False)]
 
 
 def test_no_model_states_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="hrm policy train other-net"):
-        models.find("other-net", state_dir=tmp_path)
+        model_files.find("other-net", state_dir=tmp_path)
     with pytest.raises(NotFound, match="hrm policy train"):
-        models.read(tmp_path / "x.npz")
+        model_files.read(tmp_path / "x.npz")
 
 
 def _refused(path: Path, part: str, **options: Any) -> None:
     with pytest.raises(InvalidConfig, match=part) as caught:
-        models.read(path, **options)
+        model_files.read(path, **options)
     assert str(path) in str(caught.value)
     assert "hrm policy train" in str(caught.value)
 
@@ -78,7 +78,7 @@ def test_every_truncated_and_every_flipped_byte_is_an_error_or_harmless(path: Pa
     for at in range(0, len(whole), 11):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
         try:
-            found = models.read(path)
+            found = model_files.read(path)
         except InvalidConfig:
             continue
         assert np.array_equal(found.arrays["w"], example().arrays["w"])
@@ -123,11 +123,11 @@ def test_what_is_no_model_of_this_format_is_refused(path: Path) -> None:
 def test_a_file_whose_name_lies_is_refused(path: Path) -> None:
     path.rename(path.with_name("some-net-4.npz"))
     with pytest.raises(InvalidConfig, match="holds version 3"):
-        models.find("some-net", state_dir=path.parent)
+        model_files.find("some-net", state_dir=path.parent)
 
 
 def test_a_large_file_is_not_even_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "BYTES_MAX", 100)
+    monkeypatch.setattr(model_files, "BYTES_MAX", 100)
     _refused(path, "more than the 100")
 
 

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hrm.cli.app import app
-from hrm.core.master.nodes import NodeRegistry
+from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.sim.actors.policies import POLICIES
 from hrm.sim.faults.plan import KINDS, TRAITS, Limits

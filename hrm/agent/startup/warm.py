@@ -37,7 +37,7 @@ import structlog
 from hrm import descriptors
 from hrm.agent.containers import shim, supervisor
 from hrm.agent.containers.logs import STREAMS
-from hrm.agent.startup.archives import Count
+from hrm.agent.startup.class_archives import Count
 from hrm.agent.startup.warm_profile import WarmProfile, order_of, profile_of
 from hrm.config import AgentSettings, hrm_home
 from hrm.core.vocabulary.model import Shortcut

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from hrm.core.master.applications import ApplicationRegistry
+from hrm.core.master.application_registry import ApplicationRegistry
 from hrm.core.master.epochs import Epochs, Registration
-from hrm.core.master.nodes import NodeRegistry
+from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.repartitioning import Repartitioning
 from hrm.core.master.state import MasterState

@@ -262,7 +262,8 @@ class NodeReconciler:
         message = c.StopContainer(
             container_id=container_id,
             cause=EndCause.RELEASED,
-            reason="its application has ended, or has released it",
+            reason="the master gave it up: its application has ended or released it, or its node "
+            "was lost meanwhile",
             grace_s=self.master_state.bounds.stop_grace_s,
         )
         self.master_state.send(node, message)

@@ -444,7 +444,8 @@ class MasterState:
         )
 
     def spec(self, container: Container, app: Application | None = None) -> ContainerSpec:
-        """What a node gets to start it. ``app``: the container's, if it is at hand."""
+        """What a node gets to start it, with the run time that its queue is to assume. ``app``: the
+        container's, if it is at hand."""
         app = app or self.applications[container.application_id]
         request = container.request
         return ContainerSpec(
@@ -456,7 +457,7 @@ class MasterState:
             resources=request.resources,
             unit_id=container.unit_id,
             heap_mib=request.heap_mib,
-            expected_duration_s=request.expected_duration_s,
+            expected_duration_s=request.expected_duration_s or self.bounds.default_duration_s,
             launch=app.launch,
             user=app.record.user,
         )

@@ -15,8 +15,8 @@ import structlog
 
 from hrm.durable import write_durably
 from hrm.errors import InvalidRequest
-from hrm.pipelines.policies.corun.estimates import Stdm
 from hrm.pipelines.policies.corun.store import dump_estimates, load_estimates
+from hrm.pipelines.policies.corun.subtask_estimates import Stdm
 
 __all__ = ["ESTIMATES_FILE", "EstimatesFile"]
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 
 import grpc.aio
 import numpy as np
 import structlog
 
+from hrm import clock
 from hrm.agent.run_as import RunAs
 from hrm.config import AgentSettings
 from hrm.errors import HrmError, LaunchFailed, LimitReached, Unavailable, Unsatisfiable
@@ -26,13 +26,13 @@ from hrm.pipelines.agent.policy import AgentPolicies
 from hrm.pipelines.agent.share import PipelineShare
 from hrm.pipelines.agent.telemetry import Profiler, Sampler
 from hrm.pipelines.agent.work_places import Attempt, Placed, Places
-from hrm.pipelines.agent.workers import RunResult, Workers
+from hrm.pipelines.agent.worker_pool import RunResult, Workers
 from hrm.pipelines.core import node_messages as m
 from hrm.pipelines.core.model import Device
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
 from hrm.pipelines.policies import corun
-from hrm.pipelines.policies.corun.estimates import Stdm
+from hrm.pipelines.policies.corun.subtask_estimates import Stdm
 from hrm.text import shortened
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.wire import codec, pipeline_stream
@@ -112,7 +112,7 @@ class PipelineRuntime:
 
     def _load(self, *, whole: bool = False) -> pb.PipelineLoad:
         """``whole``: with the state of every policy, for a master that has none yet."""
-        now, policies = time.time(), self._policies
+        now, policies = clock.now(), self._policies
         reported = policies.report(now) if whole else policies.changed(now)
         return pipeline_stream.from_load(self.core.load(now), reported)
 
@@ -124,7 +124,7 @@ class PipelineRuntime:
 
     async def close(self) -> None:
         """Return the tasks, end the workers, and report that."""
-        self._deliver(m.DrainAsked(now=time.time(), begun=True))
+        self._deliver(m.DrainAsked(now=clock.now(), begun=True))
         if self._runs:
             await asyncio.wait(self._runs, timeout=_STOP_LIMIT_S)
         await self._link.close(_FLUSH_LIMIT_S)
@@ -141,11 +141,11 @@ class PipelineRuntime:
         sampled_s = 0.0
         while True:
             self._wake.clear()
-            wait_s = min(_PERIOD_S, self.core.next_deadline() - time.time())
+            wait_s = min(_PERIOD_S, self.core.next_deadline() - clock.now())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, wait_s)):
                     await self._wake.wait()
-            now = time.time()
+            now = clock.now()
             if now >= self.core.next_deadline():
                 self._deliver(m.ClockTicked(now=now))
             if now - sampled_s < _PERIOD_S:
@@ -262,7 +262,7 @@ class PipelineRuntime:
             message = _ON_DECLARED
         self._deliver(
             m.SubtaskEnded(
-                now=time.time(),
+                now=clock.now(),
                 key=start.key,
                 run=start.run,
                 outcome=result.outcome,
@@ -290,11 +290,11 @@ class PipelineRuntime:
         finally:
             profiler.close()
         if figures:
-            event = m.SubtaskProfiled(now=time.time(), key=start.key, run=start.run, cells=figures)
+            event = m.SubtaskProfiled(now=clock.now(), key=start.key, run=start.run, cells=figures)
             self._deliver(event)
 
     def _report(self, command: m.ReportSubtask) -> None:
-        self._policies.ended(command.timing, time.time())
+        self._policies.ended(command.timing, clock.now())
         attempt = pw.attempt_of(command.task_id, command.attempt)
         self._link.send(pipeline_stream.run_ended(attempt, command.timing))
 
@@ -358,7 +358,7 @@ class PipelineRuntime:
             self._link.send_each(self._end_messages(command))
 
     def _message_received(self, message: pb.MasterPipelineMessage) -> None:
-        now, kind = time.time(), message.WhichOneof("message")
+        now, kind = clock.now(), message.WhichOneof("message")
         if kind == "data":
             self._input_data(message.data)
         elif kind == "place":
@@ -460,7 +460,7 @@ class PipelineRuntime:
         """The holder is done, or gone; does nothing if it neither holds a share nor waits."""
         claim = self._claims.pop(holder, None)
         if claim is not None:
-            self._deliver(m.GpuReleased(now=time.time(), holder=holder))
+            self._deliver(m.GpuReleased(now=clock.now(), holder=holder))
 
 
 def _broken() -> Unavailable:

@@ -480,7 +480,7 @@ class PipelineCluster:
 class LeastWait:
     """A ``ClusterPolicy``, the fallback: least expected wait, fewest tasks, lowest row."""
 
-    name = "least-loaded"
+    name = "least-wait"
 
     def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Mask) -> Choice:
         tasks = view.running + view.waiting_batch + view.waiting_stream
@@ -496,4 +496,6 @@ class LeastWait:
 def _by(what: str, decided_by: str, fallback: str) -> str:
     if not decided_by:
         return ""
-    return f"{what} by {decided_by}{', not by the learned policy: ' if fallback else ''}{fallback}"
+    return (
+        f"{what} by {decided_by}{', not by the policy in charge: ' if fallback else ''}{fallback}"
+    )

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import structlog
 
 from hrm.errors import LimitReached, NotFound
-from hrm.master.disk import Disk, open_file, size_of
+from hrm.master.disk_thread import Disk, open_file, size_of
 from hrm.pipelines.core.model import TaskId
 from hrm.wire.pipelines import CHUNK_BYTES
 

@@ -41,7 +41,7 @@ from hrm.pipelines.core.model import ClusterPolicy, ResultFormat, TaskId, TaskSp
 from hrm.pipelines.core.node_messages import EndTask, ReportSubtask, TaskOutcome
 from hrm.pipelines.core.table import NodeRow
 from hrm.pipelines.master.result_files import PipelineFiles
-from hrm.pipelines.policies.corun.estimates import Stdm
+from hrm.pipelines.policies.corun.subtask_estimates import Stdm
 from hrm.policies.guard import GuardRegistry
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import policy_pb2

@@ -16,10 +16,10 @@ from hrm.pipelines.core import node_messages as nm
 from hrm.pipelines.core.model import Device, SubtaskKey, TaskSpec
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome
-from hrm.pipelines.sim.machine import SimulatedMachine
 from hrm.pipelines.sim.priors import noise, warm
 from hrm.pipelines.sim.profiles import FIELDS
 from hrm.pipelines.sim.scenario import WorkerNode
+from hrm.pipelines.sim.simulated_machine import SimulatedMachine
 
 if TYPE_CHECKING:
     from hrm.pipelines.sim.run import Policies, Simulation

@@ -19,7 +19,7 @@ from hrm.sim.faults.plan import TimedFault
 
 if TYPE_CHECKING:
     from hrm.sim.actors.driver import Driver
-    from hrm.sim.actors.machine import MachineActor
+    from hrm.sim.actors.machine_actor import MachineActor
     from hrm.sim.world import World
 
 __all__ = ["strike"]

@@ -18,13 +18,13 @@ from hrm.core.messages import events as e
 from hrm.core.messages.claims import Proposal
 from hrm.core.vocabulary.model import ApplicationId, NodeName
 from hrm.errors import DiskFull
-from hrm.runtime.disk import VirtualDisk
 from hrm.runtime.master import End, MasterRuntime, OnReply
+from hrm.runtime.virtual_disk import VirtualDisk
 from hrm.sim import event_format
 from hrm.sim.actors.policies import load
-from hrm.sim.actors.remote_schedulers import SchedulerEnd
+from hrm.sim.actors.scheduler_process import SchedulerEnd
 from hrm.sim.actors.sleepers import MASTER
-from hrm.sim.actors.submissions import SubmissionsActor
+from hrm.sim.actors.submission_actor import SubmissionsActor
 from hrm.sim.faults.network import Stream
 from hrm.sim.faults.plan import source
 

@@ -17,11 +17,11 @@ from hrm.core.submission.driver_lease import DriverLease, LeaseLimits, LeaseStat
 from hrm.core.vocabulary.model import ApplicationId, ContainerSpec, Resources
 from hrm.errors import Unavailable
 from hrm.sim.actors.driver import Driver
-from hrm.sim.actors.submissions import ownership_key, plan_of
+from hrm.sim.actors.submission_actor import ownership_key, plan_of
 from hrm.sim.faults.plan import ApplicationPlan, SubmissionPlan
 
 if TYPE_CHECKING:
-    from hrm.sim.actors.machine import MachineActor
+    from hrm.sim.actors.machine_actor import MachineActor
 
 __all__ = ["Runner", "SubmittedDriver"]
 

@@ -17,7 +17,7 @@ from hrm.sim.faults.capacity import demand_of, serves
 from hrm.sim.faults.plan import SubmissionPlan, TimedFault, source
 
 if TYPE_CHECKING:
-    from hrm.sim.actors.machine import MachineActor
+    from hrm.sim.actors.machine_actor import MachineActor
     from hrm.sim.actors.runner import Runner, SubmittedDriver
     from hrm.sim.world import World
 

@@ -113,10 +113,10 @@ class Rounds:
         if is_round and not is_step:
             self._at_once += 1
             return
-        # A scheduler's own streams go before its batch, in the same round.
-        begun = event.scheduler if isinstance(event, e.SchedulerWoken) else ""
         due = [x.scheduler for x in self._open if not _is_stream(x)]
-        due += [name for name, stream in self._due.items() if not stream and name != begun]
+        due += [name for name, for_stream in self._due.items() if not for_stream]
+        if isinstance(event, e.SchedulerWoken) and event.scheduler in due:
+            due = []  # its turn has come; that its own streams go first is no other's concern
         streams = isinstance(event, e.ClaimsProposed) or bool(proposals)
         streams = streams and _serves_stream(event, proposals)
         if is_round and streams and due and self._at_once >= self._at_once_max:

@@ -15,9 +15,9 @@ from hrm.pipelines.policies.cluster import HEURISTIC, load
 from hrm.pipelines.policies.cluster.features import TASK_FIELDS, Layout
 from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
 from hrm.pipelines.policies.cluster.ldwp import Ldwp, LdwpSet
-from hrm.policies import models
+from hrm.policies import model_files
 from hrm.policies.guard import GuardMode
-from hrm.policies.models import Model
+from hrm.policies.model_files import Model
 from tests.policies.cluster.views import all_fit, mlp_model, set_model, task_of, view_of
 
 RNG = np.random.default_rng(0)
@@ -175,10 +175,10 @@ def test_a_model_of_another_shape_or_without_its_metadata_is_an_error(model: Mod
 
 def test_a_model_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shipped").mkdir()
-    monkeypatch.setattr(models, "PACKAGE_DIR", tmp_path / "shipped")
+    monkeypatch.setattr(model_files, "PACKAGE_DIR", tmp_path / "shipped")
     with pytest.raises(NotFound, match="hrm policy train ldwp"):
         load("ldwp", rng=RNG, state_dir=tmp_path)
-    models.write(mlp_model(), tmp_path / "ldwp-1.npz")
+    model_files.write(mlp_model(), tmp_path / "ldwp-1.npz")
     assert load("ldwp", rng=RNG, state_dir=tmp_path).name == "ldwp"
     assert load("ldwp", rng=RNG, model=tmp_path / "ldwp-1.npz").name == "ldwp"
 

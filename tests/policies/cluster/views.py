@@ -26,7 +26,7 @@ from hrm.pipelines.policies.cluster.features import (
 )
 from hrm.pipelines.policies.cluster.ldwp import SET_SCHEMA
 from hrm.pipelines.policies.cluster.networks import mlp_shapes, set_shapes
-from hrm.policies.models import Model
+from hrm.policies.model_files import Model
 
 PLATFORMS = ("p4x4", "k80x4", "p4x2")
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.model import Device, Estimates, Row, SubtaskSpec
 from hrm.pipelines.policies.corun import Stdm
-from hrm.pipelines.policies.corun.estimates import DEFAULT_S_PER_MB, ROWS_MAX
 from hrm.pipelines.policies.corun.metrics import (
     COLUMN,
     DEFAULTS,
@@ -22,6 +21,7 @@ from hrm.pipelines.policies.corun.metrics import (
     speedup_of,
 )
 from hrm.pipelines.policies.corun.store import dump_estimates, load_estimates
+from hrm.pipelines.policies.corun.subtask_estimates import DEFAULT_S_PER_MB, ROWS_MAX
 
 ROW = Row("edges", 2, "P4")
 SHARES = ("cpu", "sm", "l1", "l2", "tex", "dram", "load", "store")

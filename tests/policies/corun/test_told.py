@@ -39,7 +39,7 @@ def test_a_run_on_a_core_that_used_a_gpu_nevertheless_teaches_no_device_memory()
 
 
 def test_kinds_that_went_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hrm.pipelines.policies.corun.estimates.ROWS_MAX", 10)
+    monkeypatch.setattr("hrm.pipelines.policies.corun.subtask_estimates.ROWS_MAX", 10)
     stdm = Stdm(memory_mib=32_000)
     for number in range(50):
         stdm.observe(Row(f"k{number}", 0, ""), "cpu", 0.5)

@@ -8,8 +8,8 @@ import pytest
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.model import SubtaskKey, TaskId
 from hrm.pipelines.sim.interference import LAWS, WORLDS, world
-from hrm.pipelines.sim.machine import GpuLoad
 from hrm.pipelines.sim.profiles import K80, P4
+from hrm.pipelines.sim.simulated_machine import GpuLoad
 from tests.sim.pipelines.invented import sample
 
 KINDS = sample().kinds

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from hrm.core.master import nodes
-from hrm.core.master.applications import ApplicationRegistry
+from hrm.core.master import node_registry
+from hrm.core.master.application_registry import ApplicationRegistry
 from hrm.core.master.core import MasterCore
 from hrm.core.master.epochs import Epochs
-from hrm.core.master.nodes import NodeRegistry
+from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.master.write_gate import WriteGate
 from hrm.core.messages import commands as c
 from hrm.core.messages import submissions as m
@@ -88,7 +88,7 @@ def application_taken_by_its_id(patch: pytest.MonkeyPatch) -> None:
 
 def node_taken_by_its_identity(patch: pytest.MonkeyPatch) -> None:
     """A node's name and identity, which others see, are enough to register as it."""
-    patch.setattr(nodes, "is_owner", lambda *_: True)
+    patch.setattr(node_registry, "is_owner", lambda *_: True)
 
 
 def runner_by_its_attempt(patch: pytest.MonkeyPatch) -> None:

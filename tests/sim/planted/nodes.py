@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hrm.core.master.nodes import NodeRegistry
+from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.master.reconciliation import NodeReconciler
 from hrm.core.master.repartitioning import Repartitioning
 from hrm.core.master.state import Container, MasterState, Node

@@ -25,9 +25,9 @@ from hrm.pipelines.policies.cluster.heuristics import (
     LeastLoaded,
 )
 from hrm.pipelines.policies.cluster.ldwp import Ldwp, LdwpSet, schema_wanted
-from hrm.policies import models
+from hrm.policies import model_files
 from hrm.policies.guard import GuardBounds, GuardMode
-from hrm.policies.models import Model
+from hrm.policies.model_files import Model
 
 __all__ = ["HEURISTIC", "HEURISTICS", "LEARNED", "load"]
 
@@ -89,9 +89,9 @@ def load(
 
 def _model(name: str, model: Model | Path | None, state_dir: Path | None) -> Model:
     if isinstance(model, Path):
-        return models.read(model, kind=name)
+        return model_files.read(model, kind=name)
     if model is None:
-        return models.find(name, state_dir=state_dir)
+        return model_files.find(name, state_dir=state_dir)
     if model.kind != name:
         raise InvalidConfig(f"model {model} is of kind {model.kind!r}, not {name!r}")
     return model

@@ -19,7 +19,7 @@ from hrm.pipelines.core.model import Choice, ClusterPolicy, PipelineClusterView,
 from hrm.pipelines.policies.cluster.features import Bools, completion_s, usable
 from hrm.pipelines.policies.cluster.ldwp import LearnedPlacement, explanation
 from hrm.policies.guard import Doubt, GuardBounds, GuardMode, PolicyGuard, Reason, Recommendation
-from hrm.policies.models import Model
+from hrm.policies.model_files import Model
 
 __all__ = ["GuardedClusterPolicy"]
 

@@ -28,7 +28,7 @@ from hrm.pipelines.policies.cluster.features import (
     schema_hash,
 )
 from hrm.pipelines.policies.cluster.networks import mlp_q, mlp_shapes, set_q, set_shapes, transfer
-from hrm.policies.models import Model
+from hrm.policies.model_files import Model
 
 __all__ = [
     "SET_SCHEMA",

@@ -18,11 +18,11 @@ import numpy as np
 from hrm.errors import InvalidConfig
 from hrm.pipelines.core.model import NodePolicy
 from hrm.pipelines.policies.corun.baselines import CorunMinMin, CorunRandom, Mct, Pats
-from hrm.pipelines.policies.corun.estimates import Stdm
 from hrm.pipelines.policies.corun.guarded import FiniteScore, GuardedNodePolicy
 from hrm.pipelines.policies.corun.iawp import Iawp
 from hrm.pipelines.policies.corun.scores import CoRunScore, Cosine, LearnedLoss, Overload
 from hrm.pipelines.policies.corun.store import load_estimates
+from hrm.pipelines.policies.corun.subtask_estimates import Stdm
 
 __all__ = [
     "DEFAULT_SCORE",

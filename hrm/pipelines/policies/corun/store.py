@@ -17,8 +17,8 @@ import numpy as np
 
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.model import SIZE_BUCKETS_MB, Device, Row
-from hrm.pipelines.policies.corun.estimates import ROWS_MAX, EstimateEntry, Stdm
 from hrm.pipelines.policies.corun.metrics import COLUMN, METRICS
+from hrm.pipelines.policies.corun.subtask_estimates import ROWS_MAX, EstimateEntry, Stdm
 
 __all__ = ["dump_estimates", "load_estimates"]
 

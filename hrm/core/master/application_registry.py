@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from hrm.core.master import gangs
 from hrm.core.master.admission import gpu_refusal, malformed, refusal, resolve
-from hrm.core.master.nodes import NodeRegistry
+from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.state import Application, Container, MasterState
 from hrm.core.messages import commands as c

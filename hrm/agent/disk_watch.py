@@ -44,7 +44,7 @@ _PATIENCE_S = 60.0
 """How long a container ended for the floor may take to free its disk, before the next is ended."""
 _FLOOR_PARTS = 4
 """The floor is at most this part of the file system, so that a small one can be used at all."""
-_log = structlog.get_logger("hrm.agent.disk")
+_log = structlog.get_logger("hrm.agent.disk_watch")
 
 
 @dataclass(frozen=True, slots=True)
