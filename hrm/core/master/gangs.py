@@ -112,6 +112,8 @@ def refusal(master_state: MasterState, app: Application, resources: Resources) -
     if not nodes:
         return ""
     demand = demand_vector(resources)
+    if master_state.state.most(demand) >= app.gang_min:
+        return ""
     most = sum(_most(demand, node.units) for node in nodes)
     if most >= app.gang_min:
         return ""

@@ -35,10 +35,10 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 
-__all__ = ["GpuShares"]
+__all__ = ["FairGpuParts"]
 
 
-class GpuShares:
+class FairGpuParts:
     """Parts of GPUs, for the jobs of ``schedulers``."""
 
     def __init__(self, master_state: MasterState, schedulers: Mapping[str, Scheduler]) -> None:

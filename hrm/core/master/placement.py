@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import replace
 
 from hrm.core.master import admission, gangs, locality
-from hrm.core.master.gpu_shares import GpuShares
+from hrm.core.master.gpu_shares import FairGpuParts
 from hrm.core.master.state import Application, Container, MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages.claims import Claim, Decision, Outcome, Proposal
@@ -45,7 +45,7 @@ class PlacementCoordinator:
         self.master_state = master_state
         self.negotiator = negotiator
         self.schedulers = {scheduler.name: scheduler for scheduler in schedulers}
-        self.gpu_shares = GpuShares(master_state, self.schedulers)
+        self.gpu_shares = FairGpuParts(master_state, self.schedulers)
         self._next = 0
         self._views: dict[str, ClusterView] = {}
 
