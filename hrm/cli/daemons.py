@@ -169,8 +169,8 @@ def _run(daemon: Coroutine[Any, Any, int], *, own_log: bool = False) -> None:
 
 
 def _escape_logs() -> None:
-    """Pass structlog's own lines, on standard output, through ``hrm.text``: they contain text of
-    other parties."""
+    """Write structlog's lines to standard error, through ``hrm.text``: they contain text of other
+    parties."""
     import structlog
 
     *before, _renderer = structlog.get_config()["processors"]
@@ -180,9 +180,12 @@ def _escape_logs() -> None:
             structlog.processors.format_exc_info,
             text.log_processor,
             structlog.dev.ConsoleRenderer(
-                colors=sys.stdout.isatty(), exception_formatter=structlog.dev.plain_traceback
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
             ),
-        ]
+        ],
+        # Looked up for every line: where stderr is redirected later, the lines follow.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
     )
 
 

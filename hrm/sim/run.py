@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from hrm.sim.faults.plan import KINDS, TRAITS, Limits, Plan
 from hrm.sim.faults.plan_generator import draw
@@ -78,7 +80,11 @@ def run_plan(plan: Plan) -> Result:
     """Run a plan to its end."""
     world = World(plan)
     begin_s = world.clock.now
-    world.run()
+    try:
+        world.run()
+    except Exception as error:  # of an oracle or an actor: a finding, too, with its seed
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        world.oracle.violated(f"{error!r} at {Path(where.filename).name}:{where.lineno}")
     return Result(
         plan=plan,
         violations=tuple(world.oracle.found),

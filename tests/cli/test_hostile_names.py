@@ -113,14 +113,12 @@ try:
 except ValueError:
     log.error("failed", exc_info=True)
 """
-    for output in (
-        on_a_terminal([sys.executable, "-c", program]),
-        subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, check=True, timeout=60
-        ).stdout.decode(),
-    ):
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    assert done.stdout == b"", "a daemon's log goes to standard error"
+    for output in (on_a_terminal(command), done.stderr.decode()):
+        assert "heard" in output
         assert unseen(OUR_STYLES.sub("", output)) == []
-    assert "heard" in on_a_terminal([sys.executable, "-c", program])
 
 
 PROGRAM = """
