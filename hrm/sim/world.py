@@ -503,8 +503,10 @@ def _could_run(application: ApplicationPlan, together: int, units: list[Resource
 def _together(application: ApplicationPlan) -> int:
     """How many of its executors must start together at most: of a stream, all that it requests."""
     is_stream = application.declared is WorkloadClass.STREAM
-    if not application.gang_min and (
-        is_stream or any(name == "STREAM" for _, name in application.classes)
+    if (
+        not application.stream_min
+        and not application.gang_min
+        and (is_stream or any(name == "STREAM" for _, name in application.classes))
     ):
         return max(count for _, count in application.targets)
-    return application.gang_min
+    return max(application.stream_min, application.gang_min)
