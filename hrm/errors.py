@@ -106,6 +106,10 @@ class LaunchFailed(HrmError):
     """A process could not be started."""
 
 
+class Unsuitable(LaunchFailed):
+    """The node lacks what this application needs: its user, its Spark, its Python, or a file."""
+
+
 class PolicyFault(HrmError):
     """A placement policy raised, or returned no valid placement. Its round counts for nothing."""
 

@@ -25,6 +25,11 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "the first executors that start together or wait together, at most as many as Spark asks "
         "for at first; to queue at a node is to wait. 0: each by itself",
     ),
+    "spark.hrm.stream.min": (
+        "all of the first request",
+        "with how many executors a stream may begin: these start together or wait together, where "
+        "batch may be preempted for them; what it requests beyond and later is granted one by one",
+    ),
     "spark.hrm.submit.waitAppCompletion": (
         "`true`",
         "in cluster deploy mode: spark-submit waits for the driver and ends with its exit status",

@@ -160,9 +160,9 @@ def reasons(of: EventTable[Any, Any]) -> str:
 def ends() -> str:
     """What follows from each cause of an end, as a table."""
     lines = [
-        "| cause | against the application (Spark: `causedByApp`) | replaced | against the node "
-        "| ordinary | run time counts | seen to end |",
-        "|---|---|---|---|---|---|---|",
+        "| cause | against the application (Spark: `causedByApp`) | replaced | avoids the node "
+        "| against the node for all | ordinary | run time counts | seen to end |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     rows = [(f"{EndCause.EXITED.value}, code 0", EXITED_WELL)]
     rows += [(cause.value, rule) for cause, rule in END_RULES.items()]
@@ -171,6 +171,7 @@ def ends() -> str:
         columns = (
             rule.blame.caused_by_app,
             replaced,
+            rule.avoids_node,
             rule.against_node,
             rule.ordinary,
             rule.complete,

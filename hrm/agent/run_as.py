@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from hrm.config import AgentSettings
-from hrm.errors import InvalidConfig, LaunchFailed
+from hrm.errors import InvalidConfig, Unsuitable
 
 __all__ = ["Account", "RunAs", "may_switch"]
 
@@ -102,7 +102,7 @@ class RunAs:
         if self._fallback:
             try:
                 found = self._existing(self._fallback)
-            except LaunchFailed as error:
+            except Unsuitable as error:
                 raise InvalidConfig(f"run_as_fallback: {error}") from error
             if found is None:
                 raise InvalidConfig(f"run_as_fallback: no user {self._fallback} on this node")
@@ -135,12 +135,12 @@ class RunAs:
         """The account for a container of ``user``.
 
         Raises:
-            LaunchFailed: this user's containers may not run here.
+            Unsuitable: this user's containers may not run here.
         """
         if not self.active:
             return None
         if not user:
-            raise LaunchFailed(
+            raise Unsuitable(
                 "the application names no user, and this node runs containers as their submitter; "
                 "submit with the hrm of this cluster, or set run_as = off for the agent"
             )
@@ -149,7 +149,7 @@ class RunAs:
         if account is None and self._fallback:
             account = self._existing(self._fallback)
         if account is None:
-            raise LaunchFailed(
+            raise Unsuitable(
                 f"user {user} does not exist on this node, where containers run as their "
                 f"submitter: add the user, or set run_as_fallback (a user for such containers) "
                 f"or run_as = off for the agent"
@@ -158,9 +158,9 @@ class RunAs:
 
     def _check_name(self, user: str) -> None:
         if not _NAME.fullmatch(user):
-            raise LaunchFailed(f"{user[:80]!r} cannot name a user; submit as a user of the node")
+            raise Unsuitable(f"{user[:80]!r} cannot name a user; submit as a user of the node")
         if user in self._banned:
-            raise LaunchFailed(
+            raise Unsuitable(
                 f"user {user} may not own containers (run_as_banned, with root and nobody): submit "
                 f"as another user; for a cluster of one user, set run_as = off for the agent"
             )
@@ -186,23 +186,23 @@ class RunAs:
 
     def _check_ids(self, user: str, entry: pwd.struct_passwd) -> None:
         if entry.pw_uid in _NOBODY:
-            raise LaunchFailed(
+            raise Unsuitable(
                 f"user {user} has uid {entry.pw_uid}, that of nobody, which many share: submit as "
                 f"a user of the node's own"
             )
         if entry.pw_uid in _LENT_BY_SYSTEMD:
-            raise LaunchFailed(
+            raise Unsuitable(
                 f"user {user} has uid {entry.pw_uid}, one that systemd lends to services "
                 f"({_LENT_BY_SYSTEMD[0]} to {_LENT_BY_SYSTEMD[-1]}): submit as another user"
             )
         if entry.pw_uid < self._uid_min or entry.pw_gid == 0:
             what = "main group root" if entry.pw_gid == 0 else f"uid {entry.pw_uid}"
-            raise LaunchFailed(
+            raise Unsuitable(
                 f"user {user} has {what}, and containers run with uid {self._uid_min} and up and "
                 f"without that group: submit as another user, or lower run_as_uid_min"
             )
         if entry.pw_uid > self._uid_max:
-            raise LaunchFailed(
+            raise Unsuitable(
                 f"user {user} has uid {entry.pw_uid}, and containers run with uid {self._uid_max} "
                 f"at most: submit as another user, or raise run_as_uid_max, where users of a "
                 f"directory have such ids and no container's subordinate ids (/etc/subuid) do"
@@ -210,13 +210,13 @@ class RunAs:
 
     def _check_groups(self, user: str, groups: list[int]) -> None:
         if groups_of_nobody := _ids(_NOBODYS_GROUPS).intersection(groups):
-            raise LaunchFailed(
+            raise Unsuitable(
                 f"user {user} is in the group of nobody (gid {min(groups_of_nobody)}), which many "
                 f"share: give the user a group of its own, or submit as another user"
             )
         for name in sorted(self._banned_groups):
             if _ids({name}).intersection(groups):
-                raise LaunchFailed(
+                raise Unsuitable(
                     f"user {user} is in group {name}, by which a container could rule the node "
                     f"(run_as_banned_groups): submit as another user, take {user} out of {name}, "
                     f"or {name} out of that setting"

@@ -22,7 +22,6 @@ from hrm.core.vocabulary.feasibility import Vector, fitting_rows, leaves
 from hrm.core.vocabulary.model import WorkloadClass
 
 __all__ = [
-    "ENDLESS",
     "Floats",
     "Ints",
     "by_score",
@@ -38,7 +37,6 @@ __all__ = [
     "with_nones",
 ]
 
-ENDLESS = 1e9
 GOLDEN_SECTION = (5**0.5 - 1) / 2
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -64,10 +62,9 @@ def immediately_feasible(view: ClusterView, placement: Placement) -> Ints:
 def queueable(view: ClusterView, placement: Placement, now: float) -> tuple[Ints, Floats]:
     """Rows at which one more may wait under both bounds, in row order, with the wait at each.
 
-    The wait is Algorithm 1's: estimated seconds for batch, stream waiters for streams. Where only
-    other streams hold the capacity, which have no end, a stream's wait counts as ``ENDLESS`` more:
-    elsewhere batch is preempted (section 4.3.1). It is the last resort of a stream that requests
-    more than the cluster has, so that the rest of it may run; it is bound to that unit then.
+    The wait is Algorithm 1's: estimated seconds for batch, stream waiters for streams. A stream
+    waits only where batch can make capacity for it (section 4.3.1). Other streams have no end:
+    what they hold it waits for at its scheduler, bound to no unit.
     """
     admitting = (
         view.open
@@ -76,8 +73,8 @@ def queueable(view: ClusterView, placement: Placement, now: float) -> tuple[Ints
     )
     rows = np.flatnonzero(admitting)
     if placement.workload_class is WorkloadClass.STREAM:
-        endless = ~view.streams_leave(placement.demand)[rows]
-        return rows, view.waiting_stream[rows] + ENDLESS * endless
+        rows = rows[view.streams_leave(placement.demand)[rows]]
+        return rows, view.waiting_stream[rows].astype(np.float64)
     waits = view.waits_s(placement.demand, rows, now)
     bounded = (waits < placement.wait_max_s) & np.isfinite(waits)
     return rows[bounded], waits[bounded]
@@ -90,8 +87,8 @@ def may_still_wait(
     waiters = view.waiting_at(row)
     limit = min(placement.waiting_limit, int(view.waiting_limit[row]))
     if placement.workload_class is WorkloadClass.STREAM:
-        endless = not leaves(view.stream_headroom[row].tolist(), placement.demand)
-        return waiters < limit, float(view.waiting_stream[row]) + ENDLESS * endless
+        left = leaves(view.stream_headroom[row].tolist(), placement.demand)
+        return left and waiters < limit, float(view.waiting_stream[row])
     if waiters >= limit:
         return False, math.inf
     wait_s = view.wait_s(placement.demand, row, now)

@@ -14,7 +14,7 @@ from functools import partial
 from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.vocabulary.model import NodeName, NodeState, ResourceUnit
+from hrm.core.vocabulary.model import NodeName, NodeState, ResourceUnit, WorkloadClass
 from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.runtime.clock import Clock
 from hrm.runtime.virtual_disk import VirtualDisk
@@ -139,7 +139,7 @@ class World:
         driver = next((d for d in self.drivers if d.application_id == command.application_id), None)
         name, could = self.submitters.refused(command.application_id, units)
         if driver is not None:
-            name, could = driver.name, _could_run(driver.plan, units)
+            name, could = driver.name, _could_run(driver.plan, _together(driver.plan), units)
         if not name:
             return
         self.refused.add(name)
@@ -321,10 +321,12 @@ class World:
         for driver in self.drivers:
             # The master may go on counting a lost GPU as the largest: the rest must have its like.
             wanted = demand_of(driver.plan.resources, driver.plan.gpus, every_unit)
-            could = _could_run(driver.plan, every_unit)
             least = driver.plan.targets[-1][1] if at_once else 1
-            if could and not (_could_run(driver.plan, units) and how_many(wanted, units) >= least):
-                return False
+            for together in (driver.plan.gang_min, _together(driver.plan)):
+                could = _could_run(driver.plan, together, every_unit)
+                still = _could_run(driver.plan, together, units)
+                if could and not (still and how_many(wanted, units) >= least):
+                    return False
         if not rest or not self.submitters.could_do_with(every_unit, units):
             return False
         self.gone.add(lost.name)
@@ -490,9 +492,21 @@ class World:
         return True
 
 
-def _could_run(application: ApplicationPlan, units: list[ResourceUnit]) -> bool:
-    """Could these units run it when they are empty: one executor, or the whole gang at once?"""
+def _could_run(application: ApplicationPlan, together: int, units: list[ResourceUnit]) -> bool:
+    """Could these units run one executor when they are empty, and so many at once?"""
     demand = demand_of(application.resources, application.gpus, units)
     if not any(serves(demand, unit) for unit in units):
         return False
-    return how_many(demand, units) >= application.gang_min
+    return how_many(demand, units) >= together
+
+
+def _together(application: ApplicationPlan) -> int:
+    """How many of its executors must start together at most: of a stream, all that it requests."""
+    is_stream = application.declared is WorkloadClass.STREAM
+    if (
+        not application.stream_min
+        and not application.gang_min
+        and (is_stream or any(name == "STREAM" for _, name in application.classes))
+    ):
+        return max(count for _, count in application.targets)
+    return max(application.stream_min, application.gang_min)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hrm.core.vocabulary.model import ContainerSpec, Gpu
-from hrm.errors import InvalidConfig, LaunchFailed
+from hrm.errors import InvalidConfig, LaunchFailed, Unsuitable
 from hrm.spark import archive as archives
 
 __all__ = [
@@ -193,13 +193,14 @@ def executor_launch(
     ``gpu``: of the executor's resource unit; visible to the executor if it holds device memory.
 
     Raises:
-        LaunchFailed: the driver's Spark is another version, or the specification names no driver.
+        LaunchFailed: the specification names no driver, or a heap that does not fit.
+        Unsuitable: the driver's Spark or Python is another version.
     """
     launch = spec.launch
     if not launch.driver_url:
         raise LaunchFailed(f"{spec.container_id} names no driver to connect to")
     if launch.spark_version != spark.version:
-        raise LaunchFailed(
+        raise Unsuitable(
             f"the driver runs Spark {launch.spark_version or '(unknown)'}, this node has Spark "
             f"{spark.version} at {spark.home}: install the driver's version and name it with "
             f"--spark-home, or submit with {spark.version}"
@@ -247,12 +248,12 @@ def _check_python(environment: dict[str, str]) -> None:
     """If the driver ran on a node with that node's Python, this node's version must match.
 
     Raises:
-        LaunchFailed: it does not; the message names both versions.
+        Unsuitable: it does not; the message names both versions.
     """
     wanted = environment.get("HRM_DRIVER_PYTHON")
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     if wanted and wanted != here:
-        raise LaunchFailed(
+        raise Unsuitable(
             f"the driver runs Python {wanted}, and this node has Python {here}; run the agents "
             f"with one version, or name a Python that all nodes have with spark.pyspark.python"
         )

@@ -206,6 +206,7 @@ class VirtualCluster:
         workload_class: WorkloadClass | None = None,
         name: str = "app",
         gang_min: int = 0,
+        stream_min: int = 0,
         new_id: ApplicationId | None = None,
     ) -> ApplicationId:
         """Register an application, attach it, and request executors 1..n. ``new_id``: its id."""
@@ -220,6 +221,7 @@ class VirtualCluster:
                 user="somebody",
                 declared_class=workload_class,
                 gang_min=gang_min,
+                stream_min=stream_min,
                 new_id=new_id,
             )
         )

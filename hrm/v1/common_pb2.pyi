@@ -46,6 +46,7 @@ class EndCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     END_CAUSE_PREEMPTED: _ClassVar[EndCause]
     END_CAUSE_DISK_LIMIT: _ClassVar[EndCause]
     END_CAUSE_GPU_MEMORY_LIMIT: _ClassVar[EndCause]
+    END_CAUSE_UNSUITABLE: _ClassVar[EndCause]
 
 class NodeState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -81,6 +82,7 @@ END_CAUSE_LOST: EndCause
 END_CAUSE_PREEMPTED: EndCause
 END_CAUSE_DISK_LIMIT: EndCause
 END_CAUSE_GPU_MEMORY_LIMIT: EndCause
+END_CAUSE_UNSUITABLE: EndCause
 NODE_STATE_UNSPECIFIED: NodeState
 NODE_STATE_ALIVE: NodeState
 NODE_STATE_DRAINING: NodeState

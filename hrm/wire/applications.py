@@ -51,6 +51,7 @@ def to_registration(
         declared_class=codec.to_class(request.declared_class, "declared_class"),
         launch=codec.to_launch(request.launch),
         gang_min=codec.to_gang_min(request.gang_min),
+        stream_min=codec.to_gang_min(request.stream_min),
         submission_id=codec.to_text(request.submission_id, "submission_id"),
         submission_attempt=request.submission_attempt,
         owner=ownership.owner_of(request.ownership_key),

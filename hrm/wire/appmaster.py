@@ -197,6 +197,7 @@ def registration(
         application_id=application_id,
         declared_class=workload_class(hello["class"].upper()),
         gang_min=hello.get("gang_min", 0),
+        stream_min=hello.get("stream_min", 0),
         submission_id=submission_id,
         submission_attempt=submission_attempt,
         ownership_key=ownership_key,

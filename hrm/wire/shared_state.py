@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hrm.core.messages import events as e
-from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
+from hrm.core.messages.claims import Claim, Decision, Entry, GpuPart, Outcome, Proposal
 from hrm.core.messages.commands import ClaimsSettled, LeaseGranted
 from hrm.core.messages.state_changes import (
     SCHEDULER_BOUNDS,
@@ -307,6 +307,9 @@ def _from_job(value: JobImage) -> pb.JobImage:
             for container_id, request, at_s in value.pending
         ],
         avoid=value.avoid,
+        gpu_part=None
+        if value.gpu_part is None
+        else pb.GpuPart(starts=value.gpu_part.starts, queues=value.gpu_part.queues),
     )
 
 
@@ -332,4 +335,7 @@ def _to_job(message: pb.JobImage) -> JobImage:
             for x in message.pending
         ),
         avoid=tuple(NodeName(x) for x in message.avoid),
+        gpu_part=GpuPart(message.gpu_part.starts, message.gpu_part.queues)
+        if message.HasField("gpu_part")
+        else None,
     )

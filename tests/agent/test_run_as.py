@@ -321,7 +321,7 @@ async def test_one_that_may_not_is_given_the_reason(
     for number, user in enumerate(["root", "nixie-42"]):
         master.assign(f"app-1-x{number}", "true", user=user)
         end = (await master.until_state(f"app-1-x{number}", ENDED)).end
-        assert end.cause == common_pb2.END_CAUSE_LAUNCH_FAILED
+        assert end.cause == common_pb2.END_CAUSE_UNSUITABLE
         assert f"user {user} " in end.message
         assert "run_as = off" in end.message
 

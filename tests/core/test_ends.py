@@ -10,6 +10,7 @@ import pytest
 
 import hrm
 from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
+from hrm.core.master.exclusion import CONFIRM_S, ExclusionTracker
 from hrm.core.messages import appmaster as am
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -24,6 +25,7 @@ from hrm.core.vocabulary.model import (
     ContainerState,
     ContainerStatus,
     EndCause,
+    NodeName,
     Resources,
     container_id_of,
 )
@@ -46,7 +48,8 @@ def test_every_cause_has_its_row() -> None:
     assert set(END_RULES) == set(EndCause)
     assert all(not rule.complete or rule.ordinary for rule in _rules())
     assert all(not rule.ordinary or rule.blame is Blame.NONE for rule in _rules())
-    assert all(not rule.ordinary or not rule.against_node for rule in _rules())
+    assert all(not rule.ordinary or not rule.avoids_node for rule in _rules())
+    assert all(rule.avoids_node or not rule.against_node for rule in _rules())
     assert all(not rule.unseen or rule.start is StartEvidence.UNKNOWN for rule in _rules())
 
 
@@ -107,7 +110,28 @@ def test_a_node_is_evaluated_for_what_counts_against_it(end: ContainerEnd) -> No
     cluster, app = _one_container(Bounds(node_failures=1))
     _ended(cluster, app, end)
     excluded = cluster.master.master_state.exclusions.avoided(app, cluster.now)
-    assert bool(excluded) is end_rule(end).against_node
+    assert bool(excluded) is end_rule(end).avoids_node
+
+
+@each_end
+def test_others_leave_the_node_for_what_is_not_the_applications_own(end: ContainerEnd) -> None:
+    if not end_rule(end).avoids_node:
+        return
+    exclusions = ExclusionTracker(Bounds(node_failures=1, node_failing_applications=1))
+    app, node = ApplicationId("app-1"), NodeName("n1")
+    assert exclusions.failed(app, node, end, 0.0)
+    found = exclusions.tick(2 * CONFIRM_S, lambda _: True, nodes_alive=4)
+    assert found == ([node] if end_rule(end).against_node else [])
+    assert exclusions.avoided(app, 2 * CONFIRM_S) == {node}
+    assert exclusions.avoided(ApplicationId("app-2"), 2 * CONFIRM_S) == set(found)
+
+
+def test_one_refusal_is_enough_for_a_node_that_lacks_what_an_application_needs() -> None:
+    exclusions, why = ExclusionTracker(Bounds()), "user ada does not exist on this node"
+    end = ContainerEnd(cause=EndCause.UNSUITABLE, message=why)
+    assert exclusions.failed(ApplicationId("app-1"), NodeName("n1"), end, 0.0)
+    (excluded,) = exclusions.of_application(ApplicationId("app-1"), 1.0)
+    assert excluded.why == why
 
 
 @each_end

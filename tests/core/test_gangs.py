@@ -110,20 +110,18 @@ def test_an_admitted_gang_is_over_also_for_the_next_master() -> None:
     assert cluster.states(app) == {"running": 3}
 
 
-def test_a_stream_with_a_gang_does_not_queue() -> None:
+def test_a_stream_with_a_gang_queues_where_batch_is_preempted_and_nowhere_else() -> None:
     cluster = VirtualCluster([unit("n1", vcores=4)])
     other = cluster.submit(3, workload_class=WorkloadClass.STREAM)
     cluster.settle()
-    plain = cluster.submit(2, workload_class=WorkloadClass.STREAM)
-    cluster.settle()
-    assert cluster.states(plain) == {"running": 1, "waiting": 1}
     gang = cluster.submit(2, workload_class=WorkloadClass.STREAM, gang_min=2)
     cluster.settle()
     assert cluster.states(gang) == {"pending": 2}
-    cluster.finish(plain)
+    batch = cluster.submit(4)
     cluster.finish(other)
     cluster.advance(5)
     assert cluster.states(gang) == {"running": 2}
+    assert cluster.states(batch)["running"] == 2
 
 
 @pytest.mark.parametrize("name", policies.known())

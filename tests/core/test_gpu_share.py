@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm.core.scheduling.scheduler import gpu_share
-from hrm.core.vocabulary.model import ApplicationId, Resources, ResourceUnit, ResourceUnitId
+from hrm.core.master.explain import explain
+from hrm.core.scheduling.gpu_shares import GpuUser, fair_parts
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerState,
+    Resources,
+    ResourceUnit,
+    ResourceUnitId,
+)
 from hrm.testing.virtual import VirtualCluster
+from tests.virtual_scheduler import VirtualScheduler
 
 DEMANDS = st.lists(st.integers(0, 20), max_size=8)
 GPU = Resources(1, 10, 1000)
+
+
+def gpu_share(free: int, wanted: list[int]) -> list[int]:
+    """Of jobs that hold nothing yet."""
+    return fair_parts(free, [GpuUser(0, 1, want) for want in wanted])
 
 
 @pytest.mark.parametrize(
@@ -44,8 +57,33 @@ def test_none_could_get_more_without_taking_from_what_has_no_more(
 @given(st.integers(0, 60), DEMANDS)
 def test_with_one_gpu_more_no_job_gets_less(free: int, wanted: list[int]) -> None:
     before, after = gpu_share(free, wanted), gpu_share(free + 1, wanted)
-    assert sum(after) >= sum(before)
-    assert sorted(after)[:1] >= sorted(before)[:1]
+    assert all(x <= y for x, y in zip(before, after, strict=True))
+    assert sum(after) == min(free + 1, sum(wanted))
+
+
+USERS = st.builds(GpuUser, st.integers(0, 30), st.integers(1, 5), st.integers(0, 9))
+
+
+@given(st.integers(0, 60), st.lists(USERS, max_size=6))
+def test_parts_are_those_of_filling_one_container_at_a_time(
+    free_mib: int, users: list[GpuUser]
+) -> None:
+    parts, left_mib, full = [0] * len(users), free_mib, set[int]()
+    while True:
+        held = [
+            (user.held_mib + part * user.size_mib, index)
+            for index, (user, part) in enumerate(zip(users, parts, strict=True))
+            if part < user.most and index not in full
+        ]
+        if not held:
+            break
+        _, index = min(held)
+        if users[index].size_mib > left_mib:
+            full.add(index)
+            continue
+        parts[index] += 1
+        left_mib -= users[index].size_mib
+    assert fair_parts(free_mib, users) == parts
 
 
 def gpu_unit(node: str, containers: int) -> ResourceUnit:
@@ -68,8 +106,12 @@ def test_jobs_that_ask_together_share_the_gpus() -> None:
     apps = submit_together(cluster, 2, 10, 20)
     cluster.settle()
     assert [cluster.states(app)["running"] for app in apps] == [2, 7, 7]
-    assert cluster.states(apps[1]) == {"running": 7, "waiting": 3}, "no GPU is left: it queues"
-    assert cluster.states(apps[2]) == {"running": 7, "waiting": 13}
+    assert cluster.states(apps[1]) == {"running": 7, "pending": 3}, (
+        "it has its share, and queues not"
+    )
+    assert cluster.states(apps[2]) == {"running": 7, "pending": 13}
+    summary, _ = explain(cluster.master.master_state, cluster.app(apps[2]), cluster.now)
+    assert "it has its fair share of the GPUs, and other applications wait" in summary
 
 
 def test_a_job_alone_gets_all_of_them() -> None:
@@ -117,3 +159,157 @@ def test_a_gang_that_fits_has_its_share() -> None:
     cluster.request(gang, [1, 2], GPU)
     cluster.settle()
     assert cluster.states(gang) == {"running": 2}
+
+
+def gpus(many: int, **options: int) -> VirtualCluster:
+    """A cluster of that many GPUs, two a node, each for one container of ``GPU``."""
+    units = [
+        ResourceUnit(
+            unit_id=ResourceUnitId(f"n{x // 2}/gpu{x % 2}"),
+            capacity=Resources(8, 10_000, GPU.gpu_memory_mib),
+            run_limit=8,
+        )
+        for x in range(many)
+    ]
+    cluster = VirtualCluster(**options)  # type: ignore[arg-type]
+    for x in range(0, many, 2):
+        cluster.add_node(*units[x : x + 2])
+    cluster.settle()
+    return cluster
+
+
+def running(cluster: VirtualCluster, *apps: ApplicationId) -> list[int]:
+    return [cluster.states(app).get("running", 0) for app in apps]
+
+
+def end_one(cluster: VirtualCluster, app: ApplicationId) -> None:
+    """One of an application's executors ends; others are requested no more."""
+    executor = next(
+        x.request.executor_id for x in cluster.app(app).in_state(ContainerState.RUNNING)
+    )
+    cluster.end_process(app, int(executor))
+    cluster.advance(2)
+
+
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+@pytest.mark.parametrize(("wanted", "shares"), [([20, 20], [8, 8]), ([2, 10, 20], [2, 7, 7])])
+def test_gpus_are_shared_over_all_schedulers(
+    schedulers: int, wanted: list[int], shares: list[int]
+) -> None:
+    cluster = gpus(16, schedulers=schedulers)
+    apps = submit_together(cluster, *wanted)
+    cluster.settle()
+    assert running(cluster, *apps) == shares
+
+
+@pytest.mark.parametrize("inside", [0, 1, 2])
+def test_schedulers_in_other_processes_share_them_too(inside: int) -> None:
+    cluster = gpus(16, schedulers=inside)
+    for name in ("a", "b"):
+        VirtualScheduler(cluster, name)
+    cluster.settle()
+    apps = submit_together(cluster, 20, 20, 20, 20)
+    cluster.settle()
+    assert len({cluster.app(app).scheduler for app in apps}) == min(2 + inside, 4)
+    assert running(cluster, *apps) == [4, 4, 4, 4]
+
+
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+def test_the_share_of_a_newcomer_grows_as_containers_end(schedulers: int) -> None:
+    cluster = gpus(16, schedulers=schedulers)
+    (first,) = submit_together(cluster, 20)
+    cluster.settle()
+    assert cluster.states(first) == {"running": 16, "waiting": 4}, "alone: it queues at units"
+    (second,) = submit_together(cluster, 20)
+    cluster.request(first, range(21, 41), GPU)
+    cluster.advance(5)
+    assert cluster.states(first) == {"running": 16, "pending": 20}, "what it had queued is back"
+    assert cluster.states(second) == {"waiting": 8, "pending": 12}, "up to its share"
+    for ended in range(1, 9):
+        end_one(cluster, first)
+        assert running(cluster, first, second) == [16 - ended, ended]
+    end_one(cluster, first)
+    assert running(cluster, first, second) == [8, 8], "at its share it goes on by itself"
+    end_one(cluster, second)
+    assert running(cluster, first, second) == [8, 8]
+
+
+def test_what_one_leaves_the_others_get() -> None:
+    cluster = gpus(16)
+    apps = submit_together(cluster, 20, 20, 3)
+    cluster.settle()
+    assert running(cluster, *apps) == [7, 6, 3]
+    cluster.finish(apps[0])
+    cluster.advance(5)
+    assert running(cluster, *apps[1:]) == [13, 3]
+
+
+def test_a_large_demand_gets_its_turn_among_small_ones() -> None:
+    cluster = VirtualCluster([gpu_unit("n1", 4)])
+    (small,) = submit_together(cluster, 12)
+    cluster.settle()
+    large = cluster.submit(0)
+    cluster.request(large, [1], Resources(1, 10, 4 * GPU.gpu_memory_mib))
+    cluster.advance(5)
+    for _ in range(4):
+        end_one(cluster, small)
+    assert running(cluster, small, large) == [0, 1]
+
+
+def test_an_application_that_is_excluded_from_what_is_free_leaves_it_to_others() -> None:
+    cluster = gpus(4)
+    failing, other = submit_together(cluster, 2, 0)
+    cluster.settle()
+    for _ in range(8):
+        nodes = {x.node for x in cluster.app(failing).in_state(ContainerState.RUNNING)}
+        cluster.end_process(failing, cluster.app(failing).last_executor_number, exit_code=1)
+        next_number = cluster.app(failing).last_executor_number + 1
+        cluster.request(failing, [next_number], GPU)
+        cluster.settle()
+        if len(nodes) > 1:
+            break
+    cluster.request(other, range(1, 9), GPU)
+    cluster.advance(5)
+    assert sum(running(cluster, failing, other)) == 4, "no GPU is idle"
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("request"), st.integers(0, 3), st.integers(1, 9)),
+        st.tuples(st.just("end"), st.integers(0, 3), st.integers(0, 9)),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from([2, 4, 6]), st.sampled_from([1, 2, 3]), st.integers(0, 1), STEPS)
+def test_none_gets_a_gpu_while_another_has_two_fewer_and_waits(
+    many: int, schedulers: int, processes: int, steps: list[tuple[str, int, int]]
+) -> None:
+    cluster = gpus(many, schedulers=schedulers)
+    for number in range(processes):
+        VirtualScheduler(cluster, f"process-{number}")
+    apps = [cluster.submit(0, name=f"app-{x}") for x in range(4)]
+    for what, index, number in steps:
+        before, app = running(cluster, *apps), cluster.app(apps[index])
+        if what == "request":
+            last = app.last_executor_number
+            cluster.request(apps[index], range(last + 1, last + 1 + number), GPU)
+        elif live := app.in_state(ContainerState.RUNNING):
+            executor = live[number % len(live)].request.executor_id
+            cluster.end_process(apps[index], int(executor))
+        cluster.advance(4)
+        after = running(cluster, *apps)
+        unserved = [
+            count
+            for each, count in zip(apps, after, strict=True)
+            if cluster.states(each).keys() & {"pending", "waiting"}
+        ]
+        shares = gpu_share(many, [len(cluster.app(each).containers) for each in apps])
+        for had, has, share in zip(before, after, shares, strict=True):
+            least = min(unserved, default=has)
+            assert has <= max(had, share, least + 1), (before, after, shares)
+        pending = any("pending" in cluster.states(each) for each in apps)
+        assert sum(after) == many or not pending, "no GPU is idle while one waits"

@@ -199,8 +199,10 @@ def test_an_application_that_turns_out_a_stream_does_not_evict_itself() -> None:
         )
     )
     cluster.advance(3.0)
-    assert cluster.states(app) == {"waiting": 1, "running": 1}
-    assert cluster.states(other) == {"running": 1}, "its room would not be enough"
+    assert cluster.states(app) == {"running": 1}, "it is to request the other one again"
+    end = cluster.container(app, 2).end
+    assert end is not None and end.cause is EndCause.PREEMPTED
+    assert cluster.states(other) == {"running": 1}, "its capacity would not be enough"
 
 
 def test_none_is_started_into_capacity_that_is_being_collected() -> None:
@@ -255,11 +257,11 @@ def test_units_that_are_repartitioned_start_and_preempt_nothing(
     assert node.evicted == evicted
 
 
-def test_a_stream_that_asks_for_more_than_there_is_runs_with_what_there_is() -> None:
+def test_a_stream_runs_with_what_there_is_where_it_says_that_it_may() -> None:
     cluster = VirtualCluster([unit("n1"), unit("n2")])
     batch = cluster.submit(4)
     cluster.settle()
-    stream = cluster.submit(10, workload_class=STREAM)
+    stream = cluster.submit(10, workload_class=STREAM, stream_min=2)
     cluster.advance(5.0)
-    assert cluster.states(stream) == {"running": 8, "waiting": 2}
+    assert cluster.states(stream) == {"running": 8, "pending": 2}
     assert cluster.states(batch) == {}

@@ -15,7 +15,7 @@ from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.feasibility import Vector, leaves
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
@@ -44,10 +44,10 @@ def claim(name: str, vcores: int = 1, workload_class: WorkloadClass = BATCH) -> 
 
 
 def propose(
-    subject: Negotiator, *claims: Claim, token: int = 0, scheduler: str = "s1"
+    subject: Negotiator, *claims: Claim, token: int = 0, scheduler: str = "s1", gang: int = 0
 ) -> list[Outcome] | None:
     workload_class = claims[0].entry.workload_class
-    proposal = Proposal(scheduler, ApplicationId("app"), workload_class, claims, token)
+    proposal = Proposal(scheduler, ApplicationId("app"), workload_class, claims, token, gang)
     return subject.commit(proposal, NOW)
 
 
@@ -103,15 +103,17 @@ def test_the_same_container_is_not_granted_twice() -> None:
     assert decisions(propose(subject, claim("a"))) == [Decision.ABORT]
 
 
-def test_a_stream_is_all_or_nothing() -> None:
+def test_the_gang_of_a_stream_is_all_or_nothing() -> None:
     subject = negotiator(vcores=2, bounds=Bounds(waiting_limit=0))
     token = subject.lease.acquire("s1", NOW)
     assert token is not None
     claims = [claim("a", 2, STREAM), claim("b", 1, STREAM)]
-    assert decisions(propose(subject, *claims, token=token)) == [Decision.ABORT] * 2
+    assert decisions(propose(subject, *claims, token=token, gang=2)) == [Decision.ABORT] * 2
     queue = subject.state.find(UNIT)
     assert queue is not None
     assert queue.free == queue.capacity
+    outcomes = propose(subject, *claims, token=token)
+    assert decisions(outcomes) == [Decision.RUN, Decision.ABORT], "later ones are each by itself"
 
 
 def test_batch_parks_while_a_stream_holds_the_lease() -> None:
@@ -215,20 +217,23 @@ def test_none_is_committed_to_a_wait_beyond_the_bound(
         endless = asked.entry._replace(duration_s=math.inf)  # a new one counts as long
         wait_s, waiting = played(queue, endless), queue.waiting_count
         at_once = queue.runs_at_once(asked.entry.demand, workload_class)
+        within = wait_s < wait_max_s
+        if workload_class is STREAM:
+            within = leaves(queue.stream_headroom, asked.entry.demand)
         token = subject.lease.acquire("s1", NOW) if workload_class is STREAM else 0
         assert token is not None
         outcomes = propose(subject, asked, token=token)
         assert outcomes is not None
         (outcome,) = outcomes
         subject.lease.release("s1", token)
-        within = workload_class is STREAM or wait_s < wait_max_s
         if at_once:
             assert outcome.decision is Decision.RUN
         elif within and waiting < waiting_limit:
             assert outcome.decision is Decision.QUEUE
         else:
             assert outcome.decision is Decision.ABORT
-            assert "waiting_limit" in outcome.reason or "wait_max_s" in outcome.reason
+            whys = ("waiting_limit", "wait_max_s", "other streams")
+            assert any(why in outcome.reason for why in whys)
             assert asked.entry.container_id not in queue
         assert unit_violations(queue) == []
 

@@ -111,7 +111,7 @@ def _literal(view: ClusterView, placement: Placement, start: int, now: float) ->
             ]
             stream = placement.workload_class is WorkloadClass.STREAM
             yielding = [x for x in admitting if _batch_could_be_preempted(placement.demand, x[1])]
-            candidates = (stream and yielding) or admitting
+            candidates = yielding if stream else admitting
             best = estimate(placement.demand, placement.workload_class, candidates, now)
             admitted = stream or best.wait < placement.wait_max_s
             row = best.row if best.row is not None and admitted else None

@@ -28,8 +28,10 @@ class Busy:
         workload_class: WorkloadClass = WorkloadClass.BATCH,
         new_id: ApplicationId | None = None,
     ) -> None:
-        self.cluster = VirtualCluster([unit(N1, vcores=1), unit(N2, vcores=1)], bounds=bounds)
-        first, second = (self.cluster.submit(1, workload_class=workload_class) for _ in range(2))
+        self.cluster = VirtualCluster(
+            [unit(N1, vcores=1), unit(N2, vcores=1)], bounds=bounds, preemption_grace_s=None
+        )
+        first, second = (self.cluster.submit(1) for _ in range(2))
         self.cluster.settle()
         self.apps = []
         for _ in range(waiters):

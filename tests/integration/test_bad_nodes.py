@@ -78,7 +78,7 @@ def test_nodes_whose_python_is_not_the_drivers_refuse_and_are_not_blamed(
     assert shown["state"] == "APPLICATION_STATE_FAILED"
     assert both in shown["message"]
     causes = [container["end"]["cause"] for container in shown["containers"]]
-    assert causes == ["END_CAUSE_LAUNCH_FAILED"] * 3, "it ends, and does not try for ever"
+    assert causes == ["END_CAUSE_UNSUITABLE"] * 3, "it ends, and does not try for ever"
     assert both in cluster.ask("app", "why", shown["application_id"])["summary"]
     no_node_is_excluded(cluster, shown, eventually)
 

@@ -70,6 +70,8 @@ def _greedy(view: ClusterView, placement: Placement, sign: int) -> list[int | No
             for row in np.flatnonzero(view.open & view.could_ever_fit(placement.demand)).tolist()
             if not bound_broken(view, placement, row)
         ]
+        if placement.workload_class is STREAM:
+            admitting = [row for row in admitting if view.streams_leave(placement.demand)[row]]
         feasible = _feasible(view, placement)
         row: int | None
         if feasible:

@@ -34,6 +34,7 @@ def test_every_container_state_has_a_phase(state: common_pb2.ContainerState) -> 
         ("GPU_MEMORY_LIMIT", 137, Blame.APPLICATION),
         ("NODE_LOST", -1, Blame.NODE),
         ("LAUNCH_FAILED", -1, Blame.APPLICATION),
+        ("UNSUITABLE", -1, Blame.APPLICATION),
         ("KILLED", 143, Blame.NONE),
         ("LOST", -1, Blame.NONE),
         ("PREEMPTED", 143, Blame.NONE),

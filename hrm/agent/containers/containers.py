@@ -34,7 +34,7 @@ from hrm.agent.isolation import DRIVERS, ContainerLimits, DeviceNumbers, Isolati
 from hrm.agent.run_as import Account
 from hrm.agent.startup.warm import WarmJvm, WarmPool
 from hrm.core.vocabulary.model import ContainerSpec
-from hrm.errors import HrmError, LaunchFailed
+from hrm.errors import HrmError, LaunchFailed, Unsuitable
 from hrm.spark.launch import Launch
 
 __all__ = ["Adopted", "ContainerSupervisor", "Ended", "StopOrder"]
@@ -171,7 +171,8 @@ class ContainerSupervisor:
             )
         except (OSError, LaunchFailed) as error:
             await asyncio.to_thread(self._not_started, container_id, directory, str(error))
-            raise LaunchFailed(f"cannot start {container_id}: {error}") from error
+            kind = Unsuitable if isinstance(error, Unsuitable) else LaunchFailed
+            raise kind(f"cannot start {container_id}: {error}") from error
         assert process.stdout is not None
         pidfd = os.pidfd_open(process.pid)
         entry = _Running(process.pid, pidfd, process, self._isolation, asyncio.Event())

@@ -23,7 +23,7 @@ from hrm.agent.shuffle import ShuffleService
 from hrm.agent.tracker import Tracker
 from hrm.core.messages import commands as c
 from hrm.core.vocabulary.model import ContainerEnd, ContainerSpec, EndCause, ResourceUnit
-from hrm.errors import HrmError
+from hrm.errors import HrmError, Unsuitable
 
 __all__ = ["Processes"]
 
@@ -84,7 +84,9 @@ class Processes:
             if not isinstance(error, HrmError):
                 _log.exception("launching failed", container=container_id)
             self._stops.pop(container_id, None)
-            end = ContainerEnd(cause=EndCause.LAUNCH_FAILED, message=str(error))
+            unsuitable = isinstance(error, Unsuitable)
+            cause = EndCause.UNSUITABLE if unsuitable else EndCause.LAUNCH_FAILED
+            end = ContainerEnd(cause=cause, message=str(error))
             self._on_failure(container_id, end)
             return
         self._track(spec)

@@ -148,6 +148,7 @@ class ApplicationRegistry:
         if self.nodes.absent and doubtful:
             self._give_up(app, event)
             return
+        gangs.begin_stream(app, len(event.requests))
         refused: dict[tuple[int, str], list[str]] = defaultdict(list)
         checks = _Checks(self.master_state, app)
         for request in event.requests:
@@ -207,6 +208,8 @@ class ApplicationRegistry:
             )
         if not changed:
             return
+        if event.workload_class is WorkloadClass.BATCH:
+            gangs.no_stream(app)
         # Order of starts: a waiting stream must not take them for batch.
         waiting = (ContainerState.ASSIGNED, ContainerState.WAITING)
         for container in sorted(app.containers.values(), key=lambda x: x.state in waiting):
@@ -318,6 +321,7 @@ class ApplicationRegistry:
             web_url=event.web_url,
             submitted_at_s=event.now,
             gang_min=event.gang_min,
+            stream_min=event.stream_min,
             submission_id=event.submission_id,
             submission_attempt=event.submission_attempt,
             owner=event.owner,

@@ -13,6 +13,9 @@ An exclusion ends by itself. If the node then fails once more, the next one foll
 twice as long, from ``node_exclusion_s`` to ``node_exclusion_max_s``; a node without failures for
 the latter time starts again at the former.
 
+A node that lacks what an application needs (its user, its version of Spark or Python, a file) is
+excluded for that application, at the first such end, and for no other.
+
 Where the application is at fault, its failures do not count before those of others: one that fails
 on more than half of the nodes, or that has ended badly ``CONFIRM_S`` later (executors whose driver
 died end like those of a bad node). Failures of drivers never count against a node for others.
@@ -32,6 +35,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.ends import end_rule
 from hrm.core.vocabulary.event_table import Watch
 from hrm.core.vocabulary.history import ExclusionState
 from hrm.core.vocabulary.model import ApplicationId, ContainerEnd, NodeName
@@ -108,13 +112,15 @@ class ExclusionTracker:
             return False
         standing.strikes.append(now)
         strikes = len(standing.strikes)
-        if strikes < (1 if standing.level else bounds.node_failures):
+        shared = end_rule(end).against_node
+        if strikes < (1 if standing.level or not shared else bounds.node_failures):
             return False
         how = end.message or f"exit code {end.exit_code}"
         some = f"{strikes} of its containers" if strikes > 1 else "another of its containers"
-        why = f"{some} failed there at once, the last: {how}"
+        why = f"{some} failed there at once, the last: {how}" if shared else how
         self._exclude(node, application_id, standing, now, why)
-        self._reports.setdefault(node, {})[application_id] = _FailureReport(now)
+        if shared:
+            self._reports.setdefault(node, {})[application_id] = _FailureReport(now)
         return True
 
     def tick(

@@ -195,7 +195,7 @@ def _most_free(master_state: MasterState, rows: Bools) -> str:
 def _gang_reason(
     master_state: MasterState, app: Application, pending: list[Container], gang: int
 ) -> str:
-    start = f"its first {app.gang_min} start together (spark.hrm.gang.min)"
+    start = f"its first {app.gang_min} start together ({gangs.setting(app)})"
     if len(pending) < gang:
         return f"{start}, and it has not requested {gang - len(pending)} of them yet"
     view = ClusterView(master_state.state)

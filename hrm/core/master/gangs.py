@@ -6,6 +6,10 @@ application's first containers are of no use alone: the negotiator grants that m
 none, without a lease: a gang that lost the race tries again. What is granted must *run* at once;
 the queue of a unit does not count.
 
+A stream starts whole: its gang is all of its first request, or ``spark.hrm.stream.min`` of it,
+since half a stream keeps no deadline. A container of it may also wait where batch is preempted for
+it. (The paper commits all that a stream requests together.)
+
 A gang protects the start only: later requests, and replacements, are placed one by one. Nor is
 capacity accumulated for it: while smaller applications keep taking what becomes free, it waits. An
 application that needs fewer than its gang gets those together, once it has requested no more for as
@@ -28,9 +32,38 @@ from hrm.core.vocabulary.feasibility import (
     demand_vector,
     pooled_part,
 )
-from hrm.core.vocabulary.model import ContainerState, Resources, ResourceUnit, ResourceUnitId
+from hrm.core.vocabulary.model import (
+    ContainerState,
+    Resources,
+    ResourceUnit,
+    ResourceUnitId,
+    WorkloadClass,
+)
 
-__all__ = ["missing", "refusal", "settled", "shrink", "times"]
+__all__ = [
+    "begin_stream",
+    "missing",
+    "no_stream",
+    "refusal",
+    "setting",
+    "settled",
+    "shrink",
+    "times",
+]
+
+
+def begin_stream(app: Application, many: int) -> None:
+    """A stream makes its first request, of ``many``."""
+    record = app.record
+    if record.workload_class is WorkloadClass.STREAM and not (
+        app.containers or app.ended or record.first_running_at_s
+    ):
+        app.gang_min = record.stream_min or record.gang_min or many
+
+
+def no_stream(app: Application) -> None:
+    """It has turned out to be batch: only ``spark.hrm.gang.min`` counts."""
+    app.gang_min = min(app.gang_min, app.record.gang_min)
 
 
 def missing(app: Application) -> int:
@@ -40,6 +73,12 @@ def missing(app: Application) -> int:
         return 0
     placed = sum(x.state is not ContainerState.PENDING for x in app.containers.values())
     return max(0, app.gang_min - placed)
+
+
+def setting(app: Application) -> str:
+    """What says how large its gang is."""
+    is_stream = app.record.workload_class is WorkloadClass.STREAM
+    return "spark.hrm.stream.min" if is_stream else "spark.hrm.gang.min"
 
 
 def settled(app: Application) -> None:
@@ -73,13 +112,16 @@ def refusal(master_state: MasterState, app: Application, resources: Resources) -
     if not nodes:
         return ""
     demand = demand_vector(resources)
+    if master_state.state.most(demand) >= app.gang_min:
+        return ""
     most = sum(_most(demand, node.units) for node in nodes)
     if most >= app.gang_min:
         return ""
+    name = setting(app)
     return (
-        f"{app.gang_min} executors of {resources} are to start together (spark.hrm.gang.min), but "
+        f"{app.gang_min} executors of {resources} are to start together ({name}), but "
         f"the whole cluster holds {most} of them when it is empty ({len(nodes)} nodes); lower "
-        f"spark.hrm.gang.min or the size of executors, or add nodes"
+        f"{name} or the size of executors, or add nodes"
     )
 
 

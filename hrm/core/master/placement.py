@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import replace
 
 from hrm.core.master import admission, gangs, locality
+from hrm.core.master.gpu_shares import FairGpuParts
 from hrm.core.master.state import Application, Container, MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages.claims import Claim, Decision, Outcome, Proposal
@@ -44,6 +45,7 @@ class PlacementCoordinator:
         self.master_state = master_state
         self.negotiator = negotiator
         self.schedulers = {scheduler.name: scheduler for scheduler in schedulers}
+        self.gpu_shares = FairGpuParts(master_state, self.schedulers)
         self._next = 0
         self._views: dict[str, ClusterView] = {}
 
@@ -72,7 +74,8 @@ class PlacementCoordinator:
     def hand_over(self, app: Application, container: Container, now: float) -> None:
         """Let a PENDING container be scheduled."""
         if container.request.gpus:
-            container.request = admission.resolve(self.master_state, container.request)
+            request = admission.resolve(self.master_state, container.request)
+            self.master_state.change_request(container, request)
             if not container.request.resources.gpu_memory_mib:
                 # Requested while nodes were still coming back; the next request is refused.
                 message = "no GPU came back to this master"
@@ -102,6 +105,7 @@ class PlacementCoordinator:
 
     def capacity_freed(self, now: float) -> None:
         """A container ended or capacity was added: schedulers that wait for it may try at once."""
+        self.gpu_shares.rebalance(now)
         for scheduler in self.schedulers.values():
             if scheduler.jobs:
                 scheduler.capacity_freed()
@@ -137,6 +141,8 @@ class PlacementCoordinator:
             return
         job.gang = gangs.missing(self.master_state.applications[job.application_id])
         job.avoid = self.master_state.exclusions.avoided(job.application_id, now)
+        if job.gpus:
+            self.gpu_shares.update({job.application_id: job}, now)
         view = self._view_of(scheduler)
         token = 0
         if job.workload_class is WorkloadClass.STREAM:
@@ -175,6 +181,8 @@ class PlacementCoordinator:
         gang = 0 if app is None else gangs.missing(app)
         wanted = self._without_excluded(proposal, wanted, gang, now)
         proposal = replace(proposal, claims=wanted, gang=gang)
+        if job is not None and job.gpus:
+            proposal = self.gpu_shares.within(proposal, job, now)
         outcomes = self.negotiator.commit(proposal, now)
         if outcomes is None:
             return
@@ -206,8 +214,7 @@ class PlacementCoordinator:
             or state.node(row) not in avoided
             or not state.has_capacity_outside(avoided, claim.entry.demand)
         )
-        together = gang or proposal.workload_class is WorkloadClass.STREAM
-        return () if together and len(kept) < len(claims) else kept
+        return () if gang and len(kept) < len(claims) else kept
 
     def woke(self, now: float, slept_s: float) -> None:
         """This master slept: proposals and calls of schedulers may have arrived unread. A stream's
@@ -220,7 +227,8 @@ class PlacementCoordinator:
                 scheduler.woke(now, slept_s)
 
     def tick(self, now: float) -> None:
-        """End leases and proposals whose time is over."""
+        """End leases and proposals whose time is over; keep shares of GPUs fair."""
+        self.gpu_shares.tick(now)
         if self.negotiator.lease.expire(now) or self.negotiator.lease.holder is None:
             self.lease_free(now)
         for scheduler in self.schedulers.values():
@@ -348,6 +356,10 @@ class PlacementCoordinator:
             if gang != job.gang or avoid != job.avoid:
                 job.gang, job.avoid = gang, avoid
                 scheduler.changed_jobs[application_id] = None
+        if all_of_them or scheduler.changed_jobs or scheduler.parts_are_old(now):
+            scheduler.parts_at_s = now
+            for job in self.gpu_shares.update(scheduler.jobs, now):
+                scheduler.changed_jobs[job.application_id] = None
         for message in scheduler.changes(now, all_of_them=all_of_them):
             self.master_state.out.append(
                 c.SendToScheduler(

@@ -178,7 +178,7 @@ class NodeReconciler:
     ) -> bool:
         """Count it against the node if it did; returns whether that excludes the node for the
         application."""
-        if container.state is ContainerState.STOPPING or not end_rule(end).against_node:
+        if container.state is ContainerState.STOPPING or not end_rule(end).avoids_node:
             return False
         ran_s = now - container.started_at_s if container.started_at_s else 0.0
         if ran_s >= self.master_state.bounds.node_failure_run_s:

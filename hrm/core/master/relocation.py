@@ -5,6 +5,10 @@ units elsewhere may become free before. So containers that have waited for long 
 periodically, and if one could start elsewhere now its node is ordered to return it, if it still
 waits. It ends there, its application requests it again, and the request goes to the free unit.
 
+A stream that waits where other streams hold what it needs is returned at once, wherever it may go:
+it may have been batch when it was queued. They have no end, and while it waits no batch starts
+there. At its scheduler it waits for any unit.
+
 A container stays if it belongs to a gang that is not complete, and so does a driver, whose end
 would count as one of its attempts. One container is moved to a unit at a time, and the next no
 sooner than ``relocation_wait_s`` later: it takes its application a while to request again.
@@ -21,7 +25,7 @@ import numpy as np
 from hrm.core.master import gangs
 from hrm.core.master.state import Container, MasterState
 from hrm.core.vocabulary.columns import Ints
-from hrm.core.vocabulary.feasibility import Column, Vector, fits
+from hrm.core.vocabulary.feasibility import Column, Vector, fits, leaves, plus
 from hrm.core.vocabulary.model import ContainerState, EndCause, NodeName, ResourceUnitId, is_driver
 
 __all__ = ["ROWS_MAX", "Relocation"]
@@ -46,6 +50,7 @@ class Relocation:
             return
         self._next_run_s = now + master_state.bounds.relocation_period_s
         state = master_state.state
+        self._return_streams(now)
         waiting = state.waiting_batch + state.waiting_stream
         rows = np.flatnonzero(waiting)
         if not len(rows) or not (free_rows := self._free_rows(waiting, now)):
@@ -63,6 +68,21 @@ class Relocation:
                 self._give_back(container, f"{state.node(row)} has capacity now", now)
             elif not places:
                 hopeless.add((demand, avoided))
+
+    def _return_streams(self, now: float) -> None:
+        """Streams for which batch could not make capacity where they wait, the latest first."""
+        state = self._master_state.state
+        some = np.flatnonzero((state.waiting_stream > 0) & (state.stream_headroom < 0).any(axis=1))
+        for row in some[:ROWS_MAX].tolist():
+            queue, node = state.queue(row), self._master_state.nodes[state.node(row)]
+            headroom = queue.stream_headroom
+            for entry in reversed(queue.stream_waiting.values()):
+                headroom = plus(headroom, entry.demand)
+                if leaves(headroom, entry.demand):
+                    break
+                container = node.containers.get(entry.container_id)
+                if container is not None and self._may_return(container, now):
+                    self._give_back(container, "other streams hold what it needs there", now)
 
     def _give_back(self, container: Container, reason: str, now: float) -> None:
         assert container.node is not None
@@ -113,11 +133,14 @@ class Relocation:
                     yield container, entry.demand
 
     def _may_move(self, container: Container, now: float) -> bool:
+        wait_s = self._master_state.bounds.relocation_wait_s
+        return now - container.assigned_at_s >= wait_s and self._may_return(container, now)
+
+    def _may_return(self, container: Container, now: float) -> bool:
         bounds = self._master_state.bounds
         return (
             container.state is ContainerState.WAITING
             and not container.stop_requested
-            and now - container.assigned_at_s >= bounds.relocation_wait_s
             and now - container.sent_at_s >= bounds.resend_delay_s
             and not is_driver(container.application_id)
             and not gangs.missing(self._master_state.applications[container.application_id])

@@ -199,6 +199,9 @@ class MasterState:
     alone. ``has_forgotten``: it does; then it may lack nodes, too. ``ahead``: nodes and
     applications that do not follow this master, and why (``hrm.core.master.epochs``).
 
+    ``gpu_mib`` has the device memory of each application's live containers together, of those that
+    have any.
+
     ``watch`` is called for every transition of an application, container or node, for new ones,
     and for nodes that are excluded.
     """
@@ -223,6 +226,7 @@ class MasterState:
         self.finish_times = FinishTimes(bounds.default_duration_s)
         self.exclusions = ExclusionTracker(bounds, watch)
         self.holdings = Holdings(bounds)
+        self.gpu_mib: dict[ApplicationId, int] = {}
 
     def live_applications(self) -> list[Application]:
         return list(self.live.values())
@@ -244,12 +248,27 @@ class MasterState:
         life = Lifecycle("container", container_id, CONTAINER, pending, watch)
         container = Container(container_id, application_id, request, life, now)
         app.containers[container_id] = container
+        if request.resources.gpu_memory_mib:
+            self._count_gpus(application_id, request.resources.gpu_memory_mib)
         if watch is not None:
             life.owner = container
             watch(("container", container_id, container, None, pending, now, "requested"))
         if executor_id.isdecimal() and (number := int(executor_id)) > app.last_executor_number:
             app.last_executor_number = number
         return container
+
+    def change_request(self, container: Container, request: ContainerRequest) -> None:
+        """What it requests is known better."""
+        more_mib = request.resources.gpu_memory_mib - container.request.resources.gpu_memory_mib
+        container.request = request
+        self._count_gpus(container.application_id, more_mib)
+
+    def _count_gpus(self, application_id: ApplicationId, more_mib: int) -> None:
+        held_mib = self.gpu_mib.get(application_id, 0) + more_mib
+        if held_mib:
+            self.gpu_mib[application_id] = held_mib
+        else:
+            self.gpu_mib.pop(application_id, None)
 
     def new_application(self, record: ApplicationRecord, scheduler: str) -> Application:
         name = record.application_id
@@ -318,6 +337,8 @@ class MasterState:
                 node.containers.pop(container.container_id, None)
         app = self.applications[container.application_id]
         del app.containers[container.container_id]
+        if container.request.resources.gpu_memory_mib:
+            self._count_gpus(app.application_id, -container.request.resources.gpu_memory_mib)
         app.ended.append(container)
         app.ended_ids.add(container.container_id)
         self.holdings.container_ended(app, container)

@@ -15,7 +15,7 @@ from hrm.core.vocabulary.feasibility import Vector, pooled_part
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, ResourceUnitId, WorkloadClass
 from hrm.core.vocabulary.quick import quick
 
-__all__ = ["Claim", "Decision", "Entry", "Outcome", "Proposal"]
+__all__ = ["Claim", "Decision", "Entry", "GpuPart", "Outcome", "Proposal"]
 
 _as_tuple = tuple.__new__  # makes a named tuple twice as fast as calling its class
 
@@ -62,11 +62,22 @@ class Claim(NamedTuple):
     version: int
 
 
+class GpuPart(NamedTuple):
+    """What an application may have of the GPUs in one round, where others want some, too.
+
+    ``starts``: how many containers may start; ``queues``: where that is none, how many may wait at
+    units.
+    """
+
+    starts: int
+    queues: int
+
+
 @quick
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """The claims of one scheduling round. ``lease_token``: 0 for batch. ``gang``: how many claims,
-    the first ones, must all run at once."""
+    the first ones, must all run at once. ``gpus_queue``: those for GPUs may wait at a unit."""
 
     scheduler: str
     application_id: ApplicationId
@@ -74,6 +85,7 @@ class Proposal:
     claims: tuple[Claim, ...]
     lease_token: int = 0
     gang: int = 0
+    gpus_queue: bool = True
 
 
 class Decision(enum.Enum):

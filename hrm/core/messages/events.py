@@ -156,6 +156,7 @@ class ApplicationRegistered(Event):
     declared_class: WorkloadClass | None = None
     launch: LaunchContext = NO_LAUNCH
     gang_min: int = 0
+    stream_min: int = 0
     new_id: ApplicationId | None = None
     submission_id: str = ""
     submission_attempt: int = 0

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from hrm.core.messages.claims import Entry
+from hrm.core.messages.claims import Entry, GpuPart
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -65,6 +65,8 @@ class JobImage:
     """With the time of each request."""
     avoid: tuple[NodeName, ...] = ()
     """Nodes that are excluded for it, by name."""
+    gpu_part: GpuPart | None = None
+    """Of the GPUs, in its next round; None: all that it requests."""
 
 
 @record

@@ -29,7 +29,15 @@ from hrm.core.vocabulary.columns import (
     Ints,
     TableColumns,
 )
-from hrm.core.vocabulary.feasibility import Column, Vector, fits, fitting_rows, minus, pooled_part
+from hrm.core.vocabulary.feasibility import (
+    Column,
+    Vector,
+    fits,
+    fitting_rows,
+    folds,
+    minus,
+    pooled_part,
+)
 from hrm.core.vocabulary.model import NodeName, ResourceUnitId, WorkloadClass
 
 __all__ = ["ClusterView"]
@@ -316,17 +324,7 @@ class ClusterView(TableColumns):
 
     def _folds(self, demand: Vector, rows: Bools) -> int:
         """How many of ``demand`` the free part of ``rows`` takes; cores that they share once."""
-        wanted = np.asarray(demand, np.int64)
-        asked, common = wanted > 0, wanted[:2] > 0
-        free = self.free[rows]
-        folds = (free[:, asked] // wanted[asked]).min(axis=1)
-        _, first, pool = np.unique(self._pool[rows], return_index=True, return_inverse=True)
-        shared = (free[first, :2][:, common] // wanted[:2][common]).min(
-            axis=1, initial=np.iinfo(np.int64).max
-        )
-        sums = np.zeros(len(first), np.int64)
-        np.add.at(sums, pool, folds)
-        return int(np.minimum(sums, shared).sum())
+        return folds(demand, self.free[rows], self._pool[rows])
 
     def keep_open(self, units: frozenset[ResourceUnitId] | None) -> None:
         """Close every unit but these; None: leave all as they are."""

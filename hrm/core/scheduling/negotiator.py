@@ -16,9 +16,10 @@ a stream claim without the lease, or    ABORT, whole proposal: the fencing token
 outside of what it locks
 ======================================  ==========================================================
 
-Batch proposals are committed claim by claim. A stream's proposal is all or nothing: half a stream
-keeps no deadline and holds capacity that others need. So is the gang of an application that starts
-(``hrm.core.master.gangs``), whose claims must moreover RUN: for them, to QUEUE is to ABORT.
+Proposals are committed claim by claim, but for the gang of an application that starts
+(``hrm.core.master.gangs``), which is all or nothing: half of it does no work and holds capacity
+that others need. Each claim of a batch gang must RUN. A stream may also QUEUE where batch is
+preempted for it, and nowhere else: other streams have no end.
 
 Source: HRM paper, section 4.3 (algorithms 2 and 3, table of conflicts).
 """
@@ -32,9 +33,13 @@ from hrm.core.queue.estimate import simulate
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.feasibility import leaves
 from hrm.core.vocabulary.model import ResourceUnitId, WorkloadClass
 
 __all__ = ["Negotiator", "StreamLease"]
+
+_GANG = "a gang must run at once"
+_SHARED = "GPUs that several applications want are not queued for"
 
 
 class StreamLease:
@@ -140,7 +145,7 @@ class Negotiator:
         gang = self._commit_together(proposal.claims[: proposal.gang], proposal, now)
         if gang and gang[0].decision is Decision.ABORT:
             return self._abort_all(proposal, gang[0].reason)
-        rest = self._commit_each(proposal.claims[proposal.gang :], now)
+        rest = self._commit_each(proposal.claims[proposal.gang :], now, proposal.gpus_queue)
         return self._count(gang + rest)
 
     def unpark(self) -> list[Proposal]:
@@ -163,7 +168,10 @@ class Negotiator:
         if row is not None and queue.waiting_count >= self.state.waiting_limit[row]:
             limit = self.state.waiting_limit[row]
             return f"{limit} may wait there, as many as it finishes meanwhile (waiting_bound)"
-        if entry.workload_class is WorkloadClass.BATCH:
+        if entry.workload_class is WorkloadClass.STREAM:
+            if not leaves(queue.stream_headroom, entry.demand):
+                return "other streams hold what it needs there, and have no end"
+        else:
             wait_s = simulate(entry.demand, queue.image(), now)
             if wait_s >= self.bounds.wait_max_s:
                 return f"the wait there would be {wait_s:.0f} s (wait_max_s)"
@@ -175,7 +183,11 @@ class Negotiator:
         if not all(self.lease.covers(claim.unit_id) for claim in proposal.claims):
             reason = "a claim is outside of what the stream's lease locks"
             return self._abort_all(proposal, reason)
-        return self._count(self._commit_together(proposal.claims, proposal, now))
+        gang = self._commit_together(proposal.claims[: proposal.gang], proposal, now)
+        if gang and gang[0].decision is Decision.ABORT:
+            return self._abort_all(proposal, gang[0].reason)
+        rest = self._commit_each(proposal.claims[proposal.gang :], now, True)
+        return self._count(gang + rest)
 
     def _commit_together(
         self, claims: tuple[Claim, ...], proposal: Proposal, now: float
@@ -185,8 +197,9 @@ class Negotiator:
             reason = f"all or nothing: {len(claims)} claims for a gang of {proposal.gang}"
             return [_abort(c, reason) for c in claims]
         outcomes: list[Outcome] = []
-        for index, claim in enumerate(claims):
-            outcome = self._commit_claim(claim, now, must_run=index < proposal.gang)
+        must_run = _GANG if proposal.workload_class is WorkloadClass.BATCH else ""
+        for claim in claims:
+            outcome = self._commit_claim(claim, now, must_run=must_run)
             outcomes.append(outcome)
             if outcome.decision is Decision.ABORT:
                 for done in outcomes[:-1]:
@@ -196,7 +209,9 @@ class Negotiator:
         self._publish(outcomes)
         return outcomes
 
-    def _commit_each(self, claims: tuple[Claim, ...], now: float) -> list[Outcome]:
+    def _commit_each(
+        self, claims: tuple[Claim, ...], now: float, gpus_queue: bool
+    ) -> list[Outcome]:
         """Claim by claim, and in one pass where all of them fit: the common case."""
         find, queues = self.state.rows.get, self.state.queues
         rows = [row for _, unit_id, _ in claims if (row := find(unit_id)) is not None]
@@ -216,12 +231,18 @@ class Negotiator:
                 stream = claims[0].entry.workload_class is WorkloadClass.STREAM
                 self.state.taken(rows, demand, stream=stream)
                 return outcomes
-        outcomes += [self._commit_claim(claim, now) for claim in claims[len(outcomes) :]]
+        outcomes += [
+            self._commit_claim(
+                claim, now, must_run="" if gpus_queue or not claim.entry.demand[2] else _SHARED
+            )
+            for claim in claims[len(outcomes) :]
+        ]
         self._publish(outcomes)
         return outcomes
 
-    def _commit_claim(self, claim: Claim, now: float, *, must_run: bool = False) -> Outcome:
-        """Change the queue, if the claim may have it; ``_publish`` updates the table."""
+    def _commit_claim(self, claim: Claim, now: float, *, must_run: str = "") -> Outcome:
+        """Change the queue, if the claim may have it; ``_publish`` updates the table. ``must_run``:
+        why it may not wait there."""
         entry, unit_id, _ = claim
         row = self.state.rows.get(unit_id)
         if row is None:
@@ -236,7 +257,7 @@ class Negotiator:
         if entry.container_id in queue:
             return _abort(claim, "the container is there already")
         if must_run:
-            return _abort(claim, "another claim took the capacity, and a gang must run at once")
+            return _abort(claim, f"another claim took the capacity, and {must_run}")
         refusal = self.may_wait(queue, entry, now)
         if refusal:
             return _abort(claim, refusal)

@@ -74,6 +74,7 @@ class RemoteScheduler(Scheduler):
         self.sent_at_s = now
         self.heard_at_s = now
         self.excused_s = 0.0
+        self.parts_at_s = now
         self.call_id = 0
         self.lease_call_id = 0
         self.lease_for = ApplicationId("")
@@ -102,6 +103,10 @@ class RemoteScheduler(Scheduler):
     def capacity_freed(self) -> None:
         super().capacity_freed()
         self.has_freed = True
+
+    def parts_are_old(self, now: float) -> bool:
+        """Is it time to compute its jobs' parts of GPUs again?"""
+        return self.has_freed or now - self.parts_at_s >= SEND_INTERVAL_S
 
     def silent(self, now: float) -> bool:
         """It has jobs and has sent nothing for too long: it hangs, connected or not."""
@@ -177,6 +182,7 @@ class RemoteScheduler(Scheduler):
                 for container_id, request in job.pending.items()
             ),
             avoid=tuple(sorted(job.avoid)),
+            gpu_part=job.gpu_part,
         )
 
 

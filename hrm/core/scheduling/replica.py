@@ -84,12 +84,15 @@ class Replica:
         pending = {container_id: request for container_id, request, _ in image.pending}
         changed_class = job.workload_class is not image.workload_class
         changed = changed_class or job.avoid != frozenset(image.avoid)
+        changed = changed or job.gpu_part != image.gpu_part
         if changed or job.gang != image.gang or not pending.keys() <= job.pending.keys():
             job.not_before_s = min(job.not_before_s, now)
         job.workload_class = image.workload_class
         job.gang = image.gang
         job.avoid = frozenset(image.avoid)
-        job.pending = pending
         job.demands = {demand_vector(request.resources) for request in pending.values()}
         job.near = any(request.near for request in pending.values())
+        job.gpu_part = image.gpu_part
+        job.pending = pending
+        job.gpus = any(request.resources.gpu_memory_mib for request in pending.values())
         job.requested_at_s = {container_id: at_s for container_id, _, at_s in image.pending}

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
+from hrm.core.messages.claims import Claim, Decision, Entry, GpuPart, Outcome, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector, fits
@@ -36,7 +36,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.errors import PolicyFault
 
-__all__ = ["Job", "Placement", "PlacementPolicy", "Scheduler", "gpu_share"]
+__all__ = ["Job", "Placement", "PlacementPolicy", "Scheduler"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,12 @@ class Job:
     Invariants: ``pending`` holds all and only the application's PENDING containers, in order of
     request. ``delay_s`` is the latest back-off; 0 after a round that placed everything.
     ``policy_fault`` states how the policy failed in the latest round; empty if it did not.
-    ``gang`` is how many of ``pending``, the first, must be granted together and run at once;
-    ``gpus_granted`` how many containers with device memory it was granted since it has been here.
+    ``gang`` is how many of ``pending``, the first, must be granted together and run at once.
     ``demands`` has those of all of ``pending``, and may have some of others that it waited for;
     that of ``latest`` is among them. ``avoid``: nodes that are excluded for it.
+    ``gpus``: some of ``pending`` may use a GPU. ``gpu_part``: what it may have of them in the next
+    round; None: all that it requests. ``gpus_declined``: in how many rounds, one after the other,
+    it could have started some, and its policy proposed none.
     ``near``: some of ``pending`` may be near their data; ``held_until_s``: when the first of those
     that wait for that in the latest round waits no more, infinite where none does.
     """
@@ -94,13 +96,24 @@ class Job:
     last_refusal: str = ""
     policy_fault: str = ""
     gang: int = 0
-    gpus_granted: int = 0
+    gpus: bool = False
+    gpu_part: GpuPart | None = None
+    gpus_declined: int = 0
     demands: set[Vector] = field(default_factory=set)
     latest: Resources | None = None
     avoid: frozenset[NodeName] = frozenset()
     near: bool = False
     held_until_s: float = math.inf
 
+    @property
+    def gpu_pending(self) -> int:
+        """How many of ``pending`` use a GPU."""
+        if not self.gpus:
+            return 0
+        return sum(1 for x in self.pending.values() if x.resources.gpu_memory_mib)
+
+
+_HAS_SHARE = "it has its fair share of the GPUs, and other applications wait for theirs"
 
 _Members: TypeAlias = list[tuple[ContainerId, ContainerRequest]]
 _ROWS = frozenset({int, type(None)})
@@ -145,6 +158,8 @@ class Scheduler:
         if request.resources is not job.latest:
             job.latest = request.resources
             job.demands.add(demand_vector(request.resources))
+            job.gpus = job.gpus or request.resources.gpu_memory_mib > 0
+            job.gpus_declined = 0
         if request.near:
             job.near = True
         job.requested_at_s[container_id] = now
@@ -172,6 +187,7 @@ class Scheduler:
         """Containers ended or a node came: jobs that back off may be tried at once."""
         for job in self.jobs.values():
             job.not_before_s = 0.0
+            job.gpus_declined = 0
 
     def next_job(self, now: float) -> Job | None:
         """The job to place now: streams first, then in order of arrival."""
@@ -198,10 +214,12 @@ class Scheduler:
         try:
             for demand, members in self._groups(wanted):
                 view.open_to(demand)
-                asking = self._gpu_part(job, demand, members, view)
+                asking, may_queue = _part_of(job, demand, members, claims)
                 if job.near:
                     asking = self._place_near(job, demand, asking, view, claims, now)
                 placement = self._placement(job, demand, asking)
+                if not may_queue:
+                    placement = replace(placement, waiting_limit=0)
                 rows = _ask(self.policy, view, placement, now)
                 claims += _claims(view, placement.entries, rows)
                 if self.strict_order and None in rows:
@@ -210,8 +228,7 @@ class Scheduler:
             self.policy_faults += 1
             job.policy_fault = fault.message
             claims = []
-        stream = job.workload_class is WorkloadClass.STREAM
-        if (stream and len(claims) < len(wanted)) or len(claims) < job.gang:
+        if len(claims) < job.gang:
             claims = []
         return Proposal(
             self.name, job.application_id, job.workload_class, tuple(claims), lease_token, job.gang
@@ -256,11 +273,11 @@ class Scheduler:
         granted = [outcome for outcome in outcomes if outcome.decision is not Decision.ABORT]
         requested_at_s, entries = job.requested_at_s, [x.claim.entry for x in granted]
         self.delays_s.extend([now - requested_at_s.get(x.container_id, now) for x in entries])
-        job.gpus_granted += sum(x.demand[Column.GPU_MEMORY_MIB] > 0 for x in entries)
         self._settled(job, [x.container_id for x in entries])
         self.placed += len(granted)
         refusals = [outcome.reason for outcome in outcomes if outcome.decision is Decision.ABORT]
-        job.last_refusal = refusals[-1] if refusals else job.policy_fault
+        share = _HAS_SHARE if job.gpus and job.gpu_part == (0, 0) else ""
+        job.last_refusal = refusals[-1] if refusals else job.policy_fault or share
         if job.pending:
             self.retries += 1
             least_s, most_s = self.bounds.retry_delay_s, self.bounds.retry_delay_max_s
@@ -325,32 +342,6 @@ class Scheduler:
             group.append(item)
         return groups.items()
 
-    def _gpu_part(self, job: Job, demand: Vector, members: _Members, view: ClusterView) -> _Members:
-        """What a batch job may request of free GPUs in this round, so that none takes them all.
-
-        Known are the jobs of this scheduler and what each was granted while it has been waiting.
-        Those that fit nowhere now, a gang that does not fit as a whole among them, keep no share
-        from others; where no GPU is free all may request, to queue.
-        """
-        whole = job.gang or job.workload_class is WorkloadClass.STREAM
-        if whole or demand[Column.GPU_MEMORY_MIB] == 0:
-            return members
-        free = view.startable_count(demand)
-        if not free:
-            return members
-        startable = {demand: free}
-        wanted: list[int] = []
-        own = 0
-        for other in self.jobs.values():
-            if other is job:
-                own = len(wanted)
-            elif other.policy_fault or other.workload_class is WorkloadClass.STREAM:
-                continue
-            count = _startable_of(other, view, startable)
-            wanted.append(other.gpus_granted + count if count else 0)
-            free += other.gpus_granted if count else 0
-        return members[: max(0, gpu_share(free, wanted)[own] - job.gpus_granted)]
-
     def _placement(self, job: Job, demand: Vector, members: _Members) -> Placement:
         workload_class, default_s = job.workload_class, self.bounds.default_duration_s
         durations_s = [x.expected_duration_s or default_s for _, x in members]
@@ -358,8 +349,9 @@ class Scheduler:
         same = itertools.repeat
         constants = same(workload_class), same(demand)
         columns = zip(container_ids, *constants, durations_s, same(0.0), same(0), strict=False)
-        entries, limit = tuple(_each(Entry, columns)), 0 if job.gang else self.bounds.waiting_limit
-        together = job.gang > 0 or workload_class is WorkloadClass.STREAM
+        together, stream = job.gang > 0, workload_class is WorkloadClass.STREAM
+        entries = tuple(_each(Entry, columns))
+        limit = 0 if together and not stream else self.bounds.waiting_limit
         wait_max_s = self.bounds.wait_max_s
         return Placement(workload_class, demand, entries, limit, wait_max_s, together=together)
 
@@ -378,39 +370,18 @@ def _claims(view: ClusterView, entries: Sequence[Entry], rows: list[int | None])
     return _each(Claim, zip(entries, view.unit_ids(taken), versions, strict=True))
 
 
-def gpu_share(free: int, wanted: Sequence[int]) -> list[int]:
-    """How many of ``free`` GPUs each job gets, given its request, in order of submission.
-
-    Max-min fairness in rounds: each job with an open request gets the mean of what is left, or as
-    many as it requests; what exceeds some requests is shared out again. (The paper's printed mean
-    is rounded down to nothing where there are fewer GPUs than jobs; here it is at least one.)
-
-    Source: HRM paper, section 4.3.3 (fair share of GPUs).
-    """
-    given = [0] * len(wanted)
-    short = [index for index, want in enumerate(wanted) if want > 0]
-    while free > 0 and short:
-        mean = max(free // len(short), 1)
-        for index in short:
-            part = min(mean, wanted[index] - given[index], free)
-            given[index] += part
-            free -= part
-        short = [index for index in short if given[index] < wanted[index]]
-    return given
-
-
-def _startable_of(job: Job, view: ClusterView, startable: dict[Vector, int]) -> int:
-    """How many of the GPU containers that a job waits for could start at once, as if all were like
-    the first; of a gang all or none. ``startable`` caches what was queried from the view."""
-    gpu_demands = [demand_vector(request.resources) for request in job.pending.values()]
-    gpu_demands = [demand for demand in gpu_demands if demand[Column.GPU_MEMORY_MIB] > 0]
-    if not gpu_demands:
-        return 0
-    first = gpu_demands[0]
-    if first not in startable:
-        startable[first] = view.startable_count(first)
-    count = min(len(gpu_demands), startable[first])
-    return 0 if count < min(job.gang, len(gpu_demands)) else count
+def _part_of(
+    job: Job, demand: Vector, members: _Members, claims: Sequence[Claim]
+) -> tuple[_Members, bool]:
+    """Those of a group that may be placed in this round, after ``claims``, and whether they may
+    wait at a unit."""
+    part = job.gpu_part
+    if part is None or not demand[Column.GPU_MEMORY_MIB]:
+        return members, True
+    claimed = sum(1 for claim in claims if claim.entry.demand[Column.GPU_MEMORY_MIB])
+    if part.starts:
+        return members[: max(0, part.starts - claimed)], False
+    return members[: max(0, part.queues - claimed)], True
 
 
 def _is_batch(job: Job) -> bool:

@@ -28,7 +28,7 @@ from hrm.core.vocabulary.columns import (
     Ints,
     TableColumns,
 )
-from hrm.core.vocabulary.feasibility import Column, Vector, could_hold, fitting_rows
+from hrm.core.vocabulary.feasibility import Column, Vector, could_hold, fitting_rows, folds
 from hrm.core.vocabulary.model import NodeName, ResourceUnitId
 
 __all__ = ["SharedState"]
@@ -282,6 +282,13 @@ class SharedState(TableColumns):
                 fitting &= ~self.gpu_only
             self._could_hold[demand] = bool(fitting.any())
         return self._could_hold[demand]
+
+    def most(self, demand: Vector) -> int:
+        """How many of ``demand`` all units, closed or not, would hold when they are empty."""
+        fitting = fitting_rows(demand, self.total)
+        if not demand[Column.GPU_MEMORY_MIB]:
+            fitting &= ~self.gpu_only
+        return folds(demand, self.total[fitting], self.pool[fitting]) if fitting.any() else 0
 
     def rows_of(self, nodes: frozenset[NodeName]) -> Bools:
         """True at the rows of these nodes; shape (rows,)."""

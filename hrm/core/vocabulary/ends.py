@@ -70,8 +70,10 @@ class EndRule:
     Attributes:
         blame: the cause: what the AppMaster counts, when it replaces the executor, and what Spark
             is notified.
-        against_node: is it a failure for which the node is evaluated (``core.master.exclusion``)?
-            One that ran out of memory or disk is as large on every node.
+        avoids_node: is it a failure after which its application avoids the node
+            (``core.master.exclusion``)? One that ran out of memory or disk is as large on every
+            node.
+        against_node: does that count for other applications, too?
         ordinary: was it wanted, so that it needs no explanation?
         complete: does it show how long such a container takes? One that was released had done its
             work.
@@ -80,6 +82,7 @@ class EndRule:
     """
 
     blame: Blame
+    avoids_node: bool
     against_node: bool
     ordinary: bool
     complete: bool
@@ -88,7 +91,7 @@ class EndRule:
 
 
 def _row(blame: Blame, *columns: str, start: StartEvidence = StartEvidence.TRIED) -> EndRule:
-    names = ("against_node", "ordinary", "complete", "unseen")
+    names = ("avoids_node", "against_node", "ordinary", "complete", "unseen")
     assert set(columns) <= set(names), columns
     return EndRule(blame=blame, start=start, **{name: name in columns for name in names})
 
@@ -97,16 +100,19 @@ EXITED_WELL = _row(Blame.NONE, "ordinary", "complete")
 """``EXITED`` with exit code 0."""
 
 END_RULES: Mapping[EndCause, EndRule] = {
-    EndCause.EXITED: _row(Blame.APPLICATION, "against_node"),
+    EndCause.EXITED: _row(Blame.APPLICATION, "avoids_node", "against_node"),
     EndCause.RELEASED: _row(Blame.NONE, "ordinary", "complete"),
     EndCause.MEMORY_LIMIT: _row(Blame.APPLICATION),
     EndCause.NODE_LOST: _row(Blame.NODE, "unseen", start=StartEvidence.UNKNOWN),
-    EndCause.LAUNCH_FAILED: _row(Blame.APPLICATION, "against_node", start=StartEvidence.FAILED),
+    EndCause.LAUNCH_FAILED: _row(
+        Blame.APPLICATION, "avoids_node", "against_node", start=StartEvidence.FAILED
+    ),
     EndCause.KILLED: _row(Blame.NONE, "ordinary"),
     EndCause.LOST: _row(Blame.NONE, "unseen", start=StartEvidence.UNKNOWN),
     EndCause.PREEMPTED: _row(Blame.NONE, start=StartEvidence.UNKNOWN),
     EndCause.DISK_LIMIT: _row(Blame.APPLICATION),
     EndCause.GPU_MEMORY_LIMIT: _row(Blame.APPLICATION),
+    EndCause.UNSUITABLE: _row(Blame.APPLICATION, "avoids_node", start=StartEvidence.FAILED),
 }
 """Of every cause; ``EXITED`` with another exit code than 0."""
 

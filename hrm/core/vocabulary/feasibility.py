@@ -32,6 +32,7 @@ __all__ = [
     "demand_vector",
     "fits",
     "fitting_rows",
+    "folds",
     "leaves",
     "minus",
     "own_part",
@@ -85,6 +86,21 @@ def fitting_rows(demand: Vector, offers: npt.NDArray[np.int64]) -> npt.NDArray[n
     """``fits`` for every row of ``offers``, shape (rows, 4); returns shape (rows,)."""
     fitting: npt.NDArray[np.bool_] = np.all(offers >= np.asarray(demand, np.int64), axis=1)
     return fitting
+
+
+def folds(demand: Vector, offers: npt.NDArray[np.int64], pools: npt.NDArray[np.int64]) -> int:
+    """How many containers of ``demand`` fit into ``offers``, shape (rows, 4), together. ``pools``,
+    shape (rows,): the same number for rows that share their vcores and memory, which count once."""
+    wanted = np.asarray(demand, np.int64)
+    requested, common = wanted > 0, wanted[:2] > 0
+    alone = (offers[:, requested] // wanted[requested]).min(axis=1)
+    _, first, pool = np.unique(pools, return_index=True, return_inverse=True)
+    shared = (offers[first, :2][:, common] // wanted[:2][common]).min(
+        axis=1, initial=np.iinfo(np.int64).max
+    )
+    sums = np.zeros(len(first), np.int64)
+    np.add.at(sums, pool, alone)
+    return int(np.minimum(sums, shared).sum())
 
 
 def leaves(free: Sequence[int], demand: Vector) -> bool:

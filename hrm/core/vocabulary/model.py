@@ -128,6 +128,7 @@ class EndCause(enum.Enum):
     PREEMPTED = "preempted"
     DISK_LIMIT = "disk-limit"
     GPU_MEMORY_LIMIT = "gpu-memory-limit"
+    UNSUITABLE = "unsuitable"
 
 
 @quick

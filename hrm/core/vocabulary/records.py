@@ -14,7 +14,8 @@ class ApplicationRecord:
     """The durable part of an application. Times are seconds since the epoch; 0: not yet.
 
     ``last_executor_number`` is the highest executor number seen when the record was written;
-    ``gang_min`` how many of its first containers start together, 0 and 1: each by itself.
+    ``gang_min`` how many of its first containers start together, 0 and 1: each by itself;
+    ``stream_min`` the same where it is a stream, 0: all of its first request.
     ``submission_id`` and ``submission_attempt`` name the driver that made it, in cluster mode.
     ``tasks_…`` are what its driver had counted when it ended. ``owner``: the digest of its
     ownership key; empty: registered by an older HRM.
@@ -38,6 +39,7 @@ class ApplicationRecord:
     message: str = ""
     last_executor_number: int = 0
     gang_min: int = 0
+    stream_min: int = 0
     submission_id: str = ""
     submission_attempt: int = 0
     tasks_total: int = 0

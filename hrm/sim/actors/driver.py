@@ -113,6 +113,7 @@ class Driver:
             user="somebody",
             declared_class=self.plan.declared,
             gang_min=self.plan.gang_min,
+            stream_min=self.plan.stream_min,
             owner=self.owner,
         )
 

@@ -155,7 +155,8 @@ class ApplicationPlan:
     ``work_s``: executor seconds until it is done. ``classes``: what its AppMaster observes, when.
     ``kill_chance``: that it names executors when it lowers its target, as dynamic allocation does.
     ``gpus``: 1 where each executor requests a GPU for itself, and ``resources`` name no device
-    memory. ``gang_min``: how many executors are to start together; 0: each by itself. ``hosts``:
+    memory. ``gang_min``: how many executors are to start together; 0: each by itself.
+    ``stream_min``: the same where it is a stream; 0: all that it requests at first. ``hosts``:
     where its data lies, and how many executors that would fill in ``local_executors``.
     """
 
@@ -170,6 +171,7 @@ class ApplicationPlan:
     duration_hint_s: float = 0.0
     gpus: int = 0
     gang_min: int = 0
+    stream_min: int = 0
     hosts: tuple[str, ...] = ()
     local_executors: int = 0
 

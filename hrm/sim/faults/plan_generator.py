@@ -288,6 +288,7 @@ def _application(
         plan = _with_gang(source(seed, f"gang-{number}"), plan, nodes)
     if "locality" in traits:
         plan = _with_data(source(seed, f"data-{number}"), plan, nodes)
+    plan = _that_begins(plan, nodes)
     return _that_runs_at_once(plan, nodes) if must_run_at_once(traits) else plan
 
 
@@ -303,6 +304,15 @@ def _that_runs_at_once(plan: ApplicationPlan, nodes: tuple[NodePlan, ...]) -> Ap
     *begin, (end_s, last) = plan.targets
     most = max(1, _fit_at_once(plan, nodes))
     return replace(plan, targets=(*begin, (end_s, min(last, most))))
+
+
+def _that_begins(plan: ApplicationPlan, nodes: tuple[NodePlan, ...]) -> ApplicationPlan:
+    """A stream that requests more than there is says with how many it may begin."""
+    most = max(count for _, count in plan.targets)
+    fitting = _fit_at_once(plan, nodes)
+    if plan.gang_min or fitting >= most:
+        return plan
+    return replace(plan, stream_min=max(1, fitting // 2))
 
 
 def _fit_at_once(plan: ApplicationPlan, nodes: tuple[NodePlan, ...]) -> int:

@@ -14,6 +14,7 @@ from hrm.core.master.state import Node
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Proposal
+from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.vocabulary.feasibility import could_hold, demand_vector
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -52,10 +53,12 @@ class Grants:
         self._lease = _Lease()
         self.gangs: dict[ApplicationId, int] = {}
         self._asked_at_s: dict[ApplicationId, float] = {}
+        self._streams: set[ApplicationId] = set()
 
     def master_began(self, core: MasterCore) -> None:
         """What is written down holds: a gang that was never seen running starts together."""
         self._lease = _Lease()
+        self._streams.clear()
         self.gangs = {
             app.application_id: 0 if app.record.first_running_at_s else app.record.gang_min
             for app in core.master_state.applications.values()
@@ -192,8 +195,14 @@ class Grants:
         match event:
             case e.ContainersReleased():
                 self._shrink(core, event.application_id)
+            case e.WorkloadClassObserved(workload_class=WorkloadClass.BATCH):
+                app = core.master_state.applications.get(event.application_id)
+                if app is not None and app.record.workload_class is WorkloadClass.BATCH:
+                    held = self.gangs.get(event.application_id, 0)
+                    self.gangs[event.application_id] = min(held, app.record.gang_min)
             case e.ContainersRequested():
                 self._asked_at_s[event.application_id] = event.now
+                self._first_of_stream(core, event)
             case e.ClaimsProposed():
                 application_id = event.proposal.application_id
                 got_some = any(spec.application_id == application_id for spec in granted)
@@ -210,8 +219,24 @@ class Grants:
                 )
             for spec in mine[:missing]:
                 queue = core.master_state.state.find(spec.unit_id)
-                if queue is None or spec.container_id not in queue.running:
+                if queue is None or not (
+                    spec.container_id in queue.running
+                    or (spec.container_id in queue.stream_waiting and _batch_gives_way(queue))
+                ):
                     self._violated(f"{spec.container_id} of a gang waits at {spec.unit_id}")
+
+    def _first_of_stream(self, core: MasterCore, event: e.ContainersRequested) -> None:
+        """A stream starts whole, or with as many as it says."""
+        app = core.master_state.applications.get(event.application_id)
+        if app is None or app.life.state.ended or event.application_id in self._streams:
+            return
+        record = app.record
+        if record.workload_class is WorkloadClass.STREAM:
+            self._streams.add(event.application_id)
+            known = len(app.containers) + len(app.ended) > len(event.requests)
+            if app.containers and not known and not record.first_running_at_s:
+                many = record.stream_min or record.gang_min or len(event.requests)
+                self.gangs[event.application_id] = min(many, len(app.containers))
 
     def _missing(self, core: MasterCore, application_id: ApplicationId, new: int) -> int:
         """How many of the gang had no place before ``new`` of them got one."""
@@ -227,6 +252,17 @@ class Grants:
         app = core.master_state.applications.get(application_id)
         if app is not None and not app.life.state.ended and self._missing(core, application_id, 0):
             self.gangs[application_id] = min(self.gangs[application_id], len(app.containers))
+
+
+def _batch_gives_way(queue: UnitQueue) -> bool:
+    """Would all streams that wait at a unit run, if its batch ended?"""
+    asked = [
+        any(column)
+        for column in zip(*(x.demand for x in queue.stream_waiting.values()), strict=True)
+    ]
+    return all(
+        left >= 0 for left, wanted in zip(queue.stream_headroom, asked, strict=True) if wanted
+    )
 
 
 def _could_take(node: Node, resources: Resources) -> bool:

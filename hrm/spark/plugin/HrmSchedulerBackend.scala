@@ -73,12 +73,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   private val listener = new HrmListener(events, () => wakeScheduler())
   sc.listenerBus.addToQueue(listener, "hrm")
 
-  private val gangMin = conf.getInt("spark.hrm.gang.min", 0)
-  if (gangMin < 0 || gangMin > initialExecutors) {
-    throw new SparkException(s"HRM: spark.hrm.gang.min is $gangMin, but Spark asks for $initialExecutors " +
-      "executors at first; raise spark.executor.instances (with dynamic allocation " +
-      "spark.dynamicAllocation.initialExecutors), or lower spark.hrm.gang.min")
-  }
+  private val gangMin = firstExecutors("spark.hrm.gang.min")
+  private val streamMin = firstExecutors("spark.hrm.stream.min")
 
   @volatile private var appId: Option[String] = None
   private val problem = new AtomicReference[String]()
@@ -265,6 +261,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("web_url", sc.uiWebUrl.getOrElse(""))
     hello.put("class", conf.get("spark.hrm.class", ""))
     hello.put("gang_min", gangMin)
+    hello.put("stream_min", streamMin)
     hello.put("submission_key", HrmSchedulerBackend.submissionKey(this))
     hello.put("ownership_key", ownershipKey)
     hello.put("launch", ExecutorLaunch.describe(sc, driver.toString))
@@ -283,6 +280,17 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     }
     hello.put("executors", executors)
     hello
+  }
+
+  /** How many of the executors that Spark requests at first start together. */
+  private def firstExecutors(name: String): Int = {
+    val many = conf.getInt(name, 0)
+    if (many < 0 || many > initialExecutors) {
+      throw new SparkException(s"HRM: $name is $many, but Spark requests $initialExecutors " +
+        "executors at first; raise spark.executor.instances (with dynamic allocation " +
+        s"spark.dynamicAllocation.initialExecutors), or lower $name")
+    }
+    many
   }
 
   private def positiveMs(name: String, default: String): Long = {

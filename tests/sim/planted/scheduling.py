@@ -44,6 +44,15 @@ def double_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PlacementCoordinator, "proposed", names["proposed"])
 
 
+def stream_in_parts(patch: pytest.MonkeyPatch) -> None:
+    """Of a stream's first request the negotiator grants what fits."""
+
+    def commit(self: Negotiator, proposal: Proposal, now: float) -> list[Outcome]:
+        return self._count(self._commit_each(proposal.claims, now, True))
+
+    patch.setattr(Negotiator, "_commit_stream", commit)
+
+
 def stale_lease(patch: pytest.MonkeyPatch) -> None:
     """The fencing token of a stream's lease is not checked."""
     patch.setattr(StreamLease, "holds", lambda *_: True)
@@ -180,6 +189,7 @@ def reply_before_its_changes(patch: pytest.MonkeyPatch) -> None:
 
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
+    stream_in_parts,
     double_commit,
     stale_lease,
     gang_in_parts,
