@@ -223,8 +223,8 @@ def _chosen_conf_dir() -> Path:
     if included:
         return theirs
     raise errors.InvalidConfig(
-        f"SPARK_CONF_DIR is your own ({theirs}), and HRM keeps it that way; to support hrm://,  "
-        f"adding this as the last line of {theirs / 'spark-env.sh'}: {line} - or unset "
+        f"SPARK_CONF_DIR is your own ({theirs}), and HRM keeps it that way; to support hrm://, "
+        f"add this as the last line of {theirs / 'spark-env.sh'}: {line} - or unset "
         f"SPARK_CONF_DIR"
     )
 
