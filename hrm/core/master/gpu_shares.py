@@ -230,7 +230,7 @@ def _contested(uses: list[_Use]) -> bool:
 
 
 def _shares(uses: list[_Use], free_mib: int) -> list[int]:
-    """How many containers each would run if all GPUs were shared out anew."""
+    """How many containers each would run if all GPUs were shared out from the start."""
     total_mib = free_mib + sum(use.running * use.size_mib for use in uses)
     return fair_parts(
         total_mib, [GpuUser(0, use.size_mib, use.running + use.waiting) for use in uses]
