@@ -120,6 +120,15 @@ def test_a_stream_begins_with_as_many_as_it_says() -> None:
     assert states(cluster, other) == [{"running": 1, "pending": 2}]
 
 
+def test_a_stream_that_needs_the_place_of_a_driver_begins_with_the_rest() -> None:
+    cluster = cluster_of(1, 4, 2)
+    driver = cluster.submit(1, cores(1), new_id=ApplicationId("driver-20260101000000-0001"))
+    cluster.settle()
+    stream = cluster.submit(4, cores(1), STREAM)
+    cluster.advance(5)
+    assert states(cluster, driver, stream) == [{"running": 1}, {"running": 3, "waiting": 1}]
+
+
 def test_a_waiting_stream_says_what_it_waits_for() -> None:
     cluster = cluster_of(2, 4, 2)
     cluster.submit(6, cores(1), STREAM)

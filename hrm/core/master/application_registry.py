@@ -148,7 +148,7 @@ class ApplicationRegistry:
         if self.nodes.absent and doubtful:
             self._give_up(app, event)
             return
-        gangs.begin_stream(app, len(event.requests))
+        gangs.begin_stream(self.master_state, app, event.requests)
         refused: dict[tuple[int, str], list[str]] = defaultdict(list)
         checks = _Checks(self.master_state, app)
         for request in event.requests:

@@ -22,7 +22,7 @@ in the HRM paper, which grants all or nothing to streams alone (its example in s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hrm.core.master.state import Application, MasterState
 from hrm.core.vocabulary.feasibility import (
@@ -30,14 +30,17 @@ from hrm.core.vocabulary.feasibility import (
     capacity_vector,
     could_hold,
     demand_vector,
+    plus,
     pooled_part,
 )
 from hrm.core.vocabulary.model import (
+    ContainerRequest,
     ContainerState,
     Resources,
     ResourceUnit,
     ResourceUnitId,
     WorkloadClass,
+    is_driver,
 )
 
 __all__ = [
@@ -52,13 +55,34 @@ __all__ = [
 ]
 
 
-def begin_stream(app: Application, many: int) -> None:
-    """A stream makes its first request, of ``many``."""
+def begin_stream(
+    master_state: MasterState, app: Application, requests: Sequence[ContainerRequest]
+) -> None:
+    """A stream makes its first request. Drivers, perhaps its own, keep what they hold: it waits for
+    no more than the cluster has without them."""
     record = app.record
-    if record.workload_class is WorkloadClass.STREAM and not (
+    if record.workload_class is not WorkloadClass.STREAM or (
         app.containers or app.ended or record.first_running_at_s
     ):
-        app.gang_min = record.stream_min or record.gang_min or many
+        return
+    app.gang_min = record.stream_min or record.gang_min or len(requests)
+    if app.gang_min == len(requests) > 1:
+        most = _most_besides_drivers(master_state, demand_vector(requests[0].resources))
+        if 0 < most < app.gang_min <= master_state.state.most(demand_vector(requests[0].resources)):
+            app.gang_min = most
+
+
+def _most_besides_drivers(master_state: MasterState, demand: Vector) -> int:
+    """How many of ``demand`` all units would hold if nothing but drivers ran there."""
+    state = master_state.state
+    held: dict[int, Vector] = {}
+    for app in master_state.live.values():
+        for container in app.containers.values() if is_driver(app.application_id) else ():
+            row = state.rows.get(container.unit_id)
+            if row is not None and container.state is not ContainerState.WAITING:
+                more = demand_vector(container.request.resources)
+                held[row] = plus(held.get(row, (0, 0, 0, 0)), more)
+    return state.most(demand, held)
 
 
 def no_stream(app: Application) -> None:

@@ -13,7 +13,8 @@ Source: HRM paper, sections 2.2 (global resource state) and 4.1 (record RS).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -28,7 +29,14 @@ from hrm.core.vocabulary.columns import (
     Ints,
     TableColumns,
 )
-from hrm.core.vocabulary.feasibility import Column, Vector, could_hold, fitting_rows, folds
+from hrm.core.vocabulary.feasibility import (
+    Column,
+    Vector,
+    could_hold,
+    fitting_rows,
+    folds,
+    pooled_part,
+)
 from hrm.core.vocabulary.model import NodeName, ResourceUnitId
 
 __all__ = ["SharedState"]
@@ -38,6 +46,8 @@ _NO_LIMIT = np.iinfo(np.int64).max
 _LOG_MIN = 4_096
 _DEMANDS_KEPT = 256
 _NODE_SETS_KEPT = 64
+
+NOTHING: Mapping[int, Vector] = MappingProxyType({})
 
 
 class SharedState(TableColumns):
@@ -283,12 +293,17 @@ class SharedState(TableColumns):
             self._could_hold[demand] = bool(fitting.any())
         return self._could_hold[demand]
 
-    def most(self, demand: Vector) -> int:
-        """How many of ``demand`` all units, closed or not, would hold when they are empty."""
-        fitting = fitting_rows(demand, self.total)
+    def most(self, demand: Vector, held: Mapping[int, Vector] = NOTHING) -> int:
+        """How many of ``demand`` all units, closed or not, would hold when they are empty, but for
+        what is ``held`` at some rows."""
+        total = self.total.copy() if held else self.total
+        for row, part in held.items():
+            total[row] -= part
+            total[self.siblings(row)] -= pooled_part(part)
+        fitting = fitting_rows(demand, total)
         if not demand[Column.GPU_MEMORY_MIB]:
             fitting &= ~self.gpu_only
-        return folds(demand, self.total[fitting], self.pool[fitting]) if fitting.any() else 0
+        return folds(demand, total[fitting], self.pool[fitting]) if fitting.any() else 0
 
     def rows_of(self, nodes: frozenset[NodeName]) -> Bools:
         """True at the rows of these nodes; shape (rows,)."""

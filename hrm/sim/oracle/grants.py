@@ -24,6 +24,7 @@ from hrm.core.vocabulary.model import (
     Resources,
     ResourceUnitId,
     WorkloadClass,
+    is_driver,
 )
 
 __all__ = ["Grants"]
@@ -236,6 +237,9 @@ class Grants:
             known = len(app.containers) + len(app.ended) > len(event.requests)
             if app.containers and not known and not record.first_running_at_s:
                 many = record.stream_min or record.gang_min or len(event.requests)
+                live = core.master_state.live.items()
+                if any(is_driver(name) and each.containers for name, each in live):
+                    many = min(many, app.gang_min)  # drivers keep their places
                 self.gangs[event.application_id] = min(many, len(app.containers))
 
     def _missing(self, core: MasterCore, application_id: ApplicationId, new: int) -> int:
