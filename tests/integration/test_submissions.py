@@ -331,20 +331,25 @@ def _spark_submit(cluster: Cluster, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("program", "arguments", "expected"),
+    ("program", "arguments", "status", "expected"),
     [
-        ("spark-submit", ["--class", "X", "/no/such.jar"], "/no/such.jar does not exist"),
-        ("spark-submit", ["--jars", "/no/lib.jar", "{app}"], "/no/lib.jar does not exist"),
-        ("spark-submit", ["--files", "{large}", "{app}"], "file_mib_max"),
-        ("spark-submit", ["--driver-cores", "9", "{app}"], "spark.driver.cores"),
-        ("spark-shell", [], "cannot run"),
-        ("spark-sql", [], "cannot run"),
-        ("pyspark", [], "cannot run"),
-        ("spark-submit", ["--status", "driver-0"], "no such submission"),
+        ("spark-submit", ["--class", "X", "/no/such.jar"], 2, "/no/such.jar does not exist"),
+        ("spark-submit", ["--jars", "/no/lib.jar", "{app}"], 2, "/no/lib.jar does not exist"),
+        ("spark-submit", ["--files", "{large}", "{app}"], 1, "file_mib_max"),
+        ("spark-submit", ["--driver-cores", "9", "{app}"], 1, "spark.driver.cores"),
+        ("spark-shell", [], 2, "cannot run"),
+        ("spark-sql", [], 2, "cannot run"),
+        ("pyspark", [], 1, "cannot run"),
+        ("spark-submit", ["--status", "driver-0"], 1, "no such submission"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(
-    cluster: Cluster, tmp_path: Path, program: str, arguments: list[str], expected: str
+    cluster: Cluster,
+    tmp_path: Path,
+    program: str,
+    arguments: list[str],
+    status: int,
+    expected: str,
 ) -> None:
     large = tmp_path / "large.bin"
     with large.open("wb") as file:
@@ -352,6 +357,6 @@ def test_what_cannot_be_is_refused_in_one_line(
     places = {"app": str(APPS / "total.py"), "large": str(large)}
     given = [argument.format(**places) for argument in arguments]
     app = cluster.submit("--deploy-mode", "cluster", *given, program=program)
-    assert app.wait(60) == 1, app.output()
+    assert app.wait(60) == status, app.output()
     assert expected in " ".join(app.output().split())
     assert "Traceback" not in app.output()
