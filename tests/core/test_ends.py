@@ -113,10 +113,8 @@ def test_a_node_is_evaluated_for_what_counts_against_it(end: ContainerEnd) -> No
     assert bool(excluded) is end_rule(end).avoids_node
 
 
-@each_end
+@pytest.mark.parametrize("end", [x for x in ENDS if end_rule(x).avoids_node], ids=str)
 def test_others_leave_the_node_for_what_is_not_the_applications_own(end: ContainerEnd) -> None:
-    if not end_rule(end).avoids_node:
-        return
     exclusions = ExclusionTracker(Bounds(node_failures=1, node_failing_applications=1))
     app, node = ApplicationId("app-1"), NodeName("n1")
     assert exclusions.failed(app, node, end, 0.0)

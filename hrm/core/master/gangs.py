@@ -59,7 +59,8 @@ def begin_stream(
     master_state: MasterState, app: Application, requests: Sequence[ContainerRequest]
 ) -> None:
     """A stream makes its first request. Drivers, perhaps its own, keep what they hold: it waits for
-    no more than the cluster has without them."""
+    no more than the cluster has without them. One too large for the empty cluster is left as it
+    is, to be refused."""
     record = app.record
     if record.workload_class is not WorkloadClass.STREAM or (
         app.containers or app.ended or record.first_running_at_s
@@ -67,8 +68,9 @@ def begin_stream(
         return
     app.gang_min = record.stream_min or record.gang_min or len(requests)
     if app.gang_min == len(requests) > 1:
-        most = _most_besides_drivers(master_state, demand_vector(requests[0].resources))
-        if 0 < most < app.gang_min <= master_state.state.most(demand_vector(requests[0].resources)):
+        demand = demand_vector(requests[0].resources)
+        most = _most_besides_drivers(master_state, demand)
+        if 0 < most < app.gang_min <= master_state.state.most(demand):
             app.gang_min = most
 
 

@@ -1,7 +1,7 @@
 """Max-min fair parts of GPUs, counted in device memory.
 
-Who holds least comes first: free GPUs go, one container at a time, to the application that holds
-the least device memory and wants more, until none is left or none wants any. So shares continue to
+Free GPUs go, one container at a time, to the application that holds the least device memory and
+wants more, until none is left or none wants any. So shares continue to
 be fair as containers end: an application that came late gets every GPU that becomes free until it
 holds as much as the others.
 
@@ -24,9 +24,8 @@ __all__ = ["GpuUser", "fair_parts"]
 
 
 class GpuUser(NamedTuple):
-    """One application that wants GPUs. ``held_mib``: device memory of its containers that run, or
-    wait at a unit; ``size_mib``: of one container more, at least 1; ``most``: how many more could
-    start now."""
+    """One application that wants GPUs. ``held_mib``: device memory that it holds already;
+    ``size_mib``: of one container more, at least 1; ``most``: how many more it could get."""
 
     held_mib: int
     size_mib: int

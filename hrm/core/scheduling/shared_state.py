@@ -47,7 +47,7 @@ _LOG_MIN = 4_096
 _DEMANDS_KEPT = 256
 _NODE_SETS_KEPT = 64
 
-NOTHING: Mapping[int, Vector] = MappingProxyType({})
+_NOTHING: Mapping[int, Vector] = MappingProxyType({})
 
 
 class SharedState(TableColumns):
@@ -293,7 +293,7 @@ class SharedState(TableColumns):
             self._could_hold[demand] = bool(fitting.any())
         return self._could_hold[demand]
 
-    def most(self, demand: Vector, held: Mapping[int, Vector] = NOTHING) -> int:
+    def most(self, demand: Vector, held: Mapping[int, Vector] = _NOTHING) -> int:
         """How many of ``demand`` all units, closed or not, would hold when they are empty, but for
         what is ``held`` at some rows."""
         total = self.total.copy() if held else self.total
