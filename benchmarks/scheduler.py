@@ -31,15 +31,19 @@ from typing import Any
 from benchmarks import common
 from benchmarks.common import CONSOLE
 from benchmarks.processes import BenchmarkError, interruptible
-from benchmarks.scheduling import decisions, durable, live, streams
-from benchmarks.scheduling.cells import BATCH, STREAM, Cell, matrix
+from benchmarks.scheduling import backlog, decisions, durable, live, streams
+from benchmarks.scheduling.cells import BATCH, NODE_SLOTS, STREAM, Cell, matrix
 from hrm import policies
+from hrm.core.vocabulary.bounds import SCHEDULERS
 from hrm.core.vocabulary.model import WorkloadClass
 from hrm.errors import HrmError
 
 __all__ = ["PARTS", "Plan", "main", "parse_arguments"]
 
-PARTS = ("decisions", "durable", "streams", "conflicts", "live", "memory", "schedulers")
+PARTS = (
+    "decisions", "durable", "backlog", "full", "streams", "conflicts", "live", "memory",
+    "schedulers",
+)  # fmt: skip
 _HEADLINE = Cell(10_000, 40)
 _PROFILED = 20
 
@@ -56,8 +60,12 @@ class Plan:
     repetitions: int = 5
     decisions: int = 20_000
     containers: int = 40_000
+    backlog_nodes: int = 1_000
+    backlog_jobs: tuple[int, ...] = (0, 1_000, 10_000)
+    ends: int = 1_000
     stream_requests: int = 500
     live_nodes: tuple[int, ...] = (1_000, 10_000)
+    schedulers: tuple[int, ...] = (1, 2, 6)
     live_s: float = 20.0
     memory_nodes: int = 10_000
     memory_containers: int = 100_000
@@ -65,8 +73,10 @@ class Plan:
 
 QUICK = Plan(
     tasks=(40,), classes=(BATCH,), policies=("min-wait",), durable_nodes=(10_000,),
-    repetitions=3, decisions=8_000, containers=10_000, stream_requests=150, live_nodes=(500,),
-    live_s=8.0, memory_nodes=1_000, memory_containers=10_000,
+    repetitions=3, decisions=8_000, containers=10_000, backlog_nodes=100, backlog_jobs=(0, 10_000),
+    ends=300, stream_requests=150, live_nodes=(500,), live_s=8.0,
+    memory_nodes=1_000,
+    memory_containers=10_000,
 )  # fmt: skip
 
 
@@ -117,6 +127,54 @@ def measure_durable(plan: Plan, results: Results) -> None:
         results.numbers["durable_commits_per_s"] = samples[_HEADLINE].commits.median
         rates = samples[_HEADLINE].commits.cpu_values
         results.numbers["durable_commits_per_cpu_s"] = median(rates)
+
+
+def measure_backlog(plan: Plan, results: Results) -> None:
+    """One cluster for each size of the backlog; the ends of its repetitions in turns."""
+    clusters = {
+        jobs: backlog.FullCluster(plan.backlog_nodes, jobs, SCHEDULERS)
+        for jobs in plan.backlog_jobs
+    }
+    runs: dict[int, list[backlog.Ends]] = {jobs: [] for jobs in clusters}
+    for _ in range(plan.repetitions):
+        for jobs, cluster in clusters.items():
+            runs[jobs].append(backlog.measure_ends(cluster, plan.ends // plan.repetitions))
+    rows = []
+    for jobs, each in runs.items():
+        ends = sum(len(x.ms) for x in each)
+        ms = sorted(x.median_ms for x in each)
+        rounds, placed = sum(x.rounds for x in each) / ends, sum(x.placed for x in each) / ends
+        results.numbers[f"end_ms_{_short(jobs)}"] = median(ms)
+        results.numbers[f"end_ms_{_short(jobs)}_least"] = min(min(x.ms) for x in each)
+        rows.append(
+            [f"{jobs:,}", f"{median(ms):.3f} [{ms[0]:.3f}, {ms[-1]:.3f}]",
+             f"{min(min(x.ms) for x in each):.3f}", f"{rounds:.2f}", f"{placed:.2f}"]
+        )  # fmt: skip
+    header = ["jobs that wait", "CPU ms an end [least, greatest]", "fastest", "rounds", "placed"]
+    title = f"An end in a full cluster ({plan.backlog_nodes:,} nodes), with all that follows"
+    results.table(title, header, rows)
+
+
+def _short(number: int) -> str:
+    return f"{number // 1_000}k" if number >= 1_000 else str(number)
+
+
+def measure_full(plan: Plan, results: Results) -> None:
+    """No slot is free: what a request costs that finds none, and an end that serves large jobs."""
+    jobs = max(1, plan.ends // 10)
+    cluster = backlog.FullCluster(plan.backlog_nodes, jobs, SCHEDULERS, tasks=40)
+    rows, ends_ms, requests_ms = [], [], []
+    for _ in range(plan.repetitions):
+        ends = backlog.measure_ends(cluster, plan.ends // plan.repetitions)
+        ends_ms.append(ends.median_ms)
+        requests_ms.append(backlog.measure_requests(cluster, plan.ends // plan.repetitions))
+        placed = ends.placed / len(ends.ms)
+        rows.append([f"{ends.median_ms:.3f}", f"{placed:.2f}", f"{requests_ms[-1]:.3f}"])
+    results.numbers["full_end_ms"] = median(ends_ms)
+    results.numbers["full_request_ms"] = median(requests_ms)
+    title = f"No free slot ({plan.backlog_nodes:,} nodes), {jobs} jobs of 40 tasks wait"
+    header = ["CPU ms an end", "placed an end", "CPU ms a job that finds no place"]
+    results.table(title, header, rows)
 
 
 def measure_streams(plan: Plan, results: Results) -> None:
@@ -201,23 +259,53 @@ def measure_memory(plan: Plan, results: Results) -> None:
 
 
 def measure_schedulers(plan: Plan, results: Results) -> None:
-    runs = [
-        live.measure_end_to_end(Cell(plan.live_nodes[0], 40), plan.live_s, remote=remote)
-        for _ in range(min(3, plan.repetitions))
-        for remote in (1, 2)
-    ]
-    results.numbers["schedulers"] = [run.as_json() for run in runs]
-    rates = {
-        remote: median(x.containers_per_s for x in runs if x.remote_schedulers == remote)
-        for remote in (1, 2)
-    }
-    results.numbers["speedup_1_to_2_schedulers"] = rates[2] / rates[1]
-    results.table("`hrm scheduler` processes", _LIVE_HEADER, _live_rows(runs))
+    """Schedulers inside of the master and as processes, in turns, on clusters of two sizes: the
+    same load half fills the one, and more than fills the other."""
+    wanted = live.CLIENTS * 40
+    clusters = {"half full": 2 * wanted // NODE_SLOTS, "full": wanted // NODE_SLOTS * 5 // 8}
+    kinds = [(many, 0) for many in plan.schedulers] + [(1, many) for many in plan.schedulers]
+    runs: dict[tuple[str, int, int], list[live.EndToEnd]] = {}
+    for _ in range(min(3, plan.repetitions)):
+        for name, nodes in clusters.items():
+            for inside, remote in kinds:
+                cell = Cell(nodes, 40)
+                one = live.measure_end_to_end(cell, plan.live_s, remote=remote, inside=inside)
+                runs.setdefault((name, inside, remote), []).append(one)
+    rows, found = [], []
+    for (name, inside, remote), each in runs.items():
+        base = runs[name, SCHEDULERS, 0]
+        ratios = [
+            (x.containers_per_s / x.master_cores) / (y.containers_per_s / y.master_cores)
+            for x, y in zip(each, base, strict=True)
+        ]
+        middle = {
+            key: median(getattr(x, key) for x in each)
+            for key in ("containers_per_s", "p50_ms", "p99_ms", "fairness", "master_cores")
+        }
+        found.append({
+            "cluster": name, "inside": inside, "remote": remote, **middle,
+            "per_master_cpu_s_to_default": median(ratios), "runs": [x.as_json() for x in each],
+        })  # fmt: skip
+        rows.append([
+            name, inside, remote, f"{middle['containers_per_s']:,.0f}", f"{median(ratios):.2f}",
+            middle["p50_ms"], middle["p99_ms"], f"{middle['fairness']:.3f}",
+            middle["master_cores"],
+        ])  # fmt: skip
+    results.numbers["schedulers"] = found
+    header = [
+        "cluster", "inside", "processes", "containers/s",
+        f"per master CPU second, to {SCHEDULERS} inside", "p50 ms", "p99 ms", "Jain's index",
+        "master's cores",
+    ]  # fmt: skip
+    title = f"Schedulers inside and as processes, {live.CLIENTS} clients with jobs of 40 tasks"
+    results.table(title, header, rows)
 
 
 _MEASURE: dict[str, Callable[[Plan, Results], None]] = {
     "decisions": measure_decisions,
     "durable": measure_durable,
+    "backlog": measure_backlog,
+    "full": measure_full,
     "streams": measure_streams,
     "conflicts": measure_conflicts,
     "live": measure_live,

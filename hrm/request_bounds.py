@@ -155,6 +155,7 @@ FIELDS: dict[str, FieldBound] = {
     "RegisterNode.remarks": FieldBound(TEXT, count=100),
     "ResourceUnit.cpus": FieldBound(count=CPUS),
     "ResourceUnit.pool": FieldBound(2 * ID),
+    "ResourceUnit.more_gpus": FieldBound(count=1_024),
     "Gpu.uuid": _LABEL,
     "Gpu.name": _LABEL,
     "ContainerStatus.stdout_url": _TEXT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -39,9 +40,11 @@ from hrm.wire.node_stream import (
     from_order,
     from_rebinding,
     from_registration,
+    from_unit,
     to_event,
     to_registration,
     to_report,
+    to_unit,
 )
 
 X1 = ContainerId("app-1-x1")
@@ -233,14 +236,26 @@ def test_a_reply_to_a_rebinding_arrives(accepted: bool, message: str, number: in
 
 @given(statuses=st.lists(status, max_size=3).map(tuple))
 def test_a_registration_arrives(statuses: tuple[ContainerStatus, ...]) -> None:
-    offered = unit("n1", vcores=4)
+    part = replace(unit("n1", vcores=4), lent=Resources(2, 100), borrowed=Resources(0, 7))
     fields = {"name": "n1", "identity": "i", "incarnation": "i1", "host": "h", "endpoint": "h:1",
             "isolation": "none", "spark_versions": ["4.0"], "platform": "cpu", "remarks": ["r"],
             "ownership_key": ownership.new_key()}  # fmt: skip
-    message = from_registration([offered], statuses, Followed(7, "e7"), **fields)
+    message = from_registration([part], statuses, Followed(7, "e7"), **fields)
     assert to_registration(message, 3.0) == e.NodeRegistered(
         now=3.0, call_id=0, node=NODE, identity="i", incarnation="i1", sequence=0, host="h",
-        endpoint="h:1", units=(offered,), containers=statuses, isolation="none",
+        endpoint="h:1", units=(part,), containers=statuses, isolation="none",
         spark_versions=("4.0",), platform="cpu", remarks=("r",),
         owner=ownership.owner_of(str(fields["ownership_key"])), followed=Followed(7, "e7"),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("field", ["lent", "borrowed"])
+@pytest.mark.parametrize("dimension", ["vcores", "memory_mib", "gpu_memory_mib"])
+def test_a_unit_lends_and_borrows_no_more_than_it_has(field: str, dimension: str) -> None:
+    message = from_unit(unit("n1", vcores=4))
+    part = getattr(message, field)
+    setattr(part, dimension, getattr(message.capacity, dimension))
+    assert getattr(getattr(to_unit(message), field), dimension) == getattr(part, dimension)
+    setattr(part, dimension, getattr(message.capacity, dimension) + 1)
+    with pytest.raises(InvalidRequest, match=f"{field} of resource unit .* is more than it has"):
+        to_unit(message)

@@ -46,6 +46,7 @@ def main() -> None:
     """Run the queries, keep the results, print the result line."""
     parser = argparse.ArgumentParser(description="TPC-H on Spark")
     parser.add_argument("--data", required=True, type=Path)
+    parser.add_argument("--scheme", default="file", help="of the file system that DIR is on")
     parser.add_argument("--scale-factor", required=True, type=float)
     parser.add_argument("--queries", type=Path, default=QUERIES)
     parser.add_argument("--answers", type=Path)
@@ -54,8 +55,8 @@ def main() -> None:
     spark = SparkSession.builder.appName(given.name).getOrCreate()
     begin = time.monotonic()
     for table in TABLES:
-        path = (given.data / f"{table}.parquet").resolve().as_uri()
-        spark.read.parquet(path).createOrReplaceTempView(table)
+        path = (given.data / f"{table}.parquet").resolve()
+        spark.read.parquet(f"{given.scheme}://{path}").createOrReplaceTempView(table)
     seconds: dict[str, float] = {}
     results: dict[str, list[list[Any]]] = {}
     for name, text in query_texts(given.queries, given.scale_factor).items():
@@ -65,8 +66,8 @@ def main() -> None:
         results[name] = [[plain(cell) for cell in row] for row in rows]
     elapsed_s = time.monotonic() - begin
     spark.stop()
-    if given.results:
-        given.results.write_text(json.dumps(results))
+    if given.answers:
+        given.answers.write_text(json.dumps(results))
     print(json.dumps({"app": "tpch", "elapsed_s": elapsed_s, "queries": seconds}), flush=True)
 
 

@@ -6,8 +6,7 @@ systems take turns, every second round backwards. Two experiments:
 ``bursts``
     Jobs at once, as in figure 6, every size on one master after an uncounted warm-up. Containers
     run for ``HOLD_S`` and end; jobs have attached before the burst, so the clock measures only
-    requests and what follows from them. A second time with a policy that takes long
-    (``thinking``), charged ``live, choice-bound``.
+    requests and what follows from them.
 ``mixed``
     Streams among batch jobs, drawn as in virtual time, with each scope that the master offers for
     a stream's lease. Some schedulers are processes: a lease is held while one of them chooses and
@@ -27,14 +26,13 @@ import gc
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from benchmarks import common
 from benchmarks.emulated import Agents, Application, run
-from benchmarks.paper import thinking
 from benchmarks.processes import BenchmarkError
 from benchmarks.scheduling.daemon import Master, running
 from benchmarks.simulation.figures import JobTimes, RunResult, summary
@@ -43,7 +41,6 @@ from hrm.v1 import admin_pb2
 
 __all__ = [
     "CENTRALISED",
-    "CHOICE_BOUND",
     "LEASES",
     "LIVE",
     "SYSTEMS",
@@ -62,7 +59,7 @@ LIMIT_S = 90.0
 SAMPLE_PERIOD_S = 0.2
 OPEN_AT_ONCE = 16
 CENTRALISED = "centralised"
-LIVE, CHOICE_BOUND = "live", "live, choice-bound"
+LIVE = "live"
 MIXED_RATE_PER_S = 15.0
 MIXED_JOBS = 100
 MIXED_HOLD_S = 0.5
@@ -71,13 +68,11 @@ STREAMS_PER_S = (5, 20)
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """Schedulers in the master, and in processes of their own; what a stream's lease locks;
-    ``thinks``: with a policy that takes long."""
+    """Schedulers in the master, and in processes of their own; what a stream's lease locks."""
 
     inside: int
     processes: int = 0
     lease_scope: str = "global"
-    thinks: bool = False
 
 
 SYSTEMS = {
@@ -99,12 +94,11 @@ def run_bursts(
     nodes: int = NODES,
     jobs: Sequence[int] = JOBS,
     hold_s: float = HOLD_S,
-    thinks: bool = False,
     seed: int = 0,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """Rows as ``benchmarks.simulation.run_points`` gives them, by jobs at once; with a policy that
-    takes long where it ``thinks``. ``seed``: of the first run's jobs; each run has the next one.
+    """Rows as ``benchmarks.simulation.run_points`` gives them, by jobs at once. ``seed``: of the
+    first run's jobs; each run has the next one.
 
     Raises:
         BenchmarkError: a process did not start, did not respond in time, or was refused.
@@ -120,7 +114,7 @@ def run_bursts(
             for size in sizes
         ]
 
-    every = {name: replace(SYSTEMS[name], thinks=thinks) for name in systems}
+    every = {name: SYSTEMS[name] for name in systems}
     return _rows(
         every, runs, directory, functools.partial(_cluster, nodes=nodes), bursts, on_progress
     )
@@ -186,7 +180,7 @@ def _rows(
     return [
         {
             "system": name,
-            "charging": CHOICE_BOUND if systems[name].thinks else LIVE,
+            "charging": LIVE,
             "x": x,
             "figures": {key: each.as_json() for key, each in summary(values).items()},
             "runs": {key: [one_of[key] for one_of in values] for key in values[0]},
@@ -203,8 +197,6 @@ async def _cluster(
 ) -> AsyncIterator[Agents]:
     """A master with its schedulers and all of its nodes, until the context ends."""
     settings = {"HRM_MASTER_LEASE_SCOPE": system.lease_scope}
-    if system.thinks:
-        settings |= thinking.settings(directory / "policies")
     master = Master(
         directory, nodes, system.inside, heartbeat_interval_s=HEARTBEAT_S, settings=settings
     )

@@ -235,13 +235,13 @@ def measure_conflicts(cell: Cell, schedulers: int, rounds: int, filled: float) -
     if size > cluster.size:
         cluster.record(each[0].commit(*each[0].choose()))
     else:
-        each[0].scheduler.jobs.clear()
+        each[0].scheduler.backlog.clear()
     counts = dict.fromkeys(Decision, 0)
     stale = claims = 0
     for _ in range(rounds):
         cluster.thin(size)
         for one in each:
-            one.scheduler.jobs.clear()
+            one.scheduler.backlog.clear()
             one.add_job()
         chosen = [one.choose() for one in each]
         for one, (job, proposal) in zip(each, chosen, strict=True):

@@ -15,6 +15,7 @@ import gc
 import itertools
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ from typing import Any
 from benchmarks.emulated import Agents, Application, run
 from benchmarks.scheduling.cells import BATCH, Cell, percentile
 from benchmarks.scheduling.daemon import Master, running
+from hrm.core.vocabulary.bounds import SCHEDULERS
 
-__all__ = ["EndToEnd", "Memory", "Returned", "measure_end_to_end", "measure_memory"]
+__all__ = ["EndToEnd", "Memory", "Returned", "jain_index", "measure_end_to_end", "measure_memory"]
 
 _REGISTER_LIMIT_S = 180.0
 CLIENTS = 64
@@ -31,7 +33,11 @@ CLIENTS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndToEnd:
-    """One run. ``master_cores`` and ``generator_cores``: processor time over wall time."""
+    """One run. ``master_cores`` and ``generator_cores``: processor time over wall time.
+
+    ``fairness``: Jain's index of the containers that each client got, 1 where all got as many, 1
+    over their number where one got all. ``schedulers``: those inside of the master.
+    """
 
     nodes: int
     tasks: int
@@ -42,6 +48,7 @@ class EndToEnd:
     applications_per_s: float
     p50_ms: float
     p99_ms: float
+    fairness: float
     master_cores: float
     generator_cores: float
     rss_mib: float
@@ -87,33 +94,41 @@ def _rss_mib(master: Master) -> float:
 
 async def _drive(
     agents: Agents, cell: Cell, clients: int, seconds: float
-) -> tuple[int, list[float]]:
-    """Jobs one after another from each client; returns their number and the delays."""
+) -> tuple[list[int], list[float]]:
+    """Jobs one after another from each client; returns the number of each, and the delays."""
     ends_at_s = time.perf_counter() + seconds
-    jobs = 0
+    jobs = [0] * clients
     delays_s: list[float] = []
     keys = itertools.count(1)
     first = time.time_ns()
 
-    async def client() -> None:
-        nonlocal jobs
+    async def client(number: int) -> None:
         while time.perf_counter() < ends_at_s:
             job = Application(agents, f"key-{first}-{next(keys)}", cell.workload_class)
             await job.open()
             await job.ask(cell.tasks)
             await job.finish()
             delays_s.extend(job.delays_s)
-            jobs += 1
+            jobs[number] += 1
 
-    await asyncio.gather(*(client() for _ in range(clients)))
+    await asyncio.gather(*map(client, range(clients)))
     return jobs, delays_s
 
 
+def jain_index(shares: Sequence[float]) -> float:
+    """How evenly something is shared: 1 evenly, 1 over their number where one has all of it.
+
+    Source: Jain, Chiu, Hawe, A Quantitative Measure of Fairness, DEC-TR-301, 1984.
+    """
+    squares = sum(x * x for x in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
+
+
 async def _end_to_end(
-    cell: Cell, seconds: float, clients: int, remote: int, profile: Path | None
+    cell: Cell, seconds: float, clients: int, remote: int, inside: int, profile: Path | None
 ) -> EndToEnd:
     with tempfile.TemporaryDirectory(prefix="hrm-benchmark-") as directory:
-        master = Master(Path(directory), cell.nodes, schedulers=1 if remote else 2)
+        master = Master(Path(directory), cell.nodes, schedulers=inside)
         with running(master, profile):
             agents = Agents(master.target, master.token, cell.nodes, hold_s=0.5)
             try:
@@ -128,12 +143,12 @@ async def _end_to_end(
                 jobs, delays_s = await _drive(agents, cell, clients, seconds)
                 elapsed_s = time.perf_counter() - begun_s
                 return EndToEnd(
-                    nodes=cell.nodes, tasks=cell.tasks, schedulers=0 if remote else 2,
+                    nodes=cell.nodes, tasks=cell.tasks, schedulers=inside,
                     remote_schedulers=remote, register_s=register_s,
                     containers_per_s=(agents.assigned_count - before) / elapsed_s,
-                    applications_per_s=jobs / elapsed_s,
+                    applications_per_s=sum(jobs) / elapsed_s,
                     p50_ms=1e3 * percentile(delays_s, 0.5),
-                    p99_ms=1e3 * percentile(delays_s, 0.99),
+                    p99_ms=1e3 * percentile(delays_s, 0.99), fairness=jain_index(jobs),
                     master_cores=(_cpu_s(master) - used_s) / elapsed_s,
                     generator_cores=(time.process_time() - own_s) / elapsed_s,
                     rss_mib=_rss_mib(master),
@@ -149,13 +164,18 @@ def measure_end_to_end(
     clients: int = CLIENTS,
     remote: int = 0,
     profile: Path | None = None,
+    *,
+    inside: int | None = None,
 ) -> EndToEnd:
     """One run of ``seconds`` with ``clients`` applications at a time.
 
-    ``remote``: ``hrm scheduler`` processes besides one in the master. ``profile``:
-    where the master writes its cProfile at its end.
+    ``remote``: ``hrm scheduler`` processes besides those in the master, which are ``inside``; by
+    default one where there are processes, else as many as a master has. ``profile``: where the
+    master writes its cProfile at its end.
     """
-    return run(_end_to_end(cell, seconds, clients, remote, profile))
+    if inside is None:
+        inside = 1 if remote else SCHEDULERS
+    return run(_end_to_end(cell, seconds, clients, remote, inside, profile))
 
 
 async def _burst(agents: Agents, nodes: int, containers: int) -> float:

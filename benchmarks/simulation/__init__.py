@@ -5,6 +5,7 @@ requests, ``catalogue`` the experiments, ``figures`` the results.
 """
 
 from benchmarks.simulation.catalogue import (
+    CALIBRATED,
     CENTRALISED,
     EXPERIMENTS,
     PAPER_SCHEDULERS,
@@ -15,6 +16,7 @@ from benchmarks.simulation.catalogue import (
 )
 
 __all__ = [
+    "CALIBRATED",
     "CENTRALISED",
     "EXPERIMENTS",
     "PAPER_SCHEDULERS",

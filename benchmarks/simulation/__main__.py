@@ -36,7 +36,7 @@ _SHOWN = {
 
 def _experiment(
     experiment: Annotated[
-        str, typer.Argument(help="delay, order, load, schedulers, conflicts or mixed.")
+        str, typer.Argument(help=f"{', '.join(list(EXPERIMENTS)[:-1])} or {list(EXPERIMENTS)[-1]}.")
     ],
     seed: Annotated[int, typer.Option("--seed", min=0, help="The first run's seed.")] = 0,
     runs: Annotated[int, typer.Option("--runs", min=1, help="Runs a point.")] = 3,

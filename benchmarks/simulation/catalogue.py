@@ -26,13 +26,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from benchmarks.simulation.costs import REFERENCE, Cost, CostModel, Fixed, Kind, Measured
+from benchmarks.simulation.costs import REFERENCE, CostModel, Fixed, Kind, Measured
 from benchmarks.simulation.figures import Interval, interval, summary
 from benchmarks.simulation.timed import Setup, TimedCluster, simulate
-from benchmarks.simulation.workload import TASKS_A_JOB, JobPlan, arrivals, burst, mixed
+from benchmarks.simulation.workload import TASKS_A_JOB, JobPlan, arrivals, burst, mixed, saturated
 from hrm.errors import InvalidRequest
 
 __all__ = [
+    "CALIBRATED",
     "CENTRALISED",
     "EXPERIMENTS",
     "PAPER_DELAY_S",
@@ -59,6 +60,8 @@ _FIT_STEPS = 6
 _FIT_WITHIN = 0.002
 
 Charging = Literal["measured", "scaled", "choice-bound"]
+CALIBRATED: frozenset[str] = frozenset({"scaled", "choice-bound"})
+"""Ways of charging that are fitted to the paper's delay."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,18 @@ def _delay(base: Setup, chargings: Sequence[Charging], sizes: Sequence[float]) -
                     functools.partial(burst, int(jobs)),
                     to_completion=charging == "measured",
                 )
+
+
+def _saturated(
+    base: Setup, chargings: Sequence[Charging], sizes: Sequence[float]
+) -> Iterator[Point]:
+    for charging in chargings:
+        for jobs in sizes:
+            for schedulers in (0, PAPER_SCHEDULERS):
+                setup = replace(base, schedulers=schedulers)
+                slots = base.nodes * base.vcores
+                plan = functools.partial(saturated, int(jobs), slots=slots)
+                yield Point(_system(schedulers), charging, jobs, setup, plan)
 
 
 def _order(base: Setup, chargings: Sequence[Charging], sizes: Sequence[float]) -> Iterator[Point]:
@@ -172,6 +187,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         PAPER_JOBS,
         PAPER_JOBS,
         _delay,
+    ),
+    "saturated": Experiment(
+        "scheduling delay of jobs at once where every slot is taken: all of them wait at nodes",
+        "jobs at once",
+        ("measured",),
+        PAPER_JOBS,
+        PAPER_JOBS[-1:],
+        _saturated,
     ),
     "order": Experiment(
         "the same if the master took in reports of nodes only when nothing else waited",
@@ -325,10 +348,4 @@ def reference_costs(seed: int = 0) -> Fixed:
         cluster.run(to_completion=False)
         tallies.append(cluster.tally)
     small, large = tallies
-    costs = {}
-    for kind in (Kind.REQUEST, Kind.ROUND, Kind.COMMIT):
-        container_s = max(0.0, (large.mean_s(kind) - small.mean_s(kind)) / 39)
-        costs[kind] = Cost(max(0.0, small.mean_s(kind) - container_s), container_s)
-    for kind in (Kind.REPORT, Kind.HEARTBEAT, Kind.OTHER):
-        costs[kind] = Cost(large.mean_s(kind))
-    return Fixed(costs)
+    return Fixed({kind: small.cost(kind, large) for kind in Kind})

@@ -23,13 +23,21 @@ __all__ = ["REFERENCE", "Cost", "CostModel", "Fixed", "Kind", "Measured", "Tally
 
 
 class Kind(enum.Enum):
-    """The kind of work. ``ROUND`` is the work of schedulers, all else the master's."""
+    """The kind of work, with the encoding of its messages. ``ROUND`` and ``COPY_TAKEN`` are the
+    work of schedulers, ``CALL`` of both ends, all else the master's."""
 
     REQUEST = "request"
     ROUND = "round"
     COMMIT = "commit"
     REPORT = "report"
     HEARTBEAT = "heartbeat"
+    COPY_SENT = "copy sent"
+    """A change of the state that goes to one scheduler, by units and jobs in it."""
+    COPY_TAKEN = "copy taken in"
+    CALL = "call"
+    """A message between a scheduler's process and the master, written or read, by claims in it."""
+    STORE = "store"
+    """A row of the store; the disk itself is waited for elsewhere."""
     OTHER = "other"
 
 
@@ -93,6 +101,23 @@ class Tally:
         self.events[kind] = self.events.get(kind, 0) + 1
         self.containers[kind] = self.containers.get(kind, 0) + containers
         self.used_s[kind] = self.used_s.get(kind, 0.0) + used_s
+
+    def cost(self, kind: Kind, other: Tally) -> Cost:
+        """The line through the means of two runs, with events of different sizes; a constant where
+        sizes are alike, a larger event costs no more, or only one of them has the kind."""
+        if not self.events.get(kind):
+            return Cost(other.mean_s(kind))
+        if not other.events.get(kind):
+            return Cost(self.mean_s(kind))
+        mean, size = self.mean_s(kind), self._size(kind)
+        grown = other._size(kind) - size
+        container_s = (other.mean_s(kind) - mean) / grown if abs(grown) >= 1 else 0.0
+        if container_s <= 0 or container_s * size > mean:
+            return Cost(other.mean_s(kind))
+        return Cost(mean - container_s * size, container_s)
+
+    def _size(self, kind: Kind) -> float:
+        return self.containers.get(kind, 0) / max(1, self.events.get(kind, 0))
 
     def mean_s(self, kind: Kind) -> float:
         """CPU seconds per event; 0 if there was none."""

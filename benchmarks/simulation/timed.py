@@ -1,15 +1,17 @@
 """The production master in virtual time, with its own decision time charged to the clock.
 
 Each decider is a server: it takes one event at a time, in order of arrival, and is busy for the
-cost of the event (``costs``). The master is one server: requests, commits, reports of nodes. Every
-scheduler is a server of its own, like a process or machine, so that N of them really overlap: a
-round reads the state when it begins and reaches the negotiator when it is over, and the commits of
-others meanwhile are the price of optimism. The centralised system is the same code with one
-scheduler on the master's own server: it chooses and commits one after the other.
+cost of the event (``costs``), its messages and rows of the store included (``encoding``). The
+master is one server: requests, commits, reports of nodes. Every scheduler is a process of its own
+(``scheduler_process``), so that N of them really overlap: it chooses on its copy of the state, its
+claims reach the negotiator when the round is over, and the commits of others meanwhile are the
+price of optimism. The master pays for every change that it sends to a copy. The centralised system
+is the same code with one scheduler on the master's own server: it chooses and commits one after the
+other, without a copy.
 
-Nodes are ``NodeCore`` with a machine each, so nothing is charged for them. Not simulated: the store
-(no durable write is between a request and its grant) and the encoding of messages; the live mode
-of ``benchmarks.paper`` has both.
+Nodes are ``NodeCore`` with a machine each, so nothing is charged for them. Not simulated: gRPC
+itself, and the disk (no durable write is between a request and its grant); the live mode of
+``benchmarks.paper`` has both.
 
 Source: HRM paper, section 6.1; the method (the real scheduler in virtual time, its own time
 charged) is Firmament's.
@@ -17,22 +19,27 @@ charged) is Firmament's.
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
-from benchmarks.simulation.costs import CostModel, Kind, Tally
+from benchmarks.simulation.costs import CostModel, Kind, Measured, Tally
+from benchmarks.simulation.encoding import Rows, received, send_command
 from benchmarks.simulation.figures import JobTimes, RunResult
+from benchmarks.simulation.scheduler_process import SchedulerProcess, change_size
+from benchmarks.simulation.server import Server
 from benchmarks.simulation.workload import JobPlan
 from hrm.core.master.core import MasterCore
+from hrm.core.master.write_gate import WRITES
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Proposal
 from hrm.core.node.core import NodeCore
 from hrm.core.scheduling.negotiator import StreamLease
+from hrm.core.scheduling.session import SchedulerCall
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -50,6 +57,7 @@ from hrm.errors import HrmError
 from hrm.policies.min_wait import MinWait
 from hrm.runtime.clock import Clock
 from hrm.runtime.direct import DirectMaster, DirectNode
+from hrm.runtime.master import End, OnReply
 from hrm.runtime.virtual_disk import VirtualDisk
 
 __all__ = ["NoLease", "Setup", "TimedCluster", "simulate"]
@@ -61,6 +69,8 @@ _START_S = 1_000_000.0
 _IDLE_BEATS = 5
 _REPORTS = frozenset({Kind.REPORT, Kind.HEARTBEAT})
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
@@ -68,7 +78,7 @@ class Setup:
 
     ``schedulers``: 0 is the centralised system. ``large_nodes``: how many of the nodes, the last
     ones, have ``LARGE`` times the memory. ``network_s``: one way, to nodes and AppMasters;
-    ``hop_s``: between a scheduler and the negotiator. ``lease``: what a stream locks.
+    ``hop_s``: between a scheduler's process and the master. ``lease``: what a stream locks.
     ``reports_last``: the master takes in reports of nodes only when nothing else waits.
     """
 
@@ -106,76 +116,31 @@ class NoLease(StreamLease):
         return True
 
 
-class _Server:
-    """Handles one thing at a time. Invariant: it is busy, or nothing waits."""
-
-    def __init__(self, cluster: TimedCluster) -> None:
-        self._cluster = cluster
-        self._clock = cluster.clock
-        self._waiting: deque[tuple[Kind, int, e.MasterEvent]] = deque()
-        self._last: deque[tuple[Kind, int, e.MasterEvent]] = deque()
-        self._put_off = _REPORTS if cluster.setup.reports_last else frozenset()
-        self._busy = False
-        self._changed_s = cluster.clock.now
-        self._area_s = 0.0
-        self.busy_s = 0.0
-        self.waiting_max = 0
-
-    def arrive(self, kind: Kind, containers: int, event: e.MasterEvent) -> None:
-        self._count()
-        queue = self._last if kind in self._put_off else self._waiting
-        queue.append((kind, containers, event))
-        self.waiting_max = max(self.waiting_max, self._length())
-        if not self._busy:
-            self._begin()
-
-    def waited_s(self) -> float:
-        """The integral of the queue's length so far."""
-        self._count()
-        return self._area_s
-
-    def _begin(self) -> None:
-        self._count()
-        kind, containers, event = (self._waiting or self._last).popleft()
-        self._busy = True
-        event = replace(event, now=self._clock.now)
-        cost_s, commands = self._cluster.take_in(kind, containers, event)
-        self.busy_s += cost_s
-        self._clock.after(cost_s, self._done, event, commands)
-
-    def _done(self, event: e.MasterEvent, commands: list[c.MasterCommand]) -> None:
-        self._busy = False
-        self._cluster.runtime.carry_out(event, commands)
-        if self._length() and not self._busy:
-            self._begin()
-
-    def _length(self) -> int:
-        return len(self._waiting) + len(self._last)
-
-    def _count(self) -> None:
-        now = self._clock.now
-        self._area_s += self._length() * (now - self._changed_s)
-        self._changed_s = now
-
-
 class _Master(DirectMaster):
     """What the core commands goes to the servers of ``cluster``, nodes and jobs."""
 
     def __init__(self, cluster: TimedCluster, core: MasterCore) -> None:
         super().__init__(core, cluster.clock, VirtualDisk(), cluster.setup.network_s)
         self._cluster = cluster
-        self._hop_s = 0.0 if cluster.setup.centralised else cluster.setup.hop_s
 
     def wake(self, scheduler: str) -> None:
-        """Send a message to the scheduler's process, whose rounds overlap with those of others."""
-        woken = e.SchedulerWoken(now=self.clock.now, scheduler=scheduler)
-        server = self._cluster.schedulers[scheduler]
-        self.clock.after(self._hop_s, server.arrive, Kind.ROUND, 0, woken)
+        """The centralised scheduler chooses on the master's server."""
+        self._cluster.to_master(
+            Kind.ROUND, 0, e.SchedulerWoken(now=self.clock.now, scheduler=scheduler), 0.0
+        )
 
     def propose(self, proposal: Proposal) -> None:
         event = e.ClaimsProposed(now=self.clock.now, proposal=proposal)
-        count = len(proposal.claims)
-        self.clock.after(self._hop_s, self._cluster.master.arrive, Kind.COMMIT, count, event)
+        self._cluster.to_master(Kind.COMMIT, len(proposal.claims), event, 0.0)
+
+    def expect(self, on_reply: OnReply) -> int:
+        """The number of a call that is on its way."""
+        call_id = next(self.call_ids)
+        self._calls[call_id] = on_reply
+        return call_id
+
+    def scheduler(self, name: str, session: int) -> End | None:
+        return self._cluster.processes.get(name)
 
     def notify(self, command: c.NotifyApplication) -> None:
         job = self._cluster.jobs[command.application_id]
@@ -209,12 +174,11 @@ class _Node(DirectNode):
         super().received(message, epoch, incarnation)
 
     def submit(self, event: e.MasterEvent) -> None:
-        master = self.cluster.master
         match event:
             case e.ContainerReported():
-                master.arrive(Kind.REPORT, 1, event)
+                self.cluster.to_master(Kind.REPORT, 1, event, 0.0)
             case e.NodeReported():
-                master.arrive(Kind.HEARTBEAT, len(event.containers), event)
+                self.cluster.to_master(Kind.HEARTBEAT, len(event.containers), event, 0.0)
             case _:
                 super().submit(event)
 
@@ -245,14 +209,14 @@ class _Job:
         event = e.ContainersRequested(
             now=self.cluster.clock.now, application_id=self.application_id, requests=requests
         )
-        self.cluster.to_master(Kind.REQUEST, count, event)
+        self.cluster.to_master(Kind.REQUEST, count, event, self.cluster.setup.network_s)
 
     def assigned(self, executor_id: str) -> None:
         """A node has the order to run this container."""
         granted_s = self.times.granted_s
         if len(granted_s) < self.plan.containers and executor_id not in granted_s:
             granted_s[executor_id] = self.cluster.passed_s
-            if len(granted_s) == self.plan.containers:
+            if len(granted_s) == self.plan.containers and self.plan.counted:
                 self.cluster.granted()
 
     def notified(self, notice: c.Notice) -> None:
@@ -286,29 +250,49 @@ class TimedCluster:
             ("rounds", "retries", "stale", "queued", "aborted", "parked", "preempted"), 0
         )
         self.loads: dict[str, float] = {}
-        self._claimed: list[ResourceUnitId] = []
-        self._rounds_of: dict[str, int] = {}
-        count = max(1, setup.schedulers)
-        step = max(1, setup.nodes // count)
-        policies = [MinWait(index * step) for index in range(count)]
-        self.core = MasterCore(1, policies, setup.bounds, now=self.clock.now)
+        self.claimed: list[ResourceUnitId] = []
+        """Units of all claims that have been committed, in order."""
+        self._charged_from_s = _START_S
+        self._rows = Rows()
+        here = [MinWait()] if setup.centralised else []
+        self.core = MasterCore(1, here, setup.bounds, now=self.clock.now)
         if setup.lease == "none":
             self.core.negotiator.lease = NoLease(setup.bounds.lease_timeout_s)
         self.runtime = _Master(self, self.core)
-        self.master = _Server(self)
-        self.schedulers = {
-            name: self.master if setup.centralised else _Server(self)
-            for name in self.core.placement.schedulers
-        }
+        self.master = Server(self.clock, _REPORTS if setup.reports_last else frozenset())
         self.nodes: dict[str, _Node] = {}
         for index in range(setup.nodes):
             self._add_node(f"n{index}", index >= setup.nodes - setup.large_nodes)
+        self.processes: dict[str, SchedulerProcess] = {}
+        step = max(1, setup.nodes // max(1, setup.schedulers))
+        for index in range(setup.schedulers):
+            name = f"process-{index + 1}"
+            process = SchedulerProcess(self, name, index + 1, MinWait(index * step), setup.bounds)
+            self.processes[name] = process
+            connected = e.SchedulerConnected(
+                now=self.clock.now, call_id=0, scheduler=name, session=process.number
+            )
+            self._call(connected)
         self.jobs: dict[ApplicationId, _Job] = {}
         for number, plan in enumerate(plans):
             job = self._admit(number, plan)
             self.clock.after(plan.at_s, job.ask, plan.containers)
-        self._ungranted = self._uncompleted = len(self.jobs)
-        self._begin_s = min(plan.at_s for plan in plans)
+        for process in self.processes.values():
+            process.connected = True
+        self._ungranted = self._uncompleted = sum(plan.counted for plan in plans)
+        self._begin_s = min(plan.at_s for plan in plans if plan.counted)
+        if not all(plan.counted for plan in plans):
+            self._charged_from_s += self._begin_s
+
+    @property
+    def hop_s(self) -> float:
+        return self.setup.hop_s
+
+    @property
+    def charges_work(self) -> bool:
+        """Does what this process does have a price? Not where prices are fixed, nor before the jobs
+        that are measured."""
+        return isinstance(self.costs, Measured) and self.clock.now >= self._charged_from_s
 
     @property
     def passed_s(self) -> float:
@@ -338,43 +322,82 @@ class TimedCluster:
         finally:
             gc.enable()
         negotiator = self.core.negotiator
-        schedulers = self.core.placement.schedulers.values()
+        schedulers = list(self.core.placement.schedulers.values())
         self.counts["rounds"] = sum(scheduler.rounds for scheduler in schedulers)
+        schedulers += [process.session.scheduler for process in self.processes.values()]
         self.counts["retries"] = sum(scheduler.retries for scheduler in schedulers)
         self.counts["queued"] = negotiator.queued
         self.counts["aborted"] = negotiator.aborted
-        return RunResult([job.times for job in self.jobs.values()], self.counts, self.loads)
+        counted = [job.times for job in self.jobs.values() if job.plan.counted]
+        return RunResult(counted, self.counts, self.loads)
 
     # --- what servers, nodes and jobs call -------------------------------------------------------
 
-    def take_in(
-        self, kind: Kind, containers: int, event: e.MasterEvent
-    ) -> tuple[float, list[c.MasterCommand]]:
-        """Let the core decide; returns the cost and the commands."""
+    def to_master(self, kind: Kind, containers: int, event: e.MasterEvent, delay_s: float) -> None:
+        """Send an event that concerns ``containers``; it arrives ``delay_s`` later."""
+        read = received(event) if self.charges_work else _nothing
+        work = functools.partial(self._take_in, kind, containers, event, read)
+        self.clock.after(delay_s, self.master.arrive, kind, work)
+
+    def call_master(self, containers: int, call: SchedulerCall, on_reply: OnReply) -> None:
+        """A call of a scheduler's process."""
+        call = replace(call, call_id=self.runtime.expect(on_reply))
+        self.to_master(Kind.COMMIT, containers, call, self.hop_s)
+
+    def timed(self, work: Callable[[], T]) -> tuple[float, T]:
+        """CPU seconds that ``work`` used, and what it returned."""
+        begun_s = self.tally.clock()
+        result = work()
+        return self.tally.clock() - begun_s, result
+
+    def charge(self, kind: Kind, containers: int, used_s: float) -> float:
+        """Count work, and return what it costs on the virtual clock."""
+        if self.clock.now < self._charged_from_s:
+            return 0.0
+        self.tally.add(kind, containers, used_s)
+        return self.costs.charge_s(kind, containers, used_s)
+
+    def _take_in(
+        self, kind: Kind, containers: int, event: e.MasterEvent, read: Callable[[], object]
+    ) -> tuple[float, Callable[[], None]]:
+        """Let the core decide; returns the cost, and what follows."""
+        event = replace(event, now=self.clock.now)
         if isinstance(event, e.ClaimsProposed):
             self._count_stale(event.proposal)
-        elif isinstance(event, e.SchedulerWoken):
-            in_flight = self.core.placement.schedulers[event.scheduler].in_flight
-            if in_flight is None:
-                self._rounds_of[event.scheduler] = len(self._claimed)
-        begun_s = self.tally.clock()
-        commands = self.runtime.decide(event)
-        used_s = self.tally.clock() - begun_s
+
+        read_s, _ = self.timed(read)
+        used_s, commands = self.timed(lambda: self.runtime.decide(event))
         if kind is Kind.ROUND:
-            containers = sum(
-                len(command.proposal.claims)
-                for command in commands
-                if isinstance(command, c.ProposeClaims)
-            )
-        self.tally.add(kind, containers, used_s)
+            proposed = [x for x in commands if isinstance(x, c.ProposeClaims)]
+            containers = sum(len(command.proposal.claims) for command in proposed)
+            if not proposed:
+                kind = Kind.OTHER  # nothing to do: it waits for the lease, or for a reply
         parked = len(self.core.negotiator.parked)
         self.counts["parked"] = max(self.counts["parked"], parked)
-        if kind is Kind.ROUND and not any(isinstance(x, c.ProposeClaims) for x in commands):
-            kind = Kind.OTHER  # nothing to do: it waits for the lease, or for a reply
-        return self.costs.charge_s(kind, containers, used_s), commands
+        cost_s = sent_s = 0.0
+        if _is_call(event):
+            cost_s, read_s = self.charge(Kind.CALL, containers, read_s), 0.0
+        for command in commands:
+            if isinstance(command, c.SendToScheduler):
+                cost_s += self.charge(
+                    Kind.COPY_SENT, change_size(command.message), self._send(command)
+                )
+            elif isinstance(command, c.Reply) and _is_call(event):
+                cost_s += self.charge(Kind.CALL, containers, self._send(command))
+            elif type(command) in WRITES:
+                took_s, _ = self.timed(functools.partial(self._rows.write, command))
+                cost_s += self.charge(Kind.STORE, 1, took_s)
+            else:
+                sent_s += self._send(command)
+        cost_s += self.charge(kind, containers, read_s + used_s + sent_s)
+        return cost_s, lambda: self.runtime.carry_out(event, commands)
 
-    def to_master(self, kind: Kind, containers: int, event: e.MasterEvent) -> None:
-        self.clock.after(self.setup.network_s, self.master.arrive, kind, containers, event)
+    def _send(self, command: c.MasterCommand) -> float:
+        """CPU seconds for the message of ``command``."""
+        if not self.charges_work:
+            return 0.0
+        used_s, _ = self.timed(lambda: send_command(command, self.core.epoch))
+        return used_s
 
     def granted(self) -> None:
         """One more job has all of its containers."""
@@ -389,17 +412,17 @@ class TimedCluster:
             "makespan_ms": 1e3 * passed_s,
         }
         if not self.setup.centralised:
-            busy_s = sum(server.busy_s for server in self.schedulers.values())
-            self.loads["schedulers_busy"] = busy_s / passed_s / len(self.schedulers)
+            busy_s = sum(process.server.busy_s for process in self.processes.values())
+            self.loads["schedulers_busy"] = busy_s / passed_s / len(self.processes)
 
     def completed(self, job: _Job) -> None:
-        self._uncompleted -= 1
+        self._uncompleted -= job.plan.counted
         event = e.ApplicationFinished(
             now=self.clock.now,
             application_id=job.application_id,
             state=ApplicationState.SUCCEEDED,
         )
-        self.to_master(Kind.OTHER, 0, event)
+        self.to_master(Kind.OTHER, 0, event, self.setup.network_s)
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -411,31 +434,52 @@ class TimedCluster:
     def _admit(self, number: int, plan: JobPlan) -> _Job:
         now = self.clock.now
         registered = e.ApplicationRegistered(
-            now=now, call_id=1, application_id=ApplicationId(""), name=f"job-{number}",
+            now=now, call_id=0, application_id=ApplicationId(""), name=f"job-{number}",
             submission_key=f"job-{number}", user="somebody", declared_class=plan.workload_class,
         )  # fmt: skip
-        results = [x.result for x in self.core.handle(registered) if isinstance(x, c.Reply)]
-        (admitted,) = results
+        admitted = self._call(registered)
         assert isinstance(admitted, c.ApplicationAdmitted)
         job = _Job(self, plan, admitted.application_id)
         self.jobs[job.application_id] = job
-        self.core.handle(
-            e.ApplicationAttached(
-                now=now, call_id=2, application_id=job.application_id, session=1, epoch=1
-            )
+        attached = e.ApplicationAttached(
+            now=now, call_id=0, application_id=job.application_id, session=1, epoch=1
         )
+        self._call(attached)
         return job
 
+    def _call(self, event: Any) -> object:
+        """Before the clock starts: a call and its result, without cost."""
+        replies: list[c.Reply | c.Refuse] = []
+        call_id = self.runtime.expect(replies.append)
+        self.runtime.submit(replace(event, call_id=call_id))
+        (reply,) = replies
+        if isinstance(reply, c.Refuse):
+            raise reply.error
+        return reply.result
+
     def _tick(self) -> None:
-        self.master.arrive(Kind.OTHER, 0, e.Ticked(now=self.clock.now))
+        self.to_master(Kind.OTHER, 0, e.Ticked(now=self.clock.now), 0.0)
         self.clock.after(TICK_S, self._tick)
 
     def _count_stale(self, proposal: Proposal) -> None:
-        """Claims on units that others have claimed since this scheduler looked."""
-        since = set(itertools.islice(self._claimed, self._rounds_of[proposal.scheduler], None))
+        """Claims on units that others have claimed since this scheduler's copy was sent."""
         units = [claim.unit_id for claim in proposal.claims]
-        self.counts["stale"] += sum(unit in since for unit in units)
-        self._claimed += units
+        process = self.processes.get(proposal.scheduler)
+        if process is not None:
+            since = set(itertools.islice(self.claimed, process.looked_at, None))
+            self.counts["stale"] += sum(unit in since for unit in units)
+        self.claimed += units
+
+
+def _is_call(event: e.MasterEvent) -> bool:
+    """Has a scheduler's process sent it?"""
+    return isinstance(event, e.ClaimsProposed | e.LeaseRequested | e.LeaseReturned) and bool(
+        event.call_id
+    )
+
+
+def _nothing() -> None:
+    """Where costs are constants, no message is encoded."""
 
 
 def simulate(

@@ -6,17 +6,19 @@ a fixed time each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from hrm.core.vocabulary.model import Resources, WorkloadClass
 
-__all__ = ["TASKS_A_JOB", "JobPlan", "arrivals", "burst", "mixed"]
+__all__ = ["TASKS_A_JOB", "JobPlan", "arrivals", "burst", "mixed", "saturated"]
 
 TASKS_A_JOB = 40
 TASK = Resources(1, 1024)
 AT_ONCE_S = 0.001
 """Jobs that are submitted at once arrive within this time, in an order that the seed draws."""
+SATURATED_AT_S = 0.9
+_FILLED_S = 300.0
 STREAM_CONTAINERS = 4
 STREAM_RESOURCES = Resources(1, 73_728)
 """More memory than an ordinary node of the experiments has: streams need the large ones."""
@@ -24,13 +26,15 @@ STREAM_RESOURCES = Resources(1, 73_728)
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """``at_s``: when it requests, seconds from the start. ``run_s``: how long a container runs."""
+    """``at_s``: when it requests, seconds from the start. ``run_s``: how long a container runs.
+    ``counted``: it is measured, not only there."""
 
     at_s: float
     containers: int
     run_s: float
     workload_class: WorkloadClass = WorkloadClass.BATCH
     resources: Resources = TASK
+    counted: bool = True
 
 
 def burst(count: int, seed: int, *, run_s: float = 25.0, tasks: int = TASKS_A_JOB) -> list[JobPlan]:
@@ -38,6 +42,16 @@ def burst(count: int, seed: int, *, run_s: float = 25.0, tasks: int = TASKS_A_JO
     chance = _source(seed, f"burst/{count}")
     times = sorted(chance.uniform(0.0, AT_ONCE_S) for _ in range(count))
     return [JobPlan(at_s, tasks, run_s) for at_s in times]
+
+
+def saturated(count: int, seed: int, *, slots: int) -> list[JobPlan]:
+    """``count`` jobs at once, when others that are not counted have taken every one of ``slots``
+    and run until the last of these jobs has its places in queues."""
+    fillers, rest = divmod(slots, TASKS_A_JOB)
+    sizes = [TASKS_A_JOB] * fillers + [rest] * bool(rest)
+    jobs = [JobPlan(0.0, size, _FILLED_S, counted=False) for size in sizes]
+    measured = burst(count, seed)
+    return jobs + [replace(job, at_s=SATURATED_AT_S + job.at_s) for job in measured]
 
 
 def arrivals(

@@ -23,7 +23,8 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.hrm.gang.min": (
         "`0`",
         "the first executors that start together or wait together, at most as many as Spark asks "
-        "for at first; to queue at a node is to wait. 0: each by itself",
+        "for at first; to queue at a node is to wait. A submitted driver starts only where they "
+        "fit, too. 0: each by itself",
     ),
     "spark.hrm.stream.min": (
         "all of the first request",
@@ -81,8 +82,8 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
     ),
     "spark.hrm.executor.gpu.memory": (
         "the whole GPU",
-        "device memory of an executor that has `spark.executor.resource.gpu.amount=1`, in MiB or "
-        "such as `4g`: as many executors share a GPU as its memory allows",
+        "device memory that an executor with `spark.executor.resource.gpu.amount` has of each of "
+        "its GPUs, in MiB or such as `4g`: as many executors share a GPU as its memory allows",
     ),
     "spark.hrm.executor.lossReasonTimeout": (
         "`5s`",

@@ -326,6 +326,8 @@ class Agent:
                 case c.StopProcess():
                     spec = self._core.containers[command.container_id].spec
                     self._processes.stop(command, spec)
+                case c.PinProcess():
+                    self._processes.pin(command)
                 case c.ReportContainer():
                     status = self._reports.status(command.status)
                     self._link.send(node_wire.from_container(status))

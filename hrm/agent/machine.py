@@ -150,7 +150,8 @@ class Machine:
             except InvalidRequest as error:
                 raise InvalidConfig(f"this node cannot be bound as set: {error}") from error
             _log_partitioning(hardware, binding, units)
-            if settings.auto_binding and binding.mode is not BindingMode.PARTIAL:
+            asked_for_it = settings.auto_binding and "auto_binding" in settings.model_fields_set
+            if asked_for_it and binding.mode is not BindingMode.PARTIAL:
                 _log.warning(
                     "auto_binding changes a partial binding alone; hrm node bind, or binding_mode, "
                     "makes it one",
@@ -254,6 +255,7 @@ def _wanted(settings: AgentSettings) -> Partitioning:
         reserve_cores=settings.cpu_reserve_cores,
         gpu_host_memory_mib=settings.gpu_host_memory_mib,
         gpu_limit=settings.gpu_limit,
+        gpus_per_unit=settings.gpus_per_unit,
     )
 
 
@@ -284,7 +286,6 @@ def auto_binding(settings: AgentSettings) -> AutoBindingRules | None:
         idle_percent=settings.auto_binding_idle_percent,
         cores_min=settings.auto_binding_cores_min,
         pause_s=settings.auto_binding_pause_s,
-        drain_s=settings.auto_binding_drain_s,
     )
 
 

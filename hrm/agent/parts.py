@@ -7,7 +7,7 @@ test passes its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hrm.agent.containers import file_cache
@@ -23,7 +23,7 @@ from hrm.spark.launch import Java, Launch, Spark, executor_launch, find_java, fi
 
 __all__ = ["CommandOf", "StartShortcuts", "shuffle_service", "spark_commands"]
 
-CommandOf = Callable[[ContainerSpec, Path, str, str, Gpu | None], Launch]
+CommandOf = Callable[[ContainerSpec, Path, str, str, Sequence[Gpu]], Launch]
 """Makes the command of a container: specification, work directory, addresses of its two logs, the
 GPU of its unit."""
 
@@ -63,7 +63,7 @@ def spark_commands(
     shortcuts = StartShortcuts(settings, spark, java)
 
     def command_of(
-        spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpu: Gpu | None
+        spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpus: Sequence[Gpu]
     ) -> Launch:
         account = machine.run_as.account_of(spec.user)
         if spec.launch.driver:
@@ -83,7 +83,7 @@ def spark_commands(
             work_dir=work_dir,
             stdout_url=stdout,
             stderr_url=stderr,
-            gpu=gpu,
+            gpus=gpus,
             archive=shortcuts.archives.choose(spec, other_user=account is not None),
         )
 

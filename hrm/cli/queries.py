@@ -324,7 +324,7 @@ def node_bind(
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """Repartition a node into resource units; units in use wait for their containers to end."""
+    """Repartition a node into resource units; what is idle moves at once, the rest as it ends."""
     from hrm.v1.admin_pb2 import BindNodeRequest
 
     if (mode, bound_cores, reserve) == (None, None, None):

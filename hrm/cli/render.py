@@ -20,7 +20,7 @@ from hrm.cli.console import plain
 from hrm.v1 import common_pb2
 
 if TYPE_CHECKING:
-    from hrm.v1 import admin_pb2, submission_pb2
+    from hrm.v1 import admin_pb2, node_pb2, submission_pb2
 
 __all__ = [
     "age",
@@ -89,6 +89,7 @@ def cluster_view(cluster: admin_pb2.Cluster) -> RenderableType:
         f"at nodes, {cluster.containers_pending} unplaced",
         "claims": f"{cluster.claims_committed} committed, {cluster.claims_queued} queued at nodes, "
         f"{cluster.claims_aborted} aborted",
+        "run times": _run_time_errors(cluster.run_time_errors),
         "stream lease": f"{cluster.lease.holder}, {cluster.lease.expires_in_s:.1f}s left"
         if cluster.lease.holder
         else "free",
@@ -110,6 +111,19 @@ def cluster_view(cluster: admin_pb2.Cluster) -> RenderableType:
     return Group(facts, "", schedulers)
 
 
+def _run_time_errors(errors: admin_pb2.RunTimeErrors) -> str:
+    """How far off the estimates were."""
+    if not errors.containers and not errors.unknown:
+        return "no executor has done its work yet"
+    unknown = f"{errors.unknown} executors without an estimate"
+    if not errors.containers:
+        return unknown
+    return (
+        f"off by {errors.median:.0%} (median), {errors.p90:.0%} (90th percentile) over the latest "
+        f"{errors.containers} executors; {unknown}"
+    )
+
+
 def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
     """``hrm nodes``: one line a resource unit."""
     listed = list(nodes)
@@ -128,14 +142,15 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
             f"{age(node.last_heard_s_ago)} ago",
         ]
         for status in node.resource_units:
-            free, capacity = status.free, status.unit.capacity
+            free, unit = status.free, status.unit
+            memory_mib = unit.capacity.memory_mib - unit.lent.memory_mib
             table.add_row(
                 *shown,
-                plain(status.unit.resource_unit_id + (" (draining)" * status.unit.draining)),
-                f"{free.vcores}/{capacity.vcores}",
-                f"{memory(free.memory_mib)} of {memory(capacity.memory_mib)}",
+                plain(unit.resource_unit_id + _layout_note(unit)),
+                f"{free.vcores}/{unit.capacity.vcores - unit.lent.vcores}",
+                f"{memory(free.memory_mib)} of {memory(memory_mib)}",
                 *([plain(_unit_gpu(status))] if with_gpus else []),
-                f"{status.running}/{status.unit.run_limit}",
+                f"{status.running}/{unit.run_limit}",
                 f"{status.waiting_stream}/{status.waiting_batch}",
                 *tail,
             )
@@ -350,13 +365,27 @@ def _state(name: str, prefix: str) -> str:
     return f"[{colour}]{word}[/]" if colour else plain(word)
 
 
+def _layout_note(unit: node_pb2.ResourceUnit) -> str:
+    """How a unit differs from the node's layout while containers of an earlier one run."""
+    notes = []
+    if unit.draining:
+        notes.append("draining")
+    elif unit.borrowed.vcores:
+        notes.append(f"{unit.borrowed.vcores} vcores borrowed")
+    if unit.lent.vcores:
+        notes.append(f"{unit.lent.vcores} vcores lent")
+    return f" ({', '.join(notes)})" if notes else ""
+
+
 def _unit_gpu(status: admin_pb2.ResourceUnitStatus) -> str:
     """The GPU of a unit and how much of it is free; a declared one is never shown as a real one."""
     if not status.unit.HasField("gpu"):
         return "-"
     gpu = status.unit.gpu
     name = f"{gpu.name} (declared)" if gpu.declared else gpu.name
-    return f"{name.strip()} {memory(status.free.gpu_memory_mib)} of {memory(gpu.memory_mib)}"
+    many = f"{1 + len(status.unit.more_gpus)} x " if status.unit.more_gpus else ""
+    free, all_of_it = status.free.gpu_memory_mib, status.unit.capacity.gpu_memory_mib
+    return f"{many}{name.strip()} {memory(free)} of {memory(all_of_it)}".strip()
 
 
 def _gpu(free: common_pb2.Resources, capacity: common_pb2.Resources) -> str:

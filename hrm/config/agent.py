@@ -104,10 +104,17 @@ class AgentSettings(ServerSettings):
         le=1024,
         description="how many of its GPUs to offer; empty: all",
     )
+    gpus_per_unit: int = Field(
+        default=_BINDING.gpus_per_unit,
+        ge=1,
+        le=1024,
+        description="how many GPUs, near each other, go to one resource unit: as many as an "
+        "executor there uses (spark.executor.resource.gpu.amount)",
+    )
     auto_binding: bool = Field(
-        default=False,
-        description="change a partial binding with the load: cores that GPU jobs lack are bound, "
-        "those that they leave idle are given back",
+        default=True,
+        description="where the node has GPUs, change a partial binding with the load: cores that "
+        "GPU jobs lack are bound, those that they leave idle are given back",
     )
     auto_binding_window: int = Field(
         default=_RULES.window,
@@ -138,15 +145,7 @@ class AgentSettings(ServerSettings):
         default=_RULES.pause_s,
         gt=0,
         le=86_400,
-        description="least time between two changes; doubles, up to 16 times, while units do not "
-        "become free in time",
-    )
-    auto_binding_drain_s: float = Field(
-        default=_RULES.drain_s,
-        ge=0,
-        le=86_400,
-        description="longest time that units accept no new containers for a change; 0: change only "
-        "a node on which nothing runs",
+        description="least time between two changes",
     )
     gpus: Annotated[tuple[DeclaredGpu, ...], NoDecode] = Field(
         default=(),

@@ -121,6 +121,18 @@ class MasterSettings(ServerSettings):
     wait_max_s: float = Field(
         default=BOUNDS.wait_max_s, gt=0, description="longest estimated wait at a resource unit"
     )
+    gpu_preemption: bool = Field(
+        default=BOUNDS.gpu_preemption,
+        description="preempt the newest executors of batch applications that hold more than their "
+        "fair share of the GPUs, for those that hold less and wait; off: they wait until executors "
+        "end",
+    )
+    gpu_preemption_grace_s: float = Field(
+        default=BOUNDS.gpu_preemption_grace_s,
+        ge=0,
+        le=3600,
+        description="time an executor preempted for that has to finish tasks and move its blocks",
+    )
     waiting_limit: int = Field(
         default=BOUNDS.waiting_limit,
         ge=0,
@@ -180,6 +192,19 @@ class MasterSettings(ServerSettings):
         description="mean run times kept for recurring applications, one for each application "
         "name, user and resource profile",
     )
+    learned_classes_kept: int = Field(
+        default=BOUNDS.learned_classes_kept,
+        ge=0,
+        description="what class recurring applications turned out to be, one for each application "
+        "name and user; 0: all begin as batch unless they declare a class",
+    )
+    class_guess_s: float = Field(
+        default=BOUNDS.class_guess_s,
+        ge=0.0,
+        le=3600.0,
+        description="an application that begins as a stream because its last run was one, and "
+        "shows no stream for so long, is batch from then on; 0: none begins so",
+    )
 
     submissions_limit: int = Field(
         default=_SUBMISSIONS.submissions_limit,
@@ -190,6 +215,13 @@ class MasterSettings(ServerSettings):
         default=_SUBMISSIONS.ended_submissions_kept,
         ge=0,
         description="ended submissions that `hrm submissions --all` lists",
+    )
+    driver_share: float = Field(
+        default=BOUNDS.driver_share,
+        gt=0,
+        le=1,
+        description="part of the vcores, and of the memory, that drivers on nodes may hold "
+        "together; one driver may always start",
     )
     driver_lease_s: float = Field(
         default=_SUBMISSIONS.driver_lease_s,

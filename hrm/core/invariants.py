@@ -7,23 +7,32 @@ everything). Each function returns a text for each violation; an empty list mean
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import astuple
 
 import numpy as np
 
+from hrm.core.master import gangs
 from hrm.core.master.core import MasterCore
 from hrm.core.master.holdings import kept_bytes, launch_bytes
 from hrm.core.master.state import MasterState
 from hrm.core.node.core import NodeCore
 from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.shared_state import SharedState
-from hrm.core.vocabulary.feasibility import capacity_vector, minus, pooled_part
+from hrm.core.vocabulary.feasibility import (
+    Column,
+    capacity_vector,
+    current_vector,
+    minus,
+    pooled_part,
+)
 from hrm.core.vocabulary.model import (
     NO_LAUNCH,
     NOTHING,
     ContainerState,
     NodeState,
     Resources,
-    WorkloadClass,
+    is_driver,
 )
 from hrm.core.vocabulary.partitioning import BindingMode
 
@@ -40,13 +49,13 @@ def unit_violations(queue: UnitQueue) -> list[str]:
     """No over-commitment, ``free`` equal to a recount, no container in two places."""
     name = queue.unit.unit_id
     found: list[str] = []
-    free = stream_headroom = capacity_vector(queue.unit)
+    free = stream_headroom = current_vector(queue.unit)
     for sibling in queue.pool:
         for entry in (*sibling.running.values(), *sibling.stream_waiting.values()):
             demand = entry.demand if sibling is queue else pooled_part(entry.demand)
             if entry.container_id in sibling.running:
                 free = minus(free, demand)
-            if entry.workload_class is WorkloadClass.STREAM:
+            if entry.has_no_end:
                 stream_headroom = minus(stream_headroom, demand)
     if min(free) < 0:
         found.append(f"{name} is over its capacity: {free}")
@@ -84,19 +93,17 @@ def node_violations(core: NodeCore) -> list[str]:
 
 
 def binding_violations(core: NodeCore) -> list[str]:
-    """However a node is partitioned, its units add up to its hardware; none drains without reason.
+    """However a node is partitioned, its units add up to its hardware at every moment.
 
-    Cores, memory and device memory are conserved, no core is bound twice, units that share are in
-    one pool, and no container waits at a unit that is to be partitioned again.
+    Cores, memory and device memory are conserved, by the layout and as they are now; what is
+    borrowed is held, and as much is lent; no core is bound twice, and units that share are in one
+    pool.
     """
     found: list[str] = []
     for unit_id, queue in core.units.items():
-        if queue.unit.draining and core.target is None:
-            found.append(f"{unit_id} drains, but no other binding waits for it")
-        if queue.unit.draining and queue.waiting_count:
-            found.append(f"{queue.waiting_count} containers wait at {unit_id}, which drains")
-        if queue.capacity != capacity_vector(queue.unit):
-            found.append(f"{unit_id} offers {queue.capacity}, not {queue.unit.capacity}")
+        found += _borrowing_violations(queue)
+        if queue.capacity != current_vector(queue.unit):
+            found.append(f"{unit_id} offers {queue.capacity}, not {queue.unit.current}")
         owner = queue.unit.pool or unit_id
         pool = sorted(x for x, q in core.units.items() if (q.unit.pool or x) == owner)
         joined = sorted(sibling.unit.unit_id for sibling in queue.pool)
@@ -104,19 +111,43 @@ def binding_violations(core: NodeCore) -> list[str]:
             found.append(f"{unit_id} shares with {joined}, its units say {pool}")
     if core.hardware is None:
         return found
+    units = [queue.unit for queue in core.units.values()]
     gpus = core.hardware.gpus[: core.binding.gpu_limit]
-    whole = Resources(
-        len(core.hardware.cores), core.hardware.memory_mib, sum(gpu.memory_mib for gpu in gpus)
-    )
-    total = sum((queue.unit.own_capacity for queue in core.units.values()), NOTHING)
-    if total != whole:
-        found.append(f"the units of {core.name} add up to {total}, it has {whole}")
-    rest = [x for x in core.units.values() if x.unit.gpu is None]
-    kept = sum(queue.unit.capacity.vcores for queue in rest)
+    offered = [queue.unit.gpus for queue in core.units.values() if queue.unit.gpus]
+    if sorted(x.index for each in offered for x in each) != sorted(x.index for x in gpus):
+        found.append(f"the units of {core.name} offer other GPUs than it has, or one twice")
+    device_mib = sum(len(each) * min(x.memory_mib for x in each) for each in offered)
+    whole = Resources(len(core.hardware.cores), core.hardware.memory_mib, device_mib)
+    for when, own in (("by the layout", [x.own(x.target) for x in units]),
+                      ("now", [x.own(x.current) for x in units])):  # fmt: skip
+        if sum(own, NOTHING) != whole:
+            found.append(f"the units of {core.name} add up to {own} {when}, it has {whole}")
+    kept = sum(unit.target.vcores for unit in units if unit.gpu is None)
     if gpus and core.binding.mode is BindingMode.PARTIAL and kept < core.binding.reserve_cores:
         found.append(f"{core.name} keeps {kept} cores for CPU jobs: {core.binding}")
-    bound = Counter(cpu for queue in core.units.values() for cpu in queue.unit.cpus)
+    bound = Counter(cpu for unit in units for cpu in unit.cpus)
     found += [f"core {cpu} is bound to {n} units" for cpu, n in bound.items() if n > 1]
+    if any(unit.cpus for unit in units):
+        found += [
+            f"{unit.unit_id} is bound to cores {unit.cpus}, and has {unit.current.vcores}"
+            for unit in units
+            if len(unit.cpus) != unit.current.vcores
+        ]
+    return found
+
+
+def _borrowing_violations(queue: UnitQueue) -> list[str]:
+    """Nothing that is idle is borrowed; a unit that goes holds something, and none waits there."""
+    unit, found = queue.unit, list[str]()
+    free = Resources(*queue.free[: Column.SLOTS])
+    if (unit.borrowed.vcores and free.vcores) or (unit.borrowed.memory_mib and free.memory_mib):
+        found.append(f"{unit.unit_id} borrows {unit.borrowed}, and {free} of it are idle")
+    if min(*map(min, (astuple(unit.target), astuple(unit.current), astuple(unit.lent)))) < 0:
+        found.append(f"{unit.unit_id} has less than nothing: {unit}")
+    if unit.draining and (queue.waiting_count or not queue.running):
+        found.append(
+            f"{unit.unit_id} goes, {len(queue.running)} run there and {queue.waiting_count} wait"
+        )
     return found
 
 
@@ -143,6 +174,8 @@ def table_violations(state: SharedState) -> list[str]:
         found += unit_violations(queue)
         if not np.array_equal(state.stream_headroom[row], queue.stream_headroom):
             found.append(f"row {row} of {unit_id} is stale: leaves {state.stream_headroom[row]}")
+        if not np.array_equal(state.total[row], capacity_vector(queue.unit)):
+            found.append(f"row {row} of {unit_id} is stale: {state.total[row]} in all")
         if not np.array_equal(state.free[row], queue.free):
             found.append(f"row {row} of {unit_id} is stale: {state.free[row]}")
         image = queue.image()
@@ -190,6 +223,9 @@ def _containers(master_state: MasterState) -> list[str]:
                 found.append(f"{container.container_id} is {state.value} at {container.node}")
             if placed and seen[container.container_id] != 1:
                 found.append(f"{container.container_id} is not among its node's containers")
+        drivers = [x for x in app.containers if x in master_state.drivers]
+        if drivers != (list(app.containers) if is_driver(app.application_id) else []):
+            found.append(f"{app.application_id} miscounts its drivers")
         if app.life.state.ended and app.in_state(ContainerState.RUNNING, ContainerState.PENDING):
             found.append(f"{app.application_id} has ended but its containers still run")
     return found
@@ -216,19 +252,34 @@ def _jobs(core: MasterCore) -> list[str]:
     for app in master_state.live_applications():
         job = core.placement.schedulers[app.scheduler].jobs.get(app.application_id)
         pending = app.in_state(ContainerState.PENDING)
-        wanted = {x.container_id for x in pending if not x.held}
-        if len(wanted) < len(pending) and not (master_state.recovering and app.recovered):
+        wanted = {x.container_id for x in pending if not x.held and not x.waits_for}
+        held = any(x.held for x in pending)
+        if held and not (master_state.recovering and app.recovered):
             found.append(f"{app.application_id} is held back, and no node is waited for")
         queued = set() if job is None else set(job.pending)
         if wanted != queued:
             found.append(
                 f"{app.application_id} waits for {sorted(wanted)}, its job has {sorted(queued)}"
             )
+    waiting = [x for x in master_state.drivers.values() if x.waits_for]
+    if [x.container_id for x in waiting] != sorted(
+        core.placement.drivers.waiting, key=list(master_state.drivers).index
+    ):
+        found.append(f"{len(waiting)} drivers wait, the queue of drivers has others")
+    found += [f"{x.container_id} waits, and is placed" for x in waiting if x.node is not None]
     for scheduler in core.placement.schedulers.values():
+        found += [f"{scheduler.name}: {what}" for what in scheduler.backlog.violations()]
+        if scheduler.exhaustion is not None:
+            found += [f"{scheduler.name}: {x}" for x in scheduler.exhaustion.violations()]
         for application_id, job in scheduler.jobs.items():
             if not job.pending:
                 found.append(f"{scheduler.name} keeps an empty job of {application_id}")
             owner = master_state.applications.get(application_id)
             if owner is None or owner.life.state.ended:
                 found.append(f"{scheduler.name} schedules {application_id}, which has ended")
+            elif isinstance(scheduler, RemoteScheduler) and job.gang != gangs.missing(owner):
+                found.append(
+                    f"{scheduler.name} has a gang of {job.gang} of {application_id}, which lacks "
+                    f"{gangs.missing(owner)}"
+                )
     return found

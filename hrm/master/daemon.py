@@ -138,6 +138,7 @@ def known_to(store: Store) -> dict[str, Any]:
         "known_nodes": store.nodes(),
         "drained_nodes": store.drains(),
         "run_times": store.run_times(),
+        "learned_classes": store.learned_classes(),
     }
     store.submissions()
     return known

@@ -302,6 +302,10 @@ class Interpreter:
                 return self.store.put_run_time(command.row)
             case c.ForgetRunTime():
                 return self.store.forget_run_time(command.key)
+            case c.PersistLearnedClass():
+                return self.store.put_learned_class(command.row)
+            case c.ForgetLearnedClass():
+                return self.store.forget_learned_class(command.key)
             case c.RaiseEpoch():
                 return self._raise_epoch(command.epoch)
             case c.WakeScheduler():

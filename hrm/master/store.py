@@ -2,10 +2,10 @@
 
 One SQLite file in WAL mode (``hrm.master.store_file``), written by one thread
 (``hrm.master.write_queue``). Kept: the epoch, application records, nodes with their owners, drains,
-mean run times, submissions with their configuration and the secrets in it. Not kept: containers,
-resource state and secrets of running applications, which agents and AppMasters report again. Of
-ownership keys only digests are kept, except those of submissions, which the next driver's node
-needs.
+mean run times, what classes applications turned out to be, submissions with their configuration and
+the secrets in it. Not kept: containers, resource state and secrets of running applications, which
+agents and AppMasters report again. Of ownership keys only digests are kept, except those of
+submissions, which the next driver's node needs.
 
 Nothing is discarded without a request: if a page, a record or the epoch is damaged, the master does
 not start, and its error names the command to run (``hrm.master.store_repair``).
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hrm.core.messages.submissions import SubmissionRecord
+from hrm.core.vocabulary.learned_classes import LearnedClass, LearnedClassKey
 from hrm.core.vocabulary.model import ApplicationId, NodeName
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import RunTime, RunTimeKey
@@ -130,6 +131,18 @@ class Store:
 
     def forget_run_time(self, key: RunTimeKey) -> asyncio.Future[None]:
         return self._forget("run_times", *key)
+
+    def learned_classes(self) -> list[LearnedClass]:
+        """The latest written last."""
+        return self._read("learned_classes")
+
+    def put_learned_class(self, row: LearnedClass) -> asyncio.Future[None]:
+        sql = "INSERT OR REPLACE INTO learned_classes VALUES (?, ?, ?, ?)"
+        values = (*row.key, row.workload_class.value, row.application_id)
+        return self._writes.put("learned_classes", row.key, sql, values)
+
+    def forget_learned_class(self, key: LearnedClassKey) -> asyncio.Future[None]:
+        return self._forget("learned_classes", *key)
 
     def submissions(self) -> list[SubmissionRecord]:
         return self._read("submissions")

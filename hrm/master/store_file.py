@@ -21,7 +21,8 @@ from typing import Any, TypeAlias
 
 from hrm import durable
 from hrm.core.messages.submissions import SubmissionRecord
-from hrm.core.vocabulary.model import NodeName
+from hrm.core.vocabulary.learned_classes import LearnedClass
+from hrm.core.vocabulary.model import ApplicationId, NodeName, WorkloadClass
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import RunTime
 from hrm.errors import InvalidConfig
@@ -33,7 +34,7 @@ __all__ = [
     "is_damage", "open_store", "set_aside", "upgrade", "what_is",
 ]  # fmt: skip
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 EPOCH_MAX = 1 << 27
 """So that an event's number, of which an epoch is a part, has at most 18 digits."""
 OPEN_TIMEOUT_S = 5.0
@@ -98,6 +99,14 @@ def _run_time(row: Row) -> RunTime:
     )  # fmt: skip
 
 
+def _learned_class(row: Row) -> LearnedClass:
+    name, user, workload_class, application_id = map(_text, row)
+    return LearnedClass(
+        name=name, user=user, workload_class=WorkloadClass(workload_class),
+        application_id=ApplicationId(application_id),
+    )  # fmt: skip
+
+
 TABLES: dict[str, Table] = {
     "applications": Table(
         "CREATE TABLE IF NOT EXISTS applications (id TEXT PRIMARY KEY, record TEXT NOT NULL);",
@@ -115,6 +124,11 @@ TABLES: dict[str, Table] = {
         "CREATE TABLE IF NOT EXISTS run_times (name TEXT, user TEXT, profile INTEGER, "
         "mean_s REAL NOT NULL, containers INTEGER NOT NULL, PRIMARY KEY (name, user, profile));",
         ("name", "user", "profile", "mean_s", "containers"), 3, _run_time,
+    ),
+    "learned_classes": Table(
+        "CREATE TABLE IF NOT EXISTS learned_classes (name TEXT, user TEXT, class TEXT NOT NULL, "
+        "application TEXT NOT NULL, PRIMARY KEY (name, user));",
+        ("name", "user", "class", "application"), 2, _learned_class,
     ),
     "submissions": Table(
         "CREATE TABLE IF NOT EXISTS submissions (id TEXT PRIMARY KEY, record TEXT NOT NULL);",
@@ -269,7 +283,7 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
 
 def upgrade(db: sqlite3.Connection) -> None:
     """Versions 2 to 4 added the tables of run times, drains and submissions, which exist by now.
-    Version 5 added the owners of nodes."""
+    So does that of learned classes, which version 6 added. Version 5 added the owners of nodes."""
     if "owner" not in [column[1] for column in db.execute("PRAGMA table_info(nodes)")]:
         db.execute("ALTER TABLE nodes ADD COLUMN owner TEXT NOT NULL DEFAULT ''")
     sql = "UPDATE meta SET value = ? WHERE key = 'schema' AND value != ?"

@@ -22,7 +22,7 @@ from hrm.core.messages import submissions as m
 from hrm.core.submission import hosting
 from hrm.core.submission.hosting import SubmissionHost
 from hrm.core.submission.submissions import SubmissionEntry, SubmissionsCore
-from hrm.core.vocabulary.model import ApplicationId, NodeName
+from hrm.core.vocabulary.model import ApplicationId, NodeName, container_id_of
 from hrm.errors import HrmError, NotFound, Unavailable
 from hrm.master.file_store import FileStore
 from hrm.master.interpreter import Interpreter, Outbox
@@ -151,6 +151,13 @@ class Submissions:
         """The host of the node that has its driver; empty where there is none."""
         node = self._master.core.master_state.nodes.get(NodeName(entry.node))
         return "" if node is None else node.host
+
+    def waits_for(self, entry: SubmissionEntry) -> str:
+        """Why its driver is not given a place yet; empty where that is not held up."""
+        record = entry.record
+        name = container_id_of(ApplicationId(record.submission_id), str(record.attempt))
+        driver = self._master.core.master_state.drivers.get(name)
+        return "" if driver is None else driver.waits_for
 
     async def watch(self, submission_id: str) -> AsyncIterator[SubmissionEntry]:
         """The submission as it is, and again after changes, until it has ended."""

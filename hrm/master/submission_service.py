@@ -108,7 +108,8 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
         return pb.LeaseDriverResponse(lease_s=lease_s, renew_s=renew_s)
 
     def _message(self, entry: SubmissionEntry) -> pb.Submission:
-        return sw.from_entry(entry, self._submissions.host_of(entry))
+        submissions = self._submissions
+        return sw.from_entry(entry, submissions.host_of(entry), submissions.waits_for(entry))
 
     def _listed(self, entry: SubmissionEntry) -> pb.Submission:
         """For a list: long user-supplied text is truncated."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from hrm.core.messages.claims import Entry
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.scheduler import Placement
-from hrm.core.vocabulary.feasibility import Vector, fitting_rows, leaves
+from hrm.core.vocabulary.feasibility import Column, Vector, fitting_rows, leaves
 from hrm.core.vocabulary.model import WorkloadClass
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Ints",
     "by_score",
     "first_row",
+    "fullest_nodes_first",
     "immediately_feasible",
     "in_order",
     "in_turn",
@@ -62,8 +63,9 @@ def immediately_feasible(view: ClusterView, placement: Placement) -> Ints:
 def queueable(view: ClusterView, placement: Placement, now: float) -> tuple[Ints, Floats]:
     """Rows at which one more may wait under both bounds, in row order, with the wait at each.
 
-    The wait is Algorithm 1's: estimated seconds for batch, stream waiters for streams. A stream
-    waits only where batch can make capacity for it (section 4.3.1). Other streams have no end:
+    The wait is Algorithm 1's: estimated seconds for batch, stream waiters for streams. Batch waits
+    at no unit that shares its cores (see ``hrm.core.scheduling.negotiator``). A stream waits only
+    where batch can make capacity for it (section 4.3.1). Other streams have no end:
     what they hold it waits for at its scheduler, bound to no unit.
     """
     admitting = (
@@ -75,7 +77,8 @@ def queueable(view: ClusterView, placement: Placement, now: float) -> tuple[Ints
     if placement.workload_class is WorkloadClass.STREAM:
         rows = rows[view.streams_leave(placement.demand)[rows]]
         return rows, view.waiting_stream[rows].astype(np.float64)
-    waits = view.waits_s(placement.demand, rows, now)
+    rows = rows[~view.shares[rows]]
+    waits = view.waits_s(placement.demand, rows, now, placement.run_s)
     bounded = (waits < placement.wait_max_s) & np.isfinite(waits)
     return rows[bounded], waits[bounded]
 
@@ -89,9 +92,9 @@ def may_still_wait(
     if placement.workload_class is WorkloadClass.STREAM:
         left = leaves(view.stream_headroom[row].tolist(), placement.demand)
         return left and waiters < limit, float(view.waiting_stream[row])
-    if waiters >= limit:
+    if waiters >= limit or view.shares[row]:
         return False, math.inf
-    wait_s = view.wait_s(placement.demand, row, now)
+    wait_s = view.wait_s(placement.demand, row, now, placement.run_s)
     return wait_s < placement.wait_max_s and not math.isinf(wait_s), wait_s
 
 
@@ -112,6 +115,25 @@ def in_order(
             view.apply(row, entries[len(placed)], now)
             placed.append(row)
     return placed
+
+
+def fullest_nodes_first(view: ClusterView, rows: Ints, demand: Vector) -> Ints:
+    """``rows`` in another order: of a node whose units share cores all together, the node with the
+    least left first, and within it the unit with the least device memory left.
+
+    So whole GPUs, and nodes that have cores for them, stay free for those that need one. What has
+    no need of a GPU goes where the fewest are left.
+    """
+    pool, device, cores = view.pool, Column.GPU_MEMORY_MIB, Column.VCORES
+    nodes = int(pool.max(initial=0)) + 1
+    left, total = (
+        np.bincount(pool, x[:, device], nodes)[pool[rows]] for x in (view.free, view.total)
+    )
+    cores_left = view.free[rows, cores] / np.maximum(1, view.total[rows, cores])
+    if demand[device]:
+        left = left / np.maximum(1, total) + cores_left
+    order: Ints = np.lexsort((view.free[rows, device], pool[rows], cores_left, left))
+    return rows[order]
 
 
 def in_turn_feasible(

@@ -116,6 +116,9 @@ class DirectNode(NodeRuntime):
         end = ContainerEnd(cause=command.cause, exit_code=143, message=command.reason)
         self.clock.after(delay_s, self.end, command.container_id, end)
 
+    def pin(self, command: c.PinProcess) -> None:
+        """Processes that are no more than names are on no core."""
+
     def forget(self, command: c.ForgetContainer) -> None:
         """Nothing is kept of it."""
 

@@ -42,6 +42,9 @@ class NodeRuntime(ABC):
     def stop(self, command: c.StopProcess) -> None: ...
 
     @abstractmethod
+    def pin(self, command: c.PinProcess) -> None: ...
+
+    @abstractmethod
     def emit(self, report: NodeReport) -> None:
         """Deliver a report to the master, which takes it in with its own time."""
 
@@ -62,6 +65,8 @@ class NodeRuntime(ABC):
                     self.start(command.spec)
                 case c.StopProcess():
                     self.stop(command)
+                case c.PinProcess():
+                    self.pin(command)
                 case c.RegisterAgain():
                     self.register_again(command)
                 case c.ForgetContainer():

@@ -9,6 +9,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages.submissions import ForgetSubmission, PersistSubmission, SubmissionRecord
 from hrm.core.scheduling.scheduler import PlacementPolicy
 from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.learned_classes import LearnedClass, LearnedClassKey
 from hrm.core.vocabulary.model import ApplicationId, NodeName
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import RunTime, RunTimeKey
@@ -27,6 +28,7 @@ class VirtualDisk:
         self.nodes: dict[NodeName, str] = {}
         self.drains: dict[NodeName, None] = {}
         self.run_times: dict[RunTimeKey, RunTime] = {}
+        self.learned_classes: dict[LearnedClassKey, LearnedClass] = {}
         self.submissions: dict[str, SubmissionRecord] = {}
         self.slow_until_s = 0.0
         self.slow_write_s = 0.0
@@ -38,6 +40,7 @@ class VirtualDisk:
         copy.epoch = self.epoch
         copy.applications, copy.nodes = dict(self.applications), dict(self.nodes)
         copy.drains, copy.run_times = dict(self.drains), dict(self.run_times)
+        copy.learned_classes = dict(self.learned_classes)
         copy.submissions = dict(self.submissions)
         return copy
 
@@ -54,6 +57,7 @@ class VirtualDisk:
             known_nodes=self.nodes,
             drained_nodes=list(self.drains),
             run_times=list(self.run_times.values()),
+            learned_classes=list(self.learned_classes.values()),
             now=now,
             epoch_id=epoch_id,
         )
@@ -87,5 +91,10 @@ class VirtualDisk:
                 self.run_times[command.row.key] = command.row
             case c.ForgetRunTime():
                 self.run_times.pop(command.key, None)
+            case c.PersistLearnedClass():
+                self.learned_classes.pop(command.row.key, None)
+                self.learned_classes[command.row.key] = command.row
+            case c.ForgetLearnedClass():
+                self.learned_classes.pop(command.key, None)
             case c.RaiseEpoch():
                 self.epoch = command.epoch

@@ -52,7 +52,9 @@ class World:
         self.clock = Clock(_START_S)
         self.log = EventLog(self.clock)
         self.sleepers = Sleepers(self.clock, source(plan.seed, "sleepers"))
-        self.oracle = Oracle(self.sleepers, plan.at_once_max)
+        self.oracle = Oracle(
+            self.sleepers, plan.at_once_max, every_policy="policies" in plan.traits
+        )
         self.chance = source(plan.seed, "processes")
         self.killed: set[str] = set()
         self.refused: set[str] = set()
@@ -70,6 +72,8 @@ class World:
         for outside in self.remote_schedulers:
             outside.start()
         self._begin_s = self.clock.now
+        if not plan.faults and not any(plan.rates.values()):
+            self.oracle.quiet_since_s = self._begin_s
         self._backup: VirtualDisk | None = None
         self._strikes: dict[str, Callable[[TimedFault], bool]] = {
             "partition": self._partition,
@@ -206,6 +210,7 @@ class World:
 
     def _stop_faults(self) -> None:
         self.faults_stopped = True
+        self.oracle.quiet_since_s = self.clock.now
         self.log.emit("world", "faults stop")
         self.network.faults_stopped()
         self.master.disk.slow_until_s = 0.0
@@ -237,7 +242,7 @@ class World:
         """Nodes are partitioned as at first, so that all that fitted then fits again."""
         for machine in self._bound_otherwise():
             binding = machine.plan.binding
-            if machine.core is not None and machine.core.target != binding:
+            if machine.core is not None and machine.core.binding != binding:
                 assert binding is not None
                 self._ask_rebind(
                     machine.name, binding.mode, binding.bound_cores, binding.reserve_cores
@@ -250,7 +255,7 @@ class World:
             for machine in self.machines
             if (core := machine.core) is not None
             and core.hardware is not None
-            and (core.binding != machine.plan.binding or core.target is not None)
+            and (core.binding != machine.plan.binding or not core.settled)
         ]
 
     def _undo_drains(self) -> None:

@@ -19,6 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,9 +43,6 @@ RESOURCES_FILE = "resources.json"
 ARGUMENT_FILE = "java.args"
 _JAVA_LIMIT_S = 20.0
 _CORE_JAR = re.compile(r"spark-core_[\d.]+-(?P<version>.+)\.jar")
-_GPU_RESOURCES = [
-    {"id": {"componentName": "spark.executor", "resourceName": "gpu"}, "addresses": ["0"]}
-]
 _INHERITED = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
 
 
@@ -184,13 +182,13 @@ def executor_launch(
     work_dir: Path,
     stdout_url: str = "",
     stderr_url: str = "",
-    gpu: Gpu | None = None,
+    gpus: Sequence[Gpu] = (),
     archive: str = "",
 ) -> Launch:
     """The command of the executor ``spec`` on this node, which others reach as ``host``.
 
     ``archive``: the class-data archive to use; empty: none.
-    ``gpu``: of the executor's resource unit; visible to the executor if it holds device memory.
+    ``gpus``: of the executor's resource unit; visible to it if it holds device memory.
 
     Raises:
         LaunchFailed: the specification names no driver, or a heap that does not fit.
@@ -232,11 +230,11 @@ def executor_launch(
         "--resourceProfileId", str(spec.resource_profile_id),
     )  # fmt: skip
     files = {ARGUMENT_FILE: archives.argument_file([*flags, "-cp", class_path])}
-    if gpu is not None and spec.resources.gpu_memory_mib:
-        files[RESOURCES_FILE] = json.dumps(_GPU_RESOURCES)
+    if gpus and spec.resources.gpu_memory_mib:
+        files[RESOURCES_FILE] = json.dumps(_gpu_resources(len(gpus)))
         argv = (*argv, "--resourcesFile", str(work_dir / RESOURCES_FILE))
     environment = _environment(spec, spark, java, work_dir)
-    environment |= gpu_environment(spec, gpu)
+    environment |= gpu_environment(spec, gpus)
     if stdout_url:
         environment["SPARK_LOG_URL_STDOUT"] = stdout_url
     if stderr_url:
@@ -259,17 +257,24 @@ def _check_python(environment: dict[str, str]) -> None:
         )
 
 
-def gpu_environment(spec: ContainerSpec, gpu: Gpu | None) -> dict[str, str]:
-    """Makes only its GPU visible to a container: none if it holds no device memory.
+def _gpu_resources(gpus: int) -> list[dict[str, object]]:
+    """What Spark reads of an executor's GPUs: their addresses, as CUDA counts what is visible."""
+    gpu = {"componentName": "spark.executor", "resourceName": "gpu"}
+    return [{"id": gpu, "addresses": [str(address) for address in range(gpus)]}]
 
-    CUDA counts visible devices from 0, whatever their numbers on the node: the address that Spark's
-    tasks get is therefore 0, and ``HRM_GPU_INDEX`` is the number on the node.
+
+def gpu_environment(spec: ContainerSpec, gpus: Sequence[Gpu]) -> dict[str, str]:
+    """Makes only its GPUs visible to a container: none if it holds no device memory.
+
+    CUDA counts visible devices from 0, whatever their numbers on the node: the addresses that
+    Spark's tasks get are therefore 0 and up, and ``HRM_GPU_INDEX`` has the numbers on the node.
+    ``HRM_GPU_MEMORY_MIB`` is the container's part of all of them together.
     """
-    if gpu is None or not spec.resources.gpu_memory_mib:
+    if not gpus or not spec.resources.gpu_memory_mib:
         return {"CUDA_VISIBLE_DEVICES": ""}
     return {
-        "CUDA_VISIBLE_DEVICES": gpu.uuid or str(gpu.index),
-        "HRM_GPU_INDEX": str(gpu.index),
+        "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid or str(gpu.index) for gpu in gpus),
+        "HRM_GPU_INDEX": ",".join(str(gpu.index) for gpu in gpus),
         "HRM_GPU_MEMORY_MIB": str(spec.resources.gpu_memory_mib),
     }
 

@@ -32,7 +32,8 @@ import grpc
 from hrm import ownership, rpc, tls
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.errors import InvalidRequest, NotFound, StaleEpoch, TlsFailed, Unavailable
-from hrm.spark.submit_options import Options, memory_mib
+from hrm.executor_size import memory_mib
+from hrm.spark.submit_options import Options
 from hrm.spark_servers import INTERNAL, SERVERS, server_of
 from hrm.text import shown
 from hrm.v1 import submission_pb2 as pb

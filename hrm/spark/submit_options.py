@@ -17,7 +17,7 @@ from pathlib import Path
 from hrm.errors import InvalidRequest
 from hrm.spark_servers import INTERNAL, SERVERS
 
-__all__ = ["Options", "memory_mib", "parse", "read_properties"]
+__all__ = ["Options", "parse", "read_properties"]
 
 SWITCHES = ("--supervise", "--verbose", "-v", "--load-spark-defaults", "--help", "-h", "--version")
 SETTINGS = {
@@ -60,8 +60,6 @@ SHELL_CLASSES = {
 }
 _OWN = ("--class", "--properties-file", "--status", "--kill")
 KNOWN = {*SWITCHES, *SETTINGS, *PASSED_ON, *IGNORED, *REFUSED, *_OWN, "--conf", "-c"}
-_UNITS = {"b": 2**-20, "k": 2**-10, "m": 1.0, "g": 2**10, "t": 2**20, "p": 2**30}
-_MEMORY = re.compile(r"(\d+)\s*([bkmgtp]?)b?", re.IGNORECASE)
 _PROPERTY = re.compile(r"((?:\\.|[^\s=:\\])+)(?:\s*[=:]\s*|\s+|$)(.*)", re.DOTALL)
 _UNESCAPED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
@@ -192,16 +190,3 @@ def read_properties(path: Path) -> dict[str, str]:
 
 def _unescape(text: str) -> str:
     return re.sub(r"\\(.)", lambda found: _UNESCAPED.get(found[1], found[1]), text)
-
-
-def memory_mib(text: str, setting: str) -> int:
-    """A size such as ``4g`` or ``512m`` in MiB; a bare number is MiB.
-
-    Raises:
-        InvalidRequest: it is malformed, or less than 1 MiB.
-    """
-    matched = _MEMORY.fullmatch(text.strip())
-    size = int(int(matched[1]) * _UNITS[matched[2].lower() or "m"]) if matched else 0
-    if size < 1:
-        raise InvalidRequest(f"{setting} is {text!r}; give a size such as 2g or 512m")
-    return size

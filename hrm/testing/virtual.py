@@ -27,6 +27,7 @@ from hrm.core.vocabulary.model import (
     ContainerRequest,
     ContainerSpec,
     EndCause,
+    FirstExecutors,
     NodeName,
     Resources,
     ResourceUnit,
@@ -208,8 +209,12 @@ class VirtualCluster:
         gang_min: int = 0,
         stream_min: int = 0,
         new_id: ApplicationId | None = None,
+        first_executors: FirstExecutors | None = None,
+        driver: ApplicationId | None = None,
     ) -> ApplicationId:
-        """Register an application, attach it, and request executors 1..n. ``new_id``: its id."""
+        """Register an application, attach it, and request executors 1..n. ``new_id``: its id;
+        with ``driver-`` before it, it holds the driver of a submission, which needs
+        ``first_executors``. ``driver``: what holds the driver of this application."""
         call_id = next(self._calls)
         self.submit_to_master(
             e.ApplicationRegistered(
@@ -223,6 +228,8 @@ class VirtualCluster:
                 gang_min=gang_min,
                 stream_min=stream_min,
                 new_id=new_id,
+                first_executors=first_executors,
+                submission_id=driver or "",
             )
         )
         application_id = self.admitted(call_id).application_id
@@ -250,8 +257,10 @@ class VirtualCluster:
         resources: Resources = SMALL,
         hosts: tuple[str, ...] = (),
         locality_wait_s: float = 3.0,
+        expected_duration_s: float = 0.0,
     ) -> None:
-        """Request containers; ``hosts``: where their data lies."""
+        """Request containers; ``hosts``: where their data lies. ``expected_duration_s``: 0 where
+        it is unknown."""
         requests = tuple(
             ContainerRequest(
                 executor_id=str(x),
@@ -259,6 +268,7 @@ class VirtualCluster:
                 resources=resources,
                 hosts=hosts,
                 locality_wait_s=locality_wait_s,
+                expected_duration_s=expected_duration_s,
             )
             for x in executors
         )

@@ -13,7 +13,7 @@ class GetClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Cluster(_message.Message):
-    __slots__ = ("version", "epoch", "started_at_s", "address", "nodes_alive", "nodes_draining", "nodes_lost", "capacity", "free", "applications_live", "applications_ended", "containers_running", "containers_waiting", "containers_pending", "schedulers", "lease", "claims_committed", "claims_queued", "claims_aborted", "paused")
+    __slots__ = ("version", "epoch", "started_at_s", "address", "nodes_alive", "nodes_draining", "nodes_lost", "capacity", "free", "applications_live", "applications_ended", "containers_running", "containers_waiting", "containers_pending", "schedulers", "lease", "claims_committed", "claims_queued", "claims_aborted", "paused", "run_time_errors")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_S_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,7 @@ class Cluster(_message.Message):
     CLAIMS_QUEUED_FIELD_NUMBER: _ClassVar[int]
     CLAIMS_ABORTED_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
+    RUN_TIME_ERRORS_FIELD_NUMBER: _ClassVar[int]
     version: str
     epoch: int
     started_at_s: float
@@ -54,7 +55,20 @@ class Cluster(_message.Message):
     claims_queued: int
     claims_aborted: int
     paused: str
-    def __init__(self, version: _Optional[str] = ..., epoch: _Optional[int] = ..., started_at_s: _Optional[float] = ..., address: _Optional[str] = ..., nodes_alive: _Optional[int] = ..., nodes_draining: _Optional[int] = ..., nodes_lost: _Optional[int] = ..., capacity: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., free: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., applications_live: _Optional[int] = ..., applications_ended: _Optional[int] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., schedulers: _Optional[_Iterable[_Union[Scheduler, _Mapping]]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., claims_committed: _Optional[int] = ..., claims_queued: _Optional[int] = ..., claims_aborted: _Optional[int] = ..., paused: _Optional[str] = ...) -> None: ...
+    run_time_errors: RunTimeErrors
+    def __init__(self, version: _Optional[str] = ..., epoch: _Optional[int] = ..., started_at_s: _Optional[float] = ..., address: _Optional[str] = ..., nodes_alive: _Optional[int] = ..., nodes_draining: _Optional[int] = ..., nodes_lost: _Optional[int] = ..., capacity: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., free: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., applications_live: _Optional[int] = ..., applications_ended: _Optional[int] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., schedulers: _Optional[_Iterable[_Union[Scheduler, _Mapping]]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., claims_committed: _Optional[int] = ..., claims_queued: _Optional[int] = ..., claims_aborted: _Optional[int] = ..., paused: _Optional[str] = ..., run_time_errors: _Optional[_Union[RunTimeErrors, _Mapping]] = ...) -> None: ...
+
+class RunTimeErrors(_message.Message):
+    __slots__ = ("containers", "median", "p90", "unknown")
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    MEDIAN_FIELD_NUMBER: _ClassVar[int]
+    P90_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    containers: int
+    median: float
+    p90: float
+    unknown: int
+    def __init__(self, containers: _Optional[int] = ..., median: _Optional[float] = ..., p90: _Optional[float] = ..., unknown: _Optional[int] = ...) -> None: ...
 
 class Scheduler(_message.Message):
     __slots__ = ("name", "queued_jobs", "rounds", "placed", "retries", "delay_p50_s", "delay_p99_s")

@@ -89,14 +89,16 @@ NODE_STATE_DRAINING: NodeState
 NODE_STATE_LOST: NodeState
 
 class Resources(_message.Message):
-    __slots__ = ("vcores", "memory_mib", "gpu_memory_mib")
+    __slots__ = ("vcores", "memory_mib", "gpu_memory_mib", "gpus")
     VCORES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
     GPU_MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
     vcores: int
     memory_mib: int
     gpu_memory_mib: int
-    def __init__(self, vcores: _Optional[int] = ..., memory_mib: _Optional[int] = ..., gpu_memory_mib: _Optional[int] = ...) -> None: ...
+    gpus: int
+    def __init__(self, vcores: _Optional[int] = ..., memory_mib: _Optional[int] = ..., gpu_memory_mib: _Optional[int] = ..., gpus: _Optional[int] = ...) -> None: ...
 
 class SparkLaunch(_message.Message):
     __slots__ = ("driver_url", "spark_version", "environment", "java_options", "extra_class_path", "decommissions", "driver")
@@ -124,7 +126,7 @@ class SparkLaunch(_message.Message):
     def __init__(self, driver_url: _Optional[str] = ..., spark_version: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., java_options: _Optional[_Iterable[str]] = ..., extra_class_path: _Optional[_Iterable[str]] = ..., decommissions: bool = ..., driver: _Optional[str] = ...) -> None: ...
 
 class ContainerSpec(_message.Message):
-    __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "expected_duration_s", "launch", "resource_unit_id", "heap_mib", "user")
+    __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "expected_duration_s", "launch", "resource_unit_id", "heap_mib", "user", "stands_first")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +138,7 @@ class ContainerSpec(_message.Message):
     RESOURCE_UNIT_ID_FIELD_NUMBER: _ClassVar[int]
     HEAP_MIB_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
+    STANDS_FIRST_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     application_id: str
     executor_id: str
@@ -147,7 +150,8 @@ class ContainerSpec(_message.Message):
     resource_unit_id: str
     heap_mib: int
     user: str
-    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., launch: _Optional[_Union[SparkLaunch, _Mapping]] = ..., resource_unit_id: _Optional[str] = ..., heap_mib: _Optional[int] = ..., user: _Optional[str] = ...) -> None: ...
+    stands_first: bool
+    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., launch: _Optional[_Union[SparkLaunch, _Mapping]] = ..., resource_unit_id: _Optional[str] = ..., heap_mib: _Optional[int] = ..., user: _Optional[str] = ..., stands_first: bool = ...) -> None: ...
 
 class ContainerEnd(_message.Message):
     __slots__ = ("cause", "exit_code", "message")
@@ -160,7 +164,7 @@ class ContainerEnd(_message.Message):
     def __init__(self, cause: _Optional[_Union[EndCause, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class ContainerStatus(_message.Message):
-    __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "state", "node", "resource_unit_id", "requested_at_s", "assigned_at_s", "started_at_s", "ended_at_s", "end", "stdout_url", "stderr_url", "usage", "expected_duration_s")
+    __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "state", "node", "resource_unit_id", "requested_at_s", "assigned_at_s", "started_at_s", "ended_at_s", "end", "stdout_url", "stderr_url", "usage", "expected_duration_s", "preempted", "stands_first")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +183,8 @@ class ContainerStatus(_message.Message):
     STDERR_URL_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTED_FIELD_NUMBER: _ClassVar[int]
+    STANDS_FIRST_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     application_id: str
     executor_id: str
@@ -197,7 +203,9 @@ class ContainerStatus(_message.Message):
     stderr_url: str
     usage: ContainerUsage
     expected_duration_s: float
-    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., state: _Optional[_Union[ContainerState, str]] = ..., node: _Optional[str] = ..., resource_unit_id: _Optional[str] = ..., requested_at_s: _Optional[float] = ..., assigned_at_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., end: _Optional[_Union[ContainerEnd, _Mapping]] = ..., stdout_url: _Optional[str] = ..., stderr_url: _Optional[str] = ..., usage: _Optional[_Union[ContainerUsage, _Mapping]] = ..., expected_duration_s: _Optional[float] = ...) -> None: ...
+    preempted: bool
+    stands_first: bool
+    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., state: _Optional[_Union[ContainerState, str]] = ..., node: _Optional[str] = ..., resource_unit_id: _Optional[str] = ..., requested_at_s: _Optional[float] = ..., assigned_at_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., end: _Optional[_Union[ContainerEnd, _Mapping]] = ..., stdout_url: _Optional[str] = ..., stderr_url: _Optional[str] = ..., usage: _Optional[_Union[ContainerUsage, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., preempted: bool = ..., stands_first: bool = ...) -> None: ...
 
 class ContainerUsage(_message.Message):
     __slots__ = ("cpu_percent", "memory_mib", "processes", "disk_mib", "gpu_memory_mib")

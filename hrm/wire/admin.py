@@ -12,6 +12,7 @@ from hrm.core.master.core import MasterCore
 from hrm.core.master.state import Application, MasterState, Node
 from hrm.core.messages import events as e
 from hrm.core.scheduling.scheduler import Scheduler
+from hrm.core.vocabulary.estimate_errors import ErrorSummary
 from hrm.core.vocabulary.feasibility import Column
 from hrm.core.vocabulary.model import (
     NOTHING,
@@ -117,8 +118,16 @@ def from_cluster(core: MasterCore, now: float, **agent_error: Any) -> pb.Cluster
         claims_committed=core.negotiator.committed,
         claims_queued=core.negotiator.queued,
         claims_aborted=core.negotiator.aborted,
+        run_time_errors=_from_errors(master_state.estimate_errors.summary()),
         **agent_error,
     )
+
+
+def _from_errors(errors: ErrorSummary) -> pb.RunTimeErrors:
+    message = pb.RunTimeErrors(containers=errors.known, unknown=errors.unknown)
+    if errors.known:
+        message.median, message.p90 = errors.median, errors.p90
+    return message
 
 
 def from_application(app: Application) -> pb.Application:

@@ -172,7 +172,7 @@ def _ask(ask: messages.ContainerAsk) -> application_pb2.ContainerRequest:
         resources=common_pb2.Resources(
             vcores=target.vcores,
             memory_mib=target.memory_mib,
-            gpu_memory_mib=target.gpu_memory_mib,
+            gpu_memory_mib=target.gpu_memory_mib * max(1, target.gpus),
         ),
         heap_mib=min(target.heap_mib, _INT32_MAX),
         gpus=target.gpus,

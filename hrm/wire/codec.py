@@ -180,24 +180,33 @@ def _profile(value: int) -> int:
 def to_resources(message: common.Resources, field: str, least_vcores: int = 1) -> Resources:
     """Containers have few sizes: those of one size share one record."""
     return _resources(
-        message.vcores, message.memory_mib, message.gpu_memory_mib, field, least_vcores
+        message.vcores,
+        message.memory_mib,
+        message.gpu_memory_mib,
+        message.gpus,
+        field,
+        least_vcores,
     )
 
 
 @functools.lru_cache(maxsize=_SIZES_KEPT)
 def _resources(
-    vcores: int, memory_mib: int, gpu_memory_mib: int, field: str, least: int
+    vcores: int, memory_mib: int, gpu_memory_mib: int, gpus: int, field: str, least: int
 ) -> Resources:
     return Resources(
         to_whole(vcores, f"{field}.vcores", least, VCORES_MAX),
         to_whole(memory_mib, f"{field}.memory_mib", least, MEMORY_MIB_MAX),
         to_mib(gpu_memory_mib, f"{field}.gpu_memory_mib"),
+        to_whole(gpus, f"{field}.gpus", 0, GPU_INDEX_MAX) or 1,
     )
 
 
 def from_resources(value: Resources) -> common.Resources:
     return common.Resources(
-        vcores=value.vcores, memory_mib=value.memory_mib, gpu_memory_mib=value.gpu_memory_mib
+        vcores=value.vcores,
+        memory_mib=value.memory_mib,
+        gpu_memory_mib=value.gpu_memory_mib,
+        gpus=value.gpus if value.gpus > 1 else 0,
     )
 
 
@@ -303,6 +312,7 @@ def to_spec(message: common.ContainerSpec) -> ContainerSpec:
         expected_duration_s=to_amount(message.expected_duration_s, "expected_duration_s"),
         launch=to_launch(message.launch),
         user=to_text(message.user, "user"),
+        stands_first=message.stands_first,
     )
 
 
@@ -319,6 +329,7 @@ def from_spec(value: ContainerSpec) -> common.ContainerSpec:
         expected_duration_s=value.expected_duration_s,
         launch=from_launch(value.launch),
         user=value.user,
+        stands_first=value.stands_first,
     )
 
 
@@ -391,6 +402,8 @@ def to_status(message: common.ContainerStatus) -> ContainerStatus:
         stderr_url=to_text(stderr_url, "stderr_url") if stderr_url else "",
         usage=_to_container_usage(message.usage) if message.HasField("usage") else None,
         expected_duration_s=expected_duration_s,
+        preempted=message.preempted,
+        stands_first=message.stands_first,
     )
 
 
@@ -422,6 +435,8 @@ def from_status(value: ContainerStatus) -> common.ContainerStatus:
         stdout_url=value.stdout_url,
         stderr_url=value.stderr_url,
         expected_duration_s=value.expected_duration_s,
+        preempted=value.preempted,
+        stands_first=value.stands_first,
     )
     if value.end is not None:
         message.end.cause = END_CAUSE[value.end.cause]

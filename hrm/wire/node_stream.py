@@ -13,12 +13,14 @@ from hrm import ownership, request_bounds
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import (
+    NOTHING,
     ApplicationId,
     ContainerId,
     ContainerStatus,
     Followed,
     Gpu,
     NodeName,
+    Resources,
     ResourceUnit,
     ResourceUnitId,
     Shortcut,
@@ -192,10 +194,10 @@ def _check_pools(units: tuple[ResourceUnit, ...]) -> None:
     owners = {}
     for unit in units:
         if not unit.pool:
-            owners[unit.unit_id] = unit.capacity
+            owners[unit.unit_id] = unit.current
             continue
         pool = owners.get(unit.pool)
-        size = (unit.capacity.vcores, unit.capacity.memory_mib)
+        size = (unit.current.vcores, unit.current.memory_mib)
         if pool is None or size != (pool.vcores, pool.memory_mib):
             raise InvalidRequest(
                 f"resource unit {unit.unit_id[:80]!r} shares with {unit.pool[:80]!r}, which must "
@@ -300,7 +302,36 @@ def to_unit(message: pb.ResourceUnit) -> ResourceUnit:
         pool=ResourceUnitId(codec.to_text(message.pool, "pool")),
         gpu_only=message.gpu_only,
         draining=message.draining,
+        lent=_to_part(message, "lent"),
+        borrowed=_to_part(message, "borrowed"),
+        more_gpus=tuple(map(_to_gpu, message.more_gpus)),
     )
+
+
+def _from_gpu(value: Gpu) -> pb.Gpu:
+    return pb.Gpu(
+        index=value.index,
+        memory_mib=value.memory_mib,
+        numa_node=value.numa,
+        uuid=value.uuid,
+        name=value.name,
+        declared=value.declared,
+    )
+
+
+def _to_part(message: pb.ResourceUnit, field: str) -> Resources:
+    """A part of a unit's capacity."""
+    part = codec.to_resources(getattr(message, field), f"{message.resource_unit_id}.{field}", 0)
+    whole = message.capacity
+    if (
+        part.vcores > whole.vcores
+        or part.memory_mib > whole.memory_mib
+        or part.gpu_memory_mib > whole.gpu_memory_mib
+    ):
+        raise InvalidRequest(
+            f"{field} of resource unit {message.resource_unit_id[:80]!r} is more than it has"
+        )
+    return part
 
 
 def _to_gpu(message: pb.Gpu) -> Gpu:
@@ -320,19 +351,13 @@ def from_unit(value: ResourceUnit) -> pb.ResourceUnit:
         capacity=codec.from_resources(value.capacity),
         run_limit=value.run_limit,
         cpus=value.cpus,
-        gpu=None
-        if value.gpu is None
-        else pb.Gpu(
-            index=value.gpu.index,
-            memory_mib=value.gpu.memory_mib,
-            numa_node=value.gpu.numa,
-            uuid=value.gpu.uuid,
-            name=value.gpu.name,
-            declared=value.gpu.declared,
-        ),
+        gpu=None if value.gpu is None else _from_gpu(value.gpu),
         pool=value.pool,
         gpu_only=value.gpu_only,
         draining=value.draining,
+        lent=None if value.lent == NOTHING else codec.from_resources(value.lent),
+        borrowed=None if value.borrowed == NOTHING else codec.from_resources(value.borrowed),
+        more_gpus=map(_from_gpu, value.more_gpus),
     )
 
 

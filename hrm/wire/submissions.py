@@ -13,8 +13,9 @@ from typing import Any
 from hrm import ownership
 from hrm.core.messages.submissions import SubmissionRecord, SubmissionState
 from hrm.core.submission.submissions import SubmissionEntry
-from hrm.core.vocabulary.model import Resources
+from hrm.core.vocabulary.model import FirstExecutors, Resources
 from hrm.errors import InvalidRequest
+from hrm.executor_size import first_executors_of
 from hrm.spark_servers import Server, server_of
 from hrm.v1 import submission_pb2 as pb
 from hrm.wire import codec
@@ -101,7 +102,22 @@ def to_record(request: pb.SubmitRequest, submission_id: str, now: float) -> Subm
         ownership_key=request.ownership_key,
         server_scheme=server.scheme if server else "",
         server_port=server.port if server else 0,
+        first_executors=_first_executors(dict(conf)),
     )
+
+
+def _first_executors(conf: dict[str, str]) -> FirstExecutors | None:
+    """What the driver needs to begin, where that is within the bounds of requests."""
+    first = first_executors_of(conf)
+    if first is None:
+        return None
+    asks = first.resources
+    fits = (
+        first.count <= codec.GANG_MAX
+        and asks.vcores <= codec.VCORES_MAX
+        and max(asks.memory_mib, asks.gpu_memory_mib) <= codec.MEMORY_MIB_MAX
+    )
+    return first if fits else None
 
 
 def _resource(message: pb.DriverResource) -> dict[str, Any]:
@@ -122,8 +138,9 @@ def _resource(message: pb.DriverResource) -> dict[str, Any]:
     return found
 
 
-def from_entry(entry: SubmissionEntry, host: str) -> pb.Submission:
-    """The submission for users: without its configuration. ``host``: of its node; empty: none."""
+def from_entry(entry: SubmissionEntry, host: str, waits_for: str = "") -> pb.Submission:
+    """The submission for users: without its configuration. ``host``: of its node; empty: none.
+    ``waits_for``: why its driver has no place yet, where that is known."""
     record = entry.record
     serves = bool(record.server_scheme and host and record.state is SubmissionState.RUNNING)
     server = Server(record.server_scheme, record.server_port, "")
@@ -141,6 +158,6 @@ def from_entry(entry: SubmissionEntry, host: str) -> pb.Submission:
         ended_at_s=record.ended_at_s,
         restart_at_s=record.restart_at_s,
         exit_code=record.exit_code,
-        message=record.message,
+        message=waits_for or record.message,
         server_address=server.address(host) if serves else "",
     )

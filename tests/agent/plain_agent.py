@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -22,10 +23,10 @@ from tests.agent import fake_nvml
 
 
 def command_of(
-    spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpu: Gpu | None
+    spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpus: Sequence[Gpu]
 ) -> Launch:
     environment = {"PATH": os.environ["PATH"], **dict(spec.launch.environment)}
-    environment |= gpu_environment(spec, gpu)
+    environment |= gpu_environment(spec, gpus)
     environment |= {"HRM_CONTAINER_ID": spec.container_id, "SPARK_LOG_URL_STDOUT": stdout}
     return Launch(argv=("sh", "-c", environment["COMMAND"]), environment=environment)
 

@@ -45,12 +45,13 @@ def found(machine: Path, *asked_for: Gpu) -> GpuDevices:
 
 def test_a_container_may_open_its_gpu_and_no_other(machine: Path) -> None:
     devices = found(machine)
-    assert devices.closed(GPUS[0]) == (
+    assert devices.closed(GPUS[:1]) == (
         DeviceNumbers(195, 0),
         DeviceNumbers(195, 1),
         DeviceNumbers(195, 2),
     )
-    assert devices.closed(GPUS[1]) == (
+    assert not {*devices.closed(GPUS)} & {devices.of[0], devices.of[1]}, "it holds both"
+    assert devices.closed(GPUS[1:2]) == (
         DeviceNumbers(195, 0),
         DeviceNumbers(195, 1),
         DeviceNumbers(195, 3),
@@ -59,13 +60,13 @@ def test_a_container_may_open_its_gpu_and_no_other(machine: Path) -> None:
 
 def test_one_without_a_gpu_reaches_nothing_of_the_driver(machine: Path) -> None:
     assert {DeviceNumbers(195), DeviceNumbers(235), DeviceNumbers(511)} <= set(
-        found(machine).closed(None)
+        found(machine).closed(())
     )
 
 
 def test_what_programs_ask_the_agent_for_stays_open(machine: Path) -> None:
     devices = found(machine, Gpu(index=2, memory_mib=1000))
-    assert devices.closed(None) == (
+    assert devices.closed(()) == (
         DeviceNumbers(195, 0),
         DeviceNumbers(195, 2),
         DeviceNumbers(195, 3),
@@ -84,7 +85,7 @@ def test_a_driver_that_reports_no_minor_number_counts_from_zero(
 
 def test_a_machine_without_the_driver_has_nothing_to_close(tmp_path: Path) -> None:
     devices = find_gpu_devices((), (), (), tmp_path / "absent", tmp_path)
-    assert devices.closed(None) == ()
+    assert devices.closed(()) == ()
     assert devices.remark(Isolation()) == ""
 
 

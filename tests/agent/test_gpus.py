@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
@@ -21,7 +22,9 @@ OPEN = "for x in full random null; do (: < /dev/$x) 2> /dev/null && echo $x; don
 
 
 def units(registration: node_pb2.RegisterNode) -> list[str]:
-    return [f"{u.resource_unit_id}:{u.capacity.vcores}" for u in registration.resource_units]
+    """Each unit with the vcores that its containers may hold now."""
+    every = registration.resource_units
+    return [f"{u.resource_unit_id}:{u.capacity.vcores - u.lent.vcores}" for u in every]
 
 
 async def seen(master: Master, agent: AgentProcess, name: str, unit: int, gpu_mib: int) -> str:
@@ -92,15 +95,61 @@ async def test_an_agent_is_repartitioned_and_stays_so(
     await master.until_state("app-1-x1", RUNNING)
     master.rebind(2, mode="BINDING_MODE_PARTIAL")
     response = await master.until(lambda: len(master.replies) == 2 and master.replies[-1])
-    assert response.accepted and "1 at node-1/cpu" in response.message
-    again = await master.until(lambda: len(master.registrations) == 2 and master.registrations[-1])
-    assert [unit.draining for unit in again.resource_units] == [True, True]
-    assert master.statuses["app-1-x1"].state == RUNNING
-
-    master.order_stop("app-1-x1", grace_s=0.0)
-    await master.until(lambda: len(master.registrations) == 3)
+    assert response.accepted and response.message.startswith("node-1 is bound: partial, 1 cores")
+    await master.until(lambda: len(master.registrations) == 2)
     assert units(master.registrations[-1]) == ["node-1/cpu:1", "node-1/gpu0:1"]
+    assert master.statuses["app-1-x1"].state == RUNNING
     await agent.end()
     start_agent(gpus=GPUS[:1])
-    await master.until(lambda: len(master.registrations) == 4)
+    await master.until(lambda: len(master.registrations) == 3)
     assert units(master.registrations[-1]) == ["node-1/cpu:1", "node-1/gpu0:1"]
+
+
+async def test_a_process_that_runs_is_held_on_the_cores_that_its_unit_has(
+    master: Master, start_agent: StartAgent
+) -> None:
+    """On a machine of two cores. Each change takes effect while it runs, within seconds."""
+    pinning = [d for d in (Cgroup2("probe", 1), Cgroup1("probe", 1)) if d.pins_cpus]
+    every = sorted(os.sched_getaffinity(0))
+    if not pinning or len(every) < 2:
+        pytest.skip("no cpuset controller here, or one core only")
+    agent = start_agent(gpus=GPUS[:1], isolation=pinning[0].name, keep_containers=True)
+    await master.until(lambda: master.registrations)
+    unpinned = set(every)
+
+    async def bound(number: int, **binding: object) -> list[str]:
+        """The units after a change, which takes at most five seconds."""
+        began_s = time.monotonic()
+        master.rebind(number, **binding)
+        await master.until(lambda: len(master.registrations) == number + 1)
+        assert time.monotonic() - began_s < 5.0
+        assert master.replies[-1].accepted
+        return units(master.registrations[-1])
+
+    async def begun(name: str, unit: int, gpu_mib: int) -> int:
+        master.assign(name, "echo $$; exec sleep 600", unit=unit, gpu_memory_mib=gpu_mib)
+        await master.until_state(name, RUNNING)
+        await master.until(lambda: agent.stdout_of(name).strip())
+        return int(agent.stdout_of(name))
+
+    first = await begun("app-1-x1", 0, 0)
+    assert os.sched_getaffinity(first) == unpinned, "cores are shared"
+    assert await bound(1, mode="BINDING_MODE_PARTIAL") == ["node-1/cpu:1", "node-1/gpu0:1"]
+    (home,) = os.sched_getaffinity(first)
+    second = await begun("app-1-x2", 1, 700)
+    assert os.sched_getaffinity(second) == unpinned - {home}, "what was idle takes work"
+
+    assert await bound(2, mode="BINDING_MODE_EVEN") == ["node-1/gpu0:1", "node-1/cpu:1"]
+    assert os.sched_getaffinity(first) == {home}, "its unit is no more, and it keeps its core"
+    assert os.sched_getaffinity(second) == unpinned - {home}
+    await agent.end()
+    agent = start_agent(gpus=GPUS[:1], isolation=pinning[0].name, keep_containers=True)
+    await master.until(lambda: len(master.registrations) == 4)
+    assert units(master.registrations[-1]) == ["node-1/gpu0:1", "node-1/cpu:1"]
+    assert os.sched_getaffinity(first) | os.sched_getaffinity(second) == unpinned
+    assert os.sched_getaffinity(first).isdisjoint(os.sched_getaffinity(second))
+    master.order_stop("app-1-x1", grace_s=0.0)
+    await master.until(lambda: len(master.registrations) == 5)
+    assert units(master.registrations[-1]) == ["node-1/gpu0:2"]
+    assert os.sched_getaffinity(second) == unpinned, "the core has followed"
+    master.order_stop("app-1-x2", grace_s=0.0)

@@ -39,6 +39,7 @@ from hrm.errors import InvalidConfig, LaunchFailed
 from tests.agent.fake_cgroup2 import FakeCgroup2
 
 Eventually = Callable[..., Any]
+CPUS = "cpuset.cpus"
 LIMITS = ContainerLimits(vcores=1, memory_mib=64)
 JOIN = "import os, sys\nfor path in sys.argv[1:]: open(path, 'a').write(f'{os.getpid()}\\n')\n"
 ON_FILES = "cgroup2 on files"
@@ -245,6 +246,35 @@ def test_a_container_is_held_on_its_cpus(driver: Isolation, run_in: Any) -> None
         return
     process = run_in(files, "print(*os.sched_getaffinity(0), flush=True)")
     assert process.stdout.readline() == f"{last}\n".encode()
+
+
+def test_a_container_that_runs_is_held_on_other_cpus(driver: Isolation, run_in: Any) -> None:
+    """With what it has started, in a group of its own, too."""
+    if not driver.pins_cpus:
+        driver.pin("app-1-x1", (0,))  # it is asked for nothing that it cannot do
+        return
+    every = sorted(os.sched_getaffinity(0))
+    first, last = every[0], every[-1]
+    files = driver.create("app-1-x1", ContainerLimits(vcores=1, memory_mib=64, cpus=(last,)))
+    if is_fake(driver):
+        driver.pin("app-1-x1", (first,))
+        assert (files[0].parent / "cpuset.cpus").read_text() == str(first)
+        return
+    process = run_in(files, "print('in', flush=True)\nimport time; time.sleep(600)")
+    assert process.stdout.readline() == b"in\n"
+    inner = [file.parent / "inner" / "deep" for file in files if (file.parent / CPUS).exists()]
+    for group in inner:
+        for each in (group.parent, group):
+            each.mkdir()
+            if isinstance(driver, Cgroup1):
+                (each / CPUS).write_text(str(last))
+    driver.pin("app-1-x1", (first,))
+    assert os.sched_getaffinity(process.pid) == {first}
+    if isinstance(driver, Cgroup1):
+        assert [(group / CPUS).read_text() for group in inner] == [f"{first}\n"]
+    driver.pin("app-1-x1", ())
+    assert os.sched_getaffinity(process.pid) == set(every)
+    driver.pin("app-1-x2", (first,))  # one that has ended meanwhile
 
 
 FORKS = """

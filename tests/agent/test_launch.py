@@ -98,10 +98,23 @@ def test_an_archive_of_classes_is_named_before_the_class_path() -> None:
     assert lines[-2] == '"-cp"'
 
 
+def test_an_executor_sees_all_gpus_of_its_unit() -> None:
+    spec = replace(SPEC, resources=Resources(3, 1408, 8192, gpus=2))
+    gpus = (Gpu(index=1, memory_mib=16384, uuid="GPU-b"), Gpu(index=3, memory_mib=16384))
+    launch = executor_launch(spec, spark=SPARK, java=JAVA, host="h", work_dir=Path("/w"), gpus=gpus)
+    (found,) = json.loads(launch.files["resources.json"])
+    assert found["addresses"] == ["0", "1"], "as CUDA counts what is visible"
+    assert launch.environment["CUDA_VISIBLE_DEVICES"] == "GPU-b,3"
+    assert launch.environment["HRM_GPU_INDEX"] == "1,3"
+    assert launch.environment["HRM_GPU_MEMORY_MIB"] == "8192"
+
+
 def test_an_executor_sees_its_gpu_and_no_other() -> None:
     spec = replace(SPEC, resources=Resources(3, 1408, 4096))
     gpu = Gpu(index=3, memory_mib=16384, uuid="GPU-abc")
-    launch = executor_launch(spec, spark=SPARK, java=JAVA, host="h", work_dir=Path("/w"), gpu=gpu)
+    launch = executor_launch(
+        spec, spark=SPARK, java=JAVA, host="h", work_dir=Path("/w"), gpus=(gpu,)
+    )
     assert launch.argv[-2:] == ("--resourcesFile", "/w/resources.json")
     assert json.loads(launch.files["resources.json"]) == [
         {"id": {"componentName": "spark.executor", "resourceName": "gpu"}, "addresses": ["0"]}
@@ -109,7 +122,9 @@ def test_an_executor_sees_its_gpu_and_no_other() -> None:
     environment = launch.environment
     assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-abc"
     assert (environment["HRM_GPU_INDEX"], environment["HRM_GPU_MEMORY_MIB"]) == ("3", "4096")
-    without = executor_launch(SPEC, spark=SPARK, java=JAVA, host="h", work_dir=Path("/w"), gpu=gpu)
+    without = executor_launch(
+        SPEC, spark=SPARK, java=JAVA, host="h", work_dir=Path("/w"), gpus=(gpu,)
+    )
     assert without.environment["CUDA_VISIBLE_DEVICES"] == "", "it holds no device memory"
     assert "--resourcesFile" not in without.argv and list(without.files) == ["java.args"]
 

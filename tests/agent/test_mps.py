@@ -63,27 +63,27 @@ def test_a_daemon_for_each_gpu_from_start_to_stop(work_dir: Path, control: Path,
         "GPU-b get_server_list", "GPU-b -d", "GPU-b get_server_list",
         "GPU-a quit", "GPU-b quit",
     ]  # fmt: skip
-    assert mps.environment(GPUS[0], 100) == {}, "nothing runs any more"
+    assert mps.environment(GPUS[:1], 100) == {}, "nothing runs any more"
 
 
 def test_a_share_becomes_limits(work_dir: Path, control: Path) -> None:
     mps = Mps("auto", work_dir, GPUS)
     mps.start()
-    assert mps.environment(GPUS[0], 4_000) == {
+    assert mps.environment(GPUS[:1], 4_000) == {
         "CUDA_MPS_PIPE_DIRECTORY": str(work_dir / "mps" / "gpu0"),
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4000M",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
     }
-    assert mps.environment(GPUS[1], 10)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "1"
-    assert mps.environment(GPUS[0], 16_000) == {}, "a whole GPU is nobody else's"
-    assert mps.environment(None, 0) == {}
+    assert mps.environment(GPUS[1:2], 10)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "1"
+    assert mps.environment(GPUS[:1], 16_000) == {}, "a whole GPU is nobody else's"
+    assert mps.environment((), 0) == {}
 
 
 def test_the_next_agent_takes_the_daemons_over(work_dir: Path, control: Path, log: Path) -> None:
     Mps("auto", work_dir, GPUS[:1]).start()
     heir = Mps("auto", work_dir, GPUS[:1])
     heir.start()
-    assert heir.environment(GPUS[0], 1_000)
+    assert heir.environment(GPUS[:1], 1_000)
     assert log.read_text().split("\n").count("GPU-a -d") == 1
 
 
@@ -96,7 +96,7 @@ def test_a_daemon_that_does_not_start_is_reported(
     assert mps.remark == (
         "MPS: off (nvidia-cuda-mps-control: no such device): containers of one GPU take turns"
     )
-    assert mps.environment(GPUS[0], 1_000) == {}
+    assert mps.environment(GPUS[:1], 1_000) == {}
     mps.stop()
 
 

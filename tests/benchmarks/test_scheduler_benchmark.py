@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import scheduler
-from benchmarks.scheduling import decisions, durable, streams
+from benchmarks.scheduling import backlog, decisions, durable, live, streams
 from benchmarks.scheduling.cells import BATCH, NODE_SLOTS, STREAM, Cell, matrix, percentile
 from hrm.core.vocabulary.model import WorkloadClass
 
@@ -63,6 +63,25 @@ def test_every_durable_commit_is_counted() -> None:
     commits, applications = samples[SMALL].commits.values, samples[SMALL].applications.values
     assert len(commits) == 2
     assert [a / b for a, b in zip(commits, applications, strict=True)] == pytest.approx([10, 10])
+
+
+def test_fairness_is_1_where_all_get_as_much_and_less_where_one_gets_more() -> None:
+    assert live.jain_index([3, 3, 3, 3]) == 1.0
+    assert live.jain_index([8, 0, 0, 0]) == 0.25
+    assert live.jain_index([4, 2, 2]) == pytest.approx(64 / 72)
+    assert live.jain_index([]) == 1.0
+
+
+def test_each_end_in_a_full_cluster_serves_one_of_the_jobs_that_wait() -> None:
+    cluster = backlog.FullCluster(3, 80, schedulers=2)
+    slots = len(cluster.running)
+
+    ends = backlog.measure_ends(cluster, 10)
+
+    assert slots == 3 * NODE_SLOTS == len(cluster.running)
+    assert (ends.placed, len(ends.ms), ends.jobs) == (10, 10, 70)
+    assert backlog.measure_requests(cluster, 3) > 0
+    assert sum(len(x.jobs) for x in cluster.core.placement.schedulers.values()) == 60
 
 
 def test_a_stream_is_served_together_with_batch() -> None:

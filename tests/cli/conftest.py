@@ -43,6 +43,7 @@ def example_cluster() -> admin_pb2.Cluster:
         schedulers=[admin_pb2.Scheduler(name="scheduler-0", placed=41, delay_p50_s=0.0021)],
         lease=admin_pb2.Lease(holder="scheduler-1", expires_in_s=1.5, token=7),
         claims_committed=41,
+        run_time_errors=admin_pb2.RunTimeErrors(containers=40, median=0.124, p90=0.5, unknown=2),
     )
 
 

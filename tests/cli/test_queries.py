@@ -30,6 +30,10 @@ def test_status_states_what_is_there_and_what_is_free(hrm: Run, master: FakeMast
     assert "up 1h02m" in result.stdout
     assert "scheduler-1, 1.5s left" in result.stdout
     assert "2.1ms" in result.stdout
+    shown = " ".join(result.stdout.split())
+    assert "off by 12% (median), 50% (90th percentile) over the latest 40 executors" in shown
+    assert "2 executors without an estimate" in shown
+    assert json.loads(hrm("status", "-o", "json").stdout)["run_time_errors"]["median"] == 0.124
     assert result.stderr == ""
 
 
@@ -161,6 +165,17 @@ def test_a_declared_gpu_is_never_shown_as_a_real_one(declared: bool) -> None:
     shown = captured.get()
     assert ("Fast One (declared) 8 GiB of 16 GiB" in shown) is declared
     assert "Fast One" in shown and "gpu0 (draining)" in shown
+
+
+def test_a_unit_shows_what_its_containers_may_hold_now() -> None:
+    node = gpu_node(declared=False)
+    unit = node.resource_units[-1].unit
+    unit.draining, unit.capacity.vcores, unit.lent.vcores = False, 4, 3
+    console = Console(width=250)
+    with console.capture() as captured:
+        console.print(render.nodes_table([node]))
+    assert "gpu0 (3 vcores lent)" in captured.get()
+    assert "0/1" in captured.get()
 
 
 def test_a_node_can_be_emptied(hrm: Run, master: FakeMaster) -> None:

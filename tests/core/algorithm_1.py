@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hrm.core.queue.estimate import simulate
-from hrm.core.queue.resource_unit import UnitImage
+from hrm.core.queue.start_rule import UnitImage
 from hrm.core.vocabulary.feasibility import Vector, fits
 from hrm.core.vocabulary.model import WorkloadClass
 
@@ -30,10 +30,11 @@ def estimate(
     workload_class: WorkloadClass,
     units: Iterable[tuple[int, UnitImage]],
     now: float,
+    run_s: float = math.inf,
 ) -> Estimate:
     """The unit with the least wait; of equals the first.
 
-    ``units``: (row, image), in search order.
+    ``units``: (row, image), in search order; ``run_s``: how long it will run.
     """
     candidates = list(units)
     for row, unit in candidates:
@@ -46,7 +47,7 @@ def estimate(
         if workload_class is WorkloadClass.STREAM:
             wait = float(len(unit.stream_waiting))
         else:
-            wait = simulate(demand, unit, now)
+            wait = simulate(demand, unit, now, run_s)
         if best.row is None or wait < best.wait:
             best = Estimate(row, wait)
     return best

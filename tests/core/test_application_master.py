@@ -219,16 +219,12 @@ def test_a_refused_first_request_fails_at_once() -> None:
 
 
 def test_what_no_cluster_can_serve_fails_at_once() -> None:
-    for request, part in (
-        (replace(target(1), gpus=2), "requests 2 GPUs per executor, and HRM supports one"),
-        (replace(target(1), unknown_resources=("fpga",)), "requests fpga"),
-    ):
-        core = AppMasterCore()
-        core.handle(opened(0.0))
-        commands = core.handle(want(1.0, request))
-        failure = next(x for x in commands if isinstance(x, FailApplication))
-        assert part in failure.message
-        assert not asked(commands)
+    core = AppMasterCore()
+    core.handle(opened(0.0))
+    commands = core.handle(want(1.0, replace(target(1), unknown_resources=("fpga",))))
+    failure = next(x for x in commands if isinstance(x, FailApplication))
+    assert "requests fpga" in failure.message
+    assert not asked(commands)
     fine = AppMasterCore()
     fine.handle(opened(0.0))
     assert asked(fine.handle(want(1.0, replace(target(1), gpus=1)))) == ["1"]

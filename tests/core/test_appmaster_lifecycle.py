@@ -60,7 +60,7 @@ def events_of(kind: type[Any]) -> list[am.Event]:
         am.TargetsChanged: [
             am.TargetsChanged(now=now, targets=()),
             am.TargetsChanged(now=now, targets=(TARGET,)),
-            am.TargetsChanged(now=now, targets=(replace(TARGET, gpus=2),)),
+            am.TargetsChanged(now=now, targets=(replace(TARGET, unknown_resources=("fpga",)),)),
         ],
         am.ExecutorsKilled: [am.ExecutorsKilled(now=now, executor_ids=("1", "2", "3", "9"))],
         am.ClassObserved: [am.ClassObserved(now=now, workload_class="BATCH", evidence="why")],

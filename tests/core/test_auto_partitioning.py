@@ -15,11 +15,9 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Entry
 from hrm.core.node.auto_partitioning import (
-    PAUSE_GROWTH_MAX,
     AutoBinding,
     AutoBindingRules,
     ChangePartitioning,
-    StayBound,
     UtilizationSample,
     sample_utilization,
 )
@@ -52,14 +50,14 @@ MACHINE = Hardware(
     gpus=(Gpu(index=0, memory_mib=1000), Gpu(index=1, memory_mib=1000)),
 )
 ON_GPU, CPU_ONLY = Resources(1, 100, 100), Resources(1, 100)
-RULES = AutoBindingRules(window=3, pause_s=100.0, drain_s=20.0)
+RULES = AutoBindingRules(window=3, pause_s=100.0)
 PARTIAL = Partitioning(mode=BindingMode.PARTIAL, bound_cores=2, reserve_cores=2)
 
 
 def sample(gpu0: float = 0.0, gpu1: float = 0.0, **more: Any) -> UtilizationSample:
     """Cores used at each GPU; there is one container of one core where anything is used."""
     some = gpu0 + gpu1 > 0
-    more = {"gpu_largest": (1, 100) if some else (0, 0), "busy": some, **more}
+    more = {"gpu_largest": (1, 100) if some else (0, 0), **more}
     return UtilizationSample(cores=8, used={GPU0: gpu0, GPU1: gpu1}, **more)
 
 
@@ -79,7 +77,7 @@ class Script:
         after = []
         for each in samples:
             self.now += 1
-            decision = self.auto.measured(self.now, self.binding, None, each, may_begin=may_begin)
+            decision = self.auto.measured(self.now, self.binding, each, may_begin=may_begin)
             if isinstance(decision, ChangePartitioning):
                 self.binding = decision.binding
                 self.whys.append(decision.why)
@@ -117,7 +115,8 @@ STILL = {
     "a GPU job that needs all its cores": [sample(0.1, cpu_short=True, gpu_largest=(2, 9))] * 50,
     "a GPU job that needs all its memory": [sample(0.1, cpu_short=True, gpu_largest=(1, 1500))]
     * 50,
-    "a stream that draining would hold up": [sample(2.0, stream=True)] * 50,
+    "a stream that waits for the cores": [sample(2.0, cpu_stream=True)] * 50,
+    "a stream that waits at a GPU": [sample(0.1, cpu_short=True, gpu_stream=True)] * 50,
     "somebody who waits at a GPU now and then": [
         sample(0.1, needed=3 * (i % 2)) for i in range(50)
     ],
@@ -195,63 +194,6 @@ def test_a_steady_load_moves_the_border_one_way_at_most(
     assert seen in (sorted(seen), sorted(seen, reverse=True))
 
 
-# --- draining -------------------------------------------------------------------------------------
-
-
-def drained(auto: AutoBinding, begin_s: float, samples: Iterable[UtilizationSample]) -> list[float]:
-    """When it gives up, measured every second while units drain."""
-    target, gave_up = auto.target, []
-    for step, each in enumerate(samples):
-        now = begin_s + step
-        if isinstance(auto.measured(now, PARTIAL, target, each, may_begin=True), StayBound):
-            gave_up.append(now)
-            target = None
-    return gave_up
-
-
-def begun(auto: AutoBinding, from_s: float) -> float:
-    """When the next attempt begins."""
-    for step in range(10_000):
-        if auto.measured(from_s + step, PARTIAL, None, sample(2.0), may_begin=True) is not None:
-            return from_s + step
-    raise AssertionError("no attempt any more")
-
-
-def test_a_drain_that_takes_too_long_is_given_up_and_the_next_attempt_comes_later() -> None:
-    auto = AutoBinding(RULES, units_under)
-    pauses, now = [], begun(auto, 0.0)
-    for _ in range(8):
-        (gave_up,) = drained(auto, now + 1, [sample(2.0)] * 20)
-        assert gave_up == now + RULES.drain_s
-        now = begun(auto, gave_up + 1)
-        pauses.append(now - gave_up)
-    most = RULES.pause_s * PAUSE_GROWTH_MAX
-    assert pauses == [100, 200, 400, 800, most, most, most, most]
-
-
-def test_a_drain_is_given_up_for_a_stream_at_once() -> None:
-    auto = AutoBinding(RULES, units_under)
-    now = begun(auto, 0.0)
-    assert drained(auto, now + 1, [sample(2.0), sample(2.0, stream=True)]) == [now + 2]
-
-
-def test_without_a_limit_for_draining_only_a_node_without_containers_changes() -> None:
-    rules = replace(RULES, drain_s=0.0)
-    assert set(Script(rules=rules).feed([sample(2.0)] * 50)) == {2}
-    assert Script(rules=rules).feed([sample(2.0), sample(2.0), sample(2.0, busy=False)]) == [
-        2,
-        2,
-        3,
-    ]
-
-
-def test_an_operators_binding_is_never_given_up() -> None:
-    auto = AutoBinding(RULES, units_under)
-    chosen = replace(PARTIAL, bound_cores=3)
-    for now in range(500):
-        assert auto.measured(now, PARTIAL, chosen, sample(2.0, stream=True), may_begin=True) is None
-
-
 # --- what a node sees -----------------------------------------------------------------------------
 
 
@@ -281,7 +223,10 @@ def test_a_sample_shows_what_waits_for_cores_alone() -> None:
     put("f", ResourceUnitId("n1/cpu"), replace(CPU_ONLY, vcores=2))
     assert seen().cpu_short
     assert (seen().cpu_largest, seen().gpu_largest) == ((5, 100), (1, 1000))
-    assert not seen().stream
+    assert not seen().gpu_stream and not seen().cpu_stream
+    stream = Entry(ContainerId("s"), WorkloadClass.STREAM, demand_vector(CPU_ONLY), 60.0)
+    queues[ResourceUnitId("n1/cpu")].enqueue(stream)
+    assert seen().cpu_stream and not seen().gpu_stream
 
 
 # --- a node in a cluster --------------------------------------------------------------------------
@@ -323,74 +268,68 @@ class Cluster(VirtualCluster):
         return cores
 
 
-def test_a_node_drains_is_repartitioned_and_serves_on() -> None:
+def test_a_node_that_works_is_bound_otherwise_and_serves_on() -> None:
     cluster = Cluster()
     app = cluster.submit(3, ON_GPU)
     cluster.settle()
     cluster.measure(100.0, 3)
     assert cluster.whys == [
-        "drains, to be bound (partial, 3 cores a GPU, at least 2 kept): "
+        "rebound (partial, 3 cores a GPU, at least 2 kept): "
         "containers at n1/gpu0 used 2.0 of its 2 cores"
     ]
-    assert cluster.bound_cores == 2
-    late = cluster.submit(1, CPU_ONLY)
-    cluster.settle()
-    assert cluster.states(late) == {"pending": 1}
-    for executor in (1, 2, 3):
-        cluster.end_process(app, executor)
-    cluster.advance(5.0)
     assert cluster.bound_cores == 3
-    assert cluster.whys[1].startswith("rebound (partial, 3 cores a GPU, at least 2 kept): ")
-    assert cluster.states(late) == {"running": 1}
-
-
-def test_a_node_takes_a_drain_back_and_serves_on() -> None:
-    cluster = Cluster()
-    app = cluster.submit(3, ON_GPU)
-    cluster.settle()
-    cluster.measure(100.0, 3)
-    cluster.settle()
     late = cluster.submit(1, CPU_ONLY)
-    cluster.measure(100.0, 20)
-    assert "stays bound (partial, 2 cores a GPU, at least 2 kept): the units" in cluster.whys[-1]
-    cluster.advance(5.0)
-    assert cluster.bound_cores == 2
+    more = cluster.submit(2, ON_GPU)
+    cluster.settle()
     assert cluster.states(late) == {"running": 1}
+    assert cluster.states(more) == {"running": 2}, "in the core that each GPU has got"
     assert cluster.states(app) == {"running": 3}
 
 
-def test_a_container_that_turns_out_to_be_a_streams_ends_the_drain() -> None:
+def test_cores_in_use_follow_when_their_containers_end() -> None:
     cluster = Cluster()
+    here = cluster.submit(4, CPU_ONLY)
     app = cluster.submit(3, ON_GPU)
     cluster.settle()
     cluster.measure(100.0, 3)
-    cluster.submit_to_master(
-        e.WorkloadClassObserved(
-            now=cluster.now, application_id=app, workload_class=WorkloadClass.STREAM
-        )
-    )
-    cluster.measure(100.0)
-    assert "a stream's container is here" in cluster.whys[-1]
-    assert not any(queue.unit.draining for queue in cluster.node.core.units.values())
+    assert cluster.bound_cores == 3
+    more = cluster.submit(2, ON_GPU)
+    cluster.settle()
+    assert cluster.states(more) == {"running": 1, "waiting": 1}, "two cores are lent"
+    cluster.measure(100.0, 300)
+    assert cluster.bound_cores == 3, "what is lent comes back, and is nothing to move for"
+    cluster.end_process(here, 1)
+    cluster.end_process(here, 2)
+    cluster.settle()
+    assert cluster.states(more) == {"running": 2}
+    assert cluster.states(here) == {"running": 2}
+    assert cluster.states(app) == {"running": 3}
+    assert cluster.node.core.settled
+
+
+def test_a_stream_that_runs_keeps_its_cores() -> None:
+    cluster = Cluster()
+    stream = cluster.submit(2, replace(CPU_ONLY, vcores=2), WorkloadClass.STREAM)
+    app = cluster.submit(3, ON_GPU)
+    cluster.settle()
+    cluster.measure(100.0, 3)
+    assert cluster.bound_cores == 3
+    assert cluster.states(stream) == {"running": 2}
+    assert cluster.states(app) == {"running": 3}
+    assert not cluster.node.core.settled, "its four cores are not given up"
 
 
 def test_an_operator_overrules_the_node() -> None:
     cluster = Cluster()
-    app = cluster.submit(1, replace(ON_GPU, vcores=2))
+    cluster.submit(1, replace(ON_GPU, vcores=2))
     cluster.settle()
     cluster.measure(200.0, 3)
-    assert cluster.node.core.target == replace(PARTIAL, bound_cores=3)
-    call = cluster.rebind("n1", reserve_cores=3)
+    assert cluster.node.core.binding == replace(PARTIAL, bound_cores=3)
+    call = cluster.rebind("n1", bound_cores=1, reserve_cores=3)
     cluster.settle()
-    result = cluster.replies[call]
-    assert isinstance(result, c.Reply), "2 cores a GPU and 3 kept: the node's own wish is dropped"
-    assert cluster.node.core.binding == replace(PARTIAL, reserve_cores=3)
-    cluster.rebind("n1", bound_cores=1)
-    cluster.settle()
-    cluster.measure(200.0, 100)
-    assert cluster.node.core.target == replace(PARTIAL, bound_cores=1, reserve_cores=3)
-    cluster.end_process(app, 1)
-    assert cluster.bound_cores == 1
+    assert isinstance(cluster.replies[call], c.Reply)
+    cluster.measure(200.0, 50)
+    assert cluster.node.core.binding == replace(PARTIAL, bound_cores=1, reserve_cores=3)
 
 
 def test_only_a_partial_binding_moves_and_only_where_there_are_gpus() -> None:
@@ -427,8 +366,9 @@ steps = st.lists(
 @settings(max_examples=300, deadline=None)
 @given(steps)
 def test_whatever_happens_nothing_is_lost_and_the_reserve_stays(steps: list[Any]) -> None:
-    """Conservation, reserve, and no container without its granted capacity, at every step."""
-    rules = AutoBindingRules(window=2, pause_s=2.0, drain_s=4.0)
+    """Conservation, reserve, nothing ended, and no container without its granted capacity, at
+    every step."""
+    rules = AutoBindingRules(window=2, pause_s=2.0)
     core = NodeCore(
         NAME,
         partition(NAME, MACHINE, PARTIAL),
@@ -497,18 +437,16 @@ def _end(core: NodeCore, container_id: ContainerId, now: float) -> None:
 
 def _measure(core: NodeCore, now: float, percent: float) -> None:
     running = _running(core)
-    streams = any(
-        x.workload_class is WorkloadClass.STREAM
-        for x in core.statuses()
-        if x.state is not ContainerState.ENDED
-    )
+    waits = [x for x in core.units.values() if x.stream_waiting]
     before = core.binding
     used = tuple((container_id, percent) for container_id in running)
     out = core.handle(e.UsageMeasured(now=now, cpu_percent=used))
-    began = any(isinstance(x, c.RegisterAgain) and "drains" in x.why for x in out)
-    assert not (began and streams), "a stream is held up"
-    if core.binding != before:
-        assert not running, "units in use were cut"
+    assert set(running) <= set(_running(core)), "what runs, runs on"
+    victims = [x.reason for x in out if isinstance(x, c.StopProcess)]
+    assert all("preempted for the stream" in reason for reason in victims)
+    more = core.binding.bound_cores - before.bound_cores
+    lose = [x.unit.unit_id for x in waits if (more < 0 if x.unit.gpu else more > 0)]
+    assert not lose, "a stream waits where cores are taken"
 
 
 def _check(core: NodeCore) -> None:
@@ -517,9 +455,9 @@ def _check(core: NodeCore) -> None:
     assert sum((unit.own_capacity for unit in units), NOTHING) == Resources(8, 8000, 2000)
     pinned = [cpu for unit in units for cpu in unit.cpus]
     assert sorted(pinned) == list(range(8)), "each core belongs to one unit"
-    kept = sum(unit.capacity.vcores for unit in units if unit.gpu is None)
+    kept = sum(unit.target.vcores for unit in units if unit.gpu is None)
     assert kept >= core.binding.reserve_cores
-    assert all(unit.capacity.vcores >= 1 for unit in units)
+    assert all(unit.target.vcores >= 1 for unit in units)
     for status in core.statuses():
         if status.state in (ContainerState.WAITING, ContainerState.RUNNING):
             assert status.container_id in core.units[status.unit_id]
@@ -532,12 +470,11 @@ def test_such_traffic_does_move_the_border() -> None:
         partition(NAME, MACHINE, PARTIAL),
         hardware=MACHINE,
         binding=PARTIAL,
-        auto_binding=AutoBindingRules(window=2, pause_s=2.0, drain_s=4.0),
+        auto_binding=AutoBindingRules(window=2, pause_s=2.0),
     )
     core.handle(e.MasterConnected(now=0.0, epoch=1))
     core.handle(e.AssignReceived(now=1.0, epoch=1, spec=_spec(1, "gpu0", *SMALL)))
     for now in (2.0, 3.0):
         _measure(core, now, 300.0)
-    _end(core, ContainerId("c1"), 4.0)
     _check(core)
     assert core.binding.bound_cores == 3

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.scheduling.backlog import FullCluster
 from hrm import policies
 from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
@@ -191,7 +192,7 @@ def test_a_placement_costs_the_same_on_ten_times_the_nodes(
     assert many <= 1.1 * few
 
 
-@pytest.mark.parametrize(("tasks", "bound"), [(1, 335.0), (40, 70.0), (400, 64.0)])
+@pytest.mark.parametrize(("tasks", "bound"), [(1, 370.0), (40, 70.0), (400, 64.0)])
 def test_calls_a_placement_by_job_size(tasks: int, bound: float) -> None:
     assert placement_calls(1_000, tasks, WorkloadClass.BATCH, "min-wait") <= bound
 
@@ -255,6 +256,22 @@ def test_a_report_costs_the_same_in_a_larger_cluster() -> None:
         return calls_of(both)
 
     assert cost(3_000) <= 1.1 * cost(300)
+
+
+def ends_calls(jobs: int, schedulers: int) -> int:
+    """Calls of one container's end in a full cluster, with the rounds that follow."""
+    cluster = FullCluster(4, jobs, schedulers)
+    for _ in range(8):
+        cluster.end_one()
+    return max(calls_of(cluster.end_one) for _ in range(4))
+
+
+@pytest.mark.parametrize(("schedulers", "jobs"), [(1, 10_000), (2, 1_200), (6, 1_200)])
+def test_an_end_costs_the_same_however_many_jobs_wait(schedulers: int, jobs: int) -> None:
+    many = ends_calls(jobs, schedulers)
+
+    assert many <= 1.02 * ends_calls(120, schedulers)
+    assert many <= {1: 1_100, 2: 1_200, 6: 2_700}[schedulers]
 
 
 def test_registering_costs_the_same_with_many_applications() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.estimate import simulate
-from hrm.core.queue.resource_unit import UnitImage
+from hrm.core.queue.overdue import corrected_end_s, corrected_ends_s
+from hrm.core.queue.start_rule import UnitImage
 from hrm.core.vocabulary.feasibility import Vector, fits, minus
 from hrm.core.vocabulary.model import ContainerId, WorkloadClass
 from tests.core.algorithm_1 import estimate
@@ -105,9 +107,30 @@ def test_batch_waits_while_a_stream_waits_even_where_it_would_fit() -> None:
     assert math.isinf(wait_of(1, unit))
 
 
-def test_overdue_containers_count_as_ending_now() -> None:
+def test_what_a_driver_holds_is_not_waited_for() -> None:
+    driver = Entry(ContainerId("driver-1-x1"), BATCH, (1, 1, 0, 1), 5.0, started_at_s=NOW)
+    assert math.isinf(wait_of(1, image(1, [driver])))
+    assert wait_of(1, image(2, [driver])) == 0.0
+
+
+def test_a_container_that_has_outlived_its_estimate_gets_more_time() -> None:
     late = Entry(ContainerId("late"), BATCH, (1, 1, 0, 1), 5.0, started_at_s=NOW - 100)
-    assert wait_of(1, image(1, [late])) == 0.0
+    assert wait_of(1, image(1, [late])) == 65.0, (
+        "5 s have become 165: 95 too many, and more to come"
+    )
+
+
+@given(st.floats(0, 1e5), st.floats(0, 1e6), st.floats(0, 1e9))
+def test_what_runs_is_never_expected_to_end_at_once_nor_to_take_for_ever(
+    run_s: float, elapsed_s: float, begin_s: float
+) -> None:
+    now = begin_s + elapsed_s
+    end_s = corrected_end_s(begin_s, run_s, now)
+    assert now <= end_s <= now + max(run_s, elapsed_s, 0.001) * (1 + 1e-6) + 1e-6
+    if begin_s + run_s < now:
+        assert now < end_s
+        array = corrected_ends_s(np.array([begin_s]), np.array([run_s]), now)
+        assert array.tolist() == [end_s]
 
 
 entries = st.builds(

@@ -116,7 +116,7 @@ def test_a_node_that_fails_several_applications_is_excluded_for_all() -> None:
 
 def test_drivers_that_fail_again_and_again_report_no_node() -> None:
     """The master holds their containers: it is always present, whatever is wrong with them."""
-    subject = killer("n1", "n2", "n3", node_failing_applications=2)
+    subject = killer("n1", "n2", "n3", node_failing_applications=2, driver_share=1.0)
     cluster = subject.cluster
     drivers = [cluster.submit(6, new_id=ApplicationId(f"driver-{n}")) for n in range(2)]
     subject.live(CONFIRM_S + 3.0)

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from hrm.core.master.explain import explain
 from hrm.core.scheduling.gpu_shares import GpuUser, fair_parts
+from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerState,
+    EndCause,
     Resources,
     ResourceUnit,
     ResourceUnitId,
@@ -161,7 +163,7 @@ def test_a_gang_that_fits_has_its_share() -> None:
     assert cluster.states(gang) == {"running": 2}
 
 
-def gpus(many: int, **options: int) -> VirtualCluster:
+def gpus(many: int, **options: int | Bounds) -> VirtualCluster:
     """A cluster of that many GPUs, two a node, each for one container of ``GPU``."""
     units = [
         ResourceUnit(
@@ -232,6 +234,45 @@ def test_the_share_of_a_newcomer_grows_as_containers_end(schedulers: int) -> Non
     assert running(cluster, first, second) == [8, 8], "at its share it goes on by itself"
     end_one(cluster, second)
     assert running(cluster, first, second) == [8, 8]
+
+
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+def test_a_newcomer_need_not_wait_where_preemption_is_on(schedulers: int) -> None:
+    cluster = gpus(16, schedulers=schedulers, bounds=Bounds(gpu_preemption=True))
+    (first,) = submit_together(cluster, 20)
+    cluster.advance(10)
+    assert running(cluster, first) == [16]
+    (second,) = submit_together(cluster, 20)
+    cluster.advance(10)
+    assert running(cluster, first, second) == [8, 8]
+    ended = list(cluster.app(first).ended)
+    preempted = [x for x in ended if x.started_at_s]
+    assert len(preempted) == 8, "no more than are above its share"
+    assert {x.end.cause for x in preempted if x.end} == {EndCause.PREEMPTED}
+    third = submit_together(cluster, 1)
+    cluster.advance(10)
+    assert running(cluster, *third) == [1]
+    assert sorted(running(cluster, first, second)) == [7, 8]
+    cluster.advance(60)
+    assert sorted(running(cluster, first, second, *third)) == [1, 7, 8], "and there it rests"
+
+
+def test_one_that_wants_no_more_than_it_has_gives_what_is_above_its_share() -> None:
+    cluster = gpus(16, bounds=Bounds(gpu_preemption=True))
+    first, second = submit_together(cluster, 16, 0)
+    cluster.settle()
+    cluster.request(second, range(1, 4), GPU)
+    cluster.advance(10)
+    assert running(cluster, first, second) == [13, 3]
+
+
+def test_nothing_that_runs_ends_for_a_newcomer_by_default() -> None:
+    cluster = gpus(16)
+    (first,) = submit_together(cluster, 16)
+    cluster.settle()
+    (second,) = submit_together(cluster, 16)
+    cluster.advance(60)
+    assert running(cluster, first, second) == [16, 0]
 
 
 def test_what_one_leaves_the_others_get() -> None:

@@ -233,28 +233,34 @@ def test_a_stream_that_only_other_streams_hold_up_does_not_keep_cores_idle() -> 
 
 
 @pytest.mark.parametrize(
-    ("running", "waiting"),
+    ("running", "waiting", "starts", "victims"),
     [
-        # Without the first stream the batch container behind it fits.
-        ([("s0", STREAM, 2)], [("s1", STREAM, 3), ("b1", BATCH, 2)]),
-        # Without the first stream all batch containers would be enough for the second.
-        ([(f"b{x}", BATCH, 1) for x in range(4)], [("s1", STREAM, 2), ("s2", STREAM, 4)]),
+        ([("s0", STREAM, 2)], [("s1", STREAM, 3), ("b1", BATCH, 2)], ["s1"], set()),
+        # In six cores all batch containers are enough for the second stream.
+        (
+            [(f"b{x}", BATCH, 1) for x in range(4)],
+            [("s1", STREAM, 2), ("s2", STREAM, 4)],
+            ["s1"],
+            {"b0", "b1", "b2", "b3"},
+        ),
     ],
 )
-def test_units_that_are_repartitioned_start_and_preempt_nothing(
-    running: list[tuple[str, WorkloadClass, int]], waiting: list[tuple[str, WorkloadClass, int]]
+def test_a_unit_that_gets_cores_starts_and_preempts_by_its_rules(
+    running: list[tuple[str, WorkloadClass, int]],
+    waiting: list[tuple[str, WorkloadClass, int]],
+    starts: list[str],
+    victims: set[str],
 ) -> None:
     node = Node(BindingMode.PARTIAL)
     for name, workload_class, vcores in running + waiting:
         node.assign(spec(name, workload_class, vcores, "n1/cpu"))
     assert node.started == [name for name, _, _ in running]
-    evicted = list(node.evicted)
     rebind = e.RebindReceived(
         now=node.now, epoch=1, request_id=1, mode=None, bound_cores=1, reserve_cores=None
     )
     node.feed(rebind)
-    assert node.started == [name for name, _, _ in running]
-    assert node.evicted == evicted
+    assert node.started == [name for name, _, _ in running] + starts
+    assert set(node.evicted) == victims
 
 
 def test_a_stream_runs_with_what_there_is_where_it_says_that_it_may() -> None:

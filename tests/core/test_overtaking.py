@@ -15,7 +15,8 @@ from hrm.core.queue import reservation, resource_unit
 from hrm.core.queue import wait_table as waits
 from hrm.core.queue.estimate import simulate
 from hrm.core.queue.reservation import Reservation
-from hrm.core.queue.resource_unit import UnitQueue, end_s, queues_of
+from hrm.core.queue.resource_unit import UnitQueue, queues_of
+from hrm.core.queue.start_rule import end_s
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import Vector, fits, minus, pooled_part
 from hrm.core.vocabulary.model import ContainerId, ContainerSpec, Gpu, NodeName, WorkloadClass
@@ -63,10 +64,12 @@ def test_one_that_fits_next_to_the_waiter_passes_however_long_it_stays() -> None
     assert started(queue, 100.0, entry("next", 1, math.inf)) == ["large"]
 
 
-def test_none_passes_while_what_a_waiter_waits_for_is_late() -> None:
+def test_short_ones_pass_while_what_a_waiter_waits_for_is_late() -> None:
+    """10 s have become 30: that is when the waiter is expected to start now."""
     queue = unit_of(4, entry("late", 2, 10.0))
     assert started(queue, 5.0, entry("large", 4, 50.0)) == []
-    assert started(queue, 20.0, entry("short", 2, 1.0)) == []
+    assert started(queue, 20.0, entry("long", 2, 11.0)) == []
+    assert started(queue, 20.0, entry("short", 2, 10.0)) == ["short"]
 
 
 def test_a_waiter_that_a_running_stream_leaves_no_capacity_delays_nothing() -> None:
@@ -133,17 +136,21 @@ arrivals = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 4), LENGTHS), max_size=10), st.integers(1, 4))
+@given(
+    st.lists(st.tuples(st.integers(1, 4), LENGTHS), max_size=10),
+    st.integers(1, 4),
+    st.one_of(LENGTHS, st.just(math.inf)),
+)
 def test_the_estimate_is_when_the_unit_starts_it(
-    waiting: list[tuple[int, float]], vcores: int
+    waiting: list[tuple[int, float]], vcores: int, run_s: float
 ) -> None:
-    """With run times known, a long container starts exactly when estimated."""
+    """With run times known, a container starts exactly when estimated, be it short or long."""
     queue = unit_of(4)
     for number, (each, length_s) in enumerate(waiting):
         queue.enqueue(entry(f"w{number}", each, length_s))
         queue.start_all(0.0)
-    new = entry("new", vcores, math.inf)
-    expected_s = simulate(new.demand, queue.image(), 0.0)
+    new = entry("new", vcores, run_s)
+    expected_s = simulate(new.demand, queue.image(), 0.0, run_s)
     queue.enqueue(new)
     now = 0.0
     while "new" not in started(queue, now):
@@ -228,7 +235,7 @@ def test_none_is_passed_more_often_than_the_bound(
             queue = queues[index % len(queues)]
             held = [(q, x) for q in queues for x in q.running]
             all_entries = [*held, *((q, x) for q in queues for x in q.batch_waiting)]
-            name = ContainerId(f"c{number}")
+            name = ContainerId(f"c{number}" if pick % 5 else f"driver-{number}")
             if what in ("come", "stream"):
                 demand: Vector = (vcores, 1, device, 1)
                 if not queue.could_hold(demand):

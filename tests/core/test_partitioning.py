@@ -15,7 +15,6 @@ from hrm.core.vocabulary.partitioning import (
     Core,
     Hardware,
     Partitioning,
-    concerned,
     partition,
 )
 from hrm.errors import InvalidRequest
@@ -220,17 +219,3 @@ def test_every_partitioning_conserves_cores_memory_and_device_memory(
     if gpus and binding.mode is BindingMode.EVEN:
         parts = [unit.capacity.vcores for unit in units]
         assert max(parts) - min(parts) <= 1 and all(unit.gpu for unit in units)
-
-
-@given(hardwares, bindings)
-def test_a_partitioning_that_changes_nothing_concerns_no_unit(
-    hardware: Hardware, binding: Partitioning
-) -> None:
-    try:
-        units = partition(NAME, hardware, binding)
-    except InvalidRequest:
-        return
-    assert concerned(units, partition(NAME, hardware, binding)) == ()
-    draining = [replace(unit, draining=True) for unit in units]
-    assert concerned(draining, units) == ()
-    assert concerned(units, ()) == tuple(unit.unit_id for unit in units)

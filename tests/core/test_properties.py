@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hrm.core.invariants import unit_violations
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Entry
-from hrm.core.queue.resource_unit import UnitImage, UnitQueue
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.queue.start_rule import UnitImage
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.scheduler import Placement
 from hrm.core.scheduling.shared_state import SharedState

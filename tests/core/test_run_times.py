@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hrm.core.master.run_time_corrections import work_left_s
+from hrm.core.messages import events as e
 from hrm.core.messages.claims import Claim, Decision, Entry, Proposal
+from hrm.core.queue.start_rule import end_s
 from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import Vector
@@ -14,6 +20,7 @@ from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     ContainerId,
+    Progress,
     ResourceUnitId,
     WorkloadClass,
 )
@@ -121,9 +128,93 @@ def test_a_recurring_application_is_expected_to_take_as_long_as_before() -> None
     assert expected_s(cluster, "nightly") == pytest.approx(30.0, abs=0.1)
     assert expected_s(cluster, "another") == 0.0
     run_once(cluster, 10.0, ApplicationState.SUCCEEDED)
-    assert expected_s(cluster, "nightly") == pytest.approx(20.0, abs=0.1)
-    run_once(cluster, 500.0, ApplicationState.FAILED)
-    assert expected_s(cluster, "nightly") == pytest.approx(20.0, abs=0.1), "failures say nothing"
+    mean_s = (30.0 * 10.0) ** 0.5
+    assert expected_s(cluster, "nightly") == pytest.approx(mean_s, abs=0.1)
+
+
+def test_how_long_a_failed_run_took_is_a_lower_bound() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    run_once(cluster, 30.0, ApplicationState.SUCCEEDED)
+    run_once(cluster, 5.0, ApplicationState.FAILED)
+    assert expected_s(cluster, "nightly") == pytest.approx(30.0, abs=0.1), "30 s may be right"
+    run_once(cluster, 120.0, ApplicationState.FAILED)
+    assert expected_s(cluster, "nightly") == pytest.approx(60.0, abs=0.2), "30 s were too little"
+    run_once(cluster, 50.0, ApplicationState.FAILED)
+    assert expected_s(cluster, "nightly") == pytest.approx(60.0, abs=0.2)
+    for seconds, known_s in ((20.0, 0.0), (200.0, 200.0)):
+        app = cluster.submit(1, name="another")
+        cluster.settle()
+        cluster.advance(seconds - 1)
+        cluster.finish(app, ApplicationState.KILLED)
+        cluster.settle()
+        assert expected_s(cluster, "another") == pytest.approx(known_s, abs=0.1)
+
+
+def test_a_user_begins_with_what_the_latest_other_user_knows() -> None:
+    times = RunTimeTable(limit=2)
+    times.put(row("a"))
+    times.put(replace(row("a"), user="bob", mean_s=7.0))
+    assert times.find(("a", "ada", 0)) == row("a")
+    assert times.find(("a", "cleo", 0)) == replace(row("a"), user="bob", mean_s=7.0)
+    assert times.find(("a", "cleo", 1)) is None
+    times.put(row("b"))
+    times.put(row("c"))
+    assert times.find(("a", "cleo", 0)) is None, "both rows are displaced"
+
+
+def test_tasks_that_are_left_extend_what_is_expected_of_an_application_that_runs() -> None:
+    """n1 is expected to be free in 60 s, as n2 is; the tasks at n1 need 1,000 s more."""
+    cluster = VirtualCluster([unit("n1", vcores=1), unit("n2", vcores=1)])
+    apps = [cluster.submit(1, name=name) for name in ("first", "second")]
+    cluster.settle()
+    slow = next(app for app in apps if cluster.container(app, 1).node == "n1")
+    progress = Progress(tasks_total=1010, tasks_running=1, tasks_completed=10, mean_task_s=1.0)
+    report = e.ProgressReported(now=cluster.now, application_id=slow, progress=progress)
+    cluster.submit_to_master(report)
+    late = cluster.submit(2, name="late")
+    cluster.settle()
+    assert {cluster.container(late, x).node for x in (1, 2)} == {"n2"}
+    state = cluster.master.master_state.state
+    queue = state.find(ResourceUnitId("n1/cpu"))
+    assert queue is not None
+    (entry,) = queue.running.values()
+    assert end_s(entry) == pytest.approx(report.now + 1000.0)
+    sooner = replace(progress, tasks_completed=1009)
+    cluster.submit_to_master(replace(report, now=cluster.now, progress=sooner))
+    assert list(queue.running.values()) == [entry], "jobs to come are not known"
+
+
+def test_the_error_of_the_estimates_is_kept() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    errors = cluster.master.master_state.estimate_errors
+    assert errors.summary()[:2] == (0, 0)
+    run_once(cluster, 30.0, ApplicationState.SUCCEEDED)
+    assert errors.summary()[:2] == (0, 2), "nothing was known of its two containers"
+    run_once(cluster, 40.0, ApplicationState.SUCCEEDED)
+    known, unknown, median, p90 = errors.summary()
+    assert (known, unknown) == (2, 2)
+    assert median == pytest.approx(0.25, abs=0.02), "30 s were expected, and it took 40"
+    assert p90 == pytest.approx(0.25, abs=0.02)
+    run_once(cluster, 100.0, ApplicationState.KILLED)
+    assert errors.summary()[:2] == (2, 2), "it has not done its work"
+    for _ in range(2_000):
+        errors.ended(1.0, 2.0)
+    assert errors.summary() == (1_000, 0, 0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("progress", "left_s"),
+    [
+        (Progress(), 0.0),
+        (Progress(tasks_total=10, tasks_completed=4, mean_task_s=2.0), 0.0),
+        (Progress(tasks_total=10, tasks_completed=4, tasks_running=3, mean_task_s=2.0), 4.0),
+        (Progress(tasks_total=4, tasks_completed=9, tasks_running=3, mean_task_s=2.0), 0.0),
+        (Progress(tasks_total=10, tasks_running=1, mean_task_s=math.inf), 0.0),
+        (Progress(tasks_total=10, tasks_running=1, mean_task_s=1e9), 30 * 86_400.0),
+    ],
+)
+def test_work_left(progress: Progress, left_s: float) -> None:
+    assert work_left_s(progress) == left_s
 
 
 def test_what_was_learned_survives_the_master() -> None:
@@ -165,7 +256,10 @@ def test_rows_are_bounded_and_the_unused_go_first() -> None:
 
 def test_the_past_fades() -> None:
     times = RunTimeTable(limit=1)
-    times.put(times.learned(("a", "u", 0), [10.0] * 1000))
-    changed = times.learned(("a", "u", 0), [20.0] * 300)
-    assert changed.containers == 1300
+    for run_s in [10.0] * 50 + [20.0] * 20:
+        times.put(times.learned(("a", "u", 0), [run_s] * 10))
+    (changed,) = times.rows.values()
+    assert changed.containers == 700
     assert changed.mean_s > 19.0
+    times.put(times.learned(("a", "u", 0), [2000.0] * 10))
+    assert times.rows["a", "u", 0].mean_s < 41.0, "one run that is 100 times as long"

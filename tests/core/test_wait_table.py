@@ -26,10 +26,13 @@ def _entry(name: str, vcores: int, duration_s: float, cls: WorkloadClass = BATCH
     return Entry(ContainerId(name), cls, (vcores, 1, 0, 1), duration_s)
 
 
-def _agree(state: SharedState, demand: Vector, now: float) -> None:
+RUN_S = st.sampled_from([0.0, 3.0, 5.0, 12.5, 20.0, 60.0, math.inf])
+
+
+def _agree(state: SharedState, demand: Vector, now: float, run_s: float = math.inf) -> None:
     rows = np.array(sorted(state.rows.values()), np.int64)
-    literal = [simulate(demand, state.queue(row).image(), now) for row in rows.tolist()]
-    assert state.waits_s(demand, rows, now).tolist() == literal
+    literal = [simulate(demand, state.queue(row).image(), now, run_s) for row in rows.tolist()]
+    assert state.waits_s(demand, rows, now, run_s).tolist() == literal
 
 
 def test_one_wait_for_each_row_in_the_order_asked() -> None:
@@ -61,7 +64,7 @@ def test_an_overdue_container_moves_the_wait_with_the_clock() -> None:
     queue.enqueue(_entry("waits", 1, 5.0))
     row = np.array([state.add(NodeName("n0"), queue)])
     waits = [state.waits_s(ONE, row, now).tolist()[0] for now in (0.0, 4.0, 10.0, 11.0, 500.0)]
-    assert waits == [15.0, 11.0, 5.0, 5.0, 5.0]
+    assert waits == [15.0, 11.0, 5.0, 6.5, 155.0], "due at 10, at 12.5, at 650"
 
 
 def test_a_new_container_passes_a_waiter_only_where_there_is_capacity_for_both() -> None:
@@ -82,9 +85,11 @@ def test_a_new_container_passes_a_waiter_only_where_there_is_capacity_for_both()
 
 
 @settings(max_examples=300, deadline=None)
-@given(states(), DEMANDS, st.sampled_from([0.0, 5.0, 10.0, 17.3, NOW, 60.0]))
-def test_all_at_once_is_one_by_one(state: SharedState, demand: Vector, now: float) -> None:
-    _agree(state, demand, now)
+@given(states(), DEMANDS, st.sampled_from([0.0, 5.0, 10.0, 17.3, NOW, 60.0]), RUN_S)
+def test_all_at_once_is_one_by_one(
+    state: SharedState, demand: Vector, now: float, run_s: float
+) -> None:
+    _agree(state, demand, now, run_s)
 
 
 steps = st.lists(
@@ -100,10 +105,11 @@ steps = st.lists(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.data(), states(), steps)
+@given(st.data(), states(), RUN_S, steps)
 def test_what_is_remembered_stays_true_while_the_state_changes(
     data: st.DataObject,
     state: SharedState,
+    run_s: float,
     happenings: list[tuple[str, int, WorkloadClass, Vector]],
 ) -> None:
     now = 0.0
@@ -125,7 +131,8 @@ def test_what_is_remembered_stays_true_while_the_state_changes(
                 state.remove(queue.unit.unit_id)
                 continue
             if what == "enqueue":
-                queue.enqueue(Entry(ContainerId(f"y{number}"), cls, demand, float(pick)))
+                name = f"y{number}" if pick % 4 else f"driver-{number}"
+                queue.enqueue(Entry(ContainerId(name), cls, demand, float(pick)))
             elif what == "start":
                 queue.start_all(now)
             elif held and what == "end":
@@ -134,13 +141,14 @@ def test_what_is_remembered_stays_true_while_the_state_changes(
                 queue.reclassify(held[pick % len(held)], cls)
             state.refresh(row)
         for each in asked[-3:]:
+            _agree(state, each, now, run_s)
             _agree(state, each, now)
 
 
 @settings(max_examples=100, deadline=None)
-@given(states(), DEMANDS, st.lists(st.integers(0, 30), max_size=6))
+@given(states(), DEMANDS, RUN_S, st.lists(st.integers(0, 30), max_size=6))
 def test_a_view_adds_what_was_put_on_it(
-    state: SharedState, demand: Vector, picks: list[int]
+    state: SharedState, demand: Vector, run_s: float, picks: list[int]
 ) -> None:
     view = ClusterView(state)
     rows = np.flatnonzero(view.open)
@@ -148,9 +156,9 @@ def test_a_view_adds_what_was_put_on_it(
         if len(rows):
             entry = Entry(ContainerId(f"new-{number}"), BATCH, demand, 20.0)
             view.apply(int(rows[pick % len(rows)]), entry, NOW)
-    literal = [simulate(demand, view.image(row), NOW) for row in rows.tolist()]
-    assert view.waits_s(demand, rows, NOW).tolist() == literal
-    assert [view.wait_s(demand, row, NOW) for row in rows.tolist()] == literal
+    literal = [simulate(demand, view.image(row), NOW, run_s) for row in rows.tolist()]
+    assert view.waits_s(demand, rows, NOW, run_s).tolist() == literal
+    assert [view.wait_s(demand, row, NOW, run_s) for row in rows.tolist()] == literal
 
 
 def test_more_demands_than_are_kept_are_still_computed_right() -> None:

@@ -126,7 +126,7 @@ def test_a_stream_that_needs_the_place_of_a_driver_begins_with_the_rest() -> Non
     cluster.settle()
     stream = cluster.submit(4, cores(1), STREAM)
     cluster.advance(5)
-    assert states(cluster, driver, stream) == [{"running": 1}, {"running": 3, "waiting": 1}]
+    assert states(cluster, driver, stream) == [{"running": 1}, {"running": 3, "pending": 1}]
 
 
 def test_a_waiting_stream_says_what_it_waits_for() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from hrm.agent.daemon import run
@@ -15,7 +16,7 @@ from hrm.spark.launch import Launch
 
 
 def command_of(
-    spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpu: Gpu | None
+    spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpus: Sequence[Gpu]
 ) -> Launch:
     environment = {"PATH": os.environ["PATH"], **dict(spec.launch.environment)}
     return Launch(

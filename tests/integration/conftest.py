@@ -232,6 +232,7 @@ class SharedCluster:
     def whole(self) -> Cluster:
         if self._cluster is None:
             subject = Cluster(self._directory(), self._tools)
+            subject.environment["HRM_MASTER_DRIVER_SHARE"] = "1"  # two drivers on four cores
             subject.up("--nodes", "2", "--cores", "2", "--memory", "3g")
             self._cluster = subject
         return self._cluster

@@ -50,7 +50,7 @@ def test_a_declared_gpu_is_shown_as_one(gpus: Cluster) -> None:
     assert (status["capacity"]["vcores"], status["capacity"]["gpu_memory_mib"]) == ("4", "16384")
 
 
-def test_two_executors_share_a_gpu_and_a_third_waits_at_it(
+def test_two_executors_share_a_gpu_and_a_third_waits_for_one_to_end(
     gpus: Cluster, eventually: Callable[..., Any]
 ) -> None:
     app = gpus.submit(
@@ -64,10 +64,12 @@ def test_two_executors_share_a_gpu_and_a_third_waits_at_it(
     def two_and_one() -> dict[str, Any] | None:
         shown = gpus.application("gpus")
         found = sorted(states(shown).values()) if shown else []
-        return shown if found == ["RUNNING", "RUNNING", "WAITING"] else None
+        return shown if found == ["PENDING", "RUNNING", "RUNNING"] else None
 
-    shown = eventually(two_and_one, WAIT_S, "two run, one waits at the unit")
-    assert {x["resource_unit_id"] for x in shown["containers"]} == {"node-1/gpu0"}
+    # Units of a node with GPUs share its cores, and have no queue of batch then.
+    shown = eventually(two_and_one, WAIT_S, "two run, one waits at its scheduler")
+    running = [x for x in shown["containers"] if x["state"].endswith("RUNNING")]
+    assert {x["resource_unit_id"] for x in running} == {"node-1/gpu0"}
     assert gpus.ask("status")["free"].get("gpu_memory_mib", "0") == "0"
     assert app.wait() == 0, app.output()
     seen = saw(app.output())
@@ -96,7 +98,7 @@ def test_what_no_gpu_can_give_is_refused_at_once(gpus: Cluster) -> None:
         str(APPS / "gpus.py"), "1", "0",
     )  # fmt: skip
     assert two.wait(60.0) != 0
-    assert "requests 2 GPUs per executor, and HRM supports one" in two.output()
+    assert "no node offers 2 GPUs in one resource unit, only 1" in two.output()
 
 
 def test_a_stage_gets_executors_of_its_own_profile(gpus: Cluster) -> None:

@@ -40,6 +40,7 @@ object Square {
 def cluster(tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools) -> Iterator[Cluster]:
     subject = Cluster(tmp_path_factory.mktemp("cluster"), _tools)
     subject.environment["HRM_MASTER_FILE_MIB_MAX"] = "64"
+    subject.environment["HRM_MASTER_DRIVER_SHARE"] = "1"  # two drivers at once on six cores
     subject.up("--nodes", "2", "--cores", "3", "--memory", "4g")
     yield subject
     subject.down()

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hrm.core.vocabulary.learned_classes import LearnedClass
 from hrm.core.vocabulary.model import ApplicationId, ApplicationState, NodeName, WorkloadClass
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import RunTime
@@ -102,20 +103,29 @@ RUN_TIMES = st.builds(
     mean_s=st.floats(0, 1e9),
     containers=st.integers(1, 100),
 )
+LEARNED_CLASSES = st.builds(
+    LearnedClass,
+    name=TEXTS,
+    user=st.sampled_from(["ada", "bob"]),
+    workload_class=st.sampled_from(list(WorkloadClass)),
+    application_id=st.sampled_from([ApplicationId("app-1"), ApplicationId("app-2")]),
+)
+KINDS = ("node", "drain", "application", "run_time", "learned_class")
 WRITES = st.one_of(
     st.tuples(st.sampled_from(["node", "drain"]), st.booleans(), NAMES),
     st.tuples(st.just("application"), st.booleans(), RECORDS),
     st.tuples(st.just("run_time"), st.booleans(), RUN_TIMES),
+    st.tuples(st.just("learned_class"), st.booleans(), LEARNED_CLASSES),
 )
 
 
 def _write(store: Store, model: dict[str, Any], write: Any) -> asyncio.Future[None]:
     """One write to the store, and to a dictionary for each kind."""
     kind, is_put, value = write
-    keys = {"application": "application_id", "run_time": "key"}
+    keys = {"application": "application_id", "run_time": "key", "learned_class": "key"}
     key = getattr(value, keys[kind]) if kind in keys else value
     if is_put:
-        if kind == "run_time":
+        if kind in ("run_time", "learned_class"):
             model[kind].pop(key, None)
         model[kind].setdefault(key, None)
         model[kind][key] = value
@@ -130,7 +140,7 @@ def _write(store: Store, model: dict[str, Any], write: Any) -> asyncio.Future[No
 @given(st.lists(st.lists(WRITES, max_size=8), max_size=4))
 def test_replayed_it_is_what_was_written(batches: list[list[Any]]) -> None:
     """Any writes, in any batches; each batch is followed by the end of the process."""
-    model: dict[str, Any] = {kind: {} for kind in ("node", "drain", "application", "run_time")}
+    model: dict[str, Any] = {kind: {} for kind in KINDS}
 
     async def write(path: Path, batch: list[Any]) -> None:
         store = Store(path)
@@ -146,6 +156,7 @@ def test_replayed_it_is_what_was_written(batches: list[list[Any]]) -> None:
             assert store.drains() == list(model["drain"])
             assert store.applications() == list(model["application"].values())
             assert store.run_times() == list(model["run_time"].values())
+            assert store.learned_classes() == list(model["learned_class"].values())
             store.close()
 
 
@@ -193,11 +204,12 @@ async def test_a_store_of_schema_1_is_taken_over(tmp_path: Path) -> None:
     assert store.applications() == [RECORD]
     assert list(store.nodes()) == ["n1"]
     assert store.run_times() == []
+    assert store.learned_classes() == []
     assert store.drains() == []
     await store.put_run_time(_run_time("a", 1.0))
     store.close()
     with sqlite3.connect(path) as new:
-        assert new.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [("5",)]
+        assert new.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [("6",)]
 
 
 async def test_a_failed_write_is_reported(tmp_path: Path) -> None:

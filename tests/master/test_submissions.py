@@ -158,6 +158,35 @@ async def test_a_driver_from_its_submission_to_its_end(master: Running) -> None:
             await stub(master).Lease(lease(submission_id))
 
 
+async def test_a_driver_that_waits_for_others_says_so_and_starts_when_they_end(
+    master: Running,
+) -> None:
+    async with agent(master) as one:
+        first = await stub(master).Submit(submission("k1"))
+        spec = await one.assigned()
+        second = await stub(master).Submit(submission("k2"))
+        ask = pb.GetSubmissionRequest(submission_id=second.submission_id)
+        why = (await stub(master).Get(ask)).message
+        assert "drivers hold 1 of the 4 vcores" in why and "20 % (driver_share)" in why
+        admin = admin_pb2.ExplainApplicationRequest(application_id=second.submission_id)
+        assert why in (await master.admin.ExplainApplication(admin)).summary
+        await one.report_state(spec, RUNNING)
+        await stub(master).Lease(lease(first.submission_id))
+        await one.report_state(spec, ENDED)
+        assert (await one.assigned()).application_id == second.submission_id
+        assert (await stub(master).Get(ask)).message == ""
+
+
+async def test_a_gang_that_fits_without_its_driver_alone_fails_at_once(master: Running) -> None:
+    async with agent(master):
+        conf = [pb.SparkSetting(key="spark.hrm.gang.min", value="4")]
+        conf.append(pb.SparkSetting(key="spark.executor.memory", value="500m"))
+        sent = await stub(master).Submit(submission(conf=conf))
+        failed = await state_of(master, sent.submission_id, pb.SUBMISSION_STATE_FAILED)
+        assert "the driver (1 vcore, 1024 MiB) is to start with 4 executors" in failed.message
+        assert "holds 3 of them next to it" in failed.message
+
+
 async def test_a_server_has_an_address_while_it_runs(master: Running) -> None:
     main = pb.DriverResource(role=pb.RESOURCE_ROLE_MAIN, uri=INTERNAL)
     conf = [pb.SparkSetting(key="spark.connect.grpc.binding.port", value="15012")]

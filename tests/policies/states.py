@@ -78,7 +78,7 @@ def bound_broken(view: ClusterView, placement: Placement, row: int) -> str:
         return "waiting_limit"
     if placement.workload_class is STREAM:
         return ""
-    wait_s = simulate(placement.demand, image, NOW)
+    wait_s = simulate(placement.demand, image, NOW, placement.run_s)
     return "" if wait_s < placement.wait_max_s and not math.isinf(wait_s) else "wait_max_s"
 
 

@@ -13,7 +13,16 @@ from hrm.sim.faults.plan import Limits, Plan
 from hrm.sim.faults.plan_generator import draw
 from hrm.sim.run import run_plan
 from tests.sim.planted import masters, nodes, scheduling, turns
-from tests.sim.planted.plans import crashing_agents, cut_drivers, hanging_agents
+from tests.sim.planted.plans import (
+    crashing_agents,
+    cut_drivers,
+    gpu_rivals,
+    hanging_agents,
+    late_streams,
+    recurring,
+    waiting_streams,
+    waves_of_streams,
+)
 
 SEEDS = range(150)
 LIMITS = (None, Limits(without=frozenset({"submissions"})))
@@ -22,34 +31,58 @@ BUGS = [*scheduling.BUGS, *nodes.BUGS, *masters.BUGS, *turns.BUGS]
 
 CAUGHT_BY: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     scheduling.stale_lease: 73,
+    scheduling.stream_in_parts: 73,
     scheduling.locked_units_granted: 19,
-    scheduling.jobs_of_a_lost_scheduler: 24,
-    scheduling.reply_before_its_changes: 24,
+    scheduling.jobs_of_a_lost_scheduler: 3,
+    scheduling.reply_before_its_changes: 32,
+    scheduling.drivers_fill_the_cluster: 24,
+    scheduling.driver_of_a_late_proposal: 24,
+    scheduling.end_of_drivers_awaited: 24,
     nodes.cores_in_two_units: 14,
     nodes.rebinding_replied_twice: 11,
-    nodes.old_epoch_honoured: 91,
-    nodes.drain_that_holds_up_a_stream: 78,
+    nodes.too_many_are_preempted: 45,
+    nodes.borrowed_from_no_unit: 4,
+    nodes.idle_cores_held_back: 4,
+    nodes.freed_cores_stay: 4,
+    nodes.processes_stay_on_their_cores: 152,
+    nodes.old_epoch_honoured: 30,
     scheduling.excluded_node_granted: 44,
+    scheduling.stream_queued_behind_streams: 0,
     masters.lease_for_former_drivers: 44,
     masters.node_taken_by_its_identity: 17,
     masters.callers_wait_for_a_full_disk: 11,
     masters.begun_on_a_full_disk: 10,
     masters.next_driver_too_early: 78,
     masters.lost_driver_taken_for_dead: 82,
-    masters.behind_its_nodes: 40,
+    masters.behind_its_nodes: 64,
     masters.unknown_applications_ended: 95,
     turns.orders_for_the_agent_before: 110,
-    turns.batch_waits_for_streams: 165,
+    turns.batch_waits_for_streams: 218,
     turns.round_begun_twice: 9,
     turns.request_of_a_stream_overlooked: 209,
     scheduling.double_commit: 17,
+    scheduling.stream_in_parts: 227,
+    scheduling.queued_where_cores_are_shared: 21,
+    scheduling.run_times_added_up: 5,
 }
 """The seed that has found one that the first few do not; the sweep is used if it no longer does."""
 CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
-    nodes.dead_agents_units: crashing_agents(152),
-    turns.stream_not_ended: crashing_agents(52),
+    nodes.dead_agents_units: crashing_agents(1),
+    nodes.cores_taken_from_a_stream: waiting_streams(16),
+    turns.stream_not_ended: crashing_agents(1),
     turns.back_on_a_full_disk: hanging_agents(3),
     masters.lease_that_does_not_run_out: cut_drivers(4),
+    masters.guess_never_settled: recurring(1),
+    masters.guess_over_a_declaration: recurring(16),
+    masters.nothing_learned: recurring(0),
+    scheduling.place_forgotten: waves_of_streams(0),
+    scheduling.place_not_kept_at_the_unit: waves_of_streams(0),
+    nodes.replacement_at_the_end: waves_of_streams(0),
+    scheduling.stale_lease: draw(73, Limits(without=frozenset({"rival-gpus"}))),
+    scheduling.gpu_shares_of_each_scheduler: gpu_rivals(8),
+    scheduling.newcomer_without_gpus: gpu_rivals(10),
+    scheduling.gpus_taken_below_a_share: gpu_rivals(0, preemption=True),
+    scheduling.stream_that_stops_batch: late_streams(1),
 }
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from hrm.errors import InvalidRequest
+from hrm.executor_size import memory_mib
 from hrm.spark.conf import properties_text
-from hrm.spark.submit_options import memory_mib, parse, read_properties
+from hrm.spark.submit_options import parse, read_properties
 from hrm.spark_servers import THRIFT_CLASS
 
 

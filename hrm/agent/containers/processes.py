@@ -55,6 +55,7 @@ class Processes:
         self._shuffle = shuffle
         self._on_failure = on_failure
         self._starting: dict[str, asyncio.Task[None]] = {}
+        self._pins: dict[str, tuple[int, ...]] = {}
         self._stops: dict[str, StopOrder] = {}
 
     def start(self, spec: ContainerSpec, unit: ResourceUnit) -> None:
@@ -71,9 +72,9 @@ class Processes:
                 self._containers.work_dir(container_id),
                 self._logs.url(container_id, "stdout", spec.user),
                 self._logs.url(container_id, "stderr", spec.user),
-                unit.gpu,
+                unit.gpus,
             )
-            held = unit.gpu if spec.resources.gpu_memory_mib else None
+            held = unit.gpus if spec.resources.gpu_memory_mib else ()
             closed = self._machine.gpu_devices.closed(held)
             shared = self._mps.environment(held, spec.resources.gpu_memory_mib)
             launch = replace(launch, environment={**launch.environment, **shared})
@@ -84,11 +85,14 @@ class Processes:
             if not isinstance(error, HrmError):
                 _log.exception("launching failed", container=container_id)
             self._stops.pop(container_id, None)
+            self._pins.pop(container_id, None)
             unsuitable = isinstance(error, Unsuitable)
             cause = EndCause.UNSUITABLE if unsuitable else EndCause.LAUNCH_FAILED
             end = ContainerEnd(cause=cause, message=str(error))
             self._on_failure(container_id, end)
             return
+        if (cpus := self._pins.pop(container_id, None)) is not None:
+            self._pin(container_id, cpus)
         self._track(spec)
         _log.info("started", container=container_id, resources=str(spec.resources))
 
@@ -110,6 +114,26 @@ class Processes:
                 limit_mib=spec.resources.memory_mib,
                 heap_mib=spec.heap_mib,
                 gpu_limit_mib=spec.resources.gpu_memory_mib,
+            )
+
+    def pin(self, command: c.PinProcess) -> None:
+        """Hold a container on other CPUs; one that is still starting, once it has started.
+
+        Within the call: what starts next may be given the CPUs that become free.
+        """
+        if command.container_id in self._starting:
+            self._pins[command.container_id] = command.cpus
+        else:
+            self._pin(command.container_id, command.cpus)
+
+    def _pin(self, container_id: str, cpus: tuple[int, ...]) -> None:
+        try:
+            self._containers.isolation_of(container_id).pin(container_id, cpus)
+        except OSError as error:
+            _log.warning(
+                "a container stays on the CPUs of before, which others use now",
+                container=container_id,
+                why=f"{error.strerror} ({error.filename})",
             )
 
     def stop(self, command: c.StopProcess, spec: ContainerSpec) -> None:

@@ -111,7 +111,7 @@ def driver_launch(
         "HRM_SUBMISSION_ATTEMPT": spec.executor_id,
         "HRM_SUBMISSION_OWNERSHIP_KEY_FILE": str(work_dir.absolute() / OWNERSHIP_KEY_FILE),
     }
-    environment |= gpu_environment(spec, None)
+    environment |= gpu_environment(spec, ())
     if java.home is not None:
         environment["JAVA_HOME"] = str(java.home)
     argv = (sys.executable, "-P", *_RUNNER, str(work_dir / DOCUMENT_FILE))

@@ -15,7 +15,7 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,12 +48,12 @@ class GpuDevices:
     others: frozenset[DeviceNumbers] = frozenset()
     driver: frozenset[DeviceNumbers] = frozenset()
 
-    def closed(self, gpu: Gpu | None) -> tuple[DeviceNumbers, ...]:
-        """What a container that holds (a share of) ``gpu`` may not open; None: it holds none."""
-        if gpu is None:
+    def closed(self, gpus: Sequence[Gpu]) -> tuple[DeviceNumbers, ...]:
+        """What a container that holds (a share of each of) ``gpus`` may not open."""
+        if not gpus:
             return tuple(sorted({*self.driver, *self.of.values(), *self.others}, key=str))
-        own = self.of.get(gpu.index)
-        return tuple(sorted(({*self.of.values()} | self.others) - {own}, key=str))
+        own = {self.of.get(gpu.index) for gpu in gpus}
+        return tuple(sorted(({*self.of.values()} | self.others) - own, key=str))
 
     def remark(self, isolation: Isolation) -> str:
         """The remark for operators of the node; empty: there is no device to close."""

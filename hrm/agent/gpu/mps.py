@@ -22,7 +22,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import structlog
@@ -103,9 +103,13 @@ class Mps:
                 _log.warning("cannot end MPS", gpu=gpu.index, why=problem)
         self._running.clear()
 
-    def environment(self, gpu: Gpu | None, gpu_memory_mib: int) -> dict[str, str]:
-        """The environment of a container with this share of ``gpu``."""
-        if gpu is None or gpu.index not in self._running or gpu_memory_mib >= gpu.memory_mib:
+    def environment(self, gpus: Sequence[Gpu], gpu_memory_mib: int) -> dict[str, str]:
+        """The environment of a container with this share of ``gpus``. One that uses several has
+        none: a program reaches one daemon, and each GPU has its own."""
+        if len(gpus) != 1:
+            return {}
+        (gpu,) = gpus
+        if gpu.index not in self._running or gpu_memory_mib >= gpu.memory_mib:
             return {}
         percent = max(1, round(100 * gpu_memory_mib / gpu.memory_mib))
         return {

@@ -104,6 +104,13 @@ class Isolation:
         """
         return ()
 
+    def pin(self, container_id: str, cpus: tuple[int, ...]) -> None:
+        """Hold all processes of a container on these CPUs from now on; empty: on any.
+
+        Raises:
+            OSError: the kernel refused; the container may be on more CPUs than these.
+        """
+
     def memory_used_mib(self, container_id: str) -> int | None:
         """Memory that the kernel cannot reclaim; None: this driver cannot measure it."""
         return None

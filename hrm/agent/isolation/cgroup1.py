@@ -32,6 +32,7 @@ _MIB = 1024 * 1024
 _SHARES_A_VCORE = 1024
 _SHARES_MAX = 262_144
 _PERIOD_US = 100_000
+_CPUS = "cpuset.cpus"
 
 
 class Cgroup1(GroupIsolation):
@@ -90,10 +91,26 @@ class Cgroup1(GroupIsolation):
         if root == self._mounts.get("cpuset"):
             _inherit_cpuset(group)
             if limits.cpus:
-                (group / "cpuset.cpus").write_text(",".join(map(str, limits.cpus)))
+                (group / _CPUS).write_text(_listed(limits.cpus))
         if root == self._mounts.get("devices"):
             for device in limits.closed:
                 (group / "devices.deny").write_text(f"c {device} rwm")
+
+    def pin(self, container_id: str, cpus: tuple[int, ...]) -> None:
+        if "cpuset" not in self._mounts:
+            return
+        group = self._group(self._mounts["cpuset"], container_id)
+        if not group.is_dir():
+            return
+        wanted = _listed(cpus) if cpus else (group.parent / _CPUS).read_text().strip()
+        # None of the groups that the container has made may have CPUs that the one above it lacks,
+        # so all get the new ones from above, and lose the others from below.
+        controls = sorted(group.rglob(_CPUS), key=lambda path: len(path.parts))
+        held = {each: text for each in controls if (text := each.read_text().strip())}
+        for each, text in held.items():
+            each.write_text(f"{text},{wanted}")
+        for each in reversed(held):
+            each.write_text(wanted)
 
     def _kill(self, container_id: str) -> None:
         freezer = self._mounts.get("freezer")
@@ -125,6 +142,10 @@ class Cgroup1(GroupIsolation):
             text = (self._memory_group(container_id) / "memory.oom_control").read_text()
             return int(dict(line.split(" ") for line in text.splitlines()).get("oom_kill", 0))
         return 0
+
+
+def _listed(cpus: tuple[int, ...]) -> str:
+    return ",".join(map(str, cpus))
 
 
 def _inherit_cpuset(group: Path) -> None:

@@ -91,6 +91,12 @@ class Cgroup2(GroupIsolation):
         if limits.cpus:
             _write(group / "cpuset.cpus", ",".join(map(str, limits.cpus)))
 
+    def pin(self, container_id: str, cpus: tuple[int, ...]) -> None:
+        for root in self._roots():
+            control = self._group(root, container_id) / "cpuset.cpus"
+            if control.exists():
+                control.write_text(",".join(map(str, cpus)) or "\n")  # empty: those of the parent
+
     def _kill(self, container_id: str) -> None:
         """``cgroup.kill`` (Linux 5.14) is atomic: no fork escapes it. On older kernels freezing is
         equivalent: a frozen process does not fork, and the signal still kills it."""

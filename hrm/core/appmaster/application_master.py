@@ -530,11 +530,6 @@ def _unservable(target: ProfileTarget) -> str:
             f"resource profile {target.profile} requests {', '.join(target.unknown_resources)}; "
             f"the only custom resource that HRM manages is gpu"
         )
-    if target.gpus > 1:
-        return (
-            f"resource profile {target.profile} requests {target.gpus} GPUs per executor, and HRM "
-            f"supports one; set spark.executor.resource.gpu.amount to 1 and request more executors"
-        )
     return ""
 
 

@@ -47,13 +47,16 @@ def refusal(master_state: MasterState, resources: Resources, *, driver: bool = F
         gpus = _gpus(units)
         if not gpus:
             return f"{asks}, but {_no_gpu(master_state)}"
-        gpu, owner = max(gpus, key=lambda found: found[0].memory_mib)
-        if gpu.memory_mib < resources.gpu_memory_mib:
+        units = [(unit, node) for unit, node in units if unit.gpus]
+        if not any(len(unit.gpus) == resources.gpus for unit, _ in units):
+            return _no_such_unit(asks, resources.gpus, units)
+        units = [(unit, node) for unit, node in units if len(unit.gpus) == resources.gpus]
+        gpu, owner = max(_gpus(units), key=lambda found: found[0].memory_mib)
+        if gpu.memory_mib * resources.gpus < resources.gpu_memory_mib:
             return (
                 f"{asks}, but the largest GPU, of {owner.name}, is {gpu}; lower "
                 f"spark.hrm.executor.gpu.memory"
             )
-        units = [(unit, node) for unit, node in units if unit.gpu is not None]
     else:
         units = [(unit, node) for unit, node in units if not unit.gpu_only]
         if not units:
@@ -61,10 +64,10 @@ def refusal(master_state: MasterState, resources: Resources, *, driver: bool = F
                 f"{asks} and no GPU, but every core of the cluster is bound to a GPU; keep some "
                 f"with hrm node bind --reserve, or request a GPU"
             )
-    unit, node = max(units, key=lambda x: (x[0].capacity.vcores, x[0].capacity.memory_mib))
+    unit, node = max(units, key=lambda x: (x[0].target.vcores, x[0].target.memory_mib))
     where = f" at {unit.unit_id}" if len(node.units) > 1 else ""
     return (
-        f"{asks}, but the largest node, {node.name}, has {unit.capacity}{where}; "
+        f"{asks}, but the largest node, {node.name}, has {unit.target}{where}; "
         f"lower {size_settings(driver=driver)} (with its overhead), or add a larger node; "
         f"hrm nodes shows what there is"
     )
@@ -77,13 +80,20 @@ def size_settings(*, driver: bool) -> str:
 
 
 def resolve(master_state: MasterState, request: ContainerRequest) -> ContainerRequest:
-    """The request with a whole GPU as a quantity: the device memory of the cluster's largest GPU,
-    so that the container is alone on whichever it gets. Unchanged where no GPU is known."""
-    if not request.gpus or request.resources.gpu_memory_mib:
+    """The request with whole GPUs as a quantity: all device memory of the cluster's largest unit
+    with so many, so that the container is alone on those that it gets. Unchanged where no node that
+    is known has such a unit."""
+    if not request.gpus:
         return request
-    units = [(unit, node) for node in master_state.nodes.values() for unit in node.units]
-    whole_mib = max((gpu.memory_mib for gpu, _ in _gpus(units)), default=0)
-    return replace(request, resources=replace(request.resources, gpu_memory_mib=whole_mib))
+    if request.resources.gpu_memory_mib:
+        if request.resources.gpus == request.gpus:
+            return request
+        return replace(request, resources=replace(request.resources, gpus=request.gpus))
+    units = [unit for node in master_state.nodes.values() for unit in node.units]
+    like = [unit for unit in units if unit.gpus and unit.gpus_used == request.gpus]
+    whole_mib = max((unit.capacity.gpu_memory_mib for unit in like), default=0)
+    gpus = replace(request.resources, gpu_memory_mib=whole_mib, gpus=request.gpus)
+    return replace(request, resources=gpus)
 
 
 def gpu_refusal(master_state: MasterState, request: ContainerRequest) -> str:
@@ -92,18 +102,31 @@ def gpu_refusal(master_state: MasterState, request: ContainerRequest) -> str:
     GPUs are counted in device memory: a request whose GPU could not be resolved to device memory
     has none to wait for.
     """
-    if request.gpus > 1:
-        return (
-            f"an executor requests {request.gpus} GPUs, and HRM supports one per executor; set "
-            f"spark.executor.resource.gpu.amount to 1 and request more executors"
-        )
     if request.gpus and not request.resources.gpu_memory_mib and not master_state.recovering:
-        return f"an executor requests a GPU, but {_no_gpu(master_state)}"
+        units = [(unit, node) for node in master_state.nodes.values() for unit in node.units]
+        if any(unit.gpus for unit, _ in units):
+            return _no_such_unit(f"an executor requests {_many(request.gpus)}", request.gpus, units)
+        return f"an executor requests {_many(request.gpus)}, but {_no_gpu(master_state)}"
     return ""
 
 
 def _gpus(units: list[tuple[ResourceUnit, Node]]) -> list[tuple[Gpu, Node]]:
-    return [(unit.gpu, node) for unit, node in units if unit.gpu is not None]
+    return [(gpu, node) for unit, node in units for gpu in unit.gpus]
+
+
+def _many(gpus: int) -> str:
+    return "a GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
+def _no_such_unit(asks: str, wanted: int, units: list[tuple[ResourceUnit, Node]]) -> str:
+    """No unit has as many GPUs as a container is to use."""
+    there = sorted({len(unit.gpus) for unit, _ in units if unit.gpus})
+    instead = " or ".join(map(str, there))
+    return (
+        f"{asks}, but no node offers {_many(wanted)} in one resource unit, only {instead}: set "
+        f"gpus_per_unit = {wanted} for agents with enough GPUs, or spark.executor.resource.gpu."
+        f"amount to {instead} (with spark.task.resource.gpu.amount no larger)"
+    )
 
 
 def _no_gpu(master_state: MasterState) -> str:
@@ -111,7 +134,7 @@ def _no_gpu(master_state: MasterState) -> str:
     if not nodes:
         return "no node is alive, so no GPU is known; start an agent on a machine with one"
     there = ", ".join(
-        f"{node.name} ({' and '.join(str(unit.capacity) for unit in node.units)})"
+        f"{node.name} ({' and '.join(str(unit.target) for unit in node.units)})"
         for node in nodes[:_NODES_NAMED]
     )
     more = f" and {len(nodes) - _NODES_NAMED} more" if len(nodes) > _NODES_NAMED else ""

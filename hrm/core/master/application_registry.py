@@ -11,8 +11,9 @@ from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from hrm.core.master import gangs
+from hrm.core.master import driver_places, gangs, run_time_corrections
 from hrm.core.master.admission import gpu_refusal, malformed, refusal, resolve
+from hrm.core.master.class_guesses import ClassGuesses
 from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.state import Application, Container, MasterState
@@ -49,13 +50,15 @@ class ApplicationRegistry:
         self.master_state = master_state
         self.placement = placement
         self.nodes = nodes
+        self.guesses = ClassGuesses(master_state)
         self.count = 0
 
     def recover(self, record: ApplicationRecord, now: float) -> None:
         """Take over an application from the store; its AppMaster has the grace period to return."""
         if is_driver(record.application_id) and not record.owner:  # written by an older HRM
             record = replace(record, owner=ownership.MASTER)
-        app = self.master_state.new_application(record, self.placement.choose_scheduler())
+        scheduler = self.placement.choose_scheduler(record.application_id)
+        app = self.master_state.new_application(record, scheduler)
         app.recovered = True
         app.doubtful_until_s = None
         if not app.life.takes(ApplicationHappening.RECOVERED):
@@ -64,6 +67,7 @@ class ApplicationRegistry:
             return
         app.detached_at_s = now
         app.life.take(ApplicationHappening.RECOVERED, now, "the master restarted")
+        self.guesses.began(app, now)
 
     def registered(self, event: e.ApplicationRegistered) -> None:
         if event.application_id:
@@ -78,6 +82,7 @@ class ApplicationRegistry:
         if app is None:
             app = self._new(event)
         self.master_state.holdings.took(app, event.launch)
+        app.first_executors = event.first_executors
         self._admit(event.call_id, app)
 
     def _full(self, user: str) -> str:
@@ -148,6 +153,8 @@ class ApplicationRegistry:
         if self.nodes.absent and doubtful:
             self._give_up(app, event)
             return
+        if self.guesses.unsettled:
+            self.guesses.requested(app, event.now)
         gangs.begin_stream(self.master_state, app, event.requests)
         refused: dict[tuple[int, str], list[str]] = defaultdict(list)
         checks = _Checks(self.master_state, app)
@@ -196,32 +203,41 @@ class ApplicationRegistry:
         app = self._taking(ApplicationHappening.REPORTED, event.application_id)
         if app is not None:
             app.progress = event.progress
+            run_time_corrections.progressed(self.master_state, app, event.now)
 
     def class_observed(self, event: e.WorkloadClassObserved) -> None:
         app = self._taking(ApplicationHappening.REPORTED, event.application_id)
         if app is None or app.record.declared_class is not None:
             return
-        changed = app.record.workload_class is not event.workload_class
-        if changed or app.record.class_evidence != event.evidence:
+        self._set_class(app, event.workload_class, event.evidence, event.now)
+        self.guesses.observed(app, event.workload_class)
+
+    def _set_class(
+        self, app: Application, workload_class: WorkloadClass, evidence: str, now: float
+    ) -> None:
+        """The class is known, for this reason; what waits and what runs is of it from now on."""
+        record = app.record
+        changed = record.workload_class is not workload_class
+        if changed or record.class_guessed or record.class_evidence != evidence:
             self.master_state.update_record(
-                app, workload_class=event.workload_class, class_evidence=event.evidence
+                app, workload_class=workload_class, class_evidence=evidence, class_guessed=False
             )
         if not changed:
             return
-        if event.workload_class is WorkloadClass.BATCH:
+        if workload_class is WorkloadClass.BATCH:
             gangs.no_stream(app)
         # Order of starts: a waiting stream must not take them for batch.
         waiting = (ContainerState.ASSIGNED, ContainerState.WAITING)
         for container in sorted(app.containers.values(), key=lambda x: x.state in waiting):
             queue = self.master_state.state.find(container.unit_id)
-            if queue is not None and queue.reclassify(container.container_id, event.workload_class):
+            if queue is not None and queue.reclassify(container.container_id, workload_class):
                 self.master_state.refresh(container.unit_id)
             if container.node is not None:
                 message = c.SetContainerClass(
-                    container_id=container.container_id, workload_class=event.workload_class
+                    container_id=container.container_id, workload_class=workload_class
                 )
                 self.master_state.send(self.master_state.nodes[container.node], message)
-        self.placement.reclassify(app, event.now)
+        self.placement.reclassify(app, now)
 
     def finished(self, event: e.ApplicationFinished) -> None:
         by = ApplicationHappening.FINISHED
@@ -242,6 +258,7 @@ class ApplicationRegistry:
 
     def woke(self, now: float, slept_s: float) -> None:
         """This master slept: each AppMaster that is away gets its full grace period again."""
+        self.guesses.woke(now)
         for app in self.master_state.live_applications():
             if app.detached_at_s is not None:
                 app.excused_s = excused(app.detached_at_s, app.excused_s, now, slept_s)
@@ -256,6 +273,10 @@ class ApplicationRegistry:
                 message = f"its AppMaster did not come back within {grace_s:.0f} s"
                 by = ApplicationHappening.GIVEN_UP
                 self.end(app, by, ApplicationState.FAILED, message, now)
+        for app, why in self.guesses.due(now):
+            self._set_class(app, WorkloadClass.BATCH, why, now)
+            self.guesses.settled(app)
+        self.master_state.places.tick(now)
         self._forget_ended()
 
     def _forget_ended(self) -> None:
@@ -282,8 +303,8 @@ class ApplicationRegistry:
         self.master_state.move_application(app, by, state, now, message)
         self.master_state.ended.append(app.application_id)
         natural = state is ApplicationState.SUCCEEDED
-        if natural:
-            self.master_state.learn_run_times(app, now)
+        self.guesses.ended(app, succeeded=natural)
+        self.master_state.learn_run_times(app, now, succeeded=natural)
         cause = EndCause.RELEASED if natural else EndCause.KILLED
         for container in list(app.containers.values()):
             self._stop(container, cause, f"application {state.value}", now)
@@ -306,16 +327,17 @@ class ApplicationRegistry:
             second = datetime.fromtimestamp(event.now, UTC).strftime("%Y%m%d%H%M%S")
             number = f"{self.master_state.epoch}-{self.count:04d}"
             application_id = ApplicationId(f"app-{second}-{number}")
-        evidence = "declared by spark.hrm.class" if event.declared_class else ""
+        workload_class, evidence, guessed = self.guesses.first_class(event)
         record = ApplicationRecord(
             application_id=application_id,
             submission_key=event.submission_key,
             name=event.name,
             user=event.user,
             tenant=event.tenant,
-            workload_class=event.declared_class or WorkloadClass.BATCH,
+            workload_class=workload_class,
             declared_class=event.declared_class,
             class_evidence=evidence,
+            class_guessed=guessed,
             spark_version=event.spark_version,
             driver_host=event.driver_host,
             web_url=event.web_url,
@@ -326,10 +348,12 @@ class ApplicationRegistry:
             submission_attempt=event.submission_attempt,
             owner=event.owner,
         )
-        app = self.master_state.new_application(record, self.placement.choose_scheduler())
+        scheduler = self.placement.choose_scheduler(record.application_id)
+        app = self.master_state.new_application(record, scheduler)
         app.detached_at_s = event.now
         app.life.begin(event.now, f"submitted by {event.user} as {event.name}")
         self.master_state.out.append(c.PersistApplication(record=record))
+        self.guesses.began(app, event.now)
         return app
 
     def _register_again(self, event: e.ApplicationRegistered) -> None:
@@ -348,6 +372,7 @@ class ApplicationRegistry:
         if event.owner and not app.record.owner:
             self.master_state.claim(app, event.owner)
         self.master_state.holdings.took(app, event.launch)
+        app.first_executors = event.first_executors
         if app.session is None:
             app.detached_at_s = event.now
         self._admit(event.call_id, app)
@@ -437,10 +462,16 @@ class _Checks:
                     gpu_refusal(self.master_state, resolved)
                     or refusal(self.master_state, resolved.resources, driver=self._driver)
                     or gangs.refusal(self.master_state, self.app, resolved.resources)
+                    or self._of_driver(resolved.resources)
                 )
         if not self._why and request.resources is not self._resources and request.gpus:
             request = replace(request, resources=self._resources)
         return request, self._why
+
+    def _of_driver(self, resources: Resources) -> str:
+        if not self._driver:
+            return ""
+        return driver_places.refusal(self.master_state, self.app, resources)
 
     def _is_like_the_latest(self, request: ContainerRequest) -> bool:
         latest = self._latest

@@ -22,6 +22,7 @@ from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.scheduling.scheduler import PlacementPolicy, Scheduler
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.event_table import Watch
+from hrm.core.vocabulary.learned_classes import LearnedClass
 from hrm.core.vocabulary.model import NodeName
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import RunTime
@@ -42,6 +43,7 @@ class MasterCore:
             ends.
         drained_nodes: nodes that an administrator has drained, according to the store.
         run_times: mean run times that the store knows, the latest last.
+        learned_classes: what earlier applications turned out to be, likewise.
         watch: called with every change of state, as it is made.
         epoch_id: new with every process.
     """
@@ -55,6 +57,7 @@ class MasterCore:
         known_nodes: Mapping[NodeName, str] = MappingProxyType({}),
         drained_nodes: Iterable[NodeName] = (),
         run_times: Iterable[RunTime] = (),
+        learned_classes: Iterable[LearnedClass] = (),
         now: float = 0.0,
         watch: Watch | None = None,
         epoch_id: str = "",
@@ -76,6 +79,9 @@ class MasterCore:
         for row in run_times:
             for key in self.master_state.run_times.put(row):
                 self.master_state.out.append(c.ForgetRunTime(key=key))
+        for learned in learned_classes:
+            for name_and_user in self.master_state.learned_classes.put(learned):
+                self.master_state.out.append(c.ForgetLearnedClass(key=name_and_user))
         self._awake = Wakefulness(bounds.asleep_s, now)
         self._began_s = now
         self._excused_s = float("-inf")

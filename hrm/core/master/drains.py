@@ -154,4 +154,4 @@ class Drains:
 
     def set_open(self, node: Node, is_open: bool) -> None:
         for unit in node.units:
-            self.master_state.state.set_open(unit.unit_id, is_open and not unit.draining)
+            self.master_state.state.set_open(unit.unit_id, is_open and unit.takes_more)

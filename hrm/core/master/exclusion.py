@@ -30,7 +30,7 @@ counts failures of tasks and needs a live executor; this one counts failures of 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -165,6 +165,17 @@ class ExclusionTracker:
         found = [node for node, x in self._nodes.items() if now < x.until_s]
         found += [node for node, x in (own or {}).items() if now < x.until_s]
         return frozenset(found) if found else NO_NODES
+
+    def avoided_by_all(self, now: float) -> frozenset[NodeName]:
+        """The nodes that are to get no container of any application."""
+        if not self._nodes:
+            return NO_NODES
+        return frozenset(node for node, x in self._nodes.items() if now < x.until_s)
+
+    @property
+    def applications(self) -> Iterable[ApplicationId]:
+        """Those that may have exclusions of their own."""
+        return self._applications.keys()
 
     def of_application(self, application_id: ApplicationId, now: float) -> list[Exclusion]:
         """Those in force for this application alone."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from hrm.core.master import gangs, locality
 from hrm.core.master.admission import size_settings
+from hrm.core.master.driver_places import DriverPlaces
 from hrm.core.master.state import Application, Container, MasterState
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.vocabulary.columns import Bools
@@ -22,6 +23,7 @@ from hrm.core.vocabulary.feasibility import (
     fits,
     fitting_rows,
     minus,
+    plus,
     pooled_part,
 )
 from hrm.core.vocabulary.history import RequestRecord, StateEvent
@@ -62,8 +64,10 @@ def explain(
     running = app.in_state(ContainerState.RUNNING)
     details += [_waiting_line(master_state, container) for container in placed[:_DETAILS_MAX]]
     if pending:
+        details += _held_by_drivers(master_state, pending)
         return _pending_line(master_state, app, pending, now), details
     if placed:
+        details += _held_by_drivers(master_state, placed)
         run = f"{len(running)} of {len(running) + len(placed)} containers run"
         return f"{run}; the others wait in the queue of a resource unit", details
     if not app.containers:
@@ -134,10 +138,12 @@ def _waiting_line(master_state: MasterState, container: Container) -> str:
     waiting = [*queue.stream_waiting, *queue.batch_waiting]
     if container.container_id not in waiting:
         return f"{label} was sent to {container.unit_id}"
+    place = ", in the place of one that was preempted there"
+    kept = place if container.request.place == container.unit_id else ""
     return (
         f"{label} waits at {container.unit_id} with {waiting.index(container.container_id)} before "
-        f"it; {len(queue.running)} run there; it requests {asks}, and "
-        f"{Resources(*queue.free[: Column.SLOTS])} of {queue.unit.capacity} are free"
+        f"it{kept}; {len(queue.running)} run there; it requests {asks}, and "
+        f"{Resources(*queue.free[: Column.SLOTS])} of {queue.unit.current} are free"
     )
 
 
@@ -155,12 +161,12 @@ def _pending_line(
         return f"{since}: no node is alive; {next(iter(master_state.ahead.values()))}"
     if not alive:
         return f"{since}: no node is alive; start one with hrm agent, or see hrm nodes"
+    if pending[0].waits_for:
+        return f"{since}: {pending[0].waits_for}"
     if pending[0].held:
         return f"{since}: the master has restarted and waits for its nodes to come back"
     state, demand = master_state.state, demand_vector(request)
-    could = state.open & fitting_rows(demand, state.total)
-    if not request.gpu_memory_mib:
-        could &= ~state.gpu_only
+    could = state.open & fitting_rows(demand, state.total) & state.serving(demand)
     if not could.any():
         return (
             f"{since}: only nodes that are draining, closed or lost are large enough; hrm nodes, "
@@ -181,6 +187,25 @@ def _pending_line(
         f"(hrm nodes shows all){tried}. It starts when something ends there, or sooner with less "
         f"in {size_settings(driver=driver)}"
     )
+
+
+def _held_by_drivers(master_state: MasterState, waiting: list[Container]) -> list[str]:
+    """What drivers hold of the cluster, where one of ``waiting`` would start without them."""
+    if is_driver(waiting[0].application_id):
+        return []
+    places = DriverPlaces(master_state)
+    state = master_state.state
+    for demand in dict.fromkeys(demand_vector(x.request.resources) for x in waiting):
+        for row, held in places.held.items():
+            queue = state.queue(row)
+            free = plus(queue.free, held)
+            if could_hold(demand, queue.unit) and fits(demand, free):
+                return [
+                    f"{places.words()}, and it would start at {state.ids[row]} without those "
+                    f"there; it starts when they end (hrm submissions lists them), or when nodes "
+                    f"join"
+                ]
+    return []
 
 
 def _most_free(master_state: MasterState, rows: Bools) -> str:

@@ -60,7 +60,7 @@ def begin_stream(
 ) -> None:
     """A stream makes its first request. Drivers, perhaps its own, keep what they hold: it waits for
     no more than the cluster has without them. One too large for the empty cluster is left as it
-    is, to be refused."""
+    is, to be refused, unless it is only guessed to be a stream."""
     record = app.record
     if record.workload_class is not WorkloadClass.STREAM or (
         app.containers or app.ended or record.first_running_at_s
@@ -70,7 +70,9 @@ def begin_stream(
     if app.gang_min == len(requests) > 1:
         demand = demand_vector(requests[0].resources)
         most = _most_besides_drivers(master_state, demand)
-        if 0 < most < app.gang_min <= master_state.state.most(demand):
+        if 0 < most < app.gang_min and (
+            record.class_guessed or app.gang_min <= master_state.state.most(demand)
+        ):
             app.gang_min = most
 
 
@@ -127,12 +129,13 @@ def times(demand: Vector, offer: Vector) -> int:
 
 
 def refusal(master_state: MasterState, app: Application, resources: Resources) -> str:
-    """Why a gang of such containers could never start; empty if it could, or if it is not known.
+    """Why a gang of such containers could never start; empty if it could, or if it is not known,
+    or if there is a gang only because of a guess, which will be settled.
 
     Counted as if all of it were alike and every node empty; lost nodes may come back, as they do
     for single containers.
     """
-    if not missing(app) or master_state.recovering:
+    if not missing(app) or master_state.recovering or app.record.class_guessed:
         return ""
     nodes = list(master_state.nodes.values())
     if not nodes:

@@ -11,8 +11,10 @@ another wants some, too, free ones go to the one that holds least
 have more containers queued than it lacks to its share of all GPUs, and what is queued beyond that,
 as by an application that was alone when it queued, is taken back.
 
-Limits: gangs and streams are placed whole, and count as what they hold. Nothing that runs is ended
-for a fairer share.
+With ``gpu_preemption`` one that holds less than its share, and waits, does not wait for containers
+to end: see ``hrm.core.master.gpu_preemption``. Without it nothing that runs is ended.
+
+Limits: gangs and streams are placed whole, and count as what they hold.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from hrm.core.master.gpu_preemption import Lack, victims
 from hrm.core.master.state import Container, MasterState
+from hrm.core.messages import commands as c
 from hrm.core.messages.claims import GpuPart, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.gpu_shares import GpuUser, fair_parts
@@ -29,6 +33,7 @@ from hrm.core.scheduling.scheduler import Job, Scheduler
 from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector
 from hrm.core.vocabulary.model import (
     ApplicationId,
+    ContainerId,
     ContainerState,
     EndCause,
     NodeName,
@@ -46,10 +51,12 @@ class FairGpuParts:
         self._schedulers = schedulers
         self._view: ClusterView | None = None
         self._next_run_s = 0.0
+        self._preempted_s: dict[ContainerId, float] = {}
 
     def update(self, jobs: Mapping[ApplicationId, Job], now: float) -> list[Job]:
-        """Set ``gpu_part`` of these jobs; returns those for which it has changed."""
-        if not any(job.gpus for job in jobs.values()):
+        """Set ``gpu_part`` of these jobs, which use GPUs; returns those for which it has changed,
+        in order of arrival."""
+        if not jobs:
             return []
         parts = self._parts(now)
         changed = []
@@ -58,7 +65,7 @@ class FairGpuParts:
             if part != job.gpu_part:
                 job.gpu_part = part
                 changed.append(job)
-        return changed
+        return sorted(changed, key=lambda job: job.arrival)
 
     def within(self, proposal: Proposal, job: Job, now: float) -> Proposal:
         """The proposal with no more claims for GPUs than its job may have now."""
@@ -66,7 +73,8 @@ class FairGpuParts:
             return proposal
         gpus = [x for x in proposal.claims if x.entry.demand[Column.GPU_MEMORY_MIB]]
         could_start = job.gpu_part is not None and job.gpu_part.starts
-        job.gpus_declined = job.gpus_declined + 1 if could_start and not gpus else 0
+        declined = job.gpus_declined + 1 if could_start and not gpus else 0
+        self._schedulers[proposal.scheduler].backlog.declined(job, declined)
         if not gpus:
             return proposal
         part = self._parts(now).get(job.application_id)
@@ -83,6 +91,8 @@ class FairGpuParts:
         if now >= self._next_run_s:
             self._next_run_s = now + self._master_state.bounds.relocation_period_s
             self.rebalance(now)
+            if self._master_state.bounds.gpu_preemption and not self._master_state.recovering:
+                self._preempt(now)
 
     def rebalance(self, now: float) -> None:
         """Take back what is queued beyond a fair share, and what could start elsewhere now and is
@@ -99,6 +109,48 @@ class FairGpuParts:
             due = max(0, many - use.pending)
             for container in use.queued[max(0, min(allowed, len(use.queued) - due)) :]:
                 self._take_back(container, now)
+
+    def _preempt(self, now: float) -> None:
+        """Preempt for applications that hold less than their share, and wait."""
+        master_state = self._master_state
+        uses = self._uses()
+        if len(uses) < 2 or not any(use.waiting for use in uses):
+            return
+        free_mib, startable = self._free(uses, now)
+        resend_s = master_state.bounds.resend_delay_s
+        recent = {x: at_s for x, at_s in self._preempted_s.items() if now - at_s < resend_s}
+        self._preempted_s = recent
+        lacks, above, running, coming_mib = list[Lack](), dict[ApplicationId, int](), [], 0
+        for use, share, many in zip(uses, _shares(uses, free_mib), startable, strict=True):
+            app = master_state.applications[use.application_id]
+            live = [x for x in app.containers.values() if x.request.resources.gpu_memory_mib]
+            going = [
+                x for x in live if x.state is ContainerState.STOPPING or x.container_id in recent
+            ]
+            coming_mib += sum(x.request.resources.gpu_memory_mib for x in going)
+            lacking = min(share - use.running, use.waiting) - many
+            if lacking > 0 and not use.declines:
+                avoided = master_state.exclusions.avoided(use.application_id, now)
+                queued_at = frozenset(x.unit_id for x in use.queued)
+                lacks.append(Lack(use.demand, lacking, avoided, queued_at))
+            elif use.running - len(going) > share and app.record.gang_min < 2:
+                above[use.application_id] = use.running - len(going) - share
+                running += [x for x in live if x.state is ContainerState.RUNNING and x not in going]
+        for index, lack in enumerate(lacks):
+            coming = min(lack.containers, coming_mib // _mib(lack.demand))
+            coming_mib -= coming * _mib(lack.demand)
+            lacks[index] = lack._replace(containers=lack.containers - coming)
+        for container in victims(master_state, lacks, running, above):
+            self._preempted_s[container.container_id] = container.sent_at_s = now
+            assert container.node is not None
+            message = c.StopContainer(
+                container_id=container.container_id,
+                cause=EndCause.PREEMPTED,
+                reason="another application has less than its fair share of the GPUs, and waits",
+                grace_s=master_state.bounds.gpu_preemption_grace_s,
+                decommission=True,
+            )
+            master_state.send(master_state.nodes[container.node], message)
 
     def _take_back(self, container: Container, now: float) -> None:
         master_state = self._master_state

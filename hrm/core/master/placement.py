@@ -12,17 +12,23 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from hrm.core.master import admission, gangs, locality
+from hrm.core.master import admission, driver_places, gangs, locality
+from hrm.core.master.driver_queue import DriverQueue
 from hrm.core.master.gpu_shares import FairGpuParts
+from hrm.core.master.places import claims_at_places
 from hrm.core.master.state import Application, Container, MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages.claims import Claim, Decision, Outcome, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.exhaustion import Exhaustion
 from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Job, Scheduler
+from hrm.core.vocabulary.columns import Bools
 from hrm.core.vocabulary.feasibility import demand_vector
 from hrm.core.vocabulary.model import (
+    NO_UNIT,
+    ApplicationId,
     ContainerEnd,
     ContainerRequest,
     EndCause,
@@ -33,7 +39,10 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.transitions import ContainerHappening
 from hrm.errors import NotFound, Unavailable
 
-__all__ = ["PlacementCoordinator"]
+__all__ = ["SPARED_MAX", "PlacementCoordinator"]
+
+SPARED_MAX = 64
+"""Rounds that may be spared in one turn."""
 
 
 class PlacementCoordinator:
@@ -45,13 +54,21 @@ class PlacementCoordinator:
         self.master_state = master_state
         self.negotiator = negotiator
         self.schedulers = {scheduler.name: scheduler for scheduler in schedulers}
+        for scheduler in schedulers:
+            limit = master_state.bounds.waiting_limit
+            scheduler.exhaustion = Exhaustion(master_state.state, limit)
         self.gpu_shares = FairGpuParts(master_state, self.schedulers)
+        self.drivers = DriverQueue(master_state)
         self._next = 0
         self._views: dict[str, ClusterView] = {}
 
-    def choose_scheduler(self) -> str:
-        """The next scheduler in turn: applications stay with theirs."""
+    def choose_scheduler(self, application_id: str = "") -> str:
+        """The next scheduler in turn: applications stay with theirs. Those of drivers get one of
+        this process: where a driver may go depends on all others, which it alone knows."""
         names = list(self.schedulers)
+        if is_driver(ApplicationId(application_id)):
+            here = [x for x, it in self.schedulers.items() if not isinstance(it, RemoteScheduler)]
+            names = here or names
         name = names[self._next % len(names)]
         self._next += 1
         return name
@@ -65,6 +82,11 @@ class PlacementCoordinator:
         nodes are back, unless they decide where it may go.
         """
         request = self.master_state.expected(app, request)
+        place, places = NO_UNIT, self.master_state.places
+        if places.kept:
+            place = places.take(app.application_id, request.resource_profile_id, now)
+        if request.place != place:
+            request = replace(request, place=place)
         container = self.master_state.new_container(app, request, now)
         if self.master_state.recovering and app.recovered:
             container.held = not is_new or bool(request.gpus) or gangs.missing(app) > 0
@@ -72,7 +94,23 @@ class PlacementCoordinator:
             self.hand_over(app, container, now)
 
     def hand_over(self, app: Application, container: Container, now: float) -> None:
-        """Let a PENDING container be scheduled."""
+        """Let a PENDING container be scheduled; a driver when it is its turn."""
+        if app.is_driver:
+            self.drivers.put(container)
+            self._hand_over_drivers(now)
+        else:
+            self._hand_over(app, container, now)
+
+    def _hand_over_drivers(self, now: float) -> None:
+        """Those whose turn it is; what was requested before it was known that it never can be is
+        refused."""
+        taken, hopeless = self.drivers.take()
+        for driver in taken:
+            self._hand_over(self.master_state.applications[driver.application_id], driver, now)
+        for driver, why in hopeless:
+            self._refuse(driver, why, now)
+
+    def _hand_over(self, app: Application, container: Container, now: float) -> None:
         if container.request.gpus:
             request = admission.resolve(self.master_state, container.request)
             self.master_state.change_request(container, request)
@@ -91,14 +129,15 @@ class PlacementCoordinator:
 
     def withdraw(self, container: Container) -> None:
         app = self.master_state.applications[container.application_id]
+        if container.waits_for:
+            self.drivers.drop(container)
         self.schedulers[app.scheduler].withdraw(app.application_id, container.container_id)
 
     def reclassify(self, app: Application, now: float) -> None:
         scheduler = self.schedulers[app.scheduler]
         job = scheduler.jobs.get(app.application_id)
         if job is not None:
-            job.workload_class = app.record.workload_class
-            job.not_before_s = now
+            scheduler.reclassify(job, app.record.workload_class, now)
             if isinstance(scheduler, RemoteScheduler):
                 scheduler.changed_jobs[app.application_id] = None
             self.wake(scheduler, now)
@@ -106,6 +145,7 @@ class PlacementCoordinator:
     def capacity_freed(self, now: float) -> None:
         """A container ended or capacity was added: schedulers that wait for it may try at once."""
         self.gpu_shares.rebalance(now)
+        self._hand_over_drivers(now)
         for scheduler in self.schedulers.values():
             if scheduler.jobs:
                 scheduler.capacity_freed()
@@ -133,14 +173,17 @@ class PlacementCoordinator:
         if scheduler is None or scheduler.in_flight or isinstance(scheduler, RemoteScheduler):
             return
         scheduler.wake_at_s = None
-        job = scheduler.next_job(now)
+        job = self._next_job(scheduler, now)
         if job is None or job.workload_class is WorkloadClass.BATCH:
             self.negotiator.lease.withdraw(scheduler.name)
         if job is None:
             self._sleep(scheduler)
             return
-        job.gang = gangs.missing(self.master_state.applications[job.application_id])
-        job.avoid = self.master_state.exclusions.avoided(job.application_id, now)
+        app = self.master_state.applications[job.application_id]
+        avoid = self.master_state.exclusions.avoided(job.application_id, now)
+        scheduler.restrict(job, gangs.missing(app), avoid)
+        if app.is_driver:
+            job.rows = self._rows_of_driver(job)
         if job.gpus:
             self.gpu_shares.update({job.application_id: job}, now)
         view = self._view_of(scheduler)
@@ -159,6 +202,27 @@ class PlacementCoordinator:
         scheduler.in_flight = (job.application_id, now)
         proposal = scheduler.choose(job, view, token, now)
         self.master_state.out.append(c.ProposeClaims(proposal=proposal))
+
+    def _rows_of_driver(self, job: Job) -> Bools:
+        """Where a driver may be placed; shape (rows,)."""
+        container = self.master_state.drivers[next(iter(job.pending))]
+        return self.drivers.at_commit(container).rows
+
+    def _next_job(self, scheduler: Scheduler, now: float) -> Job | None:
+        """The next job, after those for which it is known that a round would find nothing: they
+        back off as if it had."""
+        assert scheduler.exhaustion is not None, "only schedulers inside of the master are woken"
+        for _ in range(SPARED_MAX if scheduler.exhaustion.known else 0):
+            job = scheduler.next_job(now)
+            if job is None or job.workload_class is WorkloadClass.STREAM:
+                return job
+            gang = gangs.missing(self.master_state.applications[job.application_id])
+            avoid = self.master_state.exclusions.avoided(job.application_id, now)
+            scheduler.restrict(job, gang, avoid)
+            if not scheduler.spare(job):
+                return job
+            self._settle(scheduler, job, [], now)
+        return scheduler.next_job(now)
 
     def _view_of(self, scheduler: Scheduler) -> ClusterView:
         """The scheduler's own view, which costs no more than what has changed since its last."""
@@ -180,6 +244,12 @@ class PlacementCoordinator:
         app = self.master_state.applications.get(proposal.application_id)
         gang = 0 if app is None else gangs.missing(app)
         wanted = self._without_excluded(proposal, wanted, gang, now)
+        if job is not None and job.places:
+            avoided = self.master_state.exclusions.avoided(proposal.application_id, now)
+            state = self.master_state.state
+            wanted = claims_at_places(scheduler, job, wanted, state, avoided)
+        if app is not None and app.is_driver:
+            wanted = tuple(claim for claim in wanted if self._may_start(claim))
         proposal = replace(proposal, claims=wanted, gang=gang)
         if job is not None and job.gpus:
             proposal = self.gpu_shares.within(proposal, job, now)
@@ -216,6 +286,18 @@ class PlacementCoordinator:
         )
         return () if gang and len(kept) < len(claims) else kept
 
+    def _may_start(self, claim: Claim) -> bool:
+        """May this driver start at this unit, now that others may have been granted places? One
+        that may start nowhere waits in the queue of drivers again."""
+        container = self.master_state.drivers[claim.entry.container_id]
+        verdict = self.drivers.at_commit(container)
+        if verdict.why:
+            self.withdraw(container)
+            self.drivers.put(container, verdict.why)
+            return False
+        row = self.master_state.state.rows.get(claim.unit_id)
+        return row is None or bool(verdict.rows[row])
+
     def woke(self, now: float, slept_s: float) -> None:
         """This master slept: proposals and calls of schedulers may have arrived unread. A stream's
         lease gets no more time: it is a right, and ends when its time is over."""
@@ -229,6 +311,7 @@ class PlacementCoordinator:
     def tick(self, now: float) -> None:
         """End leases and proposals whose time is over; keep shares of GPUs fair."""
         self.gpu_shares.tick(now)
+        self._hand_over_drivers(now)
         if self.negotiator.lease.expire(now) or self.negotiator.lease.holder is None:
             self.lease_free(now)
         for scheduler in self.schedulers.values():
@@ -259,6 +342,8 @@ class PlacementCoordinator:
             return None
         demands = Counter(demand_vector(request.resources) for request in job.pending.values())
         view = ClusterView(self.master_state.state)
+        if job.rows is not None:
+            view.keep_rows(job.rows)
         if job.avoid:
             view.avoid(job.avoid)
         return view.candidates(demands)
@@ -289,25 +374,29 @@ class PlacementCoordinator:
 
     def _refuse_hopeless(self, app: Application, job: Job, now: float) -> None:
         """Requested before it was known that no node would ever serve it; now it is known."""
-        driver = is_driver(app.application_id)
+        driver = app.is_driver
         refusals = {
             resources: admission.refusal(self.master_state, resources, driver=driver)
             or gangs.refusal(self.master_state, app, resources)
+            or (driver_places.refusal(self.master_state, app, resources) if driver else "")
             for resources in dict.fromkeys(request.resources for request in job.pending.values())
         }
         for container_id in list(job.pending):
             container = app.containers[container_id]
             why = refusals[container.request.resources]
             if why:
-                self.withdraw(container)
-                notice = c.RequestRefused(
-                    executor_ids=(container.request.executor_id,),
-                    resource_profile_id=container.request.resource_profile_id,
-                    message=why,
-                )
-                self.master_state.notify(app.application_id, notice)
-                end = ContainerEnd(cause=EndCause.KILLED, message=why)
-                self.master_state.end_container(container, ContainerHappening.GIVEN_UP, end, now)
+                self._refuse(container, why, now)
+
+    def _refuse(self, container: Container, why: str, now: float) -> None:
+        self.withdraw(container)
+        notice = c.RequestRefused(
+            executor_ids=(container.request.executor_id,),
+            resource_profile_id=container.request.resource_profile_id,
+            message=why,
+        )
+        self.master_state.notify(container.application_id, notice)
+        end = ContainerEnd(cause=EndCause.KILLED, message=why)
+        self.master_state.end_container(container, ContainerHappening.GIVEN_UP, end, now)
 
     def lease_free(self, now: float) -> None:
         """First the batch commits that waited, then the next stream."""
@@ -350,15 +439,19 @@ class PlacementCoordinator:
         self, scheduler: RemoteScheduler, now: float, *, all_of_them: bool = True
     ) -> None:
         """Send a remote scheduler what has changed since the last time."""
-        for application_id, job in scheduler.jobs.items():
-            gang = gangs.missing(self.master_state.applications[application_id])
-            avoid = self.master_state.exclusions.avoided(application_id, now)
+        for job in self._perhaps_restricted(scheduler, now):
+            app = self.master_state.applications[job.application_id]
+            gang = gangs.missing(app)
+            avoid = self.master_state.exclusions.avoided(app.application_id, now)
             if gang != job.gang or avoid != job.avoid:
-                job.gang, job.avoid = gang, avoid
-                scheduler.changed_jobs[application_id] = None
+                scheduler.restrict(job, gang, avoid)
+                scheduler.changed_jobs[app.application_id] = None
+            scheduler.restricted.pop(app.application_id, None)
+            if app.gang_min > 1 or gang or avoid != scheduler.avoid:
+                scheduler.restricted[app.application_id] = None
         if all_of_them or scheduler.changed_jobs or scheduler.parts_are_old(now):
             scheduler.parts_at_s = now
-            for job in self.gpu_shares.update(scheduler.jobs, now):
+            for job in self.gpu_shares.update(scheduler.backlog.gpu_jobs, now):
                 scheduler.changed_jobs[job.application_id] = None
         for message in scheduler.changes(now, all_of_them=all_of_them):
             self.master_state.out.append(
@@ -366,6 +459,22 @@ class PlacementCoordinator:
                     scheduler=scheduler.name, session=scheduler.session, message=message
                 )
             )
+
+    def _perhaps_restricted(self, scheduler: RemoteScheduler, now: float) -> list[Job]:
+        """The jobs whose gang, or whose nodes to avoid, may not be as they were sent; in order."""
+        exclusions = self.master_state.exclusions
+        avoid = exclusions.avoided_by_all(now)
+        if avoid != scheduler.avoid:
+            scheduler.avoid = avoid
+            return list(scheduler.jobs.values())
+        for application_id in exclusions.applications:
+            if application_id in scheduler.jobs:
+                scheduler.restricted[application_id] = None
+        for application_id in [x for x in scheduler.restricted if x not in scheduler.jobs]:
+            del scheduler.restricted[application_id]
+        perhaps = {**scheduler.restricted, **scheduler.changed_jobs}
+        jobs = [scheduler.jobs[x] for x in perhaps if x in scheduler.jobs]
+        return sorted(jobs, key=lambda job: job.arrival)
 
     def _sleep(self, scheduler: Scheduler) -> None:
         at_s = scheduler.next_time_s()

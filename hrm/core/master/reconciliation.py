@@ -4,7 +4,7 @@ The node decides which container starts; the table holds what it has reported. E
 every container the node knows, so a lost message costs a heartbeat, not a container:
 
 - known here, absent there: sent again if the node never answered, else lost; given up if the node
-  is being drained;
+  is being drained, or has no unit for it any more;
 - running there, ended or unknown here: stopped;
 - to be stopped here, still running there: the stop is sent again.
 """
@@ -22,6 +22,7 @@ from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.vocabulary.ends import end_rule
 from hrm.core.vocabulary.feasibility import demand_vector, fits
 from hrm.core.vocabulary.model import (
+    NO_UNIT,
     ApplicationId,
     ApplicationState,
     ContainerEnd,
@@ -122,7 +123,21 @@ class NodeReconciler:
             cause = EndCause.LOST if is_lost else EndCause.PREEMPTED
             self.end(container, by, ContainerEnd(cause=cause, message=message), now)
             return True
+        if self._lost_its_unit(container):
+            message = f"{node.name} was partitioned again before it arrived there"
+            end = ContainerEnd(cause=EndCause.PREEMPTED, message=message)
+            self.end(container, by, end, now)
+            return True
         return False
+
+    def _lost_its_unit(self, container: Container) -> bool:
+        """Could its unit, as the node has registered it, not hold it any more? A driver is sent
+        again all the same: its node replies that it never ran."""
+        queue = self.master_state.state.find(container.unit_id)
+        demand = demand_vector(container.request.resources)
+        return not is_driver(container.application_id) and (
+            queue is None or not queue.could_hold(demand)
+        )
 
     def _send_again(
         self, node: Node, container: Container, now: float, *, registration: bool
@@ -147,6 +162,10 @@ class NodeReconciler:
             return
         if container is None and app is not None and self._may_adopt(app, status):
             container = self._adopt(app, status, now)
+        if container is not None and status.preempted and not container.preempted:
+            container.preempted = True
+            profile = status.resource_profile_id
+            self.master_state.places.keep(status.application_id, profile, status.unit_id, now)
         if status.state is ContainerState.ENDED:
             self._apply_ended(node, container, status, now)
             return
@@ -197,7 +216,11 @@ class NodeReconciler:
             resource_profile_id=status.resource_profile_id,
             resources=status.resources,
             expected_duration_s=status.expected_duration_s,
+            place=status.unit_id if status.stands_first else NO_UNIT,
         )
+        if request.place:
+            # The one that it replaces may have been reported, too: its place has been taken.
+            self.master_state.places.take(app.application_id, request.resource_profile_id, now)
         return self.master_state.new_container(app, request, status.assigned_at_s or now)
 
     def _update(
@@ -238,7 +261,9 @@ class NodeReconciler:
         self, app: Application, container: Container, status: ContainerStatus, now: float
     ) -> None:
         first = container.started_at_s == 0.0
-        container.started_at_s = min(now, status.started_at_s or now)
+        # By the node's clock, which may be wrong: run times that are learned must not be.
+        least_s = max(container.assigned_at_s, app.record.submitted_at_s)
+        container.started_at_s = min(now, max(status.started_at_s or now, least_s))
         if first:
             app.waits += 1
             app.waited_s += max(0.0, container.started_at_s - container.requested_at_s)
@@ -309,7 +334,8 @@ class NodeReconciler:
             container.request.expected_duration_s or self.master_state.bounds.default_duration_s
         )
         demand = demand_vector(container.request.resources)
-        return Entry(container.container_id, app.record.workload_class, demand, duration_s)
+        workload_class, place = app.record.workload_class, container.request.place
+        return Entry(container.container_id, workload_class, demand, duration_s, place=place)
 
     def end(
         self, container: Container, by: ContainerHappening, end: ContainerEnd, now: float

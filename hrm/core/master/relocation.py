@@ -5,9 +5,9 @@ units elsewhere may become free before. So containers that have waited for long 
 periodically, and if one could start elsewhere now its node is ordered to return it, if it still
 waits. It ends there, its application requests it again, and the request goes to the free unit.
 
-A stream that waits where other streams hold what it needs is returned at once, wherever it may go:
-it may have been batch when it was queued. They have no end, and while it waits no batch starts
-there. At its scheduler it waits for any unit.
+A stream that waits where other streams or drivers hold what it needs is returned at once, wherever
+it may go: it may have been batch when it was queued. They have no end, and while it waits no batch
+starts there. At its scheduler it waits for any unit.
 
 A container stays if it belongs to a gang that is not complete, and so does a driver, whose end
 would count as one of its attempts. One container is moved to a unit at a time, and the next no
@@ -25,7 +25,7 @@ import numpy as np
 from hrm.core.master import gangs
 from hrm.core.master.state import Container, MasterState
 from hrm.core.vocabulary.columns import Ints
-from hrm.core.vocabulary.feasibility import Column, Vector, fits, leaves, plus
+from hrm.core.vocabulary.feasibility import Column, Vector, fits, leaves, plus, serves
 from hrm.core.vocabulary.model import ContainerState, EndCause, NodeName, ResourceUnitId, is_driver
 
 __all__ = ["ROWS_MAX", "Relocation"]
@@ -82,7 +82,7 @@ class Relocation:
                     break
                 container = node.containers.get(entry.container_id)
                 if container is not None and self._may_return(container, now):
-                    self._give_back(container, "other streams hold what it needs there", now)
+                    self._give_back(container, "streams and drivers hold what it needs there", now)
 
     def _give_back(self, container: Container, reason: str, now: float) -> None:
         assert container.node is not None
@@ -97,7 +97,7 @@ class Relocation:
         for row, free in free_rows.items():
             if state.node(row) in avoided or not fits(demand, free):
                 continue
-            if demand[Column.GPU_MEMORY_MIB] or not state.gpu_only[row]:
+            if serves(demand, int(state.gpus[row]), bool(state.gpu_only[row])):
                 found.append(row)
                 if state.node(row) != state.node(found[0]):
                     break

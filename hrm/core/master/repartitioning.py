@@ -2,7 +2,8 @@
 
 Only the node knows its cores and GPUs, so only the node can decide whether a partitioning is
 possible; the master forwards the request and the reply. The new units come by another way: the node
-registers again, as it does after every break of its stream.
+registers again, as it does after every break of its stream, and whenever a container has ended that
+held what is another unit's now.
 """
 
 from __future__ import annotations

@@ -11,13 +11,17 @@ from dataclasses import dataclass, field, replace
 
 from hrm.core.master.exclusion import ExclusionTracker
 from hrm.core.master.holdings import Holdings
+from hrm.core.master.places import KeptPlaces
 from hrm.core.messages import commands as c
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.ends import end_rule
+from hrm.core.vocabulary.estimate_errors import EstimateErrors
 from hrm.core.vocabulary.event_table import Lifecycle, Watch
+from hrm.core.vocabulary.learned_classes import LearnedClassTable
 from hrm.core.vocabulary.model import (
     NO_LAUNCH,
+    NO_UNIT,
     ApplicationId,
     ApplicationState,
     ContainerEnd,
@@ -27,6 +31,7 @@ from hrm.core.vocabulary.model import (
     ContainerState,
     ContainerStatus,
     EndCause,
+    FirstExecutors,
     LaunchContext,
     NodeName,
     NodeState,
@@ -37,9 +42,16 @@ from hrm.core.vocabulary.model import (
     Usage,
     WorkloadClass,
     container_id_of,
+    is_driver,
 )
 from hrm.core.vocabulary.records import ApplicationRecord
-from hrm.core.vocabulary.run_times import FinishTimes, RunTimeTable, length_bound
+from hrm.core.vocabulary.run_times import (
+    FinishTimes,
+    RunTimeKey,
+    RunTimeTable,
+    length_bound,
+    lower_bounds,
+)
 from hrm.core.vocabulary.transitions import (
     APPLICATION,
     CONTAINER,
@@ -53,14 +65,13 @@ from hrm.errors import HrmError, NotFound
 __all__ = ["Application", "Container", "MasterState", "Node", "node_not_found"]
 
 
-NO_UNIT = ResourceUnitId("")
-
-
 @dataclass(slots=True)
 class Container:
     """One container, from the request to the end. ``end`` is set iff it is ENDED;
     ``stop_requested``: by this master, not by its node. ``held``: a node that is not back yet may
-    be running it."""
+    be running it. ``preempted``: its node ends it for a stream. ``waits_for``: why a driver is not
+    given to its scheduler yet (``core.master.driver_queue``); empty where it is, and for
+    executors."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -75,6 +86,8 @@ class Container:
     sent_at_s: float = 0.0
     stop_requested: bool = False
     held: bool = False
+    preempted: bool = False
+    waits_for: str = ""
     end: ContainerEnd | None = None
     stdout_url: str = ""
     stderr_url: str = ""
@@ -95,11 +108,13 @@ class Application:
     first requests.
 
     ``excused_s``: until then its AppMaster's absence does not count
-    (``hrm.core.vocabulary.wakefulness``).
+    (``hrm.core.vocabulary.wakefulness``). ``due_at_s``: when its tasks are expected to be done, by
+    the report after which that was last corrected (``core.master.run_time_corrections``).
 
     ``gang_min``: how many containers must be placed before the first of them may be, 0 once that is
     so; see ``core.master.gangs``. ``kept_bytes``: of an ended one, see
-    ``core.master.holdings``.
+    ``core.master.holdings``. ``first_executors``: see ``core.master.driver_places``. ``is_driver``:
+    it stands for a driver on a node, which is its only container.
     """
 
     record: ApplicationRecord
@@ -121,6 +136,12 @@ class Application:
     gang_min: int = 0
     kept_bytes: int = 0
     excused_s: float = 0.0
+    first_executors: FirstExecutors | None = None
+    due_at_s: float = 0.0
+    is_driver: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.is_driver = is_driver(self.record.application_id)
 
     @property
     def application_id(self) -> ApplicationId:
@@ -193,7 +214,10 @@ class MasterState:
         It is in its node's ``containers`` iff it has a node and has not ended.
         A node that is not LOST has all and only its units in ``state``.
         PENDING containers are with a scheduler iff they are not ``held``, which none is unless
-        ``recovering``: a node that has not come back yet may be running those.
+        ``recovering``: a node that has not come back yet may be running those; and iff they wait
+        for no other driver (``waits_for``).
+        ``drivers`` has all and only the live containers of submitted drivers, in order of request;
+        ``driven`` the live applications that such drivers have registered, by submission.
 
     ``forgot_until_s``: until then the store may lack applications that run; what is unknown is left
     alone. ``has_forgotten``: it does; then it may lack nodes, too. ``ahead``: nodes and
@@ -223,10 +247,15 @@ class MasterState:
         self.forgot_until_s = float("-inf")
         self.ahead: dict[str, str] = {}
         self.run_times = RunTimeTable(bounds.run_times_kept)
+        self.learned_classes = LearnedClassTable(bounds.learned_classes_kept)
         self.finish_times = FinishTimes(bounds.default_duration_s)
+        self.estimate_errors = EstimateErrors()
         self.exclusions = ExclusionTracker(bounds, watch)
         self.holdings = Holdings(bounds)
+        self.places = KeptPlaces(bounds.application_grace_s)
         self.gpu_mib: dict[ApplicationId, int] = {}
+        self.drivers: dict[ContainerId, Container] = {}
+        self.driven: dict[str, Application] = {}
 
     def live_applications(self) -> list[Application]:
         return list(self.live.values())
@@ -248,6 +277,8 @@ class MasterState:
         life = Lifecycle("container", container_id, CONTAINER, pending, watch)
         container = Container(container_id, application_id, request, life, now)
         app.containers[container_id] = container
+        if app.is_driver:
+            self.drivers[container_id] = container
         if request.resources.gpu_memory_mib:
             self._count_gpus(application_id, request.resources.gpu_memory_mib)
         if watch is not None:
@@ -284,6 +315,8 @@ class MasterState:
         if not record.state.ended:
             self.live[name] = app
             self._by_key[_key(record)] = name
+            if record.submission_id:
+                self.driven[record.submission_id] = app
         return app
 
     def new_node_life(self, name: NodeName) -> Lifecycle[NodeState, NodeHappening]:
@@ -305,7 +338,10 @@ class MasterState:
             changes["first_running_at_s"] = now
         if to.ended:
             del self.live[app.application_id]
+            self.places.forget(app.application_id)
             self._by_key.pop(_key(app.record), None)
+            if self.driven.get(app.record.submission_id) is app:
+                del self.driven[app.record.submission_id]
             changes["ended_at_s"] = now
             changes["message"] = why
             if app.progress is not None:
@@ -328,15 +364,21 @@ class MasterState:
         container.ended_at_s = now
         container.usage = None
         self._leave_unit(container)
+        app = self.applications[container.application_id]
         if container.started_at_s and end_rule(end).complete:
-            self.finish_times.finished(container.unit_id, now - container.started_at_s)
+            ran_s = now - container.started_at_s
+            if app.record.workload_class is WorkloadClass.BATCH:
+                self.estimate_errors.ended(container.request.expected_duration_s, ran_s)
+            self.finish_times.finished(container.unit_id, ran_s)
             self.bound_waiting(container.unit_id)
         if container.node is not None:
             node = self.nodes.get(container.node)
             if node is not None:
                 node.containers.pop(container.container_id, None)
-        app = self.applications[container.application_id]
+        if container.request.place and not container.started_at_s and not app.life.state.ended:
+            self.places.waiter_ended(app.application_id, container.request, end, now)
         del app.containers[container.container_id]
+        self.drivers.pop(container.container_id, None)
         if container.request.resources.gpu_memory_mib:
             self._count_gpus(app.application_id, -container.request.resources.gpu_memory_mib)
         app.ended.append(container)
@@ -366,18 +408,26 @@ class MasterState:
         known = self.run_times.find((app.record.name, app.record.user, request.resource_profile_id))
         return replace(request, expected_duration_s=known.mean_s) if known else request
 
-    def learn_run_times(self, app: Application, now: float) -> None:
-        """A batch application has succeeded: remember how long its containers ran."""
+    def learn_run_times(self, app: Application, now: float, *, succeeded: bool) -> None:
+        """A batch application has ended: remember how long its containers ran, or at least how
+        long they would have."""
         if app.record.workload_class is not WorkloadClass.BATCH or not self.run_times.limit:
             return
         durations_s: dict[int, list[float]] = {}
         for container in (*app.ended, *app.containers.values()):
-            if container.started_at_s and (not container.end or end_rule(container.end).complete):
+            whole = not container.end or end_rule(container.end).complete
+            if container.started_at_s and (whole or not succeeded):
                 duration_s = max(0.0, (container.ended_at_s or now) - container.started_at_s)
                 profile = container.request.resource_profile_id
                 durations_s.setdefault(profile, []).append(duration_s)
         for profile, times_s in durations_s.items():
-            row = self.run_times.learned((app.record.name, app.record.user, profile), times_s)
+            run_of: RunTimeKey = (app.record.name, app.record.user, profile)
+            if not succeeded:
+                known, default_s = self.run_times.rows.get(run_of), self.bounds.default_duration_s
+                times_s = lower_bounds(known, times_s, default_s)
+            if not times_s:
+                continue
+            row = self.run_times.learned(run_of, times_s)
             self.out.append(c.PersistRunTime(row=row))
             for key in self.run_times.put(row):
                 self.out.append(c.ForgetRunTime(key=key))
@@ -460,6 +510,7 @@ class MasterState:
             expected_duration_s=request.expected_duration_s or self.bounds.default_duration_s,
             launch=app.launch,
             user=app.record.user,
+            stands_first=request.place == container.unit_id != NO_UNIT,
         )
 
     def refresh(self, unit_id: ResourceUnitId) -> None:

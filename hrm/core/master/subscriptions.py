@@ -148,7 +148,7 @@ class Subscriptions:
                 self.master_state.refuse(call_id, _over(scheduler.name))
         for app in self.master_state.applications.values():
             if app.scheduler == scheduler.name:
-                app.scheduler = self.placement.choose_scheduler()
+                app.scheduler = self.placement.choose_scheduler(app.application_id)
         for application_id, job in scheduler.jobs.items():
             app = self.master_state.applications[application_id]
             for container_id in job.pending:

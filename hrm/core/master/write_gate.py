@@ -36,6 +36,8 @@ Write: TypeAlias = (
     | c.ForgetDrain
     | c.PersistRunTime
     | c.ForgetRunTime
+    | c.PersistLearnedClass
+    | c.ForgetLearnedClass
     | c.RaiseEpoch
 )
 WRITES: frozenset[type[Write]] = frozenset(get_args(Write))

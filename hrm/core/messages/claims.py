@@ -12,7 +12,14 @@ from typing import NamedTuple
 
 from hrm.core.vocabulary.bounds import PASSES_MAX
 from hrm.core.vocabulary.feasibility import Vector, pooled_part
-from hrm.core.vocabulary.model import ApplicationId, ContainerId, ResourceUnitId, WorkloadClass
+from hrm.core.vocabulary.model import (
+    DRIVER_PREFIX,
+    NO_UNIT,
+    ApplicationId,
+    ContainerId,
+    ResourceUnitId,
+    WorkloadClass,
+)
 from hrm.core.vocabulary.quick import quick
 
 __all__ = ["Claim", "Decision", "Entry", "GpuPart", "Outcome", "Proposal"]
@@ -23,9 +30,10 @@ _as_tuple = tuple.__new__  # makes a named tuple twice as fast as calling its cl
 class Entry(NamedTuple):
     """A container in a unit's queue.
 
-    ``duration_s`` is its estimated run time, infinite for streams; ``started_at_s`` counts only
-    while it runs; ``passed`` while it waits as batch: how many later ones have started before it,
-    ``PASSES_MAX`` standing for more as well.
+    ``duration_s`` is its estimated run time, which does not count where it ``has_no_end``;
+    ``started_at_s`` counts only while it runs; ``passed`` while it waits as batch: how many later
+    ones have started before it, or stand before it, ``PASSES_MAX`` standing for more as well.
+    ``place``: the unit in whose batch queue it stands first (``ContainerRequest.place``).
     """
 
     container_id: ContainerId
@@ -34,10 +42,11 @@ class Entry(NamedTuple):
     duration_s: float
     started_at_s: float = 0.0
     passed: int = 0
+    place: ResourceUnitId = NO_UNIT
 
     def started(self, now: float) -> Entry:
         """The same, running since ``now``."""
-        return _as_tuple(Entry, (*self[:4], now, 0))
+        return _as_tuple(Entry, (*self[:4], now, 0, NO_UNIT))
 
     def overtaken(self) -> Entry:
         """The same, passed once more."""
@@ -47,9 +56,16 @@ class Entry(NamedTuple):
         """As the siblings of its unit see it."""
         return self._replace(demand=pooled_part(self.demand))
 
+    @property
+    def has_no_end(self) -> bool:
+        """Is nothing gained by waiting for its end? A driver, which is never preempted, may itself
+        wait for what waits."""
+        is_stream = self.workload_class is WorkloadClass.STREAM
+        return is_stream or self.container_id.startswith(DRIVER_PREFIX)
+
     def remaining_s(self, now: float) -> float:
-        """Estimated seconds until it ends; never negative, infinite for a stream."""
-        if self.workload_class is WorkloadClass.STREAM:
+        """Estimated seconds until it ends; never negative, infinite where it ``has_no_end``."""
+        if self.has_no_end:
             return math.inf
         return max(0.0, self.duration_s - (now - self.started_at_s))
 

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from hrm.core.messages.claims import Outcome, Proposal
 from hrm.core.messages.state_changes import StateChanged, Subscribed
+from hrm.core.vocabulary.learned_classes import LearnedClass, LearnedClassKey
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -39,6 +40,7 @@ __all__ = [
     "ForgetApplication",
     "ForgetContainer",
     "ForgetDrain",
+    "ForgetLearnedClass",
     "ForgetNode",
     "ForgetRunTime",
     "LeaseGranted",
@@ -48,7 +50,9 @@ __all__ = [
     "Notice",
     "NotifyApplication",
     "PersistApplication",
+    "PersistLearnedClass",
     "PersistRunTime",
+    "PinProcess",
     "ProposeClaims",
     "RaiseEpoch",
     "RebindUnits",
@@ -274,6 +278,16 @@ class ForgetRunTime:
 
 
 @record
+class PersistLearnedClass:
+    row: LearnedClass
+
+
+@record
+class ForgetLearnedClass:
+    key: LearnedClassKey
+
+
+@record
 class WakeScheduler:
     """Send ``SchedulerWoken`` at ``at_s`` (at once where that is past)."""
 
@@ -334,6 +348,8 @@ MasterCommand: TypeAlias = (
     | ForgetDrain
     | PersistRunTime
     | ForgetRunTime
+    | PersistLearnedClass
+    | ForgetLearnedClass
     | WakeScheduler
     | ProposeClaims
     | SendToScheduler
@@ -365,6 +381,14 @@ class StopProcess:
 
 
 @record
+class PinProcess:
+    """Hold all processes of a container on these CPUs from now on; empty: on any of the node."""
+
+    container_id: ContainerId
+    cpus: tuple[int, ...]
+
+
+@record
 class ReportContainer:
     """Report one change to the master. The interpreter adds usage and log addresses."""
 
@@ -389,9 +413,9 @@ class ReplyToRebinding:
 
 @record
 class RegisterAgain:
-    """The units have changed: reopen the stream to the master. ``binding`` is the one in force, to
-    be kept for the next start; None while the node still waits for units to become free, or no
-    longer does. ``why`` is for the log where the node chose by itself, and empty elsewhere."""
+    """The units have changed: reopen the stream to the master. ``binding`` is a new one, to be kept
+    for the next start; None where it is as before. ``why`` is for the log where the node chose by
+    itself, and empty elsewhere."""
 
     binding: Partitioning | None
     why: str = ""
@@ -415,6 +439,7 @@ class DeleteShuffleFiles:
 NodeCommand: TypeAlias = (
     StartProcess
     | StopProcess
+    | PinProcess
     | ReportContainer
     | SendHeartbeat
     | ReplyToRebinding

@@ -19,6 +19,7 @@ from hrm.core.vocabulary.model import (
     ContainerSpec,
     ContainerStatus,
     EndCause,
+    FirstExecutors,
     Followed,
     LaunchContext,
     NodeName,
@@ -142,6 +143,7 @@ class ApplicationRegistered(Event):
 
     ``submission_id`` and ``submission_attempt``: the driver that registers, in cluster mode.
     ``owner``: the digest of its ownership key, see ``core.vocabulary.ownership``.
+    ``first_executors``: of what holds a submitted driver: what that driver needs to begin.
     """
 
     call_id: int
@@ -162,6 +164,7 @@ class ApplicationRegistered(Event):
     submission_attempt: int = 0
     owner: str = ""
     followed: Followed | None = None
+    first_executors: FirstExecutors | None = None
 
 
 @record

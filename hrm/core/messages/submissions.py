@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from hrm.core.vocabulary.bounds import BOUNDS
 from hrm.core.vocabulary.event_table import EventTable, Ignored, Impossible, Refused, to
-from hrm.core.vocabulary.model import Resources
+from hrm.core.vocabulary.model import FirstExecutors, Resources
 from hrm.core.vocabulary.quick import record
 from hrm.errors import HrmError
 
@@ -223,7 +223,8 @@ class SubmissionRecord:
     although it is lost. ``ownership_key``: the client made it, and the node of each driver gets it,
     so this is not a digest but the key itself; empty: submitted by an older HRM.
     ``server_scheme``, ``server_port``: of the address at which the driver will serve; empty: it is
-    no server (``hrm.spark_servers``).
+    no server (``hrm.spark_servers``). ``first_executors``: what its driver needs to begin; None:
+    nothing, or it is not known.
     """
 
     submission_id: str
@@ -251,6 +252,7 @@ class SubmissionRecord:
     ownership_key: str = field(default="", repr=False)
     server_scheme: str = ""
     server_port: int = 0
+    first_executors: FirstExecutors | None = None
 
 
 @record

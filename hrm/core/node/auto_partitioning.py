@@ -15,10 +15,11 @@ cost:
 * It uses a *window* of measurements, which starts over with every change. The busy share is above
   the idle one, so that a steady load never moves the border to and fro; cores for which a container
   waited are not given back before the GPUs were empty for a whole window.
-* Between two changes lies a *pause*. Units in use are drained, for a limited time; a drain that
-  took longer is given up, and doubles the pause, up to ``PAUSE_GROWTH_MAX`` times.
-* No drain delays a stream that is here: none begins while one runs or waits, and one under way is
-  given up when a container turns out to be a stream's.
+* Between two changes lies a *pause*.
+* What runs keeps what it holds (``hrm.core.node.layout``), and so a unit may have less than its
+  binding gives it. Decisions are about bindings: a container that waits for what is lent lacks
+  nothing.
+* No change takes cores from units at which a stream waits.
 * Bounds: the reserve for CPU jobs stays without a GPU, one core at least; ``cores_min`` stay bound
   to each GPU; and no unit becomes too small for the largest container of its kind since the agent
   started, or an application that was served yesterday would be refused today.
@@ -39,39 +40,34 @@ from dataclasses import dataclass, replace
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.vocabulary.bounds import AutoBindingRules
-from hrm.core.vocabulary.feasibility import Column, capacity_vector, fits, minus, plus
+from hrm.core.vocabulary.feasibility import Column, Vector, capacity_vector, fits, minus, plus
 from hrm.core.vocabulary.model import (
     ContainerId,
     NodeName,
     ResourceUnit,
     ResourceUnitId,
-    WorkloadClass,
 )
 from hrm.core.vocabulary.partitioning import Hardware, Partitioning, partition
 from hrm.errors import InvalidRequest
 
 __all__ = [
-    "PAUSE_GROWTH_MAX",
     "AutoBinding",
     "AutoBindingRules",
     "ChangePartitioning",
-    "StayBound",
     "UtilizationSample",
     "sample_utilization",
 ]
 
-PAUSE_GROWTH_MAX = 16
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UtilizationSample:
-    """One measurement of a node with a partial binding.
+    """One measurement of a node with a partial binding; its units as the binding has them.
 
     ``used``: cores in use at the unit of each GPU. ``needed``: bound cores with which a container
     that waits at ``needed_at`` for cores alone would start; 0: none waits. ``cpu_short``: a
     container waits for cores of the unit without a GPU. ``gpu_largest``, ``cpu_largest``: most
     vcores and most MiB of one container, waiting or running, at a unit of that kind; 0: none is
-    there. ``busy``: a container runs; ``stream``: a stream's container runs or waits. ``cores``:
+    there. ``gpu_stream``, ``cpu_stream``: a stream's container waits at such a unit. ``cores``:
     all of the node.
     """
 
@@ -82,31 +78,22 @@ class UtilizationSample:
     cpu_short: bool = False
     gpu_largest: tuple[int, int] = (0, 0)
     cpu_largest: tuple[int, int] = (0, 0)
-    busy: bool = False
-    stream: bool = False
+    gpu_stream: bool = False
+    cpu_stream: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePartitioning:
-    """Change to this binding; units in use may be drained."""
+    """Change to this binding."""
 
     binding: Partitioning
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StayBound:
-    """Give up a change that waits for units to become free."""
-
     why: str
 
 
 class AutoBinding:
     """A node's measurements, and the decisions that follow.
 
-    Invariants:
-        ``target`` is the binding last decided on while its outcome is unknown, else None.
-        The window holds measurements under one binding alone, none of them while units drained.
+    Invariant: the window holds measurements under one binding alone.
     """
 
     def __init__(
@@ -115,79 +102,45 @@ class AutoBinding:
         """``units_under``: the units under a binding; raises InvalidRequest if it cannot be."""
         self.rules = rules
         self._units_under = units_under
-        self.target: Partitioning | None = None
-        self._target_at_s = 0.0
         self._seen: Partitioning | None = None
         self._window: deque[UtilizationSample] = deque(maxlen=rules.window)
         self._rest_until_s = -math.inf
-        self._pause_s = rules.pause_s
         self._gpu_largest = (0, 0)
         self._cpu_largest = (0, 0)
         self._wanted = 0
 
-    def owns(self, target: Partitioning | None) -> bool:
-        """Is ``target`` a decision of this object, and not an operator's?"""
-        return target is not None and target is self.target
-
     def forget(self) -> None:
         """The node's partitioning has no border to move."""
-        self._seen, self.target = None, None
+        self._seen = None
         self._window.clear()
 
     def measured(
-        self,
-        now: float,
-        binding: Partitioning,
-        target: Partitioning | None,
-        sample: UtilizationSample,
-        *,
-        may_begin: bool,
-    ) -> ChangePartitioning | StayBound | None:
+        self, now: float, binding: Partitioning, sample: UtilizationSample, *, may_begin: bool
+    ) -> ChangePartitioning | None:
         """Take in a measurement; returns what to do now, None for nothing.
 
-        ``binding`` is in force and is a partial one, ``target`` waits for units to become free.
-        Without ``may_begin`` nothing new is begun.
+        ``binding`` is in force and is a partial one. Without ``may_begin`` nothing is begun.
         """
         self._gpu_largest = _larger(self._gpu_largest, sample.gpu_largest)
         self._cpu_largest = _larger(self._cpu_largest, sample.cpu_largest)
         if binding != self._seen:
             self._changed(now, binding)
-        if target is not None:
-            self._window.clear()
-            return self._draining(now, sample) if self.owns(target) else None
-        if self.target is not None:  # an operator took it back
-            self.target, self._rest_until_s = None, now + self.rules.pause_s
         self._window.append(sample)
         if not may_begin or now < self._rest_until_s or len(self._window) < self.rules.window:
             return None
-        decision = self._more(binding) or self._fewer(binding)
+        more = None if sample.cpu_stream else self._more(binding)
+        fewer = None if sample.gpu_stream else self._fewer(binding)
+        decision = more or fewer
         if decision is None or not self._serves_all(decision.binding):
             return None
-        if sample.busy and (sample.stream or not self.rules.drain_s):
-            return None
-        self.target, self._target_at_s = decision.binding, now
         return decision
 
     def _changed(self, now: float, binding: Partitioning) -> None:
         """Another binding is in force, chosen by this object or by an operator."""
         if self._seen is not None:
             self._rest_until_s = now + self.rules.pause_s
-        self._seen, self.target = binding, None
-        self._pause_s = self.rules.pause_s
+        self._seen = binding
         self._window.clear()
-
-    def _draining(self, now: float, sample: UtilizationSample) -> StayBound | None:
-        if sample.stream:
-            why = "a stream's container is here, which draining would delay"
-        elif now - self._target_at_s >= self.rules.drain_s:
-            why = f"the units have not become free within {self.rules.drain_s:g} s"
-        else:
-            return None
-        self.target = None
-        self._rest_until_s = now + self._pause_s
-        why += f"; the next attempt in {self._pause_s:g} s at the earliest"
-        self._pause_s = min(2 * self._pause_s, PAUSE_GROWTH_MAX * self.rules.pause_s)
-        return StayBound(why=why)
 
     def _more(self, binding: Partitioning) -> ChangePartitioning | None:
         last = self._window[-1]
@@ -250,7 +203,7 @@ def sample_utilization(
     cpu_percent: Mapping[ContainerId, float],
 ) -> UtilizationSample:
     """What the units show now. ``cpu_percent``: of one CPU, by container; absent is 0."""
-    queues = list(units)
+    queues = [queue for queue in units if not queue.unit.draining]
     at_gpus = [queue for queue in queues if queue.unit.gpu is not None]
     elsewhere = [queue for queue in queues if queue.unit.gpu is None]
     needed, needed_at = _needed(name, hardware, binding, at_gpus)
@@ -265,12 +218,8 @@ def sample_utilization(
         cpu_short=any(_lack(queue, entry) for queue in elsewhere for entry in _waiting(queue)),
         gpu_largest=_largest(at_gpus),
         cpu_largest=_largest(elsewhere),
-        busy=any(queue.running for queue in queues),
-        stream=any(
-            entry.workload_class is WorkloadClass.STREAM
-            for queue in queues
-            for entry in (*queue.running.values(), *_waiting(queue))
-        ),
+        gpu_stream=any(queue.stream_waiting for queue in at_gpus),
+        cpu_stream=any(queue.stream_waiting for queue in elsewhere),
     )
 
 
@@ -295,9 +244,17 @@ def _larger(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
     return max(a[0], b[0]), max(a[1], b[1])
 
 
+def _spare(queue: UnitQueue) -> Vector:
+    """What the containers of a unit leave of what the binding gives it; negative: they hold more.
+
+    No unit of a partial binding shares with another.
+    """
+    return minus(capacity_vector(queue.unit), minus(queue.capacity, queue.free))
+
+
 def _lack(queue: UnitQueue, entry: Entry) -> int:
-    """Vcores that a waiter still lacks."""
-    return max(0, entry.demand[Column.VCORES] - queue.free[Column.VCORES])
+    """Vcores that a waiter still lacks, once what is lent has come back."""
+    return max(0, entry.demand[Column.VCORES] - _spare(queue)[Column.VCORES])
 
 
 def _needed(
@@ -317,7 +274,7 @@ def _needed(
         except InvalidRequest:
             break  # the others lack more
         new = next(unit for unit in units if unit.unit_id == queue.unit.unit_id)
-        more = minus(capacity_vector(new), queue.capacity)
-        if fits(entry.demand, plus(queue.free, more)):
+        more = minus(capacity_vector(new), capacity_vector(queue.unit))
+        if fits(entry.demand, plus(_spare(queue), more)):
             return bound_cores, queue.unit.unit_id
     return 0, ""

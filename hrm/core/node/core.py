@@ -5,9 +5,9 @@ The master commits and assigns; the node decides which container starts, by the 
 acknowledges it and its process is gone; then it is forgotten, on the disk as well. What comes from
 a master older than the newest one seen is ignored; every order may arrive twice.
 
-A binding partitions the hardware into units. When another is requested, by an operator or by
-``auto_partitioning``, the units that it takes away or changes take no new containers, and once
-their last container has ended, all are partitioned at once. The others run on untouched.
+A binding partitions the hardware into units. Another one, requested by an operator or chosen by
+``auto_partitioning``, is in force at once: what is idle moves, what runs keeps what it holds, and
+follows when it ends (``layout``). Containers that wait where the new unit could hold them stay.
 
 A node may close for a while, because its machine lacks what every container needs: none starts,
 waiters go elsewhere, running ones run on, and its units are reported to the master as draining.
@@ -20,7 +20,7 @@ Source: HRM paper, sections 2.1 (queue system, resource tracker) and 3.3 (queue 
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from hrm.core.messages import commands as c
@@ -29,16 +29,18 @@ from hrm.core.messages.claims import Entry
 from hrm.core.node.auto_partitioning import (
     AutoBinding,
     AutoBindingRules,
-    StayBound,
     sample_utilization,
 )
 from hrm.core.node.container_life import CONTAINER_AT_NODE, ContainerOccurrence
+from hrm.core.node.layout import carry_over, exceeds, held_at, settle
 from hrm.core.node.preemption import evictions
 from hrm.core.queue.resource_unit import UnitQueue, queues_of
 from hrm.core.vocabulary.bounds import BOUNDS, PREEMPTION_GRACE_S
 from hrm.core.vocabulary.event_table import Lifecycle
-from hrm.core.vocabulary.feasibility import could_hold, demand_vector, fits
+from hrm.core.vocabulary.feasibility import Vector, could_hold, demand_vector, fits, plus
 from hrm.core.vocabulary.model import (
+    NO_UNIT,
+    NOTHING,
     ContainerEnd,
     ContainerId,
     ContainerSpec,
@@ -54,7 +56,6 @@ from hrm.core.vocabulary.partitioning import (
     BindingMode,
     Hardware,
     Partitioning,
-    concerned,
     partition,
 )
 from hrm.errors import InvalidRequest
@@ -74,6 +75,7 @@ class _Container:
     end: ContainerEnd | None = None
     decommissioning: bool = False
     has_process: bool = False
+    preempted: bool = False
 
 
 class NodeCore:
@@ -84,8 +86,8 @@ class NodeCore:
         acknowledged since their process is gone. Its WAITING ones are all and only those waiting in
         their unit's queue; its RUNNING and STOPPING ones all and only those running there.
         ``followed`` is the newest master; None: none since this node's agent started.
-        ``target`` is the binding that waits for units to become free, None otherwise; those units,
-        and no others, are draining, and no container waits at them.
+        ``units`` are those of ``binding``, as ``layout.settle`` has them for what runs here.
+        ``_earlier``: the units of earlier bindings; a master may have granted what they could hold.
         ``closed``: why the node takes no containers, empty: it does. None waits while it is set.
     """
 
@@ -108,13 +110,12 @@ class NodeCore:
         self.name = name
         self.hardware = hardware
         self.binding = binding or Partitioning()
-        self.target: Partitioning | None = None
         self._auto: AutoBinding | None = None
         if auto_binding is not None and hardware is not None:
             self._auto = AutoBinding(auto_binding, lambda b: partition(name, hardware, b))
         self.closed = ""
-        self._why = ""
-        self._repartitioned = False
+        self._earlier: dict[ResourceUnit, None] = {}
+        self._layout = units
         self.units: dict[ResourceUnitId, UnitQueue] = queues_of(units)
         self.containers: dict[ContainerId, _Container] = {}
         self.followed: Followed | None = None
@@ -173,6 +174,11 @@ class NodeCore:
         units = (queue.unit for queue in self.units.values())
         return tuple(replace(x, draining=True) if self.closed else x for x in units)
 
+    @property
+    def settled(self) -> bool:
+        """Is its layout in force, with no container left that holds what is another unit's?"""
+        return tuple(queue.unit for queue in self.units.values()) == self._layout
+
     def statuses(self) -> tuple[ContainerStatus, ...]:
         """Every container that the master has not yet acknowledged, ended ones included."""
         return tuple(self._status(container) for container in self.containers.values())
@@ -210,11 +216,11 @@ class NodeCore:
         if self.closed or (unit is not None and unit.unit.draining):
             self._end(container, by, self._preempted(spec.unit_id), event.now)
             return
-        if unit is None or not could_hold(demand_vector(spec.resources), unit.unit):
+        if unit is None or not _holds(unit.unit, spec):
             what = "has no such resource unit" if unit is None else "is too small for it"
             message = f"{self.name} {what}: {spec.unit_id}"
-            # After repartitioning this is no failure: the grant was made on the old units.
-            cause = EndCause.PREEMPTED if self._repartitioned else EndCause.LAUNCH_FAILED
+            was_right = any(x.unit_id == spec.unit_id and _holds(x, spec) for x in self._earlier)
+            cause = EndCause.PREEMPTED if was_right else EndCause.LAUNCH_FAILED
             self._end(container, by, ContainerEnd(cause=cause, message=message), event.now)
             return
         container.life.follow(by, ContainerState.WAITING, event.now, "assigned")
@@ -291,6 +297,7 @@ class NodeCore:
             victim, cause = self.containers[eviction.victim], EndCause.PREEMPTED
             reason = f"it is preempted for the stream container {eviction.waiter}"
             victim.life.take(ContainerOccurrence.PREEMPTED, now, reason)
+            victim.preempted = True
             self._stop_running(victim, cause, reason, grace_s, decommission=True)
 
     def _over_limit(self, event: e.ContainerOverLimit) -> None:
@@ -305,7 +312,7 @@ class NodeCore:
 
     def _close(self, event: e.NodeClosed) -> None:
         is_new, self.closed = not self.closed, event.why
-        self._end_waiting(self.units.keys(), event.now)
+        self._end_waiting(event.now)
         if is_new:
             self._out.append(c.RegisterAgain(binding=None))
 
@@ -347,8 +354,7 @@ class NodeCore:
         container = _Container(spec, _life(spec.container_id), event.started_at_s)
         container.has_process = True
         self.containers[spec.container_id] = container
-        unit = self.units.get(spec.unit_id)
-        if unit is None or not fits(demand_vector(spec.resources), unit.free):
+        if not self._has_capacity(spec, event.now):
             message = f"{self.name} restarted without capacity for it at {spec.unit_id}"
             self._stop_process(container, EndCause.KILLED, message, 0.0)
             end = ContainerEnd(cause=EndCause.KILLED, message=message)
@@ -357,7 +363,8 @@ class NodeCore:
         state = ContainerState.STOPPING if event.stopping else ContainerState.RUNNING
         container.life.follow(by, state, event.now, event.stopping or "adopted")
         container.started_at_s = event.started_at_s
-        unit.run(self._entry(spec), event.started_at_s)
+        self.units[spec.unit_id].run(self._entry(spec), event.started_at_s)
+        self._pin((spec.container_id,))
         container.decommissioning = bool(event.stopping) and event.decommissioning
         self._report(container)
 
@@ -370,15 +377,16 @@ class NodeCore:
         self._report(container)
         unit = self.units.get(container.spec.unit_id)
         if unit is not None and unit.remove(container.spec.container_id) is not None:
-            self._start_all(unit, now)
-            self._partition_if_free()
+            target = next((x for x in self._layout if x.unit_id == unit.unit.unit_id), None)
+            if exceeds(unit.unit, target) and self._settle(now):
+                self._out.append(c.RegisterAgain(binding=None))
+            else:
+                self._start_all(unit, now)
 
     def _rebind(self, event: e.RebindReceived) -> None:
         names = ("mode", "bound_cores", "reserve_cores")
         changes = {x: value for x in names if (value := getattr(event, x)) is not None}
-        own = self._auto is not None and self._auto.owns(self.target)
-        base = self.binding if own or self.target is None else self.target
-        binding = replace(base, **changes)
+        binding = replace(self.binding, **changes)
         try:
             if self.hardware is None:
                 raise InvalidRequest(
@@ -390,67 +398,100 @@ class NodeCore:
                 event, False, f"{self.name} cannot be bound so: {error.message}"
             )
             return
-        if self._aim_at(binding, units, event.now):
-            self._reply_to_rebinding(event, True, f"{self.name} is bound: {binding}")
-            return
-        changed = {unit_id for unit_id, queue in self.units.items() if queue.unit.draining}
-        busy = {u: len(self.units[u].running) for u in sorted(changed) if self.units[u].running}
-        many = ", ".join(f"{count} at {unit_id}" for unit_id, count in busy.items())
-        self._reply_to_rebinding(
-            event,
-            True,
-            f"{self.name} will be bound ({binding}) when its running containers have ended: "
-            f"{many}; until then {', '.join(sorted(changed))} take no new ones",
-        )
-        self._out.append(c.RegisterAgain(binding=None))
+        self._bind(binding, units, event.now)
+        message = f"{self.name} is bound: {binding}"
+        held = [x for x in self.units.values() if x.unit.borrowed != NOTHING]
+        if held:
+            many = ", ".join(f"{len(x.running)} at {x.unit.unit_id}" for x in held)
+            message += f"; running containers keep what they hold until they end: {many}"
+        self._reply_to_rebinding(event, True, message)
 
     def _measured(self, event: e.UsageMeasured) -> None:
-        """Let the node change its own binding, or take back what takes too long."""
+        """Let the node change its own binding."""
         if self._auto is None or self.hardware is None:
             return
-        no_gpu = all(queue.unit.gpu is None for queue in self.units.values())
+        no_gpu = all(unit.gpu is None for unit in self._layout)
         if self.binding.mode is not BindingMode.PARTIAL or no_gpu:
             self._auto.forget()
             return
         sample = sample_utilization(
             self.name, self.hardware, self.binding, self.units.values(), dict(event.cpu_percent)
         )
-        decision = self._auto.measured(
-            event.now, self.binding, self.target, sample, may_begin=self.connected
-        )
-        if decision is None:
-            return
-        if isinstance(decision, StayBound):
-            self.target = None
-            for queue in self.units.values():
-                queue.unit = replace(queue.unit, draining=False)
-            why = f"stays bound ({self.binding}): {decision.why}"
-            self._out.append(c.RegisterAgain(binding=None, why=why))
-            return
-        units = partition(self.name, self.hardware, decision.binding)
-        why = f"({decision.binding}): {decision.why}"
-        if not self._aim_at(decision.binding, units, event.now, f"rebound {why}"):
-            self._out.append(c.RegisterAgain(binding=None, why=f"drains, to be bound {why}"))
+        decision = self._auto.measured(event.now, self.binding, sample, may_begin=self.connected)
+        if decision is not None:
+            units = partition(self.name, self.hardware, decision.binding)
+            why = f"rebound ({decision.binding}): {decision.why}"
+            self._bind(decision.binding, units, event.now, why)
 
-    def _aim_at(
+    def _bind(
         self, binding: Partitioning, units: tuple[ResourceUnit, ...], now: float, why: str = ""
-    ) -> bool:
-        """Partition into ``units`` as soon as those concerned are free; True if it is done now."""
-        changed = set(concerned([queue.unit for queue in self.units.values()], units))
-        for unit_id, queue in self.units.items():
-            queue.unit = replace(queue.unit, draining=unit_id in changed)
-        self.target, self._why = binding, why
-        self._end_waiting(changed, now)
-        self._partition_if_free()
-        return self.target is None
+    ) -> None:
+        """Put a binding in force."""
+        self._earlier.update(dict.fromkeys(self._layout))
+        self.binding, self._layout = binding, units
+        self._settle(now)
+        self._out.append(c.RegisterAgain(binding=binding, why=why))
 
-    def _end_waiting(self, closed: Set[ResourceUnitId], now: float) -> None:
-        """These units take no containers any more."""
+    def _settle(self, now: float) -> bool:
+        """Give each unit what the layout and what runs let it have now; False: it has that."""
+        units = self._settled_with({})
+        assert units is not None, "what runs here was started within the node's capacity"
+        if not self._put_in_force(units, now):
+            return False
+        for queue in self.units.values():
+            self._start_all(queue, now)
+        return True
+
+    def _settled_with(
+        self, more: Mapping[ResourceUnitId, Vector]
+    ) -> tuple[ResourceUnit, ...] | None:
+        """See ``layout.settle``. ``more``: held besides what runs."""
+        held = {unit_id: held_at(queue) for unit_id, queue in self.units.items()}
+        for unit_id, demand in more.items():
+            held[unit_id] = plus(held[unit_id], demand) if unit_id in held else demand
+        return settle(self._layout, [queue.unit for queue in self.units.values()], held)
+
+    def _put_in_force(self, units: tuple[ResourceUnit, ...], now: float) -> bool:
+        old = {unit_id: queue.unit for unit_id, queue in self.units.items()}
+        if tuple(old.values()) == units:
+            return False
+        self.units, turned_away = carry_over(
+            self.units, units, lambda x: self.containers[x].assigned_at_s
+        )
+        for container_id in turned_away:
+            container = self.containers[container_id]
+            end = self._preempted(container.spec.unit_id)
+            self._end(container, ContainerOccurrence.UNIT_CLOSED, end, now)
+        for unit in units:
+            if unit.unit_id not in old or unit.cpus != old[unit.unit_id].cpus:
+                self._pin(self.units[unit.unit_id].running)
+        return True
+
+    def _pin(self, containers: Iterable[ContainerId]) -> None:
+        """Hold running containers on the cores of their units."""
+        if self.hardware is None or not self.hardware.pins:
+            return
+        for container_id in containers:
+            unit = self.units[self.containers[container_id].spec.unit_id].unit
+            self._out.append(c.PinProcess(container_id=container_id, cpus=unit.cpus))
+
+    def _has_capacity(self, spec: ContainerSpec, now: float) -> bool:
+        """Make sure that the unit of a container that runs already has capacity for it, where the
+        node has."""
+        unit_id, demand = spec.unit_id, demand_vector(spec.resources)
+        if unit_id in self.units and fits(demand, self.units[unit_id].free):
+            return True
+        units = self._settled_with({unit_id: demand})
+        if units is not None:
+            self._put_in_force(units, now)
+        return units is not None
+
+    def _end_waiting(self, now: float) -> None:
+        """The node takes no containers any more."""
         by = ContainerOccurrence.UNIT_CLOSED
         for container in list(self.containers.values()):
-            unit_id = container.spec.unit_id
-            if unit_id in closed and container.life.takes(by):
-                self._end(container, by, self._preempted(unit_id), now)
+            if container.life.takes(by):
+                self._end(container, by, self._preempted(container.spec.unit_id), now)
 
     def _reply_to_rebinding(self, event: e.RebindReceived, accepted: bool, message: str) -> None:
         self._out.append(
@@ -458,27 +499,10 @@ class NodeCore:
         )
 
     def _preempted(self, unit_id: ResourceUnitId) -> ContainerEnd:
-        message = f"{unit_id} is being partitioned again, and accepts no containers until then"
+        message = f"{unit_id} was partitioned again, and cannot hold it any more"
         if self.closed:
             message = f"{self.name} takes no containers: {self.closed}"
         return ContainerEnd(cause=EndCause.PREEMPTED, message=message)
-
-    def _partition_if_free(self) -> bool:
-        """Partition again if that was requested and nothing runs at the units concerned."""
-        draining = [queue for queue in self.units.values() if queue.unit.draining]
-        if self.target is None or any(queue.running for queue in draining):
-            return False
-        assert self.hardware is not None
-        old, self.units = self.units, {}
-        for unit in partition(self.name, self.hardware, self.target):
-            kept = old.get(unit.unit_id)
-            queue = kept if kept is not None and kept.unit == unit else UnitQueue(unit)
-            self.units[unit.unit_id] = queue
-            if queue is not kept and unit.pool in self.units:
-                queue.join(self.units[unit.pool])
-        self.binding, self.target, self._repartitioned = self.target, None, True
-        self._out.append(c.RegisterAgain(binding=self.binding, why=self._why))
-        return True
 
     def _start_all(self, unit: UnitQueue, now: float) -> list[ContainerId]:
         if self.closed:
@@ -497,7 +521,8 @@ class NodeCore:
     def _entry(self, spec: ContainerSpec) -> Entry:
         duration_s = spec.expected_duration_s or self._default_duration_s
         demand = demand_vector(spec.resources)
-        return Entry(spec.container_id, spec.workload_class, demand, duration_s)
+        place = spec.unit_id if spec.stands_first else NO_UNIT
+        return Entry(spec.container_id, spec.workload_class, demand, duration_s, place=place)
 
     def _report(self, container: _Container) -> None:
         self._out.append(c.ReportContainer(status=self._status(container)))
@@ -519,7 +544,13 @@ class NodeCore:
             ended_at_s=container.ended_at_s,
             end=container.end,
             expected_duration_s=spec.expected_duration_s,
+            preempted=container.preempted,
+            stands_first=spec.stands_first,
         )
+
+
+def _holds(unit: ResourceUnit, spec: ContainerSpec) -> bool:
+    return could_hold(demand_vector(spec.resources), unit)
 
 
 def _life(container_id: ContainerId) -> Lifecycle[ContainerState, ContainerOccurrence]:

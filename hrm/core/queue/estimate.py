@@ -1,6 +1,6 @@
 """Algorithm 1: how long would a new batch container wait at a resource unit?
 
-The unit's queue is simulated under its own service discipline (``resource_unit.startable``). (A
+The unit's queue is simulated under its own service discipline (``start_rule.startable``). (A
 stream, which has no natural end, ranks units by the number of streams that wait there.)
 
 Source: HRM paper, section 4.2, algorithm 1 in the repaired form (initialised minima, copies instead
@@ -15,7 +15,7 @@ import math
 from typing import TypeAlias
 
 from hrm.core.messages.claims import Entry
-from hrm.core.queue.resource_unit import UnitImage, duration_s, end_s, overtake, startable
+from hrm.core.queue.start_rule import UnitImage, due_s, duration_s, overtake, startable
 from hrm.core.vocabulary.feasibility import Vector, minus, plus
 from hrm.core.vocabulary.model import ContainerId, WorkloadClass
 
@@ -24,31 +24,34 @@ __all__ = ["simulate"]
 _End: TypeAlias = tuple[float, int, Vector]
 
 
-def simulate(demand: Vector, unit: UnitImage, now: float) -> float:
-    """Seconds until a new batch container of ``demand`` would start at ``unit``.
+def simulate(demand: Vector, unit: UnitImage, now: float, run_s: float = math.inf) -> float:
+    """Seconds until a new batch container of ``demand`` that runs for ``run_s`` would start at
+    ``unit``.
 
-    Infinite where streams hold what it needs for good. It is assumed to be long: it passes a waiter
-    only where both fit. Takes O((r + w)(w + r log(r + w))) for r running and w
-    waiting containers; both are bounded per unit.
+    Infinite where streams and drivers hold what it needs for good. A short one is backfilled: it
+    passes a waiter if it will have ended by the shadow time of that. One that is endless, as by
+    default, passes only where both fit; none waits longer than one that runs longer. Takes
+    O((r + w)(w + r log(r + w))) for r running and w waiting containers; both are bounded per unit.
     """
     free, stream_free = unit.free, unit.stream_free
     ends: list[_End] = []
     for order, entry in enumerate(unit.running):
-        ends.append((max(now, end_s(entry)), order, entry.demand))
+        ends.append((due_s(entry, now), order, entry.demand))
     heapq.heapify(ends)
     stream = list(unit.stream_waiting)
     batch = list(unit.batch_waiting)
     order = len(ends)
     at = now
-    new = Entry(ContainerId(""), WorkloadClass.BATCH, demand, math.inf)
+    new = Entry(ContainerId(""), WorkloadClass.BATCH, demand, run_s)
     while True:
         started = list(startable(stream, (*batch, new), free, stream_free, lambda: _held(ends), at))
         if started and started[-1] is new:
             return at - now
         for entry in started:
             free = minus(free, entry.demand)
-            if entry.workload_class is WorkloadClass.STREAM:
+            if entry.has_no_end:
                 stream_free = minus(stream_free, entry.demand)
+            if entry.workload_class is WorkloadClass.STREAM:
                 stream.remove(entry)
             else:
                 overtake(batch, entry)

@@ -9,8 +9,15 @@ the wait estimate:
 3. then batch waiters in order of arrival, first fit, but for the reservation of the first that does
    not fit (``reservation``). A waiter that running streams alone would keep from starting has none.
 
+The replacement of a preempted container has a *place* at its unit: it waits there before other
+batch, behind those that had such a place before and any that has been passed ``PASSES_MAX`` times.
+To stand before a waiter counts as a pass, so that preemption without end starves none.
+
 A container starts iff the demands of all running ones and its own do not exceed the unit in any
 dimension; device memory and the number of containers (``run_limit``) are dimensions.
+
+A driver is queued and started as its application's class is. Once it runs it counts as a stream:
+it is never preempted, and may itself wait for what waits, so that nothing counts on its end.
 
 Units of one node may share vcores and memory (binding mode "shared"): they are *siblings* in a
 pool, each with its own queues, slots and device memory. What one starts is gone from all. Streams
@@ -25,136 +32,54 @@ may take before it, an estimate does not count.
 Node and master hold to the same rule, each with its own clock and what it has seen. A restarted
 master counts passes from 0: then an estimate is wrong, no more, for the node alone decides.
 
-Source: HRM paper, sections 3.1 (shared cores), 3.3 (queue stacking) and 3.4.1 (start rule). Point
-2 and the discipline of pools are HRM's choice.
+Source: HRM paper, sections 3.1 (shared cores), 3.3 (queue stacking), 3.4.1 (start rule) and 4.3.1
+(what is preempted queues again). Point 2 and the discipline of pools are HRM's choice.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 from hrm.core.messages.claims import Entry
-from hrm.core.queue.reservation import Held, Reservation
+from hrm.core.queue.reservation import Reservation
+from hrm.core.queue.start_rule import (
+    UnitImage,
+    due_s,
+    duration_s,
+    less_endless,
+    startable,
+)
 from hrm.core.vocabulary.bounds import PASSES_MAX
 from hrm.core.vocabulary.feasibility import (
-    Column,
     Vector,
     capacity_vector,
+    current_vector,
     fits,
     leaves,
     minus,
     own_part,
     plus,
     pooled_part,
+    serves,
 )
-from hrm.core.vocabulary.model import ContainerId, ResourceUnit, ResourceUnitId, WorkloadClass
+from hrm.core.vocabulary.model import (
+    DRIVER_PREFIX,
+    NO_UNIT,
+    ContainerId,
+    ResourceUnit,
+    ResourceUnitId,
+    WorkloadClass,
+)
 
 __all__ = [
-    "UnitImage",
     "UnitQueue",
-    "duration_s",
-    "end_s",
-    "overtake",
     "queues_of",
     "seen_from",
-    "startable",
 ]
 
 
 _as_tuple = tuple.__new__  # makes a named tuple twice as fast as calling its class
-
-
-class UnitImage(NamedTuple):
-    """An immutable snapshot of a unit's queues, for estimates."""
-
-    capacity: Vector
-    free: Vector
-    running: tuple[Entry, ...]
-    stream_waiting: tuple[Entry, ...]
-    batch_waiting: tuple[Entry, ...]
-
-    @property
-    def waiting(self) -> int:
-        return len(self.stream_waiting) + len(self.batch_waiting)
-
-    @property
-    def stream_free(self) -> Vector:
-        """What the running streams leave to batch."""
-        return _less_streams(self.capacity, self.running)
-
-    def runs_at_once(self, demand: Vector, workload_class: WorkloadClass) -> bool:
-        """Would a new container start without waiting? A stream passes batch waiters."""
-        ahead = self.stream_waiting if workload_class is WorkloadClass.STREAM else self.waiting
-        return not ahead and fits(demand, self.free)
-
-
-def startable(
-    stream_waiting: Iterable[Entry],
-    batch_waiting: Iterable[Entry],
-    free: Vector,
-    stream_free: Vector,
-    held: Callable[[], Held],
-    now: float,
-) -> Iterator[Entry]:
-    """What starts now, in order, when ``free`` is free and running streams leave ``stream_free``.
-
-    ``held``: what those that run hold, and until when.
-    """
-    stream_left = False
-    for entry in stream_waiting:
-        if fits(entry.demand, free):
-            free, stream_free = minus(free, entry.demand), minus(stream_free, entry.demand)
-            yield entry
-        else:
-            stream_left = True
-    if stream_left:
-        return
-    first: Entry | None = None
-    reservation: Reservation | None = None
-    begun: list[tuple[float, Vector]] = []
-    for entry in batch_waiting:
-        if not fits(entry.demand, free):
-            if first is None and fits(entry.demand, stream_free):
-                first = entry
-            continue
-        until_s = now + duration_s(entry)
-        if first is not None:
-            if reservation is None:
-                reservation = Reservation.to(first.demand, first.passed, free, (*held(), *begun))
-            if not reservation.allows(entry.demand, until_s):
-                continue
-            reservation.passed_by(entry.demand, until_s)
-        free = minus(free, entry.demand)
-        begun.append((until_s, entry.demand))
-        yield entry
-
-
-def duration_s(entry: Entry) -> float:
-    """How long a waiting container will run once it has started; infinite for a stream."""
-    if entry.workload_class is WorkloadClass.STREAM:
-        return math.inf
-    return max(0.0, entry.duration_s)
-
-
-def end_s(entry: Entry) -> float:
-    """When a running container is due, whether or not that is past; infinite for a stream."""
-    return entry.started_at_s + duration_s(entry)
-
-
-def overtake(batch_waiting: list[Entry], entry: Entry) -> None:
-    """``entry`` starts: remove it, and count the pass for earlier waiters."""
-    place = batch_waiting.index(entry)
-    batch_waiting[: place + 1] = [waiter.overtaken() for waiter in batch_waiting[:place]]
-
-
-def _less_streams(stream_free: Vector, running: Iterable[Entry]) -> Vector:
-    for entry in running:
-        if entry.workload_class is WorkloadClass.STREAM:
-            stream_free = minus(stream_free, entry.demand)
-    return stream_free
 
 
 def seen_from(unit: UnitQueue, owner: UnitQueue, entry: Entry) -> Vector:
@@ -175,17 +100,20 @@ def queues_of(units: Iterable[ResourceUnit]) -> dict[ResourceUnitId, UnitQueue]:
 class UnitQueue:
     """The queues of one resource unit.
 
+    ``capacity`` is the unit's current one: what may run. Its target says what may wait here.
+
     Invariants:
         ``free`` is the capacity less the demands of all and only the running containers, and less
         the pooled part of what the siblings run; no dimension is negative.
         ``pool`` lists this queue and its siblings, those with a GPU first; all share one list.
-        ``line`` has all and only the batch waiters of the pool, in order of arrival, and whose
-        queue each is in; all share one.
+        ``line`` has all and only the batch waiters of the pool, in their order (of arrival, but for
+        those that have a place), and whose queue each is in; all share one.
         A container is in exactly one of ``running``, ``stream_waiting``, ``batch_waiting``; the
-        waiting dictionaries are in order of arrival and hold only their own class.
+        waiting dictionaries are in that order and hold only their own class.
         ``stream_headroom`` is the capacity less the demands of all streams here, running or
-        waiting, and less the pooled part of the siblings': what one more stream could have if all
-        batch containers went. It may be negative. ``version`` rises with every change.
+        waiting, and of the drivers that run, and less the pooled part of the siblings': what one
+        more stream could have if all batch containers went. It may be negative. ``version`` rises
+        with every change.
     """
 
     __slots__ = (
@@ -194,6 +122,7 @@ class UnitQueue:
         "capacity",
         "free",
         "gpu_only",
+        "gpus",
         "line",
         "pool",
         "running",
@@ -206,7 +135,8 @@ class UnitQueue:
     def __init__(self, unit: ResourceUnit) -> None:
         self.unit = unit
         self.gpu_only = unit.gpu_only
-        self.capacity = capacity_vector(unit)
+        self.gpus = unit.gpus_used
+        self.capacity = current_vector(unit)
         self.free = self.capacity
         self.stream_headroom = self.capacity
         self.running: dict[ContainerId, Entry] = {}
@@ -250,9 +180,7 @@ class UnitQueue:
 
     def could_hold(self, demand: Vector) -> bool:
         """See ``feasibility.could_hold``."""
-        return fits(demand, self.capacity) and (
-            demand[Column.GPU_MEMORY_MIB] > 0 or not self.gpu_only
-        )
+        return fits(demand, capacity_vector(self.unit)) and serves(demand, self.gpus, self.gpu_only)
 
     @property
     def waiting_count(self) -> int:
@@ -269,8 +197,17 @@ class UnitQueue:
         return fits(demand, self.free)
 
     def enqueue(self, entry: Entry) -> None:
-        """Put a new container at the end of its class's queue."""
+        """Put a new container at the end of its class's queue, or at its place in it."""
         assert entry.container_id not in self, f"{entry.container_id} is here already"
+        if entry.place == self.unit.unit_id and entry.workload_class is WorkloadClass.BATCH:
+            self._put_first(entry)
+        else:
+            self._put(entry)
+        self._count_stream(entry, minus)
+        self._changed()
+
+    def restore(self, entry: Entry) -> None:
+        """Put a container at the end of its class's queue: they come in the order of an image."""
         self._put(entry)
         self._count_stream(entry, minus)
         self._changed()
@@ -284,6 +221,7 @@ class UnitQueue:
             if entry.container_id in self.batch_waiting:
                 self._overtake(entry.container_id)
                 self._pull(entry.container_id)
+            self._count(entry, minus)
         elif self.stream_waiting.pop(entry.container_id, None) is None:
             self._count_stream(entry, minus)
         started = entry.started(now)
@@ -296,7 +234,7 @@ class UnitQueue:
 
         The common case of a commit, in one step: units of a pool take the general path.
         """
-        container_id, workload_class, demand, duration_s, _, _ = entry
+        container_id, workload_class, demand, duration_s, _, _, _ = entry
         vcores, memory_mib, device_mib, slots = self.free
         wanted_vcores, wanted_memory_mib, wanted_device_mib, wanted_slots = demand
         vcores -= wanted_vcores
@@ -311,16 +249,16 @@ class UnitQueue:
             or slots < 0
             or self.stream_waiting
             or (self.batch_waiting and (batch or container_id in self.batch_waiting))
-            or (self.gpu_only and not wanted_device_mib)
+            or (wanted_slots != self.gpus if wanted_device_mib else self.gpu_only)
             or container_id in self.running
         ):
             return False
-        if not batch or len(self.pool) > 1:
+        if not batch or len(self.pool) > 1 or container_id.startswith(DRIVER_PREFIX):
             if not self.runs_at_once(demand, workload_class):
                 return False
             self.run(entry, now)
             return True
-        started = (container_id, workload_class, demand, duration_s, now, 0)
+        started = (container_id, workload_class, demand, duration_s, now, 0, NO_UNIT)
         self.running[container_id] = _as_tuple(Entry, started)
         self.free = (vcores, memory_mib, device_mib, slots)
         self.version += 1
@@ -331,6 +269,8 @@ class UnitQueue:
         """Back from running to the head of its queue: the node has not started it after all."""
         entry = self.running.pop(container_id)
         self._give_back(entry.demand)
+        if entry.workload_class is WorkloadClass.BATCH:
+            self._count(entry, plus)
         queue = self._queue_of(entry.workload_class)
         rest, line = dict(queue), dict(self.line)
         queue.clear()
@@ -345,10 +285,12 @@ class UnitQueue:
         entry = self.running.pop(container_id, None)
         if entry is not None:
             self._give_back(entry.demand)
+            self._count(entry, plus)
         else:
             entry = self._pull(container_id)
+            if entry is not None:
+                self._count_stream(entry, plus)
         if entry is not None:
-            self._count_stream(entry, plus)
             self._changed()
         return entry
 
@@ -357,16 +299,23 @@ class UnitQueue:
         entry = self.get(container_id)
         if entry is None or entry.workload_class is workload_class:
             return False
-        changed = entry._replace(workload_class=workload_class, passed=0)
-        self._count_stream(entry, plus)
-        self._count_stream(changed, minus)
+        changed = entry._replace(workload_class=workload_class, passed=0, place=NO_UNIT)
         if container_id in self.running:
+            self._count(entry, plus)
+            self._count(changed, minus)
             self.running[container_id] = changed
         else:
+            self._count_stream(entry, plus)
+            self._count_stream(changed, minus)
             self._pull(container_id)
             self._put(changed)
         self._changed()
         return True
+
+    def expect(self, container_id: ContainerId, run_s: float) -> None:
+        """From now on a running container is expected to take ``run_s`` seconds from its start."""
+        self.running[container_id] = self.running[container_id]._replace(duration_s=run_s)
+        self._changed()
 
     def start_all(self, now: float) -> list[Entry]:
         """Start all that the rules let start, here and at siblings; returns them in order."""
@@ -441,14 +390,14 @@ class UnitQueue:
         """See ``UnitImage.stream_free``."""
         if self.stream_headroom == self.capacity:
             return self.capacity
-        stream_free = _less_streams(self.capacity, self.running.values())
+        stream_free = less_endless(self.capacity, self.running.values())
         others = (x.pooled() for q in self.pool if q is not self for x in q.running.values())
-        return _less_streams(stream_free, others)
+        return less_endless(stream_free, others)
 
     def _held(self, now: float) -> list[tuple[float, Vector]]:
         """What those that run here and at siblings hold of this unit, and until when."""
         return [
-            (max(now, end_s(x)), seen_from(self, queue, x))
+            (due_s(x, now), seen_from(self, queue, x))
             for queue in self.pool
             for x in queue.running.values()
         ]
@@ -456,7 +405,7 @@ class UnitQueue:
     def collecting(self) -> Iterator[Entry]:
         """Streams that wait here and would have what this unit alone offers, device memory and
         slots, if its batch were preempted: for them the pool's cores and memory collect."""
-        free = _less_streams(self.capacity, self.running.values())
+        free = less_endless(self.capacity, self.running.values())
         for entry in self.stream_waiting.values():
             if leaves(free, own_part(entry.demand)):
                 free = minus(free, entry.demand)
@@ -492,6 +441,19 @@ class UnitQueue:
             )
         return self._image
 
+    @property
+    def first_count(self) -> int:
+        """How many batch containers wait here that stand first."""
+        return sum(1 for entry in self.batch_waiting.values() if entry.place)
+
+    def image_at_place(self) -> UnitImage:
+        """What one that stands first would find here: the image without those after it."""
+        ahead = set(list(self.line)[: self._ahead_of_first()])
+        image = self.image()
+        return image._replace(
+            batch_waiting=tuple(x for x in image.batch_waiting if x.container_id in ahead)
+        )
+
     def _queue_of(self, workload_class: WorkloadClass) -> dict[ContainerId, Entry]:
         if workload_class is WorkloadClass.STREAM:
             return self.stream_waiting
@@ -502,6 +464,29 @@ class UnitQueue:
         self._queue_of(entry.workload_class)[entry.container_id] = entry
         if entry.workload_class is not WorkloadClass.STREAM:
             self.line[entry.container_id] = self
+
+    def _put_first(self, entry: Entry) -> None:
+        """Before the batch waiters of the pool that it may pass; each of them is passed once."""
+        line = list(self.line.items())
+        ahead = self._ahead_of_first()
+        for container_id, queue in line[ahead:]:
+            queue.batch_waiting[container_id] = queue.batch_waiting[container_id].overtaken()
+        self.line.clear()
+        self.line.update((*line[:ahead], (entry.container_id, self), *line[ahead:]))
+        waiting = {**self.batch_waiting, entry.container_id: entry}
+        self.batch_waiting.clear()
+        own = (x for x, queue in self.line.items() if queue is self)
+        self.batch_waiting.update((x, waiting[x]) for x in own)
+
+    def _ahead_of_first(self) -> int:
+        """How many of ``line`` one that stands first has before it: all up to the last that stands
+        first, too, or that has been passed as often as it may be."""
+        ahead = 0
+        for index, (container_id, queue) in enumerate(self.line.items(), start=1):
+            waiter = queue.batch_waiting[container_id]
+            if waiter.place or waiter.passed >= PASSES_MAX:
+                ahead = index
+        return ahead
 
     def _pull(self, container_id: ContainerId) -> Entry | None:
         """Out of the queue in which it waits."""
@@ -523,11 +508,16 @@ class UnitQueue:
 
     def _streams(self) -> Iterator[Entry]:
         yield from self.stream_waiting.values()
-        yield from (x for x in self.running.values() if x.workload_class is WorkloadClass.STREAM)
+        yield from (x for x in self.running.values() if x.has_no_end)
 
     def _count_stream(self, entry: Entry, how: Callable[[Vector, Vector], Vector]) -> None:
-        """Keep ``stream_headroom`` when a stream comes (``minus``) or goes (``plus``)."""
+        """Keep ``stream_headroom`` when a stream comes to wait (``minus``) or goes (``plus``)."""
         if entry.workload_class is WorkloadClass.STREAM:
+            self._count(entry, how)
+
+    def _count(self, entry: Entry, how: Callable[[Vector, Vector], Vector]) -> None:
+        """The same of one that runs."""
+        if entry.has_no_end:
             for queue in self.pool:
                 queue.stream_headroom = how(queue.stream_headroom, seen_from(queue, self, entry))
 

@@ -5,7 +5,8 @@ changed. All units are simulated together, one ending container each a step.
 
 Results are cached: while none of a unit's running containers is overdue and none of its waiters
 could start at once, the *time* at which a new container would start does not depend on the time of
-the query. It holds until the queue changes or the first running container is due.
+the query (what ends too late for a reservation now does so later, too). It holds until the queue
+changes or the first running container is due.
 
 Every number is computed by the same operations in the same order as in ``estimate.simulate``, so
 both give the same bits, ties included; a property test holds them to it.
@@ -15,13 +16,15 @@ Source: HRM paper, section 4.2, algorithm 1; the arrays and the memory are HRM's
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hrm.core.queue.resource_unit import UnitImage, duration_s, end_s
+from hrm.core.queue.overdue import corrected_ends_s
+from hrm.core.queue.start_rule import UnitImage, duration_s, end_s
 from hrm.core.vocabulary.bounds import PASSES_MAX
 from hrm.core.vocabulary.columns import Bools, Floats, Ints
 from hrm.core.vocabulary.feasibility import Vector
@@ -31,8 +34,8 @@ __all__ = ["WaitTable"]
 
 _DIMENSIONS = 4
 _DEMANDS_KEPT = 16
-_NO_WAITER, _STREAM, _BATCH = 0, 1, 2
-_OF_RUNNING = (("_ends", np.inf), ("_held", 0))
+_NO_WAITER, _STREAM, _BATCH, _DRIVER = 0, 1, 2, 3
+_OF_RUNNING = (("_ends", np.inf), ("_begun", 0), ("_runs", 0), ("_held", 0))
 _OF_WAITING = (("_durations", 0), ("_wanted", 0), ("_kinds", _NO_WAITER), ("_passed", 0))
 _OF_UNIT = (("_free", -1), ("_stream_free", 0), ("_first_end", np.inf))
 """The arrays, and what their empty cells hold."""
@@ -42,14 +45,16 @@ class WaitTable:
     """The queues of all units, and the results computed from them.
 
     Invariants: a row that is not in ``stale`` has in its column the value of its queue; ``known``
-    has at most ``_DEMANDS_KEPT`` demands, and for each the rows' start times with the latest moment
-    for which they hold (-inf: never computed, or no longer true).
+    has at most ``_DEMANDS_KEPT`` demands with their run times, and for each the rows' start times
+    with the latest moment for which they hold (-inf: never computed, or no longer true).
     """
 
     def __init__(self) -> None:
         self.stale: set[int] = set()
-        self.known: dict[Vector, tuple[Floats, Floats]] = {}
+        self.known: dict[tuple[Vector, float], tuple[Floats, Floats]] = {}
         self._ends: Floats = np.zeros((0, 0))
+        self._begun: Floats = np.zeros((0, 0))
+        self._runs: Floats = np.zeros((0, 0))
         self._held: Ints = np.zeros((0, _DIMENSIONS, 0), np.int64)
         self._durations: Floats = np.zeros((0, 0))
         self._wanted: Ints = np.zeros((0, _DIMENSIONS, 0), np.int64)
@@ -69,31 +74,33 @@ class WaitTable:
             until[changed] = -np.inf
         self.stale.clear()
 
-    def waits_s(self, demand: Vector, rows: Ints, now: float) -> Floats:
-        """Seconds until a new batch container would start at each of ``rows``; the same shape.
+    def waits_s(self, demand: Vector, rows: Ints, now: float, run_s: float = math.inf) -> Floats:
+        """Seconds until a new batch container that runs for ``run_s`` would start at each of
+        ``rows``; the same shape.
 
         Infinite where streams hold what it needs, and at rows that are not in use.
         """
-        starts, until = self._memory(demand)
+        starts, until = self._memory((demand, run_s))
         unknown = rows[until[rows] < now]
         if len(unknown):
-            found, lasting = self._play(demand, unknown, now)
+            found, lasting = self._play(demand, unknown, now, run_s)
             starts[unknown] = found
             until[unknown] = np.where(lasting, self._first_end[unknown], -np.inf)
         waits: Floats = starts[rows] - now
         return waits
 
-    def _memory(self, demand: Vector) -> tuple[Floats, Floats]:
-        if demand not in self.known:
+    def _memory(self, key: tuple[Vector, float]) -> tuple[Floats, Floats]:
+        if key not in self.known:
             if len(self.known) >= _DEMANDS_KEPT:
                 del self.known[next(iter(self.known))]
             rows = len(self._first_end)
-            self.known[demand] = (np.zeros(rows), np.full(rows, -np.inf))
-        return self.known[demand]
+            self.known[key] = (np.zeros(rows), np.full(rows, -np.inf))
+        return self.known[key]
 
-    def _play(self, demand: Vector, rows: Ints, now: float) -> tuple[Floats, Bools]:
+    def _play(self, demand: Vector, rows: Ints, now: float, run_s: float) -> tuple[Floats, Bools]:
         """When the container would start, and whether that holds until the first end."""
-        starts, at_once = _Play(self, rows, now).run(np.asarray(demand, np.int64)[:, np.newaxis])
+        wanted = np.asarray(demand, np.int64)[:, np.newaxis]
+        starts, at_once = _Play(self, rows, now).run(wanted, run_s)
         return starts, ~at_once & (self._first_end[rows] >= now)
 
     def _write(self, row: int, image: UnitImage | None) -> None:
@@ -109,6 +116,8 @@ class WaitTable:
         if running:
             ends = [end_s(entry) for entry in running]
             self._ends[: len(running), row] = ends
+            self._begun[: len(running), row] = [entry.started_at_s for entry in running]
+            self._runs[: len(running), row] = [duration_s(entry) for entry in running]
             self._held[: len(running), :, row] = [entry.demand for entry in running]
             self._first_end[row] = min(ends)
         if image.batch_waiting:
@@ -118,7 +127,11 @@ class WaitTable:
             self._durations[: len(waiting), row] = [duration_s(entry) for entry in waiting]
             self._wanted[: len(waiting), :, row] = [entry.demand for entry in waiting]
             self._kinds[: len(waiting), row] = [
-                _STREAM if entry.workload_class is WorkloadClass.STREAM else _BATCH
+                _STREAM
+                if entry.workload_class is WorkloadClass.STREAM
+                else _DRIVER
+                if entry.has_no_end
+                else _BATCH
                 for entry in waiting
             ]
 
@@ -147,7 +160,11 @@ class _Play:
     """
 
     def __init__(self, table: WaitTable, rows: Ints, now: float) -> None:
-        ends, kinds = np.maximum(table._ends[:, rows], now), table._kinds[:, rows]
+        ends, kinds = table._ends[:, rows], table._kinds[:, rows]
+        late = ends < now
+        if late.any():
+            begun, runs = table._begun[:, rows][late], table._runs[:, rows][late]
+            ends[late] = corrected_ends_s(begun, runs, now)
         places, units = kinds.shape
         self.ends: Floats = _pad(ends, 0, places, np.inf)
         self.held: Ints = _pad(table._held[:, :, rows], 0, places, 0)
@@ -156,7 +173,8 @@ class _Play:
         self.wanted: Ints = table._wanted[:, :, rows]
         self.stream: Bools = kinds == _STREAM
         self.waiting: Bools = kinds != _NO_WAITER
-        self.batch: Bools = kinds == _BATCH
+        self.batch: Bools = kinds >= _BATCH
+        self.endless: Bools = self.stream | (kinds == _DRIVER)
         self.passes: Ints = PASSES_MAX - table._passed[:, rows]
         self.stream_free: Ints = table._stream_free[:, rows]
         self.reserved: Bools = self.batch & _fit_each(self.wanted, self.stream_free)
@@ -165,7 +183,7 @@ class _Play:
         self.index: Ints = np.arange(units)
         self.open: Bools = np.ones(units, np.bool_)
 
-    def run(self, demand: Ints) -> tuple[Floats, Bools]:
+    def run(self, demand: Ints, run_s: float) -> tuple[Floats, Bools]:
         """When ``demand``, shape (4, 1), starts; and where a waiter or it could start at once."""
         starts_s: Floats = np.full(len(self.at), np.inf)
         at_once: Bools = np.zeros(len(self.at), np.bool_)
@@ -173,7 +191,7 @@ class _Play:
             stream_left, begun, reservations = self._start()
             fitting = self.open & ~stream_left & _fit(demand, self.free)
             parts = np.broadcast_to(demand, self.free.shape)
-            reservations.hold_up(fitting, parts, np.full(len(self.at), np.inf))
+            reservations.hold_up(fitting, parts, np.full(len(self.at), run_s))
             starts_s[self.index[fitting]] = self.at[fitting]
             if step == 0:
                 at_once = begun | fitting
@@ -214,13 +232,13 @@ class _Play:
             self.next_place[units] += 1
             here[units] = False
             self.passes[:place, units] -= 1
-            if stream[units].any():
-                self._leave_less(units[stream[units]], place)
+            if (endless := self.endless[place, units]).any():
+                self._leave_less(units[endless], place)
             begun |= starts
         return stream_left, begun, reservations
 
     def _leave_less(self, units: Ints, place: int) -> None:
-        """The streams that have started at ``place`` leave less to batch."""
+        """The streams and drivers that have started at ``place`` leave less to others."""
         self.stream_free[:, units] -= self.wanted[place][:, units]
         could = _fit_each(self.wanted[:, :, units], self.stream_free[:, units])
         self.reserved[:, units] = self.batch[:, units] & could

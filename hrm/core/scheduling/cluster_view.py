@@ -9,6 +9,7 @@ Source: HRM paper, section 4.3.2 (a scheduler matches on a copy of the state).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.estimate import simulate
-from hrm.core.queue.resource_unit import UnitImage
+from hrm.core.queue.start_rule import UnitImage
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.columns import (
     FREE,
@@ -37,6 +38,7 @@ from hrm.core.vocabulary.feasibility import (
     folds,
     minus,
     pooled_part,
+    serving_rows,
 )
 from hrm.core.vocabulary.model import NodeName, ResourceUnitId, WorkloadClass
 
@@ -56,8 +58,9 @@ class ClusterView(TableColumns):
     Attributes, each with one row a unit: ``free``, ``total`` and ``stream_headroom`` (what the
     streams of the unit leave to one more, see ``UnitQueue``), shape (rows, 4) in the order of
     ``feasibility.DIMENSIONS``; ``waiting_stream``, ``waiting_batch``, ``waiting_limit``,
-    ``version``, ``gpu_only`` and ``open``, shape (rows,). Rows that are not open to the demand
-    being placed, or that the round may not use, are closed: see ``open_to`` and ``keep_open``.
+    ``version``, ``gpu_only``, ``gpus``, ``shares`` (cores and memory, with other units) and
+    ``open``, shape (rows,). Rows that are not open to the demand being placed, or that the round
+    may not use, are closed: see ``open_to`` and ``keep_open``.
     """
 
     def __init__(self, state: SharedState) -> None:
@@ -74,11 +77,13 @@ class ClusterView(TableColumns):
         self._sealed = _sealed(self._table.view())
         self.total = _sealed(state.total.copy())
         self.gpu_only = _sealed(state.gpu_only.copy())
+        self.shares = _sealed(state.shares.copy())
+        self.gpus = _sealed(state.gpus.copy())
         self.open = self._open = _sealed(state.open.copy())
-        self._pool = state.pool.copy()
+        self._pool = _sealed(state.pool.copy())
         self._avoided: Bools | None = None
         self._allowed = self._open
-        self._gpu_only_rows = bool(self.gpu_only.any())
+        self._kinds = bool(self.gpu_only.any() or (self.gpus > 1).any())
         self._shape = state.shape
         self._position = state.log_start + len(state.log)
 
@@ -117,17 +122,15 @@ class ClusterView(TableColumns):
         return bool((self.open & self.could_ever_fit(demand)).any())
 
     def open_to(self, demand: Vector) -> None:
-        """Close the rows that hold cores for a GPU to a demand without need of one, and those to be
-        avoided; open others."""
+        """Close the rows that hold cores for a GPU to a demand without need of one, those that have
+        another number of GPUs than it is to use, and those to be avoided; open others."""
         self.open = self._allowed
-        if self._gpu_only_rows or self._avoided is not None:
+        if self._kinds or demand[Column.SLOTS] > 1 or self._avoided is not None:
             self.open = _sealed(self._allowed & self._useful(demand))
 
     def _useful(self, demand: Vector) -> Bools:
         """Rows that are not kept for containers of another kind than this, nor to be avoided."""
-        rows: Bools = (
-            np.ones_like(self.gpu_only) if demand[Column.GPU_MEMORY_MIB] else ~self.gpu_only
-        )
+        rows = serving_rows(demand, self.gpus, self.gpu_only)
         if self._avoided is None:
             return rows
         rest = rows & ~self._avoided
@@ -141,22 +144,23 @@ class ClusterView(TableColumns):
     def waiting_at(self, row: int) -> int:
         return int(self.waiting_stream[row] + self.waiting_batch[row])
 
-    def waits_s(self, demand: Vector, rows: Ints, now: float) -> Floats:
-        """Estimated seconds until a new batch container would start at each of ``rows``.
+    def waits_s(self, demand: Vector, rows: Ints, now: float, run_s: float = math.inf) -> Floats:
+        """Estimated seconds until a new batch container that runs for ``run_s`` would start at
+        each of ``rows``.
 
         Algorithm 1 for all of them at once; the same shape as ``rows``.
         """
-        waits = self._state.waits_s(demand, rows, now)
+        waits = self._state.waits_s(demand, rows, now, run_s)
         self._part()
         changed = [*self._images, *self._added]
         if changed:
             for index in np.flatnonzero(np.isin(rows, changed)).tolist():
-                waits[index] = self.wait_s(demand, int(rows[index]), now)
+                waits[index] = self.wait_s(demand, int(rows[index]), now, run_s)
         return waits
 
-    def wait_s(self, demand: Vector, row: int, now: float) -> float:
+    def wait_s(self, demand: Vector, row: int, now: float, run_s: float = math.inf) -> float:
         """The same for one row."""
-        return simulate(demand, self.image(row), now)
+        return simulate(demand, self.image(row), now, run_s)
 
     def refusal(self, row: int, demand: Vector) -> str:
         """See ``SharedState.refusal``; reads the state, whatever was written into this view."""
@@ -175,6 +179,11 @@ class ClusterView(TableColumns):
         return len(self._state.rows)
 
     @property
+    def pool(self) -> Ints:
+        """The same number for rows whose units share cores and memory; shape (rows,)."""
+        return self._pool
+
+    @property
     def shares_cores(self) -> bool:
         """Are there units that share cores and memory?"""
         return self._state.pools > 0
@@ -191,7 +200,7 @@ class ClusterView(TableColumns):
             return True
         if rows.min() < 0 or rows.max() >= len(state.open) or not state.open[rows].all():
             return False
-        if not demand[Column.GPU_MEMORY_MIB] and state.gpu_only[rows].any():
+        if not state.serving(demand)[rows].all():
             return False
         return bool(fitting_rows(demand, state.total[rows]).all())
 
@@ -334,6 +343,11 @@ class ClusterView(TableColumns):
             kept[rows] = True
             self._allowed = _sealed(self._allowed & kept)
             self.open = _sealed(self.open & kept)
+
+    def keep_rows(self, rows: Bools) -> None:
+        """Close every row but these; shape (rows,)."""
+        self._allowed = _sealed(self._allowed & rows)
+        self.open = _sealed(self.open & rows)
 
     def streams_leave(self, demand: Vector) -> Bools:
         """Rows where a stream of ``demand`` would fit if batch were preempted; shape (rows,)."""

@@ -8,7 +8,11 @@ the claim                               what becomes of it
 ======================================  ==========================================================
 fits, and no waiter is before it        RUN: its resources are taken
 fits the unit but not what is free      QUEUE: it waits at that unit, no second round of choosing
-the same, but the queue is at a bound   ABORT: back to its scheduler, which tries a new snapshot
+the same, for a preempted container     QUEUE: first at the unit where that one was, if the wait
+                                        there is bounded; else as any other
+the same, but the queue is at a bound,  ABORT: back to its scheduler, which tries a new snapshot
+or it is batch and the unit shares
+cores with others
 unit gone, closed or too small          ABORT
 a batch claim on what a stream's lease  PARK until the lease ends, then as above
 locks
@@ -21,16 +25,21 @@ Proposals are committed claim by claim, but for the gang of an application that 
 that others need. Each claim of a batch gang must RUN. A stream may also QUEUE where batch is
 preempted for it, and nowhere else: other streams have no end.
 
+Batch queues at no unit that shares its cores: containers of siblings take them before, and which
+unit of which node is free first cannot be estimated. At its scheduler it waits for all of them.
+
 Source: HRM paper, section 4.3 (algorithms 2 and 3, table of conflicts).
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
 from hrm.core.queue.estimate import simulate
 from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.queue.start_rule import duration_s
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import leaves
@@ -38,6 +47,7 @@ from hrm.core.vocabulary.model import ResourceUnitId, WorkloadClass
 
 __all__ = ["Negotiator", "StreamLease"]
 
+_HELD = "streams and drivers hold what it needs there, and have no end"
 _GANG = "a gang must run at once"
 _SHARED = "GPUs that several applications want are not queued for"
 
@@ -136,7 +146,9 @@ class Negotiator:
             return self._commit_stream(proposal, now)
         self.lease.expire(now)
         if self.lease.holder is not None and any(
-            self.lease.locks(claim.unit_id) for claim in proposal.claims
+            self.lease.locks(claim.unit_id)
+            or (claim.entry.place and self.lease.locks(claim.entry.place))
+            for claim in proposal.claims
         ):
             if len(self.parked) >= self.bounds.parked_proposals_limit:
                 return self._abort_all(proposal, "too many commits wait for a stream's lease")
@@ -170,9 +182,13 @@ class Negotiator:
             return f"{limit} may wait there, as many as it finishes meanwhile (waiting_bound)"
         if entry.workload_class is WorkloadClass.STREAM:
             if not leaves(queue.stream_headroom, entry.demand):
-                return "other streams hold what it needs there, and have no end"
+                return _HELD
+        elif len(queue.pool) > 1:
+            return "it shares its cores with other units, whose containers would take them before"
         else:
-            wait_s = simulate(entry.demand, queue.image(), now)
+            wait_s = simulate(entry.demand, queue.image(), now, duration_s(entry))
+            if math.isinf(wait_s):
+                return _HELD
             if wait_s >= self.bounds.wait_max_s:
                 return f"the wait there would be {wait_s:.0f} s (wait_max_s)"
         return ""
@@ -228,8 +244,7 @@ class Negotiator:
                 alike = alike and entry.demand == demand
                 outcomes.append(_runs(claim))
             if len(outcomes) == len(claims) and alike and demand is not None:
-                stream = claims[0].entry.workload_class is WorkloadClass.STREAM
-                self.state.taken(rows, demand, stream=stream)
+                self.state.taken(rows, demand, no_end=claims[0].entry.has_no_end)
                 return outcomes
         outcomes += [
             self._commit_claim(
@@ -244,6 +259,10 @@ class Negotiator:
         """Change the queue, if the claim may have it; ``_publish`` updates the table. ``must_run``:
         why it may not wait there."""
         entry, unit_id, _ = claim
+        if entry.place and not must_run:
+            outcome = self._commit_with_place(claim, now)
+            if outcome is not None:
+                return outcome
         row = self.state.rows.get(unit_id)
         if row is None:
             return _abort(claim, "the resource unit no longer exists")
@@ -264,14 +283,37 @@ class Negotiator:
         queue.enqueue(entry)
         return Outcome(claim, Decision.QUEUE)
 
+    def _commit_with_place(self, claim: Claim, now: float) -> Outcome | None:
+        """For the replacement of a preempted container: it runs where it was claimed, or stands
+        first where it was; None: neither can be. Those that stand first at a unit are bounded by
+        themselves, so that a full queue costs none its place."""
+        entry = claim.entry
+        claimed, queue = self._open_queue(claim.unit_id), self._open_queue(entry.place)
+        if claimed is not None and claimed.run_if_free(entry, now):
+            return _runs(claim)
+        if queue is None or entry.workload_class is WorkloadClass.STREAM:
+            return None
+        if not queue.could_hold(entry.demand) or entry.container_id in queue:
+            return None
+        if queue.first_count >= self.bounds.waiting_limit:
+            return None
+        if simulate(entry.demand, queue.image_at_place(), now) >= self.bounds.wait_max_s:
+            return None
+        queue.enqueue(entry)
+        return Outcome(claim._replace(unit_id=entry.place), Decision.QUEUE)
+
+    def _open_queue(self, unit_id: ResourceUnitId) -> UnitQueue | None:
+        row = self.state.rows.get(unit_id)
+        return None if row is None or not self.state.open[row] else self.state.queue(row)
+
     def _publish(self, outcomes: list[Outcome]) -> None:
         rows, run = self.state.rows, Decision.RUN
         if outcomes and all(x.decision is run for x in outcomes):
             first = outcomes[0].claim.entry
-            demand, stream = first.demand, first.workload_class is WorkloadClass.STREAM
+            demand = first.demand
             if all(x.claim.entry.demand == demand for x in outcomes):
                 changed = [rows[x.claim.unit_id] for x in outcomes]
-                self.state.taken(changed, demand, stream=stream)
+                self.state.taken(changed, demand, no_end=first.has_no_end)
                 return
         abort = Decision.ABORT
         self.state.refresh_all({rows[x.claim.unit_id] for x in outcomes if x.decision is not abort})

@@ -58,7 +58,9 @@ class RemoteScheduler(Scheduler):
     Invariants: what is in neither ``units`` nor ``changed_jobs`` is at the other side as it is
     here, once it has taken in message number ``sequence``. ``call_id`` is of the proposal that is
     parked behind a lease, ``lease_call_id`` of the call that waits for it, 0 where none does;
-    ``lease_for`` is the application for which it has requested or holds it.
+    ``lease_for`` is the application for which it has requested or holds it. ``avoid``: the nodes
+    that all jobs were found to avoid; of those in neither ``changed_jobs`` nor ``restricted``, each
+    avoids these alone and has no gang.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class RemoteScheduler(Scheduler):
         self.state = state
         self.units = state.watch()
         self.changed_jobs: dict[ApplicationId, None] = {}
+        self.restricted: dict[ApplicationId, None] = {}
+        self.avoid: frozenset[NodeName] = frozenset()
         self.has_freed = False
         self.sequence = 0
         self.sent_at_s = now

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from hrm.core.messages.state_changes import JobImage, StateChanged, UnitState
 from hrm.core.queue.resource_unit import UnitQueue, queues_of
-from hrm.core.scheduling.scheduler import Job, Scheduler
+from hrm.core.scheduling.backlog import Job
+from hrm.core.scheduling.scheduler import Scheduler
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import demand_vector
 from hrm.core.vocabulary.model import ResourceUnitId
@@ -44,7 +45,7 @@ class Replica:
             for entry in image.running:
                 queue.run(entry, entry.started_at_s)
             for entry in (*image.stream_waiting, *image.batch_waiting):
-                queue.enqueue(entry)
+                queue.restore(entry)
         known = [x for x in images if x.unit.unit_id in self.state.rows]
         if all(self.state.queue(self.state.rows[x.unit.unit_id]).unit == x.unit for x in known):
             for image in known:
@@ -74,25 +75,28 @@ class Replica:
 
     def _update(self, image: JobImage, now: float) -> None:
         """Set a job to the master's; its back-off goes on unless it requests more."""
-        jobs = self.scheduler.jobs
+        backlog = self.scheduler.backlog
         if not image.pending:
-            jobs.pop(image.application_id, None)
+            backlog.remove(image.application_id)
             return
-        job = jobs.get(image.application_id)
+        job = backlog.jobs.get(image.application_id)
         if job is None:
-            job = jobs[image.application_id] = Job(image.application_id, image.workload_class)
+            job = Job(image.application_id, image.workload_class)
+            backlog.add(job)
         pending = {container_id: request for container_id, request, _ in image.pending}
         changed_class = job.workload_class is not image.workload_class
         changed = changed_class or job.avoid != frozenset(image.avoid)
         changed = changed or job.gpu_part != image.gpu_part
-        if changed or job.gang != image.gang or not pending.keys() <= job.pending.keys():
-            job.not_before_s = min(job.not_before_s, now)
+        asks_more = changed or job.gang != image.gang or not pending.keys() <= job.pending.keys()
         job.workload_class = image.workload_class
         job.gang = image.gang
         job.avoid = frozenset(image.avoid)
         job.demands = {demand_vector(request.resources) for request in pending.values()}
+        job.run_s = min(map(self.scheduler.run_s, pending.values()))
         job.near = any(request.near for request in pending.values())
+        job.places = any(request.place for request in pending.values())
         job.gpu_part = image.gpu_part
         job.pending = pending
         job.gpus = any(request.resources.gpu_memory_mib for request in pending.values())
         job.requested_at_s = {container_id: at_s for container_id, _, at_s in image.pending}
+        backlog.place(job, min(job.not_before_s, now) if asks_more else None)

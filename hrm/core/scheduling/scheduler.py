@@ -3,7 +3,8 @@
 Several run in parallel, independently of each other. A *job* is what one application waits for.
 Streams go before batch. A round takes one job, has the placement policy choose a unit for each of
 its containers, and passes the claims to the negotiator. What was not placed stays in the job, which
-is tried again after a capped back-off, or at once when capacity appears.
+is tried again after a capped back-off, or at once when capacity appears
+(``hrm.core.scheduling.backlog``).
 
 Source: HRM paper, section 4.3.3, algorithm 2, with claims reserved tentatively in the local copy.
 """
@@ -17,22 +18,26 @@ import operator
 import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from hrm.core.messages.claims import Claim, Decision, Entry, GpuPart, Outcome, Proposal
+from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
+from hrm.core.scheduling.backlog import Backlog, Job, rounded_run_s
 from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.exhaustion import Exhaustion
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector, fits
+from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector
 from hrm.core.vocabulary.model import (
+    NO_UNIT,
     ApplicationId,
     ContainerId,
     ContainerRequest,
     NodeName,
-    Resources,
+    ResourceUnitId,
     WorkloadClass,
+    is_driver,
 )
 from hrm.errors import PolicyFault
 
@@ -44,7 +49,7 @@ class Placement:
     """Like containers of one job to be placed: as many as ``entries``, all of one demand.
 
     ``together``: a place for some of them is worth nothing; ``waiting_limit`` is 0 where they must
-    start at once.
+    start at once. ``run_s``: how long the longest of them is expected to run.
     """
 
     workload_class: WorkloadClass
@@ -53,6 +58,7 @@ class Placement:
     waiting_limit: int
     wait_max_s: float
     together: bool = False
+    run_s: float = math.inf
 
 
 class PlacementPolicy(Protocol):
@@ -70,49 +76,6 @@ class PlacementPolicy(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Job:
-    """What one application still waits for.
-
-    Invariants: ``pending`` holds all and only the application's PENDING containers, in order of
-    request. ``delay_s`` is the latest back-off; 0 after a round that placed everything.
-    ``policy_fault`` states how the policy failed in the latest round; empty if it did not.
-    ``gang`` is how many of ``pending``, the first, must be granted together and run at once.
-    ``demands`` has those of all of ``pending``, and may have some of others that it waited for;
-    that of ``latest`` is among them. ``avoid``: nodes that are excluded for it.
-    ``gpus``: some of ``pending`` may use a GPU. ``gpu_part``: what it may have of them in the next
-    round; None: all that it requests. ``gpus_declined``: in how many rounds, one after the other,
-    it could have started some, and its policy proposed none.
-    ``near``: some of ``pending`` may be near their data; ``held_until_s``: when the first of those
-    that wait for that in the latest round waits no more, infinite where none does.
-    """
-
-    application_id: ApplicationId
-    workload_class: WorkloadClass
-    pending: dict[ContainerId, ContainerRequest] = field(default_factory=dict)
-    requested_at_s: dict[ContainerId, float] = field(default_factory=dict)
-    not_before_s: float = 0.0
-    delay_s: float = 0.0
-    last_refusal: str = ""
-    policy_fault: str = ""
-    gang: int = 0
-    gpus: bool = False
-    gpu_part: GpuPart | None = None
-    gpus_declined: int = 0
-    demands: set[Vector] = field(default_factory=set)
-    latest: Resources | None = None
-    avoid: frozenset[NodeName] = frozenset()
-    near: bool = False
-    held_until_s: float = math.inf
-
-    @property
-    def gpu_pending(self) -> int:
-        """How many of ``pending`` use a GPU."""
-        if not self.gpus:
-            return 0
-        return sum(1 for x in self.pending.values() if x.resources.gpu_memory_mib)
-
-
 _HAS_SHARE = "it has its fair share of the GPUs, and other applications wait for theirs"
 
 _Members: TypeAlias = list[tuple[ContainerId, ContainerRequest]]
@@ -124,8 +87,10 @@ T = TypeVar("T", bound=tuple[Any, ...])
 class Scheduler:
     """One scheduler.
 
-    Invariants: a job is in ``jobs`` iff it has pending containers; at most one proposal is in
-    flight, and then ``in_flight`` names its job and when it was sent.
+    Invariants: a job is in ``backlog`` iff it has pending containers; at most one proposal is in
+    flight, and then ``in_flight`` names its job and when it was sent. ``jobs`` are the backlog's,
+    in order of arrival; only the backlog changes them. ``exhaustion``: what is known of the state
+    on which it chooses, None where nothing is.
     """
 
     def __init__(self, name: str, policy: PlacementPolicy, bounds: Bounds) -> None:
@@ -133,7 +98,9 @@ class Scheduler:
         self.policy = policy
         self.strict_order = bool(getattr(policy, "strict_order", False))
         self.bounds = bounds
-        self.jobs: dict[ApplicationId, Job] = {}
+        self.backlog = Backlog(in_order=self.strict_order)
+        self.jobs = self.backlog.jobs
+        self.exhaustion: Exhaustion | None = None
         self.in_flight: tuple[ApplicationId, float] | None = None
         self.wake_at_s: float | None = None
         self.lease_token = 0
@@ -152,19 +119,37 @@ class Scheduler:
         now: float,
     ) -> None:
         job = self.jobs.get(application_id)
+        is_new = job is None
         if job is None:
-            job = self.jobs[application_id] = Job(application_id, workload_class)
+            job = Job(application_id, workload_class)
         job.pending[container_id] = request
+        job.requested_at_s[container_id] = now
+        changed = False
         if request.resources is not job.latest:
             job.latest = request.resources
-            job.demands.add(demand_vector(request.resources))
-            job.gpus = job.gpus or request.resources.gpu_memory_mib > 0
-            job.gpus_declined = 0
+            demand = demand_vector(request.resources)
+            if demand not in job.demands:
+                changed = True
+                job.demands.add(demand)
+                job.gpus = job.gpus or request.resources.gpu_memory_mib > 0
+            if job.gpus_declined:
+                self.backlog.declined(job, 0)
+        if request.expected_duration_s != job.latest_s:
+            job.latest_s = request.expected_duration_s
+            run_s = self.run_s(request)
+            if run_s < job.run_s:
+                changed, job.run_s = True, run_s
         if request.near:
             job.near = True
-        job.requested_at_s[container_id] = now
-        if now < job.not_before_s:
-            job.not_before_s = now
+        if request.place and not job.places:
+            changed = job.places = True
+        if is_new:
+            self.backlog.add(job)
+            return
+        # As ``Job.not_before_s``, without a call: each container of a large request comes here.
+        due_s = job.own_s if job.own_s is not None or job.cohort is None else job.cohort.level_s
+        if changed or (due_s is not None and now < due_s):
+            self.backlog.place(job, min(now, job.not_before_s))
 
     def withdraw(self, application_id: ApplicationId, container_id: ContainerId) -> None:
         job = self.jobs.get(application_id)
@@ -173,7 +158,18 @@ class Scheduler:
         job.pending.pop(container_id, None)
         job.requested_at_s.pop(container_id, None)
         if not job.pending:
-            del self.jobs[application_id]
+            self.backlog.remove(application_id)
+
+    def reclassify(self, job: Job, workload_class: WorkloadClass, now: float) -> None:
+        """The class of a job's application has changed; it may be tried now."""
+        job.workload_class = workload_class
+        self.backlog.place(job, now)
+
+    def restrict(self, job: Job, gang: int, avoid: frozenset[NodeName]) -> None:
+        """Set how many containers a job needs at once, and the nodes that it avoids."""
+        was_gang, job.gang, job.avoid = job.gang, gang, avoid
+        if bool(was_gang) != bool(gang):
+            self.backlog.place(job)
 
     def _settled(self, job: Job, container_ids: Sequence[ContainerId]) -> None:
         """These containers of a job no longer wait."""
@@ -181,22 +177,31 @@ class Scheduler:
             job.pending.pop(container_id, None)
             job.requested_at_s.pop(container_id, None)
         if not job.pending:
-            self.jobs.pop(job.application_id, None)
+            self.backlog.remove(job.application_id)
 
     def capacity_freed(self) -> None:
         """Containers ended or a node came: jobs that back off may be tried at once."""
-        for job in self.jobs.values():
-            job.not_before_s = 0.0
-            job.gpus_declined = 0
+        self.backlog.capacity_freed()
 
     def next_job(self, now: float) -> Job | None:
         """The job to place now: streams first, then in order of arrival."""
-        ready = (job for job in self._candidates() if job.not_before_s <= now)
-        return min(ready, key=_is_batch, default=None)
+        return self.backlog.next_job(now)
+
+    def spare(self, job: Job) -> bool:
+        """Would a round of this job, the next one, certainly find nothing? Then ``settle`` it
+        without outcomes instead."""
+        if self.exhaustion is None or job.near or not self._takes_any(job):
+            return False
+        if not all(map(self.exhaustion.holds, job.demands)):
+            return False
+        job.policy_fault = ""
+        job.held_until_s = math.inf
+        job.lacks = dict.fromkeys(job.demands, 0.0)
+        return True
 
     def next_time_s(self) -> float | None:
         """When the next job may be tried; None without jobs."""
-        return min((job.not_before_s for job in self._candidates()), default=None)
+        return self.backlog.next_time_s()
 
     def choose(self, job: Job, view: ClusterView, lease_token: int, now: float) -> Proposal:
         """Claims for what the policy found a place for; reserves them tentatively in ``view``.
@@ -207,8 +212,11 @@ class Scheduler:
         job.policy_fault = ""
         job.held_until_s = math.inf
         claims: list[Claim] = []
+        lacks: dict[Vector, float] = {}
         pending = job.pending
         wanted = dict(itertools.islice(pending.items(), job.gang)) if job.gang else pending
+        if job.rows is not None:
+            view.keep_rows(job.rows)
         if job.avoid:
             view.avoid(job.avoid)
         try:
@@ -218,6 +226,7 @@ class Scheduler:
                 if job.near:
                     asking = self._place_near(job, demand, asking, view, claims, now)
                 placement = self._placement(job, demand, asking)
+                lacks[demand] = placement.run_s
                 if not may_queue:
                     placement = replace(placement, waiting_limit=0)
                 rows = _ask(self.policy, view, placement, now)
@@ -228,6 +237,7 @@ class Scheduler:
             self.policy_faults += 1
             job.policy_fault = fault.message
             claims = []
+        job.lacks = {} if claims or not self._lacked_capacity(job) else lacks
         if len(claims) < job.gang:
             claims = []
         return Proposal(
@@ -283,46 +293,41 @@ class Scheduler:
             least_s, most_s = self.bounds.retry_delay_s, self.bounds.retry_delay_max_s
             job.delay_s = least_s if granted else min(max(2 * job.delay_s, least_s), most_s)
             # What comes after a gang has not been tried yet.
-            job.not_before_s = now if granted and job.gang else now + job.delay_s
-            job.not_before_s = min(job.not_before_s, job.held_until_s)
-            if not outcomes and self._lacked_capacity(job):
-                self._hold_back(job, now)
-        if granted:
-            job.gang = 0
+            at_s = now if granted and job.gang else now + job.delay_s
+            if granted:
+                job.gang = 0
+            self.backlog.place(job, min(at_s, job.held_until_s))
+            if not outcomes and job.lacks:
+                # Spare other jobs the round that has just failed.
+                self.backlog.hold_back(job.lacks, now)
+                if self.exhaustion is not None:
+                    for demand in job.lacks:
+                        self.exhaustion.note(demand)
+        job.lacks = {}
         return granted
 
     def _lacked_capacity(self, job: Job) -> bool:
-        """Did the latest round place nothing for lack of capacity, and of nothing else?"""
-        other_reasons = job.gang or job.policy_fault or self.strict_order or job.avoid
-        held = job.held_until_s < math.inf
-        gpus = any(demand[Column.GPU_MEMORY_MIB] for demand in job.demands)
-        return not (other_reasons or held or gpus or job.workload_class is WorkloadClass.STREAM)
+        """Could a round that has placed nothing have lacked capacity alone?"""
+        held = job.held_until_s < math.inf or job.rows is not None
+        return self._takes_any(job) and not (held or job.policy_fault)
 
-    def _hold_back(self, job: Job, now: float) -> None:
-        """Spare other jobs the round that has just failed: those that request no less go back to
-        where they were before capacity appeared."""
-        for other in self.jobs.values():
-            if (
-                other is not job
-                and other.delay_s
-                and not other.gang
-                and other.workload_class is WorkloadClass.BATCH
-                and all(any(fits(x, demand) for x in job.demands) for demand in other.demands)
-            ):
-                other.not_before_s = max(other.not_before_s, now + other.delay_s)
+    def _takes_any(self, job: Job) -> bool:
+        """May it be placed one by one, wherever there is capacity?"""
+        other_rules = job.gang or job.avoid or job.places or self.strict_order
+        gpus = any(demand[Column.GPU_MEMORY_MIB] for demand in job.demands)
+        return not (other_rules or gpus or job.workload_class is WorkloadClass.STREAM)
 
     def entry(
         self, container_id: ContainerId, workload_class: WorkloadClass, request: ContainerRequest
     ) -> Entry:
         """What a container will be in the queue of a unit."""
         duration_s = request.expected_duration_s or self.bounds.default_duration_s
-        return Entry(container_id, workload_class, demand_vector(request.resources), duration_s)
+        demand = demand_vector(request.resources)
+        return Entry(container_id, workload_class, demand, duration_s, place=request.place)
 
-    def _candidates(self) -> Iterable[Job]:
-        """The jobs that may be placed at all: every one, or in strict order the first alone."""
-        if not self.strict_order or not self.jobs:
-            return self.jobs.values()
-        return (min(self.jobs.values(), key=_is_batch),)
+    def run_s(self, request: ContainerRequest) -> float:
+        """How long a container is expected to run, as rounds count."""
+        return rounded_run_s(request.expected_duration_s or self.bounds.default_duration_s)
 
     def _groups(
         self, wanted: dict[ContainerId, ContainerRequest]
@@ -348,12 +353,20 @@ class Scheduler:
         container_ids = [container_id for container_id, _ in members]
         same = itertools.repeat
         constants = same(workload_class), same(demand)
-        columns = zip(container_ids, *constants, durations_s, same(0.0), same(0), strict=False)
+        places: Iterable[ResourceUnitId] = same(NO_UNIT)
+        if job.places:
+            places = [request.place for _, request in members]
+        zeros = same(0.0), same(0)
+        columns = zip(container_ids, *constants, durations_s, *zeros, places, strict=False)
         together, stream = job.gang > 0, workload_class is WorkloadClass.STREAM
         entries = tuple(_each(Entry, columns))
         limit = 0 if together and not stream else self.bounds.waiting_limit
         wait_max_s = self.bounds.wait_max_s
-        return Placement(workload_class, demand, entries, limit, wait_max_s, together=together)
+        endless = stream or is_driver(job.application_id)
+        run_s = math.inf if endless else rounded_run_s(max(durations_s, default=math.inf))
+        return Placement(
+            workload_class, demand, entries, limit, wait_max_s, together=together, run_s=run_s
+        )
 
 
 def _each(kind: type[T], columns: Iterable[tuple[Any, ...]]) -> Iterator[T]:
@@ -382,10 +395,6 @@ def _part_of(
     if part.starts:
         return members[: max(0, part.starts - claimed)], False
     return members[: max(0, part.queues - claimed)], True
-
-
-def _is_batch(job: Job) -> bool:
-    return job.workload_class is WorkloadClass.BATCH
 
 
 def _ask(

@@ -13,12 +13,14 @@ Source: HRM paper, sections 2.2 (global resource state) and 4.1 (record RS).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 
-from hrm.core.queue.resource_unit import UnitImage, UnitQueue
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.queue.start_rule import UnitImage
 from hrm.core.queue.wait_table import WaitTable
 from hrm.core.vocabulary.columns import (
     CELLS,
@@ -32,10 +34,13 @@ from hrm.core.vocabulary.columns import (
 from hrm.core.vocabulary.feasibility import (
     Column,
     Vector,
+    capacity_vector,
     could_hold,
     fitting_rows,
     folds,
     pooled_part,
+    serves,
+    serving_rows,
 )
 from hrm.core.vocabulary.model import NodeName, ResourceUnitId
 
@@ -55,9 +60,10 @@ class SharedState(TableColumns):
 
     Invariants:
         For every row in use: ``free``, ``waiting_stream`` and ``waiting_batch`` equal those of
-        its queue's image; ``open`` is True iff its node takes new containers and the unit is not
-        draining; ``gpu_only`` is the unit's; ``pool`` is the same number for rows whose units share
-        vcores and memory, and for no others.
+        its queue's image; ``total`` is the unit's target capacity; ``open`` is True iff its node
+        and the unit take new containers; ``gpu_only`` and ``gpus`` (``gpus_used``) are the unit's;
+        ``pool`` is the same number for rows whose units share vcores and memory, and for no others;
+        ``shares`` is True iff there is such another.
         A row that is not in use is closed, with zeros in ``total`` and ``free``.
         ``waiting_limit`` is how many may wait at a row; ``limit_waiting`` sets it.
         ``rows`` maps all and only the unit ids in use to their rows, ``ids`` the rows to them;
@@ -79,7 +85,9 @@ class SharedState(TableColumns):
         self.total: Ints = np.zeros((_FIRST_ROWS, 4), dtype=np.int64)
         self.open: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
         self.gpu_only: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
+        self.gpus: Ints = np.zeros(_FIRST_ROWS, dtype=np.int64)
         self.pool: Ints = np.arange(_FIRST_ROWS, dtype=np.int64)
+        self.shares: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
         self.pools = 0
         self.log: list[int] = []
         self.log_start = 0
@@ -114,14 +122,16 @@ class SharedState(TableColumns):
         self.queues[row] = queue
         self.nodes[row] = node
         self.ids[row] = unit_id
-        self.total[row] = queue.capacity
-        self.open[row] = not queue.unit.draining
+        self.total[row] = capacity_vector(queue.unit)
+        self.open[row] = queue.unit.takes_more
         self.gpu_only[row] = queue.unit.gpu_only
+        self.gpus[row] = queue.gpus
         owner = self.find(queue.unit.pool)
         if owner is not None and owner not in queue.pool:
             queue.join(owner)
         siblings = self.siblings(row)
         self.pool[row] = self.pool[siblings[0]] if siblings else row
+        self.shares[[row, *siblings]] = bool(siblings)
         self.pools += bool(queue.unit.pool)
         self.shape += 1
         self.refresh(row)
@@ -147,6 +157,8 @@ class SharedState(TableColumns):
         self.ids[row] = ResourceUnitId("")
         self.open[row] = False
         self.gpu_only[row] = False
+        self.shares[row] = False
+        self.gpus[row] = 0
         self.total[row] = 0
         self._dirty.discard(row)
         self._table[row] = (*[0] * VERSION, self._table[row, VERSION] + 1, _NO_LIMIT)
@@ -214,7 +226,7 @@ class SharedState(TableColumns):
                     self._seen[unit_id] = queue.version
                     self._changed(unit_id)
 
-    def taken(self, rows: list[int], demand: Vector, *, stream: bool) -> None:
+    def taken(self, rows: list[int], demand: Vector, *, no_end: bool) -> None:
         """``refresh_all`` after each of ``rows`` has let one container of ``demand`` run, and
         nothing else happened: the common case, in a few vector operations."""
         changed = set(rows)
@@ -228,7 +240,7 @@ class SharedState(TableColumns):
             return
         held = tuple(-x for x in demand)
         self._table[rows] += np.array(
-            (*held, *(held if stream else (0,) * 4), 0, 0, 1, 0), np.int64
+            (*held, *(held if no_end else (0,) * 4), 0, 0, 1, 0), np.int64
         )
         self._waits.stale |= changed
         self._write_down(rows)
@@ -259,12 +271,12 @@ class SharedState(TableColumns):
             self.log_start += len(self.log)
             self.log.clear()
 
-    def waits_s(self, demand: Vector, rows: Ints, now: float) -> Floats:
+    def waits_s(self, demand: Vector, rows: Ints, now: float, run_s: float = math.inf) -> Floats:
         """``estimate.simulate`` for each of ``rows``; infinite at rows that are not in use."""
         if self._dirty:
             self._flush()
         self._waits.update(self._image, len(self.queues))
-        return self._waits.waits_s(demand, rows, now)
+        return self._waits.waits_s(demand, rows, now, run_s)
 
     def refusal(self, row: int, demand: Vector) -> str:
         """Why ``row`` may not be proposed for ``demand``, queue or no queue; empty if it may."""
@@ -277,6 +289,8 @@ class SharedState(TableColumns):
         unit = self.queue(row).unit
         if unit.gpu_only and not demand[Column.GPU_MEMORY_MIB]:
             return f"the unit of row {row} is for containers that use its GPU"
+        if not serves(demand, unit.gpus_used, unit.gpu_only):
+            return f"the unit of row {row} has another number of GPUs than the container is to use"
         if not could_hold(demand, unit):
             return f"the unit of row {row} is too small, even when it is empty"
         return ""
@@ -287,9 +301,7 @@ class SharedState(TableColumns):
             self._could_hold.clear()
             self._could_hold_at = self.shape
         if demand not in self._could_hold:
-            fitting = fitting_rows(demand, self.total)
-            if not demand[Column.GPU_MEMORY_MIB]:
-                fitting &= ~self.gpu_only
+            fitting = fitting_rows(demand, self.total) & self.serving(demand)
             self._could_hold[demand] = bool(fitting.any())
         return self._could_hold[demand]
 
@@ -300,10 +312,12 @@ class SharedState(TableColumns):
         for row, part in held.items():
             total[row] -= part
             total[self.siblings(row)] -= pooled_part(part)
-        fitting = fitting_rows(demand, total)
-        if not demand[Column.GPU_MEMORY_MIB]:
-            fitting &= ~self.gpu_only
+        fitting = fitting_rows(demand, total) & self.serving(demand)
         return folds(demand, total[fitting], self.pool[fitting]) if fitting.any() else 0
+
+    def serving(self, demand: Vector) -> Bools:
+        """Rows meant for containers of this kind, see ``feasibility.serves``; shape (rows,)."""
+        return serving_rows(demand, self.gpus, self.gpu_only)
 
     def rows_of(self, nodes: frozenset[NodeName]) -> Bools:
         """True at the rows of these nodes; shape (rows,)."""
@@ -319,7 +333,7 @@ class SharedState(TableColumns):
     def has_capacity_outside(self, nodes: frozenset[NodeName], demand: Vector) -> bool:
         """Could any open unit of another node hold ``demand`` when it is empty?"""
         rows = self.open & ~self.rows_of(nodes) & fitting_rows(demand, self.total)
-        return bool((rows if demand[Column.GPU_MEMORY_MIB] else rows & ~self.gpu_only).any())
+        return bool((rows & self.serving(demand)).any())
 
     def _changed(self, unit_id: ResourceUnitId) -> None:
         for watcher in self._watchers:
@@ -341,6 +355,8 @@ class SharedState(TableColumns):
         self.total = np.concatenate([self.total, np.zeros_like(self.total)])
         self.open = np.concatenate([self.open, np.zeros(old, np.bool_)])
         self.gpu_only = np.concatenate([self.gpu_only, np.zeros(old, np.bool_)])
+        self.shares = np.concatenate([self.shares, np.zeros(old, np.bool_)])
+        self.gpus = np.concatenate([self.gpus, np.zeros(old, np.int64)])
         self.pool = np.arange(2 * old, dtype=np.int64)
         self.pool[:old] = pool
         self.shape += 1

@@ -447,6 +447,7 @@ def holder_registration(
         declared_class=WorkloadClass.STREAM if record.stream else WorkloadClass.BATCH,
         launch=launch,
         owner=MASTER,
+        first_executors=record.first_executors,
     )
 
 

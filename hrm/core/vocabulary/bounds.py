@@ -52,6 +52,8 @@ class Bounds:
     resend_delay_s: float = 3.0
     relocation_wait_s: float = 10.0
     relocation_period_s: float = 1.0
+    gpu_preemption: bool = False
+    gpu_preemption_grace_s: float = PREEMPTION_GRACE_S
     recovery_window_s: float = 10.0
     stop_grace_s: float = 5.0
     default_duration_s: float = 60.0
@@ -70,7 +72,10 @@ class Bounds:
     parked_proposals_limit: int = 1_024
     delays_kept: int = 1_000
     lost_nodes_kept: int = 1_000
+    driver_share: float = 0.2
     run_times_kept: int = 10_000
+    learned_classes_kept: int = 10_000
+    class_guess_s: float = 60.0
 
     @property
     def asleep_s(self) -> float:
@@ -87,7 +92,7 @@ BOUNDS = Bounds()
 class AutoBindingRules:
     """When a node changes a partial binding by itself.
 
-    ``window``: measurements, all of one binding. ``drain_s``: 0 drains nothing.
+    ``window``: measurements, all of one binding.
     """
 
     window: int = 30
@@ -95,8 +100,7 @@ class AutoBindingRules:
     idle_percent: float = 50.0
     cores_min: int = 1
     pause_s: float = 300.0
-    drain_s: float = 30.0
 
     def __post_init__(self) -> None:
         assert 0 <= self.idle_percent < self.busy_percent
-        assert min(self.window, self.cores_min) >= 1 and self.pause_s > 0 and self.drain_s >= 0
+        assert min(self.window, self.cores_min) >= 1 and self.pause_s > 0

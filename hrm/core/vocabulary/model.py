@@ -19,6 +19,7 @@ __all__ = [
     "DRIVER_PREFIX",
     "NOTHING",
     "NO_LAUNCH",
+    "NO_UNIT",
     "ApplicationId",
     "ApplicationState",
     "ContainerEnd",
@@ -28,6 +29,7 @@ __all__ = [
     "ContainerState",
     "ContainerStatus",
     "EndCause",
+    "FirstExecutors",
     "Followed",
     "Gpu",
     "LaunchContext",
@@ -51,6 +53,8 @@ ApplicationId = NewType("ApplicationId", str)
 ContainerId = NewType("ContainerId", str)
 NodeName = NewType("NodeName", str)
 ResourceUnitId = NewType("ResourceUnitId", str)
+
+NO_UNIT = ResourceUnitId("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +138,15 @@ class EndCause(enum.Enum):
 @quick
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a container holds or an RU offers: vcores, memory and device memory in MiB."""
+    """What a container holds or an RU offers: vcores, memory and device memory in MiB.
+
+    ``gpus``: over how many GPUs a container's device memory is spread, evenly; sums do not add it.
+    """
 
     vcores: int
     memory_mib: int
     gpu_memory_mib: int = 0
+    gpus: int = 1
 
     def __add__(self, other: Resources) -> Resources:
         return Resources(
@@ -156,6 +164,7 @@ class Resources:
 
     def __str__(self) -> str:
         gpu = f", {self.gpu_memory_mib} MiB device memory" if self.gpu_memory_mib else ""
+        gpu += f" over {self.gpus} GPUs" if self.gpus > 1 else ""
         cores = "1 vcore" if self.vcores == 1 else f"{self.vcores} vcores"
         return f"{cores}, {self.memory_mib} MiB{gpu}"
 
@@ -187,14 +196,21 @@ class Gpu:
 class ResourceUnit:
     """A part of a node. ``run_limit``: most containers that may run at once (section 3.3).
 
+    ``capacity`` is what the unit has by the node's layout or, where that is more, what its
+    containers hold. ``borrowed`` is the part of it that is beyond the layout, ``lent`` the part
+    that containers of other units hold still. Both are nothing but while containers of an earlier
+    layout run; so there is a ``target`` capacity and a ``current`` one.
+
     ``cpus`` are the CPU numbers bound to the unit; empty means not pinned.
 
     ``pool`` names the unit whose vcores and memory this one shares; empty: its own. The capacity of
     a unit that shares is what it can use at most; ``own_capacity`` is what it adds to its node.
 
+    ``gpu``: the first of its GPUs, ``more_gpus`` the others. A container that uses the GPUs of a
+    unit uses all of them, and takes an equal part of each; ``run_limit`` counts for each.
+
     ``gpu_only``: no container without device memory may hold what is bound to the GPU.
-    ``draining``: takes no new containers until those that run there have ended; then the node is
-    partitioned again.
+    ``draining``: takes no new containers; it goes when those that run there have ended.
     """
 
     unit_id: ResourceUnitId
@@ -205,11 +221,39 @@ class ResourceUnit:
     pool: ResourceUnitId = ResourceUnitId("")
     gpu_only: bool = False
     draining: bool = False
+    lent: Resources = NOTHING
+    borrowed: Resources = NOTHING
+    more_gpus: tuple[Gpu, ...] = ()
+
+    @property
+    def target(self) -> Resources:
+        """What it has once no container of an earlier layout runs."""
+        return self.capacity - self.borrowed
+
+    @property
+    def current(self) -> Resources:
+        """What its containers may hold now."""
+        return self.capacity - self.lent
+
+    @property
+    def takes_more(self) -> bool:
+        """May containers come? Whatever is freed at a unit that borrows is another's."""
+        return not self.draining and self.borrowed == NOTHING
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """All of its GPUs, near each other."""
+        return () if self.gpu is None else (self.gpu, *self.more_gpus)
+
+    @property
+    def gpus_used(self) -> int:
+        """How many GPUs a container with device memory is to use to be here."""
+        return 1 + len(self.more_gpus)
 
     @property
     def own_capacity(self) -> Resources:
         """What counts when the units of a node are added up: shared cores only once."""
-        return self.own(self.capacity)
+        return self.own(self.target)
 
     def own(self, resources: Resources) -> Resources:
         """The part of ``resources`` that no other unit counts as well."""
@@ -250,9 +294,11 @@ class ContainerRequest:
     """One container an application requests. The AppMaster names it, so a repeated request is
     harmless.
 
-    ``expected_duration_s``: estimated run time; 0 where unknown. ``gpus``: 0 or 1; one GPU with no
-    device memory named in ``resources`` is a whole GPU, alone. ``hosts``: where its data lies, the
+    ``expected_duration_s``: estimated run time; 0 where unknown. ``gpus``: how many; with no device
+    memory named in ``resources`` they are whole GPUs, alone. ``hosts``: where its data lies, the
     most of it first; ``near``: the nodes that these are; see ``hrm.core.master.locality``.
+    ``place``: the unit where it stands first, as the replacement of a container that was preempted
+    there; set by the master alone, see ``hrm.core.master.places``.
     """
 
     executor_id: str
@@ -264,11 +310,30 @@ class ContainerRequest:
     hosts: tuple[str, ...] = ()
     locality_wait_s: float = 0.0
     near: tuple[NodeName, ...] = ()
+    place: ResourceUnitId = NO_UNIT
+
+
+@record
+class FirstExecutors:
+    """What a submitted driver needs on nodes to begin its work: ``count`` executors of
+    ``resources`` each, with a GPU each where ``gpus`` is 1.
+
+    ``stated``: by ``spark.hrm.gang.min`` or ``spark.hrm.stream.min``, so that the driver is of no
+    use without them. Otherwise one executor is assumed, of the submission's size.
+    """
+
+    count: int
+    resources: Resources
+    gpus: int = 0
+    stated: bool = False
 
 
 @record
 class ContainerSpec:
-    """All that a node needs of a container. ``user``: the submitter's own claim."""
+    """All that a node needs of a container. ``user``: the submitter's own claim.
+
+    ``stands_first``: where it waits, it goes before other batch (``UnitQueue.enqueue``).
+    """
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -281,6 +346,7 @@ class ContainerSpec:
     expected_duration_s: float = 0.0
     launch: LaunchContext = NO_LAUNCH
     user: str = ""
+    stands_first: bool = False
 
 
 @record
@@ -330,7 +396,8 @@ class Shortcut:
 class ContainerStatus:
     """What a node reports, and what the master sends on, about one container.
 
-    Times are seconds since the epoch; 0: not yet.
+    Times are seconds since the epoch; 0: not yet. ``preempted``: it was ordered to end for a stream
+    that waits at its unit. ``stands_first``: see ``ContainerSpec``. Only nodes report these two.
     """
 
     container_id: ContainerId
@@ -351,6 +418,8 @@ class ContainerStatus:
     stderr_url: str = ""
     usage: Usage | None = None
     expected_duration_s: float = 0.0
+    preempted: bool = False
+    stands_first: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,10 @@ even      one a GPU with an equal part of the cores;  mostly GPU jobs. A contain
           none without a GPU                          a GPU may run there, and holds its cores.
 ========  ==========================================  ============================================
 
+A unit has one GPU, or ``gpus_per_unit`` that are near each other, with what is bound to each of
+them: for containers that use several at once. Where the GPUs of a unit are not alike, it offers as
+much of each as the smallest has.
+
 Cores are bound to the GPU that is nearest by NUMA distance, one core to each GPU in turn. Memory is
 divided in proportion to the cores, or ``gpu_host_memory_mib`` goes to every GPU; the CPU unit has
 what is left (the last GPU's unit where there is none). Over the units of a node ``own_capacity``
@@ -25,13 +29,13 @@ Source: HRM paper, section 3.1. The division of memory and the search for cores 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from hrm.core.vocabulary.model import Gpu, NodeName, Resources, ResourceUnit, ResourceUnitId
 from hrm.errors import InvalidRequest
 
-__all__ = ["BindingMode", "Core", "Hardware", "Partitioning", "concerned", "partition"]
+__all__ = ["BindingMode", "Core", "Hardware", "Partitioning", "partition"]
 
 _NEAR, _FAR, _UNKNOWN = 10, 20, 15
 
@@ -70,7 +74,8 @@ class Hardware:
 class Partitioning:
     """How to partition. ``bound_cores`` and ``reserve_cores`` are of the partial mode alone.
 
-    ``gpu_limit``: how many of its GPUs the node offers; None: all.
+    ``gpu_limit``: how many of its GPUs the node offers; None: all. ``gpus_per_unit``: how many go
+    to a unit; the last one has what is left.
     """
 
     mode: BindingMode = BindingMode.SHARED
@@ -78,6 +83,7 @@ class Partitioning:
     reserve_cores: int = 1
     gpu_host_memory_mib: int = 0
     gpu_limit: int | None = None
+    gpus_per_unit: int = 1
 
     def __str__(self) -> str:
         if self.mode is not BindingMode.PARTIAL:
@@ -96,7 +102,7 @@ def partition(
     _check(hardware, binding)
     gpus = hardware.gpus[: binding.gpu_limit]
     if not gpus or binding.mode is BindingMode.SHARED:
-        return _shared(name, hardware, gpus)
+        return _joined(_shared(name, hardware, gpus), hardware, binding.gpus_per_unit)
     bound = _bound_counts(len(hardware.cores), len(gpus), binding)
     parts, rest = _nearest(hardware, gpus, bound)
     shares = _memory_shares(hardware.memory_mib, [*map(len, parts), len(rest)], binding)
@@ -105,18 +111,9 @@ def partition(
         for gpu, cores, memory_mib in zip(gpus, parts, shares, strict=False)
     ]
     if binding.mode is BindingMode.EVEN or not rest:
-        return tuple(units)
-    return (_unit(name, hardware, None, rest, shares[-1], gpu_only=False), *units)
-
-
-def concerned(
-    old: Sequence[ResourceUnit], new: Sequence[ResourceUnit]
-) -> tuple[ResourceUnitId, ...]:
-    """The units of ``old`` that ``new`` takes away or changes, in order."""
-    kept = {unit.unit_id: unit for unit in new}
-    return tuple(
-        unit.unit_id for unit in old if kept.get(unit.unit_id) != replace(unit, draining=False)
-    )
+        return _joined(units, hardware, binding.gpus_per_unit)
+    of_cpu = _unit(name, hardware, None, rest, shares[-1], gpu_only=False)
+    return _joined((of_cpu, *units), hardware, binding.gpus_per_unit)
 
 
 def _check(hardware: Hardware, binding: Partitioning) -> None:
@@ -124,6 +121,7 @@ def _check(hardware: Hardware, binding: Partitioning) -> None:
         "bound_cores": (binding.bound_cores, 1),
         "reserve_cores": (binding.reserve_cores, 0),
         "gpu_host_memory_mib": (binding.gpu_host_memory_mib, 0),
+        "gpus_per_unit": (binding.gpus_per_unit, 1),
         "gpu_limit": (0 if binding.gpu_limit is None else binding.gpu_limit, 0),
     }
     for field, (value, least) in numbers.items():
@@ -172,21 +170,73 @@ def _nearest(
     hardware: Hardware, gpus: Sequence[Gpu], counts: Sequence[int]
 ) -> tuple[list[list[Core]], list[Core]]:
     """The cores of each GPU, one to each in turn from those nearest to it; and what is left."""
-    distances = {(a, b): distance for a, b, distance in hardware.distances}
-
-    def distance(gpu: Gpu, core: Core) -> int:
-        if gpu.numa < 0 or core.numa < 0:
-            return _UNKNOWN
-        return distances.get((gpu.numa, core.numa), _NEAR if gpu.numa == core.numa else _FAR)
-
+    distance = _distance_on(hardware)
     left = list(hardware.cores)
     parts: list[list[Core]] = [[] for _ in gpus]
     for turn in range(max(counts)):
         for gpu, part, count in zip(gpus, parts, counts, strict=True):
             if turn < count:
-                best = min(range(len(left)), key=lambda i, gpu=gpu: (distance(gpu, left[i]), i))  # type: ignore[misc]
+                far = [distance(gpu.numa, core.numa) for core in left]
+                best = far.index(min(far))
                 part.append(left.pop(best))
     return parts, left
+
+
+def _distance_on(hardware: Hardware) -> Callable[[int, int], int]:
+    """How far two NUMA nodes of a machine are from each other."""
+    distances = {(a, b): distance for a, b, distance in hardware.distances}
+
+    def distance(a: int, b: int) -> int:
+        if a < 0 or b < 0:
+            return _UNKNOWN
+        return distances.get((a, b), _NEAR if a == b else _FAR)
+
+    return distance
+
+
+def _joined(
+    units: Sequence[ResourceUnit], hardware: Hardware, size: int
+) -> tuple[ResourceUnit, ...]:
+    """The same with ``size`` GPUs a unit: each time the first that is left and those nearest to it,
+    of which the ones that are like it go first."""
+    if size == 1:
+        return tuple(units)
+    distance = _distance_on(hardware)
+    joined = [unit for unit in units if unit.gpu is None]
+    left = [(unit, unit.gpu) for unit in units if unit.gpu is not None]
+    while left:
+        _, first = left[0]
+        ranks = [
+            (
+                gpu is not first,
+                distance(first.numa, gpu.numa),
+                abs(gpu.memory_mib - first.memory_mib),
+            )
+            for _, gpu in left
+        ]
+        nearest = sorted(range(len(left)), key=ranks.__getitem__)[:size]
+        joined.append(_join([left[index][0] for index in nearest]))
+        left = [each for index, each in enumerate(left) if index not in nearest]
+    return tuple(joined)
+
+
+def _join(units: Sequence[ResourceUnit]) -> ResourceUnit:
+    """One unit with all that these have; cores that they share count once."""
+    first, gpus = units[0], [gpu for unit in units for gpu in unit.gpus]
+    shared = bool(first.pool)
+    own = (first,) if shared else units
+    cpus = [cpu for unit in own for cpu in unit.cpus]
+    return replace(
+        first,
+        capacity=Resources(
+            sum(unit.capacity.vcores for unit in own),
+            sum(unit.capacity.memory_mib for unit in own),
+            len(gpus) * min(gpu.memory_mib for gpu in gpus),
+        ),
+        run_limit=first.run_limit if shared else max(unit.run_limit for unit in own),
+        cpus=tuple(sorted(cpus)) if all(unit.cpus for unit in own) else (),
+        more_gpus=tuple(gpus[1:]),
+    )
 
 
 def _memory_shares(total_mib: int, cores: Sequence[int], binding: Partitioning) -> list[int]:

@@ -16,6 +16,8 @@ class ApplicationRecord:
     ``last_executor_number`` is the highest executor number seen when the record was written;
     ``gang_min`` how many of its first containers start together, 0 and 1: each by itself;
     ``stream_min`` the same where it is a stream, 0: all of its first request.
+    ``class_guessed``: it counts as a stream because its last run was one, and nothing has confirmed
+    that yet.
     ``submission_id`` and ``submission_attempt`` name the driver that made it, in cluster mode.
     ``tasks_…`` are what its driver had counted when it ended. ``owner``: the digest of its
     ownership key; empty: registered by an older HRM.
@@ -30,6 +32,7 @@ class ApplicationRecord:
     workload_class: WorkloadClass = WorkloadClass.BATCH
     declared_class: WorkloadClass | None = None
     class_evidence: str = ""
+    class_guessed: bool = False
     spark_version: str = ""
     driver_host: str = ""
     web_url: str = ""

@@ -1,15 +1,23 @@
 """How long containers run: an estimate from the past, and a bound on how many may wait.
 
 Most applications come back every night, so how long their containers ran is the best estimate for
-the next time (``RunTimeTable``): one row for each application name, user and resource profile. Only
-batch applications that succeeded count.
+the next time (``RunTimeTable``): one row for each application name, user and resource profile. A
+user who has not run an application gets the latest estimate of another who has. Batch applications
+that succeeded count; how long one ran that did not is a lower bound, and counts where it is more
+than was expected.
 
 How fast a *unit* finishes containers (``FinishTimes``) bounds its queue, where ``waiting_bound`` is
 ``feedback``: between two heartbeats a unit of r slots finishes r*mu*tau containers, so r running
 and b waiting ones cover exactly that time when r + b = r*mu*tau.
 
-Limits: means weigh the past evenly up to ``WEIGHT_MAX`` containers and fade it after; the length
-bound assumes like run times, and lets none wait where containers outlast a heartbeat.
+Means are geometric, since errors are relative: one run that takes ten times as long does not spoil
+the estimate of the next.
+
+Limits: the containers of one run are alike, so a run counts at least ``RUN_SHARE_MIN``, and the
+past fades. Means of units fade after ``WEIGHT_MAX`` containers. The size of the input is not known
+before an application runs; while it does, ``hrm.core.master.run_time_corrections`` counts its
+tasks. The length bound assumes like run times, and lets none wait where containers outlast a
+heartbeat.
 
 Source: HRM paper, section 3.4.2 (run times of recurring jobs; the static length, whose garbled
 equation is read as r + b = r*mu*tau, rounded up and never negative).
@@ -24,10 +32,16 @@ from typing import TypeAlias
 
 from hrm.core.vocabulary.model import ResourceUnitId
 
-__all__ = ["FinishTimes", "RunTime", "RunTimeKey", "RunTimeTable", "length_bound"]
+__all__ = ["FinishTimes", "RunTime", "RunTimeKey", "RunTimeTable", "length_bound", "lower_bounds"]
 
 WEIGHT_MAX = 100
-"""As many containers as the past counts for at most."""
+"""As many containers as the past counts for at most, in the means of units."""
+
+RUN_SHARE_MIN = 0.15
+"""What the latest run of an application counts for at least."""
+
+LEAST_S = 0.001
+"""Run times below count as this."""
 
 RunTimeKey: TypeAlias = tuple[str, str, int]
 """Application name, user, resource profile."""
@@ -49,13 +63,19 @@ class RunTime:
 
 
 class RunTimeTable:
-    """Invariant: at most ``limit`` rows, the least recently used first."""
+    """Invariants: at most ``limit`` rows, the least recently used first. ``_latest`` has for each
+    name and profile of ``rows``, and no others, a row's key: of the user who ran it last."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.rows: OrderedDict[RunTimeKey, RunTime] = OrderedDict()
+        self._latest: dict[tuple[str, int], RunTimeKey] = {}
 
     def find(self, key: RunTimeKey) -> RunTime | None:
+        """The row of ``key``, else that of the latest user of this application."""
+        name, _, profile = key
+        if key not in self.rows:
+            key = self._latest.get((name, profile), key)
         found = self.rows.get(key)
         if found is not None:
             self.rows.move_to_end(key)
@@ -65,23 +85,37 @@ class RunTimeTable:
         """Keep a row; returns those that it displaced."""
         self.rows[row.key] = row
         self.rows.move_to_end(row.key)
+        self._latest[row.name, row.resource_profile_id] = row.key
         displaced = []
         while len(self.rows) > self.limit:
-            displaced.append(self.rows.popitem(last=False)[0])
+            key, gone = self.rows.popitem(last=False)
+            displaced.append(key)
+            if self._latest.get((gone.name, gone.resource_profile_id)) == key:
+                del self._latest[gone.name, gone.resource_profile_id]
         return displaced
 
     def learned(self, key: RunTimeKey, durations_s: list[float]) -> RunTime:
         """The row of ``key`` with these run times, at least one, in it. ``put`` keeps it."""
         known = self.rows.get(key)
-        mean_s, containers = (known.mean_s, known.containers) if known else (0.0, 0)
-        for duration_s in durations_s:
-            weight = min(containers, WEIGHT_MAX - 1)
-            mean_s = (weight * mean_s + duration_s) / (weight + 1)
-            containers += 1
+        logs = [math.log(max(LEAST_S, duration_s)) for duration_s in durations_s]
+        mean, containers = sum(logs) / len(logs), len(logs)
+        if known is not None:
+            containers += known.containers
+            share = max(RUN_SHARE_MIN, len(logs) / containers)
+            before = math.log(max(LEAST_S, known.mean_s))
+            mean = before + share * (mean - before)
+        mean_s = math.exp(mean)
         name, user, profile = key
         return RunTime(
             name=name, user=user, resource_profile_id=profile, mean_s=mean_s, containers=containers
         )
+
+
+def lower_bounds(known: RunTime | None, durations_s: list[float], default_s: float) -> list[float]:
+    """Of run times that were cut short, those that show that ``known``, or without it the default,
+    is too little."""
+    expected_s = default_s if known is None else known.mean_s
+    return [duration_s for duration_s in durations_s if duration_s > expected_s]
 
 
 def length_bound(slots: int, mu_per_s: float, tau_s: float) -> int:

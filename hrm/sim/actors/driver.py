@@ -109,7 +109,7 @@ class Driver:
             call_id=0,
             application_id=application_id,
             submission_key=f"key-of-{self.name}",
-            name=self.name,
+            name=self.plan.title or self.name,
             user="somebody",
             declared_class=self.plan.declared,
             gang_min=self.plan.gang_min,

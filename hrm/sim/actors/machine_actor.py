@@ -16,7 +16,6 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
 from hrm.core.vocabulary.backoff import Backoff
-from hrm.core.vocabulary.feasibility import capacity_vector
 from hrm.core.vocabulary.model import (
     ContainerEnd,
     ContainerId,
@@ -45,11 +44,13 @@ _MEASURE_S = 0.4
 
 @dataclass(slots=True)
 class ContainerProcess:
-    """``spawned``: past its start. ``order``: why it is being stopped, and how gently.
-    ``runner``: what it is, where it runs the driver of a submission."""
+    """``cpus``: the cores that it is held on; empty: any. ``spawned``: past its start.
+    ``order``: why it is being stopped, and how gently. ``runner``: what it is, where it runs the
+    driver of a submission."""
 
     spec: ContainerSpec
     started_at_s: float
+    cpus: tuple[int, ...] = ()
     spawned: bool = False
     order: c.StopProcess | None = None
     runner: Runner | None = None
@@ -93,6 +94,9 @@ class _Agent(NodeRuntime):
 
     def stop(self, command: c.StopProcess) -> None:
         self._machine.stop_process(command)
+
+    def pin(self, command: c.PinProcess) -> None:
+        self._machine.pin_process(command)
 
     def emit(self, report: NodeReport) -> None:
         self._machine.send(report)
@@ -273,8 +277,12 @@ class MachineActor:
         self.start_agent()
 
     def deliver(self, event: e.NodeEvent) -> None:
-        if self.agent is not None:
-            self.agent.handle(event)
+        if self.agent is None:
+            return
+        self.agent.handle(event)
+        if not isinstance(event, e.ContainerAdopted):  # the agent does not know the others yet
+            held_on = [(x.spec, x.cpus) for x in self.processes.values()]
+            self.world.oracle.machine_pins(self.name, held_on)
 
     def forget(self, command: c.ForgetContainer) -> None:
         record = self._records.pop(command.container_id, None)
@@ -297,11 +305,12 @@ class MachineActor:
 
     def start_process(self, spec: ContainerSpec) -> None:
         container_id = spec.container_id
-        self.processes[container_id] = ContainerProcess(spec, self.now())
+        assert self.core is not None
+        cpus = self.core.units[spec.unit_id].unit.cpus
+        self.processes[container_id] = ContainerProcess(spec, self.now(), cpus)
         self._records[container_id] = _Record(spec, self.now())
         here = [p.spec for p in self.processes.values() if p.spec.unit_id == spec.unit_id]
-        assert self.core is not None
-        capacity = capacity_vector(self.core.units[spec.unit_id].unit)
+        capacity = self.core.units[spec.unit_id].capacity
         self.world.oracle.process_began(self.name, spec, here, capacity)
         if self.plan.hardware is not None:
             specs = [p.spec for p in self.processes.values()]
@@ -332,6 +341,11 @@ class MachineActor:
             end = ContainerEnd(cause=EndCause.EXITED, exit_code=52, message="it crashed")
             delay_s = network.chance.uniform(0.0, 6.0)
             self.world.clock.after(delay_s, self._end, container_id, process, end)
+
+    def pin_process(self, command: c.PinProcess) -> None:
+        process = self.processes.get(command.container_id)
+        if process is not None:
+            process.cpus = command.cpus
 
     def stop_process(self, command: c.StopProcess) -> None:
         """A preempted container uses its grace period, unless a second order shortens it."""

@@ -7,6 +7,7 @@ AppMaster sign off and reports the driver as gone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
 from hrm.core.submission.driver_lease import DriverLease, LeaseLimits, LeaseState
-from hrm.core.vocabulary.model import ApplicationId, ContainerSpec, Resources
+from hrm.core.vocabulary.model import ApplicationId, ContainerSpec
 from hrm.errors import Unavailable
 from hrm.sim.actors.driver import Driver
 from hrm.sim.actors.submission_actor import ownership_key, plan_of
@@ -36,6 +37,9 @@ _LIMITS = LeaseLimits(
     late_s=1.0 + _FILES_MAX_S + 1.0,
 )
 _LAST_LIFE = (1.0, 0)
+_LAST_S = 2.0
+"""No driver that starts after the faults lives longer by itself: where they come one by one, all
+have their turn."""
 
 
 class Runner:
@@ -166,7 +170,10 @@ class Runner:
         world.submitters.driver_began(self.machine)
         number = self.attempt - 1
         run_s, code = plan.lives[number] if number < len(plan.lives) else _LAST_LIFE
-        self._after(run_s, self.ended, code)
+        if world.faults_stopped:
+            run_s = min(run_s, _LAST_S)
+        if math.isinf(plan.work_s):
+            self._after(run_s, self.ended, code)
         if world.network.happens("submitted-crash"):
             crash = self._chance.choice((self.ended, self._dies_with_runner))
             code = self._chance.choice((1, KILLED))
@@ -224,9 +231,10 @@ class SubmittedDriver(Driver):
         application = ApplicationPlan(
             name=runner.name,
             start_s=0.05,
-            resources=Resources(1, 512),
+            resources=plan.executor,
             targets=((0.0, plan.executors),),
-            work_s=float("inf"),
+            work_s=plan.work_s,
+            gang_min=plan.gang_min,
         )
         super().__init__(runner.world, application)
         self.client = runner.machine.name
@@ -238,6 +246,10 @@ class SubmittedDriver(Driver):
             submission_id=runner.submission_id,
             submission_attempt=runner.attempt,
         )
+
+    def end(self) -> None:
+        super().end()
+        self._runner.ended(0)
 
     def failed(self, why: str) -> None:
         super().failed(why)

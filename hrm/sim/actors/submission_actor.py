@@ -5,6 +5,7 @@ on the simulated disk. It ends with the master's process; its successor begins w
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ from hrm.core.messages import submissions as m
 from hrm.core.submission import hosting
 from hrm.core.submission.hosting import SubmissionHost
 from hrm.core.submission.submissions import SubmissionsCore
-from hrm.core.vocabulary.model import ApplicationId
+from hrm.core.vocabulary.model import ApplicationId, FirstExecutors
 from hrm.errors import HrmError, NotFound
 from hrm.runtime.master import MasterRuntime
 from hrm.sim import event_format
@@ -37,6 +38,14 @@ def plan_of(driver: str) -> str:
 def ownership_key(plan: SubmissionPlan) -> str:
     """The secret of its client and its drivers."""
     return f"secret of {plan.name}"
+
+
+def first_executors(plan: SubmissionPlan) -> FirstExecutors | None:
+    """What its driver needs to begin; None: it works without executors, too."""
+    if math.isinf(plan.work_s):
+        return None
+    count = max(1, plan.gang_min)
+    return FirstExecutors(count=count, resources=plan.executor, stated=plan.gang_min > 0)
 
 
 class SubmissionsActor:
@@ -97,6 +106,7 @@ class SubmissionsActor:
             supervise=plan.supervise,
             submitted_at_s=now,
             ownership_key=ownership_key(plan),
+            first_executors=first_executors(plan),
         )
         self._submit(record, reply)
 

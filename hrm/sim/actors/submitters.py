@@ -6,6 +6,7 @@ repeating is harmless.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
 from hrm.core.vocabulary.model import ApplicationId, ResourceUnit, is_driver
 from hrm.errors import HrmError
-from hrm.sim.faults.capacity import demand_of, serves
+from hrm.sim.faults.capacity import demand_of, next_to, serves
 from hrm.sim.faults.plan import SubmissionPlan, TimedFault, source
 
 if TYPE_CHECKING:
@@ -86,11 +87,17 @@ class Submitters:
         entry = None if submissions is None else submissions.core.entries.get(application_id)
         if entry is None:
             return "", False
-        demand = demand_of(entry.record.resources, 0, units)
-        return application_id, any(serves(demand, unit) for unit in units)
+        demand, first = demand_of(entry.record.resources, 0, units), entry.record.first_executors
+        could = any(serves(demand, unit) for unit in units)
+        if could and first is not None and first.stated:
+            could = next_to(demand, demand_of(first.resources, 0, units), units) >= first.count
+        return application_id, could
 
     def could_do_with(self, units: Sequence[ResourceUnit], fewer: Sequence[ResourceUnit]) -> bool:
-        """Does whatever fits ``units`` fit ``fewer``, too?"""
+        """Does whatever fits ``units`` fit ``fewer``, too? Drivers that wait for executors keep
+        their places when a node leaves, which may be too many of those that are left."""
+        if any(client.plan.work_s < math.inf for client in self.clients):
+            return False
         demands = [demand_of(client.plan.resources, 0, units) for client in self.clients]
         return all(
             any(serves(demand, unit) for unit in fewer)

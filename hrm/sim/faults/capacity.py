@@ -6,11 +6,12 @@ Units of a pool show the same vcores and memory, which must be counted once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from hrm.core.vocabulary.feasibility import Column, Vector
 from hrm.core.vocabulary.model import Resources, ResourceUnit
 
-__all__ = ["demand_of", "fits_offer", "how_many", "serves"]
+__all__ = ["demand_of", "fits_offer", "how_many", "next_to", "serves"]
 
 
 def fits_offer(demand: Vector, offer: Sequence[int]) -> bool:
@@ -50,6 +51,28 @@ def how_many(demand: Vector, units: Sequence[ResourceUnit]) -> int:
     return count
 
 
+def next_to(driver: Vector, demand: Vector, units: Sequence[ResourceUnit]) -> int:
+    """How many of ``demand`` these units run together with one driver, which stands where it leaves
+    the most; 0: none holds the driver. Units of a pool are not told apart."""
+    most = 0
+    for home in units:
+        if not serves(driver, home):
+            continue
+        rest = [
+            replace(
+                unit,
+                capacity=unit.capacity - Resources(driver[0], driver[1]),
+                run_limit=unit.run_limit - (1 if unit is home else 0),
+            )
+            if (unit.pool or unit.unit_id) == (home.pool or home.unit_id)
+            else unit
+            for unit in units
+        ]
+        most = max(most, how_many(demand, rest))
+    return most
+
+
 def _offer(unit: ResourceUnit) -> Vector:
-    capacity = unit.capacity
-    return (capacity.vcores, capacity.memory_mib, capacity.gpu_memory_mib, unit.run_limit)
+    capacity = unit.target
+    slots = unit.run_limit * unit.gpus_used
+    return (capacity.vcores, capacity.memory_mib, capacity.gpu_memory_mib, slots)

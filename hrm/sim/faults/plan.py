@@ -11,6 +11,7 @@ cheap, because the number of runs is what finds bugs.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from random import Random
 
@@ -90,8 +91,13 @@ TRAITS = {
     "locality": 0.4,
     "submissions": 0.4,
     "short-turns": 0.4,
+    "recurring": 0.25,
+    "rival-gpus": 0.12,
+    "driver-share": 0.3,
 }
 """What a run may have in addition to the plain cluster, with its probability."""
+
+SMALL_EXECUTOR = Resources(1, 512)
 
 QUIET_CHANCE = 0.45
 """That a kind does not happen at all in a run: few kinds at a time explore deeper."""
@@ -158,6 +164,7 @@ class ApplicationPlan:
     memory. ``gang_min``: how many executors are to start together; 0: each by itself.
     ``stream_min``: the same where it is a stream; 0: all that it requests at first. ``hosts``:
     where its data lies, and how many executors that would fill in ``local_executors``.
+    ``title``: the name that it registers under, as others may; empty: its own.
     """
 
     name: str
@@ -174,6 +181,7 @@ class ApplicationPlan:
     stream_min: int = 0
     hosts: tuple[str, ...] = ()
     local_executors: int = 0
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +189,9 @@ class SubmissionPlan:
     """One client that submits a driver.
 
     ``lives``: of each attempt, for how long its driver runs and the exit code that it then has; a
-    later attempt than the last ends well after a second. ``executors``: how many it requests.
+    later attempt than the last ends well after a second. ``executors``: how many it requests, each
+    of ``executor``; ``gang_min``: how many of them start together. ``work_s``: executor seconds
+    after which a driver is done; infinite: only its life counts.
     """
 
     name: str
@@ -191,6 +201,9 @@ class SubmissionPlan:
     stream: bool
     lives: tuple[tuple[float, int], ...]
     executors: int
+    executor: Resources = SMALL_EXECUTOR
+    gang_min: int = 0
+    work_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,11 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning, partition
 from hrm.sim.actors.policies import POLICIES
-from hrm.sim.faults.capacity import demand_of, how_many
+from hrm.sim.faults.capacity import demand_of, how_many, next_to
 from hrm.sim.faults.plan import (
     MESSAGE_KINDS,
     QUIET_CHANCE,
+    SMALL_EXECUTOR,
     TIMED_KINDS,
     TRAITS,
     ApplicationPlan,
@@ -39,6 +40,7 @@ from hrm.sim.faults.plan import (
     TimedFault,
     source,
 )
+from hrm.sim.faults.rivals import rival_applications, with_rival_gpus
 
 __all__ = ["draw", "must_run_at_once"]
 
@@ -60,13 +62,20 @@ def draw(seed: int, limits: Limits | None = None) -> Plan:
         for trait, likely in TRAITS.items()
         if trait not in limits.without and source(seed, f"trait/{trait}").random() < likely
     )
+    if "driver-share" in traits:
+        traits = _traits_of_drivers(traits)
     if "remotes" in traits and source(seed, "remotes-only").random() < 0.7:
         schedulers = 1  # the more is placed by the others
     if limits.horizon_s is not None:
         horizon_s = limits.horizon_s
     nodes = tuple(_node(seed, n + 1, limits, traits) for n in range(limits.nodes or node_count))
     count = application_count if limits.applications is None else limits.applications
-    applications = tuple(_application(seed, n + 1, horizon_s, nodes, traits) for n in range(count))
+    if "rival-gpus" in traits:
+        nodes = with_rival_gpus(seed, nodes)
+        applications = rival_applications(seed, horizon_s, nodes, count)
+    else:
+        each = range(1, count + 1)
+        applications = tuple(_application(seed, n, horizon_s, nodes, traits) for n in each)
     rates = {kind: _rate(seed, kind, top, limits) for kind, top in MESSAGE_KINDS.items()}
     faults = [
         fault
@@ -88,7 +97,7 @@ def draw(seed: int, limits: Limits | None = None) -> Plan:
         traits=traits,
         policy=_policy(source(seed, "policy"), traits),
         remotes=_remotes(seed, traits),
-        submissions=_submissions(seed, horizon_s) if "submissions" in traits else (),
+        submissions=_submissions(seed, horizon_s, nodes, traits),
         submission_bounds=_submission_bounds(seed, bounds),
         at_once_max=_at_once_max(seed, traits),
     )
@@ -125,8 +134,8 @@ def _with_rules(seed: int, number: int, node: NodePlan) -> NodePlan:
         busy_percent=chance.uniform(20.0, 60.0),
         idle_percent=chance.uniform(10.0, 20.0),
         pause_s=chance.uniform(0.3, 2.0),
-        drain_s=chance.choice((0.0, chance.uniform(0.5, 4.0), chance.uniform(0.5, 4.0))),
     )
+    chance.choice((0.0, chance.uniform(0.5, 4.0), chance.uniform(0.5, 4.0)))  # kept seeds draw it
     most = (len(node.hardware.cores) - 1) // len(node.hardware.gpus)
     bound = chance.randint(1, max(1, most - 1))
     binding = replace(node.binding, mode=BindingMode.PARTIAL, bound_cores=bound)
@@ -139,13 +148,18 @@ def _bounds_of_traits(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bou
     if "remotes" in traits:
         bounds = replace(bounds, lease_timeout_s=chance.uniform(0.3, 4.0))
     bounds = _with_exclusion(seed, bounds, traits)
+    share = source(seed, "driver-share").uniform(0.1, 0.6) if "driver-share" in traits else 1.0
+    if "rival-gpus" in traits:
+        bounds = replace(bounds, gpu_preemption=source(seed, "gpu-preemption").random() < 0.5)
     return replace(
         bounds,
+        driver_share=share,
         scheduler_timeout_s=chance.uniform(3.0, 6.0),
         rebind_timeout_s=chance.uniform(0.5, 3.0),
         lease_scope="candidates" if "candidates" in traits else "global",
         waiting_bound="feedback" if "feedback" in traits else "limit",
         # In every second run, containers wait where they are.
+        class_guess_s=source(seed, "guesses").uniform(2.0, 6.0),
         relocation_wait_s=math.inf if moves.random() >= 0.5 else moves.uniform(0.5, 10.0),
     )
 
@@ -284,6 +298,8 @@ def _application(
         plan = replace(plan, gpus=0, resources=replace(resources, gpu_memory_mib=4096))
     if "preemption" in traits:
         plan = _crowded(source(seed, f"crowd-{number}"), plan, stream=stream)
+    if "recurring" in traits:
+        plan = _recurring(source(seed, f"title-{number}"), plan, number)
     if "gangs" in traits:
         plan = _with_gang(source(seed, f"gang-{number}"), plan, nodes)
     if "locality" in traits:
@@ -345,6 +361,13 @@ def _crowded(chance: Random, plan: ApplicationPlan, *, stream: bool) -> Applicat
     return replace(plan, start_s=start_s, targets=targets, work_s=work_s)
 
 
+def _recurring(chance: Random, plan: ApplicationPlan, number: int) -> ApplicationPlan:
+    """One of few names; most begin when another of that name has ended."""
+    later_s = chance.uniform(0.0, 8.0) * (number - 1)
+    title = f"job-{chance.randint(1, 2)}"
+    return replace(plan, title=title, start_s=plan.start_s + later_s)
+
+
 def _with_gang(
     chance: Random, plan: ApplicationPlan, nodes: tuple[NodePlan, ...]
 ) -> ApplicationPlan:
@@ -392,9 +415,56 @@ def _timed(seed: int, kind: str, most: int, horizon_s: float) -> list[TimedFault
     ]
 
 
-def _submissions(seed: int, horizon_s: float) -> tuple[SubmissionPlan, ...]:
+def _traits_of_drivers(traits: tuple[str, ...]) -> tuple[str, ...]:
+    """Drivers that wait for executors need submissions, and nodes whose units are at the end what
+    they were when a driver got its place."""
+    if "submissions" not in traits:
+        return tuple(x for x in traits if x != "driver-share")
+    return tuple(x for x in traits if x not in ("gpus", "auto-binding"))
+
+
+def _submissions(
+    seed: int, horizon_s: float, nodes: tuple[NodePlan, ...], traits: tuple[str, ...]
+) -> tuple[SubmissionPlan, ...]:
+    if "submissions" not in traits:
+        return ()
     count = source(seed, "submissions").randint(1, 4)
-    return tuple(_submission(seed, n + 1, horizon_s) for n in range(count))
+    if "driver-share" not in traits:
+        return tuple(_submission(seed, n + 1, horizon_s) for n in range(count))
+    count += source(seed, "more-submissions").randint(0, 4)
+    return tuple(
+        _that_works(seed, n + 1, _submission(seed, n + 1, horizon_s), nodes) for n in range(count)
+    )
+
+
+def _that_works(
+    seed: int, number: int, plan: SubmissionPlan, nodes: tuple[NodePlan, ...]
+) -> SubmissionPlan:
+    """A driver that ends when its executors have done its work: without them, never."""
+    chance = source(seed, f"works-{number}")
+    home = chance.choice(chance.choice(nodes).units).capacity
+    vcores = chance.randint(1, home.vcores)
+    executor = Resources(vcores, min(512 * chance.randint(1, 4), home.memory_mib))
+    executors = chance.randint(1, 3)
+    gang = chance.choice((0, 1, executors))
+    if not gang:  # alone it may start anywhere, though no node is there that has both
+        executor = SMALL_EXECUTOR
+    units = [unit for node in nodes for unit in node.units]
+    driver = demand_of(plan.resources, 0, units)
+    if not next_to(driver, demand_of(executor, 0, units), units):
+        executor = SMALL_EXECUTOR
+    fitting = next_to(driver, demand_of(executor, 0, units), units)
+    if chance.random() < 0.9:
+        gang = min(gang, fitting)
+    return replace(
+        plan,
+        start_s=plan.start_s if chance.random() < 0.5 else 1.0,
+        lives=(),
+        executors=executors,
+        executor=executor,
+        gang_min=gang,
+        work_s=chance.uniform(0.5, 3.0),
+    )
 
 
 def _submission_bounds(seed: int, bounds: Bounds) -> SubmissionBounds:

@@ -9,6 +9,7 @@ The oracle keeps a record of its own and shares no code with what it checks, not
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 
@@ -21,25 +22,32 @@ from hrm.core.node.core import NodeCore
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.vocabulary.feasibility import Column, Vector
 from hrm.core.vocabulary.model import (
+    DRIVER_PREFIX,
     ApplicationId,
     ContainerSpec,
-    ContainerState,
     NodeState,
     WorkloadClass,
 )
 from hrm.core.vocabulary.partitioning import Hardware
 from hrm.sim.actors.sleepers import Sleepers
 from hrm.sim.faults.capacity import fits_offer
+from hrm.sim.oracle.bindings import Bindings, shared_cores
+from hrm.sim.oracle.classes import ClassSettling
 from hrm.sim.oracle.copies import Copies, Views
 from hrm.sim.oracle.departures import Departures
+from hrm.sim.oracle.driver_places import DriverPlacesChecks
+from hrm.sim.oracle.estimate_checks import EstimateChecks
 from hrm.sim.oracle.evictions import needless_evictions
+from hrm.sim.oracle.gpu_fairness import GpuFairness
 from hrm.sim.oracle.grants import Grants
 from hrm.sim.oracle.overtaking import Overtaking, held_up
 from hrm.sim.oracle.pauses import Pauses
+from hrm.sim.oracle.place_keeping import PlaceKeeping, out_of_place
 from hrm.sim.oracle.replies import CallReplies
 from hrm.sim.oracle.rounds import Rounds
 from hrm.sim.oracle.silences import Silences
 from hrm.sim.oracle.submission_checks import SubmissionChecks
+from hrm.sim.oracle.waiting_streams import WaitingStreams
 
 __all__ = ["Oracle"]
 
@@ -50,11 +58,14 @@ class Oracle:
     """``found``: violations as text, in order. ``checks``: how many times it checked.
 
     ``admitted``: applications that were reported to an AppMaster as admitted and not yet as ended.
-    ``processes``: every live process of the cluster, and its machine.
+    ``processes``: every live process of the cluster, and its machine. ``quiet_since_s``: since when
+    no fault happens.
     """
 
-    def __init__(self, sleepers: Sleepers, at_once_max: int) -> None:
-        """``at_once_max``: steps for streams that fill a turn of the master."""
+    def __init__(self, sleepers: Sleepers, at_once_max: int, *, every_policy: bool) -> None:
+        """``at_once_max``: steps for streams that fill a turn of the master. ``every_policy``: not
+        all of them place what fits."""
+        self.quiet_since_s = math.inf
         self.found: list[str] = []
         self.checks = 0
         self.admitted: dict[ApplicationId, bool] = {}
@@ -66,11 +77,18 @@ class Oracle:
         self.copies = Copies(self.violated)
         self.departures = Departures(self.violated)
         self.grants = Grants(self.violated)
+        self.drivers = DriverPlacesChecks(self.violated)
         self.overtaking = Overtaking(self.violated)
         self.rounds = Rounds(self.violated, self.silences.awake_s, at_once_max)
         self.submissions = SubmissionChecks(self.violated, self.silences.awake_s)
         self.views = Views(self.violated)
         self.pauses = Pauses(self.violated)
+        self.classes = ClassSettling(self.violated, self.silences.awake_s)
+        self.places = PlaceKeeping(self.violated)
+        self.gpu_fairness = GpuFairness(self.violated, every_policy=every_policy)
+        self.waiting_streams = WaitingStreams(self.violated, every_policy=every_policy)
+        self.bindings = Bindings(self.violated)
+        self.estimates = EstimateChecks(self.violated)
 
     def violated(self, what: str) -> None:
         self.found.append(what)
@@ -82,7 +100,12 @@ class Oracle:
         self.departures.master_began()
         self.rounds.master_began()
         self.views.master_began()
+        self.gpu_fairness.master_began()
+        self.waiting_streams.master_began()
         self.grants.master_began(core)
+        self.places.master_began()
+        self.classes.master_began(core)
+        self.drivers.master_began()
         for application_id in self.admitted:  # whatever was reported to an AppMaster survives
             if application_id not in core.master_state.applications:
                 self.violated(f"{application_id} was admitted, and the next master forgot it")
@@ -107,10 +130,18 @@ class Oracle:
         self.silences.after(core, event, commands)
         self.replies.after(core, event, commands)
         self.grants.after(core, event, commands)
+        self.places.after(core, event, commands)
+        self.classes.after(core, event, commands)
+        self.drivers.after(core, event, commands)
         self.copies.after(core, commands)
         self.rounds.after(core, event, commands)
         self.departures.after(event, commands)
+        self.gpu_fairness.after(core, event, commands, self.quiet_since_s)
+        self.waiting_streams.after(core, event, commands, self.quiet_since_s)
         self.views.after(core, commands, event.now)
+        if isinstance(event, e.NodeRegistered):
+            self.bindings.registered(event)
+        self.estimates.after(core, event, commands)
         for scheduler in core.placement.schedulers.values():
             for job in scheduler.jobs.values():
                 if job.policy_fault:
@@ -169,8 +200,8 @@ class Oracle:
         if not isinstance(event, e.StopReceived):
             self.found += needless_evictions(core, commands)
         self.overtaking.after(core, commands, event.now)
-        if isinstance(event, e.UsageMeasured) and commands and core.target is not None:
-            self._streams_held_up(core)
+        self.found += out_of_place(core)
+        self.bindings.after(core, event, commands)
         for unit_id, queue in core.units.items():
             waiting = list(queue.stream_waiting.values()) or list(queue.batch_waiting.values())
             if not queue.stream_waiting and _stream_waits_for_cores(queue.pool):
@@ -180,14 +211,6 @@ class Oracle:
                     entry.container_id in queue.batch_waiting and held_up(queue, entry)
                 ):
                     self.violated(f"{entry.container_id} waits at {unit_id} though it could run")
-
-    def _streams_held_up(self, core: NodeCore) -> None:
-        """A node that drains units of its own accord delays no stream that is there."""
-        live = (ContainerState.RUNNING, ContainerState.WAITING)
-        for container_id, container in core.containers.items():
-            stream = container.spec.workload_class is WorkloadClass.STREAM
-            if stream and container.life.state in live:
-                self.violated(f"{core.name} drains units of its own while {container_id} is there")
 
     def process_began(self, machine: str, spec: ContainerSpec, here: Iterable[ContainerSpec],
                       capacity: Vector) -> None:  # fmt: skip
@@ -231,6 +254,12 @@ class Oracle:
         for unit_id, used_mib in device_mib.items():
             if used_mib:
                 self.violated(f"{used_mib} MiB of device memory are used at {unit_id}")
+
+    def machine_pins(
+        self, machine: str, held_on: Iterable[tuple[ContainerSpec, tuple[int, ...]]]
+    ) -> None:
+        """See ``shared_cores``."""
+        self.found += shared_cores(machine, held_on)
 
     def process_gone(self, container_id: str) -> None:
         self.processes.pop(container_id, None)
@@ -286,10 +315,15 @@ class Oracle:
 
 def _stream_waits_for_cores(pool: list[UnitQueue]) -> bool:
     """Do shared cores and memory collect for a stream somewhere in the pool, so that no batch
-    container of the pool starts? They do unless other streams hold its device memory or slots."""
+    container of the pool starts? They do unless other streams, or drivers, hold its device memory
+    or slots."""
     own = (Column.GPU_MEMORY_MIB, Column.SLOTS)
     for queue in pool:
-        streams = [x for x in queue.running.values() if x.workload_class is WorkloadClass.STREAM]
+        streams = [
+            x
+            for x in queue.running.values()
+            if x.workload_class is WorkloadClass.STREAM or x.container_id.startswith(DRIVER_PREFIX)
+        ]
         for entry in queue.stream_waiting.values():
             asked = [*streams, entry]
             if all(sum(x.demand[d] for x in asked) <= queue.capacity[d] for d in own):

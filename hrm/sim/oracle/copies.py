@@ -31,6 +31,7 @@ _COLUMNS = (
     "waiting_limit",
     "open",
     "gpu_only",
+    "gpus",
 )
 _PROBE = Entry(ContainerId("nobody"), WorkloadClass.BATCH, (1, 256, 0, 1), 1.0)
 
@@ -83,6 +84,8 @@ class Copies:
         picture = self._pictures.pop((epoch, session, replica.sequence), None)
         for what in table_violations(replica.state):
             self._violated(f"in the copy of {name}: {what}")
+        for what in replica.scheduler.backlog.violations():
+            self._violated(f"{name}: {what}")
         if picture is None:
             return
         there = _units(replica.state)

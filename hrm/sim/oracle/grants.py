@@ -142,8 +142,8 @@ class Grants:
     def _open(self, core: MasterCore, spec: ContainerSpec) -> None:
         units = [unit for node in core.master_state.nodes.values() for unit in node.units]
         unit = next((unit for unit in units if unit.unit_id == spec.unit_id), None)
-        if unit is None or unit.draining:
-            what = "does not exist" if unit is None else "is to be repartitioned"
+        if unit is None or not unit.takes_more:
+            what = "does not exist" if unit is None else "takes no more"
             self._violated(f"{spec.container_id} is granted {spec.unit_id}, which {what}")
         elif unit.gpu_only and not spec.resources.gpu_memory_mib:
             self._violated(f"{spec.container_id} takes cores that {spec.unit_id} keeps for its GPU")
@@ -272,5 +272,5 @@ def _batch_gives_way(queue: UnitQueue) -> bool:
 def _could_take(node: Node, resources: Resources) -> bool:
     """Is it alive, and large enough when it is empty?"""
     demand = demand_vector(resources)
-    large = any(could_hold(demand, x) and not x.draining for x in node.units)
+    large = any(could_hold(demand, x) and x.takes_more for x in node.units)
     return large and node.state is NodeState.ALIVE

@@ -1,7 +1,8 @@
 """A container that passes a batch waiter does not delay it, as far as run times are known; checked
 on what a node has started.
 
-The waiters of each node are followed in order of arrival. When later ones have started at the unit
+The waiters of each node are followed in order of arrival, replacements of preempted containers
+before the others; these delay whom they may. When later ones have started at the unit
 of one that is left, the moment at which it would fit is computed twice, as it is and as if they
 had not started. Units that share cores are left to the property tests of the core.
 """
@@ -15,8 +16,9 @@ from hrm.core.messages import commands as c
 from hrm.core.messages.claims import Entry
 from hrm.core.node.core import NodeCore
 from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.vocabulary.bounds import PASSES_MAX
 from hrm.core.vocabulary.feasibility import Column
-from hrm.core.vocabulary.model import ContainerId, WorkloadClass
+from hrm.core.vocabulary.model import DRIVER_PREFIX, ContainerId, WorkloadClass
 from hrm.sim.faults.capacity import fits_offer
 
 __all__ = ["Overtaking", "held_up"]
@@ -39,10 +41,14 @@ class Overtaking:
             if left and len(unit.pool) == 1:
                 first = unit.batch_waiting[left[0]]
                 older = line[: line.index(left[0])]
-                later = [x for x in began if x in unit.running and x not in older]
+                may = [x for x in began if core.containers[x].spec.stands_first]
+                later = [x for x in began if x in unit.running and x not in (*older, *may)]
                 self._delays(unit, first, later, now)
         known = [x for x in line if x in waiting]
-        self._lines[core.name] = [*known, *(x for x in waiting if x not in known)]
+        for container_id in waiting:
+            if container_id not in known:
+                known.insert(_arrival(core, known, container_id), container_id)
+        self._lines[core.name] = known
 
     def _delays(self, unit: UnitQueue, first: Entry, later: list[ContainerId], now: float) -> None:
         passed = [x for x in later if unit.running[x].workload_class is WorkloadClass.BATCH]
@@ -52,6 +58,16 @@ class Overtaking:
                 f"{', '.join(passed)} started before {first.container_id}, which came earlier and "
                 f"could have started {expected_s - now:.1f} s later"
             )
+
+
+def _arrival(core: NodeCore, line: list[ContainerId], container_id: ContainerId) -> int:
+    """Where a new waiter stands in the line of its node."""
+    specs = {x: core.containers[x].spec for x in (*line, container_id)}
+    if not specs[container_id].stands_first:
+        return len(line)
+    passed = {x: core.units[specs[x].unit_id].batch_waiting[x].passed for x in line}
+    ahead = [specs[x].stands_first or passed[x] >= PASSES_MAX for x in line]
+    return max((index for index, stays in enumerate(ahead, start=1) if stays), default=0)
 
 
 def held_up(unit: UnitQueue, entry: Entry) -> bool:
@@ -69,10 +85,26 @@ def held_up(unit: UnitQueue, entry: Entry) -> bool:
     )
 
 
+def _is_driver(entry: Entry) -> bool:
+    return entry.container_id.startswith(DRIVER_PREFIX)
+
+
+def _due_s(entry: Entry, now: float) -> float:
+    """When a running one is due. One that is late gets a quarter of its run time more, or twice,
+    four times, … that: the least that leaves it some."""
+    due_s = expected_s = entry.started_at_s + entry.duration_s
+    more_s = max(entry.duration_s / 4, 0.001)
+    while expected_s < now and due_s <= now:
+        due_s = expected_s + more_s
+        more_s *= 2
+    return due_s
+
+
 def _fits_at(
     unit: UnitQueue, waiter: Entry, now: float, *, without: Iterable[ContainerId]
 ) -> float:
-    """When a waiter would fit if no other started; infinite where streams hold what it needs."""
+    """When a waiter would fit if no other started; infinite where streams and drivers hold what it
+    needs."""
     free = list(unit.free)
     ends: list[tuple[float, tuple[int, ...]]] = []
     for owner in unit.pool:
@@ -85,8 +117,8 @@ def _fits_at(
             )
             if entry.container_id in without:
                 free = [a + b for a, b in zip(free, held, strict=True)]
-            elif entry.workload_class is WorkloadClass.BATCH:
-                ends.append((max(now, entry.started_at_s + entry.duration_s), held))
+            elif entry.workload_class is WorkloadClass.BATCH and not _is_driver(entry):
+                ends.append((_due_s(entry, now), held))
     at_s = now
     for end_s, held in sorted(ends):
         if fits_offer(waiter.demand, free):

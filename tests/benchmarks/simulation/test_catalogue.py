@@ -17,10 +17,10 @@ from benchmarks.simulation.catalogue import (
     ratios,
     run_points,
 )
-from benchmarks.simulation.costs import Fixed, Kind
+from benchmarks.simulation.costs import Cost, Fixed, Kind, Measured, Tally
 from benchmarks.simulation.figures import interval, summary
 from benchmarks.simulation.timed import Setup, simulate
-from benchmarks.simulation.workload import arrivals, burst, mixed
+from benchmarks.simulation.workload import arrivals, burst, mixed, saturated
 from hrm.errors import InvalidRequest
 
 SMALL = Setup(nodes=160)
@@ -48,17 +48,33 @@ def test_choice_bound_costs_are_mostly_choice() -> None:
 
 
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
-def test_every_experiment_compares_systems_at_every_x(name: str) -> None:
-    points = points_of(name)
-    quick = points_of(name, quick=True)
+def test_every_experiment_compares_at_least_two_systems_with_the_same_jobs(name: str) -> None:
+    for points in (points_of(name), points_of(name, quick=True)):
+        plans = {(point.charging, point.x): point.plan(1) for point in points}
+        assert all(point.plan(1) == plans[point.charging, point.x] for point in points)
+        for charging in {point.charging for point in points}:
+            systems = {(p.system, p.setup.schedulers) for p in points if p.charging == charging}
+            assert len(systems) > 1 or name == "mixed"
+    if name == "mixed":
+        assert {point.setup.lease for point in points_of(name)} == {"global", "candidates", "none"}
+    asked = {(point.charging, point.x) for point in points_of(name, quick=True)}
+    assert asked <= {(point.charging, point.x) for point in points_of(name)}
 
-    assert 1 < len(quick) < len(points) or name == "delay"
-    assert all(len(point.plan(1)) > 0 for point in points)
-    assert len({point.system for point in points}) > 1
+
+def test_saturated_jobs_come_when_every_slot_is_taken_and_all_of_them_wait_at_nodes() -> None:
+    setup = Setup(nodes=20, schedulers=0)
+    jobs = saturated(3, 1, slots=20 * 16)
+
+    result = simulate(setup, Measured(), jobs, to_completion=False)
+
+    assert sum(job.containers for job in jobs if not job.counted) == 20 * 16
+    assert len(result.jobs) == 3
+    assert result.counts["queued"] == 3 * 40
+    assert result.values()["delay_ms"] > 0
 
 
 def test_an_unknown_experiment_is_refused_by_name() -> None:
-    with pytest.raises(InvalidRequest, match=r"no experiment 'speed'; name one of delay, order"):
+    with pytest.raises(InvalidRequest, match=r"no experiment 'speed'; name one of delay, "):
         points_of("speed")
 
 
@@ -111,3 +127,16 @@ def test_a_summary_keeps_what_all_runs_have() -> None:
 
     assert list(found) == ["a"]
     assert found["a"].mean == 2.0
+
+
+def test_a_cost_is_the_line_through_two_runs() -> None:
+    small, large = Tally(), Tally()
+    small.add(Kind.COMMIT, 2, 0.010)
+    large.add(Kind.COMMIT, 12, 0.030)
+    large.add(Kind.REPORT, 1, 0.5)
+
+    cost = small.cost(Kind.COMMIT, large)
+
+    assert (cost.event_s, cost.container_s) == pytest.approx((0.006, 0.002))
+    assert small.cost(Kind.REPORT, large) == Cost(0.5)
+    assert small.cost(Kind.STORE, large) == Cost(0.0)

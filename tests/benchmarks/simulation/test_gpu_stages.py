@@ -103,11 +103,15 @@ def test_stages_come_from_one_measured_executor() -> None:
         Stages.measured(0.2, 0.9, 0.1)
 
 
-def test_table_1_is_met_where_it_calibrates_and_its_misses_are_shown() -> None:
+def test_table_1_is_predicted_from_one_executor_and_its_misses_are_shown() -> None:
     rows = {row.what: row for row in table_1()}
-    for row in rows.values():
-        if row.use == "calibrates":
-            assert row.model == pytest.approx(row.published, rel=0.001)
+    one = {"1 executor: time, s", "1: GPU busy, %"}
+    assert {row.what for row in rows.values() if row.use == "calibrates"} == one
+    checked = [row for row in rows.values() if row.published is not None and row.what not in one]
+    assert len(checked) == 7
+    for row in checked:
+        assert row.published is not None
+        assert f"{100 * (row.model / row.published - 1):+.0f} %" in row.cells()
     busy = rows["3: GPU busy, %"]
     assert busy.model == pytest.approx(busy.published, rel=0.05)
     # More than half of the time is saved, as the paper claims; but the model saves too much.

@@ -149,6 +149,29 @@ def test_measured_costs_are_what_the_core_used() -> None:
     assert cluster.tally.containers[Kind.COMMIT] == 24
 
 
+def test_the_master_pays_for_every_copy_and_the_processes_for_taking_it_in() -> None:
+    copies = Fixed({Kind.COPY_SENT: Cost(0.004), Kind.COPY_TAKEN: Cost(0.002)})
+
+    centralised = simulate(replace(SMALL, schedulers=0), copies, at_once(1))
+    one = TimedCluster(replace(SMALL, schedulers=1), copies, at_once(1))
+    result = one.run()
+
+    assert centralised.jobs[0].delay_s == 0.0
+    # The job goes to the process with a change; its claims return, and with the reply another.
+    assert result.jobs[0].delay_s >= 0.004 + 0.002
+    assert one.tally.events[Kind.COPY_SENT] >= one.tally.events[Kind.COPY_TAKEN] > 0
+
+
+def test_messages_and_rows_cost_what_their_production_code_uses() -> None:
+    cluster = TimedCluster(replace(SMALL, schedulers=2), Measured(), at_once(4))
+
+    cluster.run()
+
+    used_s = cluster.tally.used_s
+    for kind in (Kind.CALL, Kind.COPY_SENT, Kind.COPY_TAKEN, Kind.STORE):
+        assert used_s[kind] > 0, kind
+
+
 def test_an_impossible_experiment_reports_it() -> None:
     huge = [JobPlan(0.0, 1, 1.0, resources=Resources(64, 1024))]
 

@@ -11,17 +11,20 @@ import pytest
 
 from hrm.core.master import node_registry
 from hrm.core.master.application_registry import ApplicationRegistry
+from hrm.core.master.class_guesses import ClassGuesses
 from hrm.core.master.core import MasterCore
 from hrm.core.master.epochs import Epochs
 from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.master.write_gate import WriteGate
 from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
 from hrm.core.submission import submissions
 from hrm.core.submission.driver_lease import DriverLease
 from hrm.core.submission.hosting import Step, SubmissionHost
 from hrm.core.submission.submissions import SubmissionsCore
 from hrm.core.vocabulary import ownership
+from hrm.core.vocabulary.model import WorkloadClass
 from hrm.core.vocabulary.wakefulness import Wakefulness
 from hrm.errors import DiskFull
 
@@ -186,6 +189,28 @@ def holder_not_held_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SubmissionHost, "begin", begin)
 
 
+def guess_never_settled(patch: pytest.MonkeyPatch) -> None:
+    """An application that was guessed to be a stream stays one without any evidence."""
+    patch.setattr(ClassGuesses, "due", lambda *_: [])
+
+
+def guess_over_a_declaration(patch: pytest.MonkeyPatch) -> None:
+    """What the last run turned out to be counts more than the class that is declared."""
+    first_class = ClassGuesses.first_class
+
+    def guess(
+        self: ClassGuesses, event: e.ApplicationRegistered
+    ) -> tuple[WorkloadClass, str, bool]:
+        return first_class(self, replace(event, declared_class=None))
+
+    patch.setattr(ClassGuesses, "first_class", guess)
+
+
+def nothing_learned(patch: pytest.MonkeyPatch) -> None:
+    """The next run of a stream begins as batch, as if there had been none before."""
+    patch.setattr(ClassGuesses, "learn", lambda *_: None)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     written_too_late,
     next_driver_too_early,
@@ -208,4 +233,7 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     lease_that_does_not_run_out,
     command_overtakes_its_write,
     holder_not_held_again,
+    guess_never_settled,
+    guess_over_a_declaration,
+    nothing_learned,
 ]

@@ -14,16 +14,18 @@ from hrm.core.master.repartitioning import Repartitioning
 from hrm.core.master.state import Container, MasterState, Node
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.messages.claims import Entry
 from hrm.core.node import core as node
-from hrm.core.node import preemption
+from hrm.core.node import layout, preemption
 from hrm.core.node.auto_partitioning import UtilizationSample, sample_utilization
 from hrm.core.node.core import NodeCore
 from hrm.core.node.preemption import Eviction
-from hrm.core.queue import resource_unit
+from hrm.core.queue import resource_unit, start_rule
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary import feasibility
 from hrm.core.vocabulary.model import (
+    ContainerSpec,
     ContainerState,
     ContainerStatus,
     EndCause,
@@ -71,6 +73,7 @@ def start_rule_too_wide(patch: pytest.MonkeyPatch) -> None:
         )
 
     patch.setattr(resource_unit, "fits", fits)
+    patch.setattr(start_rule, "fits", fits)
 
 
 def start_rule_too_narrow(patch: pytest.MonkeyPatch) -> None:
@@ -82,6 +85,7 @@ def start_rule_too_narrow(patch: pytest.MonkeyPatch) -> None:
         )
 
     patch.setattr(resource_unit, "fits", fits)
+    patch.setattr(start_rule, "fits", fits)
 
 
 def grant_to_a_dead_node(patch: pytest.MonkeyPatch) -> None:
@@ -146,22 +150,34 @@ def cores_in_two_units(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(UnitQueue, "join", lambda *_: None)
 
 
-def partitioned_under_its_containers(patch: pytest.MonkeyPatch) -> None:
-    """A node is partitioned again while containers run on what is removed."""
-    at_once = NodeCore._partition_if_free
+def borrowed_from_no_unit(patch: pytest.MonkeyPatch) -> None:
+    """A node is partitioned again, and what runs still is taken from no other unit."""
+    patch.setattr(layout, "_lend", lambda *_: True)
 
-    def partition_now(self: NodeCore) -> bool:
-        draining = [queue for queue in self.units.values() if queue.unit.draining]
-        with pytest.MonkeyPatch.context() as gone:
-            for queue in draining:
-                gone.setattr(queue, "running", {})
-            return at_once(self)
 
-    patch.setattr(NodeCore, "_partition_if_free", partition_now)
+def idle_cores_held_back(patch: pytest.MonkeyPatch) -> None:
+    """A unit at which a container runs keeps all that it had until that ends."""
+    held_at = layout.held_at
+
+    def everything(queue: UnitQueue) -> feasibility.Vector:
+        vcores, memory_mib, *_ = queue.capacity
+        return held_at(queue) if not queue.running else (vcores, memory_mib, *held_at(queue)[2:])
+
+    patch.setattr(node, "held_at", everything)
+
+
+def freed_cores_stay(patch: pytest.MonkeyPatch) -> None:
+    """What a container frees that held more than its unit has now does not go to the others."""
+    patch.setattr(node, "exceeds", lambda *_: False)
+
+
+def processes_stay_on_their_cores(patch: pytest.MonkeyPatch) -> None:
+    """Running processes are not held on the cores that their units have left."""
+    patch.setattr(NodeCore, "_pin", lambda *_: None)
 
 
 def draining_unit_granted(patch: pytest.MonkeyPatch) -> None:
-    """A unit that is about to be repartitioned is open to claims."""
+    """A unit that goes is open to claims."""
     add = SharedState.add
 
     def add_open(self: SharedState, name: NodeName, queue: UnitQueue) -> int:
@@ -226,11 +242,11 @@ def too_many_are_preempted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(node, "evictions", all_of_them)
 
 
-def drain_that_holds_up_a_stream(patch: pytest.MonkeyPatch) -> None:
-    """A node drains units by itself, although a stream is waiting or running there."""
+def cores_taken_from_a_stream(patch: pytest.MonkeyPatch) -> None:
+    """A node takes cores by itself, although a stream waits for them."""
 
     def blind(*about: Any) -> UtilizationSample:
-        return replace(sample_utilization(*about), stream=False)
+        return replace(sample_utilization(*about), gpu_stream=False, cpu_stream=False)
 
     patch.setattr(node, "sample_utilization", blind)
 
@@ -250,6 +266,16 @@ def dead_agents_units(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NodeRegistry, "_revive", adopt)
 
 
+def replacement_at_the_end(patch: pytest.MonkeyPatch) -> None:
+    """At its node the replacement of a preempted container waits behind all others."""
+    entry = NodeCore._entry
+
+    def without_place(self: NodeCore, spec: ContainerSpec) -> Entry:
+        return entry(self, replace(spec, stands_first=False))
+
+    patch.setattr(NodeCore, "_entry", without_place)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     lost_release,
     release_ignored,
@@ -263,12 +289,16 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     endless_orders,
     device_memory_from_nowhere,
     cores_in_two_units,
-    partitioned_under_its_containers,
+    borrowed_from_no_unit,
+    idle_cores_held_back,
+    freed_cores_stay,
+    processes_stay_on_their_cores,
     draining_unit_granted,
     rebinding_replied_twice,
     rebinding_never_replied,
     streams_are_preempted,
     too_many_are_preempted,
-    drain_that_holds_up_a_stream,
+    cores_taken_from_a_stream,
     dead_agents_units,
+    replacement_at_the_end,
 ]

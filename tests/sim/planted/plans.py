@@ -4,15 +4,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hrm.sim.faults.plan import Limits, Plan, TimedFault, source
+from hrm.core.vocabulary.model import Resources, ResourceUnit, ResourceUnitId, WorkloadClass
+from hrm.sim.faults.plan import (
+    KINDS,
+    TRAITS,
+    ApplicationPlan,
+    Limits,
+    Plan,
+    TimedFault,
+    source,
+)
 from hrm.sim.faults.plan_generator import draw
+from hrm.sim.faults.rivals import rival_applications, with_rival_gpus
 
-__all__ = ["crashing_agents", "cut_drivers", "hanging_agents"]
+__all__ = [
+    "crashing_agents",
+    "cut_drivers",
+    "gpu_rivals",
+    "hanging_agents",
+    "late_streams",
+    "recurring",
+    "waiting_streams",
+    "waves_of_streams",
+]
 
 
 def crashing_agents(seed: int) -> Plan:
-    """On a slow network agents crash repeatedly, and nodes are repartitioned meanwhile: an agent's
-    registration arrives after its successor's."""
+    """On a slow network agents crash repeatedly, and nodes are repartitioned, and close for a
+    moment, meanwhile: an agent's registration arrives after its successor's."""
     chance = source(seed, "agents that crash")
     faults = [
         TimedFault(2.0 + 0.3 * n, "agent-crash", chance.random(), 0.2 * chance.random())
@@ -21,8 +40,10 @@ def crashing_agents(seed: int) -> Plan:
     faults += [
         TimedFault(2.1 + 0.3 * n, "rebind", chance.random(), chance.random()) for n in range(20)
     ]
+    faults += [TimedFault(2.2 + 0.3 * n, "full-disk", chance.random(), 0.0) for n in range(20)]
     faults.sort(key=lambda fault: fault.at_s)
-    without = frozenset({"submissions", "remotes"})
+    without = frozenset({"submissions", "remotes", "rival-gpus"})
+    without = frozenset({"submissions", "remotes", "recurring"})
     plan = draw(seed, Limits(nodes=2, applications=2, horizon_s=9.0, without=without))
     return replace(plan, rates={"delay": 0.5}, faults=tuple(faults))
 
@@ -48,6 +69,119 @@ def hanging_agents(seed: int) -> Plan:
         on_s = at_s + 24.0 * size
         faults.append(TimedFault(at_s, "hang", chance.random(), size))
         faults.append(TimedFault(on_s - 4.0, "full-master-disk", 0.0, chance.uniform(0.5, 0.8)))
-    without = frozenset({"submissions", "remotes"})
+    without = frozenset({"submissions", "remotes", "rival-gpus"})
     plan = draw(seed, Limits(nodes=2, applications=2, horizon_s=95.0, without=without))
     return replace(plan, rates={}, faults=tuple(faults))
+
+
+def waves_of_streams(seed: int) -> Plan:
+    """Batch fills two nodes and waits there, and short streams preempt it again and again; in every
+    second plan the master crashes meanwhile."""
+    chance = source(seed, "waves of streams")
+    without = frozenset({"submissions", "gangs", "gpus", "auto-binding", "feedback", "policies"})
+    plan = draw(seed, Limits(nodes=2, applications=0, horizon_s=20.0, without=without))
+    grace_s = chance.uniform(0.2, 2.0)
+    nodes = tuple(replace(x, preemption_grace_s=grace_s, units=x.units[:1]) for x in plan.nodes)
+    small = Resources(1, 256)
+    batch = [
+        ApplicationPlan(f"batch-{n}", 1.0 + 0.5 * n, small, ((0.0, 12),), chance.uniform(60, 90))
+        for n in range(2)
+    ]
+    streams = [
+        ApplicationPlan(
+            f"stream-{n}",
+            4.0 + 2.0 * n,
+            small,
+            ((0.0, chance.randint(1, 3)),),
+            chance.uniform(2.0, 6.0),
+            declared=WorkloadClass.STREAM,
+        )
+        for n in range(5)
+    ]
+    crash = TimedFault(chance.uniform(5.0, 12.0), "master-crash", chance.random(), 0.3)
+    bounds = replace(plan.bounds, waiting_limit=64, wait_max_s=60.0)
+    return replace(
+        plan,
+        nodes=nodes,
+        bounds=bounds,
+        applications=(*batch, *streams),
+        rates={"delay": 0.1},
+        faults=(crash,) if seed % 2 else (),
+    )
+
+
+def recurring(seed: int) -> Plan:
+    """One application comes back again and again, now a stream and now batch; in every second plan
+    the master or an AppMaster crashes meanwhile."""
+    chance = source(seed, "recurring")
+    without = frozenset({"submissions", "gangs", "gpus", "auto-binding", "feedback", "policies"})
+    plan = draw(seed, Limits(nodes=2, applications=0, horizon_s=40.0, without=without))
+    applications = tuple(
+        ApplicationPlan(
+            f"run-{n}",
+            1.0 + 7.0 * n + chance.uniform(0.0, 2.0),
+            Resources(1, 256),
+            ((0.0, chance.randint(1, 2)),),
+            chance.uniform(3.0, 16.0),
+            declared=WorkloadClass.BATCH if chance.random() < 0.2 else None,
+            classes=((chance.uniform(0.2, 3.0), "STREAM"),) if chance.random() < 0.5 else (),
+            title="job",
+        )
+        for n in range(6)
+    )
+    kinds = ("master-crash", "appmaster-crash")
+    faults = [
+        TimedFault(chance.uniform(5.0, 40.0), chance.choice(kinds), chance.random(), 0.3)
+        for _ in range(3 if seed % 2 else 0)
+    ]
+    faults.sort(key=lambda fault: fault.at_s)
+    return replace(plan, applications=applications, rates={"delay": 0.1}, faults=tuple(faults))
+
+
+def gpu_rivals(seed: int, *, preemption: bool = False) -> Plan:
+    """Nothing fails; batch applications of several schedulers compete for GPUs."""
+    without = frozenset({*KINDS, *TRAITS})
+    plan = draw(seed, Limits(nodes=2, applications=3, horizon_s=20.0, without=without))
+    nodes = with_rival_gpus(seed, plan.nodes)
+    applications = rival_applications(seed, plan.horizon_s, nodes, 3, losses=False)
+    bounds = replace(plan.bounds, gpu_preemption=preemption)
+    return replace(
+        plan, nodes=nodes, applications=applications, schedulers=1 + seed % 3, bounds=bounds
+    )
+
+
+def late_streams(seed: int) -> Plan:
+    """Nothing fails. On one node a stream holds most cores; what queues there as batch, and cannot
+    start next to it, turns out to be a stream."""
+    without = frozenset({*KINDS, *TRAITS})
+    plan = draw(seed, Limits(nodes=1, applications=2, horizon_s=20.0, without=without))
+    unit = ResourceUnit(
+        unit_id=ResourceUnitId("node-1/cpu"), capacity=Resources(10, 10_240), run_limit=10
+    )
+    holder = ApplicationPlan(
+        name="app-1",
+        start_s=0.5,
+        resources=Resources(7, 512),
+        targets=((0.0, 1), (20.0, 1)),
+        work_s=30.0,
+        declared=WorkloadClass.STREAM,
+    )
+    late = ApplicationPlan(
+        name="app-2",
+        start_s=2.0,
+        resources=Resources(3, 512),
+        targets=((0.0, 2), (20.0, 2)),
+        work_s=60.0,
+        classes=((3.0, "STREAM"),),
+        duration_hint_s=4.0,
+    )
+    nodes = (replace(plan.nodes[0], units=(unit,)),)
+    return replace(plan, nodes=nodes, applications=(holder, late))
+
+
+def waiting_streams(seed: int) -> Plan:
+    """Nothing fails. Streams wait for batch, which is not preempted, while nodes move the border
+    between GPU and CPU cores."""
+    without = frozenset({"submissions", "remotes", "policies", "feedback", "preemption", "gangs"})
+    plan = draw(seed, Limits(nodes=1, applications=8, horizon_s=20.0, without=without))
+    return replace(plan, rates={}, faults=())

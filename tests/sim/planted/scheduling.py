@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from hrm.core.master import gangs, placement
+from hrm.core.master import gangs, gpu_shares, placement
+from hrm.core.master.driver_places import DriverPlaces, Verdict
+from hrm.core.master.gpu_preemption import Lack, victims
+from hrm.core.master.gpu_shares import FairGpuParts
 from hrm.core.master.placement import PlacementCoordinator
-from hrm.core.master.state import Application, MasterState
+from hrm.core.master.places import KeptPlaces
+from hrm.core.master.relocation import Relocation
+from hrm.core.master.state import Application, Container, MasterState
 from hrm.core.master.subscriptions import Subscriptions
-from hrm.core.messages.claims import Claim, Entry, Outcome, Proposal
+from hrm.core.messages.claims import Claim, Entry, GpuPart, Outcome, Proposal
 from hrm.core.messages.state_changes import UnitState
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling import backlog, negotiator
+from hrm.core.scheduling.backlog import Backlog, Job
 from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.exhaustion import Exhaustion
 from hrm.core.scheduling.negotiator import Negotiator, StreamLease
 from hrm.core.scheduling.replica import Replica
-from hrm.core.scheduling.scheduler import Job, Placement, Scheduler
+from hrm.core.scheduling.scheduler import Placement, Scheduler
 from hrm.core.scheduling.session import SchedulerReply, SchedulerSession
 from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.model import NO_UNIT, ApplicationId, NodeName, WorkloadClass
+from hrm.core.vocabulary.run_times import RunTime, RunTimeKey, RunTimeTable
+from hrm.policies import placement_helpers
 from hrm.policies.min_wait import MinWait
 
 __all__ = ["BUGS"]
@@ -188,6 +201,152 @@ def reply_before_its_changes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SchedulerSession, "reply_received", at_once)
 
 
+def place_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """The request that follows a preemption is like any other."""
+    patch.setattr(KeptPlaces, "take", lambda *_: NO_UNIT)
+
+
+def place_not_kept_at_the_unit(patch: pytest.MonkeyPatch) -> None:
+    """The replacement of a preempted container waits wherever its policy put it."""
+    patch.setattr(Negotiator, "_commit_with_place", lambda *_: None)
+
+
+def gpu_shares_of_each_scheduler(patch: pytest.MonkeyPatch) -> None:
+    """Each scheduler shares out GPUs among its own jobs alone."""
+    parts, within = FairGpuParts._parts, FairGpuParts.within
+
+    def of_one(self: FairGpuParts, now: float, only: str) -> dict[ApplicationId, GpuPart]:
+        apps = self._master_state.applications
+        mine = {
+            name: mib
+            for name, mib in self._master_state.gpu_mib.items()
+            if apps[name].scheduler == only
+        }
+        with pytest.MonkeyPatch.context() as kept:
+            kept.setattr(self._master_state, "gpu_mib", mine)
+            return parts(self, now)
+
+    def within_own(self: FairGpuParts, proposal: Proposal, job: Job, now: float) -> Proposal:
+        with pytest.MonkeyPatch.context() as kept:
+            kept.setattr(self, "_parts", lambda at_s: of_one(self, at_s, proposal.scheduler))
+            return within(self, proposal, job, now)
+
+    def update_own(self: FairGpuParts, jobs: Mapping[ApplicationId, Job], now: float) -> list[Job]:
+        for job in jobs.values():
+            name = self._master_state.applications[job.application_id].scheduler
+            job.gpu_part = of_one(self, now, name).get(job.application_id)
+        return list(jobs.values())
+
+    patch.setattr(FairGpuParts, "within", within_own)
+    patch.setattr(FairGpuParts, "update", update_own)
+
+
+def newcomer_without_gpus(patch: pytest.MonkeyPatch) -> None:
+    """What an application queued for GPUs while it was alone starts before what comes later."""
+    patch.setattr(FairGpuParts, "rebalance", lambda *_: None)
+
+
+def gpus_taken_below_a_share(patch: pytest.MonkeyPatch) -> None:
+    """For a newcomer all containers of the others are preempted, not those above their share."""
+
+    def any_of_them(
+        master_state: MasterState,
+        lacks: Sequence[Lack],
+        running: Sequence[Container],
+        above: dict[ApplicationId, int],
+    ) -> Iterator[Container]:
+        some = [lack._replace(containers=len(running)) for lack in lacks]
+        return victims(master_state, some, running, dict.fromkeys(above, len(running)))
+
+    patch.setattr(gpu_shares, "victims", any_of_them)
+
+
+def stream_queued_behind_streams(patch: pytest.MonkeyPatch) -> None:
+    """A stream may wait in the queue of any unit that is large enough."""
+    patch.setattr(ClusterView, "streams_leave", lambda self, demand: np.ones_like(self.open))
+    patch.setattr(placement_helpers, "leaves", lambda *_: True)
+    patch.setattr(negotiator, "leaves", lambda *_: True)
+
+
+def stream_that_stops_batch(patch: pytest.MonkeyPatch) -> None:
+    """What was batch when it was queued stays there as a stream, whatever other streams hold."""
+    patch.setattr(Relocation, "_return_streams", lambda *_: None)
+
+
+def drivers_fill_the_cluster(patch: pytest.MonkeyPatch) -> None:
+    """Whatever drivers hold, and leave to executors, another may start."""
+
+    def verdict(self: DriverPlaces, *_: Any) -> Verdict:
+        return Verdict("", np.ones_like(self._state.open))
+
+    patch.setattr(DriverPlaces, "verdict", verdict)
+
+
+def driver_of_a_late_proposal(patch: pytest.MonkeyPatch) -> None:
+    """What drivers hold is not checked again when a driver's place is committed."""
+    patch.setattr(PlacementCoordinator, "_may_start", lambda *_: True)
+
+
+def end_of_drivers_awaited(patch: pytest.MonkeyPatch) -> None:
+    """Containers wait at units for the end of drivers, as for that of executors."""
+    is_stream = property(lambda entry: entry.workload_class is WorkloadClass.STREAM)
+    patch.setattr(Entry, "has_no_end", is_stream)
+
+
+def queued_where_cores_are_shared(patch: pytest.MonkeyPatch) -> None:
+    """Batch queues at units whose cores other units may take."""
+    add = SharedState.add
+
+    def unmarked(self: SharedState, node: NodeName, queue: UnitQueue) -> int:
+        row = add(self, node, queue)
+        self.shares[:] = False
+        return row
+
+    patch.setattr(SharedState, "add", unmarked)
+    patch.setattr(Negotiator, "may_wait", lambda *_: "")
+
+
+def run_times_added_up(patch: pytest.MonkeyPatch) -> None:
+    """The run times of all containers are learned as one."""
+    learned = RunTimeTable.learned
+
+    def added(self: RunTimeTable, key: RunTimeKey, durations_s: list[float]) -> RunTime:
+        known = self.rows.get(key)
+        before_s = 0.0 if known is None else known.mean_s
+        return replace(learned(self, key, durations_s), mean_s=before_s + sum(durations_s))
+
+    patch.setattr(RunTimeTable, "learned", added)
+
+
+def job_in_the_cohort_of_before(patch: pytest.MonkeyPatch) -> None:
+    """A job that backs off for longer stays among those that back off for as long as it did."""
+    place = Backlog.place
+
+    def stay(self: Backlog, job: Job, at_s: float | None = None) -> None:
+        cohort = job.cohort
+        if cohort is None or not job.delay_s:
+            place(self, job, at_s)
+        else:
+            cohort.place(job, job.not_before_s if at_s is None else at_s)
+
+    patch.setattr(Backlog, "place", stay)
+
+
+def job_that_is_never_due(patch: pytest.MonkeyPatch) -> None:
+    """The index of a backlog keeps a job whose own time has come among those to come."""
+
+    def shared_alone(self: Any, now: float) -> Job | None:
+        first: Job | None = self._shared.first() if self.level_s <= now else None
+        return first
+
+    patch.setattr(backlog._Cohort, "first_ready", shared_alone)
+
+
+def freed_unit_overlooked(patch: pytest.MonkeyPatch) -> None:
+    """What no unit could take counts as exhausted though a unit has changed since."""
+    patch.setattr(Exhaustion, "_has_chance", lambda *_: False)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     stream_in_parts,
     double_commit,
@@ -204,4 +363,19 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     excluded_node_granted,
     data_not_waited_for,
     reply_before_its_changes,
+    place_forgotten,
+    place_not_kept_at_the_unit,
+    gpu_shares_of_each_scheduler,
+    newcomer_without_gpus,
+    gpus_taken_below_a_share,
+    stream_queued_behind_streams,
+    stream_that_stops_batch,
+    drivers_fill_the_cluster,
+    driver_of_a_late_proposal,
+    end_of_drivers_awaited,
+    queued_where_cores_are_shared,
+    run_times_added_up,
+    job_in_the_cohort_of_before,
+    job_that_is_never_due,
+    freed_unit_overlooked,
 ]

@@ -1,0 +1,255 @@
+"""The runs of all arms as one JSON object, and as Markdown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from benchmarks import common
+from benchmarks.common import Ratio
+from benchmarks.scheduling.cells import percentile
+from benchmarks.sharing.arms import Run
+from benchmarks.sharing.feedback import Gap
+from benchmarks.sharing.measures import percentile_ratio
+from benchmarks.sharing.plan import ALONE, Plan
+
+__all__ = ["TARGETS", "Taken", "document", "report", "stretch"]
+
+TARGETS = {
+    "utilisation_ratio": 1.25,
+    "stream_p99_ratio": 1.1,
+    "feedback_gap_ms": 10.0,
+}
+"""The first is to be reached, the others not to be exceeded."""
+
+
+STEPS = ("node", "decide", "launch", "start")
+"""Of the time between two containers, as in ``Gap``."""
+
+
+@dataclass(slots=True)
+class Taken:
+    """Everything measured: arm → runs; gaps with queues at the node (True) and without."""
+
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+    gaps: dict[bool, list[Gap]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def of(self, arm: str) -> list[Run]:
+        return self.runs.get(arm, [])
+
+
+def _slot_s(run: Run) -> float:
+    return (run.stream.slot_s + run.batch.slot_s) / run.window_s
+
+
+def _cpu_s(run: Run) -> float:
+    return (run.stream.cpu_s + run.batch.cpu_s) / run.window_s
+
+
+def stretch(ours: Sequence[Run], peers: Sequence[Run]) -> float | None:
+    """How much more slot time the same batch jobs cost in ``ours`` than in ``peers``: 1 where tasks
+    take as long. None: no job ended on both sides."""
+    ratios = []
+    for number in {job.number for run in ours for job in run.jobs}:
+        sides = [
+            [job.slot_s for run in runs for job in run.jobs if job.number == number]
+            for runs in (ours, peers)
+        ]
+        if all(sides):
+            ratios.append(common.median(sides[0]) / common.median(sides[1]))
+    return common.median(ratios) if ratios else None
+
+
+def _ratio(taken: Taken, manager: str, value: Any) -> Ratio | None:
+    """Shared over split."""
+    shared, split = (
+        [x for run in taken.of(f"{manager}-{part}") if (x := value(run)) is not None]
+        for part in ("shared", "split")
+    )
+    return common.ratio_of_medians(shared, split) if shared and split else None
+
+
+def _p99(taken: Taken, arm: str, against: str = ALONE) -> Ratio | None:
+    """Over all micro-batches of all runs."""
+    ours, alone = ([x for run in taken.of(a) for x in run.durations_s] for a in (arm, against))
+    return percentile_ratio(ours, alone, 0.99) if ours and alone else None
+
+
+def _gap_figures(gaps: Sequence[Gap]) -> dict[str, float]:
+    """Percentiles of each step, and of all until the next launch (``node``)."""
+    found: dict[str, float] = {"count": len(gaps)}
+    for step in STEPS:
+        values_ms = [getattr(gap, f"{step}_s") * 1000 for gap in gaps]
+        for share in (50, 95):
+            found[f"{step}_p{share}_ms"] = round(percentile(values_ms, share / 100), 2)
+    return found
+
+
+def _arm_figures(runs: Sequence[Run], plan: Plan) -> dict[str, Any]:
+    """Medians over the runs; of micro-batches, over all of them."""
+
+    def middle(value: Any) -> float:
+        return round(common.median([value(run) for run in runs]), 4)
+
+    durations_s = [x for run in runs for x in run.durations_s]
+    delays_s = [x for run in runs for x in run.delays_s]
+    makespans_s = [run.makespan_s for run in runs if run.makespan_s is not None]
+    cores = os.cpu_count() or 1
+    return {
+        "utilisation": middle(lambda run: _slot_s(run) / plan.capacity),
+        "utilisation_stream": middle(lambda run: run.stream.slot_s / run.window_s / plan.capacity),
+        "utilisation_batch": middle(lambda run: run.batch.slot_s / run.window_s / plan.capacity),
+        "wasted": middle(
+            lambda run: (run.stream.wasted_s + run.batch.wasted_s) / run.window_s / plan.capacity
+        ),
+        "task_cores": middle(_cpu_s),
+        "machine_busy": middle(lambda run: run.machine_cpu_s / run.window_s / cores),
+        "micro_batches": len(durations_s),
+        "stream_p50_s": round(percentile(durations_s, 0.5), 3) if durations_s else None,
+        "stream_p99_s": round(percentile(durations_s, 0.99), 3) if durations_s else None,
+        "late": sum(run.late for run in runs),
+        "delay_p50_s": round(percentile(delays_s, 0.5), 3) if delays_s else None,
+        "delay_p99_s": round(percentile(delays_s, 0.99), 3) if delays_s else None,
+        "jobs_ended": sum(len(run.jobs) for run in runs),
+        "makespan_s": round(common.median(makespans_s), 1) if makespans_s else None,
+    }
+
+
+def document(taken: Taken, plan: Plan) -> dict[str, Any]:
+    """Everything as one JSON object; the names on top are for comparison over time."""
+    ratios: dict[str, Ratio | None] = {}
+    for manager in ("hrm", "standalone"):
+        prefix = "" if manager == "hrm" else f"{manager}_"
+        ratios[f"{prefix}utilisation_ratio"] = _ratio(taken, manager, _slot_s)
+        ratios[f"{prefix}cpu_time_ratio"] = _ratio(taken, manager, _cpu_s)
+        ratios[f"{prefix}batch_makespan_ratio"] = _ratio(taken, manager, lambda run: run.makespan_s)
+        ratios[f"{prefix}stream_p99_ratio"] = _p99(taken, f"{manager}-shared")
+    gaps = {queues: _gap_figures(each) for queues, each in taken.gaps.items() if each}
+    failed = taken.failures + [
+        f"{arm}: {text}" for arm, runs in taken.runs.items() for run in runs
+        for text in run.complaints
+    ]  # fmt: skip
+    return {
+        "benchmark": "sharing",
+        **{name: ratio and round(ratio.value, 4) for name, ratio in ratios.items()},
+        "task_stretch": stretch(taken.of("hrm-shared"), taken.of("hrm-split")),
+        "feedback_gap_ms": gaps[True]["node_p50_ms"] if True in gaps else None,
+        "feedback_gap_no_queue_ms": gaps[False]["node_p50_ms"] if False in gaps else None,
+        "feedback": {"queues" if key else "no_queues": each for key, each in gaps.items()},
+        "answers_right": not failed,
+        "failures": failed,
+        "targets": TARGETS,
+        "intervals": {name: ratio and ratio.as_json() for name, ratio in ratios.items()},
+        "arms": {arm: _arm_figures(runs, plan) for arm, runs in taken.runs.items() if runs},
+        "plan": asdict(plan),
+        "runs": {arm: [asdict(run) for run in runs] for arm, runs in taken.runs.items()},
+    }
+
+
+def report(document: dict[str, Any]) -> str:
+    """The Markdown below the head of the results file."""
+    parts = [_about(document["plan"]), f"## Shared over split\n\n{_ratio_table(document)}"]
+    parts.append(f"## Each arm\n\n{_arm_table(document['arms'])}")
+    parts.append(_reading(document))
+    if document["feedback"]:
+        parts.append(f"## Between two containers at a node\n\n{_gap_table(document)}")
+    parts.append(f"## Answers\n\n{_answers(document)}")
+    return "\n\n".join(parts)
+
+
+def _about(plan: dict[str, Any]) -> str:
+    executors = plan["nodes"] * plan["executors_per_node"]
+    slots = executors * plan["slots"]
+    return (
+        f"{plan['nodes']} nodes, {executors} executors of {plan['slots']} slots: {slots} slots, on "
+        "the machine's cores above. Slots are not cores: tasks read from a paced store and mostly "
+        f"wait for it (batch {plan['batch_bytes_per_s'] // 1024} KiB/s a task, a file of the "
+        f"stream {plan['file_s']:g} s). Drivers and daemons run on the same cores. The stream "
+        f"(Top-K, a trigger every {plan['trigger_s']:g} s) needs one executor at its base load and "
+        f"half of the machines at its peak, and requests and releases executors as its load "
+        f"changes; of batch (word count, parts of TPC-H) {plan['backlog']} jobs of "
+        f"{plan['batch_executors']} executors are submitted at any time. *Shared*: one pool; "
+        "*split*: one node for the stream, one for batch, each a cluster of its own. The same "
+        "jobs, files and times in all arms; the window is "
+        f"{plan['window_s']:g} s, {plan['runs']} runs of each, interleaved."
+    )
+
+
+def _ratio_table(document: dict[str, Any]) -> str:
+    words = {
+        "utilisation_ratio": "slot time of tasks that succeeded",
+        "cpu_time_ratio": "processor time of these tasks",
+        "batch_makespan_ratio": f"until {document['plan']['jobs_counted']} batch jobs have ended",
+        "stream_p99_ratio": "p99 of micro-batches, shared over alone on HRM",
+    }
+    rows: list[list[object]] = []
+    for name, text in words.items():
+        cells: list[object] = [text]
+        for prefix in ("", "standalone_"):
+            each = document["intervals"][f"{prefix}{name}"]
+            cells.append(each and f"{each['value']:.3f} [{each['low']:.3f}, {each['high']:.3f}]")
+        target = {"utilisation_ratio": "≥ 1.25", "stream_p99_ratio": "≤ 1.1"}.get(name, "")
+        rows.append([*cells, target])
+    return common.table(["ratio [95 %]", "HRM", "Standalone", "target for HRM"], rows)
+
+
+def _arm_table(arms: dict[str, Any]) -> str:
+    columns = {
+        "utilisation": "slots used", "utilisation_stream": "by the stream",
+        "utilisation_batch": "by batch", "wasted": "lost", "task_cores": "cores in tasks",
+        "machine_busy": "machine busy", "stream_p50_s": "micro-batch p50, s",
+        "stream_p99_s": "p99, s", "late": "late", "micro_batches": "of",
+        "delay_p99_s": "file to result p99, s", "makespan_s": "makespan, s",
+    }  # fmt: skip
+    rows = [[arm, *(each[column] for column in columns)] for arm, each in arms.items()]
+    return common.table(["arm", *columns.values()], rows)
+
+
+def _reading(document: dict[str, Any]) -> str:
+    stretched = document["task_stretch"]
+    cost = "" if stretched is None else (
+        f" The same batch jobs cost {stretched:.2f} times the slot time on HRM's shared pool: that "
+        "much of the ratio of slot time is competition for cores, or work done twice after a "
+        "preemption whose tasks still succeeded."
+    )  # fmt: skip
+    return (
+        "*Slots used*: time that tasks which succeeded held a slot in the window, over slots and "
+        "time; *lost*: the same of attempts that did not. *Late*: micro-batches longer than the "
+        "trigger's interval. *Machine busy*: all processes of the machine." + cost
+    )
+
+
+def _gap_table(document: dict[str, Any]) -> str:
+    words = {
+        "node": "one gone until the next is launched",
+        "decide": "of it: until the node starts the next",
+        "launch": "until the launch begins",
+        "start": "then: until its process runs",
+    }
+    kinds = [kind for kind in ("queues", "no_queues") if kind in document["feedback"]]
+    rows = [
+        [text, *(document["feedback"][k][f"{step}_{p}_ms"] for k in kinds for p in ("p50", "p95"))]
+        for step, text in words.items()
+    ]
+    header = ["", *(f"{k.replace('_', ' ')}: {p}, ms" for k in kinds for p in ("p50", "p95"))]
+    counts = ", ".join(f"{document['feedback'][k]['count']} {k.replace('_', ' ')}" for k in kinds)
+    text = (
+        "From the end of a container's last process on, by the node's own records: with containers "
+        "waiting in the unit's queue, and with none allowed to (`waiting_limit` 0), where the end "
+        "travels to the master and a claim back. The second line contains that the node learns of "
+        "the end, so what queues save is its difference; where one waits, "
+        f"the end and the next start are one decision of the node. Ends: {counts}."
+    )
+    return f"{text}\n\n{common.table(header, rows)}"
+
+
+def _answers(document: dict[str, Any]) -> str:
+    if document["answers_right"]:
+        return (
+            "All right: the stream's Top-K after every micro-batch, and in the end over all files; "
+            "every batch job that ended, against a Python Counter and DuckDB."
+        )
+    return "\n".join(f"- {text.splitlines()[0]}" for text in document["failures"])

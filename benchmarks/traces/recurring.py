@@ -1,0 +1,154 @@
+"""How far off learned run times are, for applications that come back every night.
+
+    python -m benchmarks.traces.recurring
+
+The trace formats at hand name no application that comes back, so the runs are drawn here, and how
+much they vary is stated: an application's run times are log-normal around its own median, with
+``sigma`` as the standard deviation of their logarithm. Now and then a run takes three times as
+long, fails before its end, or is another user's. Executors of one run differ by a few percent.
+
+What learns is the production table (``hrm.core.vocabulary.run_times``) in the order of nights. The
+first half of the nights is learned and not counted; then each run is estimated before it is
+learned, so that none is estimated by what came after it. ``bound``: the error if the median of the
+application were known, below which no estimate from the past can get.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks import common
+from benchmarks.common import CONSOLE
+from hrm.core.vocabulary.bounds import BOUNDS
+from hrm.core.vocabulary.estimate_errors import EstimateErrors
+from hrm.core.vocabulary.run_times import RunTimeKey, RunTimeTable, lower_bounds
+
+__all__ = ["Errors", "Workload", "main", "measure"]
+
+SIGMAS = (0.1, 0.2, 0.3, 0.4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """``applications`` that run once in each of ``nights``, the first half of which is learned
+    only. ``rare``: the share of runs that take ``slow`` times as long; the same share fails, and of
+    the same share another is the user. ``spread``: sigma of executors of one run."""
+
+    sigma: float
+    applications: int = 40
+    nights: int = 60
+    executors: int = 8
+    rare: float = 0.05
+    slow: float = 3.0
+    spread: float = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """Medians of relative errors over the executors of the second half, and a 90th percentile."""
+
+    learned: float
+    learned_p90: float
+    last_run: float
+    default: float
+    bound: float
+
+
+def measure(workload: Workload, seed: int) -> Errors:
+    """Learn and estimate night after night. Deterministic."""
+    draw = random.Random(seed)  # nosec B311
+    medians_s = [300.0 * math.exp(draw.gauss(0.0, 1.2)) for _ in range(workload.applications)]
+    table, last_s = RunTimeTable(BOUNDS.run_times_kept), dict[RunTimeKey, float]()
+    found = {name: EstimateErrors(kept=1_000_000) for name in ("learned", "last", "none", "bound")}
+    for night in range(workload.nights):
+        for number, median_s in enumerate(medians_s):
+            user = "other" if draw.random() < workload.rare else "owner"
+            key = (f"nightly-{number}", user, 0)
+            run_s = median_s * math.exp(draw.gauss(0.0, workload.sigma))
+            if draw.random() < workload.rare:
+                run_s *= workload.slow
+            took_s = [
+                run_s * math.exp(draw.gauss(0.0, workload.spread))
+                for _ in range(workload.executors)
+            ]
+            known = table.find(key)
+            if draw.random() < workload.rare:
+                part = draw.random()
+                shown = lower_bounds(known, [part * x for x in took_s], BOUNDS.default_duration_s)
+                if shown:
+                    table.put(table.learned(key, shown))
+                continue
+            for each_s in took_s if 2 * night >= workload.nights else ():
+                found["learned"].ended(known.mean_s if known else 0.0, each_s)
+                found["last"].ended(last_s.get(key, 0.0), each_s)
+                found["none"].ended(BOUNDS.default_duration_s, each_s)
+                found["bound"].ended(median_s, each_s)
+            table.put(table.learned(key, took_s))
+            last_s[key] = sum(took_s) / len(took_s)
+    return Errors(
+        learned=found["learned"].summary().median,
+        learned_p90=found["learned"].summary().p90,
+        last_run=found["last"].summary().median,
+        default=found["none"].summary().median,
+        bound=found["bound"].summary().median,
+    )
+
+
+def benchmark(seeds: int) -> tuple[dict[str, Any], str]:
+    """The document of numbers and the report's text."""
+    rows: list[list[str]] = []
+    results: dict[str, Any] = {}
+    rows, results = [], dict[str, Any]()
+    for sigma in SIGMAS:
+        runs = [asdict(measure(Workload(sigma=sigma), seed)) for seed in range(seeds)]
+        mean = {name: sum(run[name] for run in runs) / seeds for name in runs[0]}
+        results[f"{sigma:g}"] = mean
+        rows.append([f"{sigma:g}", *(f"{100 * mean[name]:.1f}" for name in mean)])
+    document = {
+        "benchmark": "recurring",
+        "seeds": seeds,
+        "results": results,
+        "provenance": common.provenance("benchmarks.traces.recurring", []),
+    }
+    header = ("sigma", "learned %", "learned, p90 %", "as the last run %", "default %", "bound %")
+    stated = Workload(sigma=0.0)
+    about = (
+        f"{stated.applications} applications, {stated.nights} nights, the first half of them only "
+        f"learned, {stated.executors} executors a run; {100 * stated.rare:.0f} % of runs take "
+        f"{stated.slow:g} times as long, as many fail, as many are another user's. Median relative "
+        f"errors of executors' run times, means over {seeds} seeds."
+    )
+    document = {
+        "benchmark": "recurring",
+        "seeds": seeds,
+        "results": results,
+        "provenance": common.provenance("benchmarks.traces.recurring", []),
+    }
+    return document, f"{about}\n\n{common.table(header, rows)}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print the table, write the results; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.traces.recurring")
+    parser.add_argument("--seeds", type=int, default=10, help="default 10")
+    common.add_common_arguments(parser)
+    given = parser.parse_args(arguments)
+    document, body = benchmark(1 if given.quick else given.seeds)
+    sys.stdout.write(body + "\n")
+    if given.json:
+        common.write_json(given.json, document)
+    if not given.quick:
+        title = "Estimates of recurring applications"
+        for path in common.write_results("traces-recurring", title, document, body):
+            CONSOLE.print(f"written: {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,347 @@
+"""How much of the cluster drivers on nodes may hold, and what they leave to executors.
+
+A driver on a node is never preempted and holds its place until its application ends. Were nothing
+to bound them, submissions could fill a cluster with drivers, each of which waits for executors that
+the places of the others prevent. Two rules bound them, checked when a driver is granted a place:
+
+The share
+    Drivers together hold at most ``driver_share`` of the vcores, and of the memory, of all units
+    that take containers. One driver may start whatever its size, if no other is there.
+
+The first executors
+    Wherever a driver is placed, its first executors must fit next to it and all other drivers,
+    once batch has ended; and so must those of every other driver that could be served before.
+    These are as many as ``spark.hrm.gang.min`` says, or one. A driver whose stated gang the empty
+    cluster could not hold next to it is refused. One whose number is not stated starts even so.
+
+No state in which only drivers hold the cluster lets all of them wait for executors: of those there,
+consider the one that got its place last. The others held theirs when its own was checked, so its
+first executors fit into what drivers leave, and nothing else holds any of that. What came later has
+ended since, and what ended only left more. The claim rests on the units of that moment: drivers
+that are there when a node leaves keep their places. A master that has restarted grants no place
+before its nodes are back, for it does not know the drivers there.
+
+Limits: the size of executors is that of the submission until the application requests some; what it
+sets in its own code alone is not known before. Where the cluster could hold a driver or its first
+executor, never both, that executor waits, and ``hrm app why`` says for what. A driver on a unit
+whose cores others share counts with a slot at each of them.
+
+Not in the HRM paper. The share is YARN's ``maximum-am-resource-percent``, for all queues together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hrm.core.master import admission, gangs
+from hrm.core.master.state import Application, MasterState, Node
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.columns import Bools, Ints
+from hrm.core.vocabulary.feasibility import (
+    Column,
+    Vector,
+    capacity_vector,
+    could_hold,
+    demand_vector,
+    fitting_rows,
+    minus,
+    plus,
+    pool_folds,
+    pooled_part,
+)
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerRequest,
+    ContainerState,
+    FirstExecutors,
+    NodeState,
+    Resources,
+    WorkloadClass,
+)
+
+__all__ = ["DriverPlaces", "Verdict", "first_executors", "refusal"]
+
+_NOTHING: Vector = (0, 0, 0, 0)
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a driver may start now. ``why`` not; empty: it may, at ``rows``, shape (rows,)."""
+
+    why: str
+    rows: Bools
+
+
+def first_executors(master_state: MasterState, driver: Application) -> FirstExecutors | None:
+    """What a driver needs to go on: of what its application requests, once it has, else what its
+    submission says. ``driver``: the application that holds it. None: it is not known."""
+    first = driver.first_executors
+    app = master_state.driven.get(driver.application_id)
+    if app is not None:
+        latest = next(iter(app.containers.values()), None) or (app.ended[-1] if app.ended else None)
+        if latest is not None:
+            gang = gangs.missing(app)
+            many = app.gang_min if gang else 1
+            return FirstExecutors(count=many, resources=latest.request.resources, stated=gang > 0)
+    if first is None or not first.gpus or first.resources.gpu_memory_mib:
+        return first
+    request = ContainerRequest(
+        executor_id="", resource_profile_id=0, resources=first.resources, gpus=first.gpus
+    )
+    resources = admission.resolve(master_state, request).resources
+    return FirstExecutors(count=first.count, resources=resources, stated=first.stated)
+
+
+class DriverPlaces:
+    """What drivers hold at one moment.
+
+    Args:
+        master_state: read, never changed. A change of it makes this one out of date.
+        endless: count only drivers of streams, as if all others had ended.
+    """
+
+    def __init__(self, master_state: MasterState, *, endless: bool = False) -> None:
+        self._master_state = master_state
+        self._state: SharedState = master_state.state
+        self.held: dict[int, Vector] = {}
+        """Row: what drivers hold there, running or not yet."""
+        self._not_running: dict[int, Vector] = {}
+        """The same of those that wait at their unit as batch: what streams leave has it still."""
+        self._apps: dict[ApplicationId, Application] = {}
+        for container in master_state.drivers.values():
+            row = self._state.rows.get(container.unit_id)
+            app = master_state.applications[container.application_id]
+            if (
+                container.state is ContainerState.PENDING
+                or row is None
+                or not self._state.open[row]
+            ):
+                continue
+            if endless and not self._has_no_end(app):
+                continue
+            demand = demand_vector(container.request.resources)
+            self.held[row] = plus(self.held.get(row, _NOTHING), demand)
+            self._apps[app.application_id] = app
+            if container.container_id in self._state.queue(row).batch_waiting:
+                self._not_running[row] = plus(self._not_running.get(row, _NOTHING), demand)
+
+    def _has_no_end(self, driver: Application) -> bool:
+        app = self._master_state.driven.get(driver.application_id)
+        stream = WorkloadClass.STREAM
+        return driver.record.workload_class is stream or (
+            app is not None and app.record.workload_class is stream
+        )
+
+    @cached_property
+    def _capacity(self) -> tuple[int, int]:
+        """Vcores and memory of all open units, shared ones once."""
+        state = self._state
+        rows = np.flatnonzero(state.open)
+        _, first = np.unique(state.pool[rows], return_index=True)
+        vcores, memory_mib = state.total[rows[first], :2].sum(axis=0).tolist()
+        return vcores, memory_mib
+
+    @cached_property
+    def _used(self) -> Vector:
+        used = _NOTHING
+        for part in self.held.values():
+            used = plus(used, part)
+        return used
+
+    @cached_property
+    def _needs(self) -> dict[tuple[Vector, int], ApplicationId]:
+        """What the drivers there need, and one of them for each."""
+        needs: dict[tuple[Vector, int], ApplicationId] = {}
+        for application_id, app in self._apps.items():
+            first = first_executors(self._master_state, app)
+            if first is not None:
+                needs.setdefault((demand_vector(first.resources), first.count), application_id)
+        return needs
+
+    @cached_property
+    def _left(self) -> Ints:
+        """What drivers leave of each unit; shape (rows, 4)."""
+        return self._without(self._state.total, self.held)
+
+    @cached_property
+    def _left_by_streams(self) -> Ints:
+        """What drivers and streams leave of each unit: what is free once batch has ended."""
+        return self._without(self._state.stream_headroom, self._not_running)
+
+    def _without(self, offers: Ints, held: dict[int, Vector]) -> Ints:
+        left: Ints = np.array(offers, np.int64)
+        for row, part in held.items():
+            left[row] -= part
+            left[self._state.siblings(row)] -= pooled_part(part)
+        return left
+
+    def verdict(self, app: Application, demand: Vector, reserved: Vector = _NOTHING) -> Verdict:
+        """May a driver of ``demand`` start now, and where? ``app``: the application that holds it.
+        ``reserved``: what drivers that are about to get a place will hold."""
+        everywhere = np.ones_like(self._state.open)
+        is_alone = not self.held and reserved == _NOTHING
+        if not is_alone:
+            why = self._over_share(demand, plus(self._used, reserved))
+            if why:
+                return Verdict(why, everywhere)
+        state = self._state
+        could = state.open & ~state.gpu_only & fitting_rows(demand, state.total)
+        if not could.any():
+            return Verdict("", everywhere)  # it waits for a node, not for drivers
+        first = first_executors(self._master_state, app)
+        mine, others, whose = everywhere, everywhere, ApplicationId("")
+        if first is not None:
+            executor = demand_vector(first.resources)
+            mine = self._rows_that_leave(executor, first.count, self._left_by_streams, demand)
+            if not (mine & could).any() and not self._could_begin(demand, first):
+                mine = everywhere
+        for (executor, count), application_id in self._needs.items():
+            if self._many(executor, self._left) < count:
+                continue  # nodes have left since; to hold up others does not help it
+            rows = self._rows_that_leave(executor, count, self._left, demand)
+            if (others & could).any() and not (others & rows & could).any():
+                whose = application_id
+            others = others & rows
+        rows = mine & others
+        if (rows & could).any():
+            return Verdict("", rows)
+        if first is not None and not (mine & could).any():
+            return Verdict(_no_executors(first), everywhere)
+        whose = whose or next(iter(self._needs.values()))
+        return Verdict(
+            f"with it, drivers would leave no capacity for the first executors of {whose}; it "
+            f"starts when a driver ends or nodes join",
+            everywhere,
+        )
+
+    def _could_begin(self, demand: Vector, first: FirstExecutors) -> bool:
+        """Is it worth waiting for capacity next to which a driver can begin? Not where even the
+        empty cluster has none, unless the driver is of no use without."""
+        state, executor = self._state, demand_vector(first.resources)
+        rows = np.flatnonzero(~state.gpu_only | (executor[Column.GPU_MEMORY_MIB] > 0))
+        leave = self._rows_that_leave(executor, first.count, state.total, demand, rows)
+        could = ~state.gpu_only & fitting_rows(demand, state.total)
+        if first.stated or (leave & could).any():
+            return True
+        nodes = self._master_state.nodes.values()
+        if all(node.state is not NodeState.LOST for node in nodes):
+            return False
+        most = _most_next_to(demand, executor, nodes)
+        return most is not None and most >= first.count
+
+    def could_get_a_place(self, demand: Vector, rows: Bools) -> bool:
+        """Would a driver of ``demand`` fit at one of ``rows`` once batch has ended?"""
+        fitting = self._state.open & rows & fitting_rows(demand, self._left_by_streams)
+        return bool((fitting & ~self._state.gpu_only).any())
+
+    def words(self) -> str:
+        """What drivers hold, of what there is."""
+        vcores, memory_mib = self._capacity
+        used = Resources(self._used[Column.VCORES], self._used[Column.MEMORY_MIB])
+        return f"drivers hold {used} of {Resources(vcores, memory_mib)}"
+
+    def _over_share(self, demand: Vector, used: Vector) -> str:
+        share = self._master_state.bounds.driver_share
+        names = ("vcores", "MiB of memory")
+        for column, capacity in enumerate(self._capacity):
+            if used[column] + demand[column] > share * capacity + _ROUNDING:
+                return (
+                    f"drivers hold {used[column]} of the {capacity} {names[column]} that take "
+                    f"containers, it requests {demand[column]}, and together they may hold "
+                    f"{100 * share:g} % (driver_share); it starts when drivers end or nodes join"
+                )
+        return ""
+
+    def _usable(self, executor: Vector) -> Ints:
+        """The rows at which executors may be placed at all."""
+        state = self._state
+        is_of_gpu = executor[Column.GPU_MEMORY_MIB] > 0
+        return np.flatnonzero(state.open if is_of_gpu else state.open & ~state.gpu_only)
+
+    def _many(self, executor: Vector, left: Ints) -> int:
+        rows = self._usable(executor)
+        if not len(rows):
+            return 0
+        return int(pool_folds(executor, left[rows], self._state.pool[rows])[0].sum())
+
+    def _rows_that_leave(
+        self, executor: Vector, count: int, left: Ints, driver: Vector, among: Ints | None = None
+    ) -> Bools:
+        """Where a driver may be placed so that ``count`` executors still fit into ``left``, at rows
+        ``among``; None: those at which executors may be placed now."""
+        state, rows = self._state, self._usable(executor) if among is None else among
+        enough = np.zeros_like(state.open)
+        if not len(rows):
+            return enough
+        pools = state.pool[rows]
+        now, index = pool_folds(executor, left[rows], pools)
+        then, _ = pool_folds(executor, left[rows] - np.asarray(driver, np.int64), pools)
+        total = int(now.sum())
+        enough |= total >= count  # at a unit that executors do not use
+        leaves = total - now + then >= count
+        of_pool = np.full(len(state.pool), -1, np.int64)
+        of_pool[pools] = index
+        places = of_pool[state.pool]
+        used = places >= 0
+        enough[used] = leaves[places[used]]
+        return enough
+
+
+def _no_executors(first: FirstExecutors) -> str:
+    start = f"its first {first.count} executors ({first.resources} each)"
+    if first.count == 1:
+        start = f"its first executor ({first.resources})"
+    return (
+        f"{start} would not fit next to the drivers and streams that are there; it starts when one "
+        f"of them ends or nodes join"
+    )
+
+
+def refusal(master_state: MasterState, app: Application, resources: Resources) -> str:
+    """Why a driver with its stated gang could never start in this cluster; empty if it could, or
+    if it is not known. Every node counts as empty; lost ones may come back."""
+    first = first_executors(master_state, app)
+    if first is None or not first.stated or master_state.recovering or not master_state.nodes:
+        return ""
+    driver, executor = demand_vector(resources), demand_vector(first.resources)
+    most = _most_next_to(driver, executor, master_state.nodes.values())
+    if most is None or most >= first.count:
+        return ""
+    return (
+        f"the driver ({resources}) is to start with {first.count} executors of {first.resources} "
+        f"(spark.hrm.gang.min, or spark.hrm.stream.min of a stream), but the whole cluster holds "
+        f"{most} of them next to it when it is empty ({len(master_state.nodes)} nodes); lower the "
+        f"number or the size of executors, or add nodes"
+    )
+
+
+def _most_next_to(driver: Vector, executor: Vector, nodes: Iterable[Node]) -> int | None:
+    """How many executors the nodes hold next to one driver, wherever that leaves the most; None:
+    no unit could hold the driver."""
+    total, least_loss = 0, None
+    for node in nodes:
+        units = node.units
+        offers = np.array([capacity_vector(unit) for unit in units], np.int64).reshape(-1, 4)
+        owners = [unit.pool or unit.unit_id for unit in units]
+        pools = np.array([owners.index(owner) for owner in owners], np.int64)
+        could = np.array([could_hold(executor, unit) for unit in units], np.bool_)
+        before = _many(executor, offers[could], pools[could])
+        total += before
+        for index, unit in enumerate(units):
+            if not could_hold(driver, unit):
+                continue
+            left = offers.copy()
+            left[pools == pools[index]] -= pooled_part(driver)
+            left[index] -= minus(driver, pooled_part(driver))
+            loss = before - _many(executor, left[could], pools[could])
+            least_loss = loss if least_loss is None else min(least_loss, loss)
+    return None if least_loss is None else total - least_loss
+
+
+def _many(executor: Vector, offers: Ints, pools: Ints) -> int:
+    return int(pool_folds(executor, offers, pools)[0].sum()) if len(offers) else 0

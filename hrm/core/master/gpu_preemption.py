@@ -1,0 +1,82 @@
+"""Which containers are preempted so that GPUs are shared fairly at once, where that is switched on.
+
+An application below its fair share that waits gets capacity from those above theirs: of their
+containers the newest, which lose least, and no more than are above; before others those at units
+in whose queue it waits. None is preempted where the one that waits would not start for it.
+
+Source: not in the HRM paper, which shares out only what is free (section 4.3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from hrm.core.master.state import Container, MasterState
+from hrm.core.vocabulary.feasibility import Vector, demand_vector, fits, plus
+from hrm.core.vocabulary.model import ApplicationId, NodeName, ResourceUnitId
+
+__all__ = ["Lack", "victims"]
+
+
+class Lack(NamedTuple):
+    """``containers`` of ``demand`` that one application lacks to its share, and cannot start now.
+    ``avoided``: nodes that are excluded for it; ``queued_at``: units where some wait already."""
+
+    demand: Vector
+    containers: int
+    avoided: frozenset[NodeName]
+    queued_at: frozenset[ResourceUnitId]
+
+
+def victims(
+    master_state: MasterState,
+    lacks: Iterable[Lack],
+    running: Sequence[Container],
+    above: dict[ApplicationId, int],
+) -> Iterator[Container]:
+    """Those to preempt. ``running``: of applications above their share; ``above``: by how many
+    containers each is. At a unit one container is served in a round."""
+    newest = sorted(running, key=lambda x: (-x.started_at_s, x.container_id))
+    left, served = dict(above), set[ResourceUnitId]()
+    for lack in lacks:
+        for _ in range(lack.containers):
+            chosen = _for_one(master_state, lack, newest, left, served)
+            if not chosen:
+                break
+            served.add(chosen[0].unit_id)
+            for container in chosen:
+                left[container.application_id] -= 1
+            yield from chosen
+
+
+def _for_one(
+    master_state: MasterState,
+    lack: Lack,
+    newest: Sequence[Container],
+    left: dict[ApplicationId, int],
+    served: set[ResourceUnitId],
+) -> list[Container]:
+    """Enough of one unit's for one container; empty where there are none."""
+    by_unit: dict[ResourceUnitId, list[Container]] = {}
+    state = master_state.state
+    for container in sorted(newest, key=lambda x: x.unit_id not in lack.queued_at):
+        unit_id = container.unit_id
+        row = state.rows.get(unit_id)
+        if row is None or unit_id in served or not state.open[row]:
+            continue
+        queue, here = state.queue(row), by_unit.setdefault(unit_id, [])
+        mine = sum(x.application_id == container.application_id for x in here)
+        if (
+            left[container.application_id] <= mine
+            or container.node in lack.avoided
+            or not queue.could_hold(lack.demand)
+        ):
+            continue
+        here.append(container)
+        free = queue.free
+        for each in here:
+            free = plus(free, demand_vector(each.request.resources))
+        if fits(lack.demand, free):
+            return here
+    return []

@@ -1,0 +1,431 @@
+"""The jobs that wait at one scheduler, and which of them is to be tried when.
+
+A backlog can be thousands of jobs long, and two things happen to all of it again and again: a
+container ends, and every job may be tried at once; a round finds no place, and all jobs that
+request no less go back to their back-off. Neither may cost as much as there are jobs.
+
+So jobs are kept in *cohorts*: those of one class that request the same, are expected to run and
+back off for as long, to which both happen alike. A cohort has one time for its members, but for
+those that got a time of their own since, by a round or a request of theirs. These join the others
+again when the common time passes theirs, so each costs no more than the event that gave it that
+time. What happens to the backlog then costs as much as there are cohorts: distinct demands, run
+times (rounded) and back-offs of each.
+
+The order does not depend on cohorts: streams go first, then jobs in order of arrival.
+
+A job is held back only where the round of another has shown that its own would fail. That round
+tried what it tried: one whose containers run for longer may find no queue where a short one is
+backfilled, units kept for GPUs were not among those it looked at, and what stands first somewhere
+needs no capacity. What is held back without a reason is held back for ever, since the other job,
+which came before, is tried before it every time.
+
+Limits: a cohort's jobs request exactly the same. A backlog in which no two do is looked at whole.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from hrm.core.messages.claims import GpuPart
+from hrm.core.vocabulary.columns import Bools
+from hrm.core.vocabulary.feasibility import Vector, fits
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerId,
+    ContainerRequest,
+    NodeName,
+    Resources,
+    WorkloadClass,
+)
+
+__all__ = ["Backlog", "Job", "rounded_run_s"]
+
+_SLACK = 32
+_NO_DEMANDS: frozenset[Vector] = frozenset()
+_STEPS = 32
+
+_Key: TypeAlias = tuple[WorkloadClass, frozenset[Vector], float, float]
+
+
+def rounded_run_s(run_s: float) -> float:
+    """A run time as rounds count with it, up to a sixteenth more: so that there are few."""
+    if math.isinf(run_s):
+        return run_s
+    part, exponent = math.frexp(run_s)
+    return math.ldexp(math.ceil(part * _STEPS), exponent) / _STEPS
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """What one application still waits for.
+
+    Invariants: ``pending`` holds all and only the application's PENDING containers, in order of
+    request. ``delay_s`` is the latest back-off; 0 after a round that placed everything.
+    ``policy_fault`` states how the policy failed in the latest round; empty if it did not.
+    ``gang`` is how many of ``pending``, the first, must be granted together and run at once.
+    ``demands`` has those of all of ``pending``, and may have some of others that it waited for;
+    that of ``latest`` is among them. ``run_s``: none of ``pending`` is expected to run for less, as
+    rounds count; ``latest_s`` is what the latest request states of that.
+    ``lacks``: demands for which the latest round found nothing for lack of capacity,
+    and of nothing else, each with how long those that it tried run; empty until then.
+    ``avoid``: nodes that are excluded for it.
+    ``gpus``: some of ``pending`` may use a GPU. ``gpu_part``: what it may have of them in the next
+    round; None: all that it requests. ``gpus_declined``: in how many rounds, one after the other,
+    it could have started some, and its policy proposed none.
+    ``near``: some of ``pending`` may be near their data; ``held_until_s``: when the first of those
+    that wait for that in the latest round waits no more, infinite where none does. ``places``: some
+    of ``pending`` may have a place (``ContainerRequest.place``). ``rows``: of a driver, where it
+    may go in this round, shape (rows,); None: anywhere.
+
+    Its backlog owns ``arrival`` (its place in the order), ``cohort``, ``own_s`` (its own time, None
+    where the cohort's counts) and ``stamp``, which changes with each of these; and is notified
+    (``Backlog.place``) where ``workload_class``, ``demands``, ``run_s``, ``delay_s``, ``gang`` or
+    ``places`` change.
+    """
+
+    application_id: ApplicationId
+    workload_class: WorkloadClass
+    pending: dict[ContainerId, ContainerRequest] = field(default_factory=dict)
+    requested_at_s: dict[ContainerId, float] = field(default_factory=dict)
+    delay_s: float = 0.0
+    last_refusal: str = ""
+    policy_fault: str = ""
+    gang: int = 0
+    gpus: bool = False
+    gpu_part: GpuPart | None = None
+    gpus_declined: int = 0
+    demands: set[Vector] = field(default_factory=set)
+    latest: Resources | None = None
+    latest_s: float = -1.0
+    run_s: float = math.inf
+    lacks: dict[Vector, float] = field(default_factory=dict)
+    avoid: frozenset[NodeName] = frozenset()
+    near: bool = False
+    held_until_s: float = math.inf
+    places: bool = False
+    rows: Bools | None = None
+    arrival: int = 0
+    cohort: _Cohort | None = None
+    own_s: float | None = None
+    stamp: int = 0
+
+    @property
+    def not_before_s(self) -> float:
+        """When it may be tried next."""
+        if self.own_s is not None:
+            return self.own_s
+        return 0.0 if self.cohort is None else self.cohort.level_s
+
+    @property
+    def gpu_pending(self) -> int:
+        """How many of ``pending`` use a GPU."""
+        if not self.gpus:
+            return 0
+        return sum(1 for x in self.pending.values() if x.resources.gpu_memory_mib)
+
+
+class _Heap:
+    """Jobs by a number, the least first. A job leaves by getting another stamp; its entry is
+    removed when it comes up, or when such entries are most of all."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[float, int, Job]] = []
+
+    def push(self, number: float, job: Job) -> None:
+        heapq.heappush(self._entries, (number, job.stamp, job))
+
+    def first(self) -> Job | None:
+        entries = self._entries
+        while entries:
+            _, stamp, job = entries[0]
+            if stamp == job.stamp:
+                return job
+            heapq.heappop(entries)
+        return None
+
+    def pop(self) -> None:
+        """Remove ``first``."""
+        heapq.heappop(self._entries)
+
+    def trim(self) -> None:
+        """Remove the entries of jobs that have left."""
+        self._entries = [entry for entry in self._entries if entry[1] == entry[2].stamp]
+        heapq.heapify(self._entries)
+
+
+class _Cohort:
+    """Jobs to which the same happens.
+
+    Invariants: a member without a time of its own is in ``_shared``, by arrival. One with its own
+    is in ``_times`` and in one of ``_upcoming`` (both by that time) and ``_due`` (by arrival). The
+    heaps have no more than ``_placed`` entries each, which is bounded by the number of members.
+    """
+
+    __slots__ = (
+        "_due", "_placed", "_shared", "_stamps", "_times", "_upcoming", "key", "level_s", "members",
+    )  # fmt: skip
+
+    def __init__(self, key: _Key, stamps: Iterator[int]) -> None:
+        self.key = key
+        self.level_s = 0.0
+        self.members = 0
+        self._placed = 0
+        self._stamps = stamps
+        self._shared, self._due, self._times, self._upcoming = _Heap(), _Heap(), _Heap(), _Heap()
+
+    def place(self, job: Job, at_s: float) -> None:
+        """Give a member the time at which it may be tried."""
+        job.stamp = next(self._stamps)
+        if at_s == self.level_s:
+            job.own_s = None
+            self._shared.push(job.arrival, job)
+        else:
+            job.own_s = at_s
+            self._times.push(at_s, job)
+            self._upcoming.push(at_s, job)
+        self._placed += 1
+        if self._placed > 2 * self.members + _SLACK:
+            self._trim()
+
+    def leave(self, job: Job) -> None:
+        """A member is one of another cohort from now on, or of none."""
+        job.cohort, job.stamp = None, 0
+        self.members -= 1
+        if self._placed > 2 * self.members + _SLACK:
+            self._trim()
+
+    def _trim(self) -> None:
+        for heap in (self._shared, self._due, self._times, self._upcoming):
+            heap.trim()
+        self._placed = self.members
+
+    def free(self) -> None:
+        """All members may be tried at once."""
+        self.level_s = 0.0
+        while (job := self._times.first()) is not None:
+            self.place(job, 0.0)
+
+    def hold(self, until_s: float) -> None:
+        """No member may be tried before ``until_s``."""
+        self.level_s = max(self.level_s, until_s)
+        while (job := self._times.first()) is not None and job.not_before_s < until_s:
+            self.place(job, until_s)
+
+    def first_ready(self, now: float) -> Job | None:
+        """The first in order of arrival that may be tried now."""
+        while (job := self._upcoming.first()) is not None and job.not_before_s <= now:
+            self._upcoming.pop()
+            self._due.push(job.arrival, job)
+        while (job := self._due.first()) is not None and job.not_before_s > now:
+            # Another process's clock: the master's time, as it sees it, may go back a little.
+            self._due.pop()
+            self._upcoming.push(job.not_before_s, job)
+        shared = self._shared.first() if self.level_s <= now else None
+        if job is None or shared is None:
+            return job or shared
+        return min(job, shared, key=_arrival)
+
+    def next_time_s(self) -> float:
+        """When the next member may be tried."""
+        own = self._times.first()
+        at_s = math.inf if own is None else own.not_before_s
+        return at_s if self._shared.first() is None else min(at_s, self.level_s)
+
+
+class Backlog:
+    """All jobs of one scheduler.
+
+    Invariants: ``jobs`` is in order of arrival. Each job is in the cohort of its fields
+    (``violations`` compares), and none is empty but those of jobs that are never held back, one a
+    class. ``gpu_jobs`` are those with ``gpus``.
+
+    Args:
+        in_order: only the first job is ever tried, streams before batch (``strict_order``).
+    """
+
+    def __init__(self, *, in_order: bool = False) -> None:
+        self.in_order = in_order
+        self.jobs: dict[ApplicationId, Job] = {}
+        self.gpu_jobs: dict[ApplicationId, Job] = {}
+        self._cohorts: dict[_Key, _Cohort] = {}
+        self._declining: dict[ApplicationId, Job] = {}
+        self._arrivals = itertools.count(1)
+        self._stamps = itertools.count(1)
+        self._order: dict[WorkloadClass, list[tuple[int, ApplicationId]]] = {}
+
+    def add(self, job: Job) -> None:
+        """A job that has just arrived. It may be tried at once."""
+        job.arrival = next(self._arrivals)
+        self.jobs[job.application_id] = job
+        if job.gpus:
+            self.gpu_jobs[job.application_id] = job
+        self._join(job, 0.0)
+
+    def remove(self, application_id: ApplicationId) -> None:
+        """It waits for nothing any more."""
+        job = self.jobs.pop(application_id, None)
+        if job is None:
+            return
+        if job.gpus:
+            self.gpu_jobs.pop(application_id, None)
+            self._declining.pop(application_id, None)
+        self._leave(job)
+        job.own_s = 0.0
+
+    def clear(self) -> None:
+        for application_id in list(self.jobs):
+            self.remove(application_id)
+
+    def place(self, job: Job, at_s: float | None = None) -> None:
+        """Some of its fields have changed, or it may be tried at ``at_s`` and not before."""
+        at_s = job.not_before_s if at_s is None else at_s
+        if job.gpus:
+            self.gpu_jobs[job.application_id] = job
+        elif self.gpu_jobs:
+            self.gpu_jobs.pop(job.application_id, None)
+        cohort = job.cohort
+        assert cohort is not None, f"the job of {job.application_id} has been removed"
+        if cohort.key == self._key(job):
+            cohort.place(job, at_s)
+        else:
+            self._leave(job)
+            self._join(job, at_s)
+
+    def declined(self, job: Job, rounds: int) -> None:
+        """Set ``gpus_declined``."""
+        job.gpus_declined = rounds
+        if rounds:
+            self._declining[job.application_id] = job
+        else:
+            self._declining.pop(job.application_id, None)
+
+    def capacity_freed(self) -> None:
+        """Every job may be tried at once."""
+        for cohort in self._cohorts.values():
+            cohort.free()
+        for job in self._declining.values():
+            job.gpus_declined = 0
+        self._declining.clear()
+
+    def hold_back(self, lacks: Mapping[Vector, float], now: float) -> None:
+        """Nothing with these demands that runs for so long finds a place now: jobs that request no
+        less and run for no less, have been tried and may be held back (see ``_key``) wait for
+        another back-off from now on."""
+        covered: dict[tuple[frozenset[Vector], float], bool] = {}
+        for (_, wanted, run_s, delay_s), cohort in self._cohorts.items():
+            if not wanted:
+                continue
+            key = (wanted, run_s)
+            if key not in covered:
+                lacking = [demand for demand, least_s in lacks.items() if least_s <= run_s]
+                covered[key] = all(any(fits(x, one) for x in lacking) for one in wanted)
+            if covered[key]:
+                cohort.hold(now + delay_s)
+
+    def next_job(self, now: float) -> Job | None:
+        """The job to place now: streams first, then in order of arrival."""
+        if self.in_order:
+            first = self._first()
+            return first if first is not None and first.not_before_s <= now else None
+        best = None
+        for cohort in self._cohorts.values():
+            job = cohort.first_ready(now) if cohort.members else None
+            if job is not None and (best is None or _rank(job) < _rank(best)):
+                best = job
+        return best
+
+    def next_time_s(self) -> float | None:
+        """When the next job may be tried; None without jobs."""
+        if self.in_order:
+            first = self._first()
+            return None if first is None else first.not_before_s
+        if not self.jobs:
+            return None
+        return min(cohort.next_time_s() for cohort in self._cohorts.values())
+
+    def violations(self) -> list[str]:
+        """What the index states otherwise than the jobs do; for tests and simulators, linear."""
+        found = []
+        members = dict.fromkeys(self._cohorts.values(), 0)
+        for application_id, job in self.jobs.items():
+            cohort = self._cohorts.get(self._key(job))
+            if cohort is None or job.cohort is not cohort:
+                found.append(f"the job of {application_id} is in another cohort than its own")
+            else:
+                members[cohort] += 1
+        for cohort, many in members.items():
+            if cohort.members != many or (not many and cohort.key[1]):
+                found.append(f"a cohort counts {cohort.members} jobs and has {many}")
+        if self.in_order:
+            return found
+        earliest_s = min((job.not_before_s for job in self.jobs.values()), default=None)
+        if self.next_time_s() != earliest_s:
+            found.append(f"the next job is due at {earliest_s}, not at {self.next_time_s()}")
+        if earliest_s is not None:
+            ready = (x for x in self.jobs.values() if x.not_before_s <= earliest_s)
+            first, indexed = min(ready, key=_rank), self.next_job(earliest_s)
+            if first is not indexed:
+                name = None if indexed is None else indexed.application_id
+                found.append(f"the next job is that of {first.application_id}, not of {name}")
+        return found
+
+    def _join(self, job: Job, at_s: float) -> None:
+        key = self._key(job)
+        cohort = self._cohorts.get(key)
+        if cohort is None:
+            cohort = self._cohorts[key] = _Cohort(key, self._stamps)
+        job.cohort = cohort
+        cohort.members += 1
+        cohort.place(job, at_s)
+        if self.in_order:
+            order = self._order.setdefault(job.workload_class, [])
+            heapq.heappush(order, (job.arrival, job.application_id))
+            if len(order) > 2 * len(self.jobs) + _SLACK:
+                order[:] = sorted((x.arrival, x.application_id) for x in self._of(job))
+
+    def _leave(self, job: Job) -> None:
+        cohort = job.cohort
+        assert cohort is not None, f"the job of {job.application_id} has been removed"
+        cohort.leave(job)
+        if not cohort.members and cohort.key[1]:
+            del self._cohorts[cohort.key]
+
+    def _first(self) -> Job | None:
+        """The first job of all, ready or not."""
+        for workload_class in (WorkloadClass.STREAM, WorkloadClass.BATCH):
+            order = self._order.get(workload_class, [])
+            while order:
+                arrival, application_id = order[0]
+                job = self.jobs.get(application_id)
+                there = job is not None and job.arrival == arrival
+                if job is not None and there and job.workload_class is workload_class:
+                    return job
+                heapq.heappop(order)
+        return None
+
+    def _of(self, job: Job) -> Iterator[Job]:
+        """All jobs of the same class."""
+        return (x for x in self.jobs.values() if x.workload_class is job.workload_class)
+
+    def _key(self, job: Job) -> _Key:
+        """What a job shares with those of its cohort. Jobs that are never held back need no more
+        than their class in common: streams, gangs, what uses GPUs or may stand first at a unit."""
+        never = job.gang or job.gpus or job.places or self.in_order
+        if job.workload_class is WorkloadClass.BATCH and job.delay_s and not never:
+            return job.workload_class, frozenset(job.demands), job.run_s, job.delay_s
+        return job.workload_class, _NO_DEMANDS, 0.0, 0.0
+
+
+def _arrival(job: Job) -> int:
+    return job.arrival
+
+
+def _rank(job: Job) -> tuple[bool, int]:
+    return job.workload_class is WorkloadClass.BATCH, job.arrival

@@ -1,0 +1,103 @@
+"""Which demands no unit can take now, known without another look at all units.
+
+After a container's end the jobs that wait are tried again. Most of them want what is still not
+there, and each round that finds nothing looks at every unit. But where a look has found that no
+unit has capacity for a demand, nor a place in its queue, only units that have changed since can
+have any: a few rows of the state's log. So a round for such a demand is spared.
+
+Limits: batch that may go anywhere. Where places in queues are refused for the wait there, which
+shrinks with time, or where the table itself has changed, nothing is known.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.columns import FREE, WAITERS_MAX, WAITING_BATCH, WAITING_STREAM, Bools
+from hrm.core.vocabulary.feasibility import Vector, fits, fitting_rows
+
+__all__ = ["Exhaustion"]
+
+_CHANGED_MAX = 64
+_DEMANDS_KEPT = 256
+
+
+class Exhaustion:
+    """What is known of one state.
+
+    Invariant: for each demand of ``known``, no row had a chance when the log had the position that
+    is kept with it.
+
+    Args:
+        waiting_limit: how many may wait at a unit.
+    """
+
+    def __init__(self, state: SharedState, waiting_limit: int) -> None:
+        self._state = state
+        self._waiting_limit = waiting_limit
+        self.known: dict[Vector, tuple[int, int]] = {}
+
+    def note(self, demand: Vector) -> None:
+        """A round has found no place for ``demand``: remember it if all rows show why."""
+        if self.holds(demand):
+            return
+        if len(self.known) >= _DEMANDS_KEPT:
+            self.known.clear()
+        self.known.pop(demand, None)
+        if not self._chances(demand).any():
+            self.known[demand] = (self._state.shape, self._position())
+
+    def holds(self, demand: Vector) -> bool:
+        """Is it known that no row can take one more of ``demand``, now or in its queue?"""
+        known = self.known.get(demand)
+        if known is None:
+            return False
+        now = self._position()
+        shape, position = known
+        behind = position - self._state.log_start
+        if shape != self._state.shape or behind < 0:
+            del self.known[demand]
+            return False
+        if position == now:
+            return True
+        changed = set(self._state.log[behind:])
+        if len(changed) > _CHANGED_MAX or any(self._has_chance(demand, row) for row in changed):
+            return False
+        self.known[demand] = (shape, now)
+        return True
+
+    def violations(self) -> list[str]:
+        """What is taken for known and is not so; for tests and simulators."""
+        return [
+            f"a unit could take {demand}, which counts as exhausted"
+            for demand in list(self.known)
+            if self.holds(demand) and self._chances(demand).any()
+        ]
+
+    def _position(self) -> int:
+        """The end of the log, after all that has changed in the queues has been taken in."""
+        _ = self._state.table
+        return self._state.log_start + len(self._state.log)
+
+    def _chances(self, demand: Vector) -> Bools:
+        """At which rows one more batch container could start or wait."""
+        state, table = self._state, self._state.table
+        waiting = table[:, WAITING_STREAM] + table[:, WAITING_BATCH]
+        starts = (waiting == 0) & fitting_rows(demand, table[:, FREE])
+        limit = np.minimum(self._waiting_limit, table[:, WAITERS_MAX])
+        waits = (waiting < limit) & fitting_rows(demand, state.total)
+        chances: Bools = state.open & ~state.gpu_only & (starts | waits)
+        return chances
+
+    def _has_chance(self, demand: Vector, row: int) -> bool:
+        """``_chances`` of one row."""
+        state = self._state
+        if not state.open[row] or state.gpu_only[row]:
+            return False
+        numbers = state.table[row].tolist()
+        waiting = numbers[WAITING_STREAM] + numbers[WAITING_BATCH]
+        if not waiting and fits(demand, tuple(numbers[FREE])):
+            return True
+        limit = min(self._waiting_limit, numbers[WAITERS_MAX])
+        return waiting < limit and fits(demand, tuple(state.total[row].tolist()))

@@ -1,0 +1,166 @@
+"""Does a stream that waits for streams stop batch?
+
+Streams have no end, so one may be queued at a unit only where batch could make capacity for it:
+while it waits there no batch starts. That is checked for each grant. Once faults have stopped, two
+more things have a bound of time: a stream that other streams keep from starting, as one that was
+batch when it was queued, is taken back; and batch that fits a unit at which nothing waits starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from hrm.core.master.core import MasterCore
+from hrm.core.master.state import Container, Node
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Entry
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerId,
+    ContainerState,
+    NodeState,
+    WorkloadClass,
+    is_driver,
+)
+from hrm.sim.faults.capacity import fits_offer
+
+__all__ = ["WaitingStreams"]
+
+_LIMIT_S = 10.0
+"""Several times as long as a stop is on its way, and as the longest pause between two rounds."""
+
+
+class WaitingStreams:
+    """``_since_s``: of what should end soon, since when it has lasted."""
+
+    def __init__(self, violated: Callable[[str], None], *, every_policy: bool) -> None:
+        """``every_policy``: a policy may leave idle what it could have."""
+        self._violated = violated
+        self._every_policy = every_policy
+        self._since_s: dict[str, float] = {}
+
+    def master_began(self) -> None:
+        self._since_s.clear()
+
+    def after(
+        self,
+        core: MasterCore,
+        event: e.MasterEvent,
+        commands: Iterable[c.MasterCommand],
+        quiet_since_s: float,
+    ) -> None:
+        if isinstance(event, e.ClaimsProposed):
+            for command in commands:
+                match command:
+                    case c.SendToNode(message=c.AssignContainer(spec=spec)):
+                        queue = core.master_state.state.find(spec.unit_id)
+                        if queue is not None and _stays(queue, spec.container_id):
+                            self._violated(
+                                f"{spec.container_id} is to wait at {spec.unit_id}, where other "
+                                f"streams hold what it needs"
+                            )
+        elif isinstance(event, e.Ticked) and event.now >= quiet_since_s:
+            self._last(core, event.now)
+
+    def _last(self, core: MasterCore, now: float) -> None:
+        if core.master_state.recovering:
+            self._since_s.clear()
+            return
+        lasting = [*_streams_held_up(core)]
+        if not self._every_policy:
+            lasting += _batch_held_up(core, now)
+        self._since_s = {what: self._since_s.get(what, now) for what in lasting}
+        for what, since_s in self._since_s.items():
+            if now - since_s >= _LIMIT_S:
+                self._violated(f"for {_LIMIT_S:.0f} s {what}")
+                return
+
+
+def _streams_held_up(core: MasterCore) -> Iterator[str]:
+    for node in core.master_state.nodes.values():
+        for container in node.containers.values() if node.state is NodeState.ALIVE else ():
+            queue = core.master_state.state.find(container.unit_id)
+            app = core.master_state.applications[container.application_id]
+            if (
+                container.state is ContainerState.WAITING
+                and queue is not None
+                and not app.gang_min
+                and not is_driver(container.application_id)
+                and _stays(queue, container.container_id)
+            ):
+                yield (
+                    f"{container.container_id} waits at {container.unit_id}, where other streams "
+                    f"hold what it needs, and stops batch"
+                )
+
+
+def _batch_held_up(core: MasterCore, now: float) -> Iterator[str]:
+    free: dict[ApplicationId, list[UnitQueue]] = {}
+    for app in core.master_state.live_applications():
+        if app.record.workload_class is not WorkloadClass.BATCH or app.record.gang_min:
+            continue
+        if is_driver(app.application_id):
+            continue  # it may wait for the share of drivers, which has an oracle of its own
+        for container in app.containers.values():
+            if not _may_go_anywhere(container, now):
+                continue
+            if app.application_id not in free:
+                avoided = core.master_state.exclusions.avoided(app.application_id, now)
+                nodes = [x for x in core.master_state.nodes.values() if x.name not in avoided]
+                free[app.application_id] = [*_idle(core, nodes)]
+            demand = demand_vector(container.request.resources)
+            for queue in free[app.application_id]:
+                if fits_offer(demand, queue.free) and not queue.unit.gpu_only:
+                    yield f"{container.container_id} waits, and fits {queue.unit.unit_id}"
+                    break
+
+
+def _may_go_anywhere(container: Container, now: float) -> bool:
+    """Does it wait for a unit, and for nothing else?"""
+    asked = container.request
+    near = asked.near and now < container.requested_at_s + asked.locality_wait_s + _LIMIT_S
+    return (
+        container.state is ContainerState.PENDING
+        and not asked.resources.gpu_memory_mib
+        and not near
+    )
+
+
+def _idle(core: MasterCore, nodes: Iterable[Node]) -> Iterator[UnitQueue]:
+    """Open units at which, and at whose siblings, nothing waits."""
+    state = core.master_state.state
+    for node in nodes:
+        for unit in node.units if node.state is NodeState.ALIVE else ():
+            row = state.rows.get(unit.unit_id)
+            if row is not None and state.open[row]:
+                queue = state.queue(row)
+                if not any(each.waiting_count for each in queue.pool):
+                    yield queue
+
+
+def _stays(queue: UnitQueue, container_id: ContainerId) -> bool:
+    """Is it a stream that would wait at the unit even if all batch there ended?"""
+    waiter = queue.stream_waiting.get(container_id)
+    if waiter is None:
+        return False
+    held = [0, 0, 0, 0]
+    for each in queue.pool:
+        for entry in _streams_before(each, container_id):
+            demand = entry.demand
+            own: Vector = demand if each is queue else (demand[0], demand[1], 0, 0)
+            held = [a + b for a, b in zip(held, own, strict=True)]
+    return any(waiter.demand[x] and held[x] + waiter.demand[x] > queue.capacity[x] for x in Column)
+
+
+def _streams_before(queue: UnitQueue, container_id: ContainerId) -> Iterator[Entry]:
+    """The streams that run at a unit, and those that wait there longer than this one."""
+    for entry in queue.running.values():
+        if entry.workload_class is WorkloadClass.STREAM:
+            yield entry
+    for entry in queue.stream_waiting.values():
+        if entry.container_id == container_id:
+            return
+        yield entry

@@ -1,0 +1,263 @@
+"""The parts of ``benchmarks.sharing`` that need no cluster: load, figures from logs, the report."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from benchmarks.apps.elastic_topk import executors_wanted
+from benchmarks.sharing import __main__ as command
+from benchmarks.sharing import measures
+from benchmarks.sharing.arms import EndedJob, Run, shape_of
+from benchmarks.sharing.feedback import Gap, Records, gaps_of, read_records
+from benchmarks.sharing.measures import MicroBatch, Task, Use
+from benchmarks.sharing.plan import ALONE, ARMS, LOAD, Plan, files_at, job_name, query_groups
+from benchmarks.sharing.report import Taken, document, report, stretch
+
+
+def task(launched_s: float, finished_s: float, cpu_s: float = 0.0, ok: bool = True) -> Task:
+    return Task(launched_s=launched_s, finished_s=finished_s, cpu_s=cpu_s, succeeded=ok)
+
+
+def run(
+    arm: str,
+    *,
+    batch_s: float = 500.0,
+    durations_s: tuple[float, ...] = (2.0, 2.2),
+    jobs: tuple[EndedJob, ...] = (),
+    makespan_s: float | None = 100.0,
+    complaints: tuple[str, ...] = (),
+) -> Run:
+    return Run(
+        arm=arm,
+        window_s=100.0,
+        stream=Use(slot_s=200.0, wasted_s=0.0, cpu_s=5.0),
+        batch=Use(slot_s=batch_s, wasted_s=20.0, cpu_s=batch_s / 20),
+        durations_s=list(durations_s),
+        delays_s=[3.0, 4.0],
+        late=0,
+        executors=[(0.0, 1)],
+        jobs=list(jobs),
+        makespan_s=makespan_s,
+        machine_cpu_s=120.0,
+        complaints=list(complaints),
+    )
+
+
+def test_the_load_rises_once_and_the_pool_is_cut_for_its_peak() -> None:
+    plan = Plan()
+    loads = [files_at(plan, tick) for tick in range(plan.ticks)]
+    assert sum(share for share, _ in LOAD) == pytest.approx(1.0)
+    assert files_at(plan, -1) == files_at(plan, plan.ticks + 5) == loads[0] == plan.slots
+    assert max(loads) == plan.stream_executors_max * plan.slots == plan.capacity // 2
+    assert loads.index(max(loads)) < len(loads) - 1 - loads[::-1].index(max(loads)), "it lasts"
+    assert shape_of(plan, plan.nodes).nodes * shape_of(plan, 1).cores_per_node == plan.capacity
+    assert sum(loads) / len(loads) < max(loads) / 1.5, "a part for the peak is idle most of it"
+
+
+def test_the_backlog_alternates_and_every_query_is_in_one_part() -> None:
+    names = [f"q{number:02d}" for number in range(1, 23)]
+    groups = query_groups(names)
+    assert sorted(name for group in groups for name in group) == names
+    assert {job_name(number) for number in range(20)} == {
+        "wordcount",
+        *(f"tpch-{number}" for number in range(len(groups))),
+    }
+
+
+def test_executors_rise_at_once_and_fall_after_some_micro_batches() -> None:
+    def wanted(*files: int) -> int:
+        return executors_wanted(files, slots=3, least=1, most=3, hold=3)
+
+    assert wanted() == 1
+    assert wanted(3, 3, 6) == 2, "at once"
+    assert wanted(6, 3, 3) == 2, "held"
+    assert wanted(6, 3, 3, 3) == 1
+    assert wanted(40) == 3, "no more than it may have"
+
+
+def test_slots_are_used_by_what_succeeds_within_the_window() -> None:
+    tasks = [task(0, 10, 4.0), task(8, 12, 2.0), task(5, 9, 1.0, ok=False), task(20, 30, 9.0)]
+    assert measures.use(tasks, 5, 10) == Use(slot_s=7.0, wasted_s=4.0, cpu_s=3.0)
+    assert measures.use(tasks, 40, 50) == Use(slot_s=0.0, wasted_s=0.0, cpu_s=0.0)
+    assert measures.slot_seconds(tasks) == 24.0
+
+
+def test_tasks_are_read_from_event_logs_that_may_be_cut_short(tmp_path: Path) -> None:
+    def line(reason: str, launch: int, finish: int) -> str:
+        return json.dumps(
+            {
+                "Event": "SparkListenerTaskEnd",
+                "Task End Reason": {"Reason": reason},
+                "Task Info": {"Launch Time": launch, "Finish Time": finish},
+                "Task Metrics": {"Executor CPU Time": 2_000_000_000},
+            },
+            separators=(",", ":"),
+        )
+
+    log = tmp_path / "app-1.inprogress"
+    log.write_text(
+        f'{{"Event":"Other"}}\n{line("Success", 1000, 3000)}\n'
+        f"{line('TaskKilled', 2000, 2500)}\n{line('Success', 5, 6)[:60]}"
+    )
+    (tmp_path / ".app-1.crc").write_text(line("Success", 1, 2) + "\n")
+    assert measures.read_tasks(tmp_path) == [task(1, 3, 2.0), task(2, 2.5, 2.0, ok=False)]
+
+
+def _batch(begun_s: float, seconds: float, files: int, *keys: str) -> MicroBatch:
+    return MicroBatch(begun_s=begun_s, seconds=seconds, files=files, top=[[key, 1] for key in keys])
+
+
+def test_a_files_delay_includes_the_wait_for_its_trigger() -> None:
+    batches = [_batch(10, 2, 1), _batch(13, 4, 3)]
+    assert measures.delays(batches, [9.0, 12.5, 12.75, 16.0]) == [3.0, 4.5, 4.25]
+
+
+def test_every_micro_batch_is_compared_with_the_exact_result() -> None:
+    expected = [[["a", 1]], [["b", 1]], [["c", 1]]]
+    right = [_batch(0, 1, 1, "a"), _batch(1, 1, 3, "c")]
+    assert measures.stream_complaints(right, expected, 3) == []
+    assert "2 files" in measures.stream_complaints([_batch(0, 1, 2, "a")], expected, 2)[0]
+    assert measures.stream_complaints(right, expected, 4) == ["3 files counted of 4"]
+    assert measures.stream_complaints([], expected, 1) == ["0 files counted of 1"]
+
+
+def test_micro_batches_are_read_from_the_streams_last_line() -> None:
+    line = {
+        "micro_batches": [
+            {"trigger": "2026-01-01T00:00:01.500Z", "ms": 1500, "rows": 20, "top": []},
+            {"trigger": "2026-01-01T00:00:04.500Z", "ms": 2500, "rows": 10, "top": None},
+        ]
+    }
+    first, second = measures.micro_batches(line, 10)
+    assert (first.files, second.files, second.begun_s - first.begun_s) == (2, 3, 3.0)
+    assert (first.seconds, second.top) == (1.5, None)
+
+
+def test_a_ratio_of_percentiles_has_an_interval() -> None:
+    ratio = measures.percentile_ratio([1.0] * 50 + [3.0], [1.0] * 51, 0.99)
+    assert (ratio.value, ratio.high) == (3.0, 3.0)
+    assert ratio.low == 1.0, "without the one late micro-batch"
+    with pytest.raises(ValueError, match="either side"):
+        measures.percentile_ratio([], [1.0], 0.99)
+
+
+def test_a_gap_is_from_the_end_that_freed_the_capacity() -> None:
+    records = [
+        Records(container="1", decided_s=0.0, launched_s=0.1, runs_s=0.2, gone_s=9.5),
+        Records(container="2", decided_s=0.5, launched_s=0.6, runs_s=0.7, gone_s=20.0),
+        Records(container="3", decided_s=10.0, launched_s=10.25, runs_s=10.5),
+        Records(container="4", decided_s=21.0, launched_s=20.998, runs_s=22.0),
+        Records(container="5", launched_s=30.0),
+    ]
+    first, second = gaps_of(records)
+    assert (first.decide_s, first.launch_s, first.start_s) == (0.5, 0.25, 0.25)
+    assert first.node_s == 0.75
+    assert (second.decide_s, second.start_s) == (1.0, 1.0)
+    assert second.launch_s == 0.0, "a stamp of the file system, rounded down"
+
+
+def test_a_nodes_records_are_read_while_it_writes_them(tmp_path: Path) -> None:
+    where = tmp_path / "nodes" / "node-1" / "containers" / "a-x1"
+    where.mkdir(parents=True)
+    (where / "container.json").write_text("{}")
+    os.utime(where / "container.json", (5.5, 5.5))
+    assert read_records(tmp_path) == [Records(container="a-x1", launched_s=5.5)]
+    (where / "process.json").write_text('{"pid": 7, "started_at_s": 6.5}')
+    (where / "exit.json").write_text('{"ended_at')
+    assert read_records(tmp_path, {"a-x1": 5.0, "a-x2": 6.0}) == [
+        Records(container="a-x1", pid=7, decided_s=5.0, launched_s=5.5, runs_s=6.5)
+    ]
+
+
+def _taken() -> Taken:
+    jobs = EndedJob(0, "wordcount", 50.0, 120.0), EndedJob(0, "wordcount", 80.0, 100.0)
+    return Taken(
+        runs={
+            "hrm-shared": [run("hrm-shared", batch_s=800, jobs=jobs[:1], makespan_s=60.0)],
+            "hrm-split": [run("hrm-split", jobs=jobs[1:])],
+            "standalone-shared": [run("standalone-shared", durations_s=(9.0,), makespan_s=None)],
+            "standalone-split": [run("standalone-split")],
+            ALONE: [run(ALONE, batch_s=0.0, durations_s=(2.0, 2.0), makespan_s=None)],
+        },
+        gaps={
+            True: [Gap(decide_s=0.003, launch_s=0.002, start_s=0.05)],
+            False: [Gap(decide_s=0.103, launch_s=0.002, start_s=0.05)],
+        },
+    )
+
+
+def test_the_document_compares_shared_with_split_and_with_alone() -> None:
+    found = document(_taken(), Plan())
+    assert found["utilisation_ratio"] == pytest.approx(1000 / 700, abs=1e-4)
+    assert found["cpu_time_ratio"] == pytest.approx(45 / 30)
+    assert found["batch_makespan_ratio"] == 0.6
+    assert found["stream_p99_ratio"] == 1.1
+    assert found["standalone_stream_p99_ratio"] == 4.5
+    assert found["standalone_batch_makespan_ratio"] is None, "not all jobs ended"
+    assert found["task_stretch"] == 1.2
+    assert (found["feedback_gap_ms"], found["feedback_gap_no_queue_ms"]) == (5.0, 105.0)
+    assert found["answers_right"]
+    assert found["arms"]["hrm-shared"]["utilisation"] == pytest.approx(10 / 18, abs=1e-4)
+    json.dumps(found)
+    body = report(found)
+    assert "| slot time of tasks that succeeded | 1.429 [1.429, 1.429] |" in body
+    assert "| until 2 batch jobs have ended | 0.600 [0.600, 0.600] | - |  |" in body
+    assert "| of it: until the node starts the next | 3.000 | 3.000 | 103.000 | 103.000 |" in body
+    assert "All right" in body
+
+
+def test_a_wrong_answer_or_a_failed_run_is_in_the_document() -> None:
+    taken = _taken()
+    taken.runs["hrm-split"].append(run("hrm-split", complaints=("stream: 3 files counted of 4",)))
+    taken.failures.append("standalone-split, run 2: it ended\nwith more lines")
+    found = document(taken, Plan())
+    assert not found["answers_right"]
+    assert "- hrm-split: stream: 3 files counted of 4" in report(found)
+    assert "with more lines" not in report(found)
+
+
+def test_nothing_that_ended_on_one_side_alone_says_how_long_tasks_took() -> None:
+    job = EndedJob(3, "wordcount", 50.0, 120.0)
+    assert stretch([run("hrm-shared", jobs=(job,))], [run("hrm-split")]) is None
+
+
+def test_a_part_of_the_arms_gives_a_part_of_the_document() -> None:
+    found = document(Taken(runs={"hrm-split": [run("hrm-split")]}), Plan())
+    assert found["utilisation_ratio"] is None
+    assert "| hrm-split |" in report(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "arms"),
+    [
+        ([], list(ARMS)),
+        (["--quick"], ["hrm-shared", "hrm-split", ALONE]),
+        (["--only", "feedback"], []),
+        (["--quick", "--only", "standalone-split"], ["standalone-split"]),
+        (["--systems", "standalone"], ["standalone-shared", "standalone-split"]),
+        (["--only", "hrm-split,standalone-split"], ["hrm-split", "standalone-split"]),
+    ],
+)
+def test_the_command_line_chooses_arms(arguments: list[str], arms: list[str]) -> None:
+    given = command.parse_arguments(arguments)
+    assert command.chosen_arms(given) == arms
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--systems", "yarn"], ["--only", "hrm-shard"], ["--runs", "0"], ["--window-s", "-1"]],
+)
+def test_what_does_not_exist_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.parse_arguments(arguments)
+
+
+def test_flags_win_over_the_quick_plan() -> None:
+    plan = command.plan_of(command.parse_arguments(["--quick", "--runs", "2"]))
+    assert (plan.runs, plan.window_s) == (2, 60.0)

@@ -1,0 +1,376 @@
+"""The index of a scheduler's backlog states what a look at every job would.
+
+``ScannedBacklog`` is the rule without an index: each job has its time, and everything that happens
+looks at all of them. The index is compared with it step by step, and over whole clusters by the
+order of their grants.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hrm.core.messages.claims import Outcome, Proposal
+from hrm.core.scheduling import scheduler as scheduler_module
+from hrm.core.scheduling.backlog import Backlog, Job
+from hrm.core.scheduling.scheduler import Scheduler
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.feasibility import Vector, fits
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerState,
+    FirstExecutors,
+    Gpu,
+    Resources,
+    WorkloadClass,
+)
+from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning
+from hrm.testing import VirtualCluster, unit
+
+BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM
+DEMANDS: list[Vector] = [(1, 10, 0, 1), (1, 20, 0, 1), (2, 10, 0, 1), (2, 20, 0, 1)]
+
+
+class ScannedBacklog(Backlog):
+    """The same rule, without cohorts."""
+
+    def add(self, job: Job) -> None:
+        job.arrival = next(self._arrivals)
+        job.own_s = 0.0
+        self.jobs[job.application_id] = job
+
+    def remove(self, application_id: ApplicationId) -> None:
+        self.jobs.pop(application_id, None)
+        self.gpu_jobs.pop(application_id, None)
+
+    def place(self, job: Job, at_s: float | None = None) -> None:
+        job.own_s = job.not_before_s if at_s is None else at_s
+        if job.gpus:
+            self.gpu_jobs[job.application_id] = job
+
+    def declined(self, job: Job, rounds: int) -> None:
+        job.gpus_declined = rounds
+
+    def capacity_freed(self) -> None:
+        for job in self.jobs.values():
+            job.own_s = 0.0
+            job.gpus_declined = 0
+
+    def hold_back(self, lacks: Any, now: float) -> None:
+        for job in self.jobs.values():
+            held = job.workload_class is BATCH and job.delay_s
+            if job.gang or job.gpus or job.places or not held:
+                continue
+            lacking = [x for x in lacks if lacks[x] <= job.run_s]
+            if all(any(fits(x, one) for x in lacking) for one in job.demands):
+                job.own_s = max(job.not_before_s, now + job.delay_s)
+
+    def next_job(self, now: float) -> Job | None:
+        ready = [job for job in self._candidates() if job.not_before_s <= now]
+        return min(ready, key=lambda job: job.workload_class is BATCH, default=None)
+
+    def next_time_s(self) -> float | None:
+        return min((job.not_before_s for job in self._candidates()), default=None)
+
+    def violations(self) -> list[str]:
+        return []
+
+    def _candidates(self) -> list[Job]:
+        jobs = list(self.jobs.values())
+        if self.in_order and jobs:
+            return [min(jobs, key=lambda job: job.workload_class is BATCH)]
+        return jobs
+
+
+STEPS = st.tuples(
+    st.sampled_from(
+        [
+            "add",
+            "add",
+            "remove",
+            "round",
+            "round",
+            "round",
+            "free",
+            "ask",
+            "class",
+            "gang",
+            "more",
+            "place",
+        ]
+    ),
+    st.integers(0, 11),
+    st.sampled_from(DEMANDS),
+    st.sampled_from([0.0, 0.05, 0.1, 0.2]),
+    st.sampled_from([-0.03, 0.0, 0.01, 0.05, 0.3]),
+)
+
+
+class Pair:
+    """One history, told to the index and to the rule without one."""
+
+    def __init__(self, *, in_order: bool) -> None:
+        self.both = Backlog(in_order=in_order), ScannedBacklog(in_order=in_order)
+        self.in_order = in_order
+        self.now = 10.0
+
+    def step(self, what: str, number: int, demand: Vector, delay_s: float) -> None:
+        application_id = ApplicationId(f"app-{number}")
+        for backlog in self.both:
+            job = backlog.jobs.get(application_id)
+            if what == "free":
+                backlog.capacity_freed()
+            elif what == "round":
+                self.round_in_vain(backlog, hold=number % 4 > 0 and not self.in_order)
+            elif job is None:
+                if what == "add":
+                    job = Job(application_id, STREAM if number % 5 == 0 else BATCH)
+                    backlog.add(job)
+                    job.demands.add(demand)
+                    backlog.place(job)
+            elif what == "remove":
+                backlog.remove(application_id)
+            else:
+                self.change(backlog, job, what, demand, delay_s)
+
+    def change(self, backlog: Backlog, job: Job, what: str, demand: Vector, delay_s: float) -> None:
+        if what == "class":
+            job.workload_class = STREAM if job.workload_class is BATCH else BATCH
+            backlog.place(job, self.now)
+        elif what == "gang":
+            job.gang = 0 if job.gang else 2
+            backlog.place(job)
+        elif what == "more":
+            job.demands.add(demand)
+            job.run_s = min(job.run_s, 10.0 + delay_s)
+            backlog.place(job, min(job.not_before_s, self.now))
+        elif what == "place":
+            job.places = True
+            backlog.place(job)
+        elif what == "ask":
+            job.delay_s = delay_s
+            backlog.place(job, self.now + delay_s)
+
+    def round_in_vain(self, backlog: Backlog, *, hold: bool) -> None:
+        job = backlog.next_job(self.now)
+        if job is None:
+            return
+        job.delay_s = min(max(2 * job.delay_s, 0.05), 0.4)
+        backlog.place(job, self.now + job.delay_s)
+        if hold and job.workload_class is BATCH and not job.gang:
+            backlog.hold_back(dict.fromkeys(job.demands, job.run_s), self.now)
+
+    def compare(self) -> None:
+        indexed, scanned = self.both
+        assert list(indexed.jobs) == list(scanned.jobs)
+        times = [{x: job.not_before_s for x, job in each.jobs.items()} for each in self.both]
+        assert times[0] == times[1]
+        assert indexed.next_time_s() == scanned.next_time_s()
+        for at_s in (self.now, self.now + 0.06, self.now - 0.02, self.now):
+            names = [job and job.application_id for job in (x.next_job(at_s) for x in self.both)]
+            assert names[0] == names[1]
+        assert indexed.violations() == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps=st.lists(STEPS, max_size=40), in_order=st.booleans())
+def test_the_index_agrees_with_a_look_at_every_job(steps: list[Any], in_order: bool) -> None:
+    pair = Pair(in_order=in_order)
+    for what, number, demand, delay_s, passed_s in steps:
+        pair.now += passed_s
+        pair.step(what, number, demand, delay_s)
+        pair.compare()
+
+
+def test_entries_of_jobs_that_are_gone_do_not_pile_up() -> None:
+    backlog = Backlog()
+    stays = Job(ApplicationId("stays"), BATCH, demands={DEMANDS[0]}, delay_s=0.05)
+    backlog.add(stays)
+    for number in range(2_000):
+        job = Job(ApplicationId(f"app-{number}"), BATCH, demands={DEMANDS[0]}, delay_s=0.05)
+        backlog.add(job)
+        backlog.place(job, float(number))
+        backlog.place(stays, float(number))
+        backlog.remove(job.application_id)
+    cohort = stays.cohort
+    assert cohort is not None
+    heaps = (cohort._shared, cohort._due, cohort._times, cohort._upcoming)
+
+    assert sum(len(heap._entries) for heap in heaps) < 200
+
+
+def grants(schedulers: int, seed: int) -> list[tuple[float, str, str, str]]:
+    """Every claim's outcome, in order, in a small cluster under a random load with a backlog."""
+    chance = random.Random(seed)
+    units = [unit(f"n{x}") for x in range(3)]
+    cluster = VirtualCluster(
+        units, schedulers=schedulers, run_s=0.7, bounds=Bounds(waiting_limit=1)
+    )
+    negotiator = cluster.master.placement.negotiator
+    commit = negotiator.commit
+    found: list[tuple[float, str, str, str]] = []
+
+    def seen(proposal: Proposal, now: float) -> list[Outcome] | None:
+        outcomes = commit(proposal, now)
+        for (entry, unit_id, _), decision, _ in outcomes or ():
+            found.append((now, entry.container_id, unit_id, decision.name))
+        return outcomes
+
+    negotiator.commit = seen  # type: ignore[method-assign]
+    for _ in range(30):
+        kind = STREAM if chance.random() < 0.1 else BATCH
+        size = Resources(chance.randint(1, 3), chance.choice([512, 1_024, 2_048]))
+        gang = chance.choice([0, 0, 0, 2])
+        app = cluster.submit(chance.randint(1, 5), size, kind, gang_min=gang)
+        cluster.advance(chance.choice([0.0, 0.02, 0.1, 0.3]))
+        if chance.random() < 0.1:
+            cluster.finish(app)
+    cluster.advance(6.0)
+    return found
+
+
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+def test_the_order_of_grants_is_that_of_the_rule_without_an_index(
+    schedulers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    indexed = grants(schedulers, seed=1)
+    monkeypatch.setattr(scheduler_module, "Backlog", ScannedBacklog)
+    scanned = grants(schedulers, seed=1)
+
+    assert indexed == scanned
+    assert len(indexed) > 40
+
+
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+def test_rounds_that_are_spared_would_have_granted_nothing(
+    schedulers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spared = 0
+    spare = Scheduler.spare
+
+    def counted(self: Scheduler, job: Job) -> bool:
+        nonlocal spared
+        found = spare(self, job)
+        spared += found
+        return found
+
+    monkeypatch.setattr(Scheduler, "spare", counted)
+    without = grants(schedulers, seed=2)
+    assert spared
+    monkeypatch.setattr(Scheduler, "spare", lambda *_: False)
+
+    assert without == grants(schedulers, seed=2)
+
+
+def executors_that_run(cluster: VirtualCluster, app: ApplicationId) -> list[int]:
+    return [
+        int(x.request.executor_id)
+        for x in cluster.app(app).containers.values()
+        if x.state is ContainerState.RUNNING
+    ]
+
+
+def end_all(cluster: VirtualCluster, app: ApplicationId) -> int:
+    """All that runs of an application ends; how many did."""
+    ended = executors_that_run(cluster, app)
+    for executor in ended:
+        cluster.end_process(app, executor)
+    return len(ended)
+
+
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+def test_who_waits_for_cores_holds_up_nobody_who_waits_for_a_gpu(schedulers: int) -> None:
+    cluster = VirtualCluster(schedulers=schedulers)
+    cores, gpus = tuple(Core(x) for x in range(4)), (Gpu(index=0, memory_mib=16_384),)
+    hardware = Hardware(cores=cores, memory_mib=16_384, gpus=gpus)
+    cluster.add_hardware("n0", hardware, Partitioning(mode=BindingMode.PARTIAL))
+    cluster.submit(3, workload_class=STREAM)  # all cores that no GPU has
+    cluster.advance(2.0)
+    for _ in range(schedulers):
+        cluster.submit(1)
+    cluster.advance(5.0)
+    of_gpu = cluster.submit(14, Resources(1, 1_024, 16_384))
+    cluster.advance(5.0)
+    assert cluster.states(of_gpu)["pending"] > 1
+
+    ended = 0
+    for _ in range(25):
+        ended += end_all(cluster, of_gpu)
+        cluster.advance(3.0)
+
+    assert ended == 14
+
+
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+def test_who_no_longer_waits_for_little_holds_up_nobody_who_does(schedulers: int) -> None:
+    cluster = VirtualCluster([unit("n0")], schedulers=schedulers)
+    cluster.submit(2, workload_class=STREAM)  # of four cores; so four are never free
+    runs = cluster.submit(2)
+    large = [cluster.submit(0) for _ in range(schedulers)]
+    for app in large:
+        cluster.request(app, [1], Resources(4, 1_024))
+        cluster.request(app, [2], expected_duration_s=5_000.0)
+    cluster.advance(5.0)
+    small = cluster.submit(30)
+    cluster.advance(5.0)
+    for app in large:
+        cluster.release(app, 2)
+    cluster.advance(5.0)
+    assert cluster.states(small)["pending"] > 1
+
+    ended = 0
+    for _ in range(60):
+        end_all(cluster, runs)
+        ended += end_all(cluster, small)
+        cluster.advance(3.0)
+
+    assert ended == 30
+    assert [cluster.states(app) for app in large] == [{"pending": 1}] * schedulers
+
+
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+def test_long_ones_that_may_wait_nowhere_hold_up_no_short_one(schedulers: int) -> None:
+    cluster = VirtualCluster([unit("n0")], schedulers=schedulers, bounds=Bounds(waiting_limit=8))
+    for cores in (3, 4):  # the second waits for the end of the first, and leaves a core free
+        app = cluster.submit(0)
+        cluster.request(app, [1], Resources(cores, 1_024), expected_duration_s=590.0)
+        cluster.advance(1.0)
+    long = [cluster.submit(0) for _ in range(schedulers)]
+    for app in long:
+        cluster.request(app, [1, 2], expected_duration_s=4_000.0)
+    cluster.advance(5.0)
+    short = cluster.submit(0)
+    cluster.request(short, range(1, 41), expected_duration_s=2.0)
+    cluster.advance(5.0)
+    assert cluster.states(short)["pending"] > 8
+
+    ended = 0
+    for _ in range(60):
+        ended += end_all(cluster, short)
+        cluster.advance(2.0)
+
+    assert ended == 40
+    assert [cluster.states(app) for app in long] == [{"pending": 2}] * schedulers
+
+
+def test_a_driver_waits_where_its_place_is_granted() -> None:
+    """A driver has no end: it is backfilled nowhere, however long a container runs by default."""
+    cluster = VirtualCluster([unit("n0")], schedulers=1)
+    for cores, run_s in ((3, 550.0), (4, 300.0)):
+        app = cluster.submit(0)
+        cluster.request(app, [1], Resources(cores, 1_024), expected_duration_s=run_s)
+        cluster.advance(1.0)
+    cluster.add_node(unit("n1", 5))
+    app = cluster.submit(0)
+    cluster.request(app, [1], Resources(5, 1_024), expected_duration_s=100.0)
+    cluster.advance(1.0)
+    first = FirstExecutors(count=1, resources=Resources(1, 1_024), stated=False)
+    driver = cluster.submit(1, new_id=ApplicationId("driver-1"), first_executors=first)
+    cluster.advance(3.0)
+
+    assert cluster.states(driver) == {"waiting": 1}
+    assert cluster.container(driver, 1).unit_id == "n1/cpu"
