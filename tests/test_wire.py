@@ -289,7 +289,7 @@ def test_a_registration_arrives() -> None:
               "decommissions": True,
               "java_options": ["-Xss1m"], "extra_class_path": ["/x"]}  # fmt: skip
     request = appmaster_wire.registration(
-        {**fields, "class": "stream", "gang_min": 2, "launch": launch},
+        {**fields, "class": "stream", "gang_min": 2, "input_bytes": 1 << 40, "launch": launch},
         application_id=APP,
         ownership_key=KEY,
         submission_id="driver-1",
@@ -311,6 +311,7 @@ def test_a_registration_arrives() -> None:
             decommissions=True,
         ),
         gang_min=2,
+        input_bytes=1 << 40,
         submission_id="driver-1",
         submission_attempt=2,
         owner=ownership.owner_of(KEY),

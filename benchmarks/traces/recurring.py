@@ -11,6 +11,10 @@ What learns is the production table (``hrm.core.vocabulary.run_times``) in the o
 first half of the nights is learned and not counted; then each run is estimated before it is
 learned, so that none is estimated by what came after it. ``bound``: the error if the median of the
 application were known, below which no estimate from the past can get.
+
+With ``size_sigma`` the inputs vary, log-normally, too, and run times follow them with an exponent
+that each application draws, 0.5 to 1. ``stated``: the runs say how much they read
+(``spark.hrm.input.size``); ``learned`` says nothing; ``bound`` knows median, size and exponent.
 """
 
 from __future__ import annotations
@@ -32,15 +36,22 @@ from hrm.core.vocabulary.run_times import RunTimeKey, RunTimeTable, lower_bounds
 __all__ = ["Errors", "Workload", "main", "measure"]
 
 SIGMAS = (0.1, 0.2, 0.3, 0.4)
+SIZE_SIGMAS = (0.0, 0.7)
+
+
+_INPUT = 8 << 30
+_DEFAULT_S = BOUNDS.default_duration_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """``applications`` that run once in each of ``nights``, the first half of which is learned
     only. ``rare``: the share of runs that take ``slow`` times as long; the same share fails, and of
-    the same share another is the user. ``spread``: sigma of executors of one run."""
+    the same share another is the user. ``spread``: sigma of executors of one run; ``size_sigma``:
+    of inputs."""
 
     sigma: float
+    size_sigma: float = 0.0
     applications: int = 40
     nights: int = 60
     executors: int = 8
@@ -55,6 +66,7 @@ class Errors:
 
     learned: float
     learned_p90: float
+    stated: float
     last_run: float
     default: float
     bound: float
@@ -64,59 +76,77 @@ def measure(workload: Workload, seed: int) -> Errors:
     """Learn and estimate night after night. Deterministic."""
     draw = random.Random(seed)  # nosec B311
     medians_s = [300.0 * math.exp(draw.gauss(0.0, 1.2)) for _ in range(workload.applications)]
-    table, last_s = RunTimeTable(BOUNDS.run_times_kept), dict[RunTimeKey, float]()
-    found = {name: EstimateErrors(kept=1_000_000) for name in ("learned", "last", "none", "bound")}
+    elasticities = [draw.uniform(0.5, 1.0) for _ in range(workload.applications)]
+    table, stated = RunTimeTable(BOUNDS.run_times_kept), RunTimeTable(BOUNDS.run_times_kept)
+    last_s = dict[RunTimeKey, float]()
+    names = ("learned", "stated", "last", "none", "bound")
+    found = {name: EstimateErrors(kept=1_000_000) for name in names}
     for night in range(workload.nights):
         for number, median_s in enumerate(medians_s):
             user = "other" if draw.random() < workload.rare else "owner"
             key = (f"nightly-{number}", user, 0)
-            run_s = median_s * math.exp(draw.gauss(0.0, workload.sigma))
+            larger = draw.gauss(0.0, workload.size_sigma)
+            size, scaled_s = int(_INPUT * math.exp(larger)), median_s
+            scaled_s *= math.exp(elasticities[number] * larger)
+            run_s = scaled_s * math.exp(draw.gauss(0.0, workload.sigma))
             if draw.random() < workload.rare:
                 run_s *= workload.slow
             took_s = [
                 run_s * math.exp(draw.gauss(0.0, workload.spread))
                 for _ in range(workload.executors)
             ]
-            known = table.find(key)
+            expected_s, stated_s = _expected_s(table, key, 0), _expected_s(stated, key, size)
             if draw.random() < workload.rare:
                 part = draw.random()
-                shown = lower_bounds(known, [part * x for x in took_s], BOUNDS.default_duration_s)
-                if shown:
-                    table.put(table.learned(key, shown))
+                cut_s = [part * x for x in took_s]
+                _learn(table, key, lower_bounds(expected_s or _DEFAULT_S, cut_s), 0)
+                _learn(stated, key, lower_bounds(stated_s or _DEFAULT_S, cut_s), size)
                 continue
             for each_s in took_s if 2 * night >= workload.nights else ():
-                found["learned"].ended(known.mean_s if known else 0.0, each_s)
+                found["learned"].ended(expected_s, each_s)
+                found["stated"].ended(stated_s, each_s)
                 found["last"].ended(last_s.get(key, 0.0), each_s)
-                found["none"].ended(BOUNDS.default_duration_s, each_s)
-                found["bound"].ended(median_s, each_s)
-            table.put(table.learned(key, took_s))
+                found["none"].ended(_DEFAULT_S, each_s)
+                found["bound"].ended(scaled_s, each_s)
+            _learn(table, key, took_s, 0)
+            _learn(stated, key, took_s, size)
             last_s[key] = sum(took_s) / len(took_s)
     return Errors(
         learned=found["learned"].summary().median,
         learned_p90=found["learned"].summary().p90,
+        stated=found["stated"].summary().median,
         last_run=found["last"].summary().median,
         default=found["none"].summary().median,
         bound=found["bound"].summary().median,
     )
 
 
+def _expected_s(table: RunTimeTable, key: RunTimeKey, size: int) -> float:
+    """The estimate, in seconds; 0 where there is none."""
+    known = table.find(key)
+    return known.expected_s(size) if known is not None else 0.0
+
+
+def _learn(table: RunTimeTable, key: RunTimeKey, durations_s: list[float], size: int) -> None:
+    if durations_s:
+        table.put(table.learned(key, durations_s, size))
+
+
 def benchmark(seeds: int) -> tuple[dict[str, Any], str]:
     """The document of numbers and the report's text."""
-    rows: list[list[str]] = []
-    results: dict[str, Any] = {}
     rows, results = [], dict[str, Any]()
-    for sigma in SIGMAS:
-        runs = [asdict(measure(Workload(sigma=sigma), seed)) for seed in range(seeds)]
-        mean = {name: sum(run[name] for run in runs) / seeds for name in runs[0]}
-        results[f"{sigma:g}"] = mean
-        rows.append([f"{sigma:g}", *(f"{100 * mean[name]:.1f}" for name in mean)])
-    document = {
-        "benchmark": "recurring",
-        "seeds": seeds,
-        "results": results,
-        "provenance": common.provenance("benchmarks.traces.recurring", []),
-    }
-    header = ("sigma", "learned %", "learned, p90 %", "as the last run %", "default %", "bound %")
+    for size_sigma in SIZE_SIGMAS:
+        for sigma in SIGMAS:
+            workload = Workload(sigma=sigma, size_sigma=size_sigma)
+            runs = [asdict(measure(workload, seed)) for seed in range(seeds)]
+            mean = {name: sum(run[name] for run in runs) / seeds for name in runs[0]}
+            name = f"{sigma:g}" if not size_sigma else f"{sigma:g}, inputs {size_sigma:g}"
+            results[name] = mean
+            rows.append([name, *(f"{100 * mean[name]:.1f}" for name in mean)])
+    header = (
+        "sigma", "learned %", "learned, p90 %", "size stated %", "as the last run %", "default %",
+        "bound %",
+    )  # fmt: skip
     stated = Workload(sigma=0.0)
     about = (
         f"{stated.applications} applications, {stated.nights} nights, the first half of them only "

@@ -31,6 +31,11 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "with how many executors a stream may begin: these start together or wait together, where "
         "batch may be preempted for them; what it requests beyond and later is granted one by one",
     ),
+    "spark.hrm.input.size": (
+        "unknown",
+        "how much the application reads, such as `120g`, where that is known: run times of earlier "
+        "runs are scaled to it, in proportion until runs of several sizes have shown how",
+    ),
     "spark.hrm.submit.waitAppCompletion": (
         "`true`",
         "in cluster deploy mode: spark-submit waits for the driver and ends with its exit status",

@@ -263,11 +263,7 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         f"{progress.completed_stages} stages done; tasks: {progress.tasks_completed} of "
         f"{progress.tasks_total} done, {progress.tasks_running} running, "
         f"{progress.tasks_failed} failed, mean {age(progress.mean_task_s)}",
-        "expected run time": ", ".join(
-            f"{age(row.mean_s)} per executor of resource profile {row.resource_profile_id} "
-            f"(mean of {row.containers} earlier ones)"
-            for row in app.run_times
-        )
+        "expected run time": ", ".join(_expected_run_time(app, row) for row in app.run_times)
         or "unknown: no executor of an application of this name and user has ended yet",
         "gang start": f"the first {app.gang_min} executors start together"
         if app.gang_min > 1
@@ -285,6 +281,17 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         earlier = len(app.containers) - CONTAINERS_SHOWN
         facts.add_row("[bold]below[/]", f"the latest {CONTAINERS_SHOWN}; {earlier} more: -o json")
     return Group(facts, "", containers)
+
+
+def _expected_run_time(app: admin_pb2.Application, row: admin_pb2.RunTime) -> str:
+    profile = f"per executor of resource profile {row.resource_profile_id}"
+    if not app.input_bytes or not row.mean_input_bytes:
+        return f"{age(row.mean_s)} {profile} (mean of {row.containers} earlier ones)"
+    stated, read = (memory(round(x / 2**20)) for x in (app.input_bytes, row.mean_input_bytes))
+    return (
+        f"{age(row.expected_s)} {profile} for {stated} of input ({age(row.mean_s)} for {read}: "
+        f"mean of {row.containers} earlier ones)"
+    )
 
 
 def submissions_table(submissions: Sequence[submission_pb2.Submission]) -> RenderableType:

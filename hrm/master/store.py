@@ -126,8 +126,10 @@ class Store:
         return self._read("run_times")
 
     def put_run_time(self, row: RunTime) -> asyncio.Future[None]:
-        sql = "INSERT OR REPLACE INTO run_times VALUES (?, ?, ?, ?, ?)"
-        return self._writes.put("run_times", row.key, sql, (*row.key, row.mean_s, row.containers))
+        sql = "INSERT OR REPLACE INTO run_times VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        inputs = (row.input_bytes, row.input_variance, row.input_covariance)
+        values = (*row.key, row.mean_s, row.containers, *inputs)
+        return self._writes.put("run_times", row.key, sql, values)
 
     def forget_run_time(self, key: RunTimeKey) -> asyncio.Future[None]:
         return self._forget("run_times", *key)

@@ -8,6 +8,7 @@ names the remedy, and the file is never replaced: it is the cluster's intent.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import pwd
 import shutil
@@ -89,13 +90,19 @@ def _node(row: Row) -> tuple[NodeName, str]:
 
 
 def _run_time(row: Row) -> RunTime:
-    name, user, profile, mean_s, containers = row
+    name, user, profile, mean_s, containers, *inputs = row
     whole = type(profile) is int and type(containers) is int and containers > 0
     if not whole or type(mean_s) is not float or not mean_s >= 0:
         raise ValueError(f"{row!r} in place of a run time")
+    if any(type(each) is not float or not math.isfinite(each) for each in inputs):
+        raise ValueError(f"{row!r} in place of a run time and what its runs read")
+    input_bytes, input_variance, input_covariance = inputs
+    if input_bytes < 0 or input_variance < 0:
+        raise ValueError(f"{row!r} in place of a run time and what its runs read")
     return RunTime(
         name=_text(name), user=_text(user), resource_profile_id=profile, mean_s=mean_s,
-        containers=containers,
+        containers=containers, input_bytes=input_bytes, input_variance=input_variance,
+        input_covariance=input_covariance,
     )  # fmt: skip
 
 
@@ -122,8 +129,13 @@ TABLES: dict[str, Table] = {
     ),
     "run_times": Table(
         "CREATE TABLE IF NOT EXISTS run_times (name TEXT, user TEXT, profile INTEGER, "
-        "mean_s REAL NOT NULL, containers INTEGER NOT NULL, PRIMARY KEY (name, user, profile));",
-        ("name", "user", "profile", "mean_s", "containers"), 3, _run_time,
+        "mean_s REAL NOT NULL, containers INTEGER NOT NULL, input_bytes REAL NOT NULL DEFAULT 0, "
+        "input_variance REAL NOT NULL DEFAULT 0, input_covariance REAL NOT NULL DEFAULT 0, "
+        "PRIMARY KEY (name, user, profile));",
+        (
+            "name", "user", "profile", "mean_s", "containers", "input_bytes", "input_variance",
+            "input_covariance",
+        ), 3, _run_time,
     ),
     "learned_classes": Table(
         "CREATE TABLE IF NOT EXISTS learned_classes (name TEXT, user TEXT, class TEXT NOT NULL, "
@@ -135,7 +147,11 @@ TABLES: dict[str, Table] = {
         ("id", "record"), 1, _record(SubmissionRecord, "submission_id"),
     ),
 }  # fmt: skip
-_NODES_BEFORE_5 = ("nodes", "name")
+_COLUMNS_BEFORE = {
+    ("nodes", 5): ("name",),
+    ("run_times", 6): ("name", "user", "profile", "mean_s", "containers"),
+}
+"""Of tables that had fewer: the version that added to them, and what they had."""
 _SCHEMA = _META + "".join(table.sql for table in TABLES.values())
 
 
@@ -270,7 +286,9 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
         raise damaged(path, f"it lacks the table {missing[0]}")
     for name in sorted(TABLES.keys() & names):
         found = tuple(each[1] for each in db.execute(f"PRAGMA table_info({name})"))
-        if found != TABLES[name].columns and (version >= 5 or (name, *found) != _NODES_BEFORE_5):
+        earlier = [columns for (table, since), columns in _COLUMNS_BEFORE.items()
+                   if table == name and version < since]  # fmt: skip
+        if found not in (TABLES[name].columns, *earlier):
             raise damaged(path, f"its table {name} has the columns {', '.join(found)}")
     (first, *_) = db.execute("PRAGMA quick_check(1)").fetchone()
     if first != "ok":
@@ -283,9 +301,14 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
 
 def upgrade(db: sqlite3.Connection) -> None:
     """Versions 2 to 4 added the tables of run times, drains and submissions, which exist by now.
-    So does that of learned classes, which version 6 added. Version 5 added the owners of nodes."""
+    So does that of learned classes, which version 6 added. Version 5 added the owners of nodes,
+    version 6 what runs have read."""
     if "owner" not in [column[1] for column in db.execute("PRAGMA table_info(nodes)")]:
         db.execute("ALTER TABLE nodes ADD COLUMN owner TEXT NOT NULL DEFAULT ''")
+    found = [column[1] for column in db.execute("PRAGMA table_info(run_times)")]
+    for column in TABLES["run_times"].columns[len(_COLUMNS_BEFORE["run_times", 6]) :]:
+        if found and column not in found:
+            db.execute(f"ALTER TABLE run_times ADD COLUMN {column} REAL NOT NULL DEFAULT 0")
     sql = "UPDATE meta SET value = ? WHERE key = 'schema' AND value != ?"
     db.execute(sql, (str(SCHEMA_VERSION), str(SCHEMA_VERSION)))
     db.commit()

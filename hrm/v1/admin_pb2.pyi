@@ -193,7 +193,7 @@ class GetApplicationRequest(_message.Message):
     def __init__(self, application_id: _Optional[str] = ...) -> None: ...
 
 class Application(_message.Message):
-    __slots__ = ("application_id", "name", "user", "tenant", "state", "workload_class", "class_evidence", "spark_version", "driver_host", "web_url", "submitted_at_s", "first_running_at_s", "ended_at_s", "message", "scheduler", "containers", "progress", "containers_running", "containers_waiting", "containers_pending", "mean_wait_s", "run_times", "gang_min", "submission_id", "submission_attempt")
+    __slots__ = ("application_id", "name", "user", "tenant", "state", "workload_class", "class_evidence", "spark_version", "driver_host", "web_url", "submitted_at_s", "first_running_at_s", "ended_at_s", "message", "scheduler", "containers", "progress", "containers_running", "containers_waiting", "containers_pending", "mean_wait_s", "run_times", "gang_min", "submission_id", "submission_attempt", "input_bytes")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +219,7 @@ class Application(_message.Message):
     GANG_MIN_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    INPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     name: str
     user: str
@@ -244,17 +245,22 @@ class Application(_message.Message):
     gang_min: int
     submission_id: str
     submission_attempt: int
-    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., state: _Optional[_Union[_common_pb2.ApplicationState, str]] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., class_evidence: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., submitted_at_s: _Optional[float] = ..., first_running_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., message: _Optional[str] = ..., scheduler: _Optional[str] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., mean_wait_s: _Optional[float] = ..., run_times: _Optional[_Iterable[_Union[RunTime, _Mapping]]] = ..., gang_min: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ...) -> None: ...
+    input_bytes: int
+    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., state: _Optional[_Union[_common_pb2.ApplicationState, str]] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., class_evidence: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., submitted_at_s: _Optional[float] = ..., first_running_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., message: _Optional[str] = ..., scheduler: _Optional[str] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., mean_wait_s: _Optional[float] = ..., run_times: _Optional[_Iterable[_Union[RunTime, _Mapping]]] = ..., gang_min: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., input_bytes: _Optional[int] = ...) -> None: ...
 
 class RunTime(_message.Message):
-    __slots__ = ("resource_profile_id", "mean_s", "containers")
+    __slots__ = ("resource_profile_id", "mean_s", "containers", "expected_s", "mean_input_bytes")
     RESOURCE_PROFILE_ID_FIELD_NUMBER: _ClassVar[int]
     MEAN_S_FIELD_NUMBER: _ClassVar[int]
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_S_FIELD_NUMBER: _ClassVar[int]
+    MEAN_INPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     resource_profile_id: int
     mean_s: float
     containers: int
-    def __init__(self, resource_profile_id: _Optional[int] = ..., mean_s: _Optional[float] = ..., containers: _Optional[int] = ...) -> None: ...
+    expected_s: float
+    mean_input_bytes: float
+    def __init__(self, resource_profile_id: _Optional[int] = ..., mean_s: _Optional[float] = ..., containers: _Optional[int] = ..., expected_s: _Optional[float] = ..., mean_input_bytes: _Optional[float] = ...) -> None: ...
 
 class ExplainApplicationRequest(_message.Message):
     __slots__ = ("application_id",)

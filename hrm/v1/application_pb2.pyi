@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RegisterApplicationRequest(_message.Message):
-    __slots__ = ("application_id", "name", "user", "tenant", "spark_version", "driver_host", "web_url", "declared_class", "launch", "submission_key", "gang_min", "stream_min", "submission_id", "submission_attempt", "ownership_key", "submission_ownership_key", "followed_epoch", "followed_epoch_id")
+    __slots__ = ("application_id", "name", "user", "tenant", "spark_version", "driver_host", "web_url", "declared_class", "launch", "submission_key", "gang_min", "stream_min", "input_bytes", "submission_id", "submission_attempt", "ownership_key", "submission_ownership_key", "followed_epoch", "followed_epoch_id")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class RegisterApplicationRequest(_message.Message):
     SUBMISSION_KEY_FIELD_NUMBER: _ClassVar[int]
     GANG_MIN_FIELD_NUMBER: _ClassVar[int]
     STREAM_MIN_FIELD_NUMBER: _ClassVar[int]
+    INPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -39,13 +40,14 @@ class RegisterApplicationRequest(_message.Message):
     submission_key: str
     gang_min: int
     stream_min: int
+    input_bytes: int
     submission_id: str
     submission_attempt: int
     ownership_key: str
     submission_ownership_key: str
     followed_epoch: int
     followed_epoch_id: str
-    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., declared_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., launch: _Optional[_Union[_common_pb2.SparkLaunch, _Mapping]] = ..., submission_key: _Optional[str] = ..., gang_min: _Optional[int] = ..., stream_min: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., ownership_key: _Optional[str] = ..., submission_ownership_key: _Optional[str] = ..., followed_epoch: _Optional[int] = ..., followed_epoch_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., declared_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., launch: _Optional[_Union[_common_pb2.SparkLaunch, _Mapping]] = ..., submission_key: _Optional[str] = ..., gang_min: _Optional[int] = ..., stream_min: _Optional[int] = ..., input_bytes: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., ownership_key: _Optional[str] = ..., submission_ownership_key: _Optional[str] = ..., followed_epoch: _Optional[int] = ..., followed_epoch_id: _Optional[str] = ...) -> None: ...
 
 class RegisterApplicationResponse(_message.Message):
     __slots__ = ("application_id", "epoch", "containers", "heartbeat_interval_s", "last_executor_number", "epoch_id")

@@ -156,6 +156,7 @@ def from_application(app: Application) -> pb.Application:
         gang_min=record.gang_min,
         submission_id=record.submission_id,
         submission_attempt=record.submission_attempt,
+        input_bytes=record.input_bytes,
     )
     if app.progress is not None:
         message.progress.CopyFrom(codec.from_progress(app.progress))
@@ -177,6 +178,8 @@ def from_run_times(master_state: MasterState, app: Application) -> list[pb.RunTi
             resource_profile_id=row.resource_profile_id,
             mean_s=row.mean_s,
             containers=row.containers,
+            expected_s=row.expected_s(app.record.input_bytes),
+            mean_input_bytes=row.input_bytes,
         )
         for row in rows
     ]

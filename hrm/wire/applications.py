@@ -52,6 +52,7 @@ def to_registration(
         launch=codec.to_launch(request.launch),
         gang_min=codec.to_gang_min(request.gang_min),
         stream_min=codec.to_gang_min(request.stream_min),
+        input_bytes=codec.to_whole(request.input_bytes, "input_bytes", 0, codec.COUNT_MAX),
         submission_id=codec.to_text(request.submission_id, "submission_id"),
         submission_attempt=request.submission_attempt,
         owner=ownership.owner_of(request.ownership_key),

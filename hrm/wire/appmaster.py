@@ -198,6 +198,7 @@ def registration(
         declared_class=workload_class(hello["class"].upper()),
         gang_min=hello.get("gang_min", 0),
         stream_min=hello.get("stream_min", 0),
+        input_bytes=hello.get("input_bytes", 0),
         submission_id=submission_id,
         submission_attempt=submission_attempt,
         ownership_key=ownership_key,

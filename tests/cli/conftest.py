@@ -109,7 +109,16 @@ def example_application() -> admin_pb2.Application:
         containers_running=1,
         containers_pending=4,
         mean_wait_s=10.0,
-        run_times=[admin_pb2.RunTime(resource_profile_id=0, mean_s=90.0, containers=12)],
+        run_times=[
+            admin_pb2.RunTime(
+                resource_profile_id=0,
+                mean_s=90.0,
+                containers=12,
+                expected_s=180.0,
+                mean_input_bytes=2.0**31,
+            )
+        ],
+        input_bytes=2**32,
         gang_min=3,
     )
 

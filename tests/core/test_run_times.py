@@ -226,6 +226,51 @@ def test_what_was_learned_survives_the_master() -> None:
     assert expected_s(cluster, "nightly") == pytest.approx(30.0, abs=0.1)
 
 
+def run_of(cluster: VirtualCluster, duration_s: float, input_bytes: int) -> float:
+    """Run the application once; returns how long it was expected to take."""
+    app = cluster.submit(1, name="sized", input_bytes=input_bytes)
+    expected_s = cluster.container(app, 1).request.expected_duration_s
+    cluster.advance(duration_s)
+    cluster.finish(app)
+    cluster.settle()
+    return expected_s
+
+
+def test_run_times_follow_the_size_that_is_stated() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    assert run_of(cluster, 60.0, 10 << 30) == 0.0
+    assert run_of(cluster, 120.0, 20 << 30) == pytest.approx(120.0, rel=0.02)
+    for _ in range(20):  # it takes as long whatever it reads
+        run_of(cluster, 60.0, 10 << 30)
+        run_of(cluster, 60.0, 40 << 30)
+    assert run_of(cluster, 60.0, 80 << 30) == pytest.approx(60.0, rel=0.25)
+
+
+def test_without_a_size_the_mean_is_expected() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    run_of(cluster, 60.0, 0)
+    assert run_of(cluster, 60.0, 90 << 30) == pytest.approx(60.0, rel=0.02), "none was known before"
+    assert run_of(cluster, 60.0, 0) == pytest.approx(60.0, rel=0.02)
+
+
+SIZES = st.integers(0, 2**63 - 1)
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 1e7), SIZES), min_size=1, max_size=20), SIZES)
+def test_estimates_are_finite_and_a_larger_input_never_takes_less(
+    runs: list[tuple[float, int]], size: int
+) -> None:
+    times = RunTimeTable(limit=1)
+    for duration_s, input_bytes in runs:
+        times.put(times.learned(("a", "u", 0), [duration_s], input_bytes))
+    (known,) = times.rows.values()
+    durations_s = [max(0.001, duration_s) for duration_s, _ in runs]
+    assert min(durations_s) * 0.999 <= known.mean_s <= max(durations_s) * 1.001
+    assert 0 < known.expected_s(size) < math.inf
+    if size and known.input_bytes:
+        assert known.expected_s(max(1, size // 2)) <= known.expected_s(size) * 1.001
+
+
 def test_streams_teach_nothing() -> None:
     cluster = VirtualCluster([unit("n1")])
     app = cluster.submit(1, name="nightly", workload_class=WorkloadClass.STREAM)

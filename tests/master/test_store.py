@@ -102,6 +102,9 @@ RUN_TIMES = st.builds(
     resource_profile_id=st.integers(0, 2),
     mean_s=st.floats(0, 1e9),
     containers=st.integers(1, 100),
+    input_bytes=st.floats(0, 1e18),
+    input_variance=st.floats(0, 100),
+    input_covariance=st.floats(-100, 100),
 )
 LEARNED_CLASSES = st.builds(
     LearnedClass,
@@ -210,6 +213,24 @@ async def test_a_store_of_schema_1_is_taken_over(tmp_path: Path) -> None:
     store.close()
     with sqlite3.connect(path) as new:
         assert new.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [("6",)]
+
+
+async def test_run_times_of_schema_5_are_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "hrm.sqlite"
+    Store(path).close()
+    with sqlite3.connect(path) as old:
+        old.executescript(
+            "DROP TABLE run_times; DROP TABLE learned_classes;"
+            "CREATE TABLE run_times (name TEXT, user TEXT, profile INTEGER, mean_s REAL NOT NULL, "
+            "containers INTEGER NOT NULL, PRIMARY KEY (name, user, profile));"
+            "INSERT INTO run_times VALUES ('a', 'ada', 0, 1.5, 3);"
+            "UPDATE meta SET value = '5' WHERE key = 'schema';"
+        )
+    store = Store(path)
+    assert store.run_times() == [_run_time("a", 1.5)]
+    await store.put_run_time(replace(_run_time("b", 2.0), input_bytes=7.0))
+    assert [row.input_bytes for row in store.run_times()] == [0.0, 7.0]
+    store.close()
 
 
 async def test_a_failed_write_is_reported(tmp_path: Path) -> None:

@@ -344,6 +344,7 @@ class ApplicationRegistry:
             submitted_at_s=event.now,
             gang_min=event.gang_min,
             stream_min=event.stream_min,
+            input_bytes=event.input_bytes,
             submission_id=event.submission_id,
             submission_attempt=event.submission_attempt,
             owner=event.owner,

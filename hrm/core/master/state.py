@@ -406,7 +406,9 @@ class MasterState:
         if not self.run_times.rows:
             return request
         known = self.run_times.find((app.record.name, app.record.user, request.resource_profile_id))
-        return replace(request, expected_duration_s=known.mean_s) if known else request
+        if known is None:
+            return request
+        return replace(request, expected_duration_s=known.expected_s(app.record.input_bytes))
 
     def learn_run_times(self, app: Application, now: float, *, succeeded: bool) -> None:
         """A batch application has ended: remember how long its containers ran, or at least how
@@ -423,11 +425,13 @@ class MasterState:
         for profile, times_s in durations_s.items():
             run_of: RunTimeKey = (app.record.name, app.record.user, profile)
             if not succeeded:
-                known, default_s = self.run_times.rows.get(run_of), self.bounds.default_duration_s
-                times_s = lower_bounds(known, times_s, default_s)
+                known, expected_s = self.run_times.rows.get(run_of), self.bounds.default_duration_s
+                if known is not None:
+                    expected_s = known.expected_s(app.record.input_bytes)
+                times_s = lower_bounds(expected_s, times_s)
             if not times_s:
                 continue
-            row = self.run_times.learned(run_of, times_s)
+            row = self.run_times.learned(run_of, times_s, app.record.input_bytes)
             self.out.append(c.PersistRunTime(row=row))
             for key in self.run_times.put(row):
                 self.out.append(c.ForgetRunTime(key=key))

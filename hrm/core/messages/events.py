@@ -144,6 +144,7 @@ class ApplicationRegistered(Event):
     ``submission_id`` and ``submission_attempt``: the driver that registers, in cluster mode.
     ``owner``: the digest of its ownership key, see ``core.vocabulary.ownership``.
     ``first_executors``: of what holds a submitted driver: what that driver needs to begin.
+    ``input_bytes``: how much it reads, 0: not stated.
     """
 
     call_id: int
@@ -159,6 +160,7 @@ class ApplicationRegistered(Event):
     launch: LaunchContext = NO_LAUNCH
     gang_min: int = 0
     stream_min: int = 0
+    input_bytes: int = 0
     new_id: ApplicationId | None = None
     submission_id: str = ""
     submission_attempt: int = 0

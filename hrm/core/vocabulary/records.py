@@ -15,7 +15,8 @@ class ApplicationRecord:
 
     ``last_executor_number`` is the highest executor number seen when the record was written;
     ``gang_min`` how many of its first containers start together, 0 and 1: each by itself;
-    ``stream_min`` the same where it is a stream, 0: all of its first request.
+    ``stream_min`` the same where it is a stream, 0: all of its first request. ``input_bytes``: how
+    much it reads, 0: not stated.
     ``class_guessed``: it counts as a stream because its last run was one, and nothing has confirmed
     that yet.
     ``submission_id`` and ``submission_attempt`` name the driver that made it, in cluster mode.
@@ -43,6 +44,7 @@ class ApplicationRecord:
     last_executor_number: int = 0
     gang_min: int = 0
     stream_min: int = 0
+    input_bytes: int = 0
     submission_id: str = ""
     submission_attempt: int = 0
     tasks_total: int = 0

@@ -13,9 +13,13 @@ and b waiting ones cover exactly that time when r + b = r*mu*tau.
 Means are geometric, since errors are relative: one run that takes ten times as long does not spoil
 the estimate of the next.
 
+Where submitters state how much their application reads (``spark.hrm.input.size``), run times
+follow the size: in proportion until runs of several sizes have shown how steeply, a straight line
+through logarithms.
+
 Limits: the containers of one run are alike, so a run counts at least ``RUN_SHARE_MIN``, and the
-past fades. Means of units fade after ``WEIGHT_MAX`` containers. The size of the input is not known
-before an application runs; while it does, ``hrm.core.master.run_time_corrections`` counts its
+past fades. Means of units fade after ``WEIGHT_MAX`` containers. Where no size is stated, none is
+known before an application runs; while it does, ``hrm.core.master.run_time_corrections`` counts its
 tasks. The length bound assumes like run times, and lets none wait where containers outlast a
 heartbeat.
 
@@ -27,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from hrm.core.vocabulary.model import ResourceUnitId
@@ -43,23 +47,54 @@ RUN_SHARE_MIN = 0.15
 LEAST_S = 0.001
 """Run times below count as this."""
 
+PROPORTION_WEIGHT = 0.05
+"""Of the assumption that run times are in proportion to inputs, as a variance of the logarithms of
+sizes: runs that differ by a factor of 1.25 count as much."""
+
+ELASTICITY_MAX = 2.0
+
+SIZE_RATIO_MAX = 1_000.0
+"""An input that differs by more from what has been seen counts as one that differs by this."""
+
 RunTimeKey: TypeAlias = tuple[str, str, int]
 """Application name, user, resource profile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTime:
-    """The mean run time of ``containers`` containers. Durable."""
+    """The mean run time of ``containers`` containers. Durable.
+
+    ``input_bytes``: the mean size of what their runs read, 0 where none has stated it.
+    ``input_variance``: of the logarithms of the sizes; ``input_covariance``: with the logarithms of
+    run times.
+    """
 
     name: str
     user: str
     resource_profile_id: int
     mean_s: float
     containers: int
+    input_bytes: float = 0.0
+    input_variance: float = 0.0
+    input_covariance: float = 0.0
 
     @property
     def key(self) -> RunTimeKey:
         return (self.name, self.user, self.resource_profile_id)
+
+    @property
+    def elasticity(self) -> float:
+        """The exponent of the input's size that run times follow, from 0 (none) to
+        ``ELASTICITY_MAX``; 1 is in proportion."""
+        shown = self.input_covariance + PROPORTION_WEIGHT
+        return min(ELASTICITY_MAX, max(0.0, shown / (self.input_variance + PROPORTION_WEIGHT)))
+
+    def expected_s(self, input_bytes: int) -> float:
+        """How long a container runs, in seconds, if its run reads ``input_bytes`` (0: unknown)."""
+        if not input_bytes or not self.input_bytes:
+            return self.mean_s
+        ratio = min(SIZE_RATIO_MAX, max(1 / SIZE_RATIO_MAX, input_bytes / self.input_bytes))
+        return self.mean_s * float(ratio**self.elasticity)
 
 
 class RunTimeTable:
@@ -94,27 +129,44 @@ class RunTimeTable:
                 del self._latest[gone.name, gone.resource_profile_id]
         return displaced
 
-    def learned(self, key: RunTimeKey, durations_s: list[float]) -> RunTime:
-        """The row of ``key`` with these run times, at least one, in it. ``put`` keeps it."""
+    def learned(self, key: RunTimeKey, durations_s: list[float], input_bytes: int = 0) -> RunTime:
+        """The row of ``key`` with these run times of a run, at least one, in it. ``put`` keeps it.
+
+        ``input_bytes``: what the run read, 0 where it is not known.
+        """
         known = self.rows.get(key)
         logs = [math.log(max(LEAST_S, duration_s)) for duration_s in durations_s]
-        mean, containers = sum(logs) / len(logs), len(logs)
-        if known is not None:
-            containers += known.containers
-            share = max(RUN_SHARE_MIN, len(logs) / containers)
-            before = math.log(max(LEAST_S, known.mean_s))
-            mean = before + share * (mean - before)
-        mean_s = math.exp(mean)
-        name, user, profile = key
-        return RunTime(
-            name=name, user=user, resource_profile_id=profile, mean_s=mean_s, containers=containers
+        mean = sum(logs) / len(logs)
+        if known is None:
+            name, user, profile = key
+            return RunTime(
+                name=name,
+                user=user,
+                resource_profile_id=profile,
+                mean_s=math.exp(mean),
+                containers=len(logs),
+                input_bytes=float(input_bytes),
+            )
+        containers = known.containers + len(logs)
+        share = max(RUN_SHARE_MIN, len(logs) / containers)
+        before = math.log(max(LEAST_S, known.mean_s))
+        longer = mean - before
+        row = replace(known, mean_s=math.exp(before + share * longer), containers=containers)
+        if not input_bytes:
+            return row
+        if not known.input_bytes:
+            return replace(row, input_bytes=float(input_bytes))
+        larger = math.log(input_bytes / known.input_bytes)
+        return replace(
+            row,
+            input_bytes=known.input_bytes * math.exp(share * larger),
+            input_variance=(1 - share) * (known.input_variance + share * larger * larger),
+            input_covariance=(1 - share) * (known.input_covariance + share * larger * longer),
         )
 
 
-def lower_bounds(known: RunTime | None, durations_s: list[float], default_s: float) -> list[float]:
-    """Of run times that were cut short, those that show that ``known``, or without it the default,
-    is too little."""
-    expected_s = default_s if known is None else known.mean_s
+def lower_bounds(expected_s: float, durations_s: list[float]) -> list[float]:
+    """Of run times that were cut short, those that show that ``expected_s`` is too little."""
     return [duration_s for duration_s in durations_s if duration_s > expected_s]
 
 

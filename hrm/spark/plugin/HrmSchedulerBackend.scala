@@ -75,6 +75,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
 
   private val gangMin = firstExecutors("spark.hrm.gang.min")
   private val streamMin = firstExecutors("spark.hrm.stream.min")
+  private val inputBytes = conf.getSizeAsBytes("spark.hrm.input.size", "0")
 
   @volatile private var appId: Option[String] = None
   private val problem = new AtomicReference[String]()
@@ -262,6 +263,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("class", conf.get("spark.hrm.class", ""))
     hello.put("gang_min", gangMin)
     hello.put("stream_min", streamMin)
+    hello.put("input_bytes", inputBytes)
     hello.put("submission_key", HrmSchedulerBackend.submissionKey(this))
     hello.put("ownership_key", ownershipKey)
     hello.put("launch", ExecutorLaunch.describe(sc, driver.toString))
