@@ -112,4 +112,17 @@ def test_a_thrift_server_on_a_node(cluster: Cluster, eventually: Callable[..., A
     server = cluster.submit("--class", THRIFT_CLASS, *SETTINGS, *own, program="hrm submit")
     submission_id, shown = serving(cluster, eventually, server)
     assert shown["server_address"] == f"jdbc:hive2://127.0.0.1:{port}"
+    beeline = find_spark().home / "bin" / "beeline"
+    has_client = beeline.is_file() and any((find_spark().home / "jars").glob("hive-beeline-*.jar"))
+    if has_client:
+        query = "SELECT sum(id) AS total FROM range(0, 100, 1, 4)"
+        quiet = ("--outputformat=csv2", "--silent=true", "--showHeader=false")
+        client = subprocess.run(
+            [str(beeline), "-u", shown["server_address"], "-n", "tester", *quiet, "-e", query],
+            env={**cluster.environment}, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=PATIENCE * 180, check=False,
+        )  # fmt: skip
+        assert client.stdout.split()[-1:] == ["4950"], client.stderr
     ended(cluster, submission_id, server)
+    if not has_client:
+        pytest.skip("it listens; a query needs Spark's bin/beeline, which is missing here")
