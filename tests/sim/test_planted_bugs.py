@@ -16,6 +16,7 @@ from tests.sim.planted import masters, nodes, scheduling, turns
 from tests.sim.planted.plans import (
     LATER,
     behind_large_requests,
+    beside_a_free_gpu,
     crashing_agents,
     cut_drivers,
     gpu_rivals,
@@ -87,6 +88,7 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     scheduling.stream_that_stops_batch: late_streams(1),
     scheduling.earlier_requests_count: behind_large_requests(0),
     scheduling.gang_of_one_size: draw(1597),
+    scheduling.units_of_one_node_are_one: beside_a_free_gpu(0),
 }
 
 

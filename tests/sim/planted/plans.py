@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hrm.core.vocabulary.model import Resources, ResourceUnit, ResourceUnitId, WorkloadClass
+from hrm.core.vocabulary.model import (
+    Gpu,
+    NodeName,
+    Resources,
+    ResourceUnit,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning, partition
 from hrm.sim.faults.plan import (
     KINDS,
     TRAITS,
@@ -21,6 +29,7 @@ from hrm.sim.faults.rivals import rival_applications, with_rival_gpus
 __all__ = [
     "LATER",
     "behind_large_requests",
+    "beside_a_free_gpu",
     "crashing_agents",
     "cut_drivers",
     "gpu_rivals",
@@ -226,3 +235,23 @@ def behind_large_requests(seed: int) -> Plan:
     nodes = (replace(plan.nodes[0], units=(unit,)),)
     applications = (stream, large, ends, waits)
     return replace(plan, nodes=nodes, schedulers=1, bounds=bounds, applications=applications)
+
+
+def beside_a_free_gpu(seed: int) -> Plan:
+    """Nothing fails. A container waits for one of a node's two GPUs, and the other becomes free."""
+    without = frozenset({*KINDS, *TRAITS})
+    plan = draw(seed, Limits(nodes=1, applications=3, horizon_s=20.0, without=without))
+    hardware = Hardware(
+        cores=tuple(Core(x) for x in range(6)),
+        memory_mib=6_144,
+        gpus=tuple(Gpu(index=x, memory_mib=8_192) for x in range(2)),
+    )
+    binding = Partitioning(mode=BindingMode.PARTIAL)
+    units = partition(NodeName(plan.nodes[0].name), hardware, binding)
+    node = replace(plan.nodes[0], units=units, hardware=hardware, binding=binding)
+    applications = tuple(
+        ApplicationPlan(f"app-{n + 1}", 1.0 + n, Resources(1, 512), ((0.0, 1),), work_s, gpus=1)
+        for n, work_s in enumerate((60.0, 12.0, 60.0))
+    )
+    bounds = replace(plan.bounds, relocation_wait_s=2.0, waiting_limit=64, wait_max_s=60.0)
+    return replace(plan, nodes=(node,), bounds=bounds, applications=applications)

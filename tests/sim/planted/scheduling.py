@@ -410,6 +410,17 @@ def gpus_of_any_number(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SharedState, "serving", rows)
 
 
+def units_of_one_node_are_one(patch: pytest.MonkeyPatch) -> None:
+    """What waits at a unit is moved to other nodes, and never to another unit of its own."""
+    give_back = Relocation._give_back
+
+    def to_others(self: Relocation, container: Container, reason: str, now: float) -> None:
+        if not reason.startswith(f"{container.node}/"):
+            give_back(self, container, reason, now)
+
+    patch.setattr(Relocation, "_give_back", to_others)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     stream_in_parts,
     double_commit,
@@ -445,4 +456,5 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     gang_of_one_size,
     several_gpus_as_one,
     gpus_of_any_number,
+    units_of_one_node_are_one,
 ]
