@@ -158,6 +158,16 @@ def test_every_policy_can_start_a_gang(name: str) -> None:
     assert cluster.states(app) == {"running": 16}
 
 
+@pytest.mark.parametrize("name", policies.known())
+def test_every_policy_can_start_a_gang_of_two_sizes(name: str) -> None:
+    nodes = [unit("n1"), unit("n2")]
+    cluster = VirtualCluster(nodes, schedulers=1, policy=lambda index: policies.load(name, index))
+    app = cluster.submit(0, gang_min=5)
+    request_both(cluster, app, small=4, large=1)
+    cluster.advance(30)
+    assert cluster.states(app) == {"running": 5}
+
+
 gangs = st.lists(
     st.tuples(st.integers(1, 8), st.integers(0, 8), st.sampled_from(list(WorkloadClass))),
     min_size=2,

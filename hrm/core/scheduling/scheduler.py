@@ -335,7 +335,7 @@ class Scheduler:
         """Containers of one demand together; in strict order only those that follow each other. Of
         a gang the largest go first: small ones everywhere would leave them no place."""
         members = wanted.items()
-        if self.strict_order:
+        if self.strict_order and not gang:
             runs = itertools.groupby(members, key=lambda item: demand_vector(item[1].resources))
             return [(demand, list(run)) for demand, run in runs]
         groups: dict[Vector, _Members] = {}
