@@ -14,7 +14,7 @@ from functools import partial
 from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.vocabulary.model import NodeName, NodeState, ResourceUnit, WorkloadClass
+from hrm.core.vocabulary.model import NodeName, NodeState, Resources, ResourceUnit, WorkloadClass
 from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.runtime.clock import Clock
 from hrm.runtime.virtual_disk import VirtualDisk
@@ -30,6 +30,7 @@ from hrm.sim.faults.capacity import demand_of, how_many, serves
 from hrm.sim.faults.network import Network
 from hrm.sim.faults.plan import ApplicationPlan, Plan, TimedFault, source
 from hrm.sim.faults.plan_generator import must_run_at_once
+from hrm.sim.faults.sizes import fits_whole
 from hrm.sim.oracle.checks import Oracle
 
 __all__ = ["World"]
@@ -143,7 +144,8 @@ class World:
         driver = next((d for d in self.drivers if d.application_id == command.application_id), None)
         name, could = self.submitters.refused(command.application_id, units)
         if driver is not None:
-            name, could = driver.name, _could_run(driver.plan, _together(driver.plan), units)
+            is_other = command.notice.resource_profile_id > 0
+            name, could = driver.name, _could_start(driver.plan, units, other=is_other)
         if not name:
             return
         self.refused.add(name)
@@ -332,6 +334,8 @@ class World:
                 still = _could_run(driver.plan, together, units)
                 if could and not (still and how_many(wanted, units) >= least):
                     return False
+            if not _other_still_fits(driver.plan, every_unit, units):
+                return False
         if not rest or not self.submitters.could_do_with(every_unit, units):
             return False
         self.gone.add(lost.name)
@@ -503,6 +507,35 @@ def _could_run(application: ApplicationPlan, together: int, units: list[Resource
     if not any(serves(demand, unit) for unit in units):
         return False
     return how_many(demand, units) >= together
+
+
+def _could_start(application: ApplicationPlan, units: list[ResourceUnit], *, other: bool) -> bool:
+    """Could these units run an executor of its first size, or of the ``other``, and all that are to
+    start together? Of a stream that says nothing else that is all of both sizes."""
+    together = _together(application)
+    said = application.stream_min or application.gang_min
+    if application.other is not None and together and not said:
+        return fits_whole(application, units)
+    if application.other is None or not other or application.gang_min:
+        return _could_run(application, together, units)
+    return _holds(application.other.resources, units)
+
+
+def _other_still_fits(
+    application: ApplicationPlan, every_unit: list[ResourceUnit], units: list[ResourceUnit]
+) -> bool:
+    """Do these units run all that every unit could of an application with two sizes?"""
+    if application.other is None:
+        return True
+    if fits_whole(application, every_unit) and not fits_whole(application, units):
+        return False
+    resources = application.other.resources
+    return _holds(resources, units) or not _holds(resources, every_unit)
+
+
+def _holds(resources: Resources, units: list[ResourceUnit]) -> bool:
+    demand = demand_of(resources, 0, units)
+    return any(serves(demand, unit) for unit in units)
 
 
 def _together(application: ApplicationPlan) -> int:

@@ -12,9 +12,12 @@ from hrm.core.vocabulary.learned_classes import LearnedClass, LearnedClassTable
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
+    ContainerRequest,
+    Gpu,
     Resources,
     WorkloadClass,
 )
+from hrm.core.vocabulary.partitioning import Core, Hardware, Partitioning
 from hrm.testing.virtual import VirtualCluster, unit
 
 STREAM, BATCH = WorkloadClass.STREAM, WorkloadClass.BATCH
@@ -119,6 +122,28 @@ def test_no_request_is_refused_because_of_a_guess() -> None:
     cluster.settle()
     assert not [x for x in cluster.notices[second] if isinstance(x, c.RequestRefused)]
     assert cluster.states(second)["running"] == 4
+
+
+@EACH
+def test_a_guessed_stream_of_gpus_begins_with_what_there_is(schedulers: int) -> None:
+    cluster = VirtualCluster(schedulers=schedulers)
+    gpus = tuple(Gpu(index=x, memory_mib=8_192) for x in range(4))
+    cores = tuple(Core(x) for x in range(16))
+    hardware = Hardware(cores=cores, memory_mib=16_384, gpus=gpus)
+    cluster.add_hardware("n0", hardware, Partitioning())
+    cluster.settle()
+    streamed(cluster)
+    app = cluster.submit(0, name="clicks")
+    requests = tuple(
+        ContainerRequest(executor_id=str(x), resource_profile_id=0, resources=CORE, gpus=1)
+        for x in range(1, 7)
+    )
+    cluster.submit_to_master(
+        e.ContainersRequested(now=cluster.now, application_id=app, requests=requests)
+    )
+    cluster.settle()
+    assert class_of(cluster, app) is STREAM
+    assert cluster.states(app) == {"running": 4, "pending": 2}
 
 
 @pytest.mark.parametrize("declared", [BATCH, STREAM])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -329,3 +330,40 @@ def test_exclusions_are_bounded_and_records_become_empty(
     begun = [(node, owner) for _, node, owner, was, _, _, _ in moves if was is None]
     ended = [(node, owner) for _, node, owner, was, _, _, _ in moves if was is not None]
     assert sorted(begun) == sorted(ended), "each begins once and ends once"
+
+
+@pytest.mark.parametrize("undo", [False, True])
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+def test_what_waits_gets_the_node_as_soon_as_its_exclusion_is_over(
+    schedulers: int, undo: bool
+) -> None:
+    bounds = Bounds(node_exclusion_s=30.0, retry_delay_max_s=25.0)
+    cluster = VirtualCluster([unit("n1")], schedulers=schedulers, bounds=bounds)
+    app, tracker = cluster.submit(0), cluster.master.master_state.exclusions
+    for executor in range(1, bounds.node_failures + 1):
+        cluster.request(app, [executor], Resources(1, 64))
+        cluster.settle()
+        cluster.end_process(app, executor, exit_code=1)
+        cluster.settle()
+    assert tracker.avoided(app, cluster.now) == {N1}
+    cluster.add_node(unit("n2"))
+    cluster.settle()
+    holds = cluster.submit(8, Resources(1, 64), WorkloadClass.STREAM)
+    cluster.settle()
+    on_n1 = [x for x in cluster.app(holds).containers.values() if x.node == "n1"]
+    cluster.release(holds, *(int(x.request.executor_id) for x in on_n1))
+    cluster.settle()
+    cluster.request(app, [10], Resources(1, 64))
+    cluster.advance(20.0)
+    assert cluster.states(app) == {"pending": 1}
+    if undo:
+        cluster.submit_to_master(
+            e.DrainRequested(now=cluster.now, call_id=cluster.next_call(), nodes=(N1,), undo=True)
+        )
+    else:
+        for _ in range(30):
+            cluster.advance(1.0)
+            if not tracker.avoided(app, cluster.now):
+                break
+    cluster.advance(1.5)
+    assert cluster.states(app) == {"running": 1}

@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 from hrm import policies
 from hrm.core.master.explain import explain
 from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
 from hrm.core.messages.claims import Claim, Decision, Proposal
 from hrm.core.scheduling.negotiator import Negotiator
-from hrm.core.vocabulary.model import ApplicationId, Resources, WorkloadClass
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerRequest,
+    Resources,
+    WorkloadClass,
+)
 from hrm.testing.virtual import VirtualCluster, unit
 from tests.core.test_negotiator import NOW, claim, decisions, negotiator, propose
 
@@ -25,6 +31,25 @@ def commit(subject: Negotiator, gang: int, *claims: Claim) -> list[Decision]:
 
 def why(cluster: VirtualCluster, app: ApplicationId) -> str:
     return explain(cluster.master.master_state, cluster.app(app), cluster.now)[0]
+
+
+def request_both(cluster: VirtualCluster, app: ApplicationId, small: int, large: int) -> None:
+    """One request for executors of one vcore, and for others of four."""
+    requests = tuple(
+        ContainerRequest(
+            executor_id=str(number),
+            resource_profile_id=int(number > small),
+            resources=Resources(4 if number > small else 1, 512),
+        )
+        for number in range(1, small + large + 1)
+    )
+    cluster.submit_to_master(
+        e.ContainersRequested(now=cluster.now, application_id=app, requests=requests)
+    )
+
+
+def refusals(cluster: VirtualCluster, app: ApplicationId) -> list[str]:
+    return [x.message for x in cluster.notices[app] if isinstance(x, c.RequestRefused)]
 
 
 def test_two_gangs_of_which_one_fits_run_one_after_the_other() -> None:
@@ -133,6 +158,16 @@ def test_every_policy_can_start_a_gang(name: str) -> None:
     assert cluster.states(app) == {"running": 16}
 
 
+@pytest.mark.parametrize("name", policies.known())
+def test_every_policy_can_start_a_gang_of_two_sizes(name: str) -> None:
+    nodes = [unit("n1"), unit("n2")]
+    cluster = VirtualCluster(nodes, schedulers=1, policy=lambda index: policies.load(name, index))
+    app = cluster.submit(0, gang_min=5)
+    request_both(cluster, app, small=4, large=1)
+    cluster.advance(30)
+    assert cluster.states(app) == {"running": 5}
+
+
 gangs = st.lists(
     st.tuples(st.integers(1, 8), st.integers(0, 8), st.sampled_from(list(WorkloadClass))),
     min_size=2,
@@ -170,3 +205,42 @@ def test_gangs_never_block_each_other(
         if not left:
             break
     assert not left
+
+
+EACH = pytest.mark.parametrize("schedulers", [1, 2, 6])
+
+
+@EACH
+def test_a_stream_of_two_sizes_starts_whole_if_all_of_it_fits(schedulers: int) -> None:
+    cluster = VirtualCluster([unit("n1"), unit("n2")], schedulers=schedulers)
+    app = cluster.submit(0, workload_class=WorkloadClass.STREAM)
+    request_both(cluster, app, small=3, large=1)
+    cluster.settle()
+    assert not refusals(cluster, app), "of four large ones two fit, and one is requested"
+    assert cluster.states(app) == {"running": 4}, "the small ones leave a node to the large one"
+
+
+@EACH
+def test_what_is_requested_while_a_gang_waits_is_none_of_it(schedulers: int) -> None:
+    cluster = VirtualCluster([unit("n1"), unit("n2")], schedulers=schedulers)
+    other = cluster.submit(7)
+    cluster.settle()
+    app = cluster.submit(3, gang_min=3)
+    cluster.request(app, [4], Resources(4, 512))
+    cluster.advance(5)
+    assert cluster.states(app) == {"pending": 4}
+    cluster.finish(other)
+    cluster.advance(30)
+    assert not refusals(cluster, app), "the gang is of small ones, and fits"
+    assert cluster.states(app) == {"running": 3, "waiting": 1}
+
+
+@EACH
+def test_a_gang_of_two_sizes_that_no_cluster_holds_is_refused(schedulers: int) -> None:
+    cluster = VirtualCluster([unit("n1"), unit("n2")], schedulers=schedulers)
+    app = cluster.submit(0, gang_min=6)
+    request_both(cluster, app, small=5, large=1)
+    cluster.settle()
+    message, _ = refusals(cluster, app)
+    assert "takes 9 vcores, 3072 MiB, but the whole cluster has 8 vcores" in message
+    assert "spark.hrm.gang.min" in message

@@ -10,9 +10,11 @@ from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerState,
     EndCause,
+    Gpu,
     Resources,
     WorkloadClass,
 )
+from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning
 from hrm.testing.virtual import VirtualCluster, unit
 
 N1, N2 = "n1", "n2"
@@ -68,6 +70,33 @@ def test_one_that_has_waited_long_goes_where_there_is_capacity() -> None:
     again = busy.cluster.container(app, 2)
     assert again.state is ContainerState.RUNNING
     assert again.node not in (None, busy.place)
+
+
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+@pytest.mark.parametrize("mode", [BindingMode.PARTIAL, BindingMode.EVEN])
+def test_one_that_waits_for_a_gpu_goes_to_another_of_its_node(
+    mode: BindingMode, schedulers: int
+) -> None:
+    cluster = VirtualCluster(schedulers=schedulers)
+    gpus = tuple(Gpu(index=x, memory_mib=1_024) for x in range(2))
+    cores = tuple(Core(x) for x in range(8))
+    hardware = Hardware(cores=cores, memory_mib=8_192, gpus=gpus)
+    cluster.add_hardware("n1", hardware, Partitioning(mode=mode))
+    cluster.settle()
+    apps = [cluster.submit(0) for _ in range(3)]
+    for app in apps:
+        cluster.request(app, [1], Resources(1, 64, 1_024))
+        cluster.settle()
+    waits = cluster.container(apps[2], 1)
+    assert waits.state is ContainerState.WAITING
+    other = next(x for x in apps[:2] if cluster.container(x, 1).unit_id != waits.unit_id)
+    cluster.finish(other)
+    cluster.advance(20)
+    assert waits.end is not None
+    assert waits.end.cause is EndCause.PREEMPTED
+    cluster.request(apps[2], [2], Resources(1, 64, 1_024))
+    cluster.settle()
+    assert cluster.states(apps[2]) == {"running": 1}
 
 
 def test_none_is_moved_before_a_while() -> None:

@@ -14,6 +14,9 @@ from hrm.sim.faults.plan_generator import draw
 from hrm.sim.run import run_plan
 from tests.sim.planted import masters, nodes, scheduling, turns
 from tests.sim.planted.plans import (
+    LATER,
+    behind_large_requests,
+    beside_a_free_gpu,
     crashing_agents,
     cut_drivers,
     gpu_rivals,
@@ -78,17 +81,21 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     scheduling.place_forgotten: waves_of_streams(0),
     scheduling.place_not_kept_at_the_unit: waves_of_streams(0),
     nodes.replacement_at_the_end: waves_of_streams(0),
-    scheduling.stale_lease: draw(73, Limits(without=frozenset({"rival-gpus"}))),
+    scheduling.stale_lease: draw(73, Limits(without=frozenset({"rival-gpus", *LATER}))),
     scheduling.gpu_shares_of_each_scheduler: gpu_rivals(8),
     scheduling.newcomer_without_gpus: gpu_rivals(10),
     scheduling.gpus_taken_below_a_share: gpu_rivals(0, preemption=True),
     scheduling.stream_that_stops_batch: late_streams(1),
+    scheduling.earlier_requests_count: behind_large_requests(0),
+    scheduling.gang_of_one_size: draw(1597),
+    scheduling.units_of_one_node_are_one: beside_a_free_gpu(0),
 }
 
 
 def plans(bug: Callable[[pytest.MonkeyPatch], None]) -> Iterator[Plan]:
     """What to try, the most promising first."""
     if bug in CAUGHT_BY:
+        yield draw(CAUGHT_BY[bug], Limits(without=frozenset(LATER)))
         yield draw(CAUGHT_BY[bug])
     if bug in CAUGHT_UNDER:
         yield CAUGHT_UNDER[bug]

@@ -8,6 +8,7 @@ until its grace period ends.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -157,7 +158,7 @@ class ApplicationRegistry:
             self.guesses.requested(app, event.now)
         gangs.begin_stream(self.master_state, app, event.requests)
         refused: dict[tuple[int, str], list[str]] = defaultdict(list)
-        checks = _Checks(self.master_state, app)
+        checks = _Checks(self.master_state, app, event.requests)
         for request in event.requests:
             container_id = container_id_of(app.application_id, request.executor_id)
             known = app.find(container_id)
@@ -433,9 +434,12 @@ class ApplicationRegistry:
 class _Checks:
     """Why requests of one application are refused; most requests are like the one before."""
 
-    def __init__(self, master_state: MasterState, app: Application) -> None:
+    def __init__(
+        self, master_state: MasterState, app: Application, requests: Sequence[ContainerRequest]
+    ) -> None:
         self.master_state = master_state
         self.app = app
+        self._requests = requests
         self._driver = is_driver(app.application_id)
         self._latest: ContainerRequest | None = None
         self._resources = Resources(0, 0)
@@ -462,7 +466,9 @@ class _Checks:
                 self._why = (
                     gpu_refusal(self.master_state, resolved)
                     or refusal(self.master_state, resolved.resources, driver=self._driver)
-                    or gangs.refusal(self.master_state, self.app, resolved.resources)
+                    or gangs.refusal(
+                        self.master_state, self.app, resolved.resources, self._requests
+                    )
                     or self._of_driver(resolved.resources)
                 )
         if not self._why and request.resources is not self._resources and request.gpus:

@@ -60,6 +60,7 @@ class Drains:
             if event.undo:
                 self._undo(name, event.now)
                 self.master_state.exclusions.clear(name, event.now, "returned to service")
+                self._try_admitted(event.now)
             else:
                 node = self.master_state.nodes[name]
                 self._drain(node, event.now)
@@ -143,6 +144,11 @@ class Drains:
             node = self.master_state.nodes.get(name)
             if node is not None and node.state is not NodeState.LOST:
                 self.evict_waiting(node, now)
+        self._try_admitted(now)
+
+    def _try_admitted(self, now: float) -> None:
+        if self.master_state.exclusions.take_admitted():
+            self.placement.capacity_freed(now)
 
     def _in_order(self, application_id: ApplicationId) -> bool:
         if is_driver(application_id):

@@ -93,6 +93,7 @@ class ExclusionTracker:
         self._applications: dict[ApplicationId, dict[NodeName, _Standing]] = {}
         self._nodes: dict[NodeName, _Standing] = {}
         self._reports: dict[NodeName, dict[ApplicationId, _FailureReport]] = {}
+        self._admitted = False
 
     @property
     def open(self) -> bool:
@@ -122,6 +123,11 @@ class ExclusionTracker:
         if shared:
             self._reports.setdefault(node, {})[application_id] = _FailureReport(now)
         return True
+
+    def take_admitted(self) -> bool:
+        """Has any exclusion ended since the last call? What waits may be tried there at once."""
+        admitted, self._admitted = self._admitted, False
+        return admitted
 
     def tick(
         self, now: float, in_order: Callable[[ApplicationId], bool], nodes_alive: int
@@ -234,6 +240,7 @@ class ExclusionTracker:
         self, node: NodeName, application_id: str, standing: _Standing, now: float, why: str
     ) -> None:
         standing.announced = False
+        self._admitted = True
         if self._watch is not None:
             was, announced = ExclusionState.EXCLUDED, f"{_for(application_id)}: {why}"
             self._watch(

@@ -15,16 +15,22 @@ capacity accumulated for it: while smaller applications keep taking what becomes
 application that needs fewer than its gang gets those together, once it has requested no more for as
 long as the longest back-off.
 
-Limits: one number an application, counted over all its resource profiles in order of request. Not
-in the HRM paper, which grants all or nothing to streams alone (its example in section 1).
+Limits: one number an application, counted over all its resource profiles in order of request. Where
+these are of several sizes, a gang is refused if there is too little for all of one size, or for the
+sum; one that cannot be packed all the same waits. Not in the HRM paper, which grants all or nothing
+to streams alone (its example in section 1).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
-from hrm.core.master.state import Application, MasterState
+import numpy as np
+
+from hrm.core.master.admission import resolve
+from hrm.core.master.state import Application, MasterState, Node
+from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import (
     Vector,
     capacity_vector,
@@ -40,6 +46,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnit,
     ResourceUnitId,
     WorkloadClass,
+    container_id_of,
     is_driver,
 )
 
@@ -53,6 +60,8 @@ __all__ = [
     "shrink",
     "times",
 ]
+
+_NOTHING: Mapping[int, Vector] = {}
 
 
 def begin_stream(
@@ -68,16 +77,44 @@ def begin_stream(
         return
     app.gang_min = record.stream_min or record.gang_min or len(requests)
     if app.gang_min == len(requests) > 1:
-        demand = demand_vector(requests[0].resources)
-        most = _most_besides_drivers(master_state, demand)
+        demands = _demands(master_state, requests)
+        most = _first_that_fit(master_state.state, demands, _held_by_drivers(master_state))
         if 0 < most < app.gang_min and (
-            record.class_guessed or app.gang_min <= master_state.state.most(demand)
+            record.class_guessed or _first_that_fit(master_state.state, demands) == len(demands)
         ):
             app.gang_min = most
 
 
-def _most_besides_drivers(master_state: MasterState, demand: Vector) -> int:
-    """How many of ``demand`` all units would hold if nothing but drivers ran there."""
+def _demands(master_state: MasterState, requests: Iterable[ContainerRequest]) -> list[Vector]:
+    """What each of these requests takes; see ``admission.resolve``."""
+    known: dict[tuple[Resources, int], Vector] = {}
+    demands = []
+    for request in requests:
+        key = request.resources, request.gpus
+        if key not in known:
+            known[key] = demand_vector(resolve(master_state, request).resources)
+        demands.append(known[key])
+    return demands
+
+
+def _first_that_fit(
+    state: SharedState, demands: Sequence[Vector], held: Mapping[int, Vector] = _NOTHING
+) -> int:
+    """How many of these, the first, all units would hold together but for what is ``held`` at some
+    rows: of each size and in sum, see the module's limits."""
+    most = {demand: state.most(demand, held) for demand in dict.fromkeys(demands)}
+    total = state.total[np.unique(state.pool, return_index=True)[1], :2].sum(axis=0)
+    vcores, memory_mib = (int(total[x]) - sum(y[x] for y in held.values()) for x in (0, 1))
+    for count, demand in enumerate(demands):
+        most[demand] -= 1
+        vcores, memory_mib = vcores - demand[0], memory_mib - demand[1]
+        if min(most[demand], vcores, memory_mib) < 0:
+            return count
+    return len(demands)
+
+
+def _held_by_drivers(master_state: MasterState) -> dict[int, Vector]:
+    """What drivers hold, by row."""
     state = master_state.state
     held: dict[int, Vector] = {}
     for app in master_state.live.values():
@@ -86,7 +123,7 @@ def _most_besides_drivers(master_state: MasterState, demand: Vector) -> int:
             if row is not None and container.state is not ContainerState.WAITING:
                 more = demand_vector(container.request.resources)
                 held[row] = plus(held.get(row, (0, 0, 0, 0)), more)
-    return state.most(demand, held)
+    return held
 
 
 def no_stream(app: Application) -> None:
@@ -128,30 +165,68 @@ def times(demand: Vector, offer: Vector) -> int:
     return max(0, min(folds))
 
 
-def refusal(master_state: MasterState, app: Application, resources: Resources) -> str:
-    """Why a gang of such containers could never start; empty if it could, or if it is not known,
-    or if there is a gang only because of a guess, which will be settled.
+def refusal(
+    master_state: MasterState,
+    app: Application,
+    resources: Resources,
+    coming: Sequence[ContainerRequest] = (),
+) -> str:
+    """Why a gang with such containers could never start; empty if it could, if there are none in
+    it, if it is not known, or if there is a gang only because of a guess, which will be settled.
 
-    Counted as if all of it were alike and every node empty; lost nodes may come back, as they do
-    for single containers.
+    ``coming``: what it requests in addition to the containers that are known. Every node counts as
+    empty; lost nodes may come back, as they do for single containers.
     """
     if not missing(app) or master_state.recovering or app.record.class_guessed:
         return ""
     nodes = list(master_state.nodes.values())
-    if not nodes:
+    demand, members = demand_vector(resources), _members(master_state, app, coming)
+    if not nodes or demand not in members:
         return ""
-    demand = demand_vector(resources)
-    if master_state.state.most(demand) >= app.gang_min:
+    name, wanted = setting(app), members[demand]
+    if len(members) > 1 and (lack := _lack(members, nodes)):
+        return (
+            f"{app.gang_min} executors of several sizes are to start together ({name}), which "
+            f"takes {lack} ({len(nodes)} nodes); lower {name} or the size of executors, or add "
+            f"nodes"
+        )
+    if master_state.state.most(demand) >= wanted:
         return ""
     most = sum(_most(demand, node.units) for node in nodes)
-    if most >= app.gang_min:
+    if most >= wanted:
         return ""
-    name = setting(app)
     return (
-        f"{app.gang_min} executors of {resources} are to start together ({name}), but "
+        f"{wanted} executors of {resources} are to start together ({name}), but "
         f"the whole cluster holds {most} of them when it is empty ({len(nodes)} nodes); lower "
         f"{name} or the size of executors, or add nodes"
     )
+
+
+def _members(
+    master_state: MasterState, app: Application, coming: Sequence[ContainerRequest]
+) -> Counter[Vector]:
+    """How many of each size a gang has: what has a place, and then what was requested first. While
+    all is alike, what has not been requested yet is taken to be like it."""
+    known = sorted(app.containers.values(), key=lambda x: x.state is ContainerState.PENDING)
+    asked = [container.request for container in known]
+    asked += [
+        x for x in coming if app.find(container_id_of(app.application_id, x.executor_id)) is None
+    ]
+    members = Counter(_demands(master_state, asked[: app.gang_min]))
+    if len(members) == 1:
+        members = Counter(dict.fromkeys(members, app.gang_min))
+    return members
+
+
+def _lack(members: Counter[Vector], nodes: Iterable[Node]) -> str:
+    """Of what these take more together than all nodes have; empty if of nothing."""
+    units = [unit.own_capacity for node in nodes for unit in node.units]
+    vcores = sum(demand[0] * many for demand, many in members.items())
+    memory_mib = sum(demand[1] * many for demand, many in members.items())
+    total = Resources(sum(x.vcores for x in units), sum(x.memory_mib for x in units))
+    if vcores <= total.vcores and memory_mib <= total.memory_mib:
+        return ""
+    return f"{Resources(vcores, memory_mib)}, but the whole cluster has {total}"
 
 
 def _most(demand: Vector, units: Iterable[ResourceUnit]) -> int:

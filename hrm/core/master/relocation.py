@@ -60,14 +60,13 @@ class Relocation:
             avoided = master_state.exclusions.avoided(container.application_id, now)
             if (demand, avoided) in hopeless:
                 continue
-            places = self._places(demand, free_rows, avoided)
-            row = next((x for x in places if state.node(x) != container.node), None)
-            if row is not None:
-                del free_rows[row]
-                self._offered[state.ids[row]] = now
-                self._give_back(container, f"{state.node(row)} has capacity now", now)
-            elif not places:
+            row = self._place(demand, free_rows, avoided)
+            if row is None:
                 hopeless.add((demand, avoided))
+                continue
+            del free_rows[row]
+            self._offered[state.ids[row]] = now
+            self._give_back(container, f"{state.ids[row]} has capacity now", now)
 
     def _return_streams(self, now: float) -> None:
         """Streams for which batch could not make capacity where they wait, the latest first."""
@@ -89,19 +88,18 @@ class Relocation:
         node, cause = self._master_state.nodes[container.node], EndCause.PREEMPTED
         self._master_state.send_stop(node, container, cause, reason, now, only_if_waiting=True)
 
-    def _places(
+    def _place(
         self, demand: Vector, free_rows: dict[int, Vector], avoided: frozenset[NodeName]
-    ) -> list[int]:
-        """Rows that could start such a container at once; those of the first two nodes suffice."""
-        state, found = self._master_state.state, list[int]()
+    ) -> int | None:
+        """A row that could start such a container at once. Nothing waits there, so it is another
+        than the container's own, perhaps of the same node: each of its GPUs has one."""
+        state = self._master_state.state
         for row, free in free_rows.items():
             if state.node(row) in avoided or not fits(demand, free):
                 continue
             if serves(demand, int(state.gpus[row]), bool(state.gpu_only[row])):
-                found.append(row)
-                if state.node(row) != state.node(found[0]):
-                    break
-        return found
+                return row
+        return None
 
     def _free_rows(self, waiting: Ints, now: float) -> dict[int, Vector]:
         """Rows without waiters and with something free, mapped to what is free. Rows to which a

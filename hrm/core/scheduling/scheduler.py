@@ -220,7 +220,7 @@ class Scheduler:
         if job.avoid:
             view.avoid(job.avoid)
         try:
-            for demand, members in self._groups(wanted):
+            for demand, members in self._groups(wanted, gang=job.gang > 0):
                 view.open_to(demand)
                 asking, may_queue = _part_of(job, demand, members, claims)
                 if job.near:
@@ -330,11 +330,12 @@ class Scheduler:
         return rounded_run_s(request.expected_duration_s or self.bounds.default_duration_s)
 
     def _groups(
-        self, wanted: dict[ContainerId, ContainerRequest]
+        self, wanted: dict[ContainerId, ContainerRequest], *, gang: bool
     ) -> Iterable[tuple[Vector, _Members]]:
-        """Containers of one demand together; in strict order only those that follow each other."""
+        """Containers of one demand together; in strict order only those that follow each other. Of
+        a gang the largest go first: small ones everywhere would leave them no place."""
         members = wanted.items()
-        if self.strict_order:
+        if self.strict_order and not gang:
             runs = itertools.groupby(members, key=lambda item: demand_vector(item[1].resources))
             return [(demand, list(run)) for demand, run in runs]
         groups: dict[Vector, _Members] = {}
@@ -345,6 +346,8 @@ class Scheduler:
                 latest = resources
                 group = groups.setdefault(demand_vector(resources), [])
             group.append(item)
+        if gang and len(groups) > 1:
+            return sorted(groups.items(), reverse=True)
         return groups.items()
 
     def _placement(self, job: Job, demand: Vector, members: _Members) -> Placement:

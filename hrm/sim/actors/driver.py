@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["Driver", "seen"]
 
 WORK_STEP_S = 0.5
+_OTHER = 1
+"""The profile of an application's other size."""
 _FINAL_UPDATE_S = 2.0
 _ORPHAN_S = 0.8
 _RECONNECT_S = 0.1
@@ -57,6 +59,7 @@ class Driver:
 
     ``client``: whose connection to the master it uses; its own, unless it runs on a node.
     ``executors``: id to profile, of those that were reported to it as started and not as dead.
+    ``profiles``: the same of all that were ever requested for it.
     """
 
     def __init__(self, world: World, plan: ApplicationPlan) -> None:
@@ -66,10 +69,13 @@ class Driver:
         self.client = plan.name
         self.application_id = ApplicationId("")
         self.executors: dict[str, int] = {}
+        self.profiles: dict[str, int] = {}
         self.outcome = ""
         self.had_appmaster = False
         self.appmaster: _AppMaster | None = None
-        self._target = plan.targets[0][1]
+        self._wanted = [plan.targets[0][1]]
+        if plan.other is not None:
+            self._wanted.append(plan.other.targets[0][1])
         self._class = ""
         self._done_s = 0.0
         self._begun = False
@@ -78,24 +84,33 @@ class Driver:
         clock.at(begin_s, self.start_appmaster)
         clock.at(begin_s + WORK_STEP_S, self._work)
         for at_s, count in plan.targets[1:]:
-            clock.at(max(begin_s, clock.now + at_s), self._want, count)
+            clock.at(max(begin_s, clock.now + at_s), self._want, 0, count)
+        for at_s, count in () if plan.other is None else plan.other.targets[1:]:
+            clock.at(max(begin_s, clock.now + at_s), self._want, _OTHER, count)
         for at_s, name in plan.classes:
             clock.at(begin_s + at_s, self._observe, name)
 
     def targets(self) -> tuple[am.ProfileTarget, ...]:
-        resources = self.plan.resources
-        target = am.ProfileTarget(
-            profile=0,
-            count=self._target,
-            vcores=resources.vcores,
-            heap_mib=resources.memory_mib,
-            memory_mib=resources.memory_mib,
-            gpu_memory_mib=resources.gpu_memory_mib,
+        target = self._profile_target(0, self.plan.resources)
+        target = replace(
+            target,
             gpus=self.plan.gpus,
             hosts=self.plan.hosts,
             local_executors=self.plan.local_executors,
         )
-        return (target,)
+        if self.plan.other is None:
+            return (target,)
+        return (target, self._profile_target(_OTHER, self.plan.other.resources))
+
+    def _profile_target(self, profile: int, resources: Resources) -> am.ProfileTarget:
+        return am.ProfileTarget(
+            profile=profile,
+            count=self._wanted[profile],
+            vcores=resources.vcores,
+            heap_mib=resources.memory_mib,
+            memory_mib=resources.memory_mib,
+            gpu_memory_mib=resources.gpu_memory_mib,
+        )
 
     @property
     def owner(self) -> str:
@@ -121,7 +136,8 @@ class Driver:
         self._begun = True
         if not self.outcome and self.appmaster is None:
             self.appmaster = _AppMaster(self)
-            self.appmaster.begin(dict.fromkeys([*self.executors, *self.alive()], 0))
+            known = dict.fromkeys([*self.executors, *self.alive()])
+            self.appmaster.begin({x: self.profiles[x] for x in known})
             if self._class:
                 self._observe(self._class)
 
@@ -179,15 +195,16 @@ class Driver:
             return
         self.world.clock.after(WORK_STEP_S, self._work)
 
-    def _want(self, count: int) -> None:
+    def _want(self, profile: int, count: int) -> None:
         if self.outcome:
             return
-        before, self._target = self._target, count
+        before, self._wanted[profile] = self._wanted[profile], count
         if self.appmaster is None:
             return
         self.appmaster.deliver(am.TargetsChanged(now=0.0, targets=self.targets()))
         if count < before and self.world.chance.random() < self.plan.kill_chance:
-            surplus = sorted(self.executors)[: before - count]
+            mine = [x for x, of in self.executors.items() if of == profile]
+            surplus = sorted(mine)[: before - count]
             self.appmaster.deliver(am.ExecutorsKilled(now=0.0, executor_ids=tuple(surplus)))
 
     def _observe(self, name: str) -> None:
@@ -275,7 +292,7 @@ class _AppMaster(Peer):
         message: e.MasterEvent
         match command:
             case am.ExecutorStarted():
-                driver.executors[command.executor_id] = 0
+                driver.executors[command.executor_id] = driver.profiles[command.executor_id]
                 return
             case am.ExecutorEnded():
                 driver.executors.pop(command.executor_id, None)
@@ -314,6 +331,7 @@ class _AppMaster(Peer):
 
     def _request(self, ask: am.ContainerAsk) -> ContainerRequest:
         target = ask.target
+        self.driver.profiles[ask.executor_id] = target.profile
         return ContainerRequest(
             executor_id=ask.executor_id,
             resource_profile_id=target.profile,

@@ -44,13 +44,14 @@ _MEASURE_S = 0.4
 
 @dataclass(slots=True)
 class ContainerProcess:
-    """``cpus``: the cores that it is held on; empty: any. ``spawned``: past its start.
-    ``order``: why it is being stopped, and how gently. ``runner``: what it is, where it runs the
-    driver of a submission."""
+    """``cpus``: the cores that it is held on; empty: any. ``gpus``: the GPUs that it sees.
+    ``spawned``: past its start. ``order``: why it is being stopped, and how gently. ``runner``:
+    what it is, where it runs the driver of a submission."""
 
     spec: ContainerSpec
     started_at_s: float
     cpus: tuple[int, ...] = ()
+    gpus: tuple[int, ...] = ()
     spawned: bool = False
     order: c.StopProcess | None = None
     runner: Runner | None = None
@@ -306,15 +307,16 @@ class MachineActor:
     def start_process(self, spec: ContainerSpec) -> None:
         container_id = spec.container_id
         assert self.core is not None
-        cpus = self.core.units[spec.unit_id].unit.cpus
-        self.processes[container_id] = ContainerProcess(spec, self.now(), cpus)
+        unit = self.core.units[spec.unit_id].unit
+        gpus = tuple(gpu.index for gpu in unit.gpus) if spec.resources.gpu_memory_mib else ()
+        self.processes[container_id] = ContainerProcess(spec, self.now(), unit.cpus, gpus)
         self._records[container_id] = _Record(spec, self.now())
         here = [p.spec for p in self.processes.values() if p.spec.unit_id == spec.unit_id]
         capacity = self.core.units[spec.unit_id].capacity
         self.world.oracle.process_began(self.name, spec, here, capacity)
         if self.plan.hardware is not None:
-            specs = [p.spec for p in self.processes.values()]
-            self.world.oracle.machine_holds(self.name, self.plan.hardware, specs)
+            held = [(p.spec, p.gpus) for p in self.processes.values()]
+            self.world.oracle.machine_holds(self.name, self.plan.hardware, held)
         delay_s = self.world.chance.uniform(0.01, 0.3)
         self.world.clock.after(delay_s, self._started, container_id, self.processes[container_id])
 

@@ -28,6 +28,7 @@ __all__ = [
     "ApplicationPlan",
     "Limits",
     "NodePlan",
+    "OtherSize",
     "Plan",
     "RemotePlan",
     "SubmissionPlan",
@@ -94,6 +95,8 @@ TRAITS = {
     "recurring": 0.25,
     "rival-gpus": 0.12,
     "driver-share": 0.3,
+    "sizes": 0.3,
+    "several-gpus": 0.5,
 }
 """What a run may have in addition to the plain cluster, with its probability."""
 
@@ -155,13 +158,23 @@ class RemotePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherSize:
+    """Executors of another size, in a resource profile of their own. ``targets``: as those of the
+    application."""
+
+    resources: Resources
+    targets: tuple[tuple[float, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ApplicationPlan:
     """One driver. ``targets``: from when on it requests how many executors; the last is at least 1.
 
     ``work_s``: executor seconds until it is done. ``classes``: what its AppMaster observes, when.
     ``kill_chance``: that it names executors when it lowers its target, as dynamic allocation does.
-    ``gpus``: 1 where each executor requests a GPU for itself, and ``resources`` name no device
-    memory. ``gang_min``: how many executors are to start together; 0: each by itself.
+    ``gpus``: how many each executor requests; whole ones where ``resources`` name no device memory.
+    0: none, or a part of one. ``other``: what it requests besides. ``gang_min``: how many executors
+    are to start together; 0: each by itself.
     ``stream_min``: the same where it is a stream; 0: all that it requests at first. ``hosts``:
     where its data lies, and how many executors that would fill in ``local_executors``.
     ``title``: the name that it registers under, as others may; empty: its own.
@@ -182,6 +195,7 @@ class ApplicationPlan:
     hosts: tuple[str, ...] = ()
     local_executors: int = 0
     title: str = ""
+    other: OtherSize | None = None
 
 
 @dataclass(frozen=True, slots=True)

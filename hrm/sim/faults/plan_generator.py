@@ -41,6 +41,7 @@ from hrm.sim.faults.plan import (
     source,
 )
 from hrm.sim.faults.rivals import rival_applications, with_rival_gpus
+from hrm.sim.faults.sizes import fits_whole, with_other_size, with_several_gpus
 
 __all__ = ["draw", "must_run_at_once"]
 
@@ -213,6 +214,8 @@ def _node(seed: int, number: int, limits: Limits, traits: tuple[str, ...]) -> No
         node = replace(node, preemption_grace_s=grace_s)
     if "gpus" in traits:
         node = _with_hardware(seed, number, node)
+    if "several-gpus" in traits:
+        node = with_several_gpus(source(seed, f"several-{number}"), node)
     return _with_rules(seed, number, node) if "auto-binding" in traits else node
 
 
@@ -264,6 +267,8 @@ def _application(
         resources = Resources(vcores, memory_mib, gpu)
         if unit.gpu is not None:
             resources, gpus = _use_of_gpu(source(seed, f"gpu-{number}"), resources, unit)
+            if len(unit.gpus) > 1 and (gpus or resources.gpu_memory_mib):
+                gpus = len(unit.gpus)
     stream = chance.random() < 0.5
     targets = [(0.0, chance.randint(1, 3 if stream else 6))]
     if not stream or chance.random() < 0.3:
@@ -295,7 +300,8 @@ def _application(
     )
     if gpus and not _fit_at_once(plan, nodes):
         # Which GPU is the largest depends on the nodes present; what fits none may run at first.
-        plan = replace(plan, gpus=0, resources=replace(resources, gpu_memory_mib=4096))
+        gpus = gpus if gpus > 1 else 0
+        plan = replace(plan, gpus=gpus, resources=replace(resources, gpu_memory_mib=4096))
     if "preemption" in traits:
         plan = _crowded(source(seed, f"crowd-{number}"), plan, stream=stream)
     if "recurring" in traits:
@@ -304,6 +310,8 @@ def _application(
         plan = _with_gang(source(seed, f"gang-{number}"), plan, nodes)
     if "locality" in traits:
         plan = _with_data(source(seed, f"data-{number}"), plan, nodes)
+    if "sizes" in traits:
+        plan = with_other_size(source(seed, f"sizes-{number}"), plan, nodes, horizon_s)
     plan = _that_begins(plan, nodes)
     return _that_runs_at_once(plan, nodes) if must_run_at_once(traits) else plan
 
@@ -319,13 +327,20 @@ def must_run_at_once(traits: tuple[str, ...]) -> bool:
 def _that_runs_at_once(plan: ApplicationPlan, nodes: tuple[NodePlan, ...]) -> ApplicationPlan:
     *begin, (end_s, last) = plan.targets
     most = max(1, _fit_at_once(plan, nodes))
-    return replace(plan, targets=(*begin, (end_s, min(last, most))))
+    plan = replace(plan, targets=(*begin, (end_s, min(last, most))))
+    if plan.other is None:
+        return plan
+    *begin, (end_s, _) = plan.other.targets
+    return replace(plan, other=replace(plan.other, targets=(*begin, (end_s, 0))))
 
 
 def _that_begins(plan: ApplicationPlan, nodes: tuple[NodePlan, ...]) -> ApplicationPlan:
     """A stream that requests more than there is says with how many it may begin."""
     most = max(count for _, count in plan.targets)
     fitting = _fit_at_once(plan, nodes)
+    if plan.other is not None and not plan.gang_min:
+        whole = fits_whole(plan, [unit for node in nodes for unit in node.units])
+        return plan if whole else replace(plan, stream_min=1)
     if plan.gang_min or fitting >= most:
         return plan
     return replace(plan, stream_min=max(1, fitting // 2))

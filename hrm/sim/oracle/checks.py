@@ -227,33 +227,41 @@ class Oracle:
             sum(x.vcores for x in held),
             sum(x.memory_mib for x in held),
             sum(x.gpu_memory_mib for x in held),
-            len(held),
+            sum(x.gpus for x in held),
         )
         if not fits_offer(used, capacity):
             self.violated(f"{machine} runs {used} at {spec.unit_id}, which has {capacity}")
 
     def machine_holds(
-        self, machine: str, hardware: Hardware, specs: Iterable[ContainerSpec]
+        self,
+        machine: str,
+        hardware: Hardware,
+        held: Iterable[tuple[ContainerSpec, tuple[int, ...]]],
     ) -> None:
-        """All that runs on a machine fits its cores, memory and GPUs, whatever its partitioning."""
+        """All that runs on a machine fits its cores, memory and GPUs, whatever its partitioning,
+        and each has as many GPUs as it requested. ``held``: each process with the GPUs that it
+        sees."""
         vcores = memory_mib = 0
-        device_mib: Counter[str] = Counter()
-        for spec in specs:
+        device_mib: Counter[int] = Counter()
+        for spec, gpus in held:
             vcores += spec.resources.vcores
             memory_mib += spec.resources.memory_mib
-            device_mib[spec.unit_id] += spec.resources.gpu_memory_mib
+            for index in gpus:
+                device_mib[index] += spec.resources.gpu_memory_mib // len(gpus)
+            wanted = spec.resources.gpus if spec.resources.gpu_memory_mib else 0
+            if len(set(gpus)) != wanted:
+                self.violated(f"{spec.container_id} requests {wanted} GPUs, and sees {gpus}")
         if vcores > len(hardware.cores) or memory_mib > hardware.memory_mib:
             self.violated(
                 f"{machine} runs {vcores} vcores and {memory_mib} MiB, it has "
                 f"{len(hardware.cores)} and {hardware.memory_mib}"
             )
         for gpu in hardware.gpus:
-            used_mib = device_mib.pop(f"{machine}/gpu{gpu.index}", 0)
+            used_mib = device_mib.pop(gpu.index, 0)
             if used_mib > gpu.memory_mib:
                 self.violated(f"{used_mib} MiB are used on {machine}'s GPU {gpu.index}, {gpu}")
-        for unit_id, used_mib in device_mib.items():
-            if used_mib:
-                self.violated(f"{used_mib} MiB of device memory are used at {unit_id}")
+        for index in device_mib:
+            self.violated(f"{machine} has no GPU {index}, which a container is to use")
 
     def machine_pins(
         self, machine: str, held_on: Iterable[tuple[ContainerSpec, tuple[int, ...]]]

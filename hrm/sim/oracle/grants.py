@@ -238,8 +238,9 @@ class Grants:
             if app.containers and not known and not record.first_running_at_s:
                 many = record.stream_min or record.gang_min or len(event.requests)
                 live = core.master_state.live.items()
-                if any(is_driver(name) and each.containers for name, each in live):
-                    many = min(many, app.gang_min)  # drivers keep their places
+                drivers = any(is_driver(name) and each.containers for name, each in live)
+                if drivers or record.class_guessed:
+                    many = min(many, app.gang_min)  # they keep their places; it waits for no more
                 self.gangs[event.application_id] = min(many, len(app.containers))
 
     def _missing(self, core: MasterCore, application_id: ApplicationId, new: int) -> int:

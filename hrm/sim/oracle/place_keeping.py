@@ -177,7 +177,7 @@ class PlaceKeeping:
             if entry.workload_class is WorkloadClass.STREAM:
                 left = [a - b for a, b in zip(left, entry.demand, strict=True)]
         resources = spec.resources
-        demand = (resources.vcores, resources.memory_mib, resources.gpu_memory_mib, 1)
+        demand = (resources.vcores, resources.memory_mib, resources.gpu_memory_mib, resources.gpus)
         if not fits_offer(demand, left) or (queue.unit.gpu_only and not resources.gpu_memory_mib):
             return False
         first = [x for x in queue.batch_waiting.values() if x.place]

@@ -1,9 +1,10 @@
 """Does a stream that waits for streams stop batch?
 
 Streams have no end, so one may be queued at a unit only where batch could make capacity for it:
-while it waits there no batch starts. That is checked for each grant. Once faults have stopped, two
+while it waits there no batch starts. That is checked for each grant. Once faults have stopped,
 more things have a bound of time: a stream that other streams keep from starting, as one that was
-batch when it was queued, is taken back; and batch that fits a unit at which nothing waits starts.
+batch when it was queued, is taken back; batch that fits a unit at which nothing waits starts; and
+what has waited long at one unit goes to another that could start it, where that is allowed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
     is_driver,
 )
-from hrm.sim.faults.capacity import fits_offer
+from hrm.sim.faults.capacity import fits_offer, serves
 
 __all__ = ["WaitingStreams"]
 
@@ -72,6 +73,7 @@ class WaitingStreams:
         lasting = [*_streams_held_up(core)]
         if not self._every_policy:
             lasting += _batch_held_up(core, now)
+            lasting += _left_in_queues(core, now)
         self._since_s = {what: self._since_s.get(what, now) for what in lasting}
         for what, since_s in self._since_s.items():
             if now - since_s >= _LIMIT_S:
@@ -115,6 +117,29 @@ def _batch_held_up(core: MasterCore, now: float) -> Iterator[str]:
             for queue in free[app.application_id]:
                 if fits_offer(demand, queue.free) and not queue.unit.gpu_only:
                     yield f"{container.container_id} waits, and fits {queue.unit.unit_id}"
+                    break
+
+
+def _left_in_queues(core: MasterCore, now: float) -> Iterator[str]:
+    """Containers that have waited at a unit for longer than they should where another could start
+    them: of the same node, or of another one."""
+    bounds = core.master_state.bounds
+    for app in core.master_state.live_applications():
+        if app.record.gang_min or is_driver(app.application_id):
+            continue
+        for container in app.containers.values():
+            waited_s = now - container.assigned_at_s - bounds.relocation_wait_s
+            if container.state is not ContainerState.WAITING or waited_s < _LIMIT_S:
+                continue
+            avoided = core.master_state.exclusions.avoided(app.application_id, now)
+            nodes = [x for x in core.master_state.nodes.values() if x.name not in avoided]
+            demand = demand_vector(container.request.resources)
+            for queue in _idle(core, nodes):
+                if serves(demand, queue.unit) and fits_offer(demand, queue.free):
+                    yield (
+                        f"{container.container_id} waits at {container.unit_id}, and could start "
+                        f"at {queue.unit.unit_id}"
+                    )
                     break
 
 

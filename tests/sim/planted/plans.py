@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hrm.core.vocabulary.model import Resources, ResourceUnit, ResourceUnitId, WorkloadClass
+from hrm.core.vocabulary.model import (
+    Gpu,
+    NodeName,
+    Resources,
+    ResourceUnit,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning, partition
 from hrm.sim.faults.plan import (
     KINDS,
     TRAITS,
     ApplicationPlan,
     Limits,
+    OtherSize,
     Plan,
     TimedFault,
     source,
@@ -18,6 +27,9 @@ from hrm.sim.faults.plan_generator import draw
 from hrm.sim.faults.rivals import rival_applications, with_rival_gpus
 
 __all__ = [
+    "LATER",
+    "behind_large_requests",
+    "beside_a_free_gpu",
     "crashing_agents",
     "cut_drivers",
     "gpu_rivals",
@@ -27,6 +39,9 @@ __all__ = [
     "waiting_streams",
     "waves_of_streams",
 ]
+
+LATER = frozenset({"sizes", "several-gpus"})
+"""Traits that seeds which found something had not yet, when they did."""
 
 
 def crashing_agents(seed: int) -> Plan:
@@ -42,8 +57,7 @@ def crashing_agents(seed: int) -> Plan:
     ]
     faults += [TimedFault(2.2 + 0.3 * n, "full-disk", chance.random(), 0.0) for n in range(20)]
     faults.sort(key=lambda fault: fault.at_s)
-    without = frozenset({"submissions", "remotes", "rival-gpus"})
-    without = frozenset({"submissions", "remotes", "recurring"})
+    without = frozenset({"submissions", "remotes", "recurring", *LATER})
     plan = draw(seed, Limits(nodes=2, applications=2, horizon_s=9.0, without=without))
     return replace(plan, rates={"delay": 0.5}, faults=tuple(faults))
 
@@ -55,7 +69,7 @@ def cut_drivers(seed: int) -> Plan:
         TimedFault(2.0 + 0.5 * n, "driver-cut", chance.random(), chance.uniform(0.5, 1.0))
         for n in range(30)
     )
-    plan = draw(seed, Limits(nodes=3, applications=0, horizon_s=18.0))
+    plan = draw(seed, Limits(nodes=3, applications=0, horizon_s=18.0, without=LATER))
     return replace(plan, rates={}, faults=faults)
 
 
@@ -69,7 +83,7 @@ def hanging_agents(seed: int) -> Plan:
         on_s = at_s + 24.0 * size
         faults.append(TimedFault(at_s, "hang", chance.random(), size))
         faults.append(TimedFault(on_s - 4.0, "full-master-disk", 0.0, chance.uniform(0.5, 0.8)))
-    without = frozenset({"submissions", "remotes", "rival-gpus"})
+    without = frozenset({"submissions", "remotes", "rival-gpus", *LATER})
     plan = draw(seed, Limits(nodes=2, applications=2, horizon_s=95.0, without=without))
     return replace(plan, rates={}, faults=tuple(faults))
 
@@ -78,7 +92,9 @@ def waves_of_streams(seed: int) -> Plan:
     """Batch fills two nodes and waits there, and short streams preempt it again and again; in every
     second plan the master crashes meanwhile."""
     chance = source(seed, "waves of streams")
-    without = frozenset({"submissions", "gangs", "gpus", "auto-binding", "feedback", "policies"})
+    without = frozenset(
+        {"submissions", "gangs", "gpus", "auto-binding", "feedback", "policies", *LATER}
+    )
     plan = draw(seed, Limits(nodes=2, applications=0, horizon_s=20.0, without=without))
     grace_s = chance.uniform(0.2, 2.0)
     nodes = tuple(replace(x, preemption_grace_s=grace_s, units=x.units[:1]) for x in plan.nodes)
@@ -114,7 +130,9 @@ def recurring(seed: int) -> Plan:
     """One application comes back again and again, now a stream and now batch; in every second plan
     the master or an AppMaster crashes meanwhile."""
     chance = source(seed, "recurring")
-    without = frozenset({"submissions", "gangs", "gpus", "auto-binding", "feedback", "policies"})
+    without = frozenset(
+        {"submissions", "gangs", "gpus", "auto-binding", "feedback", "policies", *LATER}
+    )
     plan = draw(seed, Limits(nodes=2, applications=0, horizon_s=40.0, without=without))
     applications = tuple(
         ApplicationPlan(
@@ -182,6 +200,58 @@ def late_streams(seed: int) -> Plan:
 def waiting_streams(seed: int) -> Plan:
     """Nothing fails. Streams wait for batch, which is not preempted, while nodes move the border
     between GPU and CPU cores."""
-    without = frozenset({"submissions", "remotes", "policies", "feedback", "preemption", "gangs"})
+    without = frozenset(
+        {"submissions", "remotes", "policies", "feedback", "preemption", "gangs", *LATER}
+    )
     plan = draw(seed, Limits(nodes=1, applications=8, horizon_s=20.0, without=without))
     return replace(plan, rates={}, faults=())
+
+
+def behind_large_requests(seed: int) -> Plan:
+    """Nothing fails. A stream holds a part of a node. What waited for little, and no longer does,
+    waits for more than the stream leaves; and many small containers, few of which may wait at the
+    unit, wait for less."""
+    without = frozenset({*KINDS, *TRAITS})
+    plan = draw(seed, Limits(nodes=1, applications=4, horizon_s=20.0, without=without))
+    unit = ResourceUnit(
+        unit_id=ResourceUnitId("node-1/cpu"), capacity=Resources(8, 8_192), run_limit=8
+    )
+    small = Resources(1, 512)
+    stream = ApplicationPlan(
+        "app-1", 0.5, Resources(3, 512), ((0.0, 1),), 60.0, declared=WorkloadClass.STREAM
+    )
+    large = ApplicationPlan(
+        "app-2",
+        1.0,
+        small,
+        ((0.0, 12), (3.0, 0), (60.0, 1)),
+        60.0,
+        kill_chance=1.0,
+        other=OtherSize(Resources(6, 512), ((0.0, 1),)),
+    )
+    ends = ApplicationPlan("app-3", 1.0, small, ((0.0, 2),), 30.0)
+    waits = ApplicationPlan("app-4", 4.0, small, ((0.0, 12),), 150.0)
+    bounds = replace(plan.bounds, waiting_limit=1, wait_max_s=60.0)
+    nodes = (replace(plan.nodes[0], units=(unit,)),)
+    applications = (stream, large, ends, waits)
+    return replace(plan, nodes=nodes, schedulers=1, bounds=bounds, applications=applications)
+
+
+def beside_a_free_gpu(seed: int) -> Plan:
+    """Nothing fails. A container waits for one of a node's two GPUs, and the other becomes free."""
+    without = frozenset({*KINDS, *TRAITS})
+    plan = draw(seed, Limits(nodes=1, applications=3, horizon_s=20.0, without=without))
+    hardware = Hardware(
+        cores=tuple(Core(x) for x in range(6)),
+        memory_mib=6_144,
+        gpus=tuple(Gpu(index=x, memory_mib=8_192) for x in range(2)),
+    )
+    binding = Partitioning(mode=BindingMode.PARTIAL)
+    units = partition(NodeName(plan.nodes[0].name), hardware, binding)
+    node = replace(plan.nodes[0], units=units, hardware=hardware, binding=binding)
+    applications = tuple(
+        ApplicationPlan(f"app-{n + 1}", 1.0 + n, Resources(1, 512), ((0.0, 1),), work_s, gpus=1)
+        for n, work_s in enumerate((60.0, 12.0, 60.0))
+    )
+    bounds = replace(plan.bounds, relocation_wait_s=2.0, waiting_limit=64, wait_max_s=60.0)
+    return replace(plan, nodes=(node,), bounds=bounds, applications=applications)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hrm.core.master import gangs, gpu_shares, placement
+from hrm.core.master import (
+    admission,
+    application_registry,
+    gangs,
+    gpu_shares,
+    placement,
+    relocation,
+)
 from hrm.core.master.driver_places import DriverPlaces, Verdict
 from hrm.core.master.gpu_preemption import Lack, victims
 from hrm.core.master.gpu_shares import FairGpuParts
@@ -22,8 +30,9 @@ from hrm.core.master.state import Application, Container, MasterState
 from hrm.core.master.subscriptions import Subscriptions
 from hrm.core.messages.claims import Claim, Entry, GpuPart, Outcome, Proposal
 from hrm.core.messages.state_changes import UnitState
+from hrm.core.queue import resource_unit
 from hrm.core.queue.resource_unit import UnitQueue
-from hrm.core.scheduling import backlog, negotiator
+from hrm.core.scheduling import backlog, negotiator, shared_state
 from hrm.core.scheduling.backlog import Backlog, Job
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.exhaustion import Exhaustion
@@ -32,6 +41,8 @@ from hrm.core.scheduling.replica import Replica
 from hrm.core.scheduling.scheduler import Placement, Scheduler
 from hrm.core.scheduling.session import SchedulerReply, SchedulerSession
 from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary import feasibility
+from hrm.core.vocabulary.feasibility import Column, Vector
 from hrm.core.vocabulary.model import NO_UNIT, ApplicationId, NodeName, WorkloadClass
 from hrm.core.vocabulary.run_times import RunTime, RunTimeKey, RunTimeTable
 from hrm.policies import placement_helpers
@@ -347,6 +358,69 @@ def freed_unit_overlooked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Exhaustion, "_has_chance", lambda *_: False)
 
 
+def earlier_requests_count(patch: pytest.MonkeyPatch) -> None:
+    """A job that finds nothing holds back those that request what it once did."""
+    choose = Scheduler.choose
+
+    def as_ever(self: Scheduler, job: Job, *about: Any) -> Proposal:
+        proposal = choose(self, job, *about)
+        if job.lacks:
+            job.lacks = dict.fromkeys(job.demands, 0.0)
+        return proposal
+
+    patch.setattr(Scheduler, "choose", as_ever)
+
+
+def gang_of_one_size(patch: pytest.MonkeyPatch) -> None:
+    """Whatever an application requests while its gang waits counts as if all of it were so."""
+
+    def alike(_state: Any, app: Application, coming: Any) -> Any:
+        return defaultdict(lambda: app.gang_min)
+
+    names = dict(vars(gangs), _members=alike)
+    source, guard = inspect.getsource(gangs.refusal), "demand not in members"
+    assert guard in source
+    exec(source.replace(guard, "False"), names)
+    patch.setattr(gangs, "refusal", names["refusal"])
+
+
+def several_gpus_as_one(patch: pytest.MonkeyPatch) -> None:
+    """How many GPUs a request is for is forgotten once it is known how much memory they have."""
+
+    def of_one(master_state: MasterState, request: Any) -> Any:
+        resolved = resolve(master_state, request)
+        return replace(resolved, resources=replace(resolved.resources, gpus=1))
+
+    resolve = admission.resolve
+    patch.setattr(application_registry, "resolve", of_one)
+    patch.setattr(gangs, "resolve", of_one)
+
+
+def gpus_of_any_number(patch: pytest.MonkeyPatch) -> None:
+    """A container goes wherever there is enough device memory, over however many GPUs."""
+
+    def meant_for(demand: Vector, _gpus: int, gpu_only: bool) -> bool:
+        return bool(demand[Column.GPU_MEMORY_MIB]) or not gpu_only
+
+    def rows(self: SharedState, demand: Vector) -> Any:
+        return np.ones_like(self.open) if demand[Column.GPU_MEMORY_MIB] else ~self.gpu_only
+
+    for module in (feasibility, relocation, resource_unit, shared_state):
+        patch.setattr(module, "serves", meant_for)
+    patch.setattr(SharedState, "serving", rows)
+
+
+def units_of_one_node_are_one(patch: pytest.MonkeyPatch) -> None:
+    """What waits at a unit is moved to other nodes, and never to another unit of its own."""
+    give_back = Relocation._give_back
+
+    def to_others(self: Relocation, container: Container, reason: str, now: float) -> None:
+        if not reason.startswith(f"{container.node}/"):
+            give_back(self, container, reason, now)
+
+    patch.setattr(Relocation, "_give_back", to_others)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     stream_in_parts,
     double_commit,
@@ -378,4 +452,9 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     job_in_the_cohort_of_before,
     job_that_is_never_due,
     freed_unit_overlooked,
+    earlier_requests_count,
+    gang_of_one_size,
+    several_gpus_as_one,
+    gpus_of_any_number,
+    units_of_one_node_are_one,
 ]
