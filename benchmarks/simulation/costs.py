@@ -31,6 +31,8 @@ class Kind(enum.Enum):
     COMMIT = "commit"
     REPORT = "report"
     HEARTBEAT = "heartbeat"
+    UNITS_ENCODED = "units encoded"
+    """Units that have changed, for the first message with them; other copies get the same bytes."""
     COPY_SENT = "copy sent"
     """A change of the state that goes to one scheduler, by units and jobs in it."""
     COPY_TAKEN = "copy taken in"
