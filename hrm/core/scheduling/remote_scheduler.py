@@ -3,7 +3,8 @@
 A remote scheduler chooses on a copy of the state and commits through the negotiator, as one inside
 the master does. It subscribes, and gets a stream of ``StateChanged``: first everything, then what
 has changed since. A unit or job that changed is sent whole, so a change never depends on the one
-before it. Units that share their cores travel together.
+before it. Units that share their cores travel together. A unit is one object for all schedulers
+until it changes (``SharedState.unit_state``), so that its bytes are made once.
 
 Replies to its calls do not travel on that stream, so each names the latest message sent before it:
 see ``hrm.core.scheduling.session``.
