@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 from benchmarks.simulation.costs import REFERENCE, CostModel, Fixed, Kind, Measured
 from benchmarks.simulation.figures import Interval, interval, summary
-from benchmarks.simulation.timed import Setup, TimedCluster, simulate
+from benchmarks.simulation.timed import Setup, simulate
 from benchmarks.simulation.workload import TASKS_A_JOB, JobPlan, arrivals, burst, mixed, saturated
 from hrm.errors import InvalidRequest
 
@@ -42,7 +42,6 @@ __all__ = [
     "calibrated",
     "points_of",
     "ratios",
-    "reference_costs",
     "run_points",
 ]
 
@@ -337,15 +336,3 @@ def ratios(
             pairs = zip(runs[figure], peers[figure], strict=True)
             found[charging, x] = interval([mine / its for mine, its in pairs])
     return found
-
-
-def reference_costs(seed: int = 0) -> Fixed:
-    """What events cost here: a constant and a rate, from jobs of 1 and of 40 containers."""
-    setup = Setup()
-    tallies = []
-    for tasks in (1, 40):
-        cluster = TimedCluster(setup, Measured(), burst(PAPER_JOBS[-1], seed, tasks=tasks))
-        cluster.run(to_completion=False)
-        tallies.append(cluster.tally)
-    small, large = tallies
-    return Fixed({kind: small.cost(kind, large) for kind in Kind})

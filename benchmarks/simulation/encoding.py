@@ -59,8 +59,6 @@ def send_command(command: c.MasterCommand, epoch: int) -> None:
             _bytes(node_stream.from_order(command.message, epoch))
         case c.NotifyApplication():
             _bytes(applications.from_notice(command.notice))
-        case c.SendToScheduler():
-            _bytes(shared_state.changed(command.message))
         case c.Reply(result=c.ClaimsSettled() as result):
             _bytes(shared_state.from_outcomes(result))
         case c.Reply(result=c.LeaseGranted() as result):
@@ -79,9 +77,8 @@ def send_call(call: e.MasterEvent) -> bytes:
     raise AssertionError(f"no scheduler calls {call}")
 
 
-def change_received(change: StateChanged) -> Callable[[], StateChanged]:
+def change_received(data: bytes) -> Callable[[], StateChanged]:
     """What a scheduler does to read a message of its stream."""
-    data = _bytes(shared_state.changed(change))
     return lambda: shared_state.to_change(scheduler_pb2.SchedulerMessage.FromString(data).change)
 
 

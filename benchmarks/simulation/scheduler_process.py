@@ -18,6 +18,7 @@ from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import ResourceUnitId
 from hrm.runtime.clock import Clock
 from hrm.runtime.master import OnReply
+from hrm.wire.shared_state import ChangeEncoder
 
 __all__ = ["ProcessHost", "SchedulerProcess", "change_size"]
 
@@ -27,11 +28,12 @@ T = TypeVar("T")
 class ProcessHost(Protocol):
     """The cluster around a process.
 
-    ``claimed``: units of all claims that have been committed, in order. ``charges_work``: the CPU
-    time of messages counts.
+    ``changes``: the master's encoder. ``claimed``: units of all claims that have been committed, in
+    order. ``charges_work``: the CPU time of messages counts.
     """
 
     clock: Clock
+    changes: ChangeEncoder
     claimed: list[ResourceUnitId]
 
     @property
@@ -77,7 +79,9 @@ class SchedulerProcess:
             self.session.changed(change, self.host.clock.now)
             return
         looked_at = len(self.host.claimed)
-        read = change_received(change) if self.host.charges_work else lambda: change
+        read: Callable[[], StateChanged] = lambda: change  # noqa: E731
+        if self.host.charges_work:
+            read = change_received(self.host.changes.encode(change))
 
         def take_in() -> tuple[float, Callable[[], None]]:
             now = self.host.clock.now

@@ -37,6 +37,7 @@ from hrm.core.master.write_gate import WRITES
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Proposal
+from hrm.core.messages.state_changes import StateChanged
 from hrm.core.node.core import NodeCore
 from hrm.core.scheduling.negotiator import StreamLease
 from hrm.core.scheduling.session import SchedulerCall
@@ -59,6 +60,7 @@ from hrm.runtime.clock import Clock
 from hrm.runtime.direct import DirectMaster, DirectNode
 from hrm.runtime.master import End, OnReply
 from hrm.runtime.virtual_disk import VirtualDisk
+from hrm.wire.shared_state import ChangeEncoder
 
 __all__ = ["NoLease", "Setup", "TimedCluster", "simulate"]
 
@@ -253,6 +255,7 @@ class TimedCluster:
         self.claimed: list[ResourceUnitId] = []
         """Units of all claims that have been committed, in order."""
         self._charged_from_s = _START_S
+        self.changes = ChangeEncoder()
         self._rows = Rows()
         here = [MinWait()] if setup.centralised else []
         self.core = MasterCore(1, here, setup.bounds, now=self.clock.now)
@@ -379,9 +382,7 @@ class TimedCluster:
             cost_s, read_s = self.charge(Kind.CALL, containers, read_s), 0.0
         for command in commands:
             if isinstance(command, c.SendToScheduler):
-                cost_s += self.charge(
-                    Kind.COPY_SENT, change_size(command.message), self._send(command)
-                )
+                cost_s += self._send_change(command.message)
             elif isinstance(command, c.Reply) and _is_call(event):
                 cost_s += self.charge(Kind.CALL, containers, self._send(command))
             elif type(command) in WRITES:
@@ -398,6 +399,16 @@ class TimedCluster:
             return 0.0
         used_s, _ = self.timed(lambda: send_command(command, self.core.epoch))
         return used_s
+
+    def _send_change(self, change: StateChanged) -> float:
+        """What the message to one copy costs: units that no other has had since they changed are
+        encoded for it."""
+        before = self.changes.encoded
+        encoded_s, _ = self.timed(lambda: self.changes.prepare(change.units))
+        encoded = self.changes.encoded - before
+        cost_s = self.charge(Kind.UNITS_ENCODED, encoded, encoded_s) if encoded else 0.0
+        sent_s = self.timed(lambda: self.changes.encode(change))[0] if self.charges_work else 0.0
+        return cost_s + self.charge(Kind.COPY_SENT, change_size(change), sent_s)
 
     def granted(self) -> None:
         """One more job has all of its containers."""

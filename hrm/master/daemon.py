@@ -32,7 +32,7 @@ from hrm.master.events_service import EventService
 from hrm.master.interpreter import Interpreter
 from hrm.master.node_service import NodeService
 from hrm.master.policy_service import PolicyService, load_modes, save_modes
-from hrm.master.scheduler_service import SharedStateService
+from hrm.master.scheduler_service import SharedStateService, add_to_server
 from hrm.master.store import Store
 from hrm.master.store_repair import locked
 from hrm.master.submission_interpreter import Submissions
@@ -49,7 +49,6 @@ from hrm.v1 import (
     node_pb2_grpc,
     pipeline_pb2_grpc,
     policy_pb2_grpc,
-    scheduler_pb2_grpc,
     submission_pb2_grpc,
 )
 
@@ -281,7 +280,7 @@ async def _add_services(
         server,
     )
     node_pb2_grpc.add_NodeServiceServicer_to_server(NodeService(master, interval_s), server)
-    scheduler_pb2_grpc.add_SharedStateServiceServicer_to_server(SharedStateService(master), server)
+    add_to_server(SharedStateService(master), server)
     pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(
         PipelineService(pipelines, interval_s, master.core.nodes.check_owner), server
     )

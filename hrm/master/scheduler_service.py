@@ -19,13 +19,26 @@ from hrm.v1 import scheduler_pb2_grpc
 from hrm.wire import codec
 from hrm.wire import shared_state as state_wire
 
-__all__ = ["SharedStateService"]
+__all__ = ["SharedStateService", "add_to_server"]
 
+_SERVICE = pb.DESCRIPTOR.services_by_name["SharedStateService"].full_name
 _SESSION_BITS = 62
 
 log = structlog.get_logger("master.schedulers")
 
-_Subscription: TypeAlias = grpc.aio.ServicerContext[pb.SubscribeRequest, pb.SchedulerMessage]
+_Subscription: TypeAlias = grpc.aio.ServicerContext[pb.SubscribeRequest, bytes]
+
+
+def add_to_server(service: SharedStateService, server: grpc.aio.Server) -> None:
+    """The generated registration, but for ``Subscribe``: what it writes is bytes already."""
+    subscribe = grpc.unary_stream_rpc_method_handler(
+        service.Subscribe, request_deserializer=pb.SubscribeRequest.FromString
+    )
+    # Of two handlers of a method, gRPC calls the one that was added first.
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(_SERVICE, {"Subscribe": subscribe}),)
+    )
+    scheduler_pb2_grpc.add_SharedStateServiceServicer_to_server(service, server)
 
 
 class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
@@ -33,6 +46,7 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
 
     def __init__(self, master: Interpreter) -> None:
         self._master = master
+        self._changes = state_wire.ChangeEncoder()
 
     async def Subscribe(  # noqa: N802
         self, request: pb.SubscribeRequest, context: _Subscription
@@ -61,14 +75,15 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
         assert isinstance(hello, Subscribed)
         log.info("scheduler subscribed", scheduler=name)
         try:
-            await context.write(state_wire.subscribed(hello))
+            await context.write(state_wire.subscribed(hello).SerializeToString())
 
             async def send(message: Any) -> None:
                 assert isinstance(message, StateChanged)
-                await context.write(state_wire.changed(message))
+                await context.write(self._changes.encode(message))
 
             await drain(outbox, send)
         finally:
+            self._changes.forget()
             del self._master.scheduler_outboxes[name, session]
             self._master.submit(
                 e.SchedulerDisconnected(now=self._master.now(), scheduler=name, session=session)

@@ -34,8 +34,7 @@ from hrm.v1 import scheduler_pb2 as pb
 from hrm.wire import codec, node_stream
 
 __all__ = [
-    "changed",
-    "from_change",
+    "ChangeEncoder",
     "from_lease",
     "from_lease_request",
     "from_lease_return",
@@ -62,6 +61,55 @@ _TO_DECISION = {number: decision for decision, number in _DECISION.items()}
 _NOTHING: Vector = (0, 0, 0, 0)
 
 
+class ChangeEncoder:
+    """Changes of the state as bytes of a ``SchedulerMessage``. The state of a unit is encoded once,
+    to however many schedulers it goes.
+
+    The bytes of protobuf messages, joined, are those of the messages merged: repeated fields follow
+    one another. So a change is a message without units, followed by a message for each unit.
+
+    Invariant: ``_units`` has each unit's state that was encoded last, with its bytes, until a
+    change with the end of the unit is encoded, or ``forget``. ``encoded``: how many states were.
+    """
+
+    def __init__(self) -> None:
+        self.encoded = 0
+        self._units: dict[ResourceUnitId, tuple[UnitState, bytes]] = {}
+
+    def encode(self, value: StateChanged) -> bytes:
+        self.prepare(value.units)
+        rest = pb.StateChange(
+            sequence=value.sequence,
+            now_s=value.now,
+            gone=value.gone,
+            jobs=[_from_job(job) for job in value.jobs],
+            room=value.has_freed,
+        )
+        units = [self._units[state.unit.unit_id][1] for state in value.units]
+        for unit_id in value.gone:
+            self._units.pop(unit_id, None)
+        return b"".join((pb.SchedulerMessage(change=rest).SerializeToString(), *units))
+
+    def prepare(self, states: Iterable[UnitState]) -> None:
+        """Encode those that are not as they were encoded last."""
+        for state in states:
+            known = self._units.get(state.unit.unit_id)
+            if known is None or known[0] is not state:
+                message = pb.SchedulerMessage()
+                message.change.units.append(_from_unit(state))
+                self._units[state.unit.unit_id] = (state, message.SerializeToString())
+                self.encoded += 1
+
+    def kept(self) -> frozenset[ResourceUnitId]:
+        """The units whose bytes are kept."""
+        return frozenset(self._units)
+
+    def forget(self) -> None:
+        """Release what is kept: a stream has ended, which may have encoded a unit that is gone
+        after the others had sent its end."""
+        self._units.clear()
+
+
 def subscription(scheduler: str, followed: Followed) -> pb.SubscribeRequest:
     return pb.SubscribeRequest(
         name=scheduler, followed_epoch=followed.epoch, followed_epoch_id=followed.epoch_id
@@ -77,10 +125,6 @@ def subscribed(value: Subscribed) -> pb.SchedulerMessage:
         **{name: getattr(value.bounds, name) for name in SCHEDULER_BOUNDS},
     )
     return pb.SchedulerMessage(subscribed=hello)
-
-
-def changed(value: StateChanged) -> pb.SchedulerMessage:
-    return pb.SchedulerMessage(change=from_change(value))
 
 
 def to_lease_request(message: pb.AcquireLeaseRequest, call_id: int, now: float) -> e.LeaseRequested:
@@ -118,17 +162,6 @@ def to_subscribed(message: pb.Subscribed) -> Subscribed:
         session=message.session,
         followed=Followed(message.epoch, message.epoch_id),
         bounds=Bounds(**{name: getattr(message, name) for name in SCHEDULER_BOUNDS}),
-    )
-
-
-def from_change(value: StateChanged) -> pb.StateChange:
-    return pb.StateChange(
-        sequence=value.sequence,
-        now_s=value.now,
-        units=[_from_unit(unit) for unit in value.units],
-        gone=value.gone,
-        jobs=[_from_job(job) for job in value.jobs],
-        room=value.has_freed,
     )
 
 

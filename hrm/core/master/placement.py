@@ -470,6 +470,8 @@ class PlacementCoordinator:
         for application_id in exclusions.applications:
             if application_id in scheduler.jobs:
                 scheduler.restricted[application_id] = None
+        if not (scheduler.restricted or scheduler.changed_jobs):
+            return []
         for application_id in [x for x in scheduler.restricted if x not in scheduler.jobs]:
             del scheduler.restricted[application_id]
         perhaps = {**scheduler.restricted, **scheduler.changed_jobs}

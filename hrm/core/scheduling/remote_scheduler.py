@@ -3,7 +3,8 @@
 A remote scheduler chooses on a copy of the state and commits through the negotiator, as one inside
 the master does. It subscribes, and gets a stream of ``StateChanged``: first everything, then what
 has changed since. A unit or job that changed is sent whole, so a change never depends on the one
-before it. Units that share their cores travel together.
+before it. Units that share their cores travel together. A unit is one object for all schedulers
+until it changes (``SharedState.unit_state``), so that its bytes are made once.
 
 Replies to its calls do not travel on that stream, so each names the latest message sent before it:
 see ``hrm.core.scheduling.session``.
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hrm.core.messages.state_changes import JobImage, StateChanged, UnitState
+from hrm.core.messages.state_changes import JobImage, StateChanged
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.scheduler import Job, Placement, Scheduler
 from hrm.core.scheduling.shared_state import SharedState
@@ -149,8 +150,11 @@ class RemoteScheduler(Scheduler):
         for unit_id in sorted(self.units & state.rows.keys()):
             row = state.rows[unit_id]
             units = nodes.setdefault(state.node(row), {})
-            pool = (queue.unit for queue in state.queue(row).pool)
-            for unit in sorted(pool, key=lambda unit: bool(unit.pool)):
+            pool = state.queue(row).pool
+            if len(pool) == 1:  # most of them: a node's only unit
+                units[unit_id] = None
+                continue
+            for unit in sorted((queue.unit for queue in pool), key=lambda unit: bool(unit.pool)):
                 if unit.unit_id in state.rows:
                     units[unit.unit_id] = None
         gone = sorted(self.units - state.rows.keys())
@@ -169,7 +173,7 @@ class RemoteScheduler(Scheduler):
         return StateChanged(
             sequence=self.sequence,
             now=now,
-            units=tuple(_unit_state(self.state, unit) for unit in units),
+            units=tuple(map(self.state.unit_state, units)),
             gone=tuple(gone),
             jobs=jobs,
             has_freed=has_freed,
@@ -188,17 +192,3 @@ class RemoteScheduler(Scheduler):
             avoid=tuple(sorted(job.avoid)),
             gpu_part=job.gpu_part,
         )
-
-
-def _unit_state(state: SharedState, unit_id: ResourceUnitId) -> UnitState:
-    row = state.rows[unit_id]
-    queue = state.queue(row)
-    return UnitState(
-        unit=queue.unit,
-        node=state.node(row),
-        is_open=bool(state.open[row]),
-        waiting_limit=int(state.waiting_limit[row]),
-        running=tuple(queue.running.values()),
-        stream_waiting=tuple(queue.stream_waiting.values()),
-        batch_waiting=tuple(queue.batch_waiting.values()),
-    )

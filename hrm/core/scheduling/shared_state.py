@@ -19,6 +19,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from hrm.core.messages.state_changes import UnitState
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.queue.start_rule import UnitImage
 from hrm.core.queue.wait_table import WaitTable
@@ -70,6 +71,8 @@ class SharedState(TableColumns):
         ``queues`` and ``nodes`` hold each row's queue and its node, None where it is not in use.
         ``log`` lists the rows that have changed, the latest last, from entry ``log_start`` on;
         ``shape`` rises when rows come, go, open or close, which the log does not contain.
+        ``_states`` has units that have not changed since ``unit_state`` returned this; it is empty
+        where no watcher is.
     """
 
     def __init__(self) -> None:
@@ -98,6 +101,7 @@ class SharedState(TableColumns):
         self._rows_of_at = 0
         self._watchers: list[set[ResourceUnitId]] = []
         self._seen: dict[ResourceUnitId, int] = {}
+        self._states: dict[ResourceUnitId, UnitState] = {}
 
     def watch(self) -> set[ResourceUnitId]:
         """A set that gets the id of every unit that changes, for its owner to empty; all at first.
@@ -110,6 +114,16 @@ class SharedState(TableColumns):
 
     def unwatch(self, changed: set[ResourceUnitId]) -> None:
         self._watchers = [watcher for watcher in self._watchers if watcher is not changed]
+        if not self._watchers:
+            self._states.clear()
+
+    def unit_state(self, unit_id: ResourceUnitId) -> UnitState:
+        """The unit as it is sent to copies: the same object until it changes, for all of them."""
+        assert self._watchers, "changes are followed for watchers alone"
+        known = self._states.get(unit_id)
+        if known is None:
+            known = self._states[unit_id] = self._unit_state(self.rows[unit_id])
+        return known
 
     def add(self, node: NodeName, queue: UnitQueue) -> int:
         """Give a unit a row; returns it. The unit's id must be new."""
@@ -335,7 +349,20 @@ class SharedState(TableColumns):
         rows = self.open & ~self.rows_of(nodes) & fitting_rows(demand, self.total)
         return bool((rows & self.serving(demand)).any())
 
+    def _unit_state(self, row: int) -> UnitState:
+        queue = self.queue(row)
+        return UnitState(
+            unit=queue.unit,
+            node=self.node(row),
+            is_open=bool(self.open[row]),
+            waiting_limit=int(self.waiting_limit[row]),
+            running=tuple(queue.running.values()),
+            stream_waiting=tuple(queue.stream_waiting.values()),
+            batch_waiting=tuple(queue.batch_waiting.values()),
+        )
+
     def _changed(self, unit_id: ResourceUnitId) -> None:
+        self._states.pop(unit_id, None)
         for watcher in self._watchers:
             watcher.add(unit_id)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -17,8 +18,9 @@ from benchmarks.simulation.catalogue import (
     ratios,
     run_points,
 )
-from benchmarks.simulation.costs import Cost, Fixed, Kind, Measured, Tally
+from benchmarks.simulation.costs import REFERENCE, Cost, Fixed, Kind, Measured, Tally
 from benchmarks.simulation.figures import interval, summary
+from benchmarks.simulation.reference import reference_costs
 from benchmarks.simulation.timed import Setup, simulate
 from benchmarks.simulation.workload import arrivals, burst, mixed, saturated
 from hrm.errors import InvalidRequest
@@ -140,3 +142,26 @@ def test_a_cost_is_the_line_through_two_runs() -> None:
     assert (cost.event_s, cost.container_s) == pytest.approx((0.006, 0.002))
     assert small.cost(Kind.REPORT, large) == Cost(0.5)
     assert small.cost(Kind.STORE, large) == Cost(0.0)
+
+
+def test_a_cost_that_would_begin_below_zero_is_in_proportion() -> None:
+    small, large = Tally(), Tally()
+    small.add(Kind.COPY_TAKEN, 2, 0.001)
+    large.add(Kind.COPY_TAKEN, 10, 0.030)
+
+    cost = small.cost(Kind.COPY_TAKEN, large)
+
+    assert (cost.event_s, cost.container_s) == pytest.approx((0.0, 0.003))
+
+
+def test_the_reference_has_a_cost_of_every_kind() -> None:
+    ticks = itertools.count()
+
+    costs = reference_costs(
+        Setup(nodes=30, schedulers=2), jobs=3, runs=2, clock=lambda: 1e-6 * next(ticks)
+    ).costs
+
+    assert set(costs) == set(REFERENCE.costs) == set(Kind)
+    by_the_clock = {Kind.HEARTBEAT, Kind.OTHER}  # none may come in so short a run
+    for kind in set(Kind) - by_the_clock:
+        assert costs[kind].event_s + costs[kind].container_s > 0, kind

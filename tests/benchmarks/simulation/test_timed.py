@@ -162,13 +162,29 @@ def test_the_master_pays_for_every_copy_and_the_processes_for_taking_it_in() -> 
     assert one.tally.events[Kind.COPY_SENT] >= one.tally.events[Kind.COPY_TAKEN] > 0
 
 
+def test_a_unit_is_encoded_once_and_sent_to_every_copy() -> None:
+    encoded = []
+    for schedulers in (1, 6):
+        setup = replace(SMALL, schedulers=schedulers)
+        cluster = TimedCluster(setup, Fixed({Kind.UNITS_ENCODED: Cost(0.0, 0.001)}), at_once(1))
+        cluster.run(to_completion=False)
+        # One job takes four units; the copies of the other schedulers are to show them as well.
+        until_s = cluster.clock.now + 0.3
+        while cluster.clock.step(until_s):
+            pass
+        encoded.append(cluster.tally.containers[Kind.UNITS_ENCODED])
+        assert cluster.tally.events[Kind.COPY_SENT] >= schedulers
+
+    assert encoded[0] == encoded[1] > 0
+
+
 def test_messages_and_rows_cost_what_their_production_code_uses() -> None:
     cluster = TimedCluster(replace(SMALL, schedulers=2), Measured(), at_once(4))
 
     cluster.run()
 
     used_s = cluster.tally.used_s
-    for kind in (Kind.CALL, Kind.COPY_SENT, Kind.COPY_TAKEN, Kind.STORE):
+    for kind in (Kind.CALL, Kind.UNITS_ENCODED, Kind.COPY_SENT, Kind.COPY_TAKEN, Kind.STORE):
         assert used_s[kind] > 0, kind
 
 
