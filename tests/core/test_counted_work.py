@@ -41,6 +41,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
     WorkloadClass,
 )
+from hrm.testing import VirtualCluster
 
 TASK = Resources(1, 1024)
 CLASSES = [WorkloadClass.BATCH, WorkloadClass.STREAM]
@@ -285,6 +286,23 @@ def test_an_end_costs_no_look_at_each_container_that_jobs_in_vain_request() -> N
 
     assert cost(40) <= 1_020
     assert cost(400) <= cost(40) + 400
+
+
+def test_shares_of_gpus_cost_the_same_however_many_containers_use_some() -> None:
+    def cost(gpus: int) -> int:
+        part = Resources(1, 10, 1_000)
+        whole = Resources(2 * gpus, 100_000, gpus * part.gpu_memory_mib)
+        unit = ResourceUnit(unit_id=ResourceUnitId("n1/gpu"), capacity=whole, run_limit=2 * gpus)
+        cluster = VirtualCluster([unit])
+        for _ in range(2):
+            cluster.request(cluster.submit(0), range(1, gpus), part)
+        cluster.settle()
+        shares = cluster.master.placement.gpu_shares
+        (first, *_) = cluster.master.placement.schedulers.values()
+        assert first.backlog.gpu_jobs, "one waits"
+        return calls_of(lambda: shares.update(first.backlog.gpu_jobs, cluster.now))
+
+    assert cost(60) <= 1.1 * cost(20)
 
 
 def test_registering_costs_the_same_with_many_applications() -> None:

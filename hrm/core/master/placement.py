@@ -361,6 +361,8 @@ class PlacementCoordinator:
             container.assigned_at_s = container.sent_at_s = now
             how = "starts at once" if decision is Decision.RUN else "queued at the unit"
             container.life.take(ContainerHappening.GRANTED, now, how)
+            if entry.demand[2]:
+                master_state.gpus.changed(container)
             node.containers[entry.container_id] = container
             # Its node notifies the application: it knows whether the container runs or waits.
             master_state.send(node, c.AssignContainer(spec=master_state.spec(container, app)))

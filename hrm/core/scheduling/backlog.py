@@ -33,7 +33,7 @@ from typing import TypeAlias
 
 from hrm.core.messages.claims import GpuPart
 from hrm.core.vocabulary.columns import Bools
-from hrm.core.vocabulary.feasibility import Vector, fits
+from hrm.core.vocabulary.feasibility import Column, Vector, fits
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
@@ -127,6 +127,8 @@ class Job:
         """How many of ``pending`` use a GPU."""
         if not self.gpus:
             return 0
+        if all(demand[Column.GPU_MEMORY_MIB] for demand in self.demands):
+            return len(self.pending)
         return sum(1 for x in self.pending.values() if x.resources.gpu_memory_mib)
 
 
