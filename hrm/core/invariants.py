@@ -261,6 +261,8 @@ def _jobs(core: MasterCore) -> list[str]:
             found.append(
                 f"{app.application_id} waits for {sorted(wanted)}, its job has {sorted(queued)}"
             )
+    live = (x for app in master_state.applications.values() for x in app.containers.values())
+    found += master_state.gpus.violations(live)
     waiting = [x for x in master_state.drivers.values() if x.waits_for]
     if [x.container_id for x in waiting] != sorted(
         core.placement.drivers.waiting, key=list(master_state.drivers).index

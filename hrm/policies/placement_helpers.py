@@ -78,6 +78,8 @@ def queueable(view: ClusterView, placement: Placement, now: float) -> tuple[Ints
         rows = rows[view.streams_leave(placement.demand)[rows]]
         return rows, view.waiting_stream[rows].astype(np.float64)
     rows = rows[~view.shares[rows]]
+    if not len(rows):
+        return rows, np.zeros(0)
     waits = view.waits_s(placement.demand, rows, now, placement.run_s)
     bounded = (waits < placement.wait_max_s) & np.isfinite(waits)
     return rows[bounded], waits[bounded]
@@ -141,21 +143,29 @@ def in_turn_feasible(
 ) -> tuple[list[int], int]:
     """One entry to each row with capacity, from row ``cursor`` on, pass after pass.
 
-    Returns the choice and the next cursor. Most of the time only the first few rows are read.
+    Returns the choice and the next cursor. Most of the time only the first few rows are read, and
+    where all of them were, the next pass reads those alone that had capacity.
     """
     demand, workload_class = placement.demand, placement.workload_class
     entries = placement.entries
     chosen: list[int] = []
+    turn = None
     while len(chosen) < len(entries):
         left = entries[len(chosen) :]
-        turn = view.immediately_feasible(demand, workload_class, cursor, len(left))
+        if turn is None:
+            turn = view.immediately_feasible(demand, workload_class, cursor, len(left))
+        else:
+            turn = view.still_feasible(demand, turn)[: len(left)]
         if not len(turn):
             break
-        if not view.apply_all(turn, left[: len(turn)], now):
+        together = view.apply_all(turn, left[: len(turn)], now)
+        if not together:
             turn = turn[:1]  # what it takes is gone from its siblings too: query again
             view.apply(int(turn[0]), left[0], now)
         chosen += turn.tolist()
         cursor = chosen[-1] + 1
+        if not together:
+            turn = None
     return chosen, cursor
 
 

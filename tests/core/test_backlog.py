@@ -73,6 +73,10 @@ class ScannedBacklog(Backlog):
         ready = [job for job in self._candidates() if job.not_before_s <= now]
         return min(ready, key=lambda job: job.workload_class is BATCH, default=None)
 
+    def has_stream(self, now: float) -> bool:
+        job = self.next_job(now)
+        return job is not None and job.workload_class is STREAM
+
     def next_time_s(self) -> float | None:
         return min((job.not_before_s for job in self._candidates()), default=None)
 
@@ -173,6 +177,7 @@ class Pair:
         for at_s in (self.now, self.now + 0.06, self.now - 0.02, self.now):
             names = [job and job.application_id for job in (x.next_job(at_s) for x in self.both)]
             assert names[0] == names[1]
+            assert indexed.has_stream(at_s) == scanned.has_stream(at_s)
         assert indexed.violations() == []
 
 
@@ -198,9 +203,9 @@ def test_entries_of_jobs_that_are_gone_do_not_pile_up() -> None:
         backlog.remove(job.application_id)
     cohort = stays.cohort
     assert cohort is not None
-    heaps = (cohort._shared, cohort._due, cohort._times, cohort._upcoming)
+    heaps = (cohort.shared, cohort._due, cohort.times, cohort._upcoming)
 
-    assert sum(len(heap._entries) for heap in heaps) < 200
+    assert sum(len(heap.entries) for heap in heaps) < 200
 
 
 def grants(schedulers: int, seed: int) -> list[tuple[float, str, str, str]]:

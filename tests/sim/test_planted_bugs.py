@@ -83,6 +83,7 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     nodes.replacement_at_the_end: waves_of_streams(0),
     scheduling.stale_lease: draw(73, Limits(without=frozenset({"rival-gpus", *LATER}))),
     scheduling.gpu_shares_of_each_scheduler: gpu_rivals(8),
+    scheduling.gpus_counted_by_request: gpu_rivals(8),
     scheduling.newcomer_without_gpus: gpu_rivals(10),
     scheduling.gpus_taken_below_a_share: gpu_rivals(0, preemption=True),
     scheduling.stream_that_stops_batch: late_streams(1),

@@ -419,6 +419,8 @@ class ApplicationRegistry:
         else:
             # A stopping one may be preempted by a stream, with a grace period it no longer needs.
             container.life.take(by, now, reason)
+            if container.request.resources.gpu_memory_mib:
+                self.master_state.gpus.changed(container)
             assert container.node is not None
             node = self.master_state.nodes[container.node]
             self.master_state.send_stop(node, container, cause, reason, now)

@@ -97,7 +97,7 @@ class FairGpuParts:
     def rebalance(self, now: float) -> None:
         """Take back what is queued beyond a fair share, and what could start elsewhere now and is
         due to, while several applications want GPUs."""
-        if self._master_state.recovering or len(self._master_state.gpu_mib) < 2:
+        if self._master_state.recovering or len(self._master_state.gpus.uses) < 2:
             return
         uses = self._uses()
         if not any(use.queued for use in uses) or not _contested(uses):
@@ -192,7 +192,7 @@ class FairGpuParts:
     def _uses(self) -> list[_Use]:
         """Of each batch application with live containers that use GPUs."""
         master_state, uses = self._master_state, []
-        for application_id, mib in master_state.gpu_mib.items():
+        for application_id, held in master_state.gpus.uses.items():
             app = master_state.applications[application_id]
             if app.record.workload_class is not WorkloadClass.BATCH:
                 continue
@@ -200,11 +200,9 @@ class FairGpuParts:
             job = scheduler.jobs.get(application_id) if scheduler is not None else None
             if job is not None and (not job.gpu_pending or job.policy_fault):
                 job = None
-            live = [x for x in app.containers.values() if x.request.resources.gpu_memory_mib]
-            queued = [x for x in live if x.state is ContainerState.WAITING]
-            pending = sum(x.state is ContainerState.PENDING for x in live)
-            running = len(live) - pending - len(queued)
-            uses.append(_Use(application_id, job, mib // len(live), running, queued))
+            queued = [app.containers[x] for x in held.queued]
+            running = held.live - held.pending - len(queued)
+            uses.append(_Use(application_id, job, held.mib // held.live, running, queued))
         return uses
 
     def _free(self, uses: list[_Use], now: float) -> tuple[int, list[int]]:

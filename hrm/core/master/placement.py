@@ -164,8 +164,7 @@ class PlacementCoordinator:
         scheduler = self.schedulers.get(name)
         if scheduler is None or isinstance(scheduler, RemoteScheduler) or scheduler.in_flight:
             return False
-        job = scheduler.next_job(now)
-        return job is not None and job.workload_class is WorkloadClass.STREAM
+        return scheduler.backlog.has_stream(now)
 
     def woken(self, name: str, now: float) -> None:
         """One round of one scheduler, up to its proposal."""
@@ -250,7 +249,8 @@ class PlacementCoordinator:
             wanted = claims_at_places(scheduler, job, wanted, state, avoided)
         if app is not None and app.is_driver:
             wanted = tuple(claim for claim in wanted if self._may_start(claim))
-        proposal = replace(proposal, claims=wanted, gang=gang)
+        if wanted != proposal.claims or gang != proposal.gang:
+            proposal = replace(proposal, claims=wanted, gang=gang)
         if job is not None and job.gpus:
             proposal = self.gpu_shares.within(proposal, job, now)
         outcomes = self.negotiator.commit(proposal, now)
@@ -361,6 +361,8 @@ class PlacementCoordinator:
             container.assigned_at_s = container.sent_at_s = now
             how = "starts at once" if decision is Decision.RUN else "queued at the unit"
             container.life.take(ContainerHappening.GRANTED, now, how)
+            if entry.demand[2]:
+                master_state.gpus.changed(container)
             node.containers[entry.container_id] = container
             # Its node notifies the application: it knows whether the container runs or waits.
             master_state.send(node, c.AssignContainer(spec=master_state.spec(container, app)))
@@ -375,6 +377,9 @@ class PlacementCoordinator:
     def _refuse_hopeless(self, app: Application, job: Job, now: float) -> None:
         """Requested before it was known that no node would ever serve it; now it is known."""
         driver = app.is_driver
+        state = self.master_state.state
+        if not driver and not gangs.missing(app) and all(map(state.could_hold, job.demands)):
+            return
         refusals = {
             resources: admission.refusal(self.master_state, resources, driver=driver)
             or gangs.refusal(self.master_state, app, resources)

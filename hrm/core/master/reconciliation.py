@@ -241,6 +241,8 @@ class NodeReconciler:
         self._sync_queue(node, container, now, running=running)
         happening, why = _SEEN.get(status.state, _RUNNING)
         moved = container.life.take(happening, now, why)
+        if container.request.resources.gpu_memory_mib:
+            self.master_state.gpus.changed(container)
         if container.state is ContainerState.STOPPING and not moved:
             self._stop_again(node, container, status, now)
             return

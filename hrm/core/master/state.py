@@ -6,10 +6,12 @@ touch several tables at once, so that no part can change one without the other.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import dataclass, field, replace
 
 from hrm.core.master.exclusion import ExclusionTracker
+from hrm.core.master.gpu_index import GpuIndex
 from hrm.core.master.holdings import Holdings
 from hrm.core.master.places import KeptPlaces
 from hrm.core.messages import commands as c
@@ -71,7 +73,7 @@ class Container:
     ``stop_requested``: by this master, not by its node. ``held``: a node that is not back yet may
     be running it. ``preempted``: its node ends it for a stream. ``waits_for``: why a driver is not
     given to its scheduler yet (``core.master.driver_queue``); empty where it is, and for
-    executors."""
+    executors. ``number``: of two that use GPUs, the one requested later has the greater."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -92,6 +94,7 @@ class Container:
     stdout_url: str = ""
     stderr_url: str = ""
     usage: Usage | None = None
+    number: int = 0
 
     @property
     def state(self) -> ContainerState:
@@ -223,8 +226,7 @@ class MasterState:
     alone. ``has_forgotten``: it does; then it may lack nodes, too. ``ahead``: nodes and
     applications that do not follow this master, and why (``hrm.core.master.epochs``).
 
-    ``gpu_mib`` has the device memory of each application's live containers together, of those that
-    have any.
+    ``gpus`` counts the live containers that use GPUs; only those are reported to it.
 
     ``watch`` is called for every transition of an application, container or node, for new ones,
     and for nodes that are excluded.
@@ -253,7 +255,8 @@ class MasterState:
         self.exclusions = ExclusionTracker(bounds, watch)
         self.holdings = Holdings(bounds)
         self.places = KeptPlaces(bounds.application_grace_s)
-        self.gpu_mib: dict[ApplicationId, int] = {}
+        self.gpus = GpuIndex()
+        self._numbers = itertools.count(1)
         self.drivers: dict[ContainerId, Container] = {}
         self.driven: dict[str, Application] = {}
 
@@ -279,8 +282,9 @@ class MasterState:
         app.containers[container_id] = container
         if app.is_driver:
             self.drivers[container_id] = container
-        if request.resources.gpu_memory_mib:
-            self._count_gpus(application_id, request.resources.gpu_memory_mib)
+        if request.resources.gpu_memory_mib or request.gpus:
+            container.number = next(self._numbers)
+            self.gpus.changed(container)
         if watch is not None:
             life.owner = container
             watch(("container", container_id, container, None, pending, now, "requested"))
@@ -290,16 +294,8 @@ class MasterState:
 
     def change_request(self, container: Container, request: ContainerRequest) -> None:
         """What it requests is known better."""
-        more_mib = request.resources.gpu_memory_mib - container.request.resources.gpu_memory_mib
         container.request = request
-        self._count_gpus(container.application_id, more_mib)
-
-    def _count_gpus(self, application_id: ApplicationId, more_mib: int) -> None:
-        held_mib = self.gpu_mib.get(application_id, 0) + more_mib
-        if held_mib:
-            self.gpu_mib[application_id] = held_mib
-        else:
-            self.gpu_mib.pop(application_id, None)
+        self.gpus.changed(container)
 
     def new_application(self, record: ApplicationRecord, scheduler: str) -> Application:
         name = record.application_id
@@ -380,7 +376,7 @@ class MasterState:
         del app.containers[container.container_id]
         self.drivers.pop(container.container_id, None)
         if container.request.resources.gpu_memory_mib:
-            self._count_gpus(app.application_id, -container.request.resources.gpu_memory_mib)
+            self.gpus.changed(container)
         app.ended.append(container)
         app.ended_ids.add(container.container_id)
         self.holdings.container_ended(app, container)

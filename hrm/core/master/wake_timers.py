@@ -26,9 +26,9 @@ class WakeTimers:
 
     def take_due(self, now: float) -> list[str]:
         """The schedulers to wake now, in order of their times."""
-        due = sorted(
-            (name for name, at_s in self._at_s.items() if at_s <= now), key=self._at_s.__getitem__
-        )
+        due = [name for name, at_s in self._at_s.items() if at_s <= now]
+        if len(due) > 1:
+            due.sort(key=self._at_s.__getitem__)
         for name in due:
             del self._at_s[name]
         return due

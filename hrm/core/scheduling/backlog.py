@@ -33,7 +33,7 @@ from typing import TypeAlias
 
 from hrm.core.messages.claims import GpuPart
 from hrm.core.vocabulary.columns import Bools
-from hrm.core.vocabulary.feasibility import Vector, fits
+from hrm.core.vocabulary.feasibility import Column, Vector, fits
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
@@ -50,6 +50,7 @@ _NO_DEMANDS: frozenset[Vector] = frozenset()
 _STEPS = 32
 
 _Key: TypeAlias = tuple[WorkloadClass, frozenset[Vector], float, float]
+_STREAMS: _Key = (WorkloadClass.STREAM, _NO_DEMANDS, 0.0, 0.0)
 
 
 def rounded_run_s(run_s: float) -> float:
@@ -126,6 +127,8 @@ class Job:
         """How many of ``pending`` use a GPU."""
         if not self.gpus:
             return 0
+        if all(demand[Column.GPU_MEMORY_MIB] for demand in self.demands):
+            return len(self.pending)
         return sum(1 for x in self.pending.values() if x.resources.gpu_memory_mib)
 
 
@@ -133,16 +136,16 @@ class _Heap:
     """Jobs by a number, the least first. A job leaves by getting another stamp; its entry is
     removed when it comes up, or when such entries are most of all."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("entries",)
 
     def __init__(self) -> None:
-        self._entries: list[tuple[float, int, Job]] = []
+        self.entries: list[tuple[float, int, Job]] = []
 
     def push(self, number: float, job: Job) -> None:
-        heapq.heappush(self._entries, (number, job.stamp, job))
+        heapq.heappush(self.entries, (number, job.stamp, job))
 
     def first(self) -> Job | None:
-        entries = self._entries
+        entries = self.entries
         while entries:
             _, stamp, job = entries[0]
             if stamp == job.stamp:
@@ -152,24 +155,24 @@ class _Heap:
 
     def pop(self) -> None:
         """Remove ``first``."""
-        heapq.heappop(self._entries)
+        heapq.heappop(self.entries)
 
     def trim(self) -> None:
         """Remove the entries of jobs that have left."""
-        self._entries = [entry for entry in self._entries if entry[1] == entry[2].stamp]
-        heapq.heapify(self._entries)
+        self.entries = [entry for entry in self.entries if entry[1] == entry[2].stamp]
+        heapq.heapify(self.entries)
 
 
 class _Cohort:
     """Jobs to which the same happens.
 
-    Invariants: a member without a time of its own is in ``_shared``, by arrival. One with its own
-    is in ``_times`` and in one of ``_upcoming`` (both by that time) and ``_due`` (by arrival). The
+    Invariants: a member without a time of its own is in ``shared``, by arrival. One with its own
+    is in ``times`` and in one of ``_upcoming`` (both by that time) and ``_due`` (by arrival). The
     heaps have no more than ``_placed`` entries each, which is bounded by the number of members.
     """
 
     __slots__ = (
-        "_due", "_placed", "_shared", "_stamps", "_times", "_upcoming", "key", "level_s", "members",
+        "_due", "_placed", "_stamps", "_upcoming", "key", "level_s", "members", "shared", "times",
     )  # fmt: skip
 
     def __init__(self, key: _Key, stamps: Iterator[int]) -> None:
@@ -178,17 +181,19 @@ class _Cohort:
         self.members = 0
         self._placed = 0
         self._stamps = stamps
-        self._shared, self._due, self._times, self._upcoming = _Heap(), _Heap(), _Heap(), _Heap()
+        self.shared, self._due, self.times, self._upcoming = _Heap(), _Heap(), _Heap(), _Heap()
 
     def place(self, job: Job, at_s: float) -> None:
         """Give a member the time at which it may be tried."""
+        if at_s == self.level_s and job.own_s is None and job.stamp:
+            return
         job.stamp = next(self._stamps)
         if at_s == self.level_s:
             job.own_s = None
-            self._shared.push(job.arrival, job)
+            self.shared.push(job.arrival, job)
         else:
             job.own_s = at_s
-            self._times.push(at_s, job)
+            self.times.push(at_s, job)
             self._upcoming.push(at_s, job)
         self._placed += 1
         if self._placed > 2 * self.members + _SLACK:
@@ -202,24 +207,31 @@ class _Cohort:
             self._trim()
 
     def _trim(self) -> None:
-        for heap in (self._shared, self._due, self._times, self._upcoming):
+        for heap in (self.shared, self._due, self.times, self._upcoming):
             heap.trim()
         self._placed = self.members
 
     def free(self) -> None:
         """All members may be tried at once."""
         self.level_s = 0.0
-        while (job := self._times.first()) is not None:
+        times = self.times
+        while times.entries and (job := times.first()) is not None:
             self.place(job, 0.0)
 
     def hold(self, until_s: float) -> None:
         """No member may be tried before ``until_s``."""
-        self.level_s = max(self.level_s, until_s)
-        while (job := self._times.first()) is not None and job.not_before_s < until_s:
+        if self.level_s < until_s:
+            self.level_s = until_s
+        times = self.times
+        while times.entries and (job := times.first()) is not None and job.not_before_s < until_s:
             self.place(job, until_s)
 
     def first_ready(self, now: float) -> Job | None:
         """The first in order of arrival that may be tried now."""
+        shared = self.shared.first() if self.level_s <= now else None
+        own = self.times.first() if self.times.entries else None
+        if own is None or own.not_before_s > now:
+            return shared
         while (job := self._upcoming.first()) is not None and job.not_before_s <= now:
             self._upcoming.pop()
             self._due.push(job.arrival, job)
@@ -227,16 +239,17 @@ class _Cohort:
             # Another process's clock: the master's time, as it sees it, may go back a little.
             self._due.pop()
             self._upcoming.push(job.not_before_s, job)
-        shared = self._shared.first() if self.level_s <= now else None
         if job is None or shared is None:
             return job or shared
         return min(job, shared, key=_arrival)
 
     def next_time_s(self) -> float:
         """When the next member may be tried."""
-        own = self._times.first()
-        at_s = math.inf if own is None else own.not_before_s
-        return at_s if self._shared.first() is None else min(at_s, self.level_s)
+        own = self.times.first() if self.times.entries else None
+        if own is None:
+            return self.level_s if self.members else math.inf
+        at_s = own.not_before_s
+        return at_s if self.shared.first() is None else min(at_s, self.level_s)
 
 
 class Backlog:
@@ -318,15 +331,8 @@ class Backlog:
         """Nothing with these demands that runs for so long finds a place now: jobs that request no
         less and run for no less, have been tried and may be held back (see ``_key``) wait for
         another back-off from now on."""
-        covered: dict[tuple[frozenset[Vector], float], bool] = {}
         for (_, wanted, run_s, delay_s), cohort in self._cohorts.items():
-            if not wanted:
-                continue
-            key = (wanted, run_s)
-            if key not in covered:
-                lacking = [demand for demand, least_s in lacks.items() if least_s <= run_s]
-                covered[key] = all(any(fits(x, one) for x in lacking) for one in wanted)
-            if covered[key]:
+            if wanted and _is_covered(wanted, run_s, lacks):
                 cohort.hold(now + delay_s)
 
     def next_job(self, now: float) -> Job | None:
@@ -334,12 +340,30 @@ class Backlog:
         if self.in_order:
             first = self._first()
             return first if first is not None and first.not_before_s <= now else None
-        best = None
+        stream = self._ready_stream(now)
+        if stream is not None:
+            return stream
+        best, earliest = None, math.inf
         for cohort in self._cohorts.values():
-            job = cohort.first_ready(now) if cohort.members else None
-            if job is not None and (best is None or _rank(job) < _rank(best)):
-                best = job
+            if cohort.times.entries:
+                job = cohort.first_ready(now)
+            else:  # the common case, without a call
+                job = cohort.shared.first() if cohort.level_s <= now else None
+            if job is not None and job.arrival < earliest:
+                best, earliest = job, job.arrival
         return best
+
+    def has_stream(self, now: float) -> bool:
+        """Is ``next_job`` a stream's?"""
+        if self.in_order:
+            first = self.next_job(now)
+            return first is not None and first.workload_class is WorkloadClass.STREAM
+        return self._ready_stream(now) is not None
+
+    def _ready_stream(self, now: float) -> Job | None:
+        """All streams are one cohort (``_key``)."""
+        cohort = self._cohorts.get(_STREAMS)
+        return cohort.first_ready(now) if cohort is not None and cohort.members else None
 
     def next_time_s(self) -> float | None:
         """When the next job may be tried; None without jobs."""
@@ -348,7 +372,13 @@ class Backlog:
             return None if first is None else first.not_before_s
         if not self.jobs:
             return None
-        return min(cohort.next_time_s() for cohort in self._cohorts.values())
+        return min(
+            [
+                cohort.next_time_s() if cohort.times.entries else cohort.level_s
+                for cohort in self._cohorts.values()
+                if cohort.members
+            ]
+        )
 
     def violations(self) -> list[str]:
         """What the index states otherwise than the jobs do; for tests and simulators, linear."""
@@ -381,6 +411,8 @@ class Backlog:
         cohort = self._cohorts.get(key)
         if cohort is None:
             cohort = self._cohorts[key] = _Cohort(key, self._stamps)
+            if key[1]:  # its first member: there is no other time than its own
+                cohort.level_s = at_s
         job.cohort = cohort
         cohort.members += 1
         cohort.place(job, at_s)
@@ -421,6 +453,18 @@ class Backlog:
         if job.workload_class is WorkloadClass.BATCH and job.delay_s and not never:
             return job.workload_class, frozenset(job.demands), job.run_s, job.delay_s
         return job.workload_class, _NO_DEMANDS, 0.0, 0.0
+
+
+def _is_covered(wanted: frozenset[Vector], run_s: float, lacks: Mapping[Vector, float]) -> bool:
+    """Is there, for each of ``wanted``, no place for one that requests no more and runs for no
+    longer?"""
+    for one in wanted:
+        for demand, least_s in lacks.items():
+            if least_s <= run_s and fits(demand, one):
+                break
+        else:
+            return False
+    return True
 
 
 def _arrival(job: Job) -> int:

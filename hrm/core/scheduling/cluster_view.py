@@ -23,6 +23,7 @@ from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.columns import (
     FREE,
     STREAM_HEADROOM,
+    VERSION,
     WAITING_BATCH,
     WAITING_STREAM,
     Bools,
@@ -36,6 +37,7 @@ from hrm.core.vocabulary.feasibility import (
     fits,
     fitting_rows,
     folds,
+    leaves,
     minus,
     pooled_part,
     serving_rows,
@@ -45,6 +47,7 @@ from hrm.core.vocabulary.model import NodeName, ResourceUnitId, WorkloadClass
 __all__ = ["ClusterView"]
 
 _SPAN = 512
+_FEW = 4
 
 
 class ClusterView(TableColumns):
@@ -104,8 +107,12 @@ class ClusterView(TableColumns):
             return
         self._reduced.update(state.log[behind:])
         if self._reduced:
-            rows = list(self._reduced)
-            self._table[rows] = table[rows]
+            if len(self._reduced) <= _FEW:
+                for row in self._reduced:
+                    self._table[row] = table[row]
+            else:
+                rows = list(self._reduced)
+                self._table[rows] = table[rows]
             self._reduced.clear()
         self._position = state.log_start + len(state.log)
         self._avoided = None
@@ -193,14 +200,22 @@ class ClusterView(TableColumns):
         ids = self._state.ids
         return [ids[row] for row in rows]
 
-    def may_propose(self, rows: Ints, demand: Vector) -> bool:
-        """Is ``refusal`` empty for every one of ``rows``?"""
+    def versions(self, rows: Sequence[int]) -> list[int]:
+        """The version of each row."""
+        if len(rows) <= _FEW:
+            return [self._table.item(row, VERSION) for row in rows]
+        versions: list[int] = self._table[rows, VERSION].tolist()
+        return versions
+
+    def may_propose(self, chosen: Sequence[int], demand: Vector) -> bool:
+        """Is ``refusal`` empty for every one of these rows?"""
         state = self._state
-        if not len(rows):
-            return True
+        if len(chosen) <= _FEW:
+            return not any(state.refusal(row, demand) for row in chosen)
+        rows = np.array(chosen, np.int64)
         if rows.min() < 0 or rows.max() >= len(state.open) or not state.open[rows].all():
             return False
-        if not state.serving(demand)[rows].all():
+        if not serving_rows(demand, state.gpus[rows], state.gpu_only[rows]).all():
             return False
         return bool(fitting_rows(demand, state.total[rows]).all())
 
@@ -215,25 +230,51 @@ class ClusterView(TableColumns):
         found: list[Ints] = []
         left = many
         for start, stop in _spans(first, len(self.open)):
-            rows = np.flatnonzero(self._feasible_now(demand, workload_class, start, stop))[:left]
+            rows = self._feasible_now(demand, workload_class, start, stop)[:left]
             if len(rows):
-                found.append(rows + start)
+                found.append(rows)
                 left -= len(rows)
             if left <= 0:
                 break
+        if len(found) == 1:
+            return found[0]
         return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+    def still_feasible(self, demand: Vector, rows: Ints) -> Ints:
+        """Those of ``rows`` that have capacity for one more, in their order, where each had it and
+        has since got containers that started at once, and nothing else."""
+        return rows[fitting_rows(demand, self._table[rows, FREE])]
 
     def _feasible_now(
         self, demand: Vector, workload_class: WorkloadClass, start: int, stop: int
-    ) -> Bools:
+    ) -> Ints:
+        """Rows from ``start`` to ``stop`` at which one would start at once, in row order."""
         part = self._table[start:stop]
-        feasible: Bools = self.open[start:stop] & (part[:, WAITING_STREAM] == 0)
-        if workload_class is not WorkloadClass.STREAM:
+        stream = workload_class is WorkloadClass.STREAM
+        feasible: Bools = part[:, 0] >= demand[0]
+        rows: Ints = feasible.nonzero()[0]
+        if len(rows) <= _FEW:  # of a cluster that is full
+            rows += start
+            for row in rows.tolist():
+                if not self._is_feasible(row, demand, stream):
+                    rows = rows[rows != row]
+            return rows
+        feasible &= self.open[start:stop]
+        feasible &= part[:, WAITING_STREAM] == 0
+        if not stream:
             feasible &= part[:, WAITING_BATCH] == 0
         for dimension, wanted in enumerate(demand):
-            if wanted:
+            if dimension and wanted:
                 feasible &= part[:, dimension] >= wanted
-        return feasible
+        rows = feasible.nonzero()[0]
+        rows += start
+        return rows
+
+    def _is_feasible(self, row: int, demand: Vector, stream: bool) -> bool:
+        """Would one start at this row at once?"""
+        numbers = self._table[row].tolist()
+        waits = numbers[WAITING_STREAM] or (numbers[WAITING_BATCH] and not stream)
+        return not waits and bool(self.open[row]) and leaves(numbers[FREE], demand)
 
     def image(self, row: int) -> UnitImage:
         """The unit's queues as this view has them."""
@@ -275,10 +316,11 @@ class ClusterView(TableColumns):
         if self._state.pools:
             return False
         demand = np.asarray(entries[0].demand, np.int64)
-        self._table[rows, FREE] -= demand
-        if entries[0].workload_class is WorkloadClass.STREAM:
-            self._table[rows, STREAM_HEADROOM] -= demand
         numbers = rows.tolist()
+        for each in numbers if len(numbers) <= _FEW else (rows,):
+            self._table[each, FREE] -= demand
+            if entries[0].workload_class is WorkloadClass.STREAM:
+                self._table[each, STREAM_HEADROOM] -= demand
         self._reduced.update(numbers)
         self._together.append((numbers, entries, now))
         return True

@@ -46,22 +46,22 @@ class Exhaustion:
             self.known.clear()
         self.known.pop(demand, None)
         if not self._chances(demand).any():
-            self.known[demand] = (self._state.shape, self._position())
+            self.known[demand] = (self._state.shape, self._state.position)
 
     def holds(self, demand: Vector) -> bool:
         """Is it known that no row can take one more of ``demand``, now or in its queue?"""
         known = self.known.get(demand)
         if known is None:
             return False
-        now = self._position()
+        state = self._state
+        now = state.position
         shape, position = known
-        behind = position - self._state.log_start
-        if shape != self._state.shape or behind < 0:
+        if shape != state.shape or position < state.log_start:
             del self.known[demand]
             return False
         if position == now:
             return True
-        changed = set(self._state.log[behind:])
+        changed = set(state.log[position - state.log_start :])
         if len(changed) > _CHANGED_MAX or any(self._has_chance(demand, row) for row in changed):
             return False
         self.known[demand] = (shape, now)
@@ -74,11 +74,6 @@ class Exhaustion:
             for demand in list(self.known)
             if self.holds(demand) and self._chances(demand).any()
         ]
-
-    def _position(self) -> int:
-        """The end of the log, after all that has changed in the queues has been taken in."""
-        _ = self._state.table
-        return self._state.log_start + len(self._state.log)
 
     def _chances(self, demand: Vector) -> Bools:
         """At which rows one more batch container could start or wait."""

@@ -231,7 +231,7 @@ class Negotiator:
         """Claim by claim, and in one pass where all of them fit: the common case."""
         find, queues = self.state.rows.get, self.state.queues
         rows = [row for _, unit_id, _ in claims if (row := find(unit_id)) is not None]
-        all_open = len(rows) == len(claims) and self.state.open[rows].all()
+        all_open = len(rows) == len(claims) and self.state.all_open(rows)
         demand = claims[0].entry.demand if claims else None
         alike = True
         outcomes: list[Outcome] = []

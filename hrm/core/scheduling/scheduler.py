@@ -21,8 +21,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-import numpy as np
-
 from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
 from hrm.core.scheduling.backlog import Backlog, Job, rounded_run_s
 from hrm.core.scheduling.cluster_view import ClusterView
@@ -39,11 +37,13 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
     is_driver,
 )
+from hrm.core.vocabulary.quick import quick
 from hrm.errors import PolicyFault
 
 __all__ = ["Job", "Placement", "PlacementPolicy", "Scheduler"]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Like containers of one job to be placed: as many as ``entries``, all of one demand.
@@ -172,7 +172,7 @@ class Scheduler:
             self.backlog.place(job)
 
     def _settled(self, job: Job, container_ids: Sequence[ContainerId]) -> None:
-        """These containers of a job no longer wait."""
+        """These containers of a job no longer wait, if there are any; after every round."""
         for container_id in container_ids:
             job.pending.pop(container_id, None)
             job.requested_at_s.pop(container_id, None)
@@ -281,13 +281,18 @@ class Scheduler:
     def settle(self, job: Job, outcomes: list[Outcome], now: float) -> list[Outcome]:
         """Take what was granted out of the job; back off if anything is left. Returns grants."""
         granted = [outcome for outcome in outcomes if outcome.decision is not Decision.ABORT]
-        requested_at_s, entries = job.requested_at_s, [x.claim.entry for x in granted]
-        self.delays_s.extend([now - requested_at_s.get(x.container_id, now) for x in entries])
+        entries = [x.claim.entry for x in granted]
+        if granted:
+            requested_at_s = job.requested_at_s
+            self.delays_s.extend([now - requested_at_s.get(x.container_id, now) for x in entries])
+            self.placed += len(granted)
         self._settled(job, [x.container_id for x in entries])
-        self.placed += len(granted)
-        refusals = [outcome.reason for outcome in outcomes if outcome.decision is Decision.ABORT]
-        share = _HAS_SHARE if job.gpus and job.gpu_part == (0, 0) else ""
-        job.last_refusal = refusals[-1] if refusals else job.policy_fault or share
+        if len(granted) < len(outcomes):
+            refusals = [each.reason for each in outcomes if each.decision is Decision.ABORT]
+            job.last_refusal = refusals[-1]
+        else:
+            share = _HAS_SHARE if job.gpus and job.gpu_part == (0, 0) else ""
+            job.last_refusal = job.policy_fault or share
         if job.pending:
             self.retries += 1
             least_s, most_s = self.bounds.retry_delay_s, self.bounds.retry_delay_max_s
@@ -296,13 +301,13 @@ class Scheduler:
             at_s = now if granted and job.gang else now + job.delay_s
             if granted:
                 job.gang = 0
-            self.backlog.place(job, min(at_s, job.held_until_s))
             if not outcomes and job.lacks:
                 # Spare other jobs the round that has just failed.
                 self.backlog.hold_back(job.lacks, now)
                 if self.exhaustion is not None:
                     for demand in job.lacks:
                         self.exhaustion.note(demand)
+            self.backlog.place(job, min(at_s, job.held_until_s))
         job.lacks = {}
         return granted
 
@@ -314,8 +319,7 @@ class Scheduler:
     def _takes_any(self, job: Job) -> bool:
         """May it be placed one by one, wherever there is capacity?"""
         other_rules = job.gang or job.avoid or job.places or self.strict_order
-        gpus = any(demand[Column.GPU_MEMORY_MIB] for demand in job.demands)
-        return not (other_rules or gpus or job.workload_class is WorkloadClass.STREAM)
+        return not (other_rules or job.gpus or job.workload_class is WorkloadClass.STREAM)
 
     def entry(
         self, container_id: ContainerId, workload_class: WorkloadClass, request: ContainerRequest
@@ -382,8 +386,7 @@ def _claims(view: ClusterView, entries: Sequence[Entry], rows: list[int | None])
     taken = [row for row in rows if row is not None]
     if len(taken) < len(rows):
         entries = list(itertools.compress(entries, [row is not None for row in rows]))
-    versions = view.version[taken].tolist()
-    return _each(Claim, zip(entries, view.unit_ids(taken), versions, strict=True))
+    return _each(Claim, zip(entries, view.unit_ids(taken), view.versions(taken), strict=True))
 
 
 def _part_of(
@@ -419,7 +422,7 @@ def _ask(
     if len(chosen_rows) != wanted:
         raise PolicyFault(f"{name} returned {len(chosen_rows)} rows for {wanted} containers")
     if set(map(type, chosen_rows)) <= _ROWS:
-        taken = np.array([each for each in chosen_rows if each is not None], np.int64)
+        taken = [each for each in chosen_rows if each is not None]
         if view.may_propose(taken, placement.demand):
             return chosen_rows
     rows: list[int | None] = []

@@ -50,6 +50,7 @@ __all__ = ["SharedState"]
 _FIRST_ROWS = 16
 _NO_LIMIT = np.iinfo(np.int64).max
 _LOG_MIN = 4_096
+_FEW = 4
 _DEMANDS_KEPT = 256
 _NODE_SETS_KEPT = 64
 
@@ -223,6 +224,13 @@ class SharedState(TableColumns):
             self._flush()
         return self._table
 
+    @property
+    def position(self) -> int:
+        """The end of the log, after all that has changed in the queues has been taken in."""
+        if self._dirty:
+            self._flush()
+        return self.log_start + len(self.log)
+
     def refresh(self, row: int) -> None:
         """A queue has changed, and so have its siblings: their numbers are to be copied into their
         rows, which happens when these are read."""
@@ -252,23 +260,30 @@ class SharedState(TableColumns):
         ):
             self.refresh_all(changed)
             return
-        held = tuple(-x for x in demand)
-        self._table[rows] += np.array(
-            (*held, *(held if no_end else (0,) * 4), 0, 0, 1, 0), np.int64
-        )
+        held = tuple([-x for x in demand])
+        change = np.array((*held, *(held if no_end else (0,) * 4), 0, 0, 1, 0), np.int64)
+        if len(rows) <= _FEW:
+            for row in rows:
+                self._table[row] += change
+        else:
+            self._table[rows] += change
         self._waits.stale |= changed
         self._write_down(rows)
 
     def _flush(self) -> None:
         each = list(self._dirty)
         self._dirty.clear()
-        versions = self._table[each, VERSION].tolist()
-        limits = self._table[each, WAITERS_MAX].tolist()
-        queues = self.queues
-        self._table[each] = [
-            _numbers(queues[row], version, limit)
-            for row, version, limit in zip(each, versions, limits, strict=True)
-        ]
+        table, queues = self._table, self.queues
+        if len(each) <= _FEW:
+            for row in each:
+                version, limit = table[row, VERSION:].tolist()
+                table[row] = _numbers(queues[row], version, limit)
+        else:
+            known = table[each, VERSION:].tolist()
+            table[each] = [
+                _numbers(queues[row], version, limit)
+                for row, (version, limit) in zip(each, known, strict=True)
+            ]
         self._waits.stale.update(each)
         self._write_down(each)
 
@@ -308,6 +323,12 @@ class SharedState(TableColumns):
         if not could_hold(demand, unit):
             return f"the unit of row {row} is too small, even when it is empty"
         return ""
+
+    def all_open(self, rows: Sequence[int]) -> bool:
+        """Do the nodes and the units of all these rows take new containers?"""
+        if len(rows) <= _FEW:
+            return all(self.open[row] for row in rows)
+        return bool(self.open[rows].all())
 
     def could_hold(self, demand: Vector) -> bool:
         """Would any unit, closed or not, hold ``demand`` when it is empty?"""

@@ -21,6 +21,7 @@ from hrm.core.master import (
     relocation,
 )
 from hrm.core.master.driver_places import DriverPlaces, Verdict
+from hrm.core.master.gpu_index import GpuIndex
 from hrm.core.master.gpu_preemption import Lack, victims
 from hrm.core.master.gpu_shares import FairGpuParts
 from hrm.core.master.placement import PlacementCoordinator
@@ -43,7 +44,13 @@ from hrm.core.scheduling.session import SchedulerReply, SchedulerSession
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary import feasibility
 from hrm.core.vocabulary.feasibility import Column, Vector
-from hrm.core.vocabulary.model import NO_UNIT, ApplicationId, NodeName, WorkloadClass
+from hrm.core.vocabulary.model import (
+    NO_UNIT,
+    ApplicationId,
+    ContainerState,
+    NodeName,
+    WorkloadClass,
+)
 from hrm.core.vocabulary.run_times import RunTime, RunTimeKey, RunTimeTable
 from hrm.policies import placement_helpers
 from hrm.policies.min_wait import MinWait
@@ -228,13 +235,10 @@ def gpu_shares_of_each_scheduler(patch: pytest.MonkeyPatch) -> None:
 
     def of_one(self: FairGpuParts, now: float, only: str) -> dict[ApplicationId, GpuPart]:
         apps = self._master_state.applications
-        mine = {
-            name: mib
-            for name, mib in self._master_state.gpu_mib.items()
-            if apps[name].scheduler == only
-        }
+        gpus = self._master_state.gpus
+        mine = {name: use for name, use in gpus.uses.items() if apps[name].scheduler == only}
         with pytest.MonkeyPatch.context() as kept:
-            kept.setattr(self._master_state, "gpu_mib", mine)
+            kept.setattr(gpus, "uses", mine)
             return parts(self, now)
 
     def within_own(self: FairGpuParts, proposal: Proposal, job: Job, now: float) -> Proposal:
@@ -250,6 +254,17 @@ def gpu_shares_of_each_scheduler(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(FairGpuParts, "within", within_own)
     patch.setattr(FairGpuParts, "update", update_own)
+
+
+def gpus_counted_by_request(patch: pytest.MonkeyPatch) -> None:
+    """A container that starts or waits counts among those that wait for a place, until it ends."""
+    changed = GpuIndex.changed
+
+    def at_request_and_end(self: GpuIndex, container: Container) -> None:
+        if container.state in (ContainerState.PENDING, ContainerState.ENDED):
+            changed(self, container)
+
+    patch.setattr(GpuIndex, "changed", at_request_and_end)
 
 
 def newcomer_without_gpus(patch: pytest.MonkeyPatch) -> None:
