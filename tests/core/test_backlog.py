@@ -7,6 +7,7 @@ order of their grants.
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -22,7 +23,10 @@ from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import Vector, fits
 from hrm.core.vocabulary.model import (
     ApplicationId,
+    ContainerEnd,
+    ContainerId,
     ContainerState,
+    EndCause,
     FirstExecutors,
     Gpu,
     Resources,
@@ -379,3 +383,26 @@ def test_a_driver_waits_where_its_place_is_granted() -> None:
 
     assert cluster.states(driver) == {"waiting": 1}
     assert cluster.container(driver, 1).unit_id == "n1/cpu"
+
+
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+def test_who_came_first_gets_what_becomes_free_whoever_schedules(schedulers: int) -> None:
+    """Twelve applications of three containers each on two cores: granted in order of arrival."""
+    cluster = VirtualCluster(
+        [unit("n1", vcores=2)], schedulers=schedulers, bounds=Bounds(waiting_limit=0)
+    )
+    apps = []
+    for _ in range(12):
+        apps.append(cluster.submit(3))
+        cluster.advance(0.5)
+    granted: dict[ContainerId, None] = {}
+    for _ in range(18):
+        (node,) = cluster.nodes.values()
+        granted |= dict.fromkeys(sorted(node.processes))
+        for container_id in sorted(node.processes):
+            node.end(container_id, ContainerEnd(cause=EndCause.EXITED, exit_code=0))
+            cluster.advance(0.5)
+    order = [container_id.rpartition("-x")[0] for container_id in granted]
+    places = [apps.index(ApplicationId(app)) for app in order]
+    assert sorted(places) == sorted(number for number in range(12) for _ in range(3))
+    assert all(later >= earlier - 1 for earlier, later in itertools.pairwise(places)), places

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import example, given, settings
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Claim, Entry, Proposal
+from hrm.core.messages.state_changes import StateChanged
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling import remote_scheduler as remote
 from hrm.core.scheduling.cluster_view import ClusterView
@@ -128,6 +129,32 @@ def test_what_ends_frees_capacity_for_a_remote_scheduler_too() -> None:
     cluster.finish(first)
     cluster.settle()
     assert cluster.states(second) == {"running": 2}
+
+
+def test_ends_are_collected_and_told_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each end as a message of its own to each scheduler was most of what the master did."""
+    cluster = cluster_of(8, bounds=Bounds(waiting_limit=0))
+    VirtualScheduler(cluster, "outside")
+    first = submit_to(cluster, "scheduler-1", 8)
+    cluster.settle()
+    second = submit_to(cluster, "outside", 1, Resources(8, 512))
+    cluster.advance(30)
+    freed: list[StateChanged] = []
+    send = remote.RemoteScheduler._message
+
+    def counted(self: remote.RemoteScheduler, *given: Any) -> StateChanged:
+        message = send(self, *given)
+        freed.extend([message] if message.has_freed else [])
+        return message
+
+    monkeypatch.setattr(remote.RemoteScheduler, "_message", counted)
+    for executor in range(1, 9):
+        cluster.end_process(first, executor)
+        cluster.advance(0.001)
+    assert 1 <= len(freed) <= 2
+    cluster.advance(0.1)  # less than the pause between two ticks
+    assert cluster.states(second) == {"running": 1}
+    assert len(freed) <= 3
 
 
 @pytest.mark.parametrize("how", ["break", "hang"])

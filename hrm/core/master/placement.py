@@ -143,21 +143,31 @@ class PlacementCoordinator:
             self.wake(scheduler, now)
 
     def capacity_freed(self, now: float) -> None:
-        """A container ended or capacity was added: schedulers that wait for it may try at once."""
+        """A container ended or capacity was added: schedulers that wait for it may try at once, the
+        one whose job has waited longest first, or the others' jobs would starve behind it."""
         self.gpu_shares.rebalance(now)
         self._hand_over_drivers(now)
+        asleep = []
         for scheduler in self.schedulers.values():
             if scheduler.jobs:
                 scheduler.capacity_freed()
-                self.wake(scheduler, now)
+                if scheduler.wake_at_s is None or scheduler.wake_at_s > now:
+                    asleep.append(scheduler)
+        if len(asleep) > 1:
+            asleep.sort(key=lambda x: x.next_rank(now))
+        for scheduler in asleep:
+            self.wake(scheduler, now)
 
     def wake(self, scheduler: Scheduler, at_s: float) -> None:
         """Ensure that the scheduler is woken at ``at_s`` or before; remote ones need no wake."""
         if scheduler.wake_at_s is not None and scheduler.wake_at_s <= at_s:
             return
         if scheduler.in_flight is None and not isinstance(scheduler, RemoteScheduler):
-            scheduler.wake_at_s = at_s
-            self.master_state.out.append(c.WakeScheduler(scheduler=scheduler.name, at_s=at_s))
+            self._set_wake(scheduler, at_s)
+
+    def _set_wake(self, scheduler: Scheduler, at_s: float) -> None:
+        scheduler.wake_at_s = at_s
+        self.master_state.out.append(c.WakeScheduler(scheduler=scheduler.name, at_s=at_s))
 
     def has_stream(self, name: str, now: float) -> bool:
         """Would the scheduler, were it woken now, place a stream?"""
@@ -169,7 +179,10 @@ class PlacementCoordinator:
     def woken(self, name: str, now: float) -> None:
         """One round of one scheduler, up to its proposal."""
         scheduler = self.schedulers.get(name)
-        if scheduler is None or scheduler.in_flight or isinstance(scheduler, RemoteScheduler):
+        if isinstance(scheduler, RemoteScheduler):
+            scheduler.wake_at_s = None  # what was collected for it is sent after every event
+            return
+        if scheduler is None or scheduler.in_flight:
             return
         scheduler.wake_at_s = None
         job = self._next_job(scheduler, now)
@@ -464,6 +477,8 @@ class PlacementCoordinator:
                     scheduler=scheduler.name, session=scheduler.session, message=message
                 )
             )
+        if scheduler.has_freed and scheduler.wake_at_s is None:
+            self._set_wake(scheduler, scheduler.due_at_s)
 
     def _perhaps_restricted(self, scheduler: RemoteScheduler, now: float) -> list[Job]:
         """The jobs whose gang, or whose nodes to avoid, may not be as they were sent; in order."""

@@ -41,7 +41,8 @@ __all__ = ["RemoteScheduler"]
 UNITS_PER_MESSAGE = 500
 """At most, but for a node that has more: its units go together."""
 SEND_INTERVAL_S = 0.02
-"""Changes of units alone are collected that long; jobs and replies take them along at once."""
+"""Changes of units, and that capacity was freed, are collected that long; jobs and replies take
+them along at once."""
 
 
 class _Elsewhere:
@@ -76,7 +77,7 @@ class RemoteScheduler(Scheduler):
         self.avoid: frozenset[NodeName] = frozenset()
         self.has_freed = False
         self.sequence = 0
-        self.sent_at_s = now
+        self.due_at_s = now + SEND_INTERVAL_S
         self.heard_at_s = now
         self.excused_s = 0.0
         self.parts_at_s = now
@@ -111,7 +112,7 @@ class RemoteScheduler(Scheduler):
 
     def parts_are_old(self, now: float) -> bool:
         """Is it time to compute its jobs' parts of GPUs again?"""
-        return self.has_freed or now - self.parts_at_s >= SEND_INTERVAL_S
+        return now - self.parts_at_s >= SEND_INTERVAL_S
 
     def silent(self, now: float) -> bool:
         """It has jobs and has sent nothing for too long: it hangs, connected or not."""
@@ -124,8 +125,8 @@ class RemoteScheduler(Scheduler):
 
     def changes(self, now: float, *, all_of_them: bool) -> Iterator[StateChanged]:
         """The messages that bring the other side up to date; none where that can wait."""
-        due = all_of_them or now - self.sent_at_s >= SEND_INTERVAL_S
-        if not (self.changed_jobs or self.has_freed or (self.units and due)):
+        due = all_of_them or now >= self.due_at_s
+        if not (self.changed_jobs or (due and (self.has_freed or self.units))):
             return
         changed, gone = self._by_node()
         self.units.clear()
@@ -169,7 +170,7 @@ class RemoteScheduler(Scheduler):
         has_freed: bool = False,
     ) -> StateChanged:
         self.sequence += 1
-        self.sent_at_s = now
+        self.due_at_s = now + SEND_INTERVAL_S
         return StateChanged(
             sequence=self.sequence,
             now=now,

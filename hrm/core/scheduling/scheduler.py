@@ -121,7 +121,7 @@ class Scheduler:
         job = self.jobs.get(application_id)
         is_new = job is None
         if job is None:
-            job = Job(application_id, workload_class)
+            job = Job(application_id, workload_class, arrived_at_s=now)
         job.pending[container_id] = request
         job.requested_at_s[container_id] = now
         changed = False
@@ -186,6 +186,14 @@ class Scheduler:
     def next_job(self, now: float) -> Job | None:
         """The job to place now: streams first, then in order of arrival."""
         return self.backlog.next_job(now)
+
+    def next_rank(self, now: float) -> tuple[bool, float]:
+        """Where its next job stands among those of several schedulers, the least first: streams,
+        then in order of arrival."""
+        job = self.backlog.next_job(now)
+        if job is None:
+            return True, math.inf
+        return job.workload_class is not WorkloadClass.STREAM, job.arrived_at_s
 
     def spare(self, job: Job) -> bool:
         """Would a round of this job, the next one, certainly find nothing? Then ``settle`` it
