@@ -165,6 +165,31 @@ def test_in_strict_order_a_job_without_a_place_blocks_those_behind_it() -> None:
     assert cluster.states(small) == {"running": 2}
 
 
+def test_in_strict_order_what_waits_for_a_stream_to_end_blocks_nobody() -> None:
+    """Nor may it be a driver, whose own executors are behind."""
+    cluster = _strict(4)
+    stream = cluster.submit(1, Resources(2, 1024), WorkloadClass.STREAM)
+    cluster.settle()
+    large = cluster.submit(1, Resources(4, 1024))
+    gang = cluster.submit(3, Resources(1, 1024), gang_min=3)
+    small = cluster.submit(1, Resources(1, 1024))
+    cluster.advance(10)
+    assert cluster.states(small) == {"running": 1}
+    assert cluster.states(large) == {"pending": 1}
+    assert cluster.states(gang) == {"pending": 3}
+    late = cluster.submit(2, Resources(1, 1024))
+    cluster.settle()
+    assert cluster.states(late) == {"running": 1, "pending": 1}
+    cluster.finish(stream)
+    cluster.advance(5)
+    assert cluster.states(late)["pending"] == 1, "it is the turn of the large one again"
+    _end_all(cluster, small, 1)
+    _end_all(cluster, late, 1)
+    assert cluster.states(large) == {"running": 1}
+    _end_all(cluster, large, 1)
+    assert cluster.states(gang) == {"running": 3}
+
+
 def test_in_strict_order_a_stream_still_goes_before_batch() -> None:
     cluster = _strict(4)
     cluster.submit(1, Resources(2, 1024))

@@ -263,7 +263,9 @@ class Backlog:
     class. ``gpu_jobs`` are those with ``gpus``.
 
     Args:
-        in_order: only the first job is ever tried, streams before batch (``strict_order``).
+        in_order: only the first job is ever tried, streams before batch (``strict_order``), and
+            what waits for streams or drivers to end: none of these ends because it waits, so the
+            next one goes first (``passed``). The application of such a driver may be behind it.
     """
 
     def __init__(self, *, in_order: bool = False) -> None:
@@ -272,6 +274,7 @@ class Backlog:
         self.gpu_jobs: dict[ApplicationId, Job] = {}
         self._cohorts: dict[_Key, _Cohort] = {}
         self._declining: dict[ApplicationId, Job] = {}
+        self._passed: dict[ApplicationId, Job] = {}
         self._arrivals = itertools.count(1)
         self._stamps = itertools.count(1)
         self._order: dict[WorkloadClass, list[tuple[int, ApplicationId]]] = {}
@@ -292,6 +295,7 @@ class Backlog:
         if job.gpus:
             self.gpu_jobs.pop(application_id, None)
             self._declining.pop(application_id, None)
+        self._passed.pop(application_id, None)
         self._leave(job)
         job.own_s = 0.0
 
@@ -322,8 +326,17 @@ class Backlog:
         else:
             self._declining.pop(job.application_id, None)
 
+    def passed(self, job: Job, *, is_passed: bool) -> None:
+        """Does it wait for what has no end? Then others go first, until capacity is freed."""
+        if is_passed:
+            self._passed[job.application_id] = job
+        elif self._passed.pop(job.application_id, None) is not None:
+            self._enter(job)
+
     def capacity_freed(self) -> None:
         """Every job may be tried at once."""
+        while self._passed:
+            self._enter(self._passed.popitem()[1])
         for cohort in self._cohorts.values():
             cohort.free()
         for job in self._declining.values():
@@ -341,8 +354,8 @@ class Backlog:
     def next_job(self, now: float) -> Job | None:
         """The job to place now: streams first, then in order of arrival."""
         if self.in_order:
-            first = self._first()
-            return first if first is not None and first.not_before_s <= now else None
+            firsts = (self._first(), *self._passed.values())
+            return next((x for x in firsts if x is not None and x.not_before_s <= now), None)
         stream = self._ready_stream(now)
         if stream is not None:
             return stream
@@ -371,8 +384,8 @@ class Backlog:
     def next_time_s(self) -> float | None:
         """When the next job may be tried; None without jobs."""
         if self.in_order:
-            first = self._first()
-            return None if first is None else first.not_before_s
+            firsts = (self._first(), *self._passed.values())
+            return min((x.not_before_s for x in firsts if x is not None), default=None)
         if not self.jobs:
             return None
         return min(
@@ -420,10 +433,14 @@ class Backlog:
         cohort.members += 1
         cohort.place(job, at_s)
         if self.in_order:
-            order = self._order.setdefault(job.workload_class, [])
-            heapq.heappush(order, (job.arrival, job.application_id))
-            if len(order) > 2 * len(self.jobs) + _SLACK:
-                order[:] = sorted((x.arrival, x.application_id) for x in self._of(job))
+            self._enter(job)
+
+    def _enter(self, job: Job) -> None:
+        """It is one of those of which the first is tried."""
+        order = self._order.setdefault(job.workload_class, [])
+        heapq.heappush(order, (job.arrival, job.application_id))
+        if len(order) > 2 * len(self.jobs) + _SLACK:
+            order[:] = sorted((x.arrival, x.application_id) for x in self._of(job))
 
     def _leave(self, job: Job) -> None:
         cohort = job.cohort
@@ -433,13 +450,14 @@ class Backlog:
             del self._cohorts[cohort.key]
 
     def _first(self) -> Job | None:
-        """The first job of all, ready or not."""
+        """The first job of all that are not passed, ready or not."""
         for workload_class in (WorkloadClass.STREAM, WorkloadClass.BATCH):
             order = self._order.get(workload_class, [])
             while order:
                 arrival, application_id = order[0]
                 job = self.jobs.get(application_id)
                 there = job is not None and job.arrival == arrival
+                there = there and application_id not in self._passed
                 if job is not None and there and job.workload_class is workload_class:
                     return job
                 heapq.heappop(order)

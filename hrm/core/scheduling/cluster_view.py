@@ -398,6 +398,12 @@ class ClusterView(TableColumns):
         leaves: Bools = np.all(self.stream_headroom[:, asked] >= wanted, axis=1)
         return leaves
 
+    def most_beside_endless(self, demand: Vector) -> int:
+        """How many of ``demand`` all units together would hold if all batch had ended."""
+        rows = self._state.serving(demand)
+        headroom = self.stream_headroom[rows]
+        return folds(demand, headroom, self._pool[rows]) if rows.any() else 0
+
     def could_ever_fit(self, demand: Vector) -> Bools:
         """Rows whose empty unit would hold ``demand``; shape (rows,)."""
         return fitting_rows(demand, self.total)

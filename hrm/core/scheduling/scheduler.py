@@ -16,7 +16,7 @@ import itertools
 import math
 import operator
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -246,6 +246,9 @@ class Scheduler:
             job.policy_fault = fault.message
             claims = []
         job.lacks = {} if claims or not self._lacked_capacity(job) else lacks
+        if self.strict_order:
+            waits = not job.policy_fault and self._waits_for_endless(job, view, len(claims))
+            self.backlog.passed(job, is_passed=waits)
         if len(claims) < job.gang:
             claims = []
         return Proposal(
@@ -318,6 +321,18 @@ class Scheduler:
             self.backlog.place(job, min(at_s, job.held_until_s))
         job.lacks = {}
         return granted
+
+    def _waits_for_endless(self, job: Job, view: ClusterView, placed: int) -> bool:
+        """Must streams or drivers end before what comes first in the job can start? ``placed``: how
+        many of it have been reserved in ``view``."""
+        needed = max(1, job.gang)
+        if placed >= needed:
+            return False
+        reserved = placed if job.workload_class is WorkloadClass.STREAM else 0
+        members = itertools.islice(job.pending.values(), needed)
+        many = Counter(demand_vector(request.resources) for request in members)
+        most = ((view.most_beside_endless(demand), count) for demand, count in many.items())
+        return any(fitting + reserved < count for fitting, count in most)
 
     def _lacked_capacity(self, job: Job) -> bool:
         """Could a round that has placed nothing have lacked capacity alone?"""
