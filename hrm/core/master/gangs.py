@@ -47,6 +47,7 @@ __all__ = [
     "begin_stream",
     "missing",
     "no_stream",
+    "reason",
     "refusal",
     "setting",
     "settled",
@@ -105,8 +106,17 @@ def missing(app: Application) -> int:
 
 def setting(app: Application) -> str:
     """What says how large its gang is."""
-    is_stream = app.record.workload_class is WorkloadClass.STREAM
-    return "spark.hrm.stream.min" if is_stream else "spark.hrm.gang.min"
+    record = app.record
+    by_gang = record.workload_class is WorkloadClass.BATCH or (
+        record.gang_min and not record.stream_min
+    )
+    return "spark.hrm.gang.min" if by_gang else "spark.hrm.stream.min"
+
+
+def reason(app: Application) -> str:
+    """Why it has a gang."""
+    stated = app.record.stream_min or app.record.gang_min
+    return setting(app) if stated else "a stream starts whole"
 
 
 def settled(app: Application) -> None:
@@ -146,11 +156,12 @@ def refusal(master_state: MasterState, app: Application, resources: Resources) -
     most = sum(_most(demand, node.units) for node in nodes)
     if most >= app.gang_min:
         return ""
-    name = setting(app)
+    name, why = setting(app), reason(app)
+    change = f"lower {name} or" if why == name else f"set {name} to at most {most}, lower"
     return (
-        f"{app.gang_min} executors of {resources} are to start together ({name}), but "
-        f"the whole cluster holds {most} of them when it is empty ({len(nodes)} nodes); lower "
-        f"{name} or the size of executors, or add nodes"
+        f"{app.gang_min} executors of {resources} are to start together ({why}), but the whole "
+        f"cluster holds {most} of them when it is empty ({len(nodes)} "
+        f"node{'s' if len(nodes) > 1 else ''}); {change} the size of executors, or add nodes"
     )
 
 
