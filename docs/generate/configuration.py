@@ -32,9 +32,10 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "batch may be preempted for them; what it requests beyond and later is granted one by one",
     ),
     "spark.hrm.input.size": (
-        "unknown",
+        "`0`",
         "how much the application reads, such as `120g`, where that is known: run times of earlier "
-        "runs are scaled to it, in proportion until runs of several sizes have shown how",
+        "runs are scaled to it, in proportion until runs of several sizes have shown how. 0: it is "
+        "unknown",
     ),
     "spark.hrm.submit.waitAppCompletion": (
         "`true`",

@@ -265,9 +265,7 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         f"{progress.tasks_failed} failed, mean {age(progress.mean_task_s)}",
         "expected run time": ", ".join(_expected_run_time(app, row) for row in app.run_times)
         or "unknown: no executor of an application of this name and user has ended yet",
-        "gang start": f"the first {app.gang_min} executors start together"
-        if app.gang_min > 1
-        else "off: each executor starts by itself",
+        "gang start": _gang_start(app),
         "streams": plain(", ".join(progress.streaming_queries) or "-"),
     }
     driver = f"where it was submitted ({app.driver_host}), with its log"
@@ -283,14 +281,25 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
     return Group(facts, "", containers)
 
 
+def _gang_start(app: admin_pb2.Application) -> str:
+    """A stream has a gang without one being stated, until its first executors are placed."""
+    if app.gang_min > 1:
+        return f"the first {app.gang_min} executors start together"
+    if app.workload_class != common_pb2.WORKLOAD_CLASS_STREAM:
+        return "off: each executor starts by itself"
+    if app.first_running_at_s:
+        return "over: what a stream requests after its first executors starts one by one"
+    return "a stream: its first executors start together"
+
+
 def _expected_run_time(app: admin_pb2.Application, row: admin_pb2.RunTime) -> str:
     profile = f"per executor of resource profile {row.resource_profile_id}"
     if not app.input_bytes or not row.mean_input_bytes:
-        return f"{age(row.mean_s)} {profile} (mean of {row.containers} earlier ones)"
+        return f"{age(row.mean_s)} {profile} (mean of {row.containers} that have ended)"
     stated, read = (memory(round(x / 2**20)) for x in (app.input_bytes, row.mean_input_bytes))
     return (
         f"{age(row.expected_s)} {profile} for {stated} of input ({age(row.mean_s)} for {read}: "
-        f"mean of {row.containers} earlier ones)"
+        f"mean of {row.containers} that have ended)"
     )
 
 

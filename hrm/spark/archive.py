@@ -47,6 +47,7 @@ HEAP_LIMIT_MIB = 32 * 1024
 KINDS = ("executor", "driver")
 STATE_FILE = "state.json"
 LOCK_FILE = "lock"
+UNFINISHED = "unfinished"
 _FORMAT = 1
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _OBSTACLES = re.compile(
@@ -142,6 +143,8 @@ class Archives:
         state = self.state()
         if state.get("state") != "ready":
             problem_found = state.get("problem")
+            if problem_found and state.get("state") == UNFINISHED:
+                return str(problem_found)
             return f"its training failed: {problem_found}" if problem_found else "there is none yet"
         path = self.path(kind)
         try:

@@ -37,7 +37,15 @@ import psutil
 
 from hrm.errors import HrmError
 from hrm.spark import archive, build
-from hrm.spark.archive import KINDS, LOCK_FILE, STATE_FILE, Archives, argument_file, write_json
+from hrm.spark.archive import (
+    KINDS,
+    LOCK_FILE,
+    STATE_FILE,
+    UNFINISHED,
+    Archives,
+    argument_file,
+    write_json,
+)
 
 __all__ = ["ATTEMPTS_MAX", "BUSY", "TRAINING_LIMIT_S", "TrainingFailed", "train"]
 
@@ -114,9 +122,9 @@ def _attempt(archives: Archives, plugins: Path, limit_s: float, attempts_max: in
     if before >= attempts_max:
         raise TrainingFailed(f"failed {before} times, the last time: {state.get('problem')}")
     record: dict[str, Any] = {
-        "state": "failed",
+        "state": UNFINISHED,  # what is found where the training was killed
         "attempts": before + 1,
-        "problem": "the training run that makes the archive was interrupted",
+        "problem": "the training run that makes the archive has not ended, or was interrupted",
         "java": archives.java,
         "spark": archives.spark_version,
     }
@@ -128,7 +136,7 @@ def _attempt(archives: Archives, plugins: Path, limit_s: float, attempts_max: in
         _take_back(archives, state)
         raise
     except (TrainingFailed, build.BuildError, OSError, psutil.Error) as error:
-        _write(archives, {**record, "problem": str(error)})
+        _write(archives, {**record, "state": "failed", "problem": str(error)})
         raise TrainingFailed(str(error)) from error
     took_s = round(time.monotonic() - begun, 1)
     _write(archives, {**record, "state": "ready", "problem": "", "took_s": took_s})

@@ -153,7 +153,7 @@ def from_application(app: Application) -> pb.Application:
         containers_waiting=len(app.in_state(*_WAITING)),
         containers_pending=len(app.in_state(ContainerState.PENDING)),
         mean_wait_s=app.waited_s / app.waits if app.waits else 0.0,
-        gang_min=record.gang_min,
+        gang_min=app.gang_min or record.gang_min,
         submission_id=record.submission_id,
         submission_attempt=record.submission_attempt,
         input_bytes=record.input_bytes,

@@ -145,6 +145,7 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
         self.log = [b"first line\n", "zweite Zeile: ä".encode()[:-1], "ä".encode()[-1:]]
         self.empty = False
         self.target = ""
+        self.gang_min = 3
         self.token_file = Path()
 
     def _known(self, request: Any, context: grpc.ServicerContext) -> None:
@@ -172,7 +173,9 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
         self, request: Any, context: grpc.ServicerContext
     ) -> admin_pb2.Application:
         self._known(request, context)
-        return example_application()
+        application = example_application()
+        application.gang_min = self.gang_min
+        return application
 
     def ExplainApplication(  # noqa: N802
         self, request: Any, context: grpc.ServicerContext

@@ -116,8 +116,15 @@ def test_show_reports_how_each_container_ended(hrm: Run, master: FakeMaster) -> 
     assert "memory_limit (exit code 137) over its limit of 1408 MiB" in shown
     assert "first container after 10s" in shown
     assert "3m00s per executor of resource profile 0 for 4 GiB of input (1m30s for 2 GiB:" in shown
-    assert "mean of 12 earlier ones)" in shown
+    assert "mean of 12 that have ended)" in shown
     assert "the first 3 executors start together" in shown
+
+
+def test_a_stream_is_not_said_to_start_one_by_one(hrm: Run, master: FakeMaster) -> None:
+    """Its gang is known only until its first executors are placed."""
+    master.gang_min = 0
+    shown = hrm("app", "show", APPLICATION).stdout
+    assert "over: what a stream requests after its first executors starts one by one" in shown
 
 
 def test_why_gives_the_reason_first(hrm: Run, master: FakeMaster) -> None:

@@ -154,6 +154,16 @@ def test_what_waits_for_a_place_is_notified_what_is_free_and_its_own_settings(
     assert "hrm nodes" in summary
 
 
+def test_no_smaller_executor_is_suggested_where_no_vcore_is_free() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=4)], bounds=Bounds(waiting_limit=0))
+    cluster.submit(1, Resources(4, 1024))
+    cluster.settle()
+    app = cluster.submit(1, Resources(1, 512))
+    cluster.settle()
+    summary, _ = explain(cluster.master.master_state, cluster.app(app), cluster.now)
+    assert summary.endswith("It starts when something ends there")
+
+
 def test_a_driver_that_waits_at_a_node_is_notified_what_it_asks_for_and_what_is_free() -> None:
     cluster = VirtualCluster([unit("n1", vcores=4)])
     cluster.submit(1, Resources(3, 1024))

@@ -96,6 +96,14 @@ class Submitters:
         return "\n".join([summary, *details])
 
 
+def test_a_driver_is_not_said_to_have_declared_a_class() -> None:
+    submitters = Submitters(cluster_of(1, 4))
+    driver = submitters.submit()
+    submitters.second()
+    assert "it is of class batch: that of its submission" in submitters.why(driver)
+    assert "it waits for nothing: 1 container runs" in submitters.why(driver)
+
+
 @EACH
 def test_many_submissions_to_small_nodes_all_come_to_their_end(schedulers: int) -> None:
     submitters = Submitters(cluster_of(5, 2, schedulers))

@@ -103,8 +103,14 @@ def test_a_stream_larger_than_the_cluster_is_refused_and_told_what_to_change() -
     cluster.settle()
     refused = [x for x in cluster.notices[stream] if isinstance(x, c.RequestRefused)]
     assert len(refused) == 1 and len(refused[0].executor_ids) == 9
-    assert "lower spark.hrm.stream.min" in refused[0].message
+    assert "(a stream starts whole)" in refused[0].message
+    assert "set spark.hrm.stream.min to at most 8, lower the size" in refused[0].message
     assert "the whole cluster holds 8 of them" in refused[0].message
+    stated = cluster.submit(10, cores(1), STREAM, stream_min=9)
+    cluster.settle()
+    refused = [x for x in cluster.notices[stated] if isinstance(x, c.RequestRefused)]
+    assert "(spark.hrm.stream.min)" in refused[0].message
+    assert "lower spark.hrm.stream.min or the size" in refused[0].message
 
 
 def test_a_stream_begins_with_as_many_as_it_says() -> None:
@@ -136,5 +142,5 @@ def test_a_waiting_stream_says_what_it_waits_for() -> None:
     stream = cluster.submit(4, cores(1), STREAM)
     cluster.advance(5)
     summary, _ = explain(cluster.master.master_state, cluster.app(stream), cluster.now)
-    assert "its first 4 start together (spark.hrm.stream.min)" in summary
+    assert "its first 4 start together (a stream starts whole)" in summary
     assert "there is capacity for 2 of the 4" in summary

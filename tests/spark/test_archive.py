@@ -87,6 +87,9 @@ def test_a_failed_training_is_reported(archives: Archives) -> None:
     record: dict[str, object] = {"state": "failed", "problem": "no memory"}
     archive.write_json(f"{archives.directory}/state.json", record)
     assert archives.problem("driver") == "its training failed: no memory"
+    record = {"state": archive.UNFINISHED, "problem": "the training has not ended"}
+    archive.write_json(f"{archives.directory}/state.json", record)
+    assert archives.problem("driver") == "the training has not ended"
 
 
 def test_a_changed_file_is_not_used(archives: Archives) -> None:

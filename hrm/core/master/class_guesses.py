@@ -25,7 +25,7 @@ from hrm.core.master.state import Application, MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.learned_classes import LearnedClass
-from hrm.core.vocabulary.model import ApplicationId, WorkloadClass
+from hrm.core.vocabulary.model import ApplicationId, WorkloadClass, is_driver
 
 __all__ = ["ClassGuesses"]
 
@@ -58,7 +58,9 @@ class ClassGuesses:
         """The class with which a new application begins, the evidence for it, and whether it has
         yet to be settled."""
         if event.declared_class is not None:
-            return event.declared_class, "declared by spark.hrm.class", False
+            driver = is_driver(event.new_id or event.application_id)
+            evidence = "that of its submission" if driver else "declared by spark.hrm.class"
+            return event.declared_class, evidence, False
         known = None
         if self._master_state.bounds.class_guess_s:
             known = self._master_state.learned_classes.find((event.name, event.user))

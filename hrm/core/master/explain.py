@@ -72,7 +72,8 @@ def explain(
         return f"{run}; the others wait in the queue of a resource unit", details
     if not app.containers:
         return "it requests no executors now", details
-    return f"it waits for nothing: {len(running)} containers run", details
+    run = f"{len(running)} container{'s run' if len(running) != 1 else ' runs'}"
+    return f"it waits for nothing: {run}", details
 
 
 def explain_past(history: Sequence[StateEvent]) -> tuple[str, list[str]]:
@@ -182,10 +183,11 @@ def _pending_line(
     if (could & fitting_rows(demand, state.free)).any():
         why = app.refusal or "there is capacity, its scheduler has not come to it yet"
         return f"{since}: {why}"
+    smaller = could & (state.free[:, Column.VCORES] > 0) & (state.free[:, Column.SLOTS] > 0)
+    sooner = f", or sooner with less in {size_settings(driver=driver)}" if smaller.any() else ""
     return (
         f"{since}: no resource unit has that much free now; {_most_free(master_state, could)} "
-        f"(hrm nodes shows all){tried}. It starts when something ends there, or sooner with less "
-        f"in {size_settings(driver=driver)}"
+        f"(hrm nodes shows all){tried}. It starts when something ends there{sooner}"
     )
 
 
@@ -220,7 +222,7 @@ def _most_free(master_state: MasterState, rows: Bools) -> str:
 def _gang_reason(
     master_state: MasterState, app: Application, pending: list[Container], gang: int
 ) -> str:
-    start = f"its first {app.gang_min} start together ({gangs.setting(app)})"
+    start = f"its first {app.gang_min} start together ({gangs.reason(app)})"
     if len(pending) < gang:
         return f"{start}, and it has not requested {gang - len(pending)} of them yet"
     view = ClusterView(master_state.state)

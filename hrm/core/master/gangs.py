@@ -54,6 +54,7 @@ __all__ = [
     "begin_stream",
     "missing",
     "no_stream",
+    "reason",
     "refusal",
     "setting",
     "settled",
@@ -142,8 +143,17 @@ def missing(app: Application) -> int:
 
 def setting(app: Application) -> str:
     """What says how large its gang is."""
-    is_stream = app.record.workload_class is WorkloadClass.STREAM
-    return "spark.hrm.stream.min" if is_stream else "spark.hrm.gang.min"
+    record = app.record
+    by_gang = record.workload_class is WorkloadClass.BATCH or (
+        record.gang_min and not record.stream_min
+    )
+    return "spark.hrm.gang.min" if by_gang else "spark.hrm.stream.min"
+
+
+def reason(app: Application) -> str:
+    """Why it has a gang."""
+    stated = app.record.stream_min or app.record.gang_min
+    return setting(app) if stated else "a stream starts whole"
 
 
 def settled(app: Application) -> None:
@@ -183,22 +193,24 @@ def refusal(
     demand, members = demand_vector(resources), _members(master_state, app, coming)
     if not nodes or demand not in members:
         return ""
-    name, wanted = setting(app), members[demand]
+    name, why, wanted = setting(app), reason(app), members[demand]
+    change = f"lower {name} or" if why == name else f"set {name}, lower"
     if len(members) > 1 and (lack := _lack(members, nodes)):
         return (
-            f"{app.gang_min} executors of several sizes are to start together ({name}), which "
-            f"takes {lack} ({len(nodes)} nodes); lower {name} or the size of executors, or add "
-            f"nodes"
+            f"{app.gang_min} executors of several sizes are to start together ({why}), which "
+            f"takes {lack} ({len(nodes)} nodes); {change} the size of executors, or add nodes"
         )
     if master_state.state.most(demand) >= wanted:
         return ""
     most = sum(_most(demand, node.units) for node in nodes)
     if most >= wanted:
         return ""
+    if why != name and len(members) == 1:
+        change = f"set {name} to at most {most}, lower"
     return (
-        f"{wanted} executors of {resources} are to start together ({name}), but "
-        f"the whole cluster holds {most} of them when it is empty ({len(nodes)} nodes); lower "
-        f"{name} or the size of executors, or add nodes"
+        f"{wanted} executors of {resources} are to start together ({why}), but the whole "
+        f"cluster holds {most} of them when it is empty ({len(nodes)} "
+        f"node{'s' if len(nodes) > 1 else ''}); {change} the size of executors, or add nodes"
     )
 
 

@@ -155,13 +155,13 @@ def _bound_counts(cores: int, gpus: int, binding: Partitioning) -> list[int]:
     if wanted > cores:
         raise InvalidRequest(
             f"{binding.bound_cores} cores for each of {gpus} GPUs are {wanted}, but the node "
-            f"offers {cores}; lower bound_cores"
+            f"offers {cores}; lower gpu_bound_cores (--bound-cores)"
         )
     if cores - wanted < binding.reserve_cores:
         raise InvalidRequest(
             f"{binding.bound_cores} cores for each of {gpus} GPUs leave {cores - wanted} of "
-            f"{cores}, fewer than the {binding.reserve_cores} kept for CPU jobs "
-            f"(reserve_cores); lower one of them"
+            f"{cores}, fewer than the {binding.reserve_cores} kept for CPU jobs; "
+            f"lower gpu_bound_cores (--bound-cores) or cpu_reserve_cores (--reserve)"
         )
     return [binding.bound_cores] * gpus
 

@@ -82,7 +82,7 @@ private[hrm] final class StreamDetector {
     queries.values.find(_.endless) match {
       case Some(query) if !streaming =>
         val seen = query.trigger.map(t => s"trigger $t").getOrElse("it keeps waiting for data")
-        Some(Workload(Stream, s"streaming query '${query.name}' is running ($seen)"))
+        Some(Workload(Stream, s"streaming query '${query.name}' was started ($seen)"))
       case None if dstreams && !streaming => Some(Workload(Stream, "it runs batches of DStreams"))
       case None if streaming && !dstreams =>
         Some(Workload(Batch, "the last streaming query has ended"))
