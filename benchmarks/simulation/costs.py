@@ -133,21 +133,21 @@ class Tally:
 REFERENCE = Fixed(
     MappingProxyType(
         {
-            Kind.REQUEST: Cost(19e-6, 6.5e-6),
-            Kind.ROUND: Cost(155e-6, 4.7e-6),
-            Kind.COMMIT: Cost(92e-6, 18e-6),
-            Kind.REPORT: Cost(30e-6),
-            Kind.HEARTBEAT: Cost(43e-6, 11e-6),
-            Kind.STORE: Cost(142e-6),
-            Kind.OTHER: Cost(555e-6),
-            Kind.UNITS_ENCODED: Cost(8e-6, 19e-6),
-            Kind.COPY_SENT: Cost(108e-6, 5.5e-6),
-            Kind.COPY_TAKEN: Cost(0.0, 32e-6),
-            Kind.CALL: Cost(11e-6, 1.6e-6),
+            Kind.REQUEST: Cost(15.2e-6, 5.9e-6),
+            Kind.ROUND: Cost(71.2e-6, 3.2e-6),
+            Kind.COMMIT: Cost(36.0e-6, 15.4e-6),
+            Kind.REPORT: Cost(24.7e-6),
+            Kind.HEARTBEAT: Cost(25.3e-6, 8.1e-6),
+            Kind.STORE: Cost(74.3e-6),
+            Kind.OTHER: Cost(898e-6),
+            Kind.UNITS_ENCODED: Cost(2.6e-6, 16.5e-6),
+            Kind.COPY_SENT: Cost(69.9e-6, 4.2e-6),
+            Kind.COPY_TAKEN: Cost(0.0, 27.7e-6),
+            Kind.CALL: Cost(7.1e-6, 1.3e-6),
         }
     )
 )
 """``python -m benchmarks.simulation.reference`` measures them: medians of five bursts of 180 jobs
 of 1 and of 40 containers on 1,050 nodes, with messages and rows of the store (2 cores of an EPYC,
-load 13, Python 3.11). Only their proportions count: every experiment multiplies all of them by a
+load 2, Python 3.11). Only their proportions count: every experiment multiplies all of them by a
 factor that is fitted to the paper's delay."""
