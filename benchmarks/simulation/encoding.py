@@ -17,7 +17,7 @@ from hrm.core.messages import events as e
 from hrm.core.messages.state_changes import StateChanged
 from hrm.core.vocabulary.model import ApplicationId, ContainerRequest
 from hrm.master.record_json import encode
-from hrm.master.store_file import TABLES
+from hrm.master.store_file import TABLES, run_time_row
 from hrm.v1 import application_pb2, node_pb2, scheduler_pb2
 from hrm.wire import applications, node_stream, shared_state
 from hrm.wire import appmaster as appmaster_wire
@@ -114,7 +114,7 @@ class Rows:
                 key: tuple[Any, ...] = (record.application_id, encode(record))
                 self._put("applications", key)
             case c.PersistRunTime(row=row):
-                self._put("run_times", (*row.key, row.mean_s, row.containers))
+                self._put("run_times", run_time_row(row))
             case c.ForgetApplication(application_id=gone):
                 self._forget("applications", gone)
             case _:

@@ -28,7 +28,14 @@ from hrm.core.vocabulary.run_times import RunTime, RunTimeKey
 from hrm.errors import HrmError, InvalidConfig
 from hrm.master.disk_space import full, is_full
 from hrm.master.record_json import encode
-from hrm.master.store_file import TABLES, damaged, epoch_in, is_damage, open_store
+from hrm.master.store_file import (
+    TABLES,
+    damaged,
+    epoch_in,
+    is_damage,
+    open_store,
+    run_time_row,
+)
 from hrm.master.write_queue import WriteQueue
 
 __all__ = ["Store"]
@@ -127,9 +134,7 @@ class Store:
 
     def put_run_time(self, row: RunTime) -> asyncio.Future[None]:
         sql = "INSERT OR REPLACE INTO run_times VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-        inputs = (row.input_bytes, row.input_variance, row.input_covariance)
-        values = (*row.key, row.mean_s, row.containers, *inputs)
-        return self._writes.put("run_times", row.key, sql, values)
+        return self._writes.put("run_times", row.key, sql, run_time_row(row))
 
     def forget_run_time(self, key: RunTimeKey) -> asyncio.Future[None]:
         return self._forget("run_times", *key)

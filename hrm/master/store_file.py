@@ -32,7 +32,7 @@ from hrm.master.wal_file import wal_damage
 
 __all__ = [
     "EPOCH_MAX", "SCHEMA_VERSION", "SUFFIXES", "TABLES", "Row", "create", "damaged", "epoch_in",
-    "is_damage", "open_store", "set_aside", "upgrade", "what_is",
+    "is_damage", "open_store", "run_time_row", "set_aside", "upgrade", "what_is",
 ]  # fmt: skip
 
 SCHEMA_VERSION = 6
@@ -104,6 +104,12 @@ def _run_time(row: Row) -> RunTime:
         containers=containers, input_bytes=input_bytes, input_variance=input_variance,
         input_covariance=input_covariance,
     )  # fmt: skip
+
+
+def run_time_row(run_time: RunTime) -> Row:
+    """As ``TABLES`` has it."""
+    inputs = (run_time.input_bytes, run_time.input_variance, run_time.input_covariance)
+    return (*run_time.key, run_time.mean_s, run_time.containers, *inputs)
 
 
 def _learned_class(row: Row) -> LearnedClass:
