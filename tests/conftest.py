@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.spark_tools import ARCHIVES_FROM, SparkTools, kept_for_later_runs
 
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+settings.register_profile("busy", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("busy")  # how long examples take says how busy the machine is, and no more
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
