@@ -72,7 +72,7 @@ SchedulersOption = Annotated[
         "--schedulers",
         min=1,
         max=256,
-        help="Parallel ones in the master. Default: as set for the master, else 2.",
+        help="Parallel ones in the master. Default: as set for the master, else 1.",
     ),
 ]
 

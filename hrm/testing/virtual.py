@@ -19,7 +19,7 @@ from hrm.core.messages import events as e
 from hrm.core.messages.state_changes import StateChanged
 from hrm.core.node.core import NodeCore
 from hrm.core.scheduling.scheduler import PlacementPolicy
-from hrm.core.vocabulary.bounds import PREEMPTION_GRACE_S, SCHEDULERS, Bounds
+from hrm.core.vocabulary.bounds import PREEMPTION_GRACE_S, Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -128,7 +128,7 @@ class VirtualCluster:
     end.
 
     ``preemption_grace_s``: see ``NodeCore``; ``drain_s``: how long a preempted container takes to
-    finish what it does.
+    finish what it does. ``schedulers``: two, so that tests meet what several do to each other.
 
     Attributes:
         notices: everything sent to each application.
@@ -139,7 +139,7 @@ class VirtualCluster:
         self,
         nodes: Iterable[ResourceUnit] = (),
         *,
-        schedulers: int = SCHEDULERS,
+        schedulers: int = 2,
         policy: Callable[[int], PlacementPolicy] = MinWait,
         bounds: Bounds | None = None,
         network_delay_s: float = 0.001,

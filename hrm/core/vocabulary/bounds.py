@@ -18,8 +18,8 @@ __all__ = [
     "Bounds",
 ]
 
-SCHEDULERS = 2
-"""Schedulers in the master's process."""
+SCHEDULERS = 1
+"""Schedulers in the master's process. Rounds of several never overlap there, so more cost more."""
 
 PREEMPTION_GRACE_S = 15.0
 """Grace period of a batch container that is preempted for a stream."""
