@@ -5,6 +5,7 @@ Each bug is one that a change could introduce. The same seeds find nothing in th
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -114,3 +115,18 @@ def test_a_planted_bug_is_found(
     assert found is not None, f"{len(SEEDS)} seeds found nothing: {bug.__doc__}"
     monkeypatch.undo()
     assert run_plan(found).violations == ()
+
+
+def test_every_planted_bug_is_tried() -> None:
+    for module in (scheduling, nodes, masters, turns):
+        written = {
+            function
+            for name, function in vars(module).items()
+            if inspect.isfunction(function)
+            and function.__module__ == module.__name__
+            and not name.startswith("_")
+            and list(inspect.signature(function).parameters) == ["patch"]
+        }
+        assert written == set(module.BUGS), module.__name__
+    assert len(BUGS) == len(set(BUGS))
+    assert {*CAUGHT_BY, *CAUGHT_UNDER} <= set(BUGS)

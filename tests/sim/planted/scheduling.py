@@ -455,6 +455,7 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     place_forgotten,
     place_not_kept_at_the_unit,
     gpu_shares_of_each_scheduler,
+    gpus_counted_by_request,
     newcomer_without_gpus,
     gpus_taken_below_a_share,
     stream_queued_behind_streams,
