@@ -34,6 +34,7 @@ __all__ = [
     "new_mark",
     "start",
     "sweep",
+    "sweep_all",
     "tail",
     "wait_until",
 ]
@@ -47,9 +48,13 @@ class BenchmarkError(Exception):
     """A run that cannot count: a process failed, a result is wrong, a limit was exceeded."""
 
 
+_marks: list[str] = []
+
+
 def new_mark() -> str:
     """A mark that no other process on this machine has."""
-    return uuid.uuid4().hex
+    _marks.append(uuid.uuid4().hex)
+    return _marks[-1]
 
 
 def free_port() -> int:
@@ -188,9 +193,17 @@ def sweep(mark: str) -> list[str]:
     return names
 
 
+def sweep_all() -> None:
+    """``sweep`` for every mark of this process: what an interrupt has kept a ``finally`` from
+    ending, as one in the midst of an event loop may."""
+    while _marks:
+        sweep(_marks.pop())
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that every ``finally`` runs.
+    """SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that every ``finally`` runs; what is
+    left after it, or after Ctrl-C, is ended, too.
 
     Only the first signal does: ``timeout`` sends two, and the second would interrupt the cleanup.
     """
@@ -204,6 +217,9 @@ def interruptible() -> Iterator[None]:
     before = {number: signal.signal(number, unwind) for number in numbers}
     try:
         yield
+    except KeyboardInterrupt:
+        sweep_all()
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -61,6 +61,7 @@ def test_a_stubborn_group_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     processes.wait_until(lambda: "up" in processes.tail(log), 20, "the process to start")
     started.end()
     assert not started.running
+    started.process.wait(10)
     assert not psutil.pid_exists(started.process.pid)
 
 
@@ -79,3 +80,14 @@ def test_a_second_signal_does_not_interrupt_the_clean_up() -> None:
             cleaned = True
     assert cleaned
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_an_interrupt_ends_what_no_finally_has(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    environment = _environment(processes.new_mark())
+    started = processes.start([sys.executable, "-c", FOREVER], log=log, environment=environment)
+    processes.wait_until(lambda: "up" in processes.tail(log), 20, "the process to start")
+    with pytest.raises(KeyboardInterrupt), processes.interruptible():
+        os.kill(os.getpid(), signal.SIGTERM)
+    started.process.wait(10)
+    assert not psutil.pid_exists(started.process.pid)
