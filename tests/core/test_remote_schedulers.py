@@ -131,7 +131,7 @@ def test_what_ends_frees_capacity_for_a_remote_scheduler_too() -> None:
     assert cluster.states(second) == {"running": 2}
 
 
-def test_ends_are_collected_and_told_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_are_collected_and_sent_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each end as a message of its own to each scheduler was most of what the master did."""
     cluster = cluster_of(8, bounds=Bounds(waiting_limit=0))
     VirtualScheduler(cluster, "outside")

@@ -159,7 +159,8 @@ class PlacementCoordinator:
             self.wake(scheduler, now)
 
     def wake(self, scheduler: Scheduler, at_s: float) -> None:
-        """Ensure that the scheduler is woken at ``at_s`` or before; remote ones need no wake."""
+        """Ensure that the scheduler is woken for a round at ``at_s`` or before; remote ones have
+        rounds of their own."""
         if scheduler.wake_at_s is not None and scheduler.wake_at_s <= at_s:
             return
         if scheduler.in_flight is None and not isinstance(scheduler, RemoteScheduler):

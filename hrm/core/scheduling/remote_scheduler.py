@@ -58,7 +58,8 @@ class RemoteScheduler(Scheduler):
     """The master's state of one remote scheduler.
 
     Invariants: what is in neither ``units`` nor ``changed_jobs`` is at the other side as it is
-    here, once it has taken in message number ``sequence``. ``call_id`` is of the proposal that is
+    here, once it has taken in message number ``sequence``; from ``due_at_s`` on, what was collected
+    is sent. ``call_id`` is of the proposal that is
     parked behind a lease, ``lease_call_id`` of the call that waits for it, 0 where none does;
     ``lease_for`` is the application for which it has requested or holds it. ``avoid``: the nodes
     that all jobs were found to avoid; of those in neither ``changed_jobs`` nor ``restricted``, each
