@@ -3,8 +3,9 @@
     python -m benchmarks.revisions 761b13a --benchmark scheduler --runs 5
     python -m benchmarks.revisions v1.0 --benchmark spark --runs 3 -- --only wordcount,sort
 
-Both sides are copies of a commit (``git archive``), in a temporary directory, run with this
-environment's packages and ``--quick --json``; what follows ``--`` goes to the benchmark. Runs
+Both sides are copies of a commit (``git archive``), in a temporary directory, compiled as an
+installation compiles them, run with this environment's packages and ``--quick --json``; what
+follows ``--`` goes to the benchmark. Runs
 alternate (A B, B A, …), so other load affects both alike. For each number that both sides print,
 the ratio of medians is reported, new over old, with a bootstrap interval. Rates are better above 1,
 times below; a name that implies neither (``conflicts``) is left to the reader.
@@ -64,7 +65,10 @@ def compare(
 
 
 def _unpack(revision: str, directory: Path) -> str:
-    """Copy the files of ``revision`` to ``directory``; returns its commit's short name.
+    """Copy the files of ``revision`` to ``directory``, compiled; returns its commit's short name.
+
+    Where PYTHONDONTWRITEBYTECODE is set, each process of an uncompiled tree would compile what it
+    imports, and the larger tree would look slower.
 
     Raises:
         BenchmarkError: git does not know the revision.
@@ -84,6 +88,8 @@ def _unpack(revision: str, directory: Path) -> str:
     for command in (
         ["git", "archive", "--output", str(archive), named.stdout.strip()],
         ["tar", "--extract", "--file", str(archive), "--directory", str(directory)],
+        [sys.executable, "-m", "compileall", "-q", str(directory / "hrm")],
+        [sys.executable, "-m", "compileall", "-q", str(directory / "benchmarks")],
     ):
         subprocess.run(command, cwd=common.REPOSITORY, timeout=120, check=True)
     archive.unlink()
