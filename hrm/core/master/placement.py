@@ -15,6 +15,7 @@ from dataclasses import replace
 from hrm.core.master import admission, driver_places, gangs, locality
 from hrm.core.master.driver_queue import DriverQueue
 from hrm.core.master.gpu_shares import FairGpuParts
+from hrm.core.master.head_starts import HeadStarts
 from hrm.core.master.places import claims_at_places
 from hrm.core.master.state import Application, Container, MasterState
 from hrm.core.messages import commands as c
@@ -58,6 +59,7 @@ class PlacementCoordinator:
             limit = master_state.bounds.waiting_limit
             scheduler.exhaustion = Exhaustion(master_state.state, limit)
         self.gpu_shares = FairGpuParts(master_state, self.schedulers)
+        self.head_starts = HeadStarts(self.schedulers)
         self.drivers = DriverQueue(master_state)
         self._next = 0
         self._views: dict[str, ClusterView] = {}
@@ -153,6 +155,8 @@ class PlacementCoordinator:
                 scheduler.capacity_freed()
                 if scheduler.wake_at_s is None or scheduler.wake_at_s > now:
                     asleep.append(scheduler)
+        if len(self.schedulers) > 1:
+            self.head_starts.capacity_freed(now)
         if len(asleep) > 1:
             asleep.sort(key=lambda x: x.next_rank(now))
         for scheduler in asleep:
@@ -191,6 +195,10 @@ class PlacementCoordinator:
             self.negotiator.lease.withdraw(scheduler.name)
         if job is None:
             self._sleep(scheduler)
+            return
+        begins_at_s = self.head_starts.waits_until_s(job, now)
+        if begins_at_s > now:
+            self.wake(scheduler, begins_at_s)
             return
         app = self.master_state.applications[job.application_id]
         avoid = self.master_state.exclusions.avoided(job.application_id, now)
@@ -281,7 +289,23 @@ class PlacementCoordinator:
             result = c.ClaimsSettled(outcomes=tuple(outcomes), sequence=scheduler.sequence)
             self.master_state.reply(scheduler.call_id, result)
             scheduler.call_id = 0
+            self._remote_round_over(scheduler, job, outcomes, now)
         self._sleep(scheduler)
+
+    def _remote_round_over(
+        self, scheduler: RemoteScheduler, job: Job | None, outcomes: list[Outcome], now: float
+    ) -> None:
+        if job is not None:
+            scheduler.note_lack(job)
+        any_granted = any(x.decision is not Decision.ABORT for x in outcomes)
+        if self.head_starts.proposed(scheduler, now, any_granted=any_granted):
+            self._wake_inside(now)
+
+    def _wake_inside(self, now: float) -> None:
+        """What has waited for a remote scheduler's head start goes on."""
+        for scheduler in self.schedulers.values():
+            if scheduler.jobs and not isinstance(scheduler, RemoteScheduler):
+                self.wake(scheduler, now)
 
     def _without_excluded(
         self, proposal: Proposal, claims: tuple[Claim, ...], gang: int, now: float
@@ -472,14 +496,24 @@ class PlacementCoordinator:
             scheduler.parts_at_s = now
             for job in self.gpu_shares.update(scheduler.backlog.gpu_jobs, now):
                 scheduler.changed_jobs[job.application_id] = None
-        for message in scheduler.changes(now, all_of_them=all_of_them):
+        told_at_s = self.head_starts.told_at_s(scheduler, now) if scheduler.has_freed else now
+        had_freed, told = scheduler.has_freed, False
+        changes = scheduler.changes(now, all_of_them=all_of_them, tells_freed=told_at_s <= now)
+        for message in changes:
+            told = message.has_freed
             self.master_state.out.append(
                 c.SendToScheduler(
                     scheduler=scheduler.name, session=scheduler.session, message=message
                 )
             )
-        if scheduler.has_freed and scheduler.wake_at_s is None:
-            self._set_wake(scheduler, scheduler.due_at_s)
+        if told:
+            self.head_starts.sent(scheduler, now)
+        elif had_freed and not scheduler.has_freed and self.head_starts.withdraw(scheduler):
+            self._wake_inside(now)
+        if scheduler.has_freed:
+            at_s = max(scheduler.due_at_s, told_at_s)
+            if scheduler.wake_at_s is None or scheduler.wake_at_s > at_s:
+                self._set_wake(scheduler, at_s)
 
     def _perhaps_restricted(self, scheduler: RemoteScheduler, now: float) -> list[Job]:
         """The jobs whose gang, or whose nodes to avoid, may not be as they were sent; in order."""

@@ -272,14 +272,15 @@ class SchedulerWoken(Event):
 class ClaimsProposed(Event):
     """A scheduler's claims reached the negotiator.
 
-    The rest is set where the scheduler is remote: the call that waits for the outcomes, and how its
-    policy failed, if it did.
+    The rest is set where the scheduler is remote: the call that waits for the outcomes, how its
+    policy failed, if it did, and the latest change of the state that it had taken in.
     """
 
     proposal: Proposal
     call_id: int = 0
     session: int = 0
     problem: str = ""
+    sequence: int = 0
 
 
 @record
