@@ -225,6 +225,8 @@ def _gang_reason(
     start = f"its first {app.gang_min} start together ({gangs.reason(app)})"
     if len(pending) < gang:
         return f"{start}, and it has not requested {gang - len(pending)} of them yet"
+    if unpacked := gangs.unpacked(master_state, app):
+        return f"{start}; {unpacked}"
     view = ClusterView(master_state.state)
     rows = (view.open & (view.waiting_before(app.record.workload_class) == 0)).nonzero()[0].tolist()
     queues = {row: master_state.state.queue(row) for row in rows}

@@ -27,6 +27,7 @@ from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Job, Scheduler
 from hrm.core.vocabulary.columns import Bools
 from hrm.core.vocabulary.feasibility import demand_vector
+from hrm.core.vocabulary.history import RequestRecord
 from hrm.core.vocabulary.model import (
     NO_UNIT,
     ApplicationId,
@@ -411,6 +412,18 @@ class PlacementCoordinator:
             if job.pending and now - max(job.requested_at_s.values()) >= patience_s:
                 gangs.shrink(app)
             self._refuse_hopeless(app, job, now)
+            if job.gang and not app.unpacked:
+                self._record_unpacked(app, now)
+
+    def _record_unpacked(self, app: Application, now: float) -> None:
+        """A gang has waited: keep in its history where it may wait for ever."""
+        why = gangs.unpacked(self.master_state, app)
+        app.unpacked = bool(why)
+        if why and self.master_state.watch is not None:
+            became = RequestRecord.UNPACKED
+            self.master_state.watch(
+                ("application", app.application_id, None, None, became, now, why)
+            )
 
     def _refuse_hopeless(self, app: Application, job: Job, now: float) -> None:
         """Requested before it was known that no node would ever serve it; now it is known."""

@@ -16,10 +16,11 @@ __all__ = ["ExclusionState", "Reign", "RequestRecord", "Service", "StateEvent"]
 
 
 class RequestRecord(enum.Enum):
-    """In place of a state: containers that an application requested and that can never be
-    placed."""
+    """In place of a state: containers that an application requested and that can never be placed;
+    or that wait, and no way was found to place them together."""
 
     REFUSED = "refused"
+    UNPACKED = "may not fit"
 
 
 class ExclusionState(enum.Enum):
