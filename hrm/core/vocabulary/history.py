@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 
-from hrm.core.vocabulary.ends import ends_badly
+from hrm.core.vocabulary.ends import ends_badly, is_failure
 from hrm.core.vocabulary.model import ApplicationState
 from hrm.core.vocabulary.quick import record
 
@@ -77,3 +77,8 @@ class StateEvent:
         """Is it an unwanted end of a container?"""
         has_cause = self.kind == "container" and self.cause != ""
         return has_cause and ends_badly(self.cause, self.exit_code)
+
+    @property
+    def is_failure(self) -> bool:
+        """Is it an end of a container that counts against its application?"""
+        return self.ends_badly and is_failure(self.cause, self.exit_code)
