@@ -382,6 +382,13 @@ class RebindReceived(ReceivedFromMaster):
     bound_cores: int | None = None
     reserve_cores: int | None = None
 
+    @property
+    def concerns_gpus(self) -> bool:
+        """Does it request what only a node with GPUs can do?"""
+        if self.mode not in (None, BindingMode.SHARED):
+            return True
+        return self.bound_cores is not None or self.reserve_cores is not None
+
 
 @record
 class ApplicationEnded(ReceivedFromMaster):
