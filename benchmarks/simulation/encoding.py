@@ -69,7 +69,7 @@ def send_call(call: e.MasterEvent) -> bytes:
     """Write the message of a scheduler's call."""
     match call:
         case e.ClaimsProposed():
-            return _bytes(shared_state.from_proposal(call.proposal, call.session, call.problem))
+            return _bytes(shared_state.from_proposal(call))
         case e.LeaseRequested():
             return _bytes(shared_state.from_lease_request(call))
         case e.LeaseReturned():

@@ -141,12 +141,14 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
             plain(",".join(node.spark_versions) or "-"),
             f"{age(node.last_heard_s_ago)} ago",
         ]
+        shared = {x.unit.pool for x in node.resource_units if x.unit.pool}
         for status in node.resource_units:
             free, unit = status.free, status.unit
+            shares = bool(unit.pool) or unit.resource_unit_id in shared
             memory_mib = unit.capacity.memory_mib - unit.lent.memory_mib
             table.add_row(
                 *shown,
-                plain(unit.resource_unit_id + _layout_note(unit)),
+                plain(unit.resource_unit_id + _layout_note(unit, shares=shares)),
                 f"{free.vcores}/{unit.capacity.vcores - unit.lent.vcores}",
                 f"{memory(free.memory_mib)} of {memory(memory_mib)}",
                 *([plain(_unit_gpu(status))] if with_gpus else []),
@@ -381,9 +383,10 @@ def _state(name: str, prefix: str) -> str:
     return f"[{colour}]{word}[/]" if colour else plain(word)
 
 
-def _layout_note(unit: node_pb2.ResourceUnit) -> str:
-    """How a unit differs from the node's layout while containers of an earlier one run."""
-    notes = []
+def _layout_note(unit: node_pb2.ResourceUnit, *, shares: bool) -> str:
+    """What its row does not show: that other units of the node take the same cores and memory
+    (``shares``), and how it differs from the layout while containers of an earlier one run."""
+    notes = ["shared cores"] if shares else []
     if unit.draining:
         notes.append("draining")
     elif unit.borrowed.vcores:

@@ -212,7 +212,7 @@ class Session:
                     lease = state_wire.from_lease_request(call)
                     return state_wire.to_lease(await stub.AcquireLease(lease, timeout=limit_s))
                 case ClaimsProposed():
-                    claims = state_wire.from_proposal(call.proposal, call.session, call.problem)
+                    claims = state_wire.from_proposal(call)
                     outcomes = await stub.Propose(claims, timeout=limit_s)
                     return state_wire.to_settled(outcomes, call.proposal.claims)
                 case LeaseReturned():

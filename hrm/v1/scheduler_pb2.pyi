@@ -153,20 +153,22 @@ class PendingContainer(_message.Message):
     def __init__(self, container_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., requested_at_s: _Optional[float] = ..., near: _Optional[_Iterable[str]] = ..., locality_wait_s: _Optional[float] = ...) -> None: ...
 
 class ProposeRequest(_message.Message):
-    __slots__ = ("scheduler", "session", "application_id", "claims", "lease_token", "problem")
+    __slots__ = ("scheduler", "session", "application_id", "claims", "lease_token", "problem", "sequence")
     SCHEDULER_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     CLAIMS_FIELD_NUMBER: _ClassVar[int]
     LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     scheduler: str
     session: int
     application_id: str
     claims: _containers.RepeatedCompositeFieldContainer[UnitClaim]
     lease_token: int
     problem: str
-    def __init__(self, scheduler: _Optional[str] = ..., session: _Optional[int] = ..., application_id: _Optional[str] = ..., claims: _Optional[_Iterable[_Union[UnitClaim, _Mapping]]] = ..., lease_token: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
+    sequence: int
+    def __init__(self, scheduler: _Optional[str] = ..., session: _Optional[int] = ..., application_id: _Optional[str] = ..., claims: _Optional[_Iterable[_Union[UnitClaim, _Mapping]]] = ..., lease_token: _Optional[int] = ..., problem: _Optional[str] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class UnitClaim(_message.Message):
     __slots__ = ("container_id", "resource_unit_id")

@@ -154,6 +154,7 @@ def to_claims(message: pb.ProposeRequest, call_id: int, now: float) -> e.ClaimsP
         call_id=call_id,
         session=message.session,
         problem=codec.to_text(message.problem, "problem"),
+        sequence=message.sequence,
     )
 
 
@@ -176,17 +177,19 @@ def to_change(message: pb.StateChange) -> StateChanged:
     )
 
 
-def from_proposal(value: Proposal, session: int, problem: str) -> pb.ProposeRequest:
+def from_proposal(value: e.ClaimsProposed) -> pb.ProposeRequest:
+    proposal = value.proposal
     return pb.ProposeRequest(
-        scheduler=value.scheduler,
-        session=session,
-        application_id=value.application_id,
+        scheduler=proposal.scheduler,
+        session=value.session,
+        application_id=proposal.application_id,
         claims=[
             pb.UnitClaim(container_id=x.entry.container_id, resource_unit_id=x.unit_id)
-            for x in value.claims
+            for x in proposal.claims
         ],
-        lease_token=value.lease_token,
-        problem=shortened(problem, codec.TEXT_LENGTH_MAX),
+        lease_token=proposal.lease_token,
+        problem=shortened(value.problem, codec.TEXT_LENGTH_MAX),
+        sequence=value.sequence,
     )
 
 

@@ -186,6 +186,22 @@ def test_a_unit_shows_what_its_containers_may_hold_now() -> None:
     assert "0/1" in captured.get()
 
 
+def test_units_that_share_their_cores_are_marked() -> None:
+    node = gpu_node(declared=False)
+    unit = node.resource_units[-1].unit
+    unit.draining = False
+    alone = node.resource_units.add().unit
+    alone.CopyFrom(unit)
+    alone.resource_unit_id, unit.pool = "gpu1", node.resource_units[0].unit.resource_unit_id
+    console = Console(width=250)
+    with console.capture() as captured:
+        console.print(render.nodes_table([node]))
+    lines = [line for line in captured.get().splitlines() if "pu" in line]
+    marked = [line for line in lines if "(shared cores)" in line]
+    assert [line.split("(")[0].split()[-1] for line in marked] == [unit.pool, "gpu0"]
+    assert any("gpu1" in line for line in lines)
+
+
 def test_a_node_can_be_emptied(hrm: Run, master: FakeMaster) -> None:
     assert hrm("node", "drain", "node-1", "--move", "30").exit_code == 0
     assert master.requests[-1].move_within_s == 30.0

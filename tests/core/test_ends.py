@@ -11,6 +11,7 @@ import pytest
 import hrm
 from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
 from hrm.core.master.exclusion import CONFIRM_S, ExclusionTracker
+from hrm.core.master.explain import explain_past
 from hrm.core.messages import appmaster as am
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -51,6 +52,26 @@ def test_every_cause_has_its_row() -> None:
     assert all(not rule.ordinary or not rule.avoids_node for rule in _rules())
     assert all(rule.avoids_node or not rule.against_node for rule in _rules())
     assert all(not rule.unseen or rule.start is StartEvidence.UNKNOWN for rule in _rules())
+
+
+@each_end
+def test_why_calls_a_failure_only_what_counts_as_one(end: ContainerEnd) -> None:
+    """What was preempted read as if it had ended badly."""
+    event = StateEvent(
+        event_id=1, at_s=1.0, kind="container", application_id="app", container_id="app-x1",
+        from_state="running", to_state="ended", reason="why", cause=end.cause.value,
+        exit_code=end.exit_code,
+    )  # fmt: skip
+    over = replace(event, event_id=3, kind="application", to_state="killed", cause="")
+    _, lines = explain_past([event, replace(event, event_id=2), over])
+    rule = end_rule(end)
+    if rule.ordinary:
+        assert lines == []
+    elif rule.blame.caused_by_app:
+        assert lines == [f"2 containers ended badly ({end.cause.value}): why"]
+    else:
+        how = "lost with their nodes" if end.cause is EndCause.NODE_LOST else end.cause.value
+        assert lines == [f"2 containers were {how}, which counts as no failure: why"]
 
 
 def _rules() -> list[EndRule]:

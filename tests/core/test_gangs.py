@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm import policies
 from hrm.core.master.explain import explain
+from hrm.core.master.packing import left_over, times
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Claim, Decision, Proposal
 from hrm.core.scheduling.negotiator import Negotiator
+from hrm.core.vocabulary.event_table import Move
+from hrm.core.vocabulary.feasibility import capacity_vector, demand_vector
+from hrm.core.vocabulary.history import RequestRecord
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerRequest,
+    Gpu,
+    NodeName,
     Resources,
     WorkloadClass,
 )
+from hrm.core.vocabulary.partitioning import Core, Hardware, Partitioning, partition
 from hrm.testing.virtual import VirtualCluster, unit
 from tests.core.test_negotiator import NOW, claim, decisions, negotiator, propose
 
@@ -48,8 +57,21 @@ def request_both(cluster: VirtualCluster, app: ApplicationId, small: int, large:
     )
 
 
+def request_sizes(cluster: VirtualCluster, app: ApplicationId, *vcores: int) -> None:
+    """One request for executors of these sizes."""
+    requests = tuple(
+        ContainerRequest(
+            executor_id=str(number), resource_profile_id=size, resources=Resources(size, 512)
+        )
+        for number, size in enumerate(vcores, 1)
+    )
+    cluster.submit_to_master(
+        e.ContainersRequested(now=cluster.now, application_id=app, requests=requests)
+    )
+
+
 def refusals(cluster: VirtualCluster, app: ApplicationId) -> list[str]:
-    return [x.message for x in cluster.notices[app] if isinstance(x, c.RequestRefused)]
+    return [x.message for x in cluster.notices.get(app, []) if isinstance(x, c.RequestRefused)]
 
 
 def test_two_gangs_of_which_one_fits_run_one_after_the_other() -> None:
@@ -244,3 +266,67 @@ def test_a_gang_of_two_sizes_that_no_cluster_holds_is_refused(schedulers: int) -
     message, _ = refusals(cluster, app)
     assert "takes 9 vcores, 3072 MiB, but the whole cluster has 8 vcores" in message
     assert "spark.hrm.gang.min" in message
+
+
+@pytest.mark.parametrize("workload_class", list(WorkloadClass))
+def test_a_gang_that_cannot_be_packed_waits_and_says_so(workload_class: WorkloadClass) -> None:
+    """Three, three and four cores on two nodes of five: each fits, and all in sum."""
+    moves: list[Move] = []
+    cluster = VirtualCluster([unit("n1", vcores=5), unit("n2", vcores=5)], schedulers=1)
+    cluster.master.master_state.watch = moves.append
+    gang_min = 3 if workload_class is WorkloadClass.BATCH else 0
+    app = cluster.submit(0, workload_class=workload_class, gang_min=gang_min)
+    request_sizes(cluster, app, 3, 3, 4)
+    cluster.advance(10)
+    assert cluster.states(app) == {"pending": 3}
+    assert not refusals(cluster, app)
+    said = why(cluster, app)
+    assert "even on the empty cluster no way was found to place them together" in said
+    assert "of 3 executors of several sizes 2 found a place, not 1 of 3 vcores, 512 MiB" in said
+    name = "spark.hrm.gang.min" if gang_min else "spark.hrm.stream.min"
+    assert name in said and "add nodes" in said
+    told = [x for x in moves if x[4] is RequestRecord.UNPACKED]
+    assert [(x[0], x[1]) for x in told] == [("application", app)]
+    assert told[0][6] in said
+    cluster.add_node(unit("n3", vcores=3))
+    cluster.settle()
+    assert cluster.states(app) == {"running": 3}
+
+
+def test_a_gang_of_several_sizes_that_waits_for_others_says_how_much_there_is() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=5), unit("n2", vcores=5)])
+    cluster.submit(1)
+    app = cluster.submit(0, gang_min=4)
+    request_sizes(cluster, app, 3, 3, 2, 2)
+    cluster.advance(5)
+    assert "there is capacity for 3 of the 4 now" in why(cluster, app)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(1, 8)), min_size=1, max_size=5),
+    st.data(),
+)
+def test_one_size_is_counted_exactly_and_what_fills_each_node_is_found(
+    nodes: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    units = [unit(f"n{x}", vcores, 100 * memory) for x, (vcores, memory) in enumerate(nodes)]
+    demand = (data.draw(st.integers(1, 6)), 100 * data.draw(st.integers(1, 8)), 0, 1)
+    most = sum(times(demand, capacity_vector(x)) for x in units)
+    many = data.draw(st.integers(1, 40))
+    assert left_over({demand: many}, units).total() == max(0, many - most)
+    whole = Counter(demand_vector(x.capacity) for x in units)
+    assert not left_over(whole, units)
+    more = whole + Counter({demand: 1})
+    assert left_over(more, units).total() >= 1
+
+
+def test_units_that_share_cores_are_filled_once() -> None:
+    hardware = Hardware(
+        cores=tuple(Core(number, numa=0) for number in range(4)),
+        memory_mib=8192,
+        gpus=(Gpu(index=0, memory_mib=1000, numa=0),),
+    )
+    units = partition(NodeName("n1"), hardware, Partitioning())
+    assert len({x.pool or x.unit_id for x in units}) == 1 < len(units)
+    assert not left_over({(3, 512, 0, 1): 1, (1, 512, 500, 1): 1}, units)
+    assert left_over({(3, 512, 0, 1): 1, (2, 512, 500, 1): 1}, units).total() == 1

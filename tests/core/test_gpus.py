@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -306,6 +307,31 @@ def test_an_impossible_binding_changes_nothing(asked_for: dict[str, object], rea
     result = cluster.replies[call]
     assert isinstance(result, c.Refuse) and reason in result.error.message
     assert unit_ids(cluster) == before
+
+
+@pytest.mark.parametrize("gpu_limit", [None, 0])
+@pytest.mark.parametrize(
+    "asked_for",
+    [{"mode": BindingMode.PARTIAL}, {"mode": BindingMode.EVEN}, {"bound_cores": 1}],
+)
+def test_a_node_without_gpus_has_nothing_to_bind(
+    asked_for: dict[str, Any], gpu_limit: int | None
+) -> None:
+    cluster = VirtualCluster()
+    gpus = () if gpu_limit is None else MACHINE.gpus
+    cluster.add_hardware("n1", replace(MACHINE, gpus=gpus), Partitioning(gpu_limit=gpu_limit))
+    cluster.settle()
+    call = cluster.rebind("n1", **asked_for)
+    cluster.settle()
+    result = cluster.replies[call]
+    assert isinstance(result, c.Refuse)
+    assert "n1 cannot be bound so: it offers no GPU" in result.error.message
+    instead = "hrm nodes shows which nodes have GPUs" if gpu_limit is None else "a larger gpu_limit"
+    assert instead in result.error.message
+    assert cluster.nodes["n1"].core.binding.mode is BindingMode.SHARED
+    call = cluster.rebind("n1", mode=BindingMode.SHARED)
+    cluster.settle()
+    assert isinstance(cluster.replies[call], c.Reply)
 
 
 def test_a_node_that_is_not_there_is_reported_and_a_silent_one_too() -> None:

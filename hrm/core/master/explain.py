@@ -93,13 +93,21 @@ def explain_past(history: Sequence[StateEvent]) -> tuple[str, list[str]]:
 
 
 def _failure_lines(history: Sequence[StateEvent]) -> list[str]:
-    counted = Counter((x.cause, x.reason) for x in history if x.ends_badly)
+    counted = Counter((x.is_failure, x.cause, x.reason) for x in history if x.ends_badly)
     lines = [
-        f"{count} container{'s' if count > 1 else ''} ended badly ({cause}): {message}"
-        for (cause, message), count in counted.most_common(_TROUBLES_MAX)
+        f"{count} container{'s' if count > 1 else ''} {_ended(cause, count, is_failure)}: {message}"
+        for (is_failure, cause, message), count in counted.most_common(_TROUBLES_MAX)
     ]
     refused = Counter(x.reason for x in history if x.to_state == RequestRecord.REFUSED.value)
     return lines + [f"refused {message}" for message, _ in refused.most_common(_TROUBLES_MAX)]
+
+
+def _ended(cause: str, count: int, is_failure: bool) -> str:
+    """How containers ended that were to run on; ``cause`` as its record keeps it."""
+    if is_failure:
+        return f"ended badly ({cause})"
+    how = "lost with their nodes" if cause == "node-lost" else cause
+    return f"{'were' if count > 1 else 'was'} {how}, which counts as no failure"
 
 
 def _excluded(master_state: MasterState, app: Application, now: float) -> list[str]:
@@ -225,6 +233,8 @@ def _gang_reason(
     start = f"its first {app.gang_min} start together ({gangs.reason(app)})"
     if len(pending) < gang:
         return f"{start}, and it has not requested {gang - len(pending)} of them yet"
+    if unpacked := gangs.unpacked(master_state, app):
+        return f"{start}; {unpacked}"
     view = ClusterView(master_state.state)
     rows = (view.open & (view.waiting_before(app.record.workload_class) == 0)).nonzero()[0].tolist()
     queues = {row: master_state.state.queue(row) for row in rows}

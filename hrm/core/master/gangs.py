@@ -17,8 +17,8 @@ long as the longest back-off.
 
 Limits: one number an application, counted over all its resource profiles in order of request. Where
 these are of several sizes, a gang is refused if there is too little for all of one size, or for the
-sum; one that cannot be packed all the same waits. Not in the HRM paper, which grants all or nothing
-to streams alone (its example in section 1).
+sum; one for which no way to pack it was found waits all the same, and says so (``unpacked``). Not
+in the HRM paper, which grants all or nothing to streams alone (its example in section 1).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from hrm.core.master.admission import resolve
+from hrm.core.master.packing import left_over, times
 from hrm.core.master.state import Application, MasterState, Node
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import (
@@ -59,7 +60,7 @@ __all__ = [
     "setting",
     "settled",
     "shrink",
-    "times",
+    "unpacked",
 ]
 
 _NOTHING: Mapping[int, Vector] = {}
@@ -169,12 +170,6 @@ def shrink(app: Application) -> None:
         app.gang_min = min(app.gang_min, len(app.containers))
 
 
-def times(demand: Vector, offer: Vector) -> int:
-    """How many containers of ``demand`` fit into ``offer`` together."""
-    folds = [have // want for want, have in zip(demand, offer, strict=True) if want > 0]
-    return max(0, min(folds))
-
-
 def refusal(
     master_state: MasterState,
     app: Application,
@@ -212,6 +207,32 @@ def refusal(
         f"cluster holds {most} of them when it is empty ({len(nodes)} "
         f"node{'s' if len(nodes) > 1 else ''}); {change} the size of executors, or add nodes"
     )
+
+
+def unpacked(master_state: MasterState, app: Application) -> str:
+    """That no way was found to place a gang of several sizes, even on the empty cluster, and what
+    to change; empty if one was, or all are alike, which ``refusal`` counts exactly. There may be a
+    way all the same, so nothing is refused for it."""
+    if not missing(app) or master_state.recovering:
+        return ""
+    members = _members(master_state, app, ())
+    units = [unit for node in master_state.nodes.values() for unit in node.units]
+    if len(members) < 2 or not units or not (left := left_over(members, units)):
+        return ""
+    wanted = members.total()
+    lacks = " and ".join(f"{many} of {_named(demand)}" for demand, many in left.items())
+    name, why = setting(app), reason(app)
+    change = f"lower {name} or" if why == name else f"set {name}, lower"
+    return (
+        f"even on the empty cluster no way was found to place them together: of {wanted} executors "
+        f"of several sizes {wanted - left.total()} found a place, not {lacks}; {change} the size "
+        f"of executors so that more of them fit a node, or add nodes"
+    )
+
+
+def _named(demand: Vector) -> Resources:
+    vcores, memory_mib, gpu_memory_mib, slots = demand
+    return Resources(vcores, memory_mib, gpu_memory_mib, slots if gpu_memory_mib else 1)
 
 
 def _members(

@@ -15,6 +15,7 @@ from dataclasses import replace
 from hrm.core.master import admission, driver_places, gangs, locality
 from hrm.core.master.driver_queue import DriverQueue
 from hrm.core.master.gpu_shares import FairGpuParts
+from hrm.core.master.head_starts import HeadStarts
 from hrm.core.master.places import claims_at_places
 from hrm.core.master.state import Application, Container, MasterState
 from hrm.core.messages import commands as c
@@ -26,6 +27,7 @@ from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Job, Scheduler
 from hrm.core.vocabulary.columns import Bools
 from hrm.core.vocabulary.feasibility import demand_vector
+from hrm.core.vocabulary.history import RequestRecord
 from hrm.core.vocabulary.model import (
     NO_UNIT,
     ApplicationId,
@@ -58,6 +60,7 @@ class PlacementCoordinator:
             limit = master_state.bounds.waiting_limit
             scheduler.exhaustion = Exhaustion(master_state.state, limit)
         self.gpu_shares = FairGpuParts(master_state, self.schedulers)
+        self.head_starts = HeadStarts(self.schedulers)
         self.drivers = DriverQueue(master_state)
         self._next = 0
         self._views: dict[str, ClusterView] = {}
@@ -153,6 +156,8 @@ class PlacementCoordinator:
                 scheduler.capacity_freed()
                 if scheduler.wake_at_s is None or scheduler.wake_at_s > now:
                     asleep.append(scheduler)
+        if len(self.schedulers) > 1:
+            self.head_starts.capacity_freed(now)
         if len(asleep) > 1:
             asleep.sort(key=lambda x: x.next_rank(now))
         for scheduler in asleep:
@@ -191,6 +196,10 @@ class PlacementCoordinator:
             self.negotiator.lease.withdraw(scheduler.name)
         if job is None:
             self._sleep(scheduler)
+            return
+        begins_at_s = self.head_starts.waits_until_s(job, now)
+        if begins_at_s > now:
+            self.wake(scheduler, begins_at_s)
             return
         app = self.master_state.applications[job.application_id]
         avoid = self.master_state.exclusions.avoided(job.application_id, now)
@@ -281,7 +290,23 @@ class PlacementCoordinator:
             result = c.ClaimsSettled(outcomes=tuple(outcomes), sequence=scheduler.sequence)
             self.master_state.reply(scheduler.call_id, result)
             scheduler.call_id = 0
+            self._remote_round_over(scheduler, job, outcomes, now)
         self._sleep(scheduler)
+
+    def _remote_round_over(
+        self, scheduler: RemoteScheduler, job: Job | None, outcomes: list[Outcome], now: float
+    ) -> None:
+        if job is not None:
+            scheduler.note_lack(job)
+        any_granted = any(x.decision is not Decision.ABORT for x in outcomes)
+        if self.head_starts.proposed(scheduler, now, any_granted=any_granted):
+            self._wake_inside(now)
+
+    def _wake_inside(self, now: float) -> None:
+        """What has waited for a remote scheduler's head start goes on."""
+        for scheduler in self.schedulers.values():
+            if scheduler.jobs and not isinstance(scheduler, RemoteScheduler):
+                self.wake(scheduler, now)
 
     def _without_excluded(
         self, proposal: Proposal, claims: tuple[Claim, ...], gang: int, now: float
@@ -387,6 +412,18 @@ class PlacementCoordinator:
             if job.pending and now - max(job.requested_at_s.values()) >= patience_s:
                 gangs.shrink(app)
             self._refuse_hopeless(app, job, now)
+            if job.gang and not app.unpacked:
+                self._record_unpacked(app, now)
+
+    def _record_unpacked(self, app: Application, now: float) -> None:
+        """A gang has waited: keep in its history where it may wait for ever."""
+        why = gangs.unpacked(self.master_state, app)
+        app.unpacked = bool(why)
+        if why and self.master_state.watch is not None:
+            became = RequestRecord.UNPACKED
+            self.master_state.watch(
+                ("application", app.application_id, None, None, became, now, why)
+            )
 
     def _refuse_hopeless(self, app: Application, job: Job, now: float) -> None:
         """Requested before it was known that no node would ever serve it; now it is known."""
@@ -472,14 +509,24 @@ class PlacementCoordinator:
             scheduler.parts_at_s = now
             for job in self.gpu_shares.update(scheduler.backlog.gpu_jobs, now):
                 scheduler.changed_jobs[job.application_id] = None
-        for message in scheduler.changes(now, all_of_them=all_of_them):
+        told_at_s = self.head_starts.told_at_s(scheduler, now) if scheduler.has_freed else now
+        had_freed, told = scheduler.has_freed, False
+        changes = scheduler.changes(now, all_of_them=all_of_them, tells_freed=told_at_s <= now)
+        for message in changes:
+            told = message.has_freed
             self.master_state.out.append(
                 c.SendToScheduler(
                     scheduler=scheduler.name, session=scheduler.session, message=message
                 )
             )
-        if scheduler.has_freed and scheduler.wake_at_s is None:
-            self._set_wake(scheduler, scheduler.due_at_s)
+        if told:
+            self.head_starts.sent(scheduler, now)
+        elif had_freed and not scheduler.has_freed and self.head_starts.withdraw(scheduler):
+            self._wake_inside(now)
+        if scheduler.has_freed:
+            at_s = max(scheduler.due_at_s, told_at_s)
+            if scheduler.wake_at_s is None or scheduler.wake_at_s > at_s:
+                self._set_wake(scheduler, at_s)
 
     def _perhaps_restricted(self, scheduler: RemoteScheduler, now: float) -> list[Job]:
         """The jobs whose gang, or whose nodes to avoid, may not be as they were sent; in order."""

@@ -117,7 +117,8 @@ class Application:
     ``gang_min``: how many containers must be placed before the first of them may be, 0 once that is
     so; see ``core.master.gangs``. ``kept_bytes``: of an ended one, see
     ``core.master.holdings``. ``first_executors``: see ``core.master.driver_places``. ``is_driver``:
-    it stands for a driver on a node, which is its only container.
+    it stands for a driver on a node, which is its only container. ``unpacked``: it has been
+    recorded that no way was found to place its gang (``gangs.unpacked``).
     """
 
     record: ApplicationRecord
@@ -141,6 +142,7 @@ class Application:
     excused_s: float = 0.0
     first_executors: FirstExecutors | None = None
     due_at_s: float = 0.0
+    unpacked: bool = False
     is_driver: bool = field(init=False)
 
     def __post_init__(self) -> None:

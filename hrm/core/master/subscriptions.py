@@ -75,6 +75,7 @@ class Subscriptions:
             self.master_state.refuse(event.call_id, InvalidRequest(message))
             return
         scheduler.heard_at_s = event.now
+        scheduler.seen_sequence = event.sequence
         scheduler.rounds += 1
         scheduler.call_id = event.call_id
         scheduler.in_flight = (event.proposal.application_id, event.now)
@@ -139,6 +140,7 @@ class Subscriptions:
         del self.placement.schedulers[scheduler.name]
         self.master_state.state.unwatch(scheduler.units)
         self.negotiator.forget_parked(scheduler.name)
+        self.placement.head_starts.withdraw(scheduler)
         lease = self.negotiator.lease
         lease.withdraw(scheduler.name)
         if lease.holder == scheduler.name:

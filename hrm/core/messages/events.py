@@ -272,14 +272,15 @@ class SchedulerWoken(Event):
 class ClaimsProposed(Event):
     """A scheduler's claims reached the negotiator.
 
-    The rest is set where the scheduler is remote: the call that waits for the outcomes, and how its
-    policy failed, if it did.
+    The rest is set where the scheduler is remote: the call that waits for the outcomes, how its
+    policy failed, if it did, and the latest change of the state that it had taken in.
     """
 
     proposal: Proposal
     call_id: int = 0
     session: int = 0
     problem: str = ""
+    sequence: int = 0
 
 
 @record
@@ -380,6 +381,13 @@ class RebindReceived(ReceivedFromMaster):
     mode: BindingMode | None = None
     bound_cores: int | None = None
     reserve_cores: int | None = None
+
+    @property
+    def concerns_gpus(self) -> bool:
+        """Does it request what only a node with GPUs can do?"""
+        if self.mode not in (None, BindingMode.SHARED):
+            return True
+        return self.bound_cores is not None or self.reserve_cores is not None
 
 
 @record

@@ -392,6 +392,8 @@ class NodeCore:
                 raise InvalidRequest(
                     f"{self.name} does not know its hardware, and cannot be partitioned"
                 )
+            if event.concerns_gpus and not self.hardware.gpus[: binding.gpu_limit]:
+                raise InvalidRequest(_no_gpu(len(self.hardware.gpus)))
             units = partition(self.name, self.hardware, binding)
         except InvalidRequest as error:
             self._reply_to_rebinding(
@@ -555,3 +557,11 @@ def _holds(unit: ResourceUnit, spec: ContainerSpec) -> bool:
 
 def _life(container_id: ContainerId) -> Lifecycle[ContainerState, ContainerOccurrence]:
     return Lifecycle("container", container_id, CONTAINER_AT_NODE, ContainerState.ASSIGNED)
+
+
+def _no_gpu(kept_back: int) -> str:
+    """Why there is nothing to bind. ``kept_back``: how many GPUs it has and does not offer."""
+    instead = "hrm nodes shows which nodes have GPUs; bind one of those"
+    if kept_back:
+        instead = f"start its agent with a larger gpu_limit to offer some of its {kept_back}"
+    return f"it offers no GPU, so its cores are one unit in every mode; {instead}"

@@ -83,7 +83,8 @@ class Job:
     of ``pending`` may have a place (``ContainerRequest.place``). ``rows``: of a driver, where it
     may go in this round, shape (rows,); None: anywhere.
 
-    ``arrived_at_s``: since when it has waited for something, without a break.
+    ``arrived_at_s``: since when it has waited for something, without a break. ``renewed``: has it
+    requested more, or has it changed, since its latest round began?
 
     Its backlog owns ``arrival`` (its place in the order), ``cohort``, ``own_s`` (its own time, None
     where the cohort's counts) and ``stamp``, which changes with each of these; and is notified
@@ -113,6 +114,7 @@ class Job:
     places: bool = False
     rows: Bools | None = None
     arrived_at_s: float = 0.0
+    renewed: bool = False
     arrival: int = 0
     cohort: _Cohort | None = None
     own_s: float | None = None

@@ -20,12 +20,15 @@ HRM's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from hrm.core.messages.state_changes import JobImage, StateChanged
 from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.exhaustion import Exhaustion
 from hrm.core.scheduling.scheduler import Job, Placement, Scheduler
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.feasibility import Vector
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
@@ -36,13 +39,25 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.wakefulness import excused
 
-__all__ = ["RemoteScheduler"]
+__all__ = ["SEND_INTERVAL_S", "Chances", "RemoteScheduler"]
 
 UNITS_PER_MESSAGE = 500
 """At most, but for a node that has more: its units go together."""
 SEND_INTERVAL_S = 0.02
 """Changes of units, and that capacity was freed, are collected that long; jobs and replies take
 them along at once."""
+_LACKING_MAX = 256
+_LOOKED_AT_MAX = 64
+"""Jobs at which a look for one with a chance stops; what is behind them counts as having one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chances:
+    """``any``: may some job find a place, for all that is known? ``new``: the first that may now,
+    and of which it was known before that it could not."""
+
+    any: bool
+    new: Job | None = None
 
 
 class _Elsewhere:
@@ -63,7 +78,11 @@ class RemoteScheduler(Scheduler):
     parked behind a lease, ``lease_call_id`` of the call that waits for it, 0 where none does;
     ``lease_for`` is the application for which it has requested or holds it. ``avoid``: the nodes
     that all jobs were found to avoid; of those in neither ``changed_jobs`` nor ``restricted``, each
-    avoids these alone and has no gang.
+    avoids these alone and has no gang. ``seen_sequence``: of the latest message that it had taken
+    in when it made its latest proposal; ``_freed_sequence``: of the latest one that told of freed
+    capacity. ``_lacking``: demands that no unit could take, until a round that has seen one that
+    can leaves them waiting all the same. When a job may be tried again is the other side's to know;
+    the times of the backlog here only serve to find the first one that has a chance.
     """
 
     def __init__(
@@ -76,8 +95,12 @@ class RemoteScheduler(Scheduler):
         self.changed_jobs: dict[ApplicationId, None] = {}
         self.restricted: dict[ApplicationId, None] = {}
         self.avoid: frozenset[NodeName] = frozenset()
+        self.exhaustion: Exhaustion = Exhaustion(state, bounds.waiting_limit)
         self.has_freed = False
         self.sequence = 0
+        self.seen_sequence = 0
+        self._freed_sequence = 0
+        self._lacking: dict[Vector, None] = {}
         self.due_at_s = now + SEND_INTERVAL_S
         self.heard_at_s = now
         self.excused_s = 0.0
@@ -111,6 +134,45 @@ class RemoteScheduler(Scheduler):
         super().capacity_freed()
         self.has_freed = True
 
+    def chances(self, now: float) -> Chances:
+        """Which of its jobs may find a place, could each be tried now?"""
+        super().capacity_freed()
+        least_s = self.bounds.retry_delay_s
+        any_chance = False
+        for _ in range(_LOOKED_AT_MAX):
+            job = self.next_job(now)
+            if job is None:
+                return Chances(any=any_chance)
+            if self.spare(job):
+                self.backlog.hold_back(job.lacks, now)
+                job.lacks = {}
+            elif self._could_not(job):
+                return Chances(any=True, new=job)
+            else:
+                any_chance = True
+            self.backlog.place(job, now + least_s)
+        return Chances(any=True)
+
+    def _could_not(self, job: Job) -> bool:
+        """Was it known that no unit could take any of it?"""
+        lacking = self._lacking
+        return not job.near and self._takes_any(job) and all(x in lacking for x in job.demands)
+
+    def note_lack(self, job: Job) -> None:
+        """A round has left some of a job waiting: keep what no unit can take. Where one can, that
+        round did not know yet, or its policy did not want it."""
+        if not (job.pending and self._takes_any(job)):
+            return
+        has_seen = not self.has_freed and self.seen_sequence >= self._freed_sequence
+        for demand in job.demands:
+            self.exhaustion.note(demand)
+            if self.exhaustion.holds(demand):
+                self._lacking[demand] = None
+            elif has_seen:
+                self._lacking.pop(demand, None)
+        while len(self._lacking) > _LACKING_MAX:
+            del self._lacking[next(iter(self._lacking))]
+
     def parts_are_old(self, now: float) -> bool:
         """Is it time to compute its jobs' parts of GPUs again?"""
         return now - self.parts_at_s >= SEND_INTERVAL_S
@@ -124,10 +186,21 @@ class RemoteScheduler(Scheduler):
         """The master slept, and has not read what this one may have sent."""
         self.excused_s = excused(self.heard_at_s, self.excused_s, now, slept_s)
 
-    def changes(self, now: float, *, all_of_them: bool) -> Iterator[StateChanged]:
-        """The messages that bring the other side up to date; none where that can wait."""
+    def changes(
+        self, now: float, *, all_of_them: bool, tells_freed: bool = True
+    ) -> Iterator[StateChanged]:
+        """The messages that bring the other side up to date; none where that can wait.
+
+        ``tells_freed``: may it know that capacity became free? It is not told where that is of no
+        use to it."""
         due = all_of_them or now >= self.due_at_s
-        if not (self.changed_jobs or (due and (self.has_freed or self.units))):
+        tells_freed = tells_freed and self.has_freed
+        if not (self.changed_jobs or (due and (tells_freed or self.units))):
+            return
+        has_freed = tells_freed and self.chances(now).any
+        if tells_freed:
+            self.has_freed = False
+        if not (self.changed_jobs or self.units or has_freed):
             return
         changed, gone = self._by_node()
         self.units.clear()
@@ -138,9 +211,8 @@ class RemoteScheduler(Scheduler):
                 batch, gone = [], []
             batch += units
         jobs = tuple(self._image(application_id) for application_id in self.changed_jobs)
-        yield self._message(now, batch, gone, jobs, self.has_freed)
+        yield self._message(now, batch, gone, jobs, has_freed)
         self.changed_jobs.clear()
-        self.has_freed = False
 
     def _by_node(self) -> tuple[list[list[ResourceUnitId]], list[ResourceUnitId]]:
         """The units that have changed, each node's together, and those that are no more.
@@ -171,6 +243,8 @@ class RemoteScheduler(Scheduler):
         has_freed: bool = False,
     ) -> StateChanged:
         self.sequence += 1
+        if has_freed:
+            self._freed_sequence = self.sequence
         self.due_at_s = now + SEND_INTERVAL_S
         return StateChanged(
             sequence=self.sequence,

@@ -99,4 +99,5 @@ class Replica:
         job.pending = pending
         job.gpus = any(request.resources.gpu_memory_mib for request in pending.values())
         job.requested_at_s = {container_id: at_s for container_id, _, at_s in image.pending}
+        job.renewed = job.renewed or asks_more
         backlog.place(job, min(job.not_before_s, now) if asks_more else None)

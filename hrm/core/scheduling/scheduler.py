@@ -40,7 +40,7 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.quick import quick
 from hrm.errors import PolicyFault
 
-__all__ = ["Job", "Placement", "PlacementPolicy", "Scheduler"]
+__all__ = ["Job", "Placement", "PlacementPolicy", "Scheduler", "rank_of"]
 
 
 @quick
@@ -76,6 +76,12 @@ class PlacementPolicy(Protocol):
         ...
 
 
+def rank_of(job: Job) -> tuple[bool, float]:
+    """Where a job stands among those of several schedulers, the least first: streams, then in order
+    of arrival."""
+    return job.workload_class is not WorkloadClass.STREAM, job.arrived_at_s
+
+
 _HAS_SHARE = "it has its fair share of the GPUs, and other applications wait for theirs"
 
 _Members: TypeAlias = list[tuple[ContainerId, ContainerRequest]]
@@ -90,7 +96,8 @@ class Scheduler:
     Invariants: a job is in ``backlog`` iff it has pending containers; at most one proposal is in
     flight, and then ``in_flight`` names its job and when it was sent. ``jobs`` are the backlog's,
     in order of arrival; only the backlog changes them. ``exhaustion``: what is known of the state
-    on which it chooses, None where nothing is.
+    on which it chooses, None where nothing is. ``_freed``: has capacity been freed since its latest
+    choice? A round that was under way then has not seen it.
     """
 
     def __init__(self, name: str, policy: PlacementPolicy, bounds: Bounds) -> None:
@@ -104,6 +111,7 @@ class Scheduler:
         self.in_flight: tuple[ApplicationId, float] | None = None
         self.wake_at_s: float | None = None
         self.lease_token = 0
+        self._freed = False
         self.rounds = 0
         self.placed = 0
         self.retries = 0
@@ -124,6 +132,7 @@ class Scheduler:
             job = Job(application_id, workload_class, arrived_at_s=now)
         job.pending[container_id] = request
         job.requested_at_s[container_id] = now
+        job.renewed = True
         changed = False
         if request.resources is not job.latest:
             job.latest = request.resources
@@ -163,6 +172,7 @@ class Scheduler:
     def reclassify(self, job: Job, workload_class: WorkloadClass, now: float) -> None:
         """The class of a job's application has changed; it may be tried now."""
         job.workload_class = workload_class
+        job.renewed = True
         self.backlog.place(job, now)
 
     def restrict(self, job: Job, gang: int, avoid: frozenset[NodeName]) -> None:
@@ -181,6 +191,7 @@ class Scheduler:
 
     def capacity_freed(self) -> None:
         """Containers ended or a node came: jobs that back off may be tried at once."""
+        self._freed = True
         self.backlog.capacity_freed()
 
     def next_job(self, now: float) -> Job | None:
@@ -188,12 +199,9 @@ class Scheduler:
         return self.backlog.next_job(now)
 
     def next_rank(self, now: float) -> tuple[bool, float]:
-        """Where its next job stands among those of several schedulers, the least first: streams,
-        then in order of arrival."""
+        """Where its next job stands among those of several schedulers; last without one."""
         job = self.backlog.next_job(now)
-        if job is None:
-            return True, math.inf
-        return job.workload_class is not WorkloadClass.STREAM, job.arrived_at_s
+        return (True, math.inf) if job is None else rank_of(job)
 
     def spare(self, job: Job) -> bool:
         """Would a round of this job, the next one, certainly find nothing? Then ``settle`` it
@@ -202,8 +210,7 @@ class Scheduler:
             return False
         if not all(map(self.exhaustion.holds, job.demands)):
             return False
-        job.policy_fault = ""
-        job.held_until_s = math.inf
+        self._begin(job)
         job.lacks = dict.fromkeys(job.demands, 0.0)
         return True
 
@@ -217,8 +224,7 @@ class Scheduler:
         No claim at all where the policy failed; then ``job.policy_fault`` has the reason.
         """
         self.rounds += 1
-        job.policy_fault = ""
-        job.held_until_s = math.inf
+        self._begin(job)
         claims: list[Claim] = []
         lacks: dict[Vector, float] = {}
         pending = job.pending
@@ -254,6 +260,12 @@ class Scheduler:
         return Proposal(
             self.name, job.application_id, job.workload_class, tuple(claims), lease_token, job.gang
         )
+
+    def _begin(self, job: Job) -> None:
+        """A round of this job sees all that has happened until now."""
+        job.policy_fault = ""
+        job.held_until_s = math.inf
+        job.renewed = self._freed = False
 
     def _place_near(
         self,
@@ -308,19 +320,28 @@ class Scheduler:
             self.retries += 1
             least_s, most_s = self.bounds.retry_delay_s, self.bounds.retry_delay_max_s
             job.delay_s = least_s if granted else min(max(2 * job.delay_s, least_s), most_s)
-            # What comes after a gang has not been tried yet.
-            at_s = now if granted and job.gang else now + job.delay_s
+            at_s = self._next_try_s(job, now, any_granted=bool(granted))
             if granted:
                 job.gang = 0
             if not outcomes and job.lacks:
-                # Spare other jobs the round that has just failed.
-                self.backlog.hold_back(job.lacks, now)
+                if not self._freed:
+                    # Spare other jobs the round that has just failed.
+                    self.backlog.hold_back(job.lacks, now)
                 if self.exhaustion is not None:
                     for demand in job.lacks:
                         self.exhaustion.note(demand)
             self.backlog.place(job, min(at_s, job.held_until_s))
         job.lacks = {}
+        job.renewed = False
         return granted
+
+    def _next_try_s(self, job: Job, now: float, *, any_granted: bool) -> float:
+        """When what is left of a job after a round may be tried again: at once where that round
+        has not seen all that it requests, soon where it has not seen all capacity (not at once, or
+        the first job would be tried again and again, and those behind it never)."""
+        if job.renewed or (any_granted and job.gang):
+            return now
+        return now + (self.bounds.retry_delay_s if self._freed else job.delay_s)
 
     def _waits_for_endless(self, job: Job, view: ClusterView, placed: int) -> bool:
         """Must streams or drivers end before what comes first in the job can start? ``placed``: how

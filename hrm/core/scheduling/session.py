@@ -146,9 +146,13 @@ class SchedulerSession:
         self._view.keep_open(lease.units if lease else None)
         token = lease.token if lease else 0
         proposal = self.scheduler.choose(job, self._view, token, now + self._offset_s)
-        problem = job.policy_fault
         return ClaimsProposed(
-            now=0.0, proposal=proposal, call_id=0, session=self.number, problem=problem
+            now=0.0,
+            proposal=proposal,
+            call_id=0,
+            session=self.number,
+            problem=job.policy_fault,
+            sequence=self.replica.sequence,
         )
 
     def _settle(

@@ -23,6 +23,7 @@ __all__ = [
     "StartEvidence",
     "end_rule",
     "ends_badly",
+    "is_failure",
 ]
 
 
@@ -129,6 +130,13 @@ def ends_badly(cause: str, exit_code: int) -> bool:
     needs an explanation too."""
     known = _BY_VALUE.get(cause)
     return known is None or not _rule(known, exit_code).ordinary
+
+
+def is_failure(cause: str, exit_code: int) -> bool:
+    """Of an end that was unwanted: does it count against the application? ``cause`` as a record
+    keeps it, see ``ends_badly``."""
+    known = _BY_VALUE.get(cause)
+    return known is None or _rule(known, exit_code).blame.caused_by_app
 
 
 def _rule(cause: EndCause, exit_code: int) -> EndRule:

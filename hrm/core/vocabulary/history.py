@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 
-from hrm.core.vocabulary.ends import ends_badly
+from hrm.core.vocabulary.ends import ends_badly, is_failure
 from hrm.core.vocabulary.model import ApplicationState
 from hrm.core.vocabulary.quick import record
 
@@ -16,10 +16,11 @@ __all__ = ["ExclusionState", "Reign", "RequestRecord", "Service", "StateEvent"]
 
 
 class RequestRecord(enum.Enum):
-    """In place of a state: containers that an application requested and that can never be
-    placed."""
+    """In place of a state: containers that an application requested and that can never be placed;
+    or that wait, and no way was found to place them together."""
 
     REFUSED = "refused"
+    UNPACKED = "may not fit"
 
 
 class ExclusionState(enum.Enum):
@@ -76,3 +77,8 @@ class StateEvent:
         """Is it an unwanted end of a container?"""
         has_cause = self.kind == "container" and self.cause != ""
         return has_cause and ends_badly(self.cause, self.exit_code)
+
+    @property
+    def is_failure(self) -> bool:
+        """Is it an end of a container that counts against its application?"""
+        return self.ends_badly and is_failure(self.cause, self.exit_code)
