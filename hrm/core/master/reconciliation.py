@@ -279,7 +279,7 @@ class NodeReconciler:
     ) -> None:
         if status.state is not ContainerState.STOPPING and self._is_overdue(container, now):
             # Where its node ordered the end, and has forgotten it, its work is not done.
-            cause = EndCause.RELEASED if container.stop_requested else EndCause.PREEMPTED
+            cause = container.stop_cause or EndCause.PREEMPTED
             self.master_state.send_stop(node, container, cause, "the stop is sent again", now)
 
     def _is_overdue(self, container: Container, now: float) -> bool:

@@ -138,7 +138,7 @@ class Relocation:
         bounds = self._master_state.bounds
         return (
             container.state is ContainerState.WAITING
-            and not container.stop_requested
+            and container.stop_cause is None
             and now - container.sent_at_s >= bounds.resend_delay_s
             and not is_driver(container.application_id)
             and not gangs.missing(self._master_state.applications[container.application_id])

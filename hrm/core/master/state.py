@@ -70,10 +70,11 @@ __all__ = ["Application", "Container", "MasterState", "Node", "node_not_found"]
 @dataclass(slots=True)
 class Container:
     """One container, from the request to the end. ``end`` is set iff it is ENDED;
-    ``stop_requested``: by this master, not by its node. ``held``: a node that is not back yet may
-    be running it. ``preempted``: its node ends it for a stream. ``waits_for``: why a driver is not
-    given to its scheduler yet (``core.master.driver_queue``); empty where it is, and for
-    executors. ``number``: of two that use GPUs, the one requested later has the greater."""
+    ``stop_cause``: of the last order to stop that this master has given; None: it has given none.
+    ``held``: a node that is not back yet may be running it. ``preempted``: its node ends it for a
+    stream. ``waits_for``: why a driver is not given to its scheduler yet
+    (``core.master.driver_queue``); empty where it is, and for executors. ``number``: of two that
+    use GPUs, the one requested later has the greater."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -86,7 +87,7 @@ class Container:
     started_at_s: float = 0.0
     ended_at_s: float = 0.0
     sent_at_s: float = 0.0
-    stop_requested: bool = False
+    stop_cause: EndCause | None = None
     held: bool = False
     preempted: bool = False
     waits_for: str = ""
@@ -460,7 +461,8 @@ class MasterState:
     ) -> None:
         """Order a node to stop a container; ``only_if_waiting``: unless it has started."""
         container.sent_at_s = now
-        container.stop_requested = container.stop_requested or not only_if_waiting
+        if not only_if_waiting:
+            container.stop_cause = cause
         message = c.StopContainer(
             container_id=container.container_id,
             cause=cause,

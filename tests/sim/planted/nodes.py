@@ -176,6 +176,20 @@ def processes_stay_on_their_cores(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NodeCore, "_pin", lambda *_: None)
 
 
+def cause_of_a_stop_lost(patch: pytest.MonkeyPatch) -> None:
+    """An order to stop that is sent again says that the container was released."""
+    stop_again = NodeReconciler._stop_again
+
+    def released(
+        self: NodeReconciler, node: Node, container: Container, status: ContainerStatus, now: float
+    ) -> None:
+        if container.stop_cause is not None:
+            container.stop_cause = EndCause.RELEASED
+        stop_again(self, node, container, status, now)
+
+    patch.setattr(NodeReconciler, "_stop_again", released)
+
+
 def draining_unit_granted(patch: pytest.MonkeyPatch) -> None:
     """A unit that goes is open to claims."""
     add = SharedState.add
@@ -293,6 +307,7 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     idle_cores_held_back,
     freed_cores_stay,
     processes_stay_on_their_cores,
+    cause_of_a_stop_lost,
     draining_unit_granted,
     rebinding_replied_twice,
     rebinding_never_replied,
