@@ -92,15 +92,11 @@ class Drains:
         """Order a running container to hand over its data, and end."""
         if is_driver(container.application_id):
             return  # it has no peer to hand its data to, and runs to its end
-        container.sent_at_s = now
-        message = c.StopContainer(
-            container_id=container.container_id,
-            cause=EndCause.PREEMPTED,
-            reason=f"{node.name} is drained, and what runs there moves away",
-            grace_s=self.moving[node.name],
-            decommission=True,
+        reason = f"{node.name} is drained, and what runs there moves away"
+        grace_s, cause = self.moving[node.name], EndCause.PREEMPTED
+        self.master_state.send_stop(
+            node, container, cause, reason, now, grace_s=grace_s, decommission=True
         )
-        self.master_state.send(node, message)
 
     def _undo(self, name: NodeName, now: float) -> None:
         self.moving.pop(name, None)

@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 from hrm.core.master.gpu_preemption import Lack, victims
 from hrm.core.master.state import Container, MasterState
-from hrm.core.messages import commands as c
 from hrm.core.messages.claims import GpuPart, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.gpu_shares import GpuUser, fair_parts
@@ -141,16 +140,17 @@ class FairGpuParts:
             coming_mib -= coming * _mib(lack.demand)
             lacks[index] = lack._replace(containers=lack.containers - coming)
         for container in victims(master_state, lacks, running, above):
-            self._preempted_s[container.container_id] = container.sent_at_s = now
+            self._preempted_s[container.container_id] = now
             assert container.node is not None
-            message = c.StopContainer(
-                container_id=container.container_id,
-                cause=EndCause.PREEMPTED,
-                reason="another application has less than its fair share of the GPUs, and waits",
+            master_state.send_stop(
+                master_state.nodes[container.node],
+                container,
+                EndCause.PREEMPTED,
+                "another application has less than its fair share of the GPUs, and waits",
+                now,
                 grace_s=master_state.bounds.gpu_preemption_grace_s,
                 decommission=True,
             )
-            master_state.send(master_state.nodes[container.node], message)
 
     def _take_back(self, container: Container, now: float) -> None:
         master_state = self._master_state

@@ -457,9 +457,13 @@ class MasterState:
         reason: str,
         now: float,
         *,
+        grace_s: float | None = None,
+        decommission: bool = False,
         only_if_waiting: bool = False,
     ) -> None:
-        """Order a node to stop a container; ``only_if_waiting``: unless it has started."""
+        """Order a node to stop a container. ``grace_s``: None for ``stop_grace_s``;
+        ``decommission``: it is to hand over its data in that time; ``only_if_waiting``: unless it
+        has started."""
         container.sent_at_s = now
         if not only_if_waiting:
             container.stop_cause = cause
@@ -467,8 +471,9 @@ class MasterState:
             container_id=container.container_id,
             cause=cause,
             reason=reason,
-            grace_s=self.bounds.stop_grace_s,
+            grace_s=self.bounds.stop_grace_s if grace_s is None else grace_s,
             only_if_waiting=only_if_waiting,
+            decommission=decommission,
         )
         self.send(node, message)
 
