@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 
 from hrm.core.master.placement import PlacementCoordinator
+from hrm.core.master.returns import return_waiting
 from hrm.core.master.state import Container, MasterState, Node, node_not_found
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -112,7 +113,8 @@ class Drains:
     def evict_waiting(
         self, node: Node, now: float, application_id: ApplicationId | None = None
     ) -> None:
-        """Containers that have not started on a drained or excluded node wait elsewhere.
+        """Containers that have not started on a drained or excluded node wait elsewhere: also those
+        that are still on their way there, and drivers and gangs, which would wait in vain.
 
         ``application_id``: of this application only; None: of all.
         """
@@ -124,9 +126,7 @@ class Drains:
             if application_id is not None and container.application_id != application_id:
                 continue
             if drained or self._may_go_elsewhere(container, now):
-                self.master_state.send_stop(
-                    node, container, EndCause.PREEMPTED, reason, now, only_if_waiting=True
-                )
+                return_waiting(self.master_state, container, reason, now)
 
     def _may_go_elsewhere(self, container: Container, now: float) -> bool:
         avoided = self.master_state.exclusions.avoided(container.application_id, now)

@@ -24,6 +24,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hrm.core.master.gpu_preemption import Lack, victims
+from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import Container, MasterState
 from hrm.core.messages.claims import GpuPart, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
@@ -101,13 +102,15 @@ class FairGpuParts:
         uses = self._uses()
         if not any(use.queued for use in uses) or not _contested(uses):
             return
+        reason = "another application has fewer GPUs and waits for one"
         free_mib, startable = self._free(uses, now)
         starts = fair_parts(free_mib, _users(uses, startable))
         for use, share, many in zip(uses, _shares(uses, free_mib), starts, strict=True):
             allowed = max(0, share - use.running)
             due = max(0, many - use.pending)
             for container in use.queued[max(0, min(allowed, len(use.queued) - due)) :]:
-                self._take_back(container, now)
+                if may_return(self._master_state, container, now, just_queued=True):
+                    return_waiting(self._master_state, container, reason, now)
 
     def _preempt(self, now: float) -> None:
         """Preempt for applications that hold less than their share, and wait."""
@@ -150,18 +153,6 @@ class FairGpuParts:
                 now,
                 grace_s=master_state.bounds.gpu_preemption_grace_s,
                 decommission=True,
-            )
-
-    def _take_back(self, container: Container, now: float) -> None:
-        master_state = self._master_state
-        fresh = container.sent_at_s == container.assigned_at_s
-        since_s = now - container.sent_at_s
-        assert container.node is not None
-        if fresh or since_s >= master_state.bounds.resend_delay_s:
-            node = master_state.nodes[container.node]
-            reason = "another application has fewer GPUs and waits for one"
-            master_state.send_stop(
-                node, container, EndCause.PREEMPTED, reason, now, only_if_waiting=True
             )
 
     def _parts(self, now: float) -> dict[ApplicationId, GpuPart]:
