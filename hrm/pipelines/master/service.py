@@ -149,20 +149,18 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
 
     async def _register(self, requests: Any) -> tuple[NodeName, NodeStream]:
         first = await rpc_server.first_message(requests, "a registration")
-        if first.WhichOneof("message") != "register":
-            raise InvalidRequest("the first message of a node must be `register`")
-        name = NodeName(first.register.capacity.node)
-        owner = ownership.owner_of(first.register.ownership_key)
+        joining = self._tasks.joining(first)
+        name = joining.event.capacity.name
         if self._check_owner is not None:
-            self._check_owner(name, owner)
+            self._check_owner(name, joining.owner)
         other = self._tasks.nodes.get(name)
         if other is not None and not (
-            other.identity == first.register.identity and is_owner(other.owner, owner)
+            other.identity == joining.identity and is_owner(other.owner, joining.owner)
         ):
             raise AlreadyExists(
                 f"another live agent offers pipelines as node {name!r}; give this one another name"
             )
-        return self._tasks.join(first.register)
+        return name, self._tasks.join(joining)
 
     async def _read(self, requests: Any, name: NodeName, stream: NodeStream) -> None:
         async for message in requests:
