@@ -152,6 +152,18 @@ def test_no_two_public_classes_share_a_name_or_differ_by_an_s() -> None:
     assert not found, _lines(found)
 
 
+def test_no_two_modules_of_the_core_share_a_name() -> None:
+    """Nor do they share one with a module next to the packages. A machine's own module is called
+    ``core``, and the messages of a component like the component."""
+    places: dict[str, list[str]] = {}
+    for path in (*sorted((ROOT / "hrm").glob("*.py")), *_python_files("hrm/core")):
+        if path.name not in ("__init__.py", "core.py") and path.parent.name != "messages":
+            places.setdefault(path.stem, []).append(_relative(path))
+    assert len(places) > 50
+    found = [f"{name}: {' and '.join(where)}" for name, where in places.items() if len(where) > 1]
+    assert not found, _lines(found)
+
+
 def test_no_two_modules_of_the_core_know_each_other() -> None:
     """Not even for types: those of the lower one state what it needs (``Protocol``)."""
     core = _python_files("hrm/core")

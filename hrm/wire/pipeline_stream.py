@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hrm import ownership
+from hrm import ownership_keys
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core import cluster_messages as m
@@ -193,7 +193,7 @@ def to_joining(message: pb.NodePipelineMessage, attempts_before: int, now: float
             load=pw.to_load(register.load),
         ),
         identity=register.identity,
-        owner=ownership.owner_of(register.ownership_key),
+        owner=ownership_keys.owner_of(register.ownership_key),
         runs_as=codec.to_text(register.runs_as, "runs_as"),
         policies=register.load.policies,
     )

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm.core.master.explain import explain
-from hrm.core.scheduling.gpu_shares import GpuUser, fair_parts
+from hrm.core.master.max_min import GpuUser, fair_parts
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,

@@ -6,10 +6,10 @@ hold, for every round (``Job.gpu_part``), and once more when its claims arrive: 
 been faster.
 
 An application that wants GPUs alone gets all that it requests, and queues for more at units. Once
-another wants some, too, free ones go to the one that holds least
-(``hrm.core.scheduling.gpu_shares``). A place in a unit's queue is a share of the future: none may
-have more containers queued than it lacks to its share of all GPUs, and what is queued beyond that,
-as by an application that was alone when it queued, is taken back.
+another wants some, too, free ones go to the one that holds least (``hrm.core.master.max_min``). A
+place in a unit's queue is a share of the future: none may have more containers queued than it lacks
+to its share of all GPUs, and what is queued beyond that, as by an application that was alone when
+it queued, is taken back.
 
 With ``gpu_preemption`` one that holds less than its share, and waits, does not wait for containers
 to end: see ``hrm.core.master.gpu_preemption``. Without it nothing that runs is ended.
@@ -24,11 +24,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hrm.core.master.gpu_preemption import Lack, victims
+from hrm.core.master.max_min import GpuUser, fair_parts
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import Container, MasterState
 from hrm.core.messages.claims import GpuPart, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
-from hrm.core.scheduling.gpu_shares import GpuUser, fair_parts
 from hrm.core.scheduling.scheduler import Job, Scheduler
 from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector
 from hrm.core.vocabulary.model import (

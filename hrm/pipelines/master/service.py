@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from hrm import clock, ownership, rpc_server
+from hrm import clock, ownership_keys, rpc_server
 from hrm.core.vocabulary.model import NodeName
 from hrm.core.vocabulary.ownership import is_owner
 from hrm.errors import AlreadyExists, HrmError, InvalidRequest, LimitReached
@@ -65,7 +65,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             raw=request.raw,
             files=files,
             key=pw.check_key(request.result_key),
-            owner=ownership.owner_of(request.ownership_key),
+            owner=ownership_keys.owner_of(request.ownership_key),
         )
         return pb.SubmitPipelineTaskResponse(task_id=task_id)
 
@@ -88,7 +88,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
     ) -> AsyncIterator[pb.PipelineResultChunk]:
         task_id = TaskId(request.task_id)
         files = self._tasks.files
-        self._tasks.check_owner(task_id, ownership.owner_of(request.ownership_key))
+        self._tasks.check_owner(task_id, ownership_keys.owner_of(request.ownership_key))
         async with contextlib.aclosing(files.chunks(task_id, "out")) as chunks:
             async for data in chunks:
                 yield pb.PipelineResultChunk(data=data)
