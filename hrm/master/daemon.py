@@ -27,9 +27,9 @@ from hrm.errors import HrmError, InvalidConfig
 from hrm.master.admin_service import AdminService
 from hrm.master.application_service import ApplicationService
 from hrm.master.disk_space import full, is_full
-from hrm.master.events import Journal
 from hrm.master.events_service import EventService
 from hrm.master.interpreter import Interpreter
+from hrm.master.journal import Journal
 from hrm.master.node_service import NodeService
 from hrm.master.policy_service import PolicyService, load_modes, save_modes
 from hrm.master.scheduler_service import SharedStateService, add_to_server

@@ -36,7 +36,7 @@ from hrm.core.messages.state_changes import StateChanged
 from hrm.core.vocabulary.history import Service
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, NodeName
 from hrm.errors import DiskFull, HrmError, Unavailable
-from hrm.master.events import Journal
+from hrm.master.journal import Journal
 from hrm.master.report_throttle import ReportThrottle
 from hrm.master.store import Store
 
