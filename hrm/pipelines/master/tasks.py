@@ -58,8 +58,8 @@ _MEMORY_MIB = 65_536.0
 log = structlog.get_logger("master.pipelines")
 
 
-def pipeline_policy(settings: MasterSettings, hosts: GuardRegistry, *, seed: int) -> ClusterPolicy:
-    """The cluster policy of the settings; a learned one is registered with ``hosts``.
+def pipeline_policy(settings: MasterSettings, guards: GuardRegistry, *, seed: int) -> ClusterPolicy:
+    """The cluster policy of the settings; a learned one is registered with ``guards``.
 
     Raises:
         InvalidConfig: there is no policy of that name, or its model is missing or damaged.
@@ -67,7 +67,7 @@ def pipeline_policy(settings: MasterSettings, hosts: GuardRegistry, *, seed: int
     try:
         return cluster_policy(
             settings.pipeline_policy,
-            hosts=hosts,
+            guards=guards,
             state_dir=settings.state_dir,
             heartbeat_s=settings.heartbeat_interval_s,
             seed=seed,

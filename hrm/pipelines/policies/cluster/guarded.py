@@ -58,7 +58,7 @@ class GuardedClusterPolicy:
         self._heuristic = heuristic
         self._heartbeat_s = heartbeat_s
         self._proposed = False
-        self.host: PolicyGuard[_Question, int] = PolicyGuard(
+        self.guard: PolicyGuard[_Question, int] = PolicyGuard(
             policy=model.kind,
             kind="cluster",
             heuristic=heuristic.name,
@@ -74,16 +74,16 @@ class GuardedClusterPolicy:
     def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         """See ``ClusterPolicy.choose``; ``why`` includes a fallback and its reason."""
         self._proposed = False
-        decided = self.host.decide(task.task_id, _Question(task, view, fits), view.now)
+        decided = self.guard.decide(task.task_id, _Question(task, view, fits), view.now)
         if self._proposed and self._learned is not None and decided.decision >= 0:
             self._learned.placed(decided.decision, view)
-        by = self.name if decided.learned else self.host.heuristic
+        by = self.name if decided.learned else self.guard.heuristic
         return Choice(node=decided.decision, why=decided.why, placed_by=by, fallback=decided.doubt)
 
     def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
         """See ``ClusterPolicy.ended``."""
         self._heuristic.ended(task_id, now=now, response_s=response_s, ok=ok)
-        self.host.ended(task_id, now=now, response_s=response_s, ok=ok)
+        self.guard.ended(task_id, now=now, response_s=response_s, ok=ok)
 
     def _fall_back(self, question: _Question) -> Recommendation[int]:
         choice = self._heuristic.choose(*question)
@@ -121,7 +121,7 @@ class GuardedClusterPolicy:
         if self._learned is None:
             raise Doubt(
                 Reason.SCHEMA,
-                f"{self.host.model} was trained on features {self.host.schema}, which this HRM "
+                f"{self.guard.model} was trained on features {self.guard.schema}, which this HRM "
                 f"does not have; train one (hrm policy train)",
             )
         trained = self._learned.trained

@@ -118,7 +118,7 @@ class GuardedNodePolicy:
         self._stale_s = SAMPLES_MISSED_MAX * sample_period_s
         self._expected: dict[SubtaskKey, tuple[float, float]] = {}
         """For each ready subtask: since when, and its expected time from then on."""
-        self.host: PolicyGuard[NodeView, _Plan] = PolicyGuard(
+        self.guard: PolicyGuard[NodeView, _Plan] = PolicyGuard(
             policy=learned.name,
             kind="node",
             heuristic=heuristic.name,
@@ -140,12 +140,12 @@ class GuardedNodePolicy:
         ):
             return []
         key = f"{self._node}/{int(view.now // SLICE_S)}"
-        decided, _ = self.host.recommendation(key, view, view.now)
+        decided, _ = self.guard.recommendation(key, view, view.now)
         by = self.name if decided.learned else self._heuristic.name
         starts = []
         for start in decided.decision.starts:
             _, expected_s = self._expected[start.key]
-            self.host.expect(_name(start.key), expected_s, learned=decided.learned)
+            self.guard.expect(_name(start.key), expected_s, learned=decided.learned)
             starts.append(start._replace(placed_by=by, fallback=decided.doubt))
         return starts
 
@@ -154,14 +154,14 @@ class GuardedNodePolicy:
         its device, and a refused start counts for neither once the node has made another itself."""
         key = _name(timing.key)
         if timing.placed_by not in (self.name, self._heuristic.name):
-            self.host.forget(key)
+            self.guard.forget(key)
             return
         done = timing.outcome is RunOutcome.DONE
         if done or timing.outcome in _FAILED:
             response_s = timing.waited_s + timing.ran_s
-            self.host.ended(key, now=now, response_s=response_s, ok=done)
+            self.guard.ended(key, now=now, response_s=response_s, ok=done)
         else:
-            self.host.forget(key)
+            self.guard.forget(key)
 
     def _expect(self, view: NodeView) -> None:
         """What became ready since the last call is expected to end with all that is here now, and
@@ -190,11 +190,11 @@ class GuardedNodePolicy:
         return _recommendation(starts)
 
     def _check(self, view: NodeView) -> None:
-        if self.host.schema != SCHEMA:
+        if self.guard.schema != SCHEMA:
             raise Doubt(
                 Reason.SCHEMA,
-                f"{self.host.model} was trained on metrics {self.host.schema}, which this HRM does "
-                f"not have; train a new one",
+                f"{self.guard.model} was trained on metrics {self.guard.schema}, which this HRM "
+                f"does not have; train a new one",
             )
         sampled_at = self._sampled_at()
         age_s = 0.0 if sampled_at is None else view.now - sampled_at
