@@ -87,7 +87,7 @@ class Drains:
             self.master_state.out.append(c.RememberDrain(node=node.name))
         node.life.take(NodeHappening.DRAIN_ORDERED, now, "a drain was requested")
         self.set_open(node, False)
-        self.evict_waiting(node, now)
+        self.return_waiters(node, now)
 
     def decommission(self, node: Node, container: Container, now: float) -> None:
         """Order a running container to hand over its data, and end."""
@@ -110,7 +110,7 @@ class Drains:
             self.set_open(node, True)
             self.placement.capacity_freed(now)
 
-    def evict_waiting(
+    def return_waiters(
         self, node: Node, now: float, application_id: ApplicationId | None = None
     ) -> None:
         """Containers that have not started on a drained or excluded node wait elsewhere: also those
@@ -139,7 +139,7 @@ class Drains:
         for name in self.master_state.exclusions.tick(now, self._in_order, alive):
             node = self.master_state.nodes.get(name)
             if node is not None and node.state is not NodeState.LOST:
-                self.evict_waiting(node, now)
+                self.return_waiters(node, now)
         self._try_admitted(now)
 
     def _try_admitted(self, now: float) -> None:

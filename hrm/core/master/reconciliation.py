@@ -189,7 +189,7 @@ class NodeReconciler:
             is_excluded = self._failed_quickly(node, container, end, now)
             self.end(container, ContainerHappening.SEEN_ENDED, end, now)
             if is_excluded:
-                self.drains.evict_waiting(node, now, container.application_id)
+                self.drains.return_waiters(node, now, container.application_id)
         self.master_state.send(node, c.AcknowledgeEnded(container_ids=(status.container_id,)))
 
     def _failed_quickly(

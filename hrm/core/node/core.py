@@ -33,7 +33,7 @@ from hrm.core.node.auto_partitioning import (
 )
 from hrm.core.node.container_life import CONTAINER_AT_NODE, ContainerOccurrence
 from hrm.core.node.layout import carry_over, exceeds, held_at, settle
-from hrm.core.node.preemption import evictions
+from hrm.core.node.preemption import preemptions
 from hrm.core.queue.resource_unit import UnitQueue, queues_of
 from hrm.core.vocabulary.bounds import BOUNDS, PREEMPTION_GRACE_S
 from hrm.core.vocabulary.event_table import Lifecycle
@@ -286,16 +286,16 @@ class NodeCore:
             )
         )
 
-    def _evict(self, queue: UnitQueue, now: float) -> None:
+    def _preempt_batch(self, queue: UnitQueue, now: float) -> None:
         """Preempt batch containers for the streams that wait."""
         grace_s, stopping = self._preemption_grace_s, ContainerState.STOPPING
         if grace_s is None or not any(unit.stream_waiting for unit in queue.pool):
             return
         ending = {x for x, k in self.containers.items() if k.life.state is stopping}
         owners = {x: k.spec.application_id for x, k in self.containers.items()}
-        for eviction in evictions(queue, ending, owners, now):
-            victim, cause = self.containers[eviction.victim], EndCause.PREEMPTED
-            reason = f"it is preempted for the stream container {eviction.waiter}"
+        for preemption in preemptions(queue, ending, owners, now):
+            victim, cause = self.containers[preemption.victim], EndCause.PREEMPTED
+            reason = f"it is preempted for the stream container {preemption.waiter}"
             victim.life.take(ContainerOccurrence.PREEMPTED, now, reason)
             victim.preempted = True
             self._stop_running(victim, cause, reason, grace_s, decommission=True)
@@ -515,7 +515,7 @@ class NodeCore:
             container.has_process = True
             self._out.append(c.StartProcess(spec=container.spec))
             self._report(container)
-        self._evict(unit, now)
+        self._preempt_batch(unit, now)
         return started
 
     def _entry(self, spec: ContainerSpec) -> Entry:

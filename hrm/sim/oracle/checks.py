@@ -37,12 +37,12 @@ from hrm.sim.oracle.copies import Copies, Views
 from hrm.sim.oracle.departures import Departures
 from hrm.sim.oracle.driver_places import DriverPlacesChecks
 from hrm.sim.oracle.estimate_checks import EstimateChecks
-from hrm.sim.oracle.evictions import needless_evictions
 from hrm.sim.oracle.gpu_fairness import GpuFairness
 from hrm.sim.oracle.grants import Grants
 from hrm.sim.oracle.overtaking import Overtaking, held_up
 from hrm.sim.oracle.pauses import Pauses
 from hrm.sim.oracle.place_keeping import PlaceKeeping, out_of_place
+from hrm.sim.oracle.preemptions import needless_preemptions
 from hrm.sim.oracle.replies import CallReplies
 from hrm.sim.oracle.rounds import Rounds
 from hrm.sim.oracle.silences import Silences
@@ -202,7 +202,7 @@ class Oracle:
                 f"{newest_epoch}"
             )
         if not isinstance(event, e.StopReceived):
-            self.found += needless_evictions(core, commands)
+            self.found += needless_preemptions(core, commands)
         self.overtaking.after(core, commands, event.now)
         self.found += out_of_place(core)
         self.bindings.after(core, event, commands)

@@ -19,7 +19,7 @@ from hrm.core.node import core as node
 from hrm.core.node import layout, preemption
 from hrm.core.node.auto_partitioning import UtilizationSample, sample_utilization
 from hrm.core.node.core import NodeCore
-from hrm.core.node.preemption import Eviction
+from hrm.core.node.preemption import Preemption
 from hrm.core.queue import resource_unit, start_rule
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling.shared_state import SharedState
@@ -239,21 +239,21 @@ def streams_are_preempted(patch: pytest.MonkeyPatch) -> None:
 
 def too_many_are_preempted(patch: pytest.MonkeyPatch) -> None:
     """All batch containers of a unit are preempted where one would be enough."""
-    evictions = preemption.evictions
+    preemptions = preemption.preemptions
 
-    def all_of_them(queue: UnitQueue, ending: Any, owners: Any, now: float) -> list[Eviction]:
-        chosen = evictions(queue, ending, owners, now)
+    def all_of_them(queue: UnitQueue, ending: Any, owners: Any, now: float) -> list[Preemption]:
+        chosen = preemptions(queue, ending, owners, now)
         others = [
-            Eviction(x.container_id, chosen[-1].waiter)
+            Preemption(x.container_id, chosen[-1].waiter)
             for x in queue.running.values()
             if chosen
             and x.workload_class is WorkloadClass.BATCH
             and x.container_id not in ending
-            and all(x.container_id != eviction.victim for eviction in chosen)
+            and all(x.container_id != each.victim for each in chosen)
         ]
         return chosen + others
 
-    patch.setattr(node, "evictions", all_of_them)
+    patch.setattr(node, "preemptions", all_of_them)
 
 
 def cores_taken_from_a_stream(patch: pytest.MonkeyPatch) -> None:
