@@ -1,7 +1,7 @@
 """Containers that wait at a node and are to wait elsewhere: the node is ordered to return them.
 
 The order has no effect on one that has started meanwhile. A container that is returned ends as
-preempted, its application requests it again, and its scheduler places it anew.
+preempted, and its application requests it again.
 
 ``may_return`` says where that is of use: a driver stays, since its end would count as one of its
 attempts, and so does the container of a gang that is not complete. What cannot start where it
