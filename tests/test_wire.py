@@ -351,7 +351,7 @@ NOTICES: list[tuple[c.Notice, am.Event]] = [
     (c.ContainerChanged(status=ENDED), am.ContainerListed(now=9.0, container=ENDED_SEEN)),
     (
         c.RequestRefused(executor_ids=("5",), resource_profile_id=3, message="why"),
-        am.RequestsRefused(now=9.0, executor_ids=("5",), profile=3, message="why"),
+        am.ExecutorsRefused(now=9.0, executor_ids=("5",), profile=3, message="why"),
     ),
     (
         c.EndApplication(state=ApplicationState.KILLED, message="why"),

@@ -81,8 +81,8 @@ def events_of(kind: type[Any]) -> list[am.Event]:
             ),
             am.ContainerListed(now=now, container=failed),
         ],
-        am.RequestsRefused: [
-            am.RequestsRefused(now=now, executor_ids=("1", "2", "3", "9"), profile=x, message="no")
+        am.ExecutorsRefused: [
+            am.ExecutorsRefused(now=now, executor_ids=("1", "2", "3", "9"), profile=x, message="no")
             for x in (0, 7)
         ],
         am.EndOrdered: [am.EndOrdered(now=now, message="killed")],
@@ -123,7 +123,7 @@ def _by_session(state: AppMasterState, kind: type[Any]) -> frozenset[AppMasterSt
 
 def _not_in_these_events(state: AppMasterState, kind: type[Any]) -> frozenset[AppMasterState]:
     """A profile that has run is not refused permanently: ``test_a_refused_first_request``."""
-    if kind is am.RequestsRefused and not state.ended:
+    if kind is am.ExecutorsRefused and not state.ended:
         return frozenset({A.FINISHED if state.attached else A.FINISHING})
     return frozenset()
 
@@ -134,7 +134,7 @@ def test_a_refused_first_request_ends_it_in_either_state(attached: bool) -> None
     core.handle(am.TargetsChanged(now=0.0, targets=(TARGET,)))
     if attached:
         core.handle(opened(0.0))
-    core.handle(am.RequestsRefused(now=1.0, executor_ids=("1",), profile=0, message="no node"))
+    core.handle(am.ExecutorsRefused(now=1.0, executor_ids=("1",), profile=0, message="no node"))
     assert core.life.state is (A.FINISHED if attached else A.FINISHING)
 
 
@@ -146,7 +146,7 @@ def happened(happening: Happening, executor_id: str) -> tuple[AppMasterCore, lis
             return core, [am.ExecutorsKilled(now=2.0, executor_ids=(executor_id,))]
         case Happening.REFUSED:
             ids = (executor_id,)
-            return core, [am.RequestsRefused(now=2.0, executor_ids=ids, profile=0, message="no")]
+            return core, [am.ExecutorsRefused(now=2.0, executor_ids=ids, profile=0, message="no")]
         case Happening.UNLISTED:
             return core, [am.SessionLost(now=2.0), opened(2.0)]
         case Happening.UNCONFIRMED:

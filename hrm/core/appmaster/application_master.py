@@ -56,6 +56,7 @@ from hrm.core.messages.appmaster import (
     Event,
     ExecutorEnded,
     ExecutorsKilled,
+    ExecutorsRefused,
     ExecutorStarted,
     FailApplication,
     FinishApplication,
@@ -64,7 +65,6 @@ from hrm.core.messages.appmaster import (
     ReleaseContainers,
     ReportClass,
     RequestContainers,
-    RequestsRefused,
     SessionLost,
     SessionOpened,
     TargetsChanged,
@@ -230,7 +230,7 @@ class AppMasterCore:
                 self.life.follow(SessionLost, to, event.now)
             case ContainerListed():
                 self._container_changed(event.container, event)
-            case RequestsRefused():
+            case ExecutorsRefused():
                 self._refused(event)
             case EndOrdered():
                 self._fail(event.message, event)
@@ -406,7 +406,7 @@ class AppMasterCore:
         doubled = self.limits.backoff_s * 2.0 ** min(profile.setbacks - 1, 30)
         profile.retry_at_s = now + min(doubled, self.limits.backoff_max_s)
 
-    def _refused(self, event: RequestsRefused) -> None:
+    def _refused(self, event: ExecutorsRefused) -> None:
         for executor_id in event.executor_ids:
             container = self.containers.get(executor_id)
             if container is not None and container.life.take(Happening.REFUSED, event.now):

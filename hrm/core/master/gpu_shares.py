@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hrm.core.master.gpu_preemption import Lack, victims
-from hrm.core.master.max_min import GpuUser, fair_parts
+from hrm.core.master.max_min import Contender, fair_parts
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import Container, MasterState
 from hrm.core.messages.claims import GpuPart, Proposal
@@ -258,9 +258,9 @@ class _Use(NamedTuple):
         return min((x for x in self.job.demands if x[Column.GPU_MEMORY_MIB]), key=_mib)
 
 
-def _users(uses: list[_Use], startable: list[int]) -> list[GpuUser]:
+def _users(uses: list[_Use], startable: list[int]) -> list[Contender]:
     return [
-        GpuUser(use.running * use.size_mib, use.size_mib, count)
+        Contender(use.running * use.size_mib, use.size_mib, count)
         for use, count in zip(uses, startable, strict=True)
     ]
 
@@ -274,7 +274,7 @@ def _shares(uses: list[_Use], free_mib: int) -> list[int]:
     """How many containers each would run if all GPUs were shared out from the start."""
     total_mib = free_mib + sum(use.running * use.size_mib for use in uses)
     return fair_parts(
-        total_mib, [GpuUser(0, use.size_mib, use.running + use.waiting) for use in uses]
+        total_mib, [Contender(0, use.size_mib, use.running + use.waiting) for use in uses]
     )
 
 

@@ -21,7 +21,7 @@ from hrm.pipelines.core.model import (
     ReadySubtask,
 )
 from hrm.pipelines.core.node_messages import GpuCard, LoadSampled, NodeCapacity, NodeLoad
-from hrm.pipelines.core.subtasks import PlacedTask, Run
+from hrm.pipelines.core.subtasks import NodeTask, Run
 
 __all__ = ["Card", "NodeResources", "node_load", "shared_out_s"]
 
@@ -166,7 +166,7 @@ def shared_out_s(work: Iterable[Work], cores: int, gpus: float) -> float:
     return max(0.0, best_s)
 
 
-def node_load(resources: NodeResources, tasks: Iterable[PlacedTask], now: float) -> NodeLoad:
+def node_load(resources: NodeResources, tasks: Iterable[NodeTask], now: float) -> NodeLoad:
     """The node's load at ``now``. What no sample includes is taken from the node's state."""
     tasks = list(tasks)
     capacity, sample, estimates = resources.capacity, resources.sample, resources.estimates
@@ -199,7 +199,7 @@ def node_load(resources: NodeResources, tasks: Iterable[PlacedTask], now: float)
     )
 
 
-def _work(resources: NodeResources, tasks: Iterable[PlacedTask], now: float) -> Iterable[Work]:
+def _work(resources: NodeResources, tasks: Iterable[NodeTask], now: float) -> Iterable[Work]:
     run_s, cpu, gpu, never = resources.estimates.run_s, Device.CPU, Device.GPU, math.inf
     for task in tasks:
         for one in task.subtasks.values():

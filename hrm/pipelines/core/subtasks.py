@@ -15,7 +15,7 @@ from hrm.core.vocabulary.model import WorkloadClass
 from hrm.pipelines.core.model import Device, ReadySubtask, Row, SubtaskKey, SubtaskSpec, TaskSpec
 from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming, TaskOutcome
 
-__all__ = ["SUBTASK", "PlacedSubtask", "PlacedTask", "Run", "SubtaskHappening", "SubtaskState"]
+__all__ = ["SUBTASK", "NodeTask", "PlacedSubtask", "Run", "SubtaskHappening", "SubtaskState"]
 
 
 class SubtaskState(enum.Enum):
@@ -129,7 +129,7 @@ class PlacedSubtask:
 
 
 @dataclass(slots=True, eq=False)
-class PlacedTask:
+class NodeTask:
     """A task on this node. ``ending``: how it will end once none of its runs remains; ``claim``:
     the holder, if this is not a task but a claim on a GPU."""
 

@@ -417,7 +417,7 @@ class _AppMaster(Peer):
             case c.ContainerChanged():
                 self.handle(am.ContainerListed(now=now, container=seen(message.status)))
             case c.RequestRefused():
-                refused = am.RequestsRefused(
+                refused = am.ExecutorsRefused(
                     now=now,
                     executor_ids=message.executor_ids,
                     profile=message.resource_profile_id,
