@@ -30,7 +30,7 @@ from hrm.core.messages.appmaster import (
 )
 from hrm.core.vocabulary.event_table import EventTable, Ignored, to
 
-__all__ = ["APPMASTER", "APPMASTER_CONTAINER", "AppMasterState", "Happening"]
+__all__ = ["APPMASTER", "APPMASTER_CONTAINER", "AppMasterState", "ExecutorHappening"]
 
 
 class AppMasterState(Enum):
@@ -52,7 +52,7 @@ class AppMasterState(Enum):
         return self in (AppMasterState.FINISHING, AppMasterState.FINISHED)
 
 
-class Happening(Enum):
+class ExecutorHappening(Enum):
     """What moves a container from one phase to the next, or does not."""
 
     SEEN_REQUESTED = "seen-requested"
@@ -70,7 +70,7 @@ class Happening(Enum):
     """A new master had its time to find it at a node, and has not."""
 
 
-_A, _H = AppMasterState, Happening
+_A, _H = AppMasterState, ExecutorHappening
 _NO_SESSION = Ignored("no session is open")
 _OVER = Ignored("the first end of the application is the one that counts")
 
@@ -129,7 +129,7 @@ _OVERTAKEN = Ignored("what runs waits no more: a later report has overtaken this
 _NOT_TAKEN_BACK = Ignored("an order to stop is not revoked")
 _GONE = Ignored("it is not kept any more; what the master lists again is adopted as another")
 
-APPMASTER_CONTAINER: EventTable[Phase, Happening] = {
+APPMASTER_CONTAINER: EventTable[Phase, ExecutorHappening] = {
     Phase.REQUESTED: {
         _H.SEEN_REQUESTED: to(Phase.REQUESTED),
         _H.SEEN_RUNNING: to(Phase.RUNNING),
@@ -160,5 +160,5 @@ APPMASTER_CONTAINER: EventTable[Phase, Happening] = {
         _H.UNLISTED: to(Phase.ENDED),
         _H.UNCONFIRMED: to(Phase.ENDED),
     },
-    Phase.ENDED: dict.fromkeys(Happening, _GONE),
+    Phase.ENDED: dict.fromkeys(ExecutorHappening, _GONE),
 }
