@@ -25,7 +25,7 @@ def agent(directory: Path) -> tuple[AgentPolicies, GuardedNodePolicy]:
         rng=np.random.default_rng(0),
         node="n1",
         estimates=Stdm(memory_mib=1000.0),
-        sampled_at=lambda: None,
+        sampled_at_s=lambda: None,
     )
     assert isinstance(policy, GuardedNodePolicy)
     return AgentPolicies(directory, policy), policy

@@ -514,7 +514,7 @@ async def test_a_node_that_was_silent_for_too_long_has_to_register_again(tmp_pat
         node = FakeNode(stub)
         await node.receive("registered")
         (row,) = tasks.core.table.nodes.values()
-        row.reported_at = 0.0
+        row.reported_at_s = 0.0
         async with ticking(tasks):
             with pytest.raises(StopAsyncIteration):
                 await node.receive("anything")

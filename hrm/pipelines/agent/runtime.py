@@ -78,7 +78,7 @@ class PipelineRuntime:
             rng=np.random.default_rng(),
             node=capacity.name,
             estimates=self._stdm,
-            sampled_at=self._sampled_at,
+            sampled_at_s=self._sampled_at_s,
         )
         self.core = PipelineNode(capacity, policy, self._stdm)
         self._policies = AgentPolicies(settings.work_dir, policy)
@@ -106,7 +106,7 @@ class PipelineRuntime:
             delay_max_s=settings.reconnect_delay_max_s,
         )
 
-    def _sampled_at(self) -> float | None:
+    def _sampled_at_s(self) -> float | None:
         sample = self.core.resources.sample
         return None if sample is None else sample.now
 
@@ -399,7 +399,9 @@ class PipelineRuntime:
     def _place(self, order: pb.PlacePipelineTask, now: float) -> None:
         files = self._files_of(order.attempt)
         task_id = pw.to_task_id(order.attempt.task_id)
-        task = pw.to_task(order, task_id, size_mb=order.size_mb, submitted_at=order.submitted_at_s)
+        task = pw.to_task(
+            order, task_id, size_mb=order.size_mb, submitted_at_s=order.submitted_at_s
+        )
         if not files.filled:
             files.filled = True
             try:

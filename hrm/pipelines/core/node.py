@@ -280,8 +280,8 @@ class PipelineNode:
             row=one.row,
             device=start.device,
             number=start.number,
-            ready_at=ready.since,
-            started_at=now,
+            ready_at_s=ready.since,
+            started_at_s=now,
             expected_s=self.estimates.run_s(one.row, start.device),
             memory_mib=feasibility.host_need_mib(ready, self.estimates),
             gpu_memory_mib=feasibility.gpu_need_mib(ready, self.estimates) if on_gpu else 0.0,
@@ -325,7 +325,7 @@ class PipelineNode:
                     # This process slept, and the run may have ended meanwhile, unread.
                     run.deadline, run.excused = now + _LATE_S, True
                     continue
-                limit_s = run.deadline - run.started_at
+                limit_s = run.deadline - run.started_at_s
                 self._stop(run, RunOutcome.TIMED_OUT, f"longer than its limit of {limit_s:g} s")
 
     def _find(self, key: SubtaskKey, run: int) -> tuple[NodeTask, PlacedSubtask] | None:
@@ -378,11 +378,11 @@ class PipelineNode:
             number=run.number,
             run=run.run,
             outcome=outcome,
-            ready_at=run.ready_at,
-            started_at=run.started_at,
+            ready_at_s=run.ready_at_s,
+            started_at_s=run.started_at_s,
             # The clock may be set back, and a master always refuses negative values.
-            waited_s=max(0.0, run.started_at - run.ready_at),
-            ran_s=max(0.0, event.now - run.started_at) if event.ran_s is None else event.ran_s,
+            waited_s=max(0.0, run.started_at_s - run.ready_at_s),
+            ran_s=max(0.0, event.now - run.started_at_s) if event.ran_s is None else event.ran_s,
             memory_mib=event.memory_mib,
             gpu_memory_mib=event.gpu_memory_mib,
             co_runners=run.co_runners(event.now),
@@ -457,7 +457,7 @@ class PipelineNode:
             pipeline=pipeline,
             size_mb=event.size_mb,
             workload=event.workload,
-            submitted_at=event.now,
+            submitted_at_s=event.now,
         )
         self._take_in(NodeTask(spec, 1, claim=event.holder), event.now)
 

@@ -95,7 +95,7 @@ class NodeResources:
         card = self.cards[run.number]
         del card.runs[run.run]
         for other in card.runs.values():
-            seconds = now - max(run.started_at, other.started_at)
+            seconds = now - max(run.started_at_s, other.started_at_s)
             run.co_runner_s[other.row] = run.co_runner_s.get(other.row, 0.0) + seconds
             other.co_runner_s[run.row] = other.co_runner_s.get(run.row, 0.0) + seconds
         if not card.runs:

@@ -57,7 +57,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
                 f"({limit >> 20} MiB); put it where the nodes can read it, and submit its path"
             )
         size_mb = request.size_mb or size / _MB
-        task = pw.to_task(request, task_id, size_mb=size_mb, submitted_at=clock.now())
+        task = pw.to_task(request, task_id, size_mb=size_mb, submitted_at_s=clock.now())
         files = pw.to_files(request.files)
         await self._tasks.submit(
             task,
@@ -111,7 +111,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         places = core.places()
         tasks, token = page(
             records,
-            lambda x: (x.spec.submitted_at, x.spec.task_id),
+            lambda x: (x.spec.submitted_at_s, x.spec.task_id),
             lambda x: pipeline_stream.from_record(x, core.explain(x.spec.task_id, places)),
             request,
             limit=check_limit(request.limit),

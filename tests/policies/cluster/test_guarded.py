@@ -128,7 +128,7 @@ def test_the_number_of_nodes(model: Model, least: int, most: int, good: bool) ->
 @both
 def test_stale_reports(model: Model) -> None:
     def at(*ages: float) -> PipelineClusterView:
-        return view_of(11, reported_at=np.resize(np.array(ages, dtype=np.float32), 11))
+        return view_of(11, report_age_s=np.resize(np.array(ages, dtype=np.float32), 11))
 
     policy = guarded(model, heartbeat_s=2.0)
     assert "Q " in _chosen(policy, at(5.9)).why

@@ -66,7 +66,7 @@ def made(
         "node": "n1",
         "model": "m",
         "outside": lambda _rows: 0.0,
-        "sampled_at": lambda: None,
+        "sampled_at_s": lambda: None,
         "bounds": GuardBounds(budget_s=0.01, blind_share=1.0),
     }
     rng = np.random.default_rng(0)
@@ -136,7 +136,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], Known]] = {
     ),
     "over-budget": (None, {"clock": Ticks(0.02)}, TIMES),
     "schema": (None, {"schema": "of another HRM"}, TIMES),
-    "stale-snapshot": (None, {"sampled_at": lambda: 100.0 - 3.5}, TIMES),
+    "stale-snapshot": (None, {"sampled_at_s": lambda: 100.0 - 3.5}, TIMES),
     "out-of-distribution": (None, {"outside": lambda _rows: 0.2}, TIMES),
     "not-finite": (None, {}, _nan_speedup()),
     "not-finite ": (None, {}, Known(features={"edges": [math.nan] * 8})),
@@ -203,7 +203,7 @@ def timing(
 ) -> SubtaskTiming:
     return SubtaskTiming(
         key=start.key, row=Row(start.key.subtask, 1, "P4"), device=start.device, number=0, run=1,
-        outcome=outcome, ready_at=0.0, started_at=waited_s, waited_s=waited_s, ran_s=1.0,
+        outcome=outcome, ready_at_s=0.0, started_at_s=waited_s, waited_s=waited_s, ran_s=1.0,
         placed_by=start.placed_by,
     )  # fmt: skip
 
@@ -288,7 +288,7 @@ def test_an_agents_policy_is_guarded_if_it_is_a_learned_one() -> None:
             rng=np.random.default_rng(0),
             node="n1",
             estimates=Stdm(memory_mib=1000.0),
-            sampled_at=lambda: None,
+            sampled_at_s=lambda: None,
         )
 
     assert not isinstance(loaded("pats"), GuardedNodePolicy)
@@ -308,7 +308,7 @@ def test_an_agents_setting_names_the_score_and_the_guards() -> None:
             rng=np.random.default_rng(0),
             node="n1",
             estimates=Stdm(memory_mib=1000.0),
-            sampled_at=lambda: None,
+            sampled_at_s=lambda: None,
             clock_s=Ticks(),
         )
         assert isinstance(policy, GuardedNodePolicy)

@@ -113,7 +113,7 @@ class GuardedClusterPolicy:
             )
         if not fits[proposal.row]:
             raise Doubt(Reason.INFEASIBLE, f"{view.names[proposal.row]} cannot take the task")
-        self._fresh(float(view.reported_at[proposal.row]), view.names[proposal.row])
+        self._fresh(float(view.report_age_s[proposal.row]), view.names[proposal.row])
         return Recommendation(proposal.row, explanation(learned, proposal, view))
 
     def _checked(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> LearnedPlacement:
@@ -134,7 +134,7 @@ class GuardedClusterPolicy:
                 Reason.NODES,
                 f"{nodes} nodes; it has learned with {trained.nodes_min} to {trained.nodes_max}",
             )
-        ages = view.reported_at[usable(view, fits)]
+        ages = view.report_age_s[usable(view, fits)]
         self._fresh(float(np.median(ages)), "half of the nodes")
         return self._learned
 

@@ -91,7 +91,7 @@ class GuardedNodePolicy:
             called, and the reason is reported.
         outside: the share of the estimates of these rows, 0..1, that lies outside of what was
             measured.
-        sampled_at: when the node was last sampled; None: not yet.
+        sampled_at_s: when the node was last sampled; None: not yet.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class GuardedNodePolicy:
         model: str,
         clock_s: Callable[[], float],
         outside: Callable[[Iterable[Row]], float],
-        sampled_at: Callable[[], float | None],
+        sampled_at_s: Callable[[], float | None],
         sample_period_s: float = 1.0,
         schema: str = SCHEMA,
         mode: GuardMode = GuardMode.SHADOW,
@@ -114,7 +114,7 @@ class GuardedNodePolicy:
         self._heuristic = heuristic
         self._node = node
         self._outside = outside
-        self._sampled_at = sampled_at
+        self._sampled_at_s = sampled_at_s
         self._stale_s = SAMPLES_MISSED_MAX * sample_period_s
         self._expected: dict[SubtaskKey, tuple[float, float]] = {}
         """For each ready subtask: since when, and its expected time from then on."""
@@ -196,8 +196,8 @@ class GuardedNodePolicy:
                 f"{self.guard.model} was trained on metrics {self.guard.schema}, which this HRM "
                 f"does not have; train a new one",
             )
-        sampled_at = self._sampled_at()
-        age_s = 0.0 if sampled_at is None else view.now - sampled_at
+        sampled_at_s = self._sampled_at_s()
+        age_s = 0.0 if sampled_at_s is None else view.now - sampled_at_s
         if not age_s <= self._stale_s:
             raise Doubt(
                 Reason.STALE, f"the node was sampled {age_s:.1f} s ago, over {self._stale_s:g} s"
