@@ -1,4 +1,4 @@
-"""Every error that HRM raises on purpose, in one tree.
+"""The errors that HRM raises on purpose, in one tree.
 
 ::
 
@@ -16,9 +16,15 @@
     │   ├── DiskFull            the master's disk is full: it resumes once there is space
     │   └── TlsFailed           it can, but one side speaks TLS and the other not, or is not trusted
     ├── LaunchFailed            a process could not be started
+    │   └── Unsuitable          the node lacks what this application needs
     ├── PolicyFault             a placement policy failed, or proposed what no policy may
     ├── PluginBuildFailed       the Spark plugin does not compile against this Spark
-    └── InvalidTransition       a bug: an event that the entity's transition table lacks
+    ├── InvalidTransition       a bug: an event that the entity's transition table lacks
+    ├── IsolationError          hrm.agent.isolation: this driver cannot work on this machine
+    ├── TaskFailed              hrm.pipelines: a task ended without a result, which it carries
+    └── TrainingFailed          hrm.spark: the training of an archive of classes produced none
+
+The last three are defined where they are raised, in the packages named.
 
 The message is for its reader: what happened, why, and what to type next.
 """
@@ -43,6 +49,7 @@ __all__ = [
     "TlsFailed",
     "Unavailable",
     "Unsatisfiable",
+    "Unsuitable",
 ]
 
 

@@ -72,13 +72,18 @@ async def first_message(requests: Any, what: str) -> Any:
         ) from None
 
 
-async def both_ways(reading: Coroutine[Any, Any, None], writing: Coroutine[Any, Any, None]) -> None:
-    """Serve both directions of a stream until the first of them ends; the other one is cancelled.
+async def both_ways(
+    reading: Coroutine[Any, Any, None],
+    writing: Coroutine[Any, Any, None],
+    *ends: Coroutine[Any, Any, object],
+) -> None:
+    """Serve both directions of a stream until the first of them ends, or one of ``ends``; the
+    others are cancelled.
 
     Raises:
         HrmError: what ended ``reading``. Any other error of a direction just ends the stream.
     """
-    tasks = [asyncio.create_task(reading), asyncio.create_task(writing)]
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(x) for x in (reading, writing, *ends)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         problem = tasks[0].exception() if tasks[0].done() else None

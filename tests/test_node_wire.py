@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm import ownership
+from hrm import ownership_keys
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import (
@@ -239,13 +239,13 @@ def test_a_registration_arrives(statuses: tuple[ContainerStatus, ...]) -> None:
     part = replace(unit("n1", vcores=4), lent=Resources(2, 100), borrowed=Resources(0, 7))
     fields = {"name": "n1", "identity": "i", "incarnation": "i1", "host": "h", "endpoint": "h:1",
             "isolation": "none", "spark_versions": ["4.0"], "platform": "cpu", "remarks": ["r"],
-            "ownership_key": ownership.new_key()}  # fmt: skip
+            "ownership_key": ownership_keys.new_key()}  # fmt: skip
     message = from_registration([part], statuses, Followed(7, "e7"), **fields)
     assert to_registration(message, 3.0) == e.NodeRegistered(
         now=3.0, call_id=0, node=NODE, identity="i", incarnation="i1", sequence=0, host="h",
         endpoint="h:1", units=(part,), containers=statuses, isolation="none",
         spark_versions=("4.0",), platform="cpu", remarks=("r",),
-        owner=ownership.owner_of(str(fields["ownership_key"])), followed=Followed(7, "e7"),
+        owner=ownership_keys.owner_of(str(fields["ownership_key"])), followed=Followed(7, "e7"),
     )  # fmt: skip
 
 

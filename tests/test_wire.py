@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 
 import hrm
-from hrm import ownership
+from hrm import ownership_keys
 from hrm.core.messages import appmaster as am
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -51,7 +51,7 @@ from hrm.wire import appmaster as appmaster_wire
 
 HERE = Path(hrm.__file__).parent
 APP = ApplicationId("app-1")
-KEY = ownership.new_key()
+KEY = ownership_keys.new_key()
 MODULES = {
     x.__name__.rpartition(".")[2]: x
     for x in (
@@ -272,7 +272,12 @@ def test_progress_arrives_and_a_heartbeat_is_no_event() -> None:
 def test_an_attachment_arrives_and_comes_first() -> None:
     attach = appmaster_wire.attach(APP, 7, KEY)
     assert applications.to_attachment(attach, 3, 9.0) == e.ApplicationAttached(
-        now=9.0, call_id=0, application_id=APP, session=3, epoch=7, owner=ownership.owner_of(KEY)
+        now=9.0,
+        call_id=0,
+        application_id=APP,
+        session=3,
+        epoch=7,
+        owner=ownership_keys.owner_of(KEY),
     )
     with pytest.raises(InvalidRequest, match="attached application may not send attach"):
         applications.to_event(attach, APP, 9.0)
@@ -314,7 +319,7 @@ def test_a_registration_arrives() -> None:
         input_bytes=1 << 40,
         submission_id="driver-1",
         submission_attempt=2,
-        owner=ownership.owner_of(KEY),
+        owner=ownership_keys.owner_of(KEY),
         followed=Followed(7, "e7"),
         **fields,
     )
@@ -346,7 +351,7 @@ NOTICES: list[tuple[c.Notice, am.Event]] = [
     (c.ContainerChanged(status=ENDED), am.ContainerListed(now=9.0, container=ENDED_SEEN)),
     (
         c.RequestRefused(executor_ids=("5",), resource_profile_id=3, message="why"),
-        am.RequestsRefused(now=9.0, executor_ids=("5",), profile=3, message="why"),
+        am.ExecutorsRefused(now=9.0, executor_ids=("5",), profile=3, message="why"),
     ),
     (
         c.EndApplication(state=ApplicationState.KILLED, message="why"),

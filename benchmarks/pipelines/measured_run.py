@@ -105,8 +105,8 @@ class _Measured(Simulation):
     def result(self) -> Result:
         """The result, after the run is over."""
         nodes = (*self.nodes.values(), *self._left)
-        host: Any = getattr(self._timed.inner, "host", None)
-        fallbacks = sum(host.status(self.queue.now).fallbacks.values()) if host else 0
+        guard: Any = getattr(self._timed.inner, "guard", None)
+        fallbacks = sum(guard.status(self.queue.now).fallbacks.values()) if guard else 0
         return Result(
             cluster_policy=self.policies.cluster_name,
             node_policy=self.policies.node_name,

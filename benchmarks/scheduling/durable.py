@@ -50,8 +50,8 @@ from hrm.core.vocabulary.model import (
     NodeName,
 )
 from hrm.errors import HrmError
-from hrm.master.events import Journal
 from hrm.master.interpreter import Interpreter, Outbox
+from hrm.master.journal import Journal
 from hrm.master.store import Store
 
 __all__ = ["DurableSample", "LocalMaster", "measure_durable"]

@@ -3,11 +3,8 @@
 Messages are dropped while the stream is down: a registration carries the full list of containers
 and a heartbeat repeats it, so nothing important exists in one message alone.
 
-Which failures are retried: an unreachable, slow or restarting master always; a name that belongs to
-another live agent never. A wrong token or a refused field is not retried at the first contact,
-where it is a configuration error, provided that the refusal certainly came from a master: in clear
-text any process may have taken its port. After the first contact it is retried, because a new
-master may have a new token, which is read for every try. An error found on this side is certain.
+Which failures are retried, see ``hrm.core.vocabulary.retries``. A refusal certainly is a master's
+where the channel proves that one is at its other end; an error found on this side is certain.
 
 A heartbeat that cannot be built is a bug on this side: the session ends, and the next registration
 repeats the full list, or the silent node would be declared lost with all its containers.
@@ -24,8 +21,9 @@ import grpc.aio
 import structlog
 
 from hrm.agent.stream import MasterStream
+from hrm.core.vocabulary import retries
 from hrm.core.vocabulary.model import Followed
-from hrm.errors import AlreadyExists, HrmError, InvalidRequest, PermissionDenied, Unavailable
+from hrm.errors import HrmError, Unavailable
 from hrm.v1 import node_pb2, node_pb2_grpc
 
 __all__ = ["Link"]
@@ -92,7 +90,8 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
                 await self._session()
                 problem: HrmError = Unavailable(f"the master at {self._target} ended the stream")
             except HrmError as error:
-                if self._is_fatal(error):
+                certain = self._proven or not isinstance(error.__cause__, grpc.RpcError)
+                if not retries.AGENT.allows(error, known=self._was_up, certain=certain):
                     raise
                 problem = error
             if self._closing.is_set():
@@ -104,12 +103,6 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
                 continue
             self._log_problem(problem)
             await self._pause()
-
-    def _is_fatal(self, error: HrmError) -> bool:
-        if isinstance(error, PermissionDenied | InvalidRequest):
-            from_peer = isinstance(error.__cause__, grpc.RpcError)
-            return not self._was_up and (self._proven or not from_peer)
-        return isinstance(error, AlreadyExists)
 
     def _log_problem(self, problem: HrmError) -> None:
         now = asyncio.get_running_loop().time()

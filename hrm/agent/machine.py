@@ -24,7 +24,7 @@ import psutil
 import pynvml
 import structlog
 
-from hrm import ownership
+from hrm import ownership_keys
 from hrm.agent.containers import shim
 from hrm.agent.containers.container_dir import Ended, StopOrder
 from hrm.agent.gpu.device_memory import DeviceMemory
@@ -235,10 +235,10 @@ def _ownership_key(work_dir: Path) -> str:
     path = work_dir / OWNERSHIP_KEY_FILE
     try:
         kept = path.read_text().strip() if path.exists() else ""
-        if ownership.is_key(kept):
+        if ownership_keys.is_key(kept):
             path.chmod(0o600)
             return kept
-        key = ownership.new_key()
+        key = ownership_keys.new_key()
         write_durably(path, f"{key}\n".encode(), mode=0o600)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfig(

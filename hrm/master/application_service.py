@@ -16,6 +16,7 @@ from hrm import rpc_server
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import ApplicationId
+from hrm.core.vocabulary.takeover import Takeover
 from hrm.errors import HrmError
 from hrm.master.interpreter import Interpreter, Outbox
 from hrm.v1 import application_pb2 as pb
@@ -96,22 +97,18 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         refusal = self._master.core.applications.attach_refusal(attached)
         if refusal is not None:
             raise refusal
-        previous = self._master.application_outboxes.get(application_id)
-        self._master.application_outboxes[application_id] = outbox
+        takeover = Takeover(self._master.application_outboxes, application_id, outbox)
         try:
             result = await self._master.call(lambda call_id: replace(attached, call_id=call_id))
         except HrmError:
-            if previous is None:
-                self._master.application_outboxes.pop(application_id, None)
-            else:
-                self._master.application_outboxes[application_id] = previous
+            takeover.undo()
             raise
         except asyncio.CancelledError:
             # The client disconnected before the reply; the core may have attached it already.
             self._detach(application_id, session, outbox)
             raise
-        if previous is not None:
-            previous.close()
+        if takeover.previous is not None:
+            takeover.previous.close()
         assert isinstance(result, c.ApplicationAdmitted)
         return result
 

@@ -27,9 +27,9 @@ from hrm.errors import HrmError, InvalidConfig
 from hrm.master.admin_service import AdminService
 from hrm.master.application_service import ApplicationService
 from hrm.master.disk_space import full, is_full
-from hrm.master.events import Journal
 from hrm.master.events_service import EventService
 from hrm.master.interpreter import Interpreter
+from hrm.master.journal import Journal
 from hrm.master.node_service import NodeService
 from hrm.master.policy_service import PolicyService, load_modes, save_modes
 from hrm.master.scheduler_service import SharedStateService, add_to_server
@@ -170,15 +170,15 @@ async def _serve(
     journal.took(None)
     master = Interpreter(core, store, journal)
     state_dir = settings.state_dir
-    hosts = GuardRegistry(load_modes(state_dir), keep=lambda modes: save_modes(state_dir, modes))
+    guards = GuardRegistry(load_modes(state_dir), keep=lambda modes: save_modes(state_dir, modes))
     pipelines = PipelineTasks(
         settings,
-        policy=pipeline_policy(settings, hosts, seed=core.epoch),
+        policy=pipeline_policy(settings, guards, seed=core.epoch),
         stop=lambda error: _finish(master.stopped, error),
         epoch=core.epoch,
     )
     submissions = Submissions(master, settings)
-    await _add_services(server, master, pipelines, submissions, hosts, settings, address, token)
+    await _add_services(server, master, pipelines, submissions, guards, settings, address, token)
     stopped = master.stopped
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _finish, stopped)
@@ -259,7 +259,7 @@ async def _add_services(
     master: Interpreter,
     pipelines: PipelineTasks,
     submissions: Submissions,
-    hosts: GuardRegistry,
+    guards: GuardRegistry,
     settings: MasterSettings,
     address: str,
     token: str,
@@ -285,7 +285,7 @@ async def _add_services(
         PipelineService(pipelines, interval_s, master.core.nodes.check_owner), server
     )
     policy_pb2_grpc.add_PolicyServiceServicer_to_server(
-        PolicyService(hosts, pipelines.policies, settings.state_dir), server
+        PolicyService(guards, pipelines.policies, settings.state_dir), server
     )
     applications = ApplicationService(
         master, interval_s, submissions.may_register, submissions.registered

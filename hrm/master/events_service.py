@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from hrm.errors import InvalidRequest, LimitReached
-from hrm.master.events import EventFilter, Journal
+from hrm.master.journal import EventFilter, Journal
 from hrm.peer_limits import address_of
 from hrm.v1 import events_pb2 as pb
 from hrm.v1 import events_pb2_grpc

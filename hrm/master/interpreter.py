@@ -8,7 +8,7 @@ claims are internal and wait for nothing.
 When the disk is full the master is paused: what needs no write continues, calls that need one are
 refused immediately, and everything resumes without intervention when there is space.
 
-The order in which schedulers look and commit is decided in ``hrm.core.master.rounds``: streams in
+The order in which schedulers choose and commit is decided in ``hrm.core.master.rounds``: streams in
 the turn of the loop that took in their request, batch one step per turn. Messages that the disk
 releases are sent in slices. So turns are short, and a stream that arrives in between waits for the
 rest of one.
@@ -36,7 +36,7 @@ from hrm.core.messages.state_changes import StateChanged
 from hrm.core.vocabulary.history import Service
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, NodeName
 from hrm.errors import DiskFull, HrmError, Unavailable
-from hrm.master.events import Journal
+from hrm.master.journal import Journal
 from hrm.master.report_throttle import ReportThrottle
 from hrm.master.store import Store
 

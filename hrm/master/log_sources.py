@@ -16,8 +16,8 @@ from hrm import rpc, tls
 from hrm.core.master.state import Application, Container, MasterState, Node
 from hrm.core.vocabulary.model import ApplicationId, NodeName, NodeState, is_driver
 from hrm.errors import HrmError, NotFound, Unsatisfiable
-from hrm.master.events import Journal
 from hrm.master.interpreter import Interpreter
+from hrm.master.journal import Journal
 
 __all__ = ["LogSources", "no_log", "refusal_of"]
 

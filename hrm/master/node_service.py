@@ -14,6 +14,7 @@ from hrm import rpc_server
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import NodeName
+from hrm.core.vocabulary.takeover import Takeover
 from hrm.errors import HrmError
 from hrm.master.interpreter import Interpreter, Outbox, drain
 from hrm.v1 import node_pb2 as pb
@@ -69,8 +70,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             raise refusal
         key = (event.node, event.incarnation)
         outbox = Outbox()
-        previous = self._master.node_outboxes.get(key)
-        self._master.node_outboxes[key] = outbox
+        takeover = Takeover(self._master.node_outboxes, key, outbox)
         try:
             await self._master.call(lambda call_id: replace(event, call_id=call_id))
         except asyncio.CancelledError:
@@ -78,13 +78,10 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             self._disconnect(*key, outbox)
             raise
         except HrmError:
-            if previous is None:
-                self._master.node_outboxes.pop(key, None)
-            else:
-                self._master.node_outboxes[key] = previous
+            takeover.undo()
             raise
-        if previous is not None:
-            previous.close()
+        if takeover.previous is not None:
+            takeover.previous.close()
         return event.node, event.incarnation, outbox
 
     async def _read(self, requests: Any, name: NodeName, incarnation: str) -> None:

@@ -79,9 +79,9 @@ def save_modes(state_dir: Path, modes: dict[str, GuardMode]) -> None:
 
 
 def cluster_policy(
-    name: str, *, hosts: GuardRegistry, state_dir: Path, heartbeat_s: float, seed: int
+    name: str, *, guards: GuardRegistry, state_dir: Path, heartbeat_s: float, seed: int
 ) -> ClusterPolicy:
-    """The policy that places the pipeline tasks of a master; a learned one is known to ``hosts``.
+    """The policy that places the pipeline tasks of a master; a learned one is known to ``guards``.
 
     Raises:
         InvalidConfig: no policy is called ``name``, or its model is damaged.
@@ -94,15 +94,15 @@ def cluster_policy(
         heartbeat_s=heartbeat_s,
     )
     if isinstance(policy, GuardedClusterPolicy):
-        hosts.add(policy.host)
+        guards.add(policy.guard)
     return policy
 
 
 class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
-    """Shows ``hosts`` and ``nodes``, and sets their modes."""
+    """Shows ``guards`` and ``nodes``, and sets their modes."""
 
-    def __init__(self, hosts: GuardRegistry, nodes: NodePolicies, state_dir: Path) -> None:
-        self._guards = hosts
+    def __init__(self, guards: GuardRegistry, nodes: NodePolicies, state_dir: Path) -> None:
+        self._guards = guards
         self._nodes = nodes
         self._state_dir = state_dir
 

@@ -114,7 +114,7 @@ class GuardBounds:
     """The limits of trust, by name."""
 
     budget_s: float = 0.001
-    """Most that one answer of the learned policy may take, on the host's clock."""
+    """Most that one answer of the learned policy may take, on the guard's clock."""
     strikes: int = 3
     """Decisions over the time budget in a row that open the breaker."""
     breaker_s: float = 60.0
@@ -495,13 +495,13 @@ class GuardRegistry:
         self._keep = keep
         self.modes: dict[str, GuardMode] = dict(modes or {})
 
-    def add(self, host: PolicyGuard[V, D]) -> None:
-        """Let ``host`` serve its policy from now on, in the mode that was set for it."""
-        held: PolicyGuard[object, object] = host  # type: ignore[assignment]  # never asked to decide here
-        self._guards[host.policy] = held
-        host.on_roll_back = partial(self._rolled_back, host.policy)
-        if host.policy in self.modes:
-            host.set_mode(self.modes[host.policy])
+    def add(self, guard: PolicyGuard[V, D]) -> None:
+        """Let ``guard`` serve its policy from now on, in the mode that was set for it."""
+        held: PolicyGuard[object, object] = guard  # type: ignore[assignment]  # never asked to decide here
+        self._guards[guard.policy] = held
+        guard.on_roll_back = partial(self._rolled_back, guard.policy)
+        if guard.policy in self.modes:
+            guard.set_mode(self.modes[guard.policy])
 
     def _rolled_back(self, policy: str) -> None:
         self.modes[policy] = self._guards[policy].mode
@@ -509,7 +509,7 @@ class GuardRegistry:
             self._keep(self.modes)
 
     def statuses(self, now: float) -> list[GuardStatus]:
-        """Of all hosts, by name."""
+        """Of all guards, by name."""
         return [self._guards[name].status(now) for name in sorted(self._guards)]
 
     def set_mode(self, policy: str, mode: GuardMode) -> None:

@@ -1,6 +1,6 @@
-"""What placement policies share: which rows admit a container, and ways of spending them.
+"""What placement policies share: which rows admit a container, and orders in which to take them.
 
-The masks are vector operations over all units; the ways of spending loop over containers, never
+The masks are vector operations over all units; what takes rows loops over containers, never
 over units, and put what they choose on the view at once (``ClusterView.apply``), so that the next
 choice sees it.
 """

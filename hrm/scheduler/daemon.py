@@ -30,15 +30,10 @@ from hrm.core.scheduling.session import (
     SchedulerReply,
     SchedulerSession,
 )
+from hrm.core.vocabulary import retries
 from hrm.core.vocabulary.backoff import Backoff
 from hrm.core.vocabulary.model import Followed
-from hrm.errors import (
-    AlreadyExists,
-    HrmError,
-    InvalidRequest,
-    PermissionDenied,
-    Unavailable,
-)
+from hrm.errors import HrmError, Unavailable
 from hrm.v1 import scheduler_pb2 as pb
 from hrm.v1 import scheduler_pb2_grpc
 from hrm.wire import shared_state as state_wire
@@ -102,9 +97,7 @@ async def _keep_up(settings: SchedulerSettings) -> None:
                 await session.serve()
         except grpc.aio.AioRpcError as broken:
             error = rpc.error_from(broken, settings.master)
-            # In clear text any process may reply in the place of a master that is down.
-            certain = (PermissionDenied, InvalidRequest) if proven else ()
-            if isinstance(error, (AlreadyExists, *certain)) and not been_up:
+            if not retries.SCHEDULER.allows(error, known=been_up, certain=proven):
                 raise error from broken
             log.warning("no session with the master", error=error.message)
         except Unavailable as error:

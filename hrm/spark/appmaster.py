@@ -36,6 +36,7 @@ import grpc
 from hrm import address, clear_text, errors, rpc, tls
 from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
 from hrm.core.messages import appmaster as messages
+from hrm.core.vocabulary import retries
 from hrm.core.vocabulary.backoff import Backoff
 from hrm.core.vocabulary.bounds import BOUNDS
 from hrm.core.vocabulary.latest_timer import LatestTimer, Ring
@@ -252,15 +253,9 @@ class AppMaster:
                 await asyncio.sleep(backoff.pause_s())
 
     def _may_retry(self, error: errors.HrmError) -> bool:
-        # Refused for the token: while the master is down, another process may have its port.
-        passing = isinstance(
-            error, errors.Unavailable | errors.StaleEpoch | errors.PermissionDenied
-        )
-        # A known application must not end because many register, or send requests, at this moment.
-        passing = passing or isinstance(error, errors.LimitReached)
-        passing = passing or type(error) is errors.HrmError
+        known = bool(self.application_id)
         over = self._patience.is_over(time.monotonic())
-        return passing and bool(self.application_id) and not over
+        return retries.APP_MASTER.allows(error, known=known) and not over
 
     async def _session(self, stub: Any) -> bool:
         """Registers, and runs one session to its end; True: nothing is left to send.

@@ -29,7 +29,7 @@ from urllib.parse import unquote, urlparse
 
 import grpc
 
-from hrm import ownership, rpc, tls
+from hrm import ownership_keys, rpc, tls
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.errors import InvalidRequest, NotFound, StaleEpoch, TlsFailed, Unavailable
 from hrm.executor_size import memory_mib
@@ -287,7 +287,9 @@ class SubmissionClient:
                 resource.file.CopyFrom(files[resource.name].message())
         submission: pb.Submission = self.call(
             "Submit",
-            pb.SubmitRequest(key=uuid.uuid4().hex, driver=spec, ownership_key=ownership.new_key()),
+            pb.SubmitRequest(
+                key=uuid.uuid4().hex, driver=spec, ownership_key=ownership_keys.new_key()
+            ),
         )
         return submission
 

@@ -134,7 +134,7 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def BindNode(self, request, context):
-        """Cuts a node into resource units anew. INVALID_ARGUMENT: impossible on that node, with the reason.
+        """Partitions a node into resource units again. INVALID_ARGUMENT: impossible on that node, with the reason.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

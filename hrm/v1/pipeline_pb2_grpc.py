@@ -72,7 +72,7 @@ class PipelineServiceServicer(object):
     """
 
     def Submit(self, request, context):
-        """RESOURCE_EXHAUSTED: the queue, or the room for inputs and results, is full. INVALID_ARGUMENT names the field.
+        """RESOURCE_EXHAUSTED: the queue, or the space for inputs and results, is full. INVALID_ARGUMENT names the field.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -343,7 +343,7 @@ class GpuServiceServicer(object):
     """
 
     def Acquire(self, request, context):
-        """Waits until a GPU has room, under the same rules as subtasks of pipelines; the only message is the grant. The
+        """Waits until a GPU has capacity, under the same rules as subtasks of pipelines; the only message is the grant. The
         share is the caller's until the stream ends, by either side or by the caller's death.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -86,7 +86,7 @@ class SubmissionServiceServicer(object):
 
     def FindFiles(self, request, context):
         """What the master has of these files, so that only the rest is sent. INVALID_ARGUMENT: a file is larger than the
-        master takes (`file_mib_max`). RESOURCE_EXHAUSTED: no room for them (`files_held_mib`).
+        master takes (`file_mib_max`). RESOURCE_EXHAUSTED: no space for them (`files_held_mib`).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hrm import ownership
+from hrm import ownership_keys
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import ApplicationId, ContainerStatus, WorkloadClass
@@ -55,7 +55,7 @@ def to_registration(
         input_bytes=codec.to_whole(request.input_bytes, "input_bytes", 0, codec.COUNT_MAX),
         submission_id=codec.to_text(request.submission_id, "submission_id"),
         submission_attempt=request.submission_attempt,
-        owner=ownership.owner_of(request.ownership_key),
+        owner=ownership_keys.owner_of(request.ownership_key),
         followed=codec.to_followed(request),
     )
 
@@ -75,7 +75,7 @@ def to_attachment(update: pb.ApplicationUpdate, session: int, now: float) -> e.A
         application_id=ApplicationId(codec.to_name(attach.application_id, "application_id")),
         session=session,
         epoch=attach.epoch,
-        owner=ownership.owner_of(attach.ownership_key),
+        owner=ownership_keys.owner_of(attach.ownership_key),
     )
 
 

@@ -88,7 +88,7 @@ def events(
         case "refused":
             refused = notice.refused
             return [
-                messages.RequestsRefused(
+                messages.ExecutorsRefused(
                     now=now,
                     executor_ids=tuple(refused.executor_ids),
                     profile=refused.resource_profile_id,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hrm import ownership, request_bounds
+from hrm import ownership_keys, request_bounds
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import (
@@ -128,7 +128,7 @@ def to_registration(message: pb.NodeMessage, now: float) -> e.NodeRegistered:
         spark_versions=tuple(codec.to_text(x, "spark_versions") for x in register.spark_versions),
         platform=codec.to_text(register.platform, "platform"),
         remarks=tuple(codec.to_text(x, "remarks") for x in register.remarks[:_REMARKS_MAX]),
-        owner=ownership.owner_of(register.ownership_key),
+        owner=ownership_keys.owner_of(register.ownership_key),
         followed=codec.to_followed(register),
     )
 

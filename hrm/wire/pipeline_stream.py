@@ -1,17 +1,29 @@
 """What a master, its nodes and their clients send each other about pipeline tasks.
 
-Each message is built here, in one function. The records that they carry are converted by
-``hrm.wire.pipelines``, and what comes in is checked there.
+Each message is built here, in one function, and those of nodes are made events here. The records
+that they carry are converted by ``hrm.wire.pipelines``, and what comes in is checked there.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hrm.pipelines.core.model import TaskId, TaskSpec
-from hrm.pipelines.core.node_messages import NodeCapacity, NodeLoad, SubtaskTiming, TaskOutcome
+from hrm import ownership_keys
+from hrm.core.vocabulary.model import NodeName
+from hrm.errors import InvalidRequest
+from hrm.pipelines.core import cluster_messages as m
+from hrm.pipelines.core.model import ResultFormat, TaskId, TaskSpec
+from hrm.pipelines.core.node_messages import (
+    EndTask,
+    NodeCapacity,
+    NodeLoad,
+    ReportSubtask,
+    SubtaskTiming,
+    TaskOutcome,
+)
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import policy_pb2
 from hrm.wire import codec
@@ -19,10 +31,10 @@ from hrm.wire import pipelines as pw
 
 if TYPE_CHECKING:  # neither an agent nor a client loads what places tasks
     from hrm.pipelines.core.cluster import TaskRecord
-    from hrm.pipelines.core.cluster_messages import ReportPlacement
     from hrm.pipelines.core.table import NodeRow
 
 __all__ = [
+    "Joining",
     "acknowledgement",
     "attempt_ended",
     "beat",
@@ -46,8 +58,13 @@ __all__ = [
     "submission",
     "task_ended",
     "timing_reported",
+    "to_joining",
+    "to_proof",
+    "to_report",
     "withdrawal",
 ]
+
+_PROOF_BYTES_MAX = 64
 
 
 def source_files(files: Iterable[tuple[str, bytes]]) -> list[pb.SourceFile]:
@@ -143,6 +160,92 @@ def attempt_ended(attempt: pb.PipelineAttempt, end: pb.PipelineTaskEnd) -> pb.No
     return pb.NodePipelineMessage(ended=pb.PipelineAttemptEnd(attempt=attempt, end=end))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joining:
+    """The first message of a node. ``owner``: the digest of its agent's ownership key; ``runs_as``:
+    the user that its workers run as; ``policies``: what it reports of its learned policies."""
+
+    event: m.NodeJoined
+    identity: str
+    owner: str
+    runs_as: str
+    policies: Sequence[policy_pb2.LearnedPolicy]
+
+
+def to_joining(message: pb.NodePipelineMessage, attempts_before: int, now: float) -> Joining:
+    """``attempts_before``: what a message's number of an attempt exceeds that of the master's core
+    by. Attempts of earlier masters get numbers that this one's core never uses.
+
+    Raises:
+        InvalidRequest: it is another message, or a field is malformed.
+    """
+    if message.WhichOneof("message") != "register":
+        raise InvalidRequest("the first message of a node must be `register`")
+    register = message.register
+    return Joining(
+        event=m.NodeJoined(
+            now=now,
+            capacity=pw.to_capacity(register.capacity),
+            tasks=tuple(
+                (pw.to_task_id(one.task_id), one.attempt - attempts_before)
+                for one in register.tasks
+            ),
+            load=pw.to_load(register.load),
+        ),
+        identity=register.identity,
+        owner=ownership_keys.owner_of(register.ownership_key),
+        runs_as=codec.to_text(register.runs_as, "runs_as"),
+        policies=register.load.policies,
+    )
+
+
+def to_report(
+    message: pb.NodePipelineMessage, name: NodeName, attempts_before: int, now: float
+) -> m.PipelineNodeReported | m.SubtaskReported | m.TaskEnded | None:
+    """Any later message of a node, but for pieces of results; None: it is one that this version
+    does not know.
+
+    Raises:
+        InvalidRequest: a field is malformed.
+    """
+    match message.WhichOneof("message"):
+        case "load":
+            return m.PipelineNodeReported(now=now, name=name, load=pw.to_load(message.load))
+        case "run":
+            attempt = message.run.attempt
+            task_id = pw.to_task_id(attempt.task_id)
+            timing = pw.to_timing(message.run.timing, task_id)
+            number = attempt.attempt - attempts_before
+            run = ReportSubtask(task_id=task_id, attempt=number, timing=timing)
+            return m.SubtaskReported(now=now, name=name, report=run)
+        case "ended":
+            attempt, ended = message.ended.attempt, message.ended.end
+            task_id = pw.to_task_id(attempt.task_id)
+            end = EndTask(
+                task_id=task_id,
+                attempt=attempt.attempt - attempts_before,
+                outcome=pw.to_outcome(ended.outcome),
+                message=ended.message,
+                timings=tuple(pw.to_timing(one, task_id) for one in ended.timings),
+            )
+            return m.TaskEnded(now=now, name=name, end=end)
+    return None
+
+
+def to_proof(end: pb.PipelineTaskEnd) -> tuple[ResultFormat, bytes]:
+    """The format of a result, and its worker's proof, which only the client can verify.
+
+    Raises:
+        InvalidRequest: a field is malformed.
+    """
+    if len(end.proof) > _PROOF_BYTES_MAX:
+        raise InvalidRequest(f"end.proof has {len(end.proof)} bytes; at most {_PROOF_BYTES_MAX}")
+    kind = pw.to_result_format(end.result_format)
+    if kind is ResultFormat.AUTO:
+        raise InvalidRequest("end.result_format is AUTO; say which one the worker took")
+    return kind, end.proof
+
+
 # --- from the master to a node --------------------------------------------------------------------
 
 
@@ -166,7 +269,7 @@ def order(
         pipeline=pw.from_pipeline(task.pipeline),
         size_mb=task.size_mb,
         workload_class=codec.WORKLOAD_CLASS[task.workload],
-        submitted_at_s=task.submitted_at,
+        submitted_at_s=task.submitted_at_s,
         files=source_files(files.items()),
         user=task.user,
         result_format=pw.from_result_format(task.result_format),
@@ -201,7 +304,7 @@ def queued(why: str) -> pb.PipelineTaskUpdate:
     return pb.PipelineTaskUpdate(queued=why)
 
 
-def placement(report: ReportPlacement) -> pb.PipelineTaskUpdate:
+def placement(report: m.ReportPlacement) -> pb.PipelineTaskUpdate:
     """Where a task is, or why it waits."""
     if report.node is None:
         return queued(report.message)
@@ -225,7 +328,7 @@ def from_record(record: TaskRecord, state: str) -> pb.PipelineTaskInfo:
         task_id=spec.task_id,
         pipeline=spec.pipeline.name,
         size_mb=spec.size_mb,
-        submitted_at_s=spec.submitted_at,
+        submitted_at_s=spec.submitted_at_s,
         node=record.node or "",
         attempt=record.attempt,
         state=state,

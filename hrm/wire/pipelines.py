@@ -207,7 +207,7 @@ def to_task(
     task_id: TaskId,
     *,
     size_mb: float,
-    submitted_at: float,
+    submitted_at_s: float,
 ) -> TaskSpec:
     workload = codec.to_class(message.workload_class, "workload_class")
     return TaskSpec(
@@ -215,7 +215,7 @@ def to_task(
         pipeline=to_pipeline(message.pipeline),
         size_mb=_number(size_mb, "size_mb", most=1e9),
         workload=workload or WorkloadClass.BATCH,
-        submitted_at=submitted_at,
+        submitted_at_s=submitted_at_s,
         user=codec.to_text(message.user, "user"),
         result_format=to_result_format(message.result_format),
     )
@@ -288,8 +288,8 @@ def from_timing(timing: SubtaskTiming, node: str = "") -> pb.SubtaskTiming:
         row=_from_row(timing.row),
         device=_device_number(timing.device),
         outcome=outcome,
-        ready_at_s=timing.ready_at,
-        started_at_s=timing.started_at,
+        ready_at_s=timing.ready_at_s,
+        started_at_s=timing.started_at_s,
         co_runners=[_from_row(row) for row in timing.co_runners],
         message=shortened(timing.message, codec.TEXT_LENGTH_MAX),
         node=node,
@@ -315,8 +315,8 @@ def to_timing(message: pb.SubtaskTiming, task_id: TaskId) -> SubtaskTiming:
         row=_to_row(message.row),
         device=_device(message.device, "timing.device"),
         outcome=_run_outcome(message.outcome),
-        ready_at=_number(message.ready_at_s, "timing.ready_at_s"),
-        started_at=_number(message.started_at_s, "timing.started_at_s"),
+        ready_at_s=_number(message.ready_at_s, "timing.ready_at_s"),
+        started_at_s=_number(message.started_at_s, "timing.started_at_s"),
         co_runners=tuple(_to_row(row) for row in message.co_runners),
         message=message.message,
         placed_by=message.placed_by[:_TEXT_MAX],

@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-from hrm import ownership
+from hrm import ownership_keys
 from hrm.core.messages.submissions import SubmissionRecord, SubmissionState
 from hrm.core.submission.submissions import SubmissionEntry
 from hrm.core.vocabulary.model import FirstExecutors, Resources
@@ -58,7 +58,7 @@ def to_record(request: pb.SubmitRequest, submission_id: str, now: float) -> Subm
         InvalidRequest: a field is missing or out of range.
     """
     driver = request.driver
-    ownership.owner_of(request.ownership_key)
+    ownership_keys.owner_of(request.ownership_key)
     resources = [_resource(each) for each in driver.resources]
     if len(resources) > RESOURCES_MAX or len(driver.arguments) > ARGUMENTS_MAX:
         raise InvalidRequest(

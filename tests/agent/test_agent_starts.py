@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from hrm import ownership
+from hrm import ownership_keys
 from tests.agent.conftest import TOKEN, Master, StartAgent, until
 
 
@@ -22,7 +22,7 @@ async def test_an_agent_proves_with_a_key_of_its_work_directory_that_it_is_its_n
     about = path.stat()
     assert (about.st_mode & 0o777, about.st_uid) == (0o600, os.getuid())
     assert first.ownership_key == path.read_text().strip()
-    assert ownership.owner_of(first.ownership_key)
+    assert ownership_keys.owner_of(first.ownership_key)
     assert first.identity not in first.ownership_key, "which stands in names of control groups"
     path.chmod(0o644)
     await agent.kill()

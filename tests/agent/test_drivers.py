@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from hrm import ownership
+from hrm import ownership_keys
 from hrm.agent.containers import shim
 from hrm.agent.run_as import may_switch
 from hrm.v1 import submission_pb2 as pb
@@ -96,7 +96,7 @@ async def submitted(master: Running, **fields: Any) -> str:
     }  # fmt: skip
     stub = submission_pb2_grpc.SubmissionServiceStub(master.channel)
     request = pb.SubmitRequest(
-        key=uuid.uuid4().hex, driver=pb.DriverSpec(**values), ownership_key=ownership.new_key()
+        key=uuid.uuid4().hex, driver=pb.DriverSpec(**values), ownership_key=ownership_keys.new_key()
     )
     return str((await stub.Submit(request)).submission_id)
 

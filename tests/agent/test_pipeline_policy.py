@@ -25,7 +25,7 @@ def agent(directory: Path) -> tuple[AgentPolicies, GuardedNodePolicy]:
         rng=np.random.default_rng(0),
         node="n1",
         estimates=Stdm(memory_mib=1000.0),
-        sampled_at=lambda: None,
+        sampled_at_s=lambda: None,
     )
     assert isinstance(policy, GuardedNodePolicy)
     return AgentPolicies(directory, policy), policy
@@ -39,23 +39,23 @@ def test_an_order_is_followed_once_and_outlives_the_agent(tmp_path: Path) -> Non
     policies, policy = agent(tmp_path)
     policies.follow(order("on", 7))
     policies, policy = agent(tmp_path)
-    assert policy.host.status(0.0).mode is GuardMode.ON
-    policy.host.set_mode(GuardMode.SHADOW)
+    assert policy.guard.status(0.0).mode is GuardMode.ON
+    policy.guard.set_mode(GuardMode.SHADOW)
     policies.follow(order("on", 7))
-    assert policy.host.mode is GuardMode.SHADOW, "the same order, heard again"
+    assert policy.guard.mode is GuardMode.SHADOW, "the same order, heard again"
     policies.follow(order("canary-1", 8))
-    assert policy.host.status(0.0).mode is GuardMode.CANARY_1
+    assert policy.guard.status(0.0).mode is GuardMode.CANARY_1
 
 
 def test_a_fall_back_outlives_the_agent_and_the_order(tmp_path: Path) -> None:
     policies, policy = agent(tmp_path)
     policies.follow(order("on", 7))
-    policy.host._roll_back(100.0)
+    policy.guard._roll_back(100.0)
     (state,) = policies.changed(100.0)
     assert (state.mode, state.rolled_back_at_s) == ("shadow", 100.0)
     policies, policy = agent(tmp_path)
     policies.follow(order("on", 7))
-    assert policy.host.mode is GuardMode.SHADOW, "only people move it up"
+    assert policy.guard.mode is GuardMode.SHADOW, "only people move it up"
 
 
 def test_what_has_changed_is_reported_and_all_of_it_to_a_new_master(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_what_has_changed_is_reported_and_all_of_it_to_a_new_master(tmp_path: Pa
 
 def test_a_report_with_a_long_error_is_one_that_the_master_takes(tmp_path: Path) -> None:
     policies, policy = agent(tmp_path)
-    policy.host._count(Doubt(Reason.FAULT, "x" * 70_000))
+    policy.guard._count(Doubt(Reason.FAULT, "x" * 70_000))
     (state,) = policies.changed(0.0)
     assert policy_wire.to_report(state, "n1").last.startswith("fault: xxx")
 
@@ -79,7 +79,7 @@ def test_what_is_not_in_use_is_let_pass_and_no_mode_is_refused(tmp_path: Path) -
     policies.follow(pb.PolicyOrder(policy="other", mode="on", order=1))
     with pytest.raises(InvalidRequest, match="canary-10"):
         policies.follow(order("half", 1))
-    assert policy.host.mode is GuardMode.SHADOW
+    assert policy.guard.mode is GuardMode.SHADOW
     plain = AgentPolicies(tmp_path, load("pats", rng=np.random.default_rng(0)))
     plain.follow(order("on", 2))
     assert plain.report(0.0) == []
@@ -90,12 +90,12 @@ def test_a_damaged_file_lets_it_begin_in_its_shadow(tmp_path: Path, damage: str)
     (tmp_path / POLICY_FILE).write_text(damage)
     with capture_logs() as logs:
         policies, policy = agent(tmp_path)
-    assert policy.host.mode is GuardMode.SHADOW
+    assert policy.guard.mode is GuardMode.SHADOW
     assert [one["log_level"] for one in logs] == ["warning"]
     policies.follow(order("on", 7))
-    assert policy.host.mode is GuardMode.SHADOW, "it may have fallen back since that order"
+    assert policy.guard.mode is GuardMode.SHADOW, "it may have fallen back since that order"
     policies.follow(order("on", int(1e3 * time.time()) + 1_000))
-    assert policy.host.status(0.0).mode is GuardMode.ON, "said again"
+    assert policy.guard.status(0.0).mode is GuardMode.ON, "said again"
 
 
 def test_a_disk_that_refuses_does_not_hold_up_a_mode(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_disk_that_refuses_does_not_hold_up_a_mode(tmp_path: Path) -> None:
     policies, policy = agent(directory)
     with capture_logs() as logs:
         policies.follow(order("on", 1))
-    assert policy.host.mode is GuardMode.ON
+    assert policy.guard.mode is GuardMode.ON
     assert "cannot be kept" in logs[0]["event"]
     directory.mkdir()
     policies.follow(order("off", 2))

@@ -14,7 +14,7 @@ from hrm.agent.run_as import RunAs
 from hrm.config import AgentSettings, load
 from hrm.core.vocabulary.model import WorkloadClass
 from hrm.errors import Unavailable
-from hrm.pipelines.agent import work_places as pipeline_places
+from hrm.pipelines.agent import task_dirs
 from hrm.pipelines.agent.runtime import PipelineRuntime
 from hrm.pipelines.agent.share import PipelineShare
 from hrm.pipelines.agent.worker_pool import RunResult, Workers
@@ -34,7 +34,7 @@ async def runtime(tmp_path: Path) -> PipelineRuntime:
     settings = AgentSettings(master="127.0.0.1:1", name="n1", work_dir=tmp_path)
     run_as = RunAs(load(AgentSettings, work_dir=tmp_path, run_as="off"))
     made = PipelineRuntime(settings, SHARE, "i1", lambda: rpc.channel("127.0.0.1:1", "t"), run_as)
-    made._places.prepare()
+    made._dirs.prepare()
     return made
 
 
@@ -53,19 +53,19 @@ async def test_code_is_there_whole_or_not_at_all(runtime: PipelineRuntime) -> No
     impossible = {"a.py": b"1", "a.py/b.py": b"2"}
     for _ in range(2):
         with pytest.raises(OSError):
-            runtime._places.code_of(impossible)
-    whole = runtime._places.code_of({"a.py": b"1", "b/c.py": b"2"})
+            runtime._dirs.code_of(impossible)
+    whole = runtime._dirs.code_of({"a.py": b"1", "b/c.py": b"2"})
     assert (whole / "b/c.py").read_bytes() == b"2"
 
 
 async def test_old_code_frees_capacity(
     runtime: PipelineRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline_places, "CODE_KEPT", 3)
-    first = runtime._places.code_of({"a.py": b"0"})
+    monkeypatch.setattr(task_dirs, "CODE_KEPT", 3)
+    first = runtime._dirs.code_of({"a.py": b"0"})
     for number in range(1, 10):
-        assert runtime._places.code_of({"a.py": b"0"}) == first, "it is used, so it stays"
-        runtime._places.code_of({"a.py": b"%d" % number})
+        assert runtime._dirs.code_of({"a.py": b"0"}) == first, "it is used, so it stays"
+        runtime._dirs.code_of({"a.py": b"%d" % number})
     kept = list((tmp_path / "pipelines" / "code").iterdir())
     assert len(kept) == 3 and first in kept
 

@@ -19,6 +19,7 @@ from hrm.core.messages.appmaster import (
     EndOrdered,
     ExecutorEnded,
     ExecutorsKilled,
+    ExecutorsRefused,
     ExecutorStarted,
     FailApplication,
     FinishApplication,
@@ -27,7 +28,6 @@ from hrm.core.messages.appmaster import (
     ReleaseContainers,
     ReportClass,
     RequestContainers,
-    RequestsRefused,
     SessionLost,
     SessionOpened,
     TargetsChanged,
@@ -214,7 +214,7 @@ def test_a_refused_first_request_fails_at_once() -> None:
     core = AppMasterCore()
     core.handle(want(0, target(1)))
     core.handle(opened(0))
-    refused = RequestsRefused(now=1, executor_ids=("1",), profile=0, message="too large")
+    refused = ExecutorsRefused(now=1, executor_ids=("1",), profile=0, message="too large")
     assert core.handle(refused)[0] == FailApplication(message="too large")
 
 
@@ -233,7 +233,7 @@ def test_what_no_cluster_can_serve_fails_at_once() -> None:
 def test_a_later_refusal_goes_on_with_what_there_is() -> None:
     core = running(1)
     core.handle(want(1, target(2)))
-    refused = RequestsRefused(now=1, executor_ids=("2",), profile=0, message="too large")
+    refused = ExecutorsRefused(now=1, executor_ids=("2",), profile=0, message="too large")
     assert core.handle(refused) == []
     assert asked(core.handle(AppMasterTicked(now=core.wake_at_s() or 0))) == ["3"]
 

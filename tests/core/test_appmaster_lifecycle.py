@@ -14,7 +14,7 @@ from hrm.core.appmaster.lifecycle import (
     APPMASTER,
     APPMASTER_CONTAINER,
     AppMasterState,
-    Happening,
+    ExecutorHappening,
 )
 from hrm.core.messages import appmaster as am
 from hrm.core.vocabulary.ends import Blame
@@ -81,8 +81,8 @@ def events_of(kind: type[Any]) -> list[am.Event]:
             ),
             am.ContainerListed(now=now, container=failed),
         ],
-        am.RequestsRefused: [
-            am.RequestsRefused(now=now, executor_ids=("1", "2", "3", "9"), profile=x, message="no")
+        am.ExecutorsRefused: [
+            am.ExecutorsRefused(now=now, executor_ids=("1", "2", "3", "9"), profile=x, message="no")
             for x in (0, 7)
         ],
         am.EndOrdered: [am.EndOrdered(now=now, message="killed")],
@@ -123,7 +123,7 @@ def _by_session(state: AppMasterState, kind: type[Any]) -> frozenset[AppMasterSt
 
 def _not_in_these_events(state: AppMasterState, kind: type[Any]) -> frozenset[AppMasterState]:
     """A profile that has run is not refused permanently: ``test_a_refused_first_request``."""
-    if kind is am.RequestsRefused and not state.ended:
+    if kind is am.ExecutorsRefused and not state.ended:
         return frozenset({A.FINISHED if state.attached else A.FINISHING})
     return frozenset()
 
@@ -134,22 +134,24 @@ def test_a_refused_first_request_ends_it_in_either_state(attached: bool) -> None
     core.handle(am.TargetsChanged(now=0.0, targets=(TARGET,)))
     if attached:
         core.handle(opened(0.0))
-    core.handle(am.RequestsRefused(now=1.0, executor_ids=("1",), profile=0, message="no node"))
+    core.handle(am.ExecutorsRefused(now=1.0, executor_ids=("1",), profile=0, message="no node"))
     assert core.life.state is (A.FINISHED if attached else A.FINISHING)
 
 
-def happened(happening: Happening, executor_id: str) -> tuple[AppMasterCore, list[am.Event]]:
+def happened(
+    happening: ExecutorHappening, executor_id: str
+) -> tuple[AppMasterCore, list[am.Event]]:
     """A core, and the events that make this happen to the executor."""
     core = core_in(A.ATTACHED)
     match happening:
-        case Happening.RELEASED:
+        case ExecutorHappening.RELEASED:
             return core, [am.ExecutorsKilled(now=2.0, executor_ids=(executor_id,))]
-        case Happening.REFUSED:
+        case ExecutorHappening.REFUSED:
             ids = (executor_id,)
-            return core, [am.RequestsRefused(now=2.0, executor_ids=ids, profile=0, message="no")]
-        case Happening.UNLISTED:
+            return core, [am.ExecutorsRefused(now=2.0, executor_ids=ids, profile=0, message="no")]
+        case ExecutorHappening.UNLISTED:
             return core, [am.SessionLost(now=2.0), opened(2.0)]
-        case Happening.UNCONFIRMED:
+        case ExecutorHappening.UNCONFIRMED:
             others = [seen(core.containers[x].phase, x) for x in "123" if x != executor_id]
             again: list[am.Event] = [am.SessionLost(now=2.0), opened(2.0, *others, epoch=2)]
             late: list[am.Event] = [
@@ -163,11 +165,11 @@ def happened(happening: Happening, executor_id: str) -> tuple[AppMasterCore, lis
 
 @pytest.mark.parametrize(
     ("phase", "happening"),
-    [(x, y) for x, y in itertools.product(P, Happening) if x is not P.ENDED],
+    [(x, y) for x, y in itertools.product(P, ExecutorHappening) if x is not P.ENDED],
     ids=lambda x: x.value,
 )
 def test_each_happening_in_each_phase_does_what_the_table_states(
-    phase: am.Phase, happening: Happening
+    phase: am.Phase, happening: ExecutorHappening
 ) -> None:
     executor_id = {P.RUNNING: "1", P.REQUESTED: "2", P.STOPPING: "3"}[phase]
     core, events = happened(happening, executor_id)
@@ -181,8 +183,8 @@ def test_each_happening_in_each_phase_does_what_the_table_states(
     assert (P.ENDED if kept is None else kept.phase) in expected
 
 
-@pytest.mark.parametrize("happening", list(Happening), ids=lambda x: x.value)
-def test_what_has_ended_has_no_effect_but_to_be_adopted(happening: Happening) -> None:
+@pytest.mark.parametrize("happening", list(ExecutorHappening), ids=lambda x: x.value)
+def test_what_has_ended_has_no_effect_but_to_be_adopted(happening: ExecutorHappening) -> None:
     core, _ = happened(happening, "1")
     core.handle(am.ContainerListed(now=1.5, container=seen(P.ENDED, "1")))
     _, events = happened(happening, "1")
@@ -191,8 +193,8 @@ def test_what_has_ended_has_no_effect_but_to_be_adopted(happening: Happening) ->
         core.check()
         assert not any(isinstance(x, am.ExecutorEnded) and x.executor_id == "1" for x in commands)
     listed = happening in (
-        Happening.SEEN_REQUESTED,
-        Happening.SEEN_RUNNING,
-        Happening.SEEN_STOPPING,
+        ExecutorHappening.SEEN_REQUESTED,
+        ExecutorHappening.SEEN_RUNNING,
+        ExecutorHappening.SEEN_STOPPING,
     )
     assert ("1" in core.containers) is listed

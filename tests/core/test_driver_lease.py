@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm.core.submission.driver_lease import DriverLease, LeaseLimits, LeaseRequest, LeaseState
+from hrm.core.submission.driver_lease import DriverLease, LeaseLimits, LeaseState, Renewal
 from hrm.errors import HrmError, LimitReached, NotFound, StaleEpoch, Unavailable
 
 LIMITS = LeaseLimits()
@@ -18,7 +18,7 @@ def held(now: float = 0.0, lease_s: float = 30.0, renew_s: float = 5.0) -> Drive
     return lease
 
 
-def ask(lease: DriverLease, now: float) -> LeaseRequest:
+def ask(lease: DriverLease, now: float) -> Renewal:
     request = lease.step(now)
     assert request is not None
     return request

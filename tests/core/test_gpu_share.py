@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm.core.master.explain import explain
-from hrm.core.scheduling.gpu_shares import GpuUser, fair_parts
+from hrm.core.master.max_min import Contender, fair_parts
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -26,7 +26,7 @@ GPU = Resources(1, 10, 1000)
 
 def gpu_share(free: int, wanted: list[int]) -> list[int]:
     """Of jobs that hold nothing yet."""
-    return fair_parts(free, [GpuUser(0, 1, want) for want in wanted])
+    return fair_parts(free, [Contender(0, 1, want) for want in wanted])
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_with_one_gpu_more_no_job_gets_less(free: int, wanted: list[int]) -> Non
     assert sum(after) == min(free + 1, sum(wanted))
 
 
-USERS = st.builds(GpuUser, st.integers(0, 30), st.integers(1, 5), st.integers(0, 9))
+USERS = st.builds(Contender, st.integers(0, 30), st.integers(1, 5), st.integers(0, 9))
 
 
 @given(st.integers(0, 60), st.lists(USERS, max_size=6))
 def test_parts_are_those_of_filling_one_container_at_a_time(
-    free_mib: int, users: list[GpuUser]
+    free_mib: int, users: list[Contender]
 ) -> None:
     parts, left_mib, full = [0] * len(users), free_mib, set[int]()
     while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -75,6 +76,60 @@ def test_an_orphan_that_stops_is_not_stopped_twice() -> None:
         now=cluster.now, node=NodeName("n1"), incarnation="1", sequence=10_000, container=status
     )
     assert cluster.master.handle(report) == []
+
+
+def preempted_by_its_node(cluster: VirtualCluster, app: ApplicationId) -> None:
+    report(cluster, app, ContainerState.STOPPING, preempted=True)
+
+
+def killed(cluster: VirtualCluster, app: ApplicationId) -> None:
+    call_id = cluster.next_call()
+    cluster.master.handle(e.KillRequested(now=cluster.now, call_id=call_id, application_id=app))
+
+
+def released(cluster: VirtualCluster, app: ApplicationId) -> None:
+    event = e.ContainersReleased(now=cluster.now, application_id=app, executor_ids=("1",))
+    cluster.master.handle(event)
+
+
+def report(
+    cluster: VirtualCluster, app: ApplicationId, state: ContainerState, *, preempted: bool = False
+) -> list[c.StopContainer]:
+    """What its node reports of the first container; returns the orders to stop that follow."""
+    node = cluster.nodes["n1"]
+    node.sequence += 1
+    status = replace(
+        cluster.master.master_state.status(cluster.container(app, 1)),
+        state=state,
+        preempted=preempted,
+    )
+    event = e.ContainerReported(
+        now=cluster.now, node=node.name, incarnation="1", sequence=node.sequence, container=status
+    )
+    messages = [x.message for x in cluster.master.handle(event) if isinstance(x, c.SendToNode)]
+    return [x for x in messages if isinstance(x, c.StopContainer)]
+
+
+@pytest.mark.parametrize(
+    ("order", "cause"),
+    [
+        (preempted_by_its_node, EndCause.PREEMPTED),
+        (killed, EndCause.KILLED),
+        (released, EndCause.RELEASED),
+    ],
+)
+def test_a_stop_keeps_its_cause_however_often_it_is_sent_again(
+    order: Callable[[VirtualCluster, ApplicationId], None], cause: EndCause
+) -> None:
+    cluster = VirtualCluster([unit("n1", vcores=1)])
+    app = cluster.submit(1)
+    cluster.settle()
+    order(cluster, app)
+    causes = []
+    for _ in range(3):
+        cluster.now += cluster.bounds.resend_delay_s
+        causes += [x.cause for x in report(cluster, app, ContainerState.RUNNING)]
+    assert causes == [cause] * 3
 
 
 def test_a_report_of_a_start_may_overtake_the_end_that_freed_capacity() -> None:

@@ -136,7 +136,7 @@ def test_a_cluster_uses_what_is_idle_of_a_node_that_works(schedulers: int) -> No
     cluster.settle()
     assert (cluster.states(early), cluster.states(wide)) == ({"running": 3}, {"running": 12})
     assert cluster.states(first) == {"running": 1}
-    assert not any(cluster.app(app).ended for app in (first, early, wide)), "nothing was evicted"
+    assert not any(cluster.app(app).ended for app in (first, early, wide)), "nothing was ended"
     cluster.end_process(first, 1)
     cluster.settle()
     assert cluster.nodes["n1"].core.settled
@@ -303,7 +303,7 @@ steps = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(hardwares, bindings, steps)
-def test_whatever_runs_nothing_is_evicted_over_committed_or_held_back(
+def test_whatever_runs_nothing_is_preempted_over_committed_or_held_back(
     hardware: Hardware, binding: Partitioning, steps: list[Any]
 ) -> None:
     try:

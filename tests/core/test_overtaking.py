@@ -22,7 +22,7 @@ from hrm.core.vocabulary.feasibility import Vector, fits, minus, pooled_part
 from hrm.core.vocabulary.model import ContainerId, ContainerSpec, Gpu, NodeName, WorkloadClass
 from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning, partition
 from hrm.testing.virtual import unit
-from tests.core.test_making_way import Node, spec
+from tests.core.test_lasting_preemption import Node, spec
 
 BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM
 FEW = 3

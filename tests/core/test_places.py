@@ -141,7 +141,7 @@ def test_it_takes_its_place_along_when_it_is_moved_before_it_has_run() -> None:
     node = cluster.nodes["n0"]
     container = cluster.container(first, 5)
     master_state = cluster.master.master_state
-    cluster.master.nodes.drains.evict_waiting(master_state.nodes[node.name], cluster.now, first)
+    cluster.master.nodes.drains.return_waiters(master_state.nodes[node.name], cluster.now, first)
     cluster.settle()
     assert container.end is not None and waiting(cluster)[0] == "-x1"
     cluster.request(first, [6], cores(1))

@@ -12,7 +12,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Entry
 from hrm.core.node.core import NodeCore
-from hrm.core.node.preemption import evictions
+from hrm.core.node.preemption import preemptions
 from hrm.core.queue.resource_unit import UnitQueue, queues_of
 from hrm.core.vocabulary.feasibility import fits, plus
 from hrm.core.vocabulary.model import (
@@ -47,7 +47,7 @@ def unit_running(*entries: tuple[str, WorkloadClass, int, float], vcores: int = 
 
 def victims(queue: UnitQueue, ending: set[str] | None = None) -> list[str]:
     named = {ContainerId(x) for x in ending or ()}
-    return [x.victim for x in evictions(queue, named, {}, 100.0)]
+    return [x.victim for x in preemptions(queue, named, {}, 100.0)]
 
 
 def test_the_one_that_loses_least_work_is_preempted() -> None:
@@ -73,7 +73,7 @@ def test_none_is_preempted_for_its_own_application() -> None:
     queue.enqueue(entry("s", STREAM, 1))
     app, other = ApplicationId("app"), ApplicationId("other")
     owners = {ContainerId("s"): app, ContainerId("young"): app, ContainerId("old"): other}
-    assert [x.victim for x in evictions(queue, (), owners, 100.0)] == ["old"]
+    assert [x.victim for x in preemptions(queue, (), owners, 100.0)] == ["old"]
 
 
 def test_what_is_ending_counts_as_capacity() -> None:
@@ -123,7 +123,7 @@ def test_victims_are_batch_are_enough_and_none_is_too_many(
     for number, cores in enumerate(waiting):
         queue.enqueue(entry(f"w{number}", STREAM, cores))
     ending = {x for number, x in enumerate(queue.running) if ending_mask >> number & 1}
-    found = evictions(queue, ending, {}, 100.0)
+    found = preemptions(queue, ending, {}, 100.0)
     assert len({x.victim for x in found}) == len(found)
     for each_found in found:
         assert queue.running[each_found.victim].workload_class is BATCH
@@ -257,7 +257,7 @@ def test_a_driver_is_never_preempted() -> None:
         ContainerId("x1"): ApplicationId("driver-20260101000000-0001"),
         ContainerId("x2"): ApplicationId("app-1"),
     }
-    assert [x.victim for x in evictions(queue, set(), owners, 100.0)] == ["x2"]
+    assert [x.victim for x in preemptions(queue, set(), owners, 100.0)] == ["x2"]
     queue.enqueue(entry("t", STREAM, 2))
-    found = evictions(queue, set(), owners, 100.0)
+    found = preemptions(queue, set(), owners, 100.0)
     assert [(x.victim, x.waiter) for x in found] == [("x2", "s")], "the other stream waits"

@@ -20,7 +20,7 @@ from hrm.core.messages import submissions as m
 from hrm.core.messages.submissions import SUBMISSION
 from hrm.core.messages.submissions import SubmissionHappening as H
 from hrm.core.messages.submissions import SubmissionState as S
-from hrm.core.node.container_life import CONTAINER_AT_NODE, ContainerOccurrence
+from hrm.core.node.container_life import CONTAINER_AT_NODE, NodeContainerHappening
 from hrm.core.node.core import NodeCore
 from hrm.core.submission.submissions import SubmissionsCore
 from hrm.core.vocabulary.event_table import Ignored, Impossible, Refused
@@ -158,36 +158,36 @@ def hosting(state: C) -> NodeCore:
     return node
 
 
-OF_CONTAINERS: dict[ContainerOccurrence, list[e.NodeEvent]] = {
-    ContainerOccurrence.ORDERED: [e.AssignReceived(now=5.0, epoch=1, spec=spec("x"))],
-    ContainerOccurrence.ADOPTED: [
+OF_CONTAINERS: dict[NodeContainerHappening, list[e.NodeEvent]] = {
+    NodeContainerHappening.ORDERED: [e.AssignReceived(now=5.0, epoch=1, spec=spec("x"))],
+    NodeContainerHappening.ADOPTED: [
         e.ContainerAdopted(now=5.0, spec=spec("x"), started_at_s=1.0, stopping=why)
         for why in ("", "why")
     ],
-    ContainerOccurrence.WITHDRAWN: [
+    NodeContainerHappening.WITHDRAWN: [
         stop(only_if_waiting=True),
         stop(only_if_waiting=True, decommission=True),
     ],
-    ContainerOccurrence.DECOMMISSIONED: [stop(decommission=True)],
-    ContainerOccurrence.STOPPED: [stop()],
-    ContainerOccurrence.OVER_LIMIT: [
+    NodeContainerHappening.DECOMMISSIONED: [stop(decommission=True)],
+    NodeContainerHappening.STOPPED: [stop()],
+    NodeContainerHappening.OVER_LIMIT: [
         e.ContainerOverLimit(now=5.0, container_id=X, message="too much")
     ],
-    ContainerOccurrence.UNIT_CLOSED: [e.NodeClosed(now=5.0, why="no disk")],
-    ContainerOccurrence.PROCESS_ENDED: [
+    NodeContainerHappening.UNIT_CLOSED: [e.NodeClosed(now=5.0, why="no disk")],
+    NodeContainerHappening.PROCESS_ENDED: [
         e.ProcessEnded(now=5.0, container_id=X, end=ContainerEnd(cause=EndCause.EXITED))
     ],
-    ContainerOccurrence.CLASS_SET: [
+    NodeContainerHappening.CLASS_SET: [
         e.ContainerClassSet(now=5.0, epoch=1, container_id=X, workload_class=WorkloadClass.STREAM)
     ],
-    ContainerOccurrence.ACKNOWLEDGED: [e.EndsAcknowledged(now=5.0, epoch=1, container_ids=(X,))],
+    NodeContainerHappening.ACKNOWLEDGED: [e.EndsAcknowledged(now=5.0, epoch=1, container_ids=(X,))],
     # The node's own decisions, when capacity appears or a stream comes.
-    ContainerOccurrence.STARTED: [
+    NodeContainerHappening.STARTED: [
         e.ProcessEnded(
             now=5.0, container_id=ContainerId("other"), end=ContainerEnd(cause=EndCause.EXITED)
         )
     ],
-    ContainerOccurrence.PREEMPTED: [
+    NodeContainerHappening.PREEMPTED: [
         e.AssignReceived(now=5.0, epoch=1, spec=spec("s", WorkloadClass.STREAM))
     ],
 }
@@ -195,13 +195,13 @@ HERE = [x for x in C if x not in (C.PENDING, C.ASSIGNED)]
 
 
 @pytest.mark.parametrize(
-    ("state", "occurrence"),
-    list(itertools.product(HERE, ContainerOccurrence)),
+    ("state", "happening"),
+    list(itertools.product(HERE, NodeContainerHappening)),
     ids=lambda x: x.value,
 )
-def test_a_container_at_its_node(state: C, occurrence: ContainerOccurrence) -> None:
-    led = CONTAINER_AT_NODE[state][occurrence]
-    for event in OF_CONTAINERS[occurrence]:
+def test_a_container_at_its_node(state: C, happening: NodeContainerHappening) -> None:
+    led = CONTAINER_AT_NODE[state][happening]
+    for event in OF_CONTAINERS[happening]:
         node = hosting(state)
         node.handle(event)
         kept = node.containers.get(X)
@@ -210,22 +210,24 @@ def test_a_container_at_its_node(state: C, occurrence: ContainerOccurrence) -> N
         assert now is state if isinstance(led, Ignored | Impossible) else {now} == led
 
 
-@pytest.mark.parametrize("occurrence", [ContainerOccurrence.ORDERED, ContainerOccurrence.ADOPTED])
-def test_a_container_that_comes_is_settled_at_once(occurrence: ContainerOccurrence) -> None:
+@pytest.mark.parametrize(
+    "happening", [NodeContainerHappening.ORDERED, NodeContainerHappening.ADOPTED]
+)
+def test_a_container_that_comes_is_settled_at_once(happening: NodeContainerHappening) -> None:
     reached = set()
     makes: list[Callable[[], NodeCore]] = [
         lambda: NodeCore(NodeName("n1"), (unit("n1"),)),
         lambda: NodeCore(NodeName("n1"), (unit("n1", vcores=1),)),
         lambda: hosting_other("other"),
     ]
-    for make, event in itertools.product(makes, OF_CONTAINERS[occurrence]):
+    for make, event in itertools.product(makes, OF_CONTAINERS[happening]):
         node = make()
         reports = [x for x in node.handle(event) if isinstance(x, c.ReportContainer)]
         assert reports
         reached.add(node.containers[X].life.state)
-    led = CONTAINER_AT_NODE[C.ASSIGNED][occurrence]
+    led = CONTAINER_AT_NODE[C.ASSIGNED][happening]
     assert isinstance(led, frozenset)
-    started = {C.RUNNING} if occurrence is ContainerOccurrence.ORDERED else set()
+    started = {C.RUNNING} if happening is NodeContainerHappening.ORDERED else set()
     assert reached == led | started, "one that may start at once has waited no time"
 
 

@@ -8,10 +8,15 @@ from typing import Any, get_args
 
 import pytest
 
-from hrm.core.appmaster.lifecycle import APPMASTER, APPMASTER_CONTAINER, AppMasterState, Happening
+from hrm.core.appmaster.lifecycle import (
+    APPMASTER,
+    APPMASTER_CONTAINER,
+    AppMasterState,
+    ExecutorHappening,
+)
 from hrm.core.messages import appmaster as am
 from hrm.core.messages.submissions import SUBMISSION, SubmissionHappening, SubmissionState
-from hrm.core.node.container_life import CONTAINER_AT_NODE, ContainerOccurrence
+from hrm.core.node.container_life import CONTAINER_AT_NODE, NodeContainerHappening
 from hrm.core.vocabulary.event_table import (
     EventTable,
     Ignored,
@@ -37,12 +42,12 @@ from hrm.pipelines.core.subtasks import SUBTASK, SubtaskHappening, SubtaskState
 TABLES: dict[str, tuple[EventTable[Any, Any], type[Enum], set[Any]]] = {
     "application": (APPLICATION, ApplicationState, set(ApplicationHappening)),
     "container": (CONTAINER, ContainerState, set(ContainerHappening)),
-    "container-at-node": (CONTAINER_AT_NODE, ContainerState, set(ContainerOccurrence)),
+    "container-at-node": (CONTAINER_AT_NODE, ContainerState, set(NodeContainerHappening)),
     "node": (NODE, NodeState, set(NodeHappening)),
     "submission": (SUBMISSION, SubmissionState, set(SubmissionHappening)),
     "subtask": (SUBTASK, SubtaskState, set(SubtaskHappening)),
     "appmaster": (APPMASTER, AppMasterState, set(get_args(am.Event))),
-    "appmaster-container": (APPMASTER_CONTAINER, am.Phase, set(Happening)),
+    "appmaster-container": (APPMASTER_CONTAINER, am.Phase, set(ExecutorHappening)),
 }
 PAIRS = [
     pytest.param(name, state, event, id=f"{name}-{state.value}-{event_name(event)}")

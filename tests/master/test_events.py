@@ -20,9 +20,10 @@ from hrm.core.vocabulary.event_table import Lifecycle
 from hrm.core.vocabulary.model import ApplicationId, ApplicationState, NodeState
 from hrm.core.vocabulary.transitions import APPLICATION, NODE, ApplicationHappening, NodeHappening
 from hrm.errors import InvalidConfig
-from hrm.master import events, events_service, journal_file
-from hrm.master.events import EPOCH_BITS, EventFilter, Journal
+from hrm.master import events_service, journal_file
+from hrm.master import journal as journal_module
 from hrm.master.events_service import EventService
+from hrm.master.journal import EPOCH_BITS, EventFilter, Journal
 from hrm.policies.min_wait import MinWait
 from hrm.v1 import admin_pb2, application_pb2, common_pb2, events_pb2, events_pb2_grpc
 from tests.master.test_services import (
@@ -106,12 +107,12 @@ async def test_a_closed_journal_has_written_all(journals: Callable[..., Journal]
 async def test_no_more_are_kept_than_is_reported(
     journals: Callable[..., Journal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "TRIM_GROUP_MAX", 100)
+    monkeypatch.setattr(journal_module, "TRIM_GROUP_MAX", 100)
     journal = journals(kept=1_000)
     append(journal, *(TO_AND_FRO * 1_000))
     await journal.flush()
     known = await journal.latest(EVERYTHING, 10_000)
-    assert 1_000 <= len(known) <= 1_000 + 100 + events.GROUP_MAX
+    assert 1_000 <= len(known) <= 1_000 + 100 + journal_module.GROUP_MAX
     found, gone = await journal.page(known[0].event_id - 500, EVERYTHING, 1)
     assert (gone + 1, found) == (known[0].event_id, known[:1]), "who comes back now is told"
     assert (await journal.page(known[-1].event_id, EVERYTHING, 1)) == ([], 0)
@@ -132,7 +133,7 @@ async def test_old_ones_go(journals: Callable[..., Journal]) -> None:
 async def test_what_finds_no_capacity_is_counted_and_reported(
     journals: Callable[..., Journal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "QUEUED_MAX", 10)
+    monkeypatch.setattr(journal_module, "QUEUED_MAX", 10)
     journal = journals()
     life = Lifecycle("node", "n1", NODE, NodeState.ALIVE, journal.watch)
     for state in TO_AND_FRO * 6:
@@ -153,8 +154,8 @@ async def test_dropped_ones_are_reported_behind_what_was_queued_before(
 ) -> None:
     """Also if nothing follows them."""
     journal = journals()
-    monkeypatch.setattr(events, "GROUP_MAX", 2)
-    monkeypatch.setattr(events, "QUEUED_MAX", 10)
+    monkeypatch.setattr(journal_module, "GROUP_MAX", 2)
+    monkeypatch.setattr(journal_module, "QUEUED_MAX", 10)
     append(journal, *TO_AND_FRO * 5)
     life = Lifecycle("node", "n1", NODE, NodeState.ALIVE, journal.watch)
     for state in TO_AND_FRO * 6:
@@ -419,7 +420,7 @@ async def test_a_follower_is_notified_of_a_gap_where_it_is(
     journals: Callable[..., Journal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that is slower than events are dropped, without any reconnection."""
-    monkeypatch.setattr(events, "TRIM_GROUP_MAX", 10)
+    monkeypatch.setattr(journal_module, "TRIM_GROUP_MAX", 10)
     monkeypatch.setattr(events_service, "PAGE_EVENTS", 5)
     journal = journals(kept=20)
     append(journal, NodeState.LOST)

@@ -14,7 +14,7 @@ import pytest
 from hrm.core.vocabulary.event_table import Lifecycle
 from hrm.core.vocabulary.model import NodeState
 from hrm.core.vocabulary.transitions import NODE, NodeHappening
-from hrm.master.events import EPOCH_BITS, EventFilter, Journal
+from hrm.master.journal import EPOCH_BITS, EventFilter, Journal
 from hrm.master.journal_file import ASIDE_KEPT
 
 EVERYTHING = EventFilter()

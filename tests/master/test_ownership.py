@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from hrm import ownership, rpc
+from hrm import ownership_keys, rpc
 from hrm.v1 import (
     admin_pb2,
     application_pb2,
@@ -31,7 +31,7 @@ from tests.master.test_services import running as master_here
 from tests.master.test_submissions import RUNNING, agent, lease, stub, submission
 from tests.scheduler.test_daemon import Cluster, until
 
-KEY, OTHER = ownership.new_key(), ownership.new_key()
+KEY, OTHER = ownership_keys.new_key(), ownership_keys.new_key()
 DENIED = grpc.StatusCode.PERMISSION_DENIED
 
 
@@ -105,11 +105,13 @@ async def test_an_application_and_its_node_on_a_real_master_stay_their_owners(
         await attach(mine, again, KEY)
         stored = (tmp_path / "master" / "hrm.sqlite").read_bytes()
         stored += (tmp_path / "master" / "hrm.sqlite-wal").read_bytes()
-        assert ownership.owner_of(KEY).encode() in stored
+        assert ownership_keys.owner_of(KEY).encode() in stored
         assert KEY.encode() not in stored
         reported = b"".join(cluster.log(number).read_bytes() for number in range(2))
         reported += (tmp_path / "master" / "events.sqlite").read_bytes()
-        assert KEY.encode() not in reported and ownership.owner_of(KEY).encode() not in reported
+        assert (
+            KEY.encode() not in reported and ownership_keys.owner_of(KEY).encode() not in reported
+        )
     finally:
         await cluster.close()
 
@@ -265,4 +267,4 @@ async def test_nodes_of_a_store_of_schema_4_have_no_owner_yet(tmp_path: Path) ->
         stream = master.nodes.Connect()
         await stream.write(node(ownership_key=KEY))
         assert isinstance(await stream.read(), node_pb2.MasterMessage)
-        assert master.interpreter.store.nodes() == {"n1": ownership.owner_of(KEY)}
+        assert master.interpreter.store.nodes() == {"n1": ownership_keys.owner_of(KEY)}

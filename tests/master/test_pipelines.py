@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from hrm import ownership, rpc, rpc_server
+from hrm import ownership_keys, rpc, rpc_server
 from hrm.config import MasterSettings
 from hrm.errors import InvalidConfig, InvalidRequest, LimitReached, NotFound
 from hrm.pipelines.core.cluster import LeastWait
@@ -218,7 +218,7 @@ async def test_a_result_is_its_clients(tmp_path: Path) -> None:
     async with serving(tmp_path, pipeline_ended_kept=1) as (tasks, stub):
         node = FakeNode(stub)
         await node.receive("registered")
-        mine, other = ownership.new_key(), ownership.new_key()
+        mine, other = ownership_keys.new_key(), ownership_keys.new_key()
         await stub.Submit(request(task_id="t", ownership_key=mine))
         for key in ("", other):  # such as one that has guessed the next id
             with refused(grpc.StatusCode.PERMISSION_DENIED, "pipeline task t"):
@@ -514,7 +514,7 @@ async def test_a_node_that_was_silent_for_too_long_has_to_register_again(tmp_pat
         node = FakeNode(stub)
         await node.receive("registered")
         (row,) = tasks.core.table.nodes.values()
-        row.reported_at = 0.0
+        row.reported_at_s = 0.0
         async with ticking(tasks):
             with pytest.raises(StopAsyncIteration):
                 await node.receive("anything")

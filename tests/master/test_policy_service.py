@@ -47,9 +47,9 @@ def policy(monkeypatch: pytest.MonkeyPatch) -> GuardedClusterPolicy:
     def with_policy(
         modes: dict[str, GuardMode], keep: Callable[[dict[str, GuardMode]], None] | None = None
     ) -> GuardRegistry:
-        hosts = GuardRegistry(modes, keep=keep)
-        hosts.add(made.host)
-        return hosts
+        guards = GuardRegistry(modes, keep=keep)
+        guards.add(made.guard)
+        return guards
 
     monkeypatch.setattr(daemon, "GuardRegistry", with_policy)
     return made
@@ -95,8 +95,8 @@ async def test_a_mode_outlives_the_master(tmp_path: Path, policy: GuardedCluster
     async with running(tmp_path) as master:
         for _ in range(2):
             assert (await _set(master, "ldwp-set", "canary-10")).mode == "canary-10"
-        assert policy.host.mode is GuardMode.CANARY_10
-    policy.host.set_mode(GuardMode.OFF)
+        assert policy.guard.mode is GuardMode.CANARY_10
+    policy.guard.set_mode(GuardMode.OFF)
     async with running(tmp_path) as master:
         (shown,) = (await _shown(master)).policies
         assert shown.mode == "canary-10"
@@ -114,7 +114,7 @@ async def test_what_it_refuses(tmp_path: Path, policy: GuardedClusterPolicy) -> 
             await _set(master, "", "on")
         with refused(grpc.StatusCode.NOT_FOUND, "hrm policy show"):
             await _shown(master, policy="nobody")
-        assert policy.host.mode is GuardMode.SHADOW
+        assert policy.guard.mode is GuardMode.SHADOW
         async with rpc.channel(master.address, "wrong") as channel:
             call = policy_pb2_grpc.PolicyServiceStub(channel).ShowPolicies(
                 pb.ShowPoliciesRequest(), timeout=TIMEOUT_S
@@ -131,19 +131,19 @@ async def test_a_master_without_learned_policies_reports_it(tmp_path: Path) -> N
 
 
 def test_the_masters_policy_is_loaded_by_name_and_known_to_its_hosts(tmp_path: Path) -> None:
-    def loaded(name: str, hosts: GuardRegistry) -> str:
-        made = cluster_policy(name, hosts=hosts, state_dir=tmp_path, heartbeat_s=1.0, seed=0)
+    def loaded(name: str, guards: GuardRegistry) -> str:
+        made = cluster_policy(name, guards=guards, state_dir=tmp_path, heartbeat_s=1.0, seed=0)
         return made.name
 
-    hosts = GuardRegistry({"ldwp-set": GuardMode.CANARY_1})
-    assert loaded("ect", hosts) == "ect"
-    assert hosts.statuses(0.0) == []
+    guards = GuardRegistry({"ldwp-set": GuardMode.CANARY_1})
+    assert loaded("ect", guards) == "ect"
+    assert guards.statuses(0.0) == []
     newest = dataclasses.replace(set_model(), version=10**8)
     model_files.write(newest, tmp_path / MODELS_DIR / f"{newest}.npz")
-    assert loaded("ldwp-set", hosts) == "ldwp-set"
-    assert [(s.policy, s.mode) for s in hosts.statuses(0.0)] == [("ldwp-set", GuardMode.CANARY_1)]
+    assert loaded("ldwp-set", guards) == "ldwp-set"
+    assert [(s.policy, s.mode) for s in guards.statuses(0.0)] == [("ldwp-set", GuardMode.CANARY_1)]
     with pytest.raises(InvalidConfig, match="least-loaded"):
-        loaded("nonsense", hosts)
+        loaded("nonsense", guards)
 
 
 def test_modes_are_kept_and_a_damaged_file_is_reported(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ async def test_a_full_disk_is_reported_in_the_log_and_fails_no_call(
             (state_dir / name / "in-the-way").mkdir(parents=True)
         with structlog.testing.capture_logs() as logs:
             assert (await _set(master, "ldwp-set", "canary-10")).mode == "canary-10"
-            assert policy.host.mode is GuardMode.CANARY_10
+            assert policy.guard.mode is GuardMode.CANARY_10
             assert list((await _set(master, "iawp", "on")).nodes) == ["n1"]
         assert (await _orders(one)).mode == "on"
         reported = [entry["event"] for entry in logs if entry["log_level"] == "warning"]

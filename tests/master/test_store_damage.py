@@ -20,7 +20,7 @@ from hrm.core.vocabulary.run_times import RunTime
 from hrm.errors import HrmError, InvalidConfig
 from hrm.master import store_repair
 from hrm.master.daemon import known_to
-from hrm.master.events import Journal
+from hrm.master.journal import Journal
 from hrm.master.store import Store
 from hrm.master.store_repair import EPOCH_MARGIN, EPOCH_UNKNOWN
 from hrm.master.wal_file import wal_damage

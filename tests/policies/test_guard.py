@@ -59,12 +59,12 @@ def made(
 
 @pytest.mark.parametrize("mode", GuardMode)
 def test_the_share_of_a_mode_is_the_share_that_is_learned(mode: GuardMode) -> None:
-    host = made(mode=mode, blind_share=1.0)
-    decided = [host.decide(f"task-{number}", number, 0.0) for number in range(4_000)]
+    guard = made(mode=mode, blind_share=1.0)
+    decided = [guard.decide(f"task-{number}", number, 0.0) for number in range(4_000)]
     share = sum(each.decision for each in decided) / 4_000
     assert share == pytest.approx(mode.share, abs=0.02)
     assert [each.learned for each in decided] == [each.decision == 1 for each in decided]
-    status = host.status(0.0)
+    status = guard.status(0.0)
     assert (status.asked, status.learned) == (4_000, share * 4_000)
     assert status.shadowed == (4_000 if mode is GuardMode.SHADOW else 0)
 
@@ -77,17 +77,17 @@ def test_one_that_is_in_one_canary_is_in_the_next() -> None:
 
 
 def test_a_shadow_is_asked_and_recorded_and_changes_nothing() -> None:
-    host = made(lambda view: Recommendation(view % 2, "learned"), GuardMode.SHADOW, records_max=3)
-    assert {host.decide(str(n), n, float(n)).decision for n in range(10)} == {0}
-    status = host.status(10.0)
+    guard = made(lambda view: Recommendation(view % 2, "learned"), GuardMode.SHADOW, records_max=3)
+    assert {guard.decide(str(n), n, float(n)).decision for n in range(10)} == {0}
+    status = guard.status(10.0)
     assert (status.shadowed, status.agreed) == (10, 5)
     assert [(r.key, r.same) for r in status.records] == [("7", False), ("8", True), ("9", False)]
 
 
 def test_off_does_not_even_ask() -> None:
     asked: list[int] = []
-    host = made(lambda view: asked.append(view) or Recommendation(1, ""), GuardMode.OFF)  # type: ignore[func-returns-value]
-    assert host.decide("a", 1, 0.0).why == "computed"
+    guard = made(lambda view: asked.append(view) or Recommendation(1, ""), GuardMode.OFF)  # type: ignore[func-returns-value]
+    assert guard.decide("a", 1, 0.0).why == "computed"
     assert asked == []
 
 
@@ -105,19 +105,19 @@ def test_whatever_it_raises_is_a_fallback(error: Exception) -> None:
     def raises(view: int) -> Recommendation[int]:
         raise error
 
-    host = made(raises)
-    assert host.decide("a", 1, 0.0).reason is Reason.FAULT
-    assert type(error).__name__ in host.status(0.0).last
+    guard = made(raises)
+    assert guard.decide("a", 1, 0.0).reason is Reason.FAULT
+    assert type(error).__name__ in guard.status(0.0).last
 
 
 def test_in_a_shadow_doubts_are_counted_too() -> None:
     def doubts(view: int) -> Recommendation[int]:
         raise Doubt(Reason.VALUE, "too good to be true")
 
-    host = made(doubts, GuardMode.SHADOW)
-    assert host.decide("a", 1, 0.0).reason is None
-    assert host.status(0.0).fallbacks == {"value-out-of-range": 1}
-    assert host.status(0.0).records[0].reason.startswith("value-out-of-range")
+    guard = made(doubts, GuardMode.SHADOW)
+    assert guard.decide("a", 1, 0.0).reason is None
+    assert guard.status(0.0).fallbacks == {"value-out-of-range": 1}
+    assert guard.status(0.0).records[0].reason.startswith("value-out-of-range")
 
 
 def test_three_slow_decisions_in_a_row_open_the_breaker_for_a_minute() -> None:
@@ -127,148 +127,148 @@ def test_three_slow_decisions_in_a_row_open_the_breaker_for_a_minute() -> None:
         clock.now += took_ms[0] / 1e3
         return Recommendation(1, "learned")
 
-    host = made(slow, clock=clock)
+    guard = made(slow, clock=clock)
 
     def reasons(at: float, times: int) -> list[Reason | None]:
-        return [host.decide(f"{at}-{n}", 1, at).reason for n in range(times)]
+        return [guard.decide(f"{at}-{n}", 1, at).reason for n in range(times)]
 
     assert reasons(0.0, 2) == [Reason.BUDGET] * 2
     took_ms[0] = 0.5
     assert reasons(0.0, 1) == [None]
     took_ms[0] = 2.0
     assert reasons(0.0, 5) == [Reason.BUDGET] * 3 + [Reason.BREAKER] * 2
-    assert host.status(1.0).breaker_until == 60.0
+    assert guard.status(1.0).breaker_until == 60.0
     took_ms[0] = 0.5
     assert reasons(59.9, 1) == [Reason.BREAKER]
     assert reasons(60.0, 2) == [None, None]
-    status = host.status(60.0)
+    status = guard.status(60.0)
     assert status.breaker_until is None
     assert status.fallbacks == {"over-budget": 5, "breaker-open": 3}
     assert (status.seconds_p50, status.seconds_p99) == pytest.approx((0.002, 0.002), abs=2e-4)
 
 
 def _live(
-    host: PolicyGuard[int, int], seconds: float, start: float, response: dict[bool, float]
+    guard: PolicyGuard[int, int], seconds: float, start: float, response: dict[bool, float]
 ) -> float:
     """One task a second, whose response depends on the deciding policy; returns the end."""
     now = start
     while now < start + seconds:
-        decided = host.decide(f"t{now}", 1, now)
-        host.ended(f"t{now}", now=now, response_s=response[decided.learned], ok=True)
+        decided = guard.decide(f"t{now}", 1, now)
+        guard.ended(f"t{now}", now=now, response_s=response[decided.learned], ok=True)
         now += 1.0
     return now
 
 
 def test_one_that_is_worse_for_ten_minutes_goes_back_into_the_shadow() -> None:
-    host = made(mode=GuardMode.CANARY_50)
-    now = _live(host, 300, 0.0, {False: 12.0, True: 13.0})
-    assert host.mode is GuardMode.CANARY_50
-    now = _live(host, 550, now, {False: 12.0, True: 15.0})
-    assert host.mode is GuardMode.CANARY_50
-    now = _live(host, 120, now, {False: 12.0, True: 15.0})
-    status = host.status(now)
+    guard = made(mode=GuardMode.CANARY_50)
+    now = _live(guard, 300, 0.0, {False: 12.0, True: 13.0})
+    assert guard.mode is GuardMode.CANARY_50
+    now = _live(guard, 550, now, {False: 12.0, True: 15.0})
+    assert guard.mode is GuardMode.CANARY_50
+    now = _live(guard, 120, now, {False: 12.0, True: 15.0})
+    status = guard.status(now)
     assert status.mode is GuardMode.SHADOW
     assert status.rolled_back_at is not None
     assert status.fallbacks == {"watchdog": 1}
     assert "p95 of response over expectation 1.50, plain's is 1.20" in status.last
-    host.set_mode(GuardMode.CANARY_10)
-    assert host.status(now).rolled_back_at is None
+    guard.set_mode(GuardMode.CANARY_10)
+    assert guard.status(now).rolled_back_at is None
 
 
 def test_a_bad_spell_that_ends_is_forgiven() -> None:
-    host = made(mode=GuardMode.CANARY_50, watch_s=400.0)
+    guard = made(mode=GuardMode.CANARY_50, watch_s=400.0)
     now = 0.0
     for _ in range(5):
-        now = _live(host, 10, now, {False: 10.0, True: 20.0})
-        now = _live(host, 390, now, {False: 10.0, True: 10.0})
-    assert host.mode is GuardMode.CANARY_50
+        now = _live(guard, 10, now, {False: 10.0, True: 20.0})
+        now = _live(guard, 390, now, {False: 10.0, True: 10.0})
+    assert guard.mode is GuardMode.CANARY_50
 
 
 def test_slow_for_all_is_no_fault_of_the_learned_one() -> None:
-    host = made(mode=GuardMode.CANARY_50)
-    _live(host, 2_000, 0.0, {False: 90.0, True: 90.0})
-    assert host.mode is GuardMode.CANARY_50
+    guard = made(mode=GuardMode.CANARY_50)
+    _live(guard, 2_000, 0.0, {False: 90.0, True: 90.0})
+    assert guard.mode is GuardMode.CANARY_50
 
 
 def test_what_was_learned_of_the_heuristic_is_the_measure_when_all_is_learned() -> None:
-    host = made(mode=GuardMode.SHADOW)
-    now = _live(host, 100, 0.0, {False: 10.0})
-    host.set_mode(GuardMode.ON)
-    _live(host, 700, now, {True: 12.0, False: 10.0})
-    assert host.mode is GuardMode.SHADOW
+    guard = made(mode=GuardMode.SHADOW)
+    now = _live(guard, 100, 0.0, {False: 10.0})
+    guard.set_mode(GuardMode.ON)
+    _live(guard, 700, now, {True: 12.0, False: 10.0})
+    assert guard.mode is GuardMode.SHADOW
 
 
 def test_failures_count_as_very_late() -> None:
-    host = made(mode=GuardMode.SHADOW)
-    now = _live(host, 100, 0.0, {False: 10.0})
-    host.set_mode(GuardMode.ON)
-    while now < 1_000 and host.mode is GuardMode.ON:
-        host.decide(f"t{now}", 1, now)
-        host.ended(f"t{now}", now=now, response_s=1.0, ok=int(now) % 10 > 0)
+    guard = made(mode=GuardMode.SHADOW)
+    now = _live(guard, 100, 0.0, {False: 10.0})
+    guard.set_mode(GuardMode.ON)
+    while now < 1_000 and guard.mode is GuardMode.ON:
+        guard.decide(f"t{now}", 1, now)
+        guard.ended(f"t{now}", now=now, response_s=1.0, ok=int(now) % 10 > 0)
         now += 1.0
-    assert host.mode is GuardMode.SHADOW
+    assert guard.mode is GuardMode.SHADOW
 
 
 def test_few_samples_decide_nothing() -> None:
-    host = made(mode=GuardMode.ON, samples_min=10_000)
-    _live(host, 2_000, 0.0, {True: 1e6, False: 10.0})
-    assert host.mode is GuardMode.ON
-    assert math.isnan(host.status(0.0).reference_p95)
+    guard = made(mode=GuardMode.ON, samples_min=10_000)
+    _live(guard, 2_000, 0.0, {True: 1e6, False: 10.0})
+    assert guard.mode is GuardMode.ON
+    assert math.isnan(guard.status(0.0).reference_p95)
 
 
 def test_one_that_is_on_without_a_record_of_the_heuristic_leaves_a_tenth_to_it_until_there_is() -> (
     None
 ):
-    host = made(mode=GuardMode.ON)
+    guard = made(mode=GuardMode.ON)
     learned = []
     for number in range(1_000):
-        learned.append(host.decide(str(number), 1, 0.0).learned)
-        host.ended(str(number), now=float(number), response_s=10.0, ok=True)
+        learned.append(guard.decide(str(number), 1, 0.0).learned)
+        guard.ended(str(number), now=float(number), response_s=10.0, ok=True)
     assert learned.count(False) == 20
     assert all(learned[learned.index(False) + 600 :])
 
 
 def test_what_never_ends_is_forgotten_at_the_bound() -> None:
-    host = made(mode=GuardMode.ON, pending_max=10)
+    guard = made(mode=GuardMode.ON, pending_max=10)
     for number in range(50):
-        host.decide(str(number), 1, 0.0)
-    host.ended("3", now=1.0, response_s=1.0, ok=True)  # long forgotten, and ignored
-    assert len(host._pending) == 10
+        guard.decide(str(number), 1, 0.0)
+    guard.ended("3", now=1.0, response_s=1.0, ok=True)  # long forgotten, and ignored
+    assert len(guard._pending) == 10
 
 
 def test_modes_are_set_by_name_and_kept_for_later_lives() -> None:
-    hosts = GuardRegistry({"clever": GuardMode.CANARY_10})
-    host = made(mode=GuardMode.SHADOW)
-    hosts.add(host)
-    assert host.mode is GuardMode.CANARY_10
-    hosts.set_mode("clever", mode_of("on"))
-    assert hosts.modes == {"clever": GuardMode.ON}
-    assert [status.mode for status in hosts.statuses(0.0)] == [GuardMode.ON]
+    guards = GuardRegistry({"clever": GuardMode.CANARY_10})
+    guard = made(mode=GuardMode.SHADOW)
+    guards.add(guard)
+    assert guard.mode is GuardMode.CANARY_10
+    guards.set_mode("clever", mode_of("on"))
+    assert guards.modes == {"clever": GuardMode.ON}
+    assert [status.mode for status in guards.statuses(0.0)] == [GuardMode.ON]
     with pytest.raises(NotFound, match="in use: clever"):
-        hosts.set_mode("other", GuardMode.ON)
+        guards.set_mode("other", GuardMode.ON)
     with pytest.raises(InvalidRequest, match="canary-10"):
         mode_of("half")
 
 
 def test_a_restart_does_not_undo_a_fall_back() -> None:
     kept: list[dict[str, GuardMode]] = []
-    hosts = GuardRegistry(
+    guards = GuardRegistry(
         {"clever": GuardMode.CANARY_50}, keep=lambda modes: kept.append(dict(modes))
     )
-    host = made(mode=GuardMode.SHADOW)
-    hosts.add(host)
-    _live(host, 1_200, 0.0, {False: 12.0, True: 15.0})
-    assert host.mode is GuardMode.SHADOW
+    guard = made(mode=GuardMode.SHADOW)
+    guards.add(guard)
+    _live(guard, 1_200, 0.0, {False: 12.0, True: 15.0})
+    assert guard.mode is GuardMode.SHADOW
     assert kept == [{"clever": GuardMode.SHADOW}]
     later = made()
     GuardRegistry(kept[0]).add(later)
     assert later.mode is GuardMode.SHADOW
 
 
-def test_a_policy_of_nodes_lives_under_the_same_host() -> None:
+def test_a_policy_of_nodes_has_the_same_guard() -> None:
     """Stage 2 has other inputs and decisions: views of a node, and lists of what to start."""
     key = SubtaskKey(TaskId("t"), "s")
-    host: PolicyGuard[NodeView, list[StartDecision]] = PolicyGuard(
+    guard: PolicyGuard[NodeView, list[StartDecision]] = PolicyGuard(
         policy="iawp",
         kind="node",
         heuristic="pats",
@@ -286,7 +286,7 @@ def test_a_policy_of_nodes_lives_under_the_same_host() -> None:
     estimates: Any = None
     view = NodeView(now=0.0, ready=(), idle_cores=(3,), core_remaining_s=(0.0,) * 4, gpus=(),
                     memory_free_mib=1.0, estimates=estimates)  # fmt: skip
-    decided = host.decide("node-1/17", view, 0.0)
+    decided = guard.decide("node-1/17", view, 0.0)
     assert decided.decision == [StartDecision(key, Device.CPU, 3)]  # there is no GPU: an IndexError
     assert decided.reason is Reason.FAULT
 

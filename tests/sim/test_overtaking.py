@@ -16,7 +16,7 @@ from hrm.core.queue.reservation import Reservation
 from hrm.core.vocabulary.model import ContainerId, ContainerSpec, NodeName, WorkloadClass
 from hrm.sim.oracle.overtaking import Overtaking, held_up
 from hrm.testing.virtual import unit
-from tests.core.test_making_way import spec
+from tests.core.test_lasting_preemption import spec
 
 EVENTS = [("runs", 2, 100.0), ("waits", 4, 50.0), ("short", 1, 60.0), ("long", 1, 5000.0)]
 

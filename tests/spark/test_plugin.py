@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hrm import ownership
+from hrm import ownership_keys
 from hrm.v1 import common_pb2
 from tests.spark.fake_master import FakeMaster, fake_master, until
 
@@ -190,7 +190,7 @@ def assert_one_owner(master: FakeMaster) -> None:
     keys = {each.ownership_key for each in master.registrations}
     assert keys == {each.ownership_key for each in master.attaches}
     (key,) = keys
-    assert ownership.owner_of(key)
+    assert ownership_keys.owner_of(key)
     assert key not in master.registrations[0].submission_key
 
 

@@ -42,7 +42,7 @@ from hrm.core.appmaster.lifecycle import (
     APPMASTER,
     APPMASTER_CONTAINER,
     AppMasterState,
-    Happening,
+    ExecutorHappening,
 )
 from hrm.core.messages.appmaster import (
     AppMasterTicked,
@@ -56,6 +56,7 @@ from hrm.core.messages.appmaster import (
     Event,
     ExecutorEnded,
     ExecutorsKilled,
+    ExecutorsRefused,
     ExecutorStarted,
     FailApplication,
     FinishApplication,
@@ -64,7 +65,6 @@ from hrm.core.messages.appmaster import (
     ReleaseContainers,
     ReportClass,
     RequestContainers,
-    RequestsRefused,
     SessionLost,
     SessionOpened,
     TargetsChanged,
@@ -75,10 +75,10 @@ from hrm.core.vocabulary.wakefulness import Wakefulness
 __all__ = ["AppMasterCore", "AppMasterLimits"]
 
 _SEEN = {
-    Phase.REQUESTED: Happening.SEEN_REQUESTED,
-    Phase.RUNNING: Happening.SEEN_RUNNING,
-    Phase.STOPPING: Happening.SEEN_STOPPING,
-    Phase.ENDED: Happening.SEEN_ENDED,
+    Phase.REQUESTED: ExecutorHappening.SEEN_REQUESTED,
+    Phase.RUNNING: ExecutorHappening.SEEN_RUNNING,
+    Phase.STOPPING: ExecutorHappening.SEEN_STOPPING,
+    Phase.ENDED: ExecutorHappening.SEEN_ENDED,
 }
 _LATE_S = 1.0
 _TICK_S = 0.5
@@ -125,7 +125,7 @@ class _Container:
     confirm_by_s: float | None = None
     released: bool = False
     local: bool = False
-    life: Lifecycle[Phase, Happening] = field(init=False)
+    life: Lifecycle[Phase, ExecutorHappening] = field(init=False)
 
     def __post_init__(self, begins: Phase) -> None:
         self.life = Lifecycle("executor", self.executor_id, APPMASTER_CONTAINER, begins)
@@ -230,7 +230,7 @@ class AppMasterCore:
                 self.life.follow(SessionLost, to, event.now)
             case ContainerListed():
                 self._container_changed(event.container, event)
-            case RequestsRefused():
+            case ExecutorsRefused():
                 self._refused(event)
             case EndOrdered():
                 self._fail(event.message, event)
@@ -310,7 +310,7 @@ class AppMasterCore:
             else:  # or this master has had the time before, and has some of it left
                 kept = container.phase is Phase.RUNNING and container.confirm_by_s is not None
             to_phase = container.phase if kept else Phase.ENDED
-            container.life.follow(Happening.UNLISTED, to_phase, event.now)
+            container.life.follow(ExecutorHappening.UNLISTED, to_phase, event.now)
             if not kept:
                 self._give_up(container, "the master no longer has a record of it")
         if again:
@@ -406,10 +406,10 @@ class AppMasterCore:
         doubled = self.limits.backoff_s * 2.0 ** min(profile.setbacks - 1, 30)
         profile.retry_at_s = now + min(doubled, self.limits.backoff_max_s)
 
-    def _refused(self, event: RequestsRefused) -> None:
+    def _refused(self, event: ExecutorsRefused) -> None:
         for executor_id in event.executor_ids:
             container = self.containers.get(executor_id)
-            if container is not None and container.life.take(Happening.REFUSED, event.now):
+            if container is not None and container.life.take(ExecutorHappening.REFUSED, event.now):
                 del self.containers[executor_id]
                 self.given_up.add(executor_id)
         profile = self.profiles.get(event.profile)
@@ -458,7 +458,7 @@ class AppMasterCore:
             return
         for container in list(self.containers.values()):
             if container.confirm_by_s is not None and now >= container.confirm_by_s:
-                container.life.follow(Happening.UNCONFIRMED, Phase.ENDED, now)
+                container.life.follow(ExecutorHappening.UNCONFIRMED, Phase.ENDED, now)
                 self._give_up(container, "no node has it since the master started again")
 
     def _counted(self, profile: int) -> list[_Container]:
@@ -512,7 +512,7 @@ class AppMasterCore:
         ids = list(executor_ids)
         for executor_id in ids:
             container = self.containers[executor_id]
-            container.life.follow(Happening.RELEASED, Phase.STOPPING, now)
+            container.life.follow(ExecutorHappening.RELEASED, Phase.STOPPING, now)
             container.released = True
         if self.attached:
             self._send_release(ids, reason)

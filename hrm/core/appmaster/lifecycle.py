@@ -22,15 +22,15 @@ from hrm.core.messages.appmaster import (
     EndOrdered,
     Event,
     ExecutorsKilled,
+    ExecutorsRefused,
     Phase,
-    RequestsRefused,
     SessionLost,
     SessionOpened,
     TargetsChanged,
 )
 from hrm.core.vocabulary.event_table import EventTable, Ignored, to
 
-__all__ = ["APPMASTER", "APPMASTER_CONTAINER", "AppMasterState", "Happening"]
+__all__ = ["APPMASTER", "APPMASTER_CONTAINER", "AppMasterState", "ExecutorHappening"]
 
 
 class AppMasterState(Enum):
@@ -52,7 +52,7 @@ class AppMasterState(Enum):
         return self in (AppMasterState.FINISHING, AppMasterState.FINISHED)
 
 
-class Happening(Enum):
+class ExecutorHappening(Enum):
     """What moves a container from one phase to the next, or does not."""
 
     SEEN_REQUESTED = "seen-requested"
@@ -70,7 +70,7 @@ class Happening(Enum):
     """A new master had its time to find it at a node, and has not."""
 
 
-_A, _H = AppMasterState, Happening
+_A, _H = AppMasterState, ExecutorHappening
 _NO_SESSION = Ignored("no session is open")
 _OVER = Ignored("the first end of the application is the one that counts")
 
@@ -83,7 +83,7 @@ APPMASTER: EventTable[AppMasterState, type[Event]] = {
         SessionOpened: to(_A.ATTACHED),
         SessionLost: _NO_SESSION,
         ContainerListed: to(_A.DETACHED, _A.FINISHING),
-        RequestsRefused: to(_A.DETACHED, _A.FINISHING),
+        ExecutorsRefused: to(_A.DETACHED, _A.FINISHING),
         EndOrdered: to(_A.FINISHING),
         AppMasterTicked: to(_A.DETACHED),
     },
@@ -95,7 +95,7 @@ APPMASTER: EventTable[AppMasterState, type[Event]] = {
         SessionOpened: to(_A.ATTACHED, _A.FINISHED),
         SessionLost: to(_A.DETACHED),
         ContainerListed: to(_A.ATTACHED, _A.FINISHED),
-        RequestsRefused: to(_A.ATTACHED, _A.FINISHED),
+        ExecutorsRefused: to(_A.ATTACHED, _A.FINISHED),
         EndOrdered: to(_A.FINISHED),
         AppMasterTicked: to(_A.ATTACHED),
     },
@@ -107,7 +107,7 @@ APPMASTER: EventTable[AppMasterState, type[Event]] = {
         SessionOpened: to(_A.FINISHED),
         SessionLost: _NO_SESSION,
         ContainerListed: to(_A.FINISHING),
-        RequestsRefused: to(_A.FINISHING),
+        ExecutorsRefused: to(_A.FINISHING),
         EndOrdered: _OVER,
         AppMasterTicked: to(_A.FINISHING),
     },
@@ -119,7 +119,7 @@ APPMASTER: EventTable[AppMasterState, type[Event]] = {
         SessionOpened: to(_A.FINISHED),
         SessionLost: to(_A.FINISHING),
         ContainerListed: to(_A.FINISHED),
-        RequestsRefused: to(_A.FINISHED),
+        ExecutorsRefused: to(_A.FINISHED),
         EndOrdered: _OVER,
         AppMasterTicked: to(_A.FINISHED),
     },
@@ -129,7 +129,7 @@ _OVERTAKEN = Ignored("what runs waits no more: a later report has overtaken this
 _NOT_TAKEN_BACK = Ignored("an order to stop is not revoked")
 _GONE = Ignored("it is not kept any more; what the master lists again is adopted as another")
 
-APPMASTER_CONTAINER: EventTable[Phase, Happening] = {
+APPMASTER_CONTAINER: EventTable[Phase, ExecutorHappening] = {
     Phase.REQUESTED: {
         _H.SEEN_REQUESTED: to(Phase.REQUESTED),
         _H.SEEN_RUNNING: to(Phase.RUNNING),
@@ -160,5 +160,5 @@ APPMASTER_CONTAINER: EventTable[Phase, Happening] = {
         _H.UNLISTED: to(Phase.ENDED),
         _H.UNCONFIRMED: to(Phase.ENDED),
     },
-    Phase.ENDED: dict.fromkeys(Happening, _GONE),
+    Phase.ENDED: dict.fromkeys(ExecutorHappening, _GONE),
 }

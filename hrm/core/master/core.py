@@ -72,7 +72,7 @@ class MasterCore:
         self.placement = PlacementCoordinator(self.master_state, self.negotiator, schedulers)
         self.subscriptions = Subscriptions(self.master_state, self.placement, self.negotiator)
         self.nodes = NodeRegistry(self.master_state, self.placement, known_nodes, drained_nodes)
-        self.rebinding = Repartitioning(self.master_state)
+        self.repartitioning = Repartitioning(self.master_state)
         self.epochs = Epochs(self.master_state, now)
         self.master_state.epoch_id = epoch_id
         self.applications = ApplicationRegistry(self.master_state, self.placement, self.nodes)
@@ -97,8 +97,8 @@ class MasterCore:
             e.ContainerReported: self.nodes.container_reported,
             e.NodeDisconnected: self.nodes.disconnected,
             e.DrainRequested: self.nodes.drains.order,
-            e.RebindRequested: self.rebinding.requested,
-            e.RebindReplied: self.rebinding.reply_received,
+            e.RebindRequested: self.repartitioning.requested,
+            e.RebindReplied: self.repartitioning.reply_received,
             e.ApplicationRegistered: self.applications.registered,
             e.ApplicationAttached: self.applications.attached,
             e.ApplicationDetached: self.applications.detached,
@@ -152,7 +152,7 @@ class MasterCore:
         self.nodes.woke(now, slept_s)
         self.applications.woke(now, slept_s)
         self.placement.woke(now, slept_s)
-        self.rebinding.woke(slept_s)
+        self.repartitioning.woke(slept_s)
 
     def _epoch_raised(self, event: e.EpochRaised) -> None:
         """All nodes and AppMasters have time to come back, as after any start; the store may not
@@ -174,7 +174,7 @@ class MasterCore:
         if self.master_state.recovering and now >= self.recovery_ends_at_s:
             self.nodes.end_recovery(now)
         self.nodes.tick(now)
-        self.rebinding.tick(now)
+        self.repartitioning.tick(now)
         self.applications.tick(now)
         self.subscriptions.tick(now)
         self.placement.tick(now)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 
 from hrm.core.master.placement import PlacementCoordinator
+from hrm.core.master.returns import return_waiting
 from hrm.core.master.state import Container, MasterState, Node, node_not_found
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -86,21 +87,17 @@ class Drains:
             self.master_state.out.append(c.RememberDrain(node=node.name))
         node.life.take(NodeHappening.DRAIN_ORDERED, now, "a drain was requested")
         self.set_open(node, False)
-        self.evict_waiting(node, now)
+        self.return_waiters(node, now)
 
     def decommission(self, node: Node, container: Container, now: float) -> None:
         """Order a running container to hand over its data, and end."""
         if is_driver(container.application_id):
             return  # it has no peer to hand its data to, and runs to its end
-        container.sent_at_s = now
-        message = c.StopContainer(
-            container_id=container.container_id,
-            cause=EndCause.PREEMPTED,
-            reason=f"{node.name} is drained, and what runs there moves away",
-            grace_s=self.moving[node.name],
-            decommission=True,
+        reason = f"{node.name} is drained, and what runs there moves away"
+        grace_s, cause = self.moving[node.name], EndCause.PREEMPTED
+        self.master_state.send_stop(
+            node, container, cause, reason, now, grace_s=grace_s, decommission=True
         )
-        self.master_state.send(node, message)
 
     def _undo(self, name: NodeName, now: float) -> None:
         self.moving.pop(name, None)
@@ -113,10 +110,11 @@ class Drains:
             self.set_open(node, True)
             self.placement.capacity_freed(now)
 
-    def evict_waiting(
+    def return_waiters(
         self, node: Node, now: float, application_id: ApplicationId | None = None
     ) -> None:
-        """Containers that have not started on a drained or excluded node wait elsewhere.
+        """Containers that have not started on a drained or excluded node wait elsewhere: also those
+        that are still on their way there, and drivers and gangs, which would wait in vain.
 
         ``application_id``: of this application only; None: of all.
         """
@@ -128,9 +126,7 @@ class Drains:
             if application_id is not None and container.application_id != application_id:
                 continue
             if drained or self._may_go_elsewhere(container, now):
-                self.master_state.send_stop(
-                    node, container, EndCause.PREEMPTED, reason, now, only_if_waiting=True
-                )
+                return_waiting(self.master_state, container, reason, now)
 
     def _may_go_elsewhere(self, container: Container, now: float) -> bool:
         avoided = self.master_state.exclusions.avoided(container.application_id, now)
@@ -143,7 +139,7 @@ class Drains:
         for name in self.master_state.exclusions.tick(now, self._in_order, alive):
             node = self.master_state.nodes.get(name)
             if node is not None and node.state is not NodeState.LOST:
-                self.evict_waiting(node, now)
+                self.return_waiters(node, now)
         self._try_admitted(now)
 
     def _try_admitted(self, now: float) -> None:

@@ -33,6 +33,7 @@ from hrm.core.master.packing import left_over, times
 from hrm.core.master.state import Application, MasterState, Node
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import (
+    Column,
     Vector,
     capacity_vector,
     could_hold,
@@ -109,7 +110,8 @@ def _first_that_fit(
     vcores, memory_mib = (int(total[x]) - sum(y[x] for y in held.values()) for x in (0, 1))
     for count, demand in enumerate(demands):
         most[demand] -= 1
-        vcores, memory_mib = vcores - demand[0], memory_mib - demand[1]
+        vcores -= demand[Column.VCORES]
+        memory_mib -= demand[Column.MEMORY_MIB]
         if min(most[demand], vcores, memory_mib) < 0:
             return count
     return len(demands)
@@ -254,8 +256,8 @@ def _members(
 def _lack(members: Counter[Vector], nodes: Iterable[Node]) -> str:
     """Of what these take more together than all nodes have; empty if of nothing."""
     units = [unit.own_capacity for node in nodes for unit in node.units]
-    vcores = sum(demand[0] * many for demand, many in members.items())
-    memory_mib = sum(demand[1] * many for demand, many in members.items())
+    vcores = sum(demand[Column.VCORES] * many for demand, many in members.items())
+    memory_mib = sum(demand[Column.MEMORY_MIB] * many for demand, many in members.items())
     total = Resources(sum(x.vcores for x in units), sum(x.memory_mib for x in units))
     if vcores <= total.vcores and memory_mib <= total.memory_mib:
         return ""

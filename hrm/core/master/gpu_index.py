@@ -57,7 +57,7 @@ class GpuUse:
 class GpuIndex:
     """Invariants, if ``changed`` is called as it says: ``uses`` has all and only the applications
     with live containers that use GPUs, in the order in which they got the first of them; its values
-    are what a look at all containers finds (``violations`` compares)."""
+    are what a count of all containers gives (``violations`` compares)."""
 
     def __init__(self) -> None:
         self.uses: dict[ApplicationId, GpuUse] = {}

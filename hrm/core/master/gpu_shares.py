@@ -6,10 +6,10 @@ hold, for every round (``Job.gpu_part``), and once more when its claims arrive: 
 been faster.
 
 An application that wants GPUs alone gets all that it requests, and queues for more at units. Once
-another wants some, too, free ones go to the one that holds least
-(``hrm.core.scheduling.gpu_shares``). A place in a unit's queue is a share of the future: none may
-have more containers queued than it lacks to its share of all GPUs, and what is queued beyond that,
-as by an application that was alone when it queued, is taken back.
+another wants some, too, free ones go to the one that holds least (``hrm.core.master.max_min``). A
+place in a unit's queue is a share of the future: none may have more containers queued than it lacks
+to its share of all GPUs, and what is queued beyond that, as by an application that was alone when
+it queued, is taken back.
 
 With ``gpu_preemption`` one that holds less than its share, and waits, does not wait for containers
 to end: see ``hrm.core.master.gpu_preemption``. Without it nothing that runs is ended.
@@ -24,11 +24,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hrm.core.master.gpu_preemption import Lack, victims
+from hrm.core.master.max_min import Contender, fair_parts
+from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import Container, MasterState
-from hrm.core.messages import commands as c
 from hrm.core.messages.claims import GpuPart, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
-from hrm.core.scheduling.gpu_shares import GpuUser, fair_parts
 from hrm.core.scheduling.scheduler import Job, Scheduler
 from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector
 from hrm.core.vocabulary.model import (
@@ -102,13 +102,15 @@ class FairGpuParts:
         uses = self._uses()
         if not any(use.queued for use in uses) or not _contested(uses):
             return
+        reason = "another application has fewer GPUs and waits for one"
         free_mib, startable = self._free(uses, now)
         starts = fair_parts(free_mib, _users(uses, startable))
         for use, share, many in zip(uses, _shares(uses, free_mib), starts, strict=True):
             allowed = max(0, share - use.running)
             due = max(0, many - use.pending)
             for container in use.queued[max(0, min(allowed, len(use.queued) - due)) :]:
-                self._take_back(container, now)
+                if may_return(self._master_state, container, now, just_queued=True):
+                    return_waiting(self._master_state, container, reason, now)
 
     def _preempt(self, now: float) -> None:
         """Preempt for applications that hold less than their share, and wait."""
@@ -141,27 +143,16 @@ class FairGpuParts:
             coming_mib -= coming * _mib(lack.demand)
             lacks[index] = lack._replace(containers=lack.containers - coming)
         for container in victims(master_state, lacks, running, above):
-            self._preempted_s[container.container_id] = container.sent_at_s = now
+            self._preempted_s[container.container_id] = now
             assert container.node is not None
-            message = c.StopContainer(
-                container_id=container.container_id,
-                cause=EndCause.PREEMPTED,
-                reason="another application has less than its fair share of the GPUs, and waits",
+            master_state.send_stop(
+                master_state.nodes[container.node],
+                container,
+                EndCause.PREEMPTED,
+                "another application has less than its fair share of the GPUs, and waits",
+                now,
                 grace_s=master_state.bounds.gpu_preemption_grace_s,
                 decommission=True,
-            )
-            master_state.send(master_state.nodes[container.node], message)
-
-    def _take_back(self, container: Container, now: float) -> None:
-        master_state = self._master_state
-        fresh = container.sent_at_s == container.assigned_at_s
-        since_s = now - container.sent_at_s
-        assert container.node is not None
-        if fresh or since_s >= master_state.bounds.resend_delay_s:
-            node = master_state.nodes[container.node]
-            reason = "another application has fewer GPUs and waits for one"
-            master_state.send_stop(
-                node, container, EndCause.PREEMPTED, reason, now, only_if_waiting=True
             )
 
     def _parts(self, now: float) -> dict[ApplicationId, GpuPart]:
@@ -267,9 +258,9 @@ class _Use(NamedTuple):
         return min((x for x in self.job.demands if x[Column.GPU_MEMORY_MIB]), key=_mib)
 
 
-def _users(uses: list[_Use], startable: list[int]) -> list[GpuUser]:
+def _users(uses: list[_Use], startable: list[int]) -> list[Contender]:
     return [
-        GpuUser(use.running * use.size_mib, use.size_mib, count)
+        Contender(use.running * use.size_mib, use.size_mib, count)
         for use, count in zip(uses, startable, strict=True)
     ]
 
@@ -283,7 +274,7 @@ def _shares(uses: list[_Use], free_mib: int) -> list[int]:
     """How many containers each would run if all GPUs were shared out from the start."""
     total_mib = free_mib + sum(use.running * use.size_mib for use in uses)
     return fair_parts(
-        total_mib, [GpuUser(0, use.size_mib, use.running + use.waiting) for use in uses]
+        total_mib, [Contender(0, use.size_mib, use.running + use.waiting) for use in uses]
     )
 
 

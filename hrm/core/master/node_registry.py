@@ -130,7 +130,7 @@ class NodeRegistry:
         if self.master_state.has_forgotten and self.master_state.recovering:
             self.forgot()
         if node.state is NodeState.DRAINING:
-            self.drains.evict_waiting(node, event.now)
+            self.drains.return_waiters(node, event.now)
         self.awaited.discard(event.node)
         if event.node in self.absent:
             self.absent.discard(event.node)

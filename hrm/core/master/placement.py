@@ -26,7 +26,7 @@ from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Job, Scheduler
 from hrm.core.vocabulary.columns import Bools
-from hrm.core.vocabulary.feasibility import demand_vector
+from hrm.core.vocabulary.feasibility import Column, demand_vector
 from hrm.core.vocabulary.history import RequestRecord
 from hrm.core.vocabulary.model import (
     NO_UNIT,
@@ -400,7 +400,7 @@ class PlacementCoordinator:
             container.assigned_at_s = container.sent_at_s = now
             how = "starts at once" if decision is Decision.RUN else "queued at the unit"
             container.life.take(ContainerHappening.GRANTED, now, how)
-            if entry.demand[2]:
+            if entry.demand[Column.GPU_MEMORY_MIB]:
                 master_state.gpus.changed(container)
             node.containers[entry.container_id] = container
             # Its node notifies the application: it knows whether the container runs or waits.

@@ -189,7 +189,7 @@ class NodeReconciler:
             is_excluded = self._failed_quickly(node, container, end, now)
             self.end(container, ContainerHappening.SEEN_ENDED, end, now)
             if is_excluded:
-                self.drains.evict_waiting(node, now, container.application_id)
+                self.drains.return_waiters(node, now, container.application_id)
         self.master_state.send(node, c.AcknowledgeEnded(container_ids=(status.container_id,)))
 
     def _failed_quickly(
@@ -279,7 +279,7 @@ class NodeReconciler:
     ) -> None:
         if status.state is not ContainerState.STOPPING and self._is_overdue(container, now):
             # Where its node ordered the end, and has forgotten it, its work is not done.
-            cause = EndCause.RELEASED if container.stop_requested else EndCause.PREEMPTED
+            cause = container.stop_cause or EndCause.PREEMPTED
             self.master_state.send_stop(node, container, cause, "the stop is sent again", now)
 
     def _is_overdue(self, container: Container, now: float) -> bool:

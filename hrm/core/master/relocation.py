@@ -9,9 +9,9 @@ A stream that waits where other streams or drivers hold what it needs is returne
 it may go: it may have been batch when it was queued. They have no end, and while it waits no batch
 starts there. At its scheduler it waits for any unit.
 
-A container stays if it belongs to a gang that is not complete, and so does a driver, whose end
-would count as one of its attempts. One container is moved to a unit at a time, and the next no
-sooner than ``relocation_wait_s`` later: it takes its application a while to request again.
+Which containers stay, see ``core.master.returns``. One container is moved to a unit at a time, and
+the next no sooner than ``relocation_wait_s`` later: it takes its application a while to request
+again.
 
 Source: not in the HRM paper, whose containers stay with their unit (sections 3.3 and 3.4).
 """
@@ -22,11 +22,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hrm.core.master import gangs
+from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import Container, MasterState
 from hrm.core.vocabulary.columns import Ints
 from hrm.core.vocabulary.feasibility import Column, Vector, fits, leaves, plus, serves
-from hrm.core.vocabulary.model import ContainerState, EndCause, NodeName, ResourceUnitId, is_driver
+from hrm.core.vocabulary.model import NodeName, ResourceUnitId
 
 __all__ = ["ROWS_MAX", "Relocation"]
 
@@ -66,27 +66,23 @@ class Relocation:
                 continue
             del free_rows[row]
             self._offered[state.ids[row]] = now
-            self._give_back(container, f"{state.ids[row]} has capacity now", now)
+            return_waiting(master_state, container, f"{state.ids[row]} has capacity now", now)
 
     def _return_streams(self, now: float) -> None:
         """Streams for which batch could not make capacity where they wait, the latest first."""
-        state = self._master_state.state
+        master_state, state = self._master_state, self._master_state.state
+        reason = "streams and drivers hold what it needs there"
         some = np.flatnonzero((state.waiting_stream > 0) & (state.stream_headroom < 0).any(axis=1))
         for row in some[:ROWS_MAX].tolist():
-            queue, node = state.queue(row), self._master_state.nodes[state.node(row)]
+            queue, node = state.queue(row), master_state.nodes[state.node(row)]
             headroom = queue.stream_headroom
             for entry in reversed(queue.stream_waiting.values()):
                 headroom = plus(headroom, entry.demand)
                 if leaves(headroom, entry.demand):
                     break
                 container = node.containers.get(entry.container_id)
-                if container is not None and self._may_return(container, now):
-                    self._give_back(container, "streams and drivers hold what it needs there", now)
-
-    def _give_back(self, container: Container, reason: str, now: float) -> None:
-        assert container.node is not None
-        node, cause = self._master_state.nodes[container.node], EndCause.PREEMPTED
-        self._master_state.send_stop(node, container, cause, reason, now, only_if_waiting=True)
+                if container is not None and may_return(master_state, container, now):
+                    return_waiting(master_state, container, reason, now)
 
     def _place(
         self, demand: Vector, free_rows: dict[int, Vector], avoided: frozenset[NodeName]
@@ -132,17 +128,8 @@ class Relocation:
 
     def _may_move(self, container: Container, now: float) -> bool:
         wait_s = self._master_state.bounds.relocation_wait_s
-        return now - container.assigned_at_s >= wait_s and self._may_return(container, now)
-
-    def _may_return(self, container: Container, now: float) -> bool:
-        bounds = self._master_state.bounds
-        return (
-            container.state is ContainerState.WAITING
-            and not container.stop_requested
-            and now - container.sent_at_s >= bounds.resend_delay_s
-            and not is_driver(container.application_id)
-            and not gangs.missing(self._master_state.applications[container.application_id])
-        )
+        has_waited = now - container.assigned_at_s >= wait_s
+        return has_waited and may_return(self._master_state, container, now)
 
 
 def _some(rows: Ints, start: int) -> tuple[Ints, int]:

@@ -1,11 +1,11 @@
 """The order in which the master's schedulers choose and commit: streams at once, batch in turns.
 
-A round of a scheduler has two steps: it chooses (``SchedulerWoken``: snapshot, choice, proposal),
-and its proposal is committed (``ClaimsProposed``). What happens between the two makes a snapshot
-stale. Schedulers of other processes have to live with that; those of one process share a thread and
-cannot overlap. Begun together they would only choose on a state that the others are about to
-change, and let every job wait for the places of the others' jobs. So one round of batch is begun at
-a time, and the next scheduler takes its snapshot when the one before it has committed.
+A scheduler's round (``SchedulerWoken``: snapshot, choice, proposal) is followed by the commit of
+what it proposed (``ClaimsProposed``). What happens between the two makes a snapshot stale.
+Schedulers of other processes have to live with that; those of one process share a thread and cannot
+overlap. Begun together they would only choose on a state that the others are about to change, and
+let every job wait for the places of the others' jobs. So one round of batch is begun at a time, and
+the next scheduler takes its snapshot when the proposal of the one before it has been committed.
 
 A stream waits for none of this: its scheduler chooses, and its claims are committed, in the same
 turn of the loop that made it wait, ahead of all batch that is due. Batch advances one step per

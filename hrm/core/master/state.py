@@ -70,10 +70,11 @@ __all__ = ["Application", "Container", "MasterState", "Node", "node_not_found"]
 @dataclass(slots=True)
 class Container:
     """One container, from the request to the end. ``end`` is set iff it is ENDED;
-    ``stop_requested``: by this master, not by its node. ``held``: a node that is not back yet may
-    be running it. ``preempted``: its node ends it for a stream. ``waits_for``: why a driver is not
-    given to its scheduler yet (``core.master.driver_queue``); empty where it is, and for
-    executors. ``number``: of two that use GPUs, the one requested later has the greater."""
+    ``stop_cause``: of the last order to stop that this master has given; None: it has given none.
+    ``held``: a node that is not back yet may be running it. ``preempted``: its node ends it for a
+    stream. ``waits_for``: why a driver is not given to its scheduler yet
+    (``core.master.driver_queue``); empty where it is, and for executors. ``number``: of two that
+    use GPUs, the one requested later has the greater."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -86,7 +87,7 @@ class Container:
     started_at_s: float = 0.0
     ended_at_s: float = 0.0
     sent_at_s: float = 0.0
-    stop_requested: bool = False
+    stop_cause: EndCause | None = None
     held: bool = False
     preempted: bool = False
     waits_for: str = ""
@@ -458,17 +459,23 @@ class MasterState:
         reason: str,
         now: float,
         *,
+        grace_s: float | None = None,
+        decommission: bool = False,
         only_if_waiting: bool = False,
     ) -> None:
-        """Order a node to stop a container; ``only_if_waiting``: unless it has started."""
+        """Order a node to stop a container. ``grace_s``: None for ``stop_grace_s``;
+        ``decommission``: it is to hand over its data in that time; ``only_if_waiting``: unless it
+        has started."""
         container.sent_at_s = now
-        container.stop_requested = container.stop_requested or not only_if_waiting
+        if not only_if_waiting:
+            container.stop_cause = cause
         message = c.StopContainer(
             container_id=container.container_id,
             cause=cause,
             reason=reason,
-            grace_s=self.bounds.stop_grace_s,
+            grace_s=self.bounds.stop_grace_s if grace_s is None else grace_s,
             only_if_waiting=only_if_waiting,
+            decommission=decommission,
         )
         self.send(node, message)
 

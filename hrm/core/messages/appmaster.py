@@ -30,6 +30,7 @@ __all__ = [
     "ExecutorEnded",
     "ExecutorStarted",
     "ExecutorsKilled",
+    "ExecutorsRefused",
     "FailApplication",
     "FinishApplication",
     "Phase",
@@ -37,7 +38,6 @@ __all__ = [
     "ReleaseContainers",
     "ReportClass",
     "RequestContainers",
-    "RequestsRefused",
     "SessionLost",
     "SessionOpened",
     "TargetsChanged",
@@ -160,7 +160,7 @@ class ContainerListed(_Event):
 
 
 @record
-class RequestsRefused(_Event):
+class ExecutorsRefused(_Event):
     """No node of the cluster could ever serve these."""
 
     executor_ids: tuple[str, ...]
@@ -188,7 +188,7 @@ Event = (
     | SessionOpened
     | SessionLost
     | ContainerListed
-    | RequestsRefused
+    | ExecutorsRefused
     | EndOrdered
     | AppMasterTicked
 )

@@ -13,10 +13,10 @@ from enum import Enum
 from hrm.core.vocabulary.event_table import EventTable, Ignored, Impossible, to
 from hrm.core.vocabulary.model import ContainerState as C
 
-__all__ = ["CONTAINER_AT_NODE", "ContainerOccurrence"]
+__all__ = ["CONTAINER_AT_NODE", "NodeContainerHappening"]
 
 
-class ContainerOccurrence(Enum):
+class NodeContainerHappening(Enum):
     """What happens to a container at its node."""
 
     __hash__ = object.__hash__
@@ -44,86 +44,86 @@ class ContainerOccurrence(Enum):
     """The master has taken in its end."""
 
 
-_O = ContainerOccurrence
+_H = NodeContainerHappening
 _SETTLED = Impossible("the event that brings it settles whether it waits")
 _IS_HERE = Ignored("it is here already; it is reported again")
 _NOT_WAITING = Impossible("only what waits in a unit's queue is started")
-_NO_VICTIM = Impossible("only what runs makes way")
+_NO_VICTIM = Impossible("only what runs is preempted")
 _HAS_STARTED = Ignored("it has started, and is reported again")
 _RUNS_ON = Ignored("what runs there runs on")
 _HAS_ENDED = Ignored("it has ended, and is reported until that is acknowledged")
 _LIVES = Ignored("an end that it has not had")
 
-CONTAINER_AT_NODE: EventTable[C, ContainerOccurrence] = {
+CONTAINER_AT_NODE: EventTable[C, NodeContainerHappening] = {
     C.ASSIGNED: {
-        _O.ORDERED: to(C.WAITING, C.ENDED),
-        _O.ADOPTED: to(C.RUNNING, C.STOPPING, C.ENDED),
-        _O.STARTED: _SETTLED,
-        _O.WITHDRAWN: _SETTLED,
-        _O.DECOMMISSIONED: _SETTLED,
-        _O.STOPPED: _SETTLED,
-        _O.PREEMPTED: _SETTLED,
-        _O.OVER_LIMIT: _SETTLED,
-        _O.UNIT_CLOSED: _SETTLED,
-        _O.PROCESS_ENDED: _SETTLED,
-        _O.CLASS_SET: _SETTLED,
-        _O.ACKNOWLEDGED: _SETTLED,
+        _H.ORDERED: to(C.WAITING, C.ENDED),
+        _H.ADOPTED: to(C.RUNNING, C.STOPPING, C.ENDED),
+        _H.STARTED: _SETTLED,
+        _H.WITHDRAWN: _SETTLED,
+        _H.DECOMMISSIONED: _SETTLED,
+        _H.STOPPED: _SETTLED,
+        _H.PREEMPTED: _SETTLED,
+        _H.OVER_LIMIT: _SETTLED,
+        _H.UNIT_CLOSED: _SETTLED,
+        _H.PROCESS_ENDED: _SETTLED,
+        _H.CLASS_SET: _SETTLED,
+        _H.ACKNOWLEDGED: _SETTLED,
     },
     C.WAITING: {
-        _O.ORDERED: _IS_HERE,
-        _O.ADOPTED: _IS_HERE,
-        _O.STARTED: to(C.RUNNING),
-        _O.WITHDRAWN: to(C.ENDED),
-        _O.DECOMMISSIONED: to(C.ENDED),
-        _O.STOPPED: to(C.ENDED),
-        _O.PREEMPTED: _NO_VICTIM,
-        _O.OVER_LIMIT: Ignored("it has no process yet"),
-        _O.UNIT_CLOSED: to(C.ENDED),
-        _O.PROCESS_ENDED: to(C.ENDED),
-        _O.CLASS_SET: to(C.WAITING),
-        _O.ACKNOWLEDGED: _LIVES,
+        _H.ORDERED: _IS_HERE,
+        _H.ADOPTED: _IS_HERE,
+        _H.STARTED: to(C.RUNNING),
+        _H.WITHDRAWN: to(C.ENDED),
+        _H.DECOMMISSIONED: to(C.ENDED),
+        _H.STOPPED: to(C.ENDED),
+        _H.PREEMPTED: _NO_VICTIM,
+        _H.OVER_LIMIT: Ignored("it has no process yet"),
+        _H.UNIT_CLOSED: to(C.ENDED),
+        _H.PROCESS_ENDED: to(C.ENDED),
+        _H.CLASS_SET: to(C.WAITING),
+        _H.ACKNOWLEDGED: _LIVES,
     },
     C.RUNNING: {
-        _O.ORDERED: _IS_HERE,
-        _O.ADOPTED: _IS_HERE,
-        _O.STARTED: _NOT_WAITING,
-        _O.WITHDRAWN: _HAS_STARTED,
-        _O.DECOMMISSIONED: to(C.STOPPING),
-        _O.STOPPED: to(C.STOPPING),
-        _O.PREEMPTED: to(C.STOPPING),
-        _O.OVER_LIMIT: to(C.STOPPING),
-        _O.UNIT_CLOSED: _RUNS_ON,
-        _O.PROCESS_ENDED: to(C.ENDED),
-        _O.CLASS_SET: to(C.RUNNING),
-        _O.ACKNOWLEDGED: _LIVES,
+        _H.ORDERED: _IS_HERE,
+        _H.ADOPTED: _IS_HERE,
+        _H.STARTED: _NOT_WAITING,
+        _H.WITHDRAWN: _HAS_STARTED,
+        _H.DECOMMISSIONED: to(C.STOPPING),
+        _H.STOPPED: to(C.STOPPING),
+        _H.PREEMPTED: to(C.STOPPING),
+        _H.OVER_LIMIT: to(C.STOPPING),
+        _H.UNIT_CLOSED: _RUNS_ON,
+        _H.PROCESS_ENDED: to(C.ENDED),
+        _H.CLASS_SET: to(C.RUNNING),
+        _H.ACKNOWLEDGED: _LIVES,
     },
     C.STOPPING: {
-        _O.ORDERED: _IS_HERE,
-        _O.ADOPTED: _IS_HERE,
-        _O.STARTED: _NOT_WAITING,
-        _O.WITHDRAWN: _HAS_STARTED,
-        _O.DECOMMISSIONED: Ignored("it stops already, and is reported again"),
-        _O.STOPPED: to(C.STOPPING),
-        _O.PREEMPTED: _NO_VICTIM,
-        _O.OVER_LIMIT: to(C.STOPPING),
-        _O.UNIT_CLOSED: _RUNS_ON,
-        _O.PROCESS_ENDED: to(C.ENDED),
-        _O.CLASS_SET: to(C.STOPPING),
-        _O.ACKNOWLEDGED: _LIVES,
+        _H.ORDERED: _IS_HERE,
+        _H.ADOPTED: _IS_HERE,
+        _H.STARTED: _NOT_WAITING,
+        _H.WITHDRAWN: _HAS_STARTED,
+        _H.DECOMMISSIONED: Ignored("it stops already, and is reported again"),
+        _H.STOPPED: to(C.STOPPING),
+        _H.PREEMPTED: _NO_VICTIM,
+        _H.OVER_LIMIT: to(C.STOPPING),
+        _H.UNIT_CLOSED: _RUNS_ON,
+        _H.PROCESS_ENDED: to(C.ENDED),
+        _H.CLASS_SET: to(C.STOPPING),
+        _H.ACKNOWLEDGED: _LIVES,
     },
     C.ENDED: {
-        _O.ORDERED: _IS_HERE,
-        _O.ADOPTED: _IS_HERE,
-        _O.STARTED: _NOT_WAITING,
-        _O.WITHDRAWN: _HAS_ENDED,
-        _O.DECOMMISSIONED: _HAS_ENDED,
-        _O.STOPPED: _HAS_ENDED,
-        _O.PREEMPTED: _NO_VICTIM,
-        _O.OVER_LIMIT: _HAS_ENDED,
-        _O.UNIT_CLOSED: _HAS_ENDED,
-        _O.PROCESS_ENDED: _HAS_ENDED,
-        _O.CLASS_SET: _HAS_ENDED,
-        _O.ACKNOWLEDGED: to(C.ENDED),
+        _H.ORDERED: _IS_HERE,
+        _H.ADOPTED: _IS_HERE,
+        _H.STARTED: _NOT_WAITING,
+        _H.WITHDRAWN: _HAS_ENDED,
+        _H.DECOMMISSIONED: _HAS_ENDED,
+        _H.STOPPED: _HAS_ENDED,
+        _H.PREEMPTED: _NO_VICTIM,
+        _H.OVER_LIMIT: _HAS_ENDED,
+        _H.UNIT_CLOSED: _HAS_ENDED,
+        _H.PROCESS_ENDED: _HAS_ENDED,
+        _H.CLASS_SET: _HAS_ENDED,
+        _H.ACKNOWLEDGED: to(C.ENDED),
     },
-    C.PENDING: dict.fromkeys(_O, Impossible("a node gets a container when it is assigned")),
+    C.PENDING: dict.fromkeys(_H, Impossible("a node gets a container when it is assigned")),
 }

@@ -31,9 +31,9 @@ from hrm.core.node.auto_partitioning import (
     AutoBindingRules,
     sample_utilization,
 )
-from hrm.core.node.container_life import CONTAINER_AT_NODE, ContainerOccurrence
+from hrm.core.node.container_life import CONTAINER_AT_NODE, NodeContainerHappening
 from hrm.core.node.layout import carry_over, exceeds, held_at, settle
-from hrm.core.node.preemption import evictions
+from hrm.core.node.preemption import preemptions
 from hrm.core.queue.resource_unit import UnitQueue, queues_of
 from hrm.core.vocabulary.bounds import BOUNDS, PREEMPTION_GRACE_S
 from hrm.core.vocabulary.event_table import Lifecycle
@@ -68,7 +68,7 @@ TOMBSTONES = 10_000
 @dataclass(slots=True)
 class _Container:
     spec: ContainerSpec
-    life: Lifecycle[ContainerState, ContainerOccurrence]
+    life: Lifecycle[ContainerState, NodeContainerHappening]
     assigned_at_s: float
     started_at_s: float = 0.0
     ended_at_s: float = 0.0
@@ -200,7 +200,7 @@ class NodeCore:
             self.followed = Followed(event.epoch, epoch_id)
 
     def _assign(self, event: e.AssignReceived) -> None:
-        spec, by = event.spec, ContainerOccurrence.ORDERED
+        spec, by = event.spec, NodeContainerHappening.ORDERED
         known = self.containers.get(spec.container_id)
         if known is not None and not known.life.takes(by):
             self._report(known)
@@ -232,11 +232,11 @@ class NodeCore:
         container = self.containers.get(event.container_id)
         if container is None:
             return
-        by = ContainerOccurrence.STOPPED
+        by = NodeContainerHappening.STOPPED
         if event.only_if_waiting:
-            by = ContainerOccurrence.WITHDRAWN
+            by = NodeContainerHappening.WITHDRAWN
         elif event.decommission:
-            by = ContainerOccurrence.DECOMMISSIONED
+            by = NodeContainerHappening.DECOMMISSIONED
         if not container.life.takes(by):
             self._report(container)
         elif container.life.state is ContainerState.WAITING:
@@ -286,23 +286,23 @@ class NodeCore:
             )
         )
 
-    def _evict(self, queue: UnitQueue, now: float) -> None:
+    def _preempt_batch(self, queue: UnitQueue, now: float) -> None:
         """Preempt batch containers for the streams that wait."""
         grace_s, stopping = self._preemption_grace_s, ContainerState.STOPPING
         if grace_s is None or not any(unit.stream_waiting for unit in queue.pool):
             return
         ending = {x for x, k in self.containers.items() if k.life.state is stopping}
         owners = {x: k.spec.application_id for x, k in self.containers.items()}
-        for eviction in evictions(queue, ending, owners, now):
-            victim, cause = self.containers[eviction.victim], EndCause.PREEMPTED
-            reason = f"it is preempted for the stream container {eviction.waiter}"
-            victim.life.take(ContainerOccurrence.PREEMPTED, now, reason)
+        for preemption in preemptions(queue, ending, owners, now):
+            victim, cause = self.containers[preemption.victim], EndCause.PREEMPTED
+            reason = f"it is preempted for the stream container {preemption.waiter}"
+            victim.life.take(NodeContainerHappening.PREEMPTED, now, reason)
             victim.preempted = True
             self._stop_running(victim, cause, reason, grace_s, decommission=True)
 
     def _over_limit(self, event: e.ContainerOverLimit) -> None:
         container = self.containers.get(event.container_id)
-        by = ContainerOccurrence.OVER_LIMIT
+        by = NodeContainerHappening.OVER_LIMIT
         if container is None:
             return
         if container.life.take(by, event.now, event.message):
@@ -321,7 +321,7 @@ class NodeCore:
             container = self.containers.get(container_id)
             if container is None or container.has_process:
                 continue
-            if container.life.takes(ContainerOccurrence.ACKNOWLEDGED):
+            if container.life.takes(NodeContainerHappening.ACKNOWLEDGED):
                 del self.containers[container_id]
                 self._tombstones[container_id] = None
                 self._out.append(c.ForgetContainer(container_id=container_id))
@@ -330,7 +330,7 @@ class NodeCore:
 
     def _set_class(self, event: e.ContainerClassSet) -> None:
         container = self.containers.get(event.container_id)
-        if container is None or not container.life.takes(ContainerOccurrence.CLASS_SET):
+        if container is None or not container.life.takes(NodeContainerHappening.CLASS_SET):
             return
         container.spec = replace(container.spec, workload_class=event.workload_class)
         unit = self.units[container.spec.unit_id]
@@ -339,7 +339,7 @@ class NodeCore:
 
     def _process_ended(self, event: e.ProcessEnded) -> None:
         container = self.containers.get(event.container_id)
-        by = ContainerOccurrence.PROCESS_ENDED
+        by = NodeContainerHappening.PROCESS_ENDED
         if container is None:
             return
         container.has_process = False
@@ -347,7 +347,7 @@ class NodeCore:
             self._end(container, by, event.end, event.now)
 
     def _adopt(self, event: e.ContainerAdopted) -> None:
-        spec, by = event.spec, ContainerOccurrence.ADOPTED
+        spec, by = event.spec, NodeContainerHappening.ADOPTED
         known = self.containers.get(spec.container_id)
         if known is not None and not known.life.takes(by):
             return
@@ -369,7 +369,7 @@ class NodeCore:
         self._report(container)
 
     def _end(
-        self, container: _Container, by: ContainerOccurrence, end: ContainerEnd, now: float
+        self, container: _Container, by: NodeContainerHappening, end: ContainerEnd, now: float
     ) -> None:
         container.life.follow(by, ContainerState.ENDED, now, end.message or end.cause.value)
         container.ended_at_s = now
@@ -463,7 +463,7 @@ class NodeCore:
         for container_id in turned_away:
             container = self.containers[container_id]
             end = self._preempted(container.spec.unit_id)
-            self._end(container, ContainerOccurrence.UNIT_CLOSED, end, now)
+            self._end(container, NodeContainerHappening.UNIT_CLOSED, end, now)
         for unit in units:
             if unit.unit_id not in old or unit.cpus != old[unit.unit_id].cpus:
                 self._pin(self.units[unit.unit_id].running)
@@ -490,7 +490,7 @@ class NodeCore:
 
     def _end_waiting(self, now: float) -> None:
         """The node takes no containers any more."""
-        by = ContainerOccurrence.UNIT_CLOSED
+        by = NodeContainerHappening.UNIT_CLOSED
         for container in list(self.containers.values()):
             if container.life.takes(by):
                 self._end(container, by, self._preempted(container.spec.unit_id), now)
@@ -512,12 +512,12 @@ class NodeCore:
         started = [entry.container_id for entry in unit.start_all(now)]
         for container_id in started:
             container = self.containers[container_id]
-            container.life.take(ContainerOccurrence.STARTED, now, "its unit has capacity")
+            container.life.take(NodeContainerHappening.STARTED, now, "its unit has capacity")
             container.started_at_s = now
             container.has_process = True
             self._out.append(c.StartProcess(spec=container.spec))
             self._report(container)
-        self._evict(unit, now)
+        self._preempt_batch(unit, now)
         return started
 
     def _entry(self, spec: ContainerSpec) -> Entry:
@@ -555,7 +555,7 @@ def _holds(unit: ResourceUnit, spec: ContainerSpec) -> bool:
     return could_hold(demand_vector(spec.resources), unit)
 
 
-def _life(container_id: ContainerId) -> Lifecycle[ContainerState, ContainerOccurrence]:
+def _life(container_id: ContainerId) -> Lifecycle[ContainerState, NodeContainerHappening]:
     return Lifecycle("container", container_id, CONTAINER_AT_NODE, ContainerState.ASSIGNED)
 
 

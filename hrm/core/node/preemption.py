@@ -22,25 +22,25 @@ from hrm.core.queue.resource_unit import UnitQueue, seen_from
 from hrm.core.vocabulary.feasibility import Vector, fits, minus, plus
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, WorkloadClass, is_driver
 
-__all__ = ["Eviction", "evictions"]
+__all__ = ["Preemption", "preemptions"]
 
 NO_APPLICATION = ApplicationId("")
 
 
 @dataclass(frozen=True, slots=True)
-class Eviction:
+class Preemption:
     """``victim`` is preempted for the stream ``waiter``."""
 
     victim: ContainerId
     waiter: ContainerId
 
 
-def evictions(
+def preemptions(
     queue: UnitQueue,
     ending: Container[ContainerId],
     owners: Mapping[ContainerId, ApplicationId],
     now: float,
-) -> list[Eviction]:
+) -> list[Preemption]:
     """The victims for the streams that wait in the pool of ``queue``: unit by unit, those with a
     GPU first, and at each in order of arrival.
 
@@ -49,7 +49,7 @@ def evictions(
     one by one.
     """
     capacity = _PoolCapacity(queue, ending)
-    found: list[Eviction] = []
+    found: list[Preemption] = []
     for unit in queue.pool:
         for waiter in unit.stream_waiting.values() if not unit.unit.draining else ():
             victims = _victims(capacity, unit, waiter, owners, now)
@@ -57,7 +57,7 @@ def evictions(
                 continue
             for owner, victim in victims:
                 capacity.comes(owner, victim)
-                found.append(Eviction(victim.container_id, waiter.container_id))
+                found.append(Preemption(victim.container_id, waiter.container_id))
             capacity.goes(unit, waiter)
     return found
 

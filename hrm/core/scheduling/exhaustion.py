@@ -1,7 +1,7 @@
-"""Which demands no unit can take now, known without another look at all units.
+"""Which demands no unit can take now, known without examining all units again.
 
 After a container's end the jobs that wait are tried again. Most of them want what is still not
-there, and each round that finds nothing looks at every unit. But where a look has found that no
+there, and each round that finds nothing examines every unit. But where one has found that no
 unit has capacity for a demand, nor a place in its queue, only units that have changed since can
 have any: a few rows of the state's log. So a round for such a demand is spared.
 

@@ -42,7 +42,7 @@ from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.queue.start_rule import duration_s
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.feasibility import leaves
+from hrm.core.vocabulary.feasibility import Column, leaves
 from hrm.core.vocabulary.model import ResourceUnitId, WorkloadClass
 
 __all__ = ["Negotiator", "StreamLease"]
@@ -246,9 +246,10 @@ class Negotiator:
             if len(outcomes) == len(claims) and alike and demand is not None:
                 self.state.taken(rows, demand, no_end=claims[0].entry.has_no_end)
                 return outcomes
+        must_run = "" if gpus_queue else _SHARED
         outcomes += [
             self._commit_claim(
-                claim, now, must_run="" if gpus_queue or not claim.entry.demand[2] else _SHARED
+                claim, now, must_run=must_run if claim.entry.demand[Column.GPU_MEMORY_MIB] else ""
             )
             for claim in claims[len(outcomes) :]
         ]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.errors import HrmError, NotFound, StaleEpoch, Unavailable
 
-__all__ = ["DriverLease", "LeaseLimits", "LeaseRequest", "LeaseState"]
+__all__ = ["DriverLease", "LeaseLimits", "LeaseState", "Renewal"]
 
 
 class LeaseState(enum.Enum):
@@ -43,8 +43,9 @@ class LeaseLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseRequest:
-    """Request it from the master, and wait ``timeout_s``; the outcome is passed with ``number``."""
+class Renewal:
+    """Request the lease from the master, and wait ``timeout_s``; the outcome is passed with
+    ``number``."""
 
     number: int
     timeout_s: float
@@ -67,7 +68,7 @@ class DriverLease:
         self._asked_at_s: float | None = None
         self._problem = ""
 
-    def step(self, now: float) -> LeaseRequest | None:
+    def step(self, now: float) -> Renewal | None:
         """The request to make now; None: nothing before ``due_s``, or it is over."""
         if self.state is LeaseState.OVER or self._asked_at_s is not None:
             return None
@@ -83,7 +84,7 @@ class DriverLease:
             timeout_s = max(self._limits.call_timeout_min_s, min(timeout_s, left_s))
         self._asked_at_s = now
         self._number += 1
-        return LeaseRequest(self._number, timeout_s)
+        return Renewal(self._number, timeout_s)
 
     def has_run_out(self, now: float) -> bool:
         """Has it been held, and is its time over?"""

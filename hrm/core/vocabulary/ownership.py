@@ -2,9 +2,9 @@
 
 Ids and names are public. So a component that has one makes a secret before its first registration,
 its *ownership key* of 256 random bits, and sends it with every registration and attachment. It is
-hashed at the wire (``hrm.ownership.owner_of``): the master keeps the digest alone. A plain hash is
-enough, because there is no dictionary of such keys. Of a submission the key itself is kept: the
-node of its next driver must get it.
+hashed at the wire (``hrm.ownership_keys.owner_of``): the master keeps the digest alone. A plain
+hash is enough, because there is no dictionary of such keys. Of a submission the key itself is kept:
+the node of its next driver must get it.
 
 What has no owner on record was registered by an older HRM: the first registration with a key
 becomes its owner.

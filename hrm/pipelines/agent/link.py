@@ -1,7 +1,8 @@
 """The agent's stream to the master for pipelines: kept up permanently, with pauses up to a bound.
 
 While it is down the node continues; what was not acknowledged is sent again after the next
-registration. A result is read from its file piece by piece, as fast as the stream accepts it.
+registration. All failures are retried: those that end the agent come from its main stream. A result
+is read from its file piece by piece, as fast as the stream accepts it.
 """
 
 from __future__ import annotations

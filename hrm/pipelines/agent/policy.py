@@ -40,7 +40,7 @@ class AgentPolicies:
         self._reported: dict[str, pb.LearnedPolicy] = {}
         self._guards = GuardRegistry(self._kept(), keep=self._fell_back)
         if self._guarded is not None:
-            self._guards.add(self._guarded.host)
+            self._guards.add(self._guarded.guard)
 
     def follow(self, order: pb.PolicyOrder) -> None:
         """Carry out the master's order, once.

@@ -1,7 +1,7 @@
 """The live interpreter of ``PipelineNode``: runs subtasks in workers, and keeps their data.
 
 What the agent receives (orders, ends, the clock, samples) becomes events; the core's commands are
-executed here. A task's data stay on its node (``work_places``) until the master has acknowledged
+executed here. A task's data stay on its node (``task_dirs``) until the master has acknowledged
 the end. Where ``run_as`` is active, workers and data are the submitter's, and a task of a user that
 its rules refuse fails. A crash of the agent ends its workers; the master places the tasks again.
 """
@@ -24,8 +24,8 @@ from hrm.pipelines.agent.link import PipelineLink
 from hrm.pipelines.agent.memory import EstimatesFile
 from hrm.pipelines.agent.policy import AgentPolicies
 from hrm.pipelines.agent.share import PipelineShare
+from hrm.pipelines.agent.task_dirs import Attempt, TaskDirs, TaskFiles
 from hrm.pipelines.agent.telemetry import Profiler, Sampler
-from hrm.pipelines.agent.work_places import Attempt, Placed, Places
 from hrm.pipelines.agent.worker_pool import RunResult, Workers
 from hrm.pipelines.core import node_messages as m
 from hrm.pipelines.core.model import Device
@@ -69,7 +69,7 @@ class PipelineRuntime:
         self._identity = identity
         self._ownership_key = ownership_key
         self._run_as = run_as
-        self._places = Places(settings.work_dir / "pipelines", shared=run_as.active)
+        self._dirs = TaskDirs(settings.work_dir / "pipelines", shared=run_as.active)
         capacity = share.capacity
         models = {gpu.model: gpu.memory_mib for gpu in capacity.gpus}
         self._stdm = Stdm(memory_mib=capacity.memory_mib, gpu_memory_mib=models)
@@ -78,16 +78,16 @@ class PipelineRuntime:
             rng=np.random.default_rng(),
             node=capacity.name,
             estimates=self._stdm,
-            sampled_at=self._sampled_at,
+            sampled_at_s=self._sampled_at_s,
         )
         self.core = PipelineNode(capacity, policy, self._stdm)
         self._policies = AgentPolicies(settings.work_dir, policy)
         self._estimates = EstimatesFile(settings.work_dir, self._stdm)
         self._workers = Workers(
-            share, self._places.root, settings.pipeline_path, mark=f"pipelines-{identity}"
+            share, self._dirs.root, settings.pipeline_path, mark=f"pipelines-{identity}"
         )
         self._sampler = Sampler(share)
-        self._placed: dict[Attempt, Placed] = {}
+        self._files: dict[Attempt, TaskFiles] = {}
         self._unacknowledged: dict[Attempt, m.EndTask] = {}
         self._runs: set[asyncio.Task[None]] = set()
         self._claims: dict[str, asyncio.Future[int]] = {}
@@ -106,7 +106,7 @@ class PipelineRuntime:
             delay_max_s=settings.reconnect_delay_max_s,
         )
 
-    def _sampled_at(self) -> float | None:
+    def _sampled_at_s(self) -> float | None:
         sample = self.core.resources.sample
         return None if sample is None else sample.now
 
@@ -119,7 +119,7 @@ class PipelineRuntime:
     async def start(self) -> None:
         """Remove what an earlier agent left, and connect to the master."""
         await self._workers.end_former()
-        await asyncio.to_thread(self._places.prepare)
+        await asyncio.to_thread(self._dirs.prepare)
         self._tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._tick())]
 
     async def close(self) -> None:
@@ -134,7 +134,7 @@ class PipelineRuntime:
         for task in [*self._tasks, *self._runs]:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._runs, return_exceptions=True)
-        await self._places.close()
+        await self._dirs.close()
 
     async def _tick(self) -> None:
         """The clock: time limits, samples, idle workers."""
@@ -224,30 +224,30 @@ class PipelineRuntime:
             if start.profile:
                 profiles.append(asyncio.create_task(self._profile(start, pid)))
 
-        placed = self._placed[start.key.task_id, start.attempt]
-        spec = placed.spec
+        files = self._files[start.key.task_id, start.attempt]
+        spec = files.spec
         assert spec is not None
         subtask = next(one for one in spec.pipeline.subtasks if one.name == start.key.subtask)
         job = {
             "reference": spec.pipeline.reference,
             "subtask": subtask.name,
             "device": start.device.value,
-            "inputs": [str(placed.output(one)) for one in subtask.after] or [str(placed.input)],
-            "raw": placed.raw and not subtask.after,
-            "output": str(placed.output(subtask.name)),
+            "inputs": [str(files.output(one)) for one in subtask.after] or [str(files.input)],
+            "raw": files.raw and not subtask.after,
+            "output": str(files.output(subtask.name)),
             "memory_limit_mib": start.memory_limit_mib if start.device is Device.CPU else 0,
         }
-        if subtask.name == placed.last:
+        if subtask.name == files.last:
             job |= {
                 "result_format": spec.result_format.value,
-                "result_key": placed.key.hex(),
+                "result_key": files.key.hex(),
                 "task_id": spec.task_id,
                 "placement": start.attempt,
             }
         place = (start.device, start.number)
         try:
             result = await self._workers.run(
-                start.run, place, placed.code, job, started, placed.account
+                start.run, place, files.code, job, started, files.account
             )
         except Exception as error:
             _log.exception("a run could not be carried out", task=start.key.task_id)
@@ -256,8 +256,8 @@ class PipelineRuntime:
             for profile in profiles:
                 profile.cancel()
         message = result.message
-        if result.outcome is RunOutcome.DONE and subtask.name == placed.last:
-            placed.kind, placed.proof = result.kind, result.proof
+        if result.outcome is RunOutcome.DONE and subtask.name == files.last:
+            files.kind, files.proof = result.kind, result.proof
         if result.outcome is RunOutcome.DONE and self._is_declared(start):
             message = _ON_DECLARED
         self._deliver(
@@ -300,8 +300,8 @@ class PipelineRuntime:
 
     def _ended(self, command: m.EndTask) -> None:
         self._unacknowledged[command.task_id, command.attempt] = command
-        if (placed := self._placed.get((command.task_id, command.attempt))) is not None:
-            placed.key = b""
+        if (files := self._files.get((command.task_id, command.attempt))) is not None:
+            files.key = b""
         _log.info(
             "task ended", task=command.task_id, outcome=command.outcome.value, why=command.message
         )
@@ -314,19 +314,19 @@ class PipelineRuntime:
         attempt = pw.attempt_of(command.task_id, command.attempt)
         message = shortened(command.message, codec.TEXT_LENGTH_MAX)
         end = pipeline_stream.from_end(command.outcome, message, command.timings)
-        placed = self._placed.get((command.task_id, command.attempt))
-        if command.outcome is TaskOutcome.DONE and placed is not None:
-            end.result_format = pw.from_result_format(placed.kind)
-            end.proof = placed.proof
+        files = self._files.get((command.task_id, command.attempt))
+        if command.outcome is TaskOutcome.DONE and files is not None:
+            end.result_format = pw.from_result_format(files.kind)
+            end.proof = files.proof
             try:
-                with placed.open_result() as file:
+                with files.open_result() as file:
                     while data := file.read(pw.CHUNK_BYTES):
                         yield pipeline_stream.result_piece(attempt, end.result_bytes, data)
                         end.result_bytes += len(data)
             except OSError as error:
                 end.outcome = pw.from_outcome(TaskOutcome.FAILED)
                 end.message = (
-                    f"node {self.share.capacity.name}: what {placed.last!r} returned cannot be "
+                    f"node {self.share.capacity.name}: what {files.last!r} returned cannot be "
                     f"read: {error}"
                 )
         yield pipeline_stream.attempt_ended(attempt, end)
@@ -348,7 +348,7 @@ class PipelineRuntime:
 
     def _forget_unplaced(self) -> None:
         """Drop inputs whose order did not arrive before the stream broke: the master may resend."""
-        for attempt in [one for one, placed in self._placed.items() if placed.spec is None]:
+        for attempt in [one for one, files in self._files.items() if files.spec is None]:
             if attempt not in self._unacknowledged:
                 self._forget(attempt)
 
@@ -379,55 +379,57 @@ class PipelineRuntime:
         elif kind == "policy":
             self._policies.follow(message.policy)
 
-    def _files_of(self, attempt: pb.PipelineAttempt) -> Placed:
+    def _files_of(self, attempt: pb.PipelineAttempt) -> TaskFiles:
         key = (pw.to_task_id(attempt.task_id), attempt.attempt)
-        placed = self._placed.get(key)
-        if placed is None:
-            placed = self._placed[key] = self._places.make(*key)
-        return placed
+        files = self._files.get(key)
+        if files is None:
+            files = self._files[key] = self._dirs.make(*key)
+        return files
 
     def _input_data(self, data: pb.PipelineData) -> None:
-        placed = self._files_of(data.attempt)
-        if placed.filled:
+        files = self._files_of(data.attempt)
+        if files.filled:
             return
         try:
-            with placed.input.open("ab" if data.offset else "wb") as file:
+            with files.input.open("ab" if data.offset else "wb") as file:
                 file.write(data.data)
         except OSError as error:
-            placed.problem = f"its input cannot be kept: {error}"
+            files.problem = f"its input cannot be kept: {error}"
 
     def _place(self, order: pb.PlacePipelineTask, now: float) -> None:
-        placed = self._files_of(order.attempt)
+        files = self._files_of(order.attempt)
         task_id = pw.to_task_id(order.attempt.task_id)
-        task = pw.to_task(order, task_id, size_mb=order.size_mb, submitted_at=order.submitted_at_s)
-        if not placed.filled:
-            placed.filled = True
+        task = pw.to_task(
+            order, task_id, size_mb=order.size_mb, submitted_at_s=order.submitted_at_s
+        )
+        if not files.filled:
+            files.filled = True
             try:
                 account = self._run_as.account_of(task.user)
-                used = {one.code for one in self._placed.values()}
-                self._places.fill(placed, order, account, used)
+                used = {one.code for one in self._files.values()}
+                self._dirs.fill(files, order, account, used)
             except LaunchFailed as error:
-                placed.refusal = f"pipelines run as their submitter here: {error}"
+                files.refusal = f"pipelines run as their submitter here: {error}"
             except OSError as error:
-                placed.problem = f"its files cannot be kept: {error}"
-        if placed.refusal or placed.problem:
+                files.problem = f"its files cannot be kept: {error}"
+        if files.refusal or files.problem:
             ended = m.EndTask(
                 task_id=task_id,
                 attempt=order.attempt.attempt,
-                outcome=TaskOutcome.FAILED if placed.refusal else TaskOutcome.GIVEN_BACK,
-                message=f"node {self.share.capacity.name}: {placed.refusal or placed.problem}",
+                outcome=TaskOutcome.FAILED if files.refusal else TaskOutcome.GIVEN_BACK,
+                message=f"node {self.share.capacity.name}: {files.refusal or files.problem}",
                 timings=(),
             )
             self._ended(ended)
             return
-        placed.spec = task
+        files.spec = task
         self._deliver(m.TaskPlaced(now=now, task=task, attempt=order.attempt.attempt))
 
     def _forget(self, attempt: Attempt) -> None:
         self._unacknowledged.pop(attempt, None)
-        placed = self._placed.pop(attempt, None)
-        if placed is not None:
-            self._places.remove(placed.directory)
+        files = self._files.pop(attempt, None)
+        if files is not None:
+            self._dirs.remove(files.directory)
 
     # --- claims on GPUs -----------------------------------------------------------------------
 

@@ -103,7 +103,7 @@ class Profiler:
         self._process: psutil.Process | None = None
         with contextlib.suppress(psutil.Error):
             self._process = psutil.Process(pid)
-        self._began_at = self._seen_at = time.monotonic()
+        self._began_at_s = self._seen_at_s = time.monotonic()
         self._cpu_s: dict[int, tuple[float, float]] = {}
         self._memory_mib: float | None = None
         self._gpu = _GpuSource(gpu)
@@ -112,7 +112,7 @@ class Profiler:
     @property
     def seen_s(self) -> float:
         """What ``figures`` are an average of."""
-        return self._seen_at - self._began_at
+        return self._seen_at_s - self._began_at_s
 
     def sample(self) -> bool:
         """Take one sample; False if the process has ended."""
@@ -130,7 +130,7 @@ class Profiler:
                 pids.add(process.pid)
         if not pids:
             return False
-        self._seen_at = time.monotonic()
+        self._seen_at_s = time.monotonic()
         self._memory_mib = max(self._memory_mib or 0.0, resident / _MIB)
         self._gpu.sample(pids)
         return True

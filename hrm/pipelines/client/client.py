@@ -40,7 +40,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from hrm import errors, ownership, rpc, tls
+from hrm import errors, ownership_keys, rpc, tls
 from hrm.address import default_master, token_file
 from hrm.core.vocabulary.model import WorkloadClass
 from hrm.pipelines.client.definition import Pipeline, to_format
@@ -178,7 +178,7 @@ class Client:
         self._loop = _loop()
         self._running: dict[asyncio.Task[Any], pb.SubmitPipelineTaskRequest] = {}
         self._closed = False
-        self._ownership_key = ownership.new_key()
+        self._ownership_key = ownership_keys.new_key()
         self._sources: dict[int, tuple[Pipeline, Sources, PipelineSpec, pb.PipelineSpec]] = {}
         self._channel: grpc.aio.Channel = self._call(self._connect())
         self._stub = PipelineServiceStub(self._channel)

@@ -310,7 +310,7 @@ class PipelineCluster:
         if record.node in self.table.nodes:
             self.table.over(record.node, record.spec.task_id)
         record.node = None
-        response_s = now - record.spec.submitted_at
+        response_s = now - record.spec.submitted_at_s
         try:
             self.policy.ended(record.spec.task_id, now=now, response_s=response_s, ok=ok)
         except Exception as error:
@@ -349,7 +349,7 @@ class PipelineCluster:
                 outcome=outcome,
                 message=message,
                 timings=tuple(record.timings),
-                response_s=now - record.spec.submitted_at,
+                response_s=now - record.spec.submitted_at_s,
             )
         )
 
@@ -397,12 +397,12 @@ class PipelineCluster:
         if isinstance(event, m.ClusterTicked):
             slept_s += self._awake.ticked(event.now)
         for row in self.table.nodes.values() if slept_s else ():
-            row.excused_at = excused(row.reported_at, row.excused_at, event.now, slept_s)
+            row.excused_at_s = excused(row.reported_at_s, row.excused_at_s, event.now, slept_s)
 
     def _lose_silent(self, now: float) -> None:
         limit_s = self.bounds.node_timeout_s
         for name, row in list(self.table.nodes.items()):
-            if now - max(row.reported_at, row.excused_at) > limit_s:
+            if now - max(row.reported_at_s, row.excused_at_s) > limit_s:
                 self._lose(name, now, f"it has not reported for {limit_s:g} s")
 
     def _set_draining(self, event: m.NodeDraining) -> None:

@@ -109,7 +109,7 @@ class TaskSpec:
     pipeline: PipelineSpec
     size_mb: float
     workload: WorkloadClass = WorkloadClass.BATCH
-    submitted_at: float = 0.0
+    submitted_at_s: float = 0.0
     user: str = ""
     result_format: ResultFormat = ResultFormat.PICKLE
 
@@ -291,8 +291,8 @@ class PipelineClusterView:
     cpu_speed: Vector
     """Relative to the reference platform, 1.0."""
     gpu_speed: Vector
-    reported_at: Vector
-    """Seconds before ``now`` at which each node last reported (an age, not a time)."""
+    report_age_s: Vector
+    """Since each node last reported."""
     queue_length: int
     arrival_rate_per_s: float
     alive: npt.NDArray[np.bool_]

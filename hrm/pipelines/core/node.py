@@ -35,8 +35,8 @@ from hrm.pipelines.core.model import (
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
 from hrm.pipelines.core.node_resources import NodeResources, node_load
 from hrm.pipelines.core.subtasks import (
+    NodeTask,
     PlacedSubtask,
-    PlacedTask,
     Run,
     SubtaskHappening,
     SubtaskState,
@@ -71,7 +71,7 @@ class PipelineNode:
         self.estimates = estimates
         self.bounds = bounds or NodeBounds()
         self.resources = NodeResources(capacity, self.estimates)
-        self.tasks: dict[TaskId, PlacedTask] = {}
+        self.tasks: dict[TaskId, NodeTask] = {}
         self.draining = False
         self._ready: dict[SubtaskKey, ReadySubtask] = {}
         self.dispatcher = Dispatcher(
@@ -143,7 +143,7 @@ class PipelineNode:
         spec, known = event.task, self.tasks.get(event.task.task_id)
         if known is not None and known.attempt == event.attempt:
             return
-        task, why = PlacedTask(spec, event.attempt), ""
+        task, why = NodeTask(spec, event.attempt), ""
         if known is not None:
             why = f"attempt {known.attempt} of it is still here"
         elif self.draining:
@@ -155,7 +155,7 @@ class PipelineNode:
         else:
             self._take_in(task, event.now)
 
-    def _take_in(self, task: PlacedTask, now: float) -> None:
+    def _take_in(self, task: NodeTask, now: float) -> None:
         """Create its subtasks; refuse the task if one of them can never run here."""
         spec = task.spec
         for one in spec.pipeline.subtasks:
@@ -170,7 +170,7 @@ class PipelineNode:
         self.tasks[spec.task_id] = task
         self._release_followers(task, now)
 
-    def _release_followers(self, task: PlacedTask, now: float) -> None:
+    def _release_followers(self, task: NodeTask, now: float) -> None:
         """Make subtasks ready that have all their inputs."""
         done = {n for n, one in task.subtasks.items() if one.state is SubtaskState.DONE}
         for one in task.subtasks.values():
@@ -180,7 +180,7 @@ class PipelineNode:
                 )
 
     def _make_ready(
-        self, task: PlacedTask, one: PlacedSubtask, by: SubtaskHappening, now: float, why: str
+        self, task: NodeTask, one: PlacedSubtask, by: SubtaskHappening, now: float, why: str
     ) -> None:
         """It may start now. Its charge is fixed here: an estimate above the capacity may be wrong,
         and must not keep it from an empty node; a known need above the capacity does."""
@@ -224,13 +224,13 @@ class PipelineNode:
                 self._end(task, TaskOutcome.GIVEN_BACK, why, event.now)
 
     def _fail(
-        self, task: PlacedTask, one: PlacedSubtask, by: SubtaskHappening, now: float, why: str
+        self, task: NodeTask, one: PlacedSubtask, by: SubtaskHappening, now: float, why: str
     ) -> None:
         one.life.follow(by, SubtaskState.FAILED, now, why)
         message = f"subtask {one.spec.name!r} failed on node {self.capacity.name}: {why}"
         self._end(task, TaskOutcome.FAILED, message, now)
 
-    def _end(self, task: PlacedTask, outcome: TaskOutcome, message: str, now: float) -> None:
+    def _end(self, task: NodeTask, outcome: TaskOutcome, message: str, now: float) -> None:
         """Begin to end it; it is over when none of its runs remains. The first reason counts."""
         if task.ending is None:
             task.ending, task.message = outcome, message
@@ -241,13 +241,13 @@ class PipelineNode:
                 self._stop(run, RunOutcome.STOPPED, message)
         self._settle(task)
 
-    def _settle(self, task: PlacedTask) -> None:
+    def _settle(self, task: NodeTask) -> None:
         if task.ending is None or task.running:
             return
         del self.tasks[task.spec.task_id]
         self._report_end(task, task.ending, task.message)
 
-    def _report_end(self, task: PlacedTask, outcome: TaskOutcome, message: str) -> None:
+    def _report_end(self, task: NodeTask, outcome: TaskOutcome, message: str) -> None:
         if task.claim:
             if outcome is TaskOutcome.FAILED:
                 self._commands.append(m.RefuseGpu(holder=task.claim, why=message, never=True))
@@ -280,8 +280,8 @@ class PipelineNode:
             row=one.row,
             device=start.device,
             number=start.number,
-            ready_at=ready.since,
-            started_at=now,
+            ready_at_s=ready.since,
+            started_at_s=now,
             expected_s=self.estimates.run_s(one.row, start.device),
             memory_mib=feasibility.host_need_mib(ready, self.estimates),
             gpu_memory_mib=feasibility.gpu_need_mib(ready, self.estimates) if on_gpu else 0.0,
@@ -325,10 +325,10 @@ class PipelineNode:
                     # This process slept, and the run may have ended meanwhile, unread.
                     run.deadline, run.excused = now + _LATE_S, True
                     continue
-                limit_s = run.deadline - run.started_at
+                limit_s = run.deadline - run.started_at_s
                 self._stop(run, RunOutcome.TIMED_OUT, f"longer than its limit of {limit_s:g} s")
 
-    def _find(self, key: SubtaskKey, run: int) -> tuple[PlacedTask, PlacedSubtask] | None:
+    def _find(self, key: SubtaskKey, run: int) -> tuple[NodeTask, PlacedSubtask] | None:
         """The subtask of this run, if the run is known and not over."""
         task = self.tasks.get(key.task_id)
         one = task.subtasks.get(key.subtask) if task else None
@@ -378,11 +378,11 @@ class PipelineNode:
             number=run.number,
             run=run.run,
             outcome=outcome,
-            ready_at=run.ready_at,
-            started_at=run.started_at,
+            ready_at_s=run.ready_at_s,
+            started_at_s=run.started_at_s,
             # The clock may be set back, and a master always refuses negative values.
-            waited_s=max(0.0, run.started_at - run.ready_at),
-            ran_s=max(0.0, event.now - run.started_at) if event.ran_s is None else event.ran_s,
+            waited_s=max(0.0, run.started_at_s - run.ready_at_s),
+            ran_s=max(0.0, event.now - run.started_at_s) if event.ran_s is None else event.ran_s,
             memory_mib=event.memory_mib,
             gpu_memory_mib=event.gpu_memory_mib,
             co_runners=run.co_runners(event.now),
@@ -393,7 +393,7 @@ class PipelineNode:
 
     def _next_state(
         self,
-        task: PlacedTask,
+        task: NodeTask,
         one: PlacedSubtask,
         run: Run,
         outcome: RunOutcome,
@@ -423,7 +423,7 @@ class PipelineNode:
             self._fail(task, one, failed, now, why)
 
     def _retry_with_memory(
-        self, task: PlacedTask, one: PlacedSubtask, run: Run, message: str, now: float
+        self, task: NodeTask, one: PlacedSubtask, run: Run, message: str, now: float
     ) -> None:
         """Try again with half as much memory more; then on a core, or not at all."""
         one.out_of_gpu_memory += 1
@@ -457,9 +457,9 @@ class PipelineNode:
             pipeline=pipeline,
             size_mb=event.size_mb,
             workload=event.workload,
-            submitted_at=event.now,
+            submitted_at_s=event.now,
         )
-        self._take_in(PlacedTask(spec, 1, claim=event.holder), event.now)
+        self._take_in(NodeTask(spec, 1, claim=event.holder), event.now)
 
     def _released(self, event: m.GpuReleased) -> None:
         task = self.tasks.get(_claim_id(event.holder))

@@ -131,8 +131,8 @@ class SubtaskTiming:
     number: int
     run: int
     outcome: RunOutcome
-    ready_at: float
-    started_at: float
+    ready_at_s: float
+    started_at_s: float
     waited_s: float
     ran_s: float
     memory_mib: float = 0.0

@@ -21,7 +21,7 @@ from hrm.pipelines.core.model import (
     ReadySubtask,
 )
 from hrm.pipelines.core.node_messages import GpuCard, LoadSampled, NodeCapacity, NodeLoad
-from hrm.pipelines.core.subtasks import PlacedTask, Run
+from hrm.pipelines.core.subtasks import NodeTask, Run
 
 __all__ = ["Card", "NodeResources", "node_load", "shared_out_s"]
 
@@ -95,7 +95,7 @@ class NodeResources:
         card = self.cards[run.number]
         del card.runs[run.run]
         for other in card.runs.values():
-            seconds = now - max(run.started_at, other.started_at)
+            seconds = now - max(run.started_at_s, other.started_at_s)
             run.co_runner_s[other.row] = run.co_runner_s.get(other.row, 0.0) + seconds
             other.co_runner_s[run.row] = other.co_runner_s.get(run.row, 0.0) + seconds
         if not card.runs:
@@ -166,7 +166,7 @@ def shared_out_s(work: Iterable[Work], cores: int, gpus: float) -> float:
     return max(0.0, best_s)
 
 
-def node_load(resources: NodeResources, tasks: Iterable[PlacedTask], now: float) -> NodeLoad:
+def node_load(resources: NodeResources, tasks: Iterable[NodeTask], now: float) -> NodeLoad:
     """The node's load at ``now``. What no sample includes is taken from the node's state."""
     tasks = list(tasks)
     capacity, sample, estimates = resources.capacity, resources.sample, resources.estimates
@@ -199,7 +199,7 @@ def node_load(resources: NodeResources, tasks: Iterable[PlacedTask], now: float)
     )
 
 
-def _work(resources: NodeResources, tasks: Iterable[PlacedTask], now: float) -> Iterable[Work]:
+def _work(resources: NodeResources, tasks: Iterable[NodeTask], now: float) -> Iterable[Work]:
     run_s, cpu, gpu, never = resources.estimates.run_s, Device.CPU, Device.GPU, math.inf
     for task in tasks:
         for one in task.subtasks.values():

@@ -15,7 +15,7 @@ from hrm.core.vocabulary.model import WorkloadClass
 from hrm.pipelines.core.model import Device, ReadySubtask, Row, SubtaskKey, SubtaskSpec, TaskSpec
 from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming, TaskOutcome
 
-__all__ = ["SUBTASK", "PlacedSubtask", "PlacedTask", "Run", "SubtaskHappening", "SubtaskState"]
+__all__ = ["SUBTASK", "NodeTask", "PlacedSubtask", "Run", "SubtaskHappening", "SubtaskState"]
 
 
 class SubtaskState(enum.Enum):
@@ -129,7 +129,7 @@ class PlacedSubtask:
 
 
 @dataclass(slots=True, eq=False)
-class PlacedTask:
+class NodeTask:
     """A task on this node. ``ending``: how it will end once none of its runs remains; ``claim``:
     the holder, if this is not a task but a claim on a GPU."""
 
@@ -165,8 +165,8 @@ class Run:
     row: Row
     device: Device
     number: int
-    ready_at: float
-    started_at: float
+    ready_at_s: float
+    started_at_s: float
     expected_s: float
     memory_mib: float
     gpu_memory_mib: float
@@ -182,8 +182,8 @@ class Run:
 
     def remaining_s(self, now: float) -> float:
         """An estimate; a run that takes longer than expected is assumed to be nearly done."""
-        return max(0.1 * self.expected_s, self.started_at + self.expected_s - now)
+        return max(0.1 * self.expected_s, self.started_at_s + self.expected_s - now)
 
     def co_runners(self, now: float) -> tuple[Row, ...]:
-        half_s = 0.5 * (now - self.started_at)
+        half_s = 0.5 * (now - self.started_at_s)
         return tuple(row for row, seconds in self.co_runner_s.items() if seconds >= half_s > 0)

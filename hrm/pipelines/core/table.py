@@ -33,7 +33,7 @@ _LOAD = ("cpu", "gpu", "memory", "gpu_memory", "sent", "received")
 _COUNTS = ("running", "waiting_batch", "waiting_stream", "expected_wait_s")
 _FREE = ("free_cores", "free_memory_mib", "free_gpu_memory_mib")
 _FIXED = ("cores", "gpus", "cpu_speed", "gpu_speed")
-_OWN = ("reported_at", "memory_total_mib", "largest_gpu_mib", "group")
+_OWN = ("reported_at_s", "memory_total_mib", "largest_gpu_mib", "group")
 _COLUMNS = (*_LOAD, *_COUNTS, *_FREE, *_FIXED, *_OWN)
 
 Mask = npt.NDArray[np.bool_]
@@ -44,14 +44,14 @@ Column = npt.NDArray[np.float64]
 class NodeRow:
     """One node. ``placed``: every task that is placed there; ``unreported``: the estimated work,
     seconds, of those that its latest report does not include; ``gave_back``: it returned a task
-    since that report; ``excused_at``: its silence does not count until then."""
+    since that report; ``excused_at_s``: its silence does not count until then."""
 
     capacity: NodeCapacity
-    reported_at: float
+    reported_at_s: float
     draining: bool = False
     gave_back: bool = False
     load: NodeLoad | None = None
-    excused_at: float = 0.0
+    excused_at_s: float = 0.0
     placed: dict[TaskId, TaskSpec] = field(default_factory=dict)
     unreported: dict[TaskId, float] = field(default_factory=dict)
 
@@ -105,7 +105,7 @@ class NodeTable:
         columns["gpus"][i] = len(cards_mib)
         columns["cpu_speed"][i] = capacity.cpu_speed
         columns["gpu_speed"][i] = capacity.gpu_speed
-        columns["reported_at"][i] = row.reported_at
+        columns["reported_at_s"][i] = row.reported_at_s
         columns["memory_total_mib"][i] = capacity.memory_mib
         columns["largest_gpu_mib"][i] = max(cards_mib, default=0.0)
         columns["group"][i] = self._models.index(capacity.gpu_model)
@@ -130,7 +130,7 @@ class NodeTable:
 
     def reported(self, name: NodeName, load: NodeLoad, now: float) -> None:
         row = self.nodes[name]
-        row.load, row.reported_at, row.gave_back = load, now, False
+        row.load, row.reported_at_s, row.gave_back = load, now, False
         for task_id in load.tasks:
             row.unreported.pop(task_id, None)
         self.recount(name)
@@ -247,7 +247,7 @@ class NodeTable:
             names=self.names,
             platform=self._platforms,
             task_s=could.astype(np.float32),
-            reported_at=(now - self._columns["reported_at"]).astype(np.float32),
+            report_age_s=(now - self._columns["reported_at_s"]).astype(np.float32),
             queue_length=queue_length,
             arrival_rate_per_s=rate_per_s,
             alive=self._alive.copy(),

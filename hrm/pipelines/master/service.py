@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -12,10 +11,10 @@ import grpc
 import grpc.aio
 import structlog
 
-from hrm import clock, ownership, rpc_server
+from hrm import clock, ownership_keys, rpc_server
 from hrm.core.vocabulary.model import NodeName
 from hrm.core.vocabulary.ownership import is_owner
-from hrm.errors import AlreadyExists, HrmError, InvalidRequest, LimitReached, Unavailable
+from hrm.errors import AlreadyExists, HrmError, InvalidRequest, LimitReached
 from hrm.master.paging import check_limit, page
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.model import TaskId
@@ -27,7 +26,6 @@ from hrm.wire import pipelines as pw
 
 __all__ = ["PipelineService"]
 
-FIRST_MESSAGE_TIMEOUT_S = 10.0
 WATCHED_TASKS_MAX = 100_000
 _MB = 1e6
 
@@ -51,12 +49,6 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
     async def Submit(  # noqa: N802
         self, request: pb.SubmitPipelineTaskRequest, context: _Context
     ) -> pb.SubmitPipelineTaskResponse:
-        try:
-            return pb.SubmitPipelineTaskResponse(task_id=await self._submit(request))
-        except HrmError as error:
-            await rpc_server.abort(context, error)
-
-    async def _submit(self, request: pb.SubmitPipelineTaskRequest) -> TaskId:
         task_id = pw.to_task_id(request.task_id or uuid.uuid4().hex)
         size, limit = len(request.payload), self._tasks.payload_bytes_max
         if size > limit:
@@ -65,7 +57,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
                 f"({limit >> 20} MiB); put it where the nodes can read it, and submit its path"
             )
         size_mb = request.size_mb or size / _MB
-        task = pw.to_task(request, task_id, size_mb=size_mb, submitted_at=clock.now())
+        task = pw.to_task(request, task_id, size_mb=size_mb, submitted_at_s=clock.now())
         files = pw.to_files(request.files)
         await self._tasks.submit(
             task,
@@ -73,41 +65,33 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             raw=request.raw,
             files=files,
             key=pw.check_key(request.result_key),
-            owner=ownership.owner_of(request.ownership_key),
+            owner=ownership_keys.owner_of(request.ownership_key),
         )
-        return task_id
+        return pb.SubmitPipelineTaskResponse(task_id=task_id)
 
     async def Watch(  # noqa: N802
         self, request: pb.WatchPipelineTasksRequest, context: _Context
     ) -> AsyncIterator[pb.PipelineTaskUpdate]:
-        try:
-            if not 1 <= len(request.task_ids) <= WATCHED_TASKS_MAX:
-                raise InvalidRequest(f"task_ids: name 1 to {WATCHED_TASKS_MAX} tasks")
-            watcher = self._tasks.watch([TaskId(one) for one in request.task_ids])
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        if not 1 <= len(request.task_ids) <= WATCHED_TASKS_MAX:
+            raise InvalidRequest(f"task_ids: name 1 to {WATCHED_TASKS_MAX} tasks")
+        watcher = self._tasks.watch([TaskId(one) for one in request.task_ids])
         try:
             async for update in _updates(watcher):
                 yield update
         finally:
             self._tasks.unwatch(watcher)
         if watcher.overflowed:
-            await rpc_server.abort(
-                context, LimitReached("updates came faster than read; watch again")
-            )
+            raise LimitReached("updates came faster than read; watch again")
 
     async def GetResult(  # noqa: N802
         self, request: pb.GetPipelineResultRequest, context: _Context
     ) -> AsyncIterator[pb.PipelineResultChunk]:
         task_id = TaskId(request.task_id)
         files = self._tasks.files
-        try:
-            self._tasks.check_owner(task_id, ownership.owner_of(request.ownership_key))
-            async with contextlib.aclosing(files.chunks(task_id, "out")) as chunks:
-                async for data in chunks:
-                    yield pb.PipelineResultChunk(data=data)
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        self._tasks.check_owner(task_id, ownership_keys.owner_of(request.ownership_key))
+        async with contextlib.aclosing(files.chunks(task_id, "out")) as chunks:
+            async for data in chunks:
+                yield pb.PipelineResultChunk(data=data)
         if request.forget:
             files.drop(task_id)
 
@@ -115,10 +99,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         self, request: pb.CancelPipelineTaskRequest, context: _Context
     ) -> pb.CancelPipelineTaskResponse:
         event = m.CancelAsked(now=clock.now(), task_id=TaskId(request.task_id), why=request.reason)
-        try:
-            self._tasks.handle(event)
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        self._tasks.handle(event)
         return pb.CancelPipelineTaskResponse()
 
     async def List(  # noqa: N802
@@ -128,17 +109,13 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         records = list(core.ended.values()) if request.all else []
         records += core.tasks.values()
         places = core.places()
-        try:
-            limit = check_limit(request.limit)
-            tasks, token = page(
-                records,
-                lambda x: (x.spec.submitted_at, x.spec.task_id),
-                lambda x: pipeline_stream.from_record(x, core.explain(x.spec.task_id, places)),
-                request,
-                limit=limit,
-            )
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        tasks, token = page(
+            records,
+            lambda x: (x.spec.submitted_at_s, x.spec.task_id),
+            lambda x: pipeline_stream.from_record(x, core.explain(x.spec.task_id, places)),
+            request,
+            limit=check_limit(request.limit),
+        )
         rows = [] if request.page_token else core.table.nodes.values()
         return pb.ListPipelineTasksResponse(
             tasks=tasks,
@@ -155,51 +132,35 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
 
     async def Connect(self, requests: Any, context: _Context) -> None:  # noqa: N802
         """One agent's stream, from its registration to its end."""
-        try:
-            name, stream = await self._register(requests)
-        except HrmError as error:
-            await rpc_server.abort(context, error)
+        name, stream = await self._register(requests)
         log.info("node has joined", node=name)
-        reading = asyncio.create_task(self._read(requests, name, stream))
-        writing = asyncio.create_task(self._write(stream, context))
-        stream_ended = asyncio.create_task(stream.stream_ended.wait())
         try:
-            await asyncio.wait(
-                {reading, writing, stream_ended}, return_when=asyncio.FIRST_COMPLETED
+            await rpc_server.both_ways(
+                self._read(requests, name, stream),
+                self._write(stream, context),
+                stream.stream_ended.wait(),
             )
-            problem = reading.exception() if reading.done() else None
-            if isinstance(problem, HrmError):
-                log.warning("node sent a bad message", node=name, error=str(problem))
-                await rpc_server.abort(context, problem)
+        except HrmError as error:
+            log.warning("node sent a bad message", node=name, error=error.message)
+            raise
         finally:
-            for task in (reading, writing, stream_ended):
-                task.cancel()
-            await asyncio.gather(reading, writing, stream_ended, return_exceptions=True)
             self._tasks.leave(name, stream)
             log.info("the stream of a node is down", node=name)
 
     async def _register(self, requests: Any) -> tuple[NodeName, NodeStream]:
-        try:
-            first = await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_TIMEOUT_S)
-        except StopAsyncIteration:
-            raise InvalidRequest("the stream ended before a registration") from None
-        except TimeoutError:  # or this process slept, and has not read it yet
-            limit = f"{FIRST_MESSAGE_TIMEOUT_S:.0f} s"
-            raise Unavailable(f"no registration came within {limit}; register again") from None
-        if first.WhichOneof("message") != "register":
-            raise InvalidRequest("the first message of a node must be `register`")
-        name = NodeName(first.register.capacity.node)
-        owner = ownership.owner_of(first.register.ownership_key)
+        first = await rpc_server.first_message(requests, "a registration")
+        joining = self._tasks.joining(first)
+        name = joining.event.capacity.name
         if self._check_owner is not None:
-            self._check_owner(name, owner)
+            self._check_owner(name, joining.owner)
         other = self._tasks.nodes.get(name)
         if other is not None and not (
-            other.identity == first.register.identity and is_owner(other.owner, owner)
+            other.identity == joining.identity and is_owner(other.owner, joining.owner)
         ):
             raise AlreadyExists(
                 f"another live agent offers pipelines as node {name!r}; give this one another name"
             )
-        return self._tasks.join(first.register)
+        return name, self._tasks.join(joining)
 
     async def _read(self, requests: Any, name: NodeName, stream: NodeStream) -> None:
         async for message in requests:

@@ -15,38 +15,32 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 import structlog
 
-from hrm import clock, ownership
+from hrm import clock
 from hrm.config import MasterSettings
 from hrm.core.vocabulary.model import NodeName
 from hrm.core.vocabulary.ownership import denied, is_owner
-from hrm.errors import (
-    AlreadyExists,
-    HrmError,
-    InvalidConfig,
-    InvalidRequest,
-    LimitReached,
-    NotFound,
-)
+from hrm.errors import AlreadyExists, HrmError, InvalidConfig, LimitReached, NotFound
 from hrm.master.node_policies import NodePolicies
 from hrm.master.policy_service import cluster_policy
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster
 from hrm.pipelines.core.model import ClusterPolicy, ResultFormat, TaskId, TaskSpec
-from hrm.pipelines.core.node_messages import EndTask, ReportSubtask, TaskOutcome
+from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.table import NodeRow
 from hrm.pipelines.master.result_files import PipelineFiles
 from hrm.pipelines.policies.corun.subtask_estimates import Stdm
 from hrm.policies.guard import GuardRegistry
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import policy_pb2
-from hrm.wire import codec, pipeline_stream
+from hrm.wire import pipeline_stream
 from hrm.wire import pipelines as pw
+from hrm.wire.pipeline_stream import Joining
 
 __all__ = ["NodeStream", "PipelineTasks", "Watcher", "pipeline_policy"]
 
@@ -57,7 +51,6 @@ _ORDERS_MAX = 10_000
 """More than a node's maximum of tasks, and withdrawals of them."""
 _ATTEMPTS_MAX = 1 << 10
 """Per task; above both limits on losses."""
-_PROOF_BYTES_MAX = 64
 _EPOCHS = 1 << 20
 """Epochs wrap around here, so that an attempt within an epoch has 30 bits."""
 _MEMORY_MIB = 65_536.0
@@ -65,8 +58,8 @@ _MEMORY_MIB = 65_536.0
 log = structlog.get_logger("master.pipelines")
 
 
-def pipeline_policy(settings: MasterSettings, hosts: GuardRegistry, *, seed: int) -> ClusterPolicy:
-    """The cluster policy of the settings; a learned one is registered with ``hosts``.
+def pipeline_policy(settings: MasterSettings, guards: GuardRegistry, *, seed: int) -> ClusterPolicy:
+    """The cluster policy of the settings; a learned one is registered with ``guards``.
 
     Raises:
         InvalidConfig: there is no policy of that name, or its model is missing or damaged.
@@ -74,7 +67,7 @@ def pipeline_policy(settings: MasterSettings, hosts: GuardRegistry, *, seed: int
     try:
         return cluster_policy(
             settings.pipeline_policy,
-            hosts=hosts,
+            guards=guards,
             state_dir=settings.state_dir,
             heartbeat_s=settings.heartbeat_interval_s,
             seed=seed,
@@ -110,15 +103,6 @@ class _Proof:
 
 
 _NO_PROOF = _Proof(ResultFormat.PICKLE, b"", 0)
-
-
-def _proof_of(end: pb.PipelineTaskEnd, placement: int) -> _Proof:
-    if len(end.proof) > _PROOF_BYTES_MAX:
-        raise InvalidRequest(f"end.proof has {len(end.proof)} bytes; at most {_PROOF_BYTES_MAX}")
-    kind = pw.to_result_format(end.result_format)
-    if kind is ResultFormat.AUTO:
-        raise InvalidRequest("end.result_format is AUTO; say which one the worker took")
-    return _Proof(kind, end.proof, placement)
 
 
 class NodeStream:
@@ -400,29 +384,32 @@ class PipelineTasks:
 
     # --- nodes --------------------------------------------------------------------------------
 
-    def join(self, register: pb.RegisterPipelineNode) -> tuple[NodeName, NodeStream]:
+    def joining(self, message: pb.NodePipelineMessage) -> Joining:
+        """Read the first message of a node's stream.
+
+        Raises:
+            InvalidRequest: it is another one, or a field is malformed.
+        """
+        return pipeline_stream.to_joining(message, self._attempts_before, clock.now())
+
+    def join(self, joining: Joining) -> NodeStream:
         """A node has joined; its stream is to be written from its second message on.
 
         Raises:
-            InvalidRequest: a field is malformed.
+            InvalidRequest: a report of a learned policy is malformed.
         """
-        capacity = pw.to_capacity(register.capacity)
-        load = pw.to_load(register.load)
-        tasks = tuple((pw.to_task_id(one.task_id), self._number(one)) for one in register.tasks)
-        self.policies.left(capacity.name)
-        self.policies.take_report(capacity.name, register.load.policies)
-        runs_as = codec.to_text(register.runs_as, "runs_as")
-        owner = ownership.owner_of(register.ownership_key)
-        stream = NodeStream(register.identity, owner, runs_as)
+        name = joining.event.capacity.name
+        self.policies.left(name)
+        self.policies.take_report(name, joining.policies)
+        stream = NodeStream(joining.identity, joining.owner, joining.runs_as)
         for order in self.policies.orders.values():
             stream.put(pipeline_stream.policy_order(order))
-        before = self.nodes.get(capacity.name)
-        self.nodes[capacity.name] = stream
+        before = self.nodes.get(name)
+        self.nodes[name] = stream
         if before is not None:
             before.close()
-        now = clock.now()
-        self.handle(m.NodeJoined(now=now, capacity=capacity, tasks=tasks, load=load))
-        return capacity.name, stream
+        self.handle(joining.event)
+        return stream
 
     def runs_as(self, name: NodeName) -> str:
         """The user that this node's workers run as; "": its stream is down, or it reported none."""
@@ -443,33 +430,26 @@ class PipelineTasks:
         Raises:
             InvalidRequest: a field is malformed.
         """
-        now, kind = clock.now(), message.WhichOneof("message")
-        if kind == "load":
-            self.policies.take_report(name, message.load.policies)
-            self.handle(m.PipelineNodeReported(now=now, name=name, load=pw.to_load(message.load)))
-        elif kind == "run":
-            task_id = pw.to_task_id(message.run.attempt.task_id)
-            attempt, timing = self._number(message.run.attempt), message.run.timing
-            report = ReportSubtask(
-                task_id=task_id, attempt=attempt, timing=pw.to_timing(timing, task_id)
-            )
-            self.handle(m.SubtaskReported(now=now, name=name, report=report))
-        elif kind == "data":
+        if message.WhichOneof("message") == "data":
             await self._result_data(name, message.data)
-        elif kind == "ended":
-            self._attempt_ended(name, message.ended, now)
+            return
+        report = pipeline_stream.to_report(message, name, self._attempts_before, clock.now())
+        match report:
+            case m.PipelineNodeReported():
+                self.policies.take_report(name, message.load.policies)
+                self.handle(report)
+            case m.SubtaskReported():
+                self.handle(report)
+            case m.TaskEnded():
+                self._attempt_ended(report, message.ended)
 
     def _is_current(self, name: NodeName, attempt: pb.PipelineAttempt) -> bool:
         record = self.core.tasks.get(TaskId(attempt.task_id))
-        place = (name, self._number(attempt))
+        place = (name, attempt.attempt - self._attempts_before)
         return record is not None and (record.node, record.attempt) == place
 
     def _attempt_of(self, task_id: TaskId, attempt: int) -> pb.PipelineAttempt:
         return pw.attempt_of(task_id, self._attempts_before + attempt)
-
-    def _number(self, attempt: pb.PipelineAttempt) -> int:
-        """Number of this master's attempt; for those of others, a number that it never uses."""
-        return attempt.attempt - self._attempts_before
 
     async def _result_data(self, name: NodeName, data: pb.PipelineData) -> None:
         attempt = data.attempt
@@ -480,29 +460,20 @@ class PipelineTasks:
             except HrmError as error:
                 log.warning("no space for a result", task=task_id, why=error.message)
 
-    def _attempt_ended(self, name: NodeName, ended: pb.PipelineAttemptEnd, now: float) -> None:
-        attempt, end = ended.attempt, ended.end
-        task_id = pw.to_task_id(attempt.task_id)
-        outcome, message = pw.to_outcome(end.outcome), end.message
-        current = self._is_current(name, attempt) and outcome is TaskOutcome.DONE
-        proof = _proof_of(end, attempt.attempt) if current else _NO_PROOF
-        if current and not self.files.finish(task_id, attempt.attempt, end.result_bytes):
-            outcome = TaskOutcome.FAILED
-            message = (
-                f"its result of {end.result_bytes} bytes did not arrive whole: inputs and "
-                f"results may hold pipeline_held_mib of the master's disk"
-            )
-        elif current:
-            self._proofs[task_id] = proof
-        over = EndTask(
-            task_id=task_id,
-            attempt=self._number(attempt),
-            outcome=outcome,
-            message=message,
-            timings=tuple(pw.to_timing(one, task_id) for one in end.timings),
-        )
-        self.handle(m.TaskEnded(now=now, name=name, end=over))
-        self._send(name, pipeline_stream.acknowledgement(attempt))
+    def _attempt_ended(self, event: m.TaskEnded, ended: pb.PipelineAttemptEnd) -> None:
+        attempt, end, result_bytes = ended.attempt, event.end, ended.end.result_bytes
+        if self._is_current(event.name, attempt) and end.outcome is TaskOutcome.DONE:
+            proof = _Proof(*pipeline_stream.to_proof(ended.end), attempt.attempt)
+            if self.files.finish(end.task_id, attempt.attempt, result_bytes):
+                self._proofs[end.task_id] = proof
+            else:
+                message = (
+                    f"its result of {result_bytes} bytes did not arrive whole: inputs and "
+                    f"results may hold pipeline_held_mib of the master's disk"
+                )
+                end = replace(end, outcome=TaskOutcome.FAILED, message=message)
+        self.handle(replace(event, end=end))
+        self._send(event.name, pipeline_stream.acknowledgement(attempt))
 
     def placing(self, command: m.PlaceTask) -> pb.PlacePipelineTask | None:
         """The order to run a task; None: it has ended, or been placed elsewhere, meanwhile."""

@@ -175,7 +175,7 @@ def arrivals(scenario: Scenario) -> Work:
             task_id=TaskId(f"task-{number}"),
             pipeline=pipelines[which[number]],
             size_mb=float(sizes[number]),
-            submitted_at=work.arrives_s[number],
+            submitted_at_s=work.arrives_s[number],
         )
         work.tasks.append(task)
         noise = rng.standard_normal(len(task.pipeline.subtasks))

@@ -14,6 +14,7 @@ from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
 from hrm.core.messages import appmaster as am
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.vocabulary import retries
 from hrm.core.vocabulary.backoff import Backoff
 from hrm.core.vocabulary.latest_timer import LatestTimer, Ring
 from hrm.core.vocabulary.model import (
@@ -26,7 +27,6 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.core.vocabulary.wakefulness import Patience
-from hrm.errors import NotFound
 from hrm.sim import event_format
 from hrm.sim.faults.network import CALL_TIMEOUT_S, Peer, Stream
 from hrm.sim.faults.plan import ApplicationPlan
@@ -384,12 +384,13 @@ class _AppMaster(Peer):
         self._stream.send_to_server(attach)
 
     def _refused(self, refusal: c.Refuse) -> None:
-        if isinstance(refusal.error, NotFound):
+        """The first registration is repeated after any passing failure: its user types it again."""
+        if retries.APP_MASTER.allows(refusal.error, known=True):
+            self._again()
+        else:
             self._ended_by_master = True
             self.driver.failed(refusal.error.message)
             self.leave()
-        else:
-            self._again()
 
     def _again(self) -> None:
         """Open another session after a pause, unless this has been going on for too long."""
@@ -416,7 +417,7 @@ class _AppMaster(Peer):
             case c.ContainerChanged():
                 self.handle(am.ContainerListed(now=now, container=seen(message.status)))
             case c.RequestRefused():
-                refused = am.RequestsRefused(
+                refused = am.ExecutorsRefused(
                     now=now,
                     executor_ids=message.executor_ids,
                     profile=message.resource_profile_id,
@@ -427,7 +428,7 @@ class _AppMaster(Peer):
                 self._ended_by_master = True
                 self.handle(am.EndOrdered(now=now, message=message.message))
             case c.Refuse():
-                if isinstance(message.error, NotFound):
+                if not retries.APP_MASTER.allows(message.error, known=True):
                     self._refused(message)
 
     def closed(self) -> None:

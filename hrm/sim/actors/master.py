@@ -17,6 +17,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Proposal
 from hrm.core.vocabulary.model import ApplicationId, NodeName
+from hrm.core.vocabulary.takeover import Takeover
 from hrm.errors import DiskFull
 from hrm.runtime.master import End, MasterRuntime, OnReply
 from hrm.runtime.virtual_disk import VirtualDisk
@@ -265,7 +266,7 @@ class _NodeEnd:
         self._master = master
         self._stream = stream
         self._key: tuple[str, str] | None = None
-        self._previous: _NodeEnd | None = None
+        self._takeover: Takeover[tuple[str, str], _NodeEnd] | None = None
         self._ready = False
         self._early: list[Any] = []
         self._outbox: list[c.NodeMessage] = []
@@ -314,24 +315,20 @@ class _NodeEnd:
             self._stream.close_server()
             return
         self._key = (event.node, event.incarnation)
-        self._previous = master.node_ends.get(self._key)
-        master.node_ends[self._key] = self
+        self._takeover = Takeover(master.node_ends, self._key, self)
         master.call(
             lambda call_id: replace(event, now=master.now(), call_id=call_id), self._registered
         )
 
     def _registered(self, result: c.Reply | c.Refuse) -> None:
-        assert self._key is not None
+        assert self._takeover is not None
         if isinstance(result, c.Refuse):
-            if self._previous is None:
-                self._master.node_ends.pop(self._key, None)
-            else:
-                self._master.node_ends[self._key] = self._previous
+            self._takeover.undo()
             self._key = None
             self._stream.close_server()
             return
-        if self._previous is not None:
-            self._previous._stream.close_server()
+        if self._takeover.previous is not None:
+            self._takeover.previous._stream.close_server()
         self._ready = True
         assert self._master.core is not None
         self._stream.send_to_client((self._epoch(), self._master.core.master_state.epoch_id))
@@ -350,7 +347,7 @@ class _ApplicationEnd:
         self._stream = stream
         self._session = session
         self._application_id: ApplicationId | None = None
-        self._previous: _ApplicationEnd | None = None
+        self._takeover: Takeover[ApplicationId, _ApplicationEnd] | None = None
         self._ready = False
         self._outbox: list[c.Notice] = []
         self._early: list[Any] = []
@@ -386,8 +383,7 @@ class _ApplicationEnd:
             self._stream.close_server()
             return
         self._application_id = event.application_id
-        self._previous = master.application_ends.get(event.application_id)
-        master.application_ends[event.application_id] = self
+        self._takeover = Takeover(master.application_ends, event.application_id, self)
         session = self._session
         master.call(
             lambda call_id: replace(event, now=master.now(), call_id=call_id, session=session),
@@ -397,18 +393,15 @@ class _ApplicationEnd:
     def _attached(self, result: c.Reply | c.Refuse) -> None:
         if self._application_id is None:
             return  # the session broke while the master was writing
-        ends = self._master.application_ends
+        assert self._takeover is not None
         if isinstance(result, c.Refuse):
-            if self._previous is None:
-                ends.pop(self._application_id, None)
-            else:
-                ends[self._application_id] = self._previous
+            self._takeover.undo()
             self._application_id = None
             self._stream.send_to_client(result)
             self._stream.close_server()
             return
-        if self._previous is not None:
-            self._previous._stream.close_server()
+        if self._takeover.previous is not None:
+            self._takeover.previous._stream.close_server()
         self._ready = True
         self._stream.send_to_client(result.result)
         for notice in self._outbox:

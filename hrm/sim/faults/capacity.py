@@ -73,7 +73,7 @@ def _fill(demands: Iterable[tuple[Vector, int | None]], units: Sequence[Resource
 
 def next_to(driver: Vector, demand: Vector, units: Sequence[ResourceUnit]) -> int:
     """How many of ``demand`` these units run together with one driver, which stands where it leaves
-    the most; 0: none holds the driver. Units of a pool are not told apart."""
+    the most; 0: none holds the driver. Units of a pool are not distinguished."""
     most = 0
     for home in units:
         if not serves(driver, home):

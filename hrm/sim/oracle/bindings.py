@@ -48,7 +48,7 @@ class Bindings:
         before = self._before.get(core.name)
         if before is not None and before.core is core:
             if isinstance(event, e.RebindReceived | e.UsageMeasured):
-                self._evicts_nothing(core, commands)
+                self._preempts_nothing(core, commands)
             if isinstance(event, e.UsageMeasured):
                 self._leaves_streams(core, before, layout)
         self._holds_nothing_back(core, layout)
@@ -69,8 +69,8 @@ class Bindings:
                     f"{event.node} registers units that lend {lent} and borrow {borrowed} {name}"
                 )
 
-    def _evicts_nothing(self, core: NodeCore, commands: Iterable[c.NodeCommand]) -> None:
-        """Batch is preempted for a stream in what its unit has got, which ``evictions`` checks."""
+    def _preempts_nothing(self, core: NodeCore, commands: Iterable[c.NodeCommand]) -> None:
+        """Batch is preempted for a stream in what its unit has, which ``preemptions`` checks."""
         for command in commands:
             if isinstance(command, c.StopProcess) and command.cause is not EndCause.PREEMPTED:
                 self._violated(f"{core.name} ends {command.container_id} for another binding")

@@ -37,15 +37,16 @@ from hrm.sim.oracle.copies import Copies, Views
 from hrm.sim.oracle.departures import Departures
 from hrm.sim.oracle.driver_places import DriverPlacesChecks
 from hrm.sim.oracle.estimate_checks import EstimateChecks
-from hrm.sim.oracle.evictions import needless_evictions
 from hrm.sim.oracle.gpu_fairness import GpuFairness
 from hrm.sim.oracle.grants import Grants
 from hrm.sim.oracle.overtaking import Overtaking, held_up
 from hrm.sim.oracle.pauses import Pauses
 from hrm.sim.oracle.place_keeping import PlaceKeeping, out_of_place
+from hrm.sim.oracle.preemptions import needless_preemptions
 from hrm.sim.oracle.replies import CallReplies
 from hrm.sim.oracle.rounds import Rounds
 from hrm.sim.oracle.silences import Silences
+from hrm.sim.oracle.stop_causes import StopCauses
 from hrm.sim.oracle.submission_checks import SubmissionChecks
 from hrm.sim.oracle.waiting_streams import WaitingStreams
 
@@ -89,6 +90,7 @@ class Oracle:
         self.waiting_streams = WaitingStreams(self.violated, every_policy=every_policy)
         self.bindings = Bindings(self.violated)
         self.estimates = EstimateChecks(self.violated)
+        self.stop_causes = StopCauses(self.violated)
 
     def violated(self, what: str) -> None:
         self.found.append(what)
@@ -106,6 +108,7 @@ class Oracle:
         self.places.master_began()
         self.classes.master_began(core)
         self.drivers.master_began()
+        self.stop_causes.master_began()
         for application_id in self.admitted:  # whatever was reported to an AppMaster survives
             if application_id not in core.master_state.applications:
                 self.violated(f"{application_id} was admitted, and the next master forgot it")
@@ -142,6 +145,7 @@ class Oracle:
         if isinstance(event, e.NodeRegistered):
             self.bindings.registered(event)
         self.estimates.after(core, event, commands)
+        self.stop_causes.after(core, event, commands)
         for scheduler in core.placement.schedulers.values():
             for job in scheduler.jobs.values():
                 if job.policy_fault:
@@ -198,7 +202,7 @@ class Oracle:
                 f"{newest_epoch}"
             )
         if not isinstance(event, e.StopReceived):
-            self.found += needless_evictions(core, commands)
+            self.found += needless_preemptions(core, commands)
         self.overtaking.after(core, commands, event.now)
         self.found += out_of_place(core)
         self.bindings.after(core, event, commands)

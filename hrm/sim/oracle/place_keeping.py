@@ -3,7 +3,7 @@
 A record of its own says which application lost a container of which profile at which unit, by what
 nodes reported. The next request of that profile takes it. When the master assigns that container,
 it must run, by the master's own state, or wait at that unit before all batch that has not been
-passed too often, and its node is to be told so. It may wait elsewhere only where the place may be
+passed too often, and its node is to know that. It may wait elsewhere only where the place may be
 of no use: closed, excluded, held by streams, or with a wait that may be beyond the bound. Units
 that share cores are left to the tests of the core.
 
@@ -145,7 +145,7 @@ class PlaceKeeping:
         if spec.unit_id == place:
             self.taken["stood first"] += 1
             if not spec.stands_first:
-                self._violated(f"{spec.container_id} stands first at {place}; its node is not told")
+                self._violated(f"{spec.container_id} stands first at {place}, its node ignores it")
             for other in _not_passed(queue, spec.container_id):
                 self._violated(f"{other} stands at {place} before {spec.container_id}")
             return

@@ -134,7 +134,7 @@ class Rounds:
             self._in_time(scheduler, asked_s, event.now)
         for before in self._open:
             if proposals and not _is_stream(proposals[0]):
-                self._violated(f"{scheduler} looks before {before.scheduler} has committed")
+                self._violated(f"{scheduler} chooses before {before.scheduler} has committed")
 
     def _in_time(self, scheduler: str, asked_s: float, now: float) -> None:
         if self._awake_s(asked_s, now) > _LATE_S:

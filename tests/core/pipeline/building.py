@@ -46,7 +46,7 @@ def task(
         pipeline=spec or pipeline(subtask("a")),
         size_mb=10.0,
         workload=workload,
-        submitted_at=at,
+        submitted_at_s=at,
     )
 
 

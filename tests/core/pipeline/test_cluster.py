@@ -251,7 +251,7 @@ def test_the_view_counts_what_was_placed_since_a_node_reported() -> None:
     cluster.handle(m.PipelineNodeReported(now=2.0, name=NodeName("n1"), load=load))
     view, fits = cluster.core.view(task("next"), 5.0)
     assert view.expected_wait_s.tolist() == [1.5] and view.waiting_batch.tolist() == [0.0]
-    assert view.running.tolist() == [1.0] and view.reported_at.tolist() == [3.0]
+    assert view.running.tolist() == [1.0] and view.report_age_s.tolist() == [3.0]
     assert view.task_s.tolist() == [4.0] and fits.tolist() == [True]
     assert view.arrival_rate_per_s == pytest.approx(1 / 60)
 

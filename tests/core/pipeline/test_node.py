@@ -39,7 +39,7 @@ def test_a_task_runs_along_its_graph() -> None:
     (end,) = node.ended
     assert end.outcome is TaskOutcome.DONE
     assert [one.key.subtask for one in end.timings] == ["a", "b", "c", "d"]
-    assert end.timings[3].started_at == 4.0
+    assert end.timings[3].started_at_s == 4.0
     assert not node.core.tasks
 
 

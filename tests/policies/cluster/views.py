@@ -76,7 +76,7 @@ def view_of(nodes: int, seed: int = 0, **columns: Any) -> PipelineClusterView:
         platform=tuple(PLATFORMS[number % 3] for number in range(nodes)),
         cpu_speed=np.ones(nodes, dtype=np.float32),
         gpu_speed=np.ones(nodes, dtype=np.float32),
-        reported_at=np.full(nodes, 0.5, dtype=np.float32),
+        report_age_s=np.full(nodes, 0.5, dtype=np.float32),
         queue_length=3,
         arrival_rate_per_s=0.8,
         alive=np.ones(nodes, dtype=np.bool_),

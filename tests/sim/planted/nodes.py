@@ -19,7 +19,7 @@ from hrm.core.node import core as node
 from hrm.core.node import layout, preemption
 from hrm.core.node.auto_partitioning import UtilizationSample, sample_utilization
 from hrm.core.node.core import NodeCore
-from hrm.core.node.preemption import Eviction
+from hrm.core.node.preemption import Preemption
 from hrm.core.queue import resource_unit, start_rule
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling.shared_state import SharedState
@@ -176,6 +176,20 @@ def processes_stay_on_their_cores(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NodeCore, "_pin", lambda *_: None)
 
 
+def cause_of_a_stop_lost(patch: pytest.MonkeyPatch) -> None:
+    """An order to stop that is sent again says that the container was released."""
+    stop_again = NodeReconciler._stop_again
+
+    def released(
+        self: NodeReconciler, node: Node, container: Container, status: ContainerStatus, now: float
+    ) -> None:
+        if container.stop_cause is not None:
+            container.stop_cause = EndCause.RELEASED
+        stop_again(self, node, container, status, now)
+
+    patch.setattr(NodeReconciler, "_stop_again", released)
+
+
 def draining_unit_granted(patch: pytest.MonkeyPatch) -> None:
     """A unit that goes is open to claims."""
     add = SharedState.add
@@ -225,21 +239,21 @@ def streams_are_preempted(patch: pytest.MonkeyPatch) -> None:
 
 def too_many_are_preempted(patch: pytest.MonkeyPatch) -> None:
     """All batch containers of a unit are preempted where one would be enough."""
-    evictions = preemption.evictions
+    preemptions = preemption.preemptions
 
-    def all_of_them(queue: UnitQueue, ending: Any, owners: Any, now: float) -> list[Eviction]:
-        chosen = evictions(queue, ending, owners, now)
+    def all_of_them(queue: UnitQueue, ending: Any, owners: Any, now: float) -> list[Preemption]:
+        chosen = preemptions(queue, ending, owners, now)
         others = [
-            Eviction(x.container_id, chosen[-1].waiter)
+            Preemption(x.container_id, chosen[-1].waiter)
             for x in queue.running.values()
             if chosen
             and x.workload_class is WorkloadClass.BATCH
             and x.container_id not in ending
-            and all(x.container_id != eviction.victim for eviction in chosen)
+            and all(x.container_id != each.victim for each in chosen)
         ]
         return chosen + others
 
-    patch.setattr(node, "evictions", all_of_them)
+    patch.setattr(node, "preemptions", all_of_them)
 
 
 def cores_taken_from_a_stream(patch: pytest.MonkeyPatch) -> None:
@@ -293,6 +307,7 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     idle_cores_held_back,
     freed_cores_stay,
     processes_stay_on_their_cores,
+    cause_of_a_stop_lost,
     draining_unit_granted,
     rebinding_replied_twice,
     rebinding_never_replied,

@@ -19,6 +19,7 @@ from hrm.core.master import (
     gpu_shares,
     placement,
     relocation,
+    returns,
 )
 from hrm.core.master.driver_places import DriverPlaces, Verdict
 from hrm.core.master.gpu_index import GpuIndex
@@ -427,13 +428,13 @@ def gpus_of_any_number(patch: pytest.MonkeyPatch) -> None:
 
 def units_of_one_node_are_one(patch: pytest.MonkeyPatch) -> None:
     """What waits at a unit is moved to other nodes, and never to another unit of its own."""
-    give_back = Relocation._give_back
+    return_waiting = returns.return_waiting
 
-    def to_others(self: Relocation, container: Container, reason: str, now: float) -> None:
+    def to_others(state: MasterState, container: Container, reason: str, now: float) -> None:
         if not reason.startswith(f"{container.node}/"):
-            give_back(self, container, reason, now)
+            return_waiting(state, container, reason, now)
 
-    patch.setattr(Relocation, "_give_back", to_others)
+    patch.setattr(relocation, "return_waiting", to_others)
 
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [

@@ -58,7 +58,7 @@ class GuardedClusterPolicy:
         self._heuristic = heuristic
         self._heartbeat_s = heartbeat_s
         self._proposed = False
-        self.host: PolicyGuard[_Question, int] = PolicyGuard(
+        self.guard: PolicyGuard[_Question, int] = PolicyGuard(
             policy=model.kind,
             kind="cluster",
             heuristic=heuristic.name,
@@ -74,16 +74,16 @@ class GuardedClusterPolicy:
     def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         """See ``ClusterPolicy.choose``; ``why`` includes a fallback and its reason."""
         self._proposed = False
-        decided = self.host.decide(task.task_id, _Question(task, view, fits), view.now)
+        decided = self.guard.decide(task.task_id, _Question(task, view, fits), view.now)
         if self._proposed and self._learned is not None and decided.decision >= 0:
             self._learned.placed(decided.decision, view)
-        by = self.name if decided.learned else self.host.heuristic
+        by = self.name if decided.learned else self.guard.heuristic
         return Choice(node=decided.decision, why=decided.why, placed_by=by, fallback=decided.doubt)
 
     def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
         """See ``ClusterPolicy.ended``."""
         self._heuristic.ended(task_id, now=now, response_s=response_s, ok=ok)
-        self.host.ended(task_id, now=now, response_s=response_s, ok=ok)
+        self.guard.ended(task_id, now=now, response_s=response_s, ok=ok)
 
     def _fall_back(self, question: _Question) -> Recommendation[int]:
         choice = self._heuristic.choose(*question)
@@ -113,7 +113,7 @@ class GuardedClusterPolicy:
             )
         if not fits[proposal.row]:
             raise Doubt(Reason.INFEASIBLE, f"{view.names[proposal.row]} cannot take the task")
-        self._fresh(float(view.reported_at[proposal.row]), view.names[proposal.row])
+        self._fresh(float(view.report_age_s[proposal.row]), view.names[proposal.row])
         return Recommendation(proposal.row, explanation(learned, proposal, view))
 
     def _checked(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> LearnedPlacement:
@@ -121,7 +121,7 @@ class GuardedClusterPolicy:
         if self._learned is None:
             raise Doubt(
                 Reason.SCHEMA,
-                f"{self.host.model} was trained on features {self.host.schema}, which this HRM "
+                f"{self.guard.model} was trained on features {self.guard.schema}, which this HRM "
                 f"does not have; train one (hrm policy train)",
             )
         trained = self._learned.trained
@@ -134,7 +134,7 @@ class GuardedClusterPolicy:
                 Reason.NODES,
                 f"{nodes} nodes; it has learned with {trained.nodes_min} to {trained.nodes_max}",
             )
-        ages = view.reported_at[usable(view, fits)]
+        ages = view.report_age_s[usable(view, fits)]
         self._fresh(float(np.median(ages)), "half of the nodes")
         return self._learned
 

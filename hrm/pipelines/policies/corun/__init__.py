@@ -109,13 +109,13 @@ def load_guarded(
     rng: np.random.Generator,
     node: str,
     estimates: Stdm,
-    sampled_at: Callable[[], float | None],
+    sampled_at_s: Callable[[], float | None],
     clock_s: Callable[[], float] = time.thread_time,
 ) -> NodePolicy:
     """The node policy ``spec`` (``parse``) for an agent; a learned one is guarded and begins in
     shadow mode.
 
-    ``sampled_at``, ``clock_s``: as for ``GuardedNodePolicy`` and ``PolicyGuard``.
+    ``sampled_at_s``, ``clock_s``: as for ``GuardedNodePolicy`` and ``PolicyGuard``.
 
     Raises:
         InvalidConfig: no policy or score of that name.
@@ -133,7 +133,7 @@ def load_guarded(
         model=f"{guarded}{score} over {estimates.predictor.name}",
         clock_s=clock_s,
         outside=estimates.outside,
-        sampled_at=sampled_at,
+        sampled_at_s=sampled_at_s,
     )
 
 

@@ -91,7 +91,7 @@ class GuardedNodePolicy:
             called, and the reason is reported.
         outside: the share of the estimates of these rows, 0..1, that lies outside of what was
             measured.
-        sampled_at: when the node was last sampled; None: not yet.
+        sampled_at_s: when the node was last sampled; None: not yet.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class GuardedNodePolicy:
         model: str,
         clock_s: Callable[[], float],
         outside: Callable[[Iterable[Row]], float],
-        sampled_at: Callable[[], float | None],
+        sampled_at_s: Callable[[], float | None],
         sample_period_s: float = 1.0,
         schema: str = SCHEMA,
         mode: GuardMode = GuardMode.SHADOW,
@@ -114,11 +114,11 @@ class GuardedNodePolicy:
         self._heuristic = heuristic
         self._node = node
         self._outside = outside
-        self._sampled_at = sampled_at
+        self._sampled_at_s = sampled_at_s
         self._stale_s = SAMPLES_MISSED_MAX * sample_period_s
         self._expected: dict[SubtaskKey, tuple[float, float]] = {}
         """For each ready subtask: since when, and its expected time from then on."""
-        self.host: PolicyGuard[NodeView, _Plan] = PolicyGuard(
+        self.guard: PolicyGuard[NodeView, _Plan] = PolicyGuard(
             policy=learned.name,
             kind="node",
             heuristic=heuristic.name,
@@ -140,12 +140,12 @@ class GuardedNodePolicy:
         ):
             return []
         key = f"{self._node}/{int(view.now // SLICE_S)}"
-        decided, _ = self.host.recommendation(key, view, view.now)
+        decided, _ = self.guard.recommendation(key, view, view.now)
         by = self.name if decided.learned else self._heuristic.name
         starts = []
         for start in decided.decision.starts:
             _, expected_s = self._expected[start.key]
-            self.host.expect(_name(start.key), expected_s, learned=decided.learned)
+            self.guard.expect(_name(start.key), expected_s, learned=decided.learned)
             starts.append(start._replace(placed_by=by, fallback=decided.doubt))
         return starts
 
@@ -154,14 +154,14 @@ class GuardedNodePolicy:
         its device, and a refused start counts for neither once the node has made another itself."""
         key = _name(timing.key)
         if timing.placed_by not in (self.name, self._heuristic.name):
-            self.host.forget(key)
+            self.guard.forget(key)
             return
         done = timing.outcome is RunOutcome.DONE
         if done or timing.outcome in _FAILED:
             response_s = timing.waited_s + timing.ran_s
-            self.host.ended(key, now=now, response_s=response_s, ok=done)
+            self.guard.ended(key, now=now, response_s=response_s, ok=done)
         else:
-            self.host.forget(key)
+            self.guard.forget(key)
 
     def _expect(self, view: NodeView) -> None:
         """What became ready since the last call is expected to end with all that is here now, and
@@ -190,14 +190,14 @@ class GuardedNodePolicy:
         return _recommendation(starts)
 
     def _check(self, view: NodeView) -> None:
-        if self.host.schema != SCHEMA:
+        if self.guard.schema != SCHEMA:
             raise Doubt(
                 Reason.SCHEMA,
-                f"{self.host.model} was trained on metrics {self.host.schema}, which this HRM does "
-                f"not have; train a new one",
+                f"{self.guard.model} was trained on metrics {self.guard.schema}, which this HRM "
+                f"does not have; train a new one",
             )
-        sampled_at = self._sampled_at()
-        age_s = 0.0 if sampled_at is None else view.now - sampled_at
+        sampled_at_s = self._sampled_at_s()
+        age_s = 0.0 if sampled_at_s is None else view.now - sampled_at_s
         if not age_s <= self._stale_s:
             raise Doubt(
                 Reason.STALE, f"the node was sampled {age_s:.1f} s ago, over {self._stale_s:g} s"

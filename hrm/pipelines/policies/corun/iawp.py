@@ -61,16 +61,16 @@ class Iawp:
         self._patience = patience
         self._tail_guard = tail_guard
         self._steal = steal
-        self._queued_at: dict[SubtaskKey, float] = {}
+        self._queued_at_s: dict[SubtaskKey, float] = {}
 
     @property
     def queue(self) -> tuple[SubtaskKey, ...]:
         """The GPU queue, in the order of arrival."""
-        return tuple(self._queued_at)
+        return tuple(self._queued_at_s)
 
     def dispatch(self, view: NodeView) -> list[StartDecision]:
         present = {subtask.key for subtask in view.ready}
-        self._queued_at = {k: at for k, at in self._queued_at.items() if k in present}
+        self._queued_at_s = {k: at for k, at in self._queued_at_s.items() if k in present}
         turn = _Turn(view, self._caps, self._score)
         while True:
             before = len(turn.free.starts)
@@ -80,25 +80,25 @@ class Iawp:
                 return turn.free.starts
 
     def _fill(self, turn: _Turn) -> None:
-        outside = [one for one in turn.free.left() if one.key not in self._queued_at]
+        outside = [one for one in turn.free.left() if one.key not in self._queued_at_s]
         outside.sort(key=turn.speedup)
         for subtask in list(outside):
             if not turn.free.idle_cores:
                 break
             if self._core_takes(turn, subtask, guarded=self._tail_guard):
                 outside.remove(subtask)
-        free = self._queue_length * len(turn.free.gpus) - len(self._queued_at)
+        free = self._queue_length * len(turn.free.gpus) - len(self._queued_at_s)
         outside.sort(key=lambda one: -turn.speedup(one))
         fitting = [one for one in outside if turn.free.gpus_for(one)]
         for subtask in fitting[: max(0, free)]:
-            self._queued_at[subtask.key] = turn.view.now
+            self._queued_at_s[subtask.key] = turn.view.now
 
     def _core_takes(self, turn: _Turn, subtask: ReadySubtask, *, guarded: bool) -> bool:
         if guarded and self._sooner_on_gpu(turn, subtask):
             return False
         taken = turn.free.take_core(subtask)
         if taken:
-            self._queued_at.pop(subtask.key, None)
+            self._queued_at_s.pop(subtask.key, None)
         return taken
 
     def _sooner_on_gpu(self, turn: _Turn, subtask: ReadySubtask) -> bool:
@@ -117,7 +117,7 @@ class Iawp:
 
     def _queued(self, turn: _Turn) -> list[ReadySubtask]:
         left = {one.key: one for one in turn.free.left()}
-        return [left[key] for key in self._queued_at if key in left]
+        return [left[key] for key in self._queued_at_s if key in left]
 
     def _admit(self, turn: _Turn) -> None:
         while True:
@@ -135,7 +135,7 @@ class Iawp:
                 break
             _, subtask, number = min(pairs, key=lambda pair: pair[0])
             turn.free.take(subtask, Device.GPU, number)
-            del self._queued_at[subtask.key]
+            del self._queued_at_s[subtask.key]
         if self._steal:
             for subtask in sorted(self._queued(turn), key=turn.speedup):
                 if not turn.free.idle_cores:
@@ -143,7 +143,7 @@ class Iawp:
                 self._core_takes(turn, subtask, guarded=True)
 
     def _is_overdue(self, turn: _Turn, subtask: ReadySubtask) -> bool:
-        waited_s = turn.view.now - self._queued_at[subtask.key]
+        waited_s = turn.view.now - self._queued_at_s[subtask.key]
         return waited_s > self._patience * turn.view.estimates.run_s(subtask.row, Device.GPU)
 
 

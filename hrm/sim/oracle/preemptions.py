@@ -17,11 +17,11 @@ from hrm.core.vocabulary.feasibility import Vector
 from hrm.core.vocabulary.model import ContainerId, ContainerState, EndCause, WorkloadClass
 from hrm.sim.faults.capacity import fits_offer
 
-__all__ = ["needless_evictions"]
+__all__ = ["needless_preemptions"]
 
 
-def needless_evictions(core: NodeCore, commands: Iterable[c.NodeCommand]) -> list[str]:
-    """What is wrong with the evictions among the commands of one event; empty if nothing is."""
+def needless_preemptions(core: NodeCore, commands: Iterable[c.NodeCommand]) -> list[str]:
+    """What is wrong with the preemptions among the commands of one event; empty if nothing is."""
     victims: dict[ContainerId, str] = {}
     for command in commands:
         if isinstance(command, c.StopProcess) and command.decommission:

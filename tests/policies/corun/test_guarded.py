@@ -66,7 +66,7 @@ def made(
         "node": "n1",
         "model": "m",
         "outside": lambda _rows: 0.0,
-        "sampled_at": lambda: None,
+        "sampled_at_s": lambda: None,
         "bounds": GuardBounds(budget_s=0.01, blind_share=1.0),
     }
     rng = np.random.default_rng(0)
@@ -84,7 +84,7 @@ def view(now: float = 100.0, ready: Sequence[Any] = READY, known: Known = TIMES)
 
 
 def fallbacks(policy: GuardedNodePolicy) -> dict[str, int]:
-    return policy.host.status(0.0).fallbacks
+    return policy.guard.status(0.0).fallbacks
 
 
 def test_a_trusted_policy_decides_and_each_start_reports_it() -> None:
@@ -97,7 +97,7 @@ def test_an_untrusted_one_does_not(mode: GuardMode) -> None:
     policy = made(mode=mode)
     starts = policy.dispatch(view())
     assert {(one.placed_by, one.fallback) for one in starts} == {("pats", "")}
-    status = policy.host.status(0.0)
+    status = policy.guard.status(0.0)
     assert (status.kind, status.asked, status.learned) == ("node", 1, 0)
     assert status.shadowed == (mode is GuardMode.SHADOW)
     if status.shadowed:
@@ -110,7 +110,7 @@ def test_the_same_starts_in_another_order_are_the_same_result() -> None:
     pats = load("pats", rng=np.random.default_rng(0))
     policy = made(Backwards(lambda seen: pats.dispatch(seen)[::-1]), GuardMode.SHADOW)
     policy.dispatch(view())
-    assert policy.host.status(0.0).agreed == 1
+    assert policy.guard.status(0.0).agreed == 1
 
 
 def _raises(_view: NodeView) -> list[StartDecision]:
@@ -136,7 +136,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], Known]] = {
     ),
     "over-budget": (None, {"clock": Ticks(0.02)}, TIMES),
     "schema": (None, {"schema": "of another HRM"}, TIMES),
-    "stale-snapshot": (None, {"sampled_at": lambda: 100.0 - 3.5}, TIMES),
+    "stale-snapshot": (None, {"sampled_at_s": lambda: 100.0 - 3.5}, TIMES),
     "out-of-distribution": (None, {"outside": lambda _rows: 0.2}, TIMES),
     "not-finite": (None, {}, _nan_speedup()),
     "not-finite ": (None, {}, Known(features={"edges": [math.nan] * 8})),
@@ -195,7 +195,7 @@ def test_a_canary_is_a_share_of_the_time_other_on_each_node() -> None:
 def test_no_policy_is_asked_while_all_is_full() -> None:
     policy = made()
     assert policy.dispatch(node_view(READY, TIMES, gpus=[gpu(running=["edges"] * 4)])) == []
-    assert policy.host.status(0.0).asked == 0
+    assert policy.guard.status(0.0).asked == 0
 
 
 def timing(
@@ -203,7 +203,7 @@ def timing(
 ) -> SubtaskTiming:
     return SubtaskTiming(
         key=start.key, row=Row(start.key.subtask, 1, "P4"), device=start.device, number=0, run=1,
-        outcome=outcome, ready_at=0.0, started_at=waited_s, waited_s=waited_s, ran_s=1.0,
+        outcome=outcome, ready_at_s=0.0, started_at_s=waited_s, waited_s=waited_s, ran_s=1.0,
         placed_by=start.placed_by,
     )  # fmt: skip
 
@@ -223,16 +223,16 @@ def _watched(policy: GuardedNodePolicy, number: int, waited_s: float) -> None:
 def test_it_goes_back_to_its_shadow_where_it_is_worse_for_long() -> None:
     policy = made(mode=GuardMode.OFF)
     fell: list[bool] = []
-    policy.host.on_roll_back = lambda: fell.append(True)
+    policy.guard.on_roll_back = lambda: fell.append(True)
     for number in range(30):
         _watched(policy, number, 0.1)
-    policy.host.set_mode(GuardMode.ON)
+    policy.guard.set_mode(GuardMode.ON)
     for number in range(30, 90):
         _watched(policy, number, 0.1)
-    assert policy.host.mode is GuardMode.ON, "as good as the heuristic"
+    assert policy.guard.mode is GuardMode.ON, "as good as the heuristic"
     for number in range(90, 250):
         _watched(policy, number, 5.0)
-    assert (policy.host.mode, fell) == (GuardMode.SHADOW, [True])
+    assert (policy.guard.mode, fell) == (GuardMode.SHADOW, [True])
     assert fallbacks(policy)["watchdog"] == 1
 
 
@@ -249,7 +249,7 @@ def test_a_failure_counts_where_its_place_may_be_why(outcome: RunOutcome, counts
     for number in range(25):
         start = _placed(policy, number, 100.0)
         policy.ended(timing(start, 0.1, outcome), 100.0)
-    ratio = policy.host.status(100.0).ratio_p95
+    ratio = policy.guard.status(100.0).ratio_p95
     assert ratio == 10.0 if counts else math.isnan(ratio)
 
 
@@ -258,7 +258,7 @@ def test_what_the_node_started_itself_after_all_is_unowned(by: str, counts: bool
     policy = made(bounds=GuardBounds(samples_min=1, blind_share=1.0))
     start = _placed(policy, 0, 100.0)
     policy.ended(timing(start._replace(placed_by=by), 60.0), 160.0)
-    assert math.isfinite(policy.host.status(160.0).ratio_p95) is counts
+    assert math.isfinite(policy.guard.status(160.0).ratio_p95) is counts
 
 
 def test_what_was_waited_for_counts_from_when_it_was_ready() -> None:
@@ -268,7 +268,7 @@ def test_what_was_waited_for_counts_from_when_it_was_ready() -> None:
     ready = [replace(one, since=100.0) for one in many]
     (start,) = policy.dispatch(node_view(ready, Known({"track": 4.0}), now=100.0, idle=[0]))
     policy.ended(timing(start, 39.1), 140.0)
-    assert policy.host.status(140.0).reference_p95 == pytest.approx(1.0)
+    assert policy.guard.status(140.0).reference_p95 == pytest.approx(1.0)
 
 
 @given(seen=views())
@@ -288,13 +288,13 @@ def test_an_agents_policy_is_guarded_if_it_is_a_learned_one() -> None:
             rng=np.random.default_rng(0),
             node="n1",
             estimates=Stdm(memory_mib=1000.0),
-            sampled_at=lambda: None,
+            sampled_at_s=lambda: None,
         )
 
     assert not isinstance(loaded("pats"), GuardedNodePolicy)
     guarded = loaded("iawp")
     assert isinstance(guarded, GuardedNodePolicy)
-    status = guarded.host.status(0.0)
+    status = guarded.guard.status(0.0)
     assert (status.policy, status.heuristic, status.mode) == ("iawp", HEURISTIC, GuardMode.SHADOW)
     assert status.model == "cosine over gaussian"
     guarded.dispatch(view())
@@ -308,13 +308,13 @@ def test_an_agents_setting_names_the_score_and_the_guards() -> None:
             rng=np.random.default_rng(0),
             node="n1",
             estimates=Stdm(memory_mib=1000.0),
-            sampled_at=lambda: None,
+            sampled_at_s=lambda: None,
             clock_s=Ticks(),
         )
         assert isinstance(policy, GuardedNodePolicy)
         return policy
 
-    models = [loaded(spec).host.model for spec in ("iawp:guarded", "iawp:learned:guarded")]
+    models = [loaded(spec).guard.model for spec in ("iawp:guarded", "iawp:learned:guarded")]
     assert models == ["guarded cosine over gaussian", "guarded learned over gaussian"]
     assert loaded("iawp:guarded").name == "iawp", "what `hrm policy set` calls it"
     times = Known({"faces": 9.0}, {"faces": 1.0})

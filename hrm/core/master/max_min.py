@@ -20,10 +20,10 @@ import numpy as np
 
 from hrm.core.vocabulary.columns import Ints
 
-__all__ = ["GpuUser", "fair_parts"]
+__all__ = ["Contender", "fair_parts"]
 
 
-class GpuUser(NamedTuple):
+class Contender(NamedTuple):
     """One application that wants GPUs. ``held_mib``: device memory that it holds already;
     ``size_mib``: of one container more, at least 1; ``most``: how many more it could get."""
 
@@ -32,7 +32,7 @@ class GpuUser(NamedTuple):
     most: int
 
 
-def fair_parts(free_mib: int, users: Sequence[GpuUser]) -> list[int]:
+def fair_parts(free_mib: int, users: Sequence[Contender]) -> list[int]:
     """How many containers of each user start, in order of submission.
 
     Of users with equal holdings the earlier one is first. The result takes at most ``free_mib``

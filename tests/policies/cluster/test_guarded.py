@@ -46,7 +46,7 @@ def _fell_back(
     heuristic = load(HEURISTIC, rng=RNG).choose(task or task_of(), view, all_fit(view))
     assert choice.node == heuristic.node
     assert f"; {HEURISTIC} decided, not {policy.name}: {reason}: " in choice.why
-    assert policy.host.status(0.0).fallbacks == {reason: 1}
+    assert policy.guard.status(0.0).fallbacks == {reason: 1}
     return choice.why
 
 
@@ -128,7 +128,7 @@ def test_the_number_of_nodes(model: Model, least: int, most: int, good: bool) ->
 @both
 def test_stale_reports(model: Model) -> None:
     def at(*ages: float) -> PipelineClusterView:
-        return view_of(11, reported_at=np.resize(np.array(ages, dtype=np.float32), 11))
+        return view_of(11, report_age_s=np.resize(np.array(ages, dtype=np.float32), 11))
 
     policy = guarded(model, heartbeat_s=2.0)
     assert "Q " in _chosen(policy, at(5.9)).why
@@ -192,7 +192,7 @@ def test_what_the_heuristic_expected_is_what_the_watchdog_measures_by() -> None:
         policy.ended(
             TaskId(f"task-{number}"), now=float(number), response_s=2.0 * expected_s, ok=True
         )
-    assert policy.host.status(25.0).reference_p95 == pytest.approx(2.0)
+    assert policy.guard.status(25.0).reference_p95 == pytest.approx(2.0)
 
 
 def test_the_history_holds_what_was_done_not_what_was_proposed() -> None:

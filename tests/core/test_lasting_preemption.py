@@ -52,7 +52,7 @@ def spec(
 
 
 class Node:
-    """A node's core, and the containers started and evicted there, in order."""
+    """A node's core, and the containers started and preempted there, in order."""
 
     def __init__(self, mode: BindingMode, cores: int = 8) -> None:
         hardware = replace(MACHINE, cores=MACHINE.cores[:cores])
@@ -61,7 +61,7 @@ class Node:
         self.core = NodeCore(NodeName("n1"), units, hardware=hardware, binding=binding)
         self.now = 0.0
         self.started: list[str] = []
-        self.evicted: list[str] = []
+        self.preempted: list[str] = []
 
     def assign(self, assigned: ContainerSpec) -> None:
         self.feed(e.AssignReceived(now=self.now, epoch=1, spec=assigned))
@@ -76,7 +76,7 @@ class Node:
             if isinstance(command, c.StartProcess):
                 self.started.append(command.spec.container_id)
             elif isinstance(command, c.StopProcess):
-                self.evicted.append(command.container_id)
+                self.preempted.append(command.container_id)
 
 
 def test_a_new_session_does_not_shorten_the_grace_period_of_a_preemption() -> None:
@@ -158,7 +158,7 @@ def test_one_to_be_preempted_that_was_not_notified_has_not_done_its_work() -> No
     assert [x.end.cause for x in cluster.app(batch).ended if x.end] == [EndCause.PREEMPTED]
 
 
-def test_a_stream_that_its_node_takes_for_batch_is_not_evicted() -> None:
+def test_a_stream_that_its_node_takes_for_batch_is_not_preempted() -> None:
     cluster = VirtualCluster([unit("n1")])
     filler = cluster.submit(2)
     cluster.advance(10.0)
@@ -184,7 +184,7 @@ def test_a_stream_that_its_node_takes_for_batch_is_not_evicted() -> None:
     assert cluster.states(filler) == {}
 
 
-def test_an_application_that_turns_out_a_stream_does_not_evict_itself() -> None:
+def test_an_application_that_turns_out_a_stream_does_not_preempt_itself() -> None:
     cluster = VirtualCluster([unit("n1")])
     other = cluster.submit(1, Resources(2, 1024))
     cluster.settle()
@@ -207,7 +207,7 @@ def test_an_application_that_turns_out_a_stream_does_not_evict_itself() -> None:
 
 def test_none_is_started_into_capacity_that_is_being_collected() -> None:
     """A stream lacks cores and device memory. The cores are free first; batch must not take them,
-    or it would be evicted in turn, one container after another."""
+    or it would be preempted in turn, one container after another."""
     node = Node(BindingMode.SHARED, cores=4)
     node.assign(spec("gpu-batch", BATCH, 1, "n1/gpu0", 900))
     for number in (1, 2, 3):
@@ -215,12 +215,12 @@ def test_none_is_started_into_capacity_that_is_being_collected() -> None:
     for number in (1, 2, 3):
         node.assign(spec(f"w{number}", BATCH, 1, "n1/cpu"))
     node.assign(spec("s", STREAM, 2, "n1/gpu0", 900))
-    assert set(node.evicted) == {"gpu-batch", "b3"}
+    assert set(node.preempted) == {"gpu-batch", "b3"}
     node.ends("b3")
     assert node.started == ["gpu-batch", "b1", "b2", "b3"]
     node.ends("gpu-batch")
     assert node.started[4:] == ["s"]
-    assert len(node.evicted) == 2
+    assert len(node.preempted) == 2
 
 
 def test_a_stream_that_only_other_streams_hold_up_does_not_keep_cores_idle() -> None:
@@ -229,7 +229,7 @@ def test_a_stream_that_only_other_streams_hold_up_does_not_keep_cores_idle() -> 
     node.assign(spec("second", STREAM, 1, "n1/gpu0", 900))
     node.assign(spec("b", BATCH, 1, "n1/cpu"))
     assert node.started == ["first", "b"]
-    assert node.evicted == []
+    assert node.preempted == []
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_a_unit_that_gets_cores_starts_and_preempts_by_its_rules(
     )
     node.feed(rebind)
     assert node.started == [name for name, _, _ in running] + starts
-    assert set(node.evicted) == victims
+    assert set(node.preempted) == victims
 
 
 def test_a_stream_runs_with_what_there_is_where_it_says_that_it_may() -> None:

@@ -30,7 +30,7 @@ from hrm.pipelines.core.model import ResultFormat, TaskId, TaskSpec
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.wire import pipelines as pw
 
-__all__ = ["Attempt", "Placed", "Places"]
+__all__ = ["Attempt", "TaskDirs", "TaskFiles"]
 
 CODE_KEPT = 100
 """Versions of code that stay although no task here uses them."""
@@ -39,7 +39,7 @@ _REMOVE_LIMIT_S = 60.0
 Attempt = tuple[TaskId, int]
 
 
-class Placed:
+class TaskFiles:
     """The files of a placement: ``directory`` has the input and the outputs, ``code`` its modules.
 
     ``account``: the owner, None: the agent's user. ``key``: with which the last subtask's worker
@@ -95,7 +95,7 @@ class Placed:
         return file
 
 
-class Places:
+class TaskDirs:
     """The directories of one agent. ``shared``: several users' workers run here."""
 
     def __init__(self, root: Path, *, shared: bool) -> None:
@@ -114,14 +114,14 @@ class Places:
             path.chmod(self._mode)
         (self.root / "gone").mkdir(mode=0o700, exist_ok=True)
 
-    def make(self, task_id: TaskId, attempt: int) -> Placed:
+    def make(self, task_id: TaskId, attempt: int) -> TaskFiles:
         """A new placement, whose input is being received; closed to all but the agent."""
         directory = self.root / "tasks" / f"{task_id}.{attempt}"
         directory.mkdir(mode=0o700, exist_ok=True)
-        return Placed(directory)
+        return TaskFiles(directory)
 
     def fill(
-        self, placed: Placed, order: pb.PlacePipelineTask, account: Account | None, used: set[Path]
+        self, task: TaskFiles, order: pb.PlacePipelineTask, account: Account | None, used: set[Path]
     ) -> None:
         """All files are present: hand them over. ``used``: directories of code of other placements.
 
@@ -129,15 +129,15 @@ class Places:
             OSError: the disk refuses it.
         """
         if not order.payload_bytes:
-            placed.input.write_bytes(b"")
-        size = placed.input.stat().st_size
+            task.input.write_bytes(b"")
+        size = task.input.stat().st_size
         if size != order.payload_bytes:
-            placed.problem = f"{size} of the {order.payload_bytes} bytes of its input arrived"
-        placed.raw = order.raw
-        placed.account = account
-        placed.key = pw.check_key(order.result_key)
-        placed.code = self.code_of(pw.to_files(order.files), account, used)
-        hand_over(placed.directory, account)
+            task.problem = f"{size} of the {order.payload_bytes} bytes of its input arrived"
+        task.raw = order.raw
+        task.account = account
+        task.key = pw.check_key(order.result_key)
+        task.code = self.code_of(pw.to_files(order.files), account, used)
+        hand_over(task.directory, account)
 
     def code_of(
         self, files: dict[str, bytes], account: Account | None = None, used: set[Path] | None = None
