@@ -216,6 +216,7 @@ FIELDS: dict[str, FieldBound] = {
     "DriverSpec.conf": FieldBound(count=100_000),
     "DriverSpec.resources": FieldBound(count=10_000),
     "DriverSpec.options": _ARGUMENTS,
+    "DriverSpec.serial_key": _LABEL,
     "SparkSetting.key": FieldBound(LABEL, executed=True),
     "SparkSetting.value": FieldBound(MIB, executed=True),
     "DriverResource.name": _TEXT,

@@ -41,6 +41,16 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "`true`",
         "in cluster deploy mode: spark-submit waits for the driver and ends with its exit status",
     ),
+    "spark.hrm.submit.tied": (
+        "`false`",
+        "in cluster deploy mode: the driver is killed when spark-submit is ended (SIGTERM, SIGINT, "
+        "SIGHUP), or has given no sign for 60 s, or for the time that is given, such as `5m`",
+    ),
+    "spark.hrm.submit.key": (
+        "",
+        "in cluster deploy mode: of your submissions with the same key one runs at a time; a later "
+        "one waits until the driver of the earlier one is gone for certain",
+    ),
     "spark.hrm.driverEnv.NAME": (
         "",
         "in cluster deploy mode: the variable NAME of the driver's environment",

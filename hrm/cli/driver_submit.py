@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,8 @@ __all__ = ["main", "run_submit"]
 
 BAD_USAGE = 2
 INTERRUPTED = 130
+SIGNALLED = 128
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 TIMEOUT_S = 10.0
 TAIL_BYTES = 65_536
 TAIL_LINES = 20
@@ -50,10 +54,12 @@ spark-submit; spark-submit --deploy-mode cluster --master hrm://HOST:PORT does t
 
 Files of this machine are sent to the master; local:/PATH is a file that every node has, and any
 other URI is read by the driver's node. The command waits for the end, unless --conf
-spark.hrm.submit.waitAppCompletion=false is given.
+spark.hrm.submit.waitAppCompletion=false is given. With --conf spark.hrm.submit.tied=true the driver
+ends with the command, however that ends.
 
 Exit status: that of the driver; 1 if it ended without one, or if the master refused or could not
-be reached; 2 if the arguments are wrong; 130 after Ctrl-C, which does not end the driver.
+be reached; 2 if the arguments are wrong; 130 after Ctrl-C, which does not end the driver unless it
+is tied; 128 and the number of the signal that ended both.
 """
 
 
@@ -107,14 +113,56 @@ def run_submit(arguments: Sequence[str]) -> int:
         if not options.waits:
             console.line(submission_id)
             return 0
-        try:
-            return _follow(client, submission_id, channel)
-        except KeyboardInterrupt:
-            console.note(
-                f"HRM: {submission_id} continues to run; to end it: "
-                f"hrm submit --master hrm://{client.target} --kill {submission_id}"
-            )
-            return INTERRUPTED
+        with client.tied(submission_id, spec.tie_s), _signals_of(spec.tie_s):
+            try:
+                return _follow(client, submission_id, channel)
+            except _EndedBySignal as ended:
+                return _kill_tied(client, submission_id, ended)
+            except KeyboardInterrupt:
+                console.note(
+                    f"HRM: {submission_id} continues to run; to end it: "
+                    f"hrm submit --master hrm://{client.target} --kill {submission_id}"
+                )
+                return INTERRUPTED
+
+
+class _EndedBySignal(BaseException):
+    """This command was told to end, and its driver is to end with it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def _signals_of(tie_s: float) -> Iterator[None]:
+    """Where the driver is tied to this command, the signals that end one end both."""
+
+    def end(number: int, _frame: object) -> None:
+        for each in _ENDING:
+            signal.signal(each, signal.SIG_IGN)  # the driver is being killed already
+        raise _EndedBySignal(number)
+
+    before = {each: signal.signal(each, end) for each in _ENDING} if tie_s else {}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _kill_tied(client: SubmissionClient, submission_id: str, ended: _EndedBySignal) -> int:
+    """Kill the driver; returns the status of a command that ends by this signal."""
+    name = signal.Signals(ended.number).name
+    try:
+        client.kill(submission_id, f"its client was ended by {name} (spark.hrm.submit.tied)")
+        console.note(f"HRM: {submission_id} is killed, since {name} ended this command")
+    except errors.HrmError as error:
+        console.note(
+            f"HRM: {submission_id} could not be killed ({error.message}); the master kills it "
+            f"when the time of spark.hrm.submit.tied has passed"
+        )
+    return SIGNALLED + ended.number
 
 
 def _parsed(arguments: Sequence[str]) -> tuple[Options, str]:

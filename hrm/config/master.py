@@ -230,6 +230,13 @@ class MasterSettings(ServerSettings):
         description="how long a supervised driver runs on while no master can be reached; where "
         "its node is lost, no other is started before this has passed",
     )
+    serial_lease_s: float = Field(
+        default=_SUBMISSIONS.serial_lease_s,
+        ge=2,
+        le=86_400,
+        description="the same of unsupervised drivers with a key (spark.hrm.submit.key): a retry "
+        "waits for so long where the node of the driver that it repeats was lost",
+    )
     driver_restart_delay_s: float = Field(
         default=_SUBMISSIONS.driver_restart_delay_s,
         gt=0,

@@ -39,7 +39,7 @@ def bounds_of(settings: MasterSettings, recovery_window_s: float) -> m.Submissio
     """The core's bounds; those that are settings have the settings' values."""
     names = set(m.SubmissionBounds.__dataclass_fields__) & set(type(settings).model_fields)
     return m.SubmissionBounds(
-        renew_s=min(5.0, settings.driver_lease_s / 6),
+        renew_s=min(5.0, settings.driver_lease_s / 6, settings.serial_lease_s / 6),
         recovery_s=recovery_window_s + RECOVERY_MARGIN_S,
         **{name: getattr(settings, name) for name in names},
     )
@@ -137,6 +137,22 @@ class Submissions:
             )
         )
         return self.find(submission_id)
+
+    async def renew_tie(self, submission_id: str, ownership_key: str) -> None:
+        """The client of a submission still waits for it.
+
+        Raises:
+            NotFound: no such submission.
+            NotOwner: the submission has another key.
+        """
+        await self._call(
+            lambda call_id: self._host.take(
+                m.TieRenewed(
+                    now=self.now(), call_id=call_id, submission_id=submission_id,
+                    ownership_key=ownership_key,
+                )
+            )
+        )  # fmt: skip
 
     def find(self, submission_id: str) -> SubmissionEntry:
         """Raises NotFound."""

@@ -98,6 +98,12 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
         async for entry in self._submissions.watch(request.submission_id):
             yield self._message(entry)
 
+    async def Tie(  # noqa: N802
+        self, request: pb.TieSubmissionRequest, context: _Context
+    ) -> pb.TieSubmissionResponse:
+        await self._submissions.renew_tie(request.submission_id, request.ownership_key)
+        return pb.TieSubmissionResponse()
+
     async def Lease(  # noqa: N802
         self, request: pb.LeaseDriverRequest, context: _Context
     ) -> pb.LeaseDriverResponse:

@@ -11,12 +11,14 @@ refused.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import glob
 import hashlib
 import os
 import re
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -31,7 +33,7 @@ import grpc
 
 from hrm import ownership_keys, rpc, tls
 from hrm.core.vocabulary.wakefulness import Patience
-from hrm.errors import InvalidRequest, NotFound, StaleEpoch, TlsFailed, Unavailable
+from hrm.errors import HrmError, InvalidRequest, NotFound, StaleEpoch, TlsFailed, Unavailable
 from hrm.executor_size import memory_mib
 from hrm.spark.submit_options import Options
 from hrm.spark_servers import INTERNAL, SERVERS, server_of
@@ -54,6 +56,11 @@ CALL_TIMEOUT_S = 30.0
 UPLOAD_RETRY_LIMIT_S = 120.0
 WATCH_RETRY_LIMIT_S = 3600.0
 RETRY_S = 0.5
+TIE_S = 60.0
+TIES_A_LEASE = 4
+TIED, SERIAL_KEY = "spark.hrm.submit.tied", "spark.hrm.submit.key"
+_DURATION = re.compile(r"(\d{1,9})(s|m|min|h)?")
+_UNIT_S: dict[str | None, int] = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3_600}
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _OVERHEAD_MIN_MIB = 384
 _OVERHEAD_JVM, _OVERHEAD_PYTHON = 0.1, 0.4
@@ -156,6 +163,8 @@ def driver_spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
         arguments=options.arguments,
         supervise=options.supervise,
         options=options.passed_on,
+        tie_s=_tie_s(options),
+        serial_key=conf.get(SERIAL_KEY, ""),
     )
     files: dict[str, LocalFile] = {}
     _add(spec, files, options.main, pb.RESOURCE_ROLE_MAIN, "the application")
@@ -168,6 +177,28 @@ def driver_spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
             spec.conf.add(key=key, value=value)
     _size(spec, conf, is_python=options.main.endswith(".py"))
     return spec, files
+
+
+def _tie_s(options: Options) -> float:
+    """For how long the submission outlives the last sign of its client; 0: for ever.
+
+    Raises:
+        InvalidRequest: the setting is no such time, or the client does not wait.
+    """
+    text = options.conf.get(TIED, "false").strip().lower()
+    if text in ("", "false"):
+        return 0.0
+    if not options.waits:
+        raise InvalidRequest(
+            f"{TIED} ties the driver to this command, and spark.hrm.submit.waitAppCompletion=false "
+            f"ends it at once; leave one of the two out"
+        )
+    if text == "true":
+        return TIE_S
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise InvalidRequest(f"{TIED} is {text!r}; write true, false or a time such as 2m")
+    return float(int(found[1]) * _UNIT_S[found[2]])
 
 
 def _check_main(options: Options) -> None:
@@ -267,6 +298,7 @@ class SubmissionClient:
         self._stub = stub
         self.target = target
         self._notify = notify
+        self._ownership_key = ownership_keys.new_key()
 
     def submit(self, spec: pb.DriverSpec, files: dict[str, LocalFile]) -> pb.Submission:
         """Send what the master does not have, and submit.
@@ -287,11 +319,39 @@ class SubmissionClient:
                 resource.file.CopyFrom(files[resource.name].message())
         submission: pb.Submission = self.call(
             "Submit",
-            pb.SubmitRequest(
-                key=uuid.uuid4().hex, driver=spec, ownership_key=ownership_keys.new_key()
-            ),
+            pb.SubmitRequest(key=uuid.uuid4().hex, driver=spec, ownership_key=self._ownership_key),
         )
         return submission
+
+    @contextmanager
+    def tied(self, submission_id: str, tie_s: float) -> Iterator[None]:
+        """Give signs of this client to the master meanwhile, from a thread; 0: there is no tie.
+
+        A call that fails is repeated: the master counts from the last that it received.
+        """
+        over = threading.Event()
+
+        def renew() -> None:
+            request = pb.TieSubmissionRequest(
+                submission_id=submission_id, ownership_key=self._ownership_key
+            )
+            while not over.wait(tie_s / TIES_A_LEASE):
+                with contextlib.suppress(HrmError):
+                    self._once("Tie", request, timeout_s=tie_s / TIES_A_LEASE)
+
+        thread = threading.Thread(target=renew, name="hrm-tie", daemon=True)
+        if tie_s:
+            thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def kill(self, submission_id: str, reason: str) -> pb.Submission:
+        """Ask for its end; raises HrmError if it has ended, or the master is away."""
+        request = pb.KillSubmissionRequest(submission_id=submission_id, reason=reason)
+        killed: pb.Submission = self.call("Kill", request)
+        return killed
 
     def _send(self, file: LocalFile, offset: int) -> None:
         """Send from ``offset`` on; after an interruption, resume where the master's part ends,
@@ -376,9 +436,9 @@ class SubmissionClient:
         late_s = CALL_TIMEOUT_S + RETRY_S
         return Patience(time.monotonic(), limit_s=WATCH_RETRY_LIMIT_S, late_s=late_s)
 
-    def _once(self, method: str, request: Any) -> Any:
+    def _once(self, method: str, request: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
         try:
-            return getattr(self._stub, method)(request, timeout=CALL_TIMEOUT_S)
+            return getattr(self._stub, method)(request, timeout=timeout_s)
         except grpc.RpcError as error:
             raise rpc.error_from(error, self.target) from error
 

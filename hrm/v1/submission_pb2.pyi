@@ -110,7 +110,7 @@ class DriverResource(_message.Message):
     def __init__(self, role: _Optional[_Union[ResourceRole, str]] = ..., name: _Optional[str] = ..., file: _Optional[_Union[FileDigest, _Mapping]] = ..., uri: _Optional[str] = ..., fragment: _Optional[str] = ...) -> None: ...
 
 class DriverSpec(_message.Message):
-    __slots__ = ("name", "user", "main_class", "arguments", "conf", "resources", "vcores", "memory_mib", "heap_mib", "supervise", "options")
+    __slots__ = ("name", "user", "main_class", "arguments", "conf", "resources", "vcores", "memory_mib", "heap_mib", "supervise", "options", "tie_s", "serial_key")
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
     MAIN_CLASS_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +122,8 @@ class DriverSpec(_message.Message):
     HEAP_MIB_FIELD_NUMBER: _ClassVar[int]
     SUPERVISE_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    TIE_S_FIELD_NUMBER: _ClassVar[int]
+    SERIAL_KEY_FIELD_NUMBER: _ClassVar[int]
     name: str
     user: str
     main_class: str
@@ -133,7 +135,9 @@ class DriverSpec(_message.Message):
     heap_mib: int
     supervise: bool
     options: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., user: _Optional[str] = ..., main_class: _Optional[str] = ..., arguments: _Optional[_Iterable[str]] = ..., conf: _Optional[_Iterable[_Union[SparkSetting, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[DriverResource, _Mapping]]] = ..., vcores: _Optional[int] = ..., memory_mib: _Optional[int] = ..., heap_mib: _Optional[int] = ..., supervise: bool = ..., options: _Optional[_Iterable[str]] = ...) -> None: ...
+    tie_s: float
+    serial_key: str
+    def __init__(self, name: _Optional[str] = ..., user: _Optional[str] = ..., main_class: _Optional[str] = ..., arguments: _Optional[_Iterable[str]] = ..., conf: _Optional[_Iterable[_Union[SparkSetting, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[DriverResource, _Mapping]]] = ..., vcores: _Optional[int] = ..., memory_mib: _Optional[int] = ..., heap_mib: _Optional[int] = ..., supervise: bool = ..., options: _Optional[_Iterable[str]] = ..., tie_s: _Optional[float] = ..., serial_key: _Optional[str] = ...) -> None: ...
 
 class SparkSetting(_message.Message):
     __slots__ = ("key", "value")
@@ -220,6 +224,18 @@ class KillSubmissionRequest(_message.Message):
     submission_id: str
     reason: str
     def __init__(self, submission_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class TieSubmissionRequest(_message.Message):
+    __slots__ = ("submission_id", "ownership_key")
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
+    submission_id: str
+    ownership_key: str
+    def __init__(self, submission_id: _Optional[str] = ..., ownership_key: _Optional[str] = ...) -> None: ...
+
+class TieSubmissionResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class LeaseDriverRequest(_message.Message):
     __slots__ = ("submission_id", "attempt", "gone", "ownership_key")

@@ -74,6 +74,11 @@ class SubmissionServiceStub(object):
                 request_serializer=hrm_dot_v1_dot_submission__pb2.GetSubmissionRequest.SerializeToString,
                 response_deserializer=hrm_dot_v1_dot_submission__pb2.Submission.FromString,
                 _registered_method=True)
+        self.Tie = channel.unary_unary(
+                '/hrm.v1.SubmissionService/Tie',
+                request_serializer=hrm_dot_v1_dot_submission__pb2.TieSubmissionRequest.SerializeToString,
+                response_deserializer=hrm_dot_v1_dot_submission__pb2.TieSubmissionResponse.FromString,
+                _registered_method=True)
         self.Lease = channel.unary_unary(
                 '/hrm.v1.SubmissionService/Lease',
                 request_serializer=hrm_dot_v1_dot_submission__pb2.LeaseDriverRequest.SerializeToString,
@@ -140,6 +145,14 @@ class SubmissionServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Tie(self, request, context):
+        """The client that a submission is tied to still waits for it. NOT_FOUND: no such submission. PERMISSION_DENIED: it
+        does not have the submission's ownership key.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Lease(self, request, context):
         """A runner may start, or go on with, its driver. ABORTED: it may not: another attempt has taken its place, or the
         submission is over. PERMISSION_DENIED: it does not have the submission's ownership key.
@@ -190,6 +203,11 @@ def add_SubmissionServiceServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=hrm_dot_v1_dot_submission__pb2.GetSubmissionRequest.FromString,
                     response_serializer=hrm_dot_v1_dot_submission__pb2.Submission.SerializeToString,
+            ),
+            'Tie': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tie,
+                    request_deserializer=hrm_dot_v1_dot_submission__pb2.TieSubmissionRequest.FromString,
+                    response_serializer=hrm_dot_v1_dot_submission__pb2.TieSubmissionResponse.SerializeToString,
             ),
             'Lease': grpc.unary_unary_rpc_method_handler(
                     servicer.Lease,
@@ -413,6 +431,33 @@ class SubmissionService(object):
             '/hrm.v1.SubmissionService/Watch',
             hrm_dot_v1_dot_submission__pb2.GetSubmissionRequest.SerializeToString,
             hrm_dot_v1_dot_submission__pb2.Submission.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tie(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hrm.v1.SubmissionService/Tie',
+            hrm_dot_v1_dot_submission__pb2.TieSubmissionRequest.SerializeToString,
+            hrm_dot_v1_dot_submission__pb2.TieSubmissionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -25,6 +25,7 @@ __all__ = ["ROLES", "STATE", "from_entry", "to_file", "to_record"]
 RESOURCES_MAX = 10_000
 ARGUMENTS_MAX = 100_000
 FILE_NAME_LENGTH_MAX = 255
+TIE_MIN_S, TIE_MAX_S = 5.0, 3_600.0
 
 ROLES = {
     pb.RESOURCE_ROLE_MAIN: "main",
@@ -86,6 +87,11 @@ def to_record(request: pb.SubmitRequest, submission_id: str, now: float) -> Subm
         raise InvalidRequest(f"a heap of {driver.heap_mib} MiB in {memory_mib} MiB cannot be")
     if not 1 <= driver.vcores <= codec.VCORES_MAX:
         raise InvalidRequest(f"vcores is {driver.vcores}; it must be at least 1")
+    if driver.tie_s and not TIE_MIN_S <= driver.tie_s <= TIE_MAX_S:
+        raise InvalidRequest(
+            f"spark.hrm.submit.tied is {driver.tie_s:.0f} s; give {TIE_MIN_S:.0f}s to "
+            f"{TIE_MAX_S / 60:.0f}m, or true for a minute"
+        )
     server = server_of(driver.main_class, dict(conf), driver.arguments)
     return SubmissionRecord(
         submission_id=submission_id,
@@ -103,6 +109,8 @@ def to_record(request: pb.SubmitRequest, submission_id: str, now: float) -> Subm
         server_scheme=server.scheme if server else "",
         server_port=server.port if server else 0,
         first_executors=_first_executors(dict(conf)),
+        tie_s=driver.tie_s,
+        serial_key=codec.to_text(driver.serial_key, "serial_key"),
     )
 
 

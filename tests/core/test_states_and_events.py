@@ -90,8 +90,10 @@ OF_SUBMISSIONS: dict[H, list[list[m.Event]]] = {
     H.HOLDER_ENDED: [[m.HolderEnded(now=101.0, submission_id=ID, message="ended")]],
     H.UNCONFIRMED: [TICKS],
     H.RESTART_DUE: [TICKS],
+    H.TIE_LAPSED: [TICKS[:15]],
+    H.TURN_CAME: [TICKS[:2]],
 }
-BY_TIME = {H.UNCONFIRMED, H.RESTART_DUE}
+BY_TIME = {H.UNCONFIRMED, H.RESTART_DUE, H.TIE_LAPSED, H.TURN_CAME}
 
 
 @pytest.mark.parametrize(
@@ -103,9 +105,16 @@ def test_a_submission(state: S, happening: H) -> None:
         assert happening in BY_TIME, "what comes from outside may come at any time"
         return
     reached = set()
-    variants = itertools.product(OF_SUBMISSIONS[happening], (True, False), (0, 1))
-    for events, supervise, launches in variants:
-        core = submitted(state, supervise=supervise, launches=launches)
+    tie_s = 5.0 if happening is H.TIE_LAPSED else 0.0
+    waits = happening is H.TURN_CAME
+    may_wait = state is S.SUBMITTED and happening in (H.KILL_ASKED, H.TIE_LAPSED)
+    attempts = (0,) if waits else (0, 1) if may_wait else (1,)
+    variants = itertools.product(OF_SUBMISSIONS[happening], (True, False), (0, 1), attempts)
+    for events, supervise, launches, attempt in variants:
+        core = submitted(
+            state, supervise=supervise, launches=launches, attempt=attempt, tie_s=tie_s,
+            serial_key="k" if waits else "",
+        )  # fmt: skip
         for event in events:
             commands = core.handle(event)
             if core.entries[ID].life.state is not state:

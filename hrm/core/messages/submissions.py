@@ -43,6 +43,7 @@ __all__ = [
     "SubmissionState",
     "SubmissionsTicked",
     "Submitted",
+    "TieRenewed",
 ]
 
 
@@ -91,6 +92,10 @@ class SubmissionHappening(enum.Enum):
     UNCONFIRMED = "unconfirmed"
     """A master that has restarted got no report of the driver in time."""
     RESTART_DUE = "restart-due"
+    TIE_LAPSED = "tie-lapsed"
+    """The client that it is tied to has been silent for too long."""
+    TURN_CAME = "turn-came"
+    """No earlier submission of its serial key is left."""
 
 
 _H = SubmissionHappening
@@ -109,7 +114,10 @@ _ENDED_ROW: dict[SubmissionHappening, Ignored | Impossible] = {
     _H.HOLDER_ENDED: _OVER,
     _H.UNCONFIRMED: Impossible("only live submissions are awaited"),
     _H.RESTART_DUE: Impossible("it has no time for a restart"),
+    _H.TIE_LAPSED: Impossible("only live submissions are tied"),
+    _H.TURN_CAME: Impossible("only live submissions wait for their turn"),
 }
+_HAD_ITS_TURN = Impossible("its driver was requested when its turn came")
 _NOT_DUE = Impossible("only what waits to restart has a time for it")
 
 SUBMISSION: EventTable[S, SubmissionHappening] = {
@@ -121,10 +129,12 @@ SUBMISSION: EventTable[S, SubmissionHappening] = {
         _H.DRIVER_ENDED: to(S.WAITING_TO_RESTART, S.FAILED, S.KILLED),
         _H.DRIVER_LOST: to(S.WAITING_TO_RESTART, S.FAILED, S.KILLED),
         _H.REFUSED: to(S.FAILED),
-        _H.KILL_ASKED: to(S.KILLING),
+        _H.KILL_ASKED: to(S.KILLING, S.KILLED),
         _H.HOLDER_ENDED: to(S.KILLED),
         _H.UNCONFIRMED: to(S.WAITING_TO_RESTART),
         _H.RESTART_DUE: _NOT_DUE,
+        _H.TIE_LAPSED: to(S.KILLING, S.KILLED),
+        _H.TURN_CAME: to(S.SUBMITTED),
     },
     S.LAUNCHING: {
         _H.LAUNCHED: to(S.LAUNCHING),
@@ -138,6 +148,8 @@ SUBMISSION: EventTable[S, SubmissionHappening] = {
         _H.HOLDER_ENDED: to(S.KILLED),
         _H.UNCONFIRMED: to(S.WAITING_TO_RESTART),
         _H.RESTART_DUE: _NOT_DUE,
+        _H.TIE_LAPSED: to(S.KILLING),
+        _H.TURN_CAME: _HAD_ITS_TURN,
     },
     S.RUNNING: {
         _H.LAUNCHED: to(S.RUNNING),
@@ -151,6 +163,8 @@ SUBMISSION: EventTable[S, SubmissionHappening] = {
         _H.HOLDER_ENDED: to(S.KILLED),
         _H.UNCONFIRMED: to(S.WAITING_TO_RESTART, S.FAILED),
         _H.RESTART_DUE: _NOT_DUE,
+        _H.TIE_LAPSED: to(S.KILLING),
+        _H.TURN_CAME: _HAD_ITS_TURN,
     },
     S.WAITING_TO_RESTART: {
         _H.LAUNCHED: to(S.WAITING_TO_RESTART),
@@ -166,6 +180,8 @@ SUBMISSION: EventTable[S, SubmissionHappening] = {
         _H.HOLDER_ENDED: to(S.KILLED),
         _H.UNCONFIRMED: Impossible("its driver was abandoned, and no report of it is awaited"),
         _H.RESTART_DUE: to(S.SUBMITTED),
+        _H.TIE_LAPSED: to(S.KILLED),
+        _H.TURN_CAME: _HAD_ITS_TURN,
     },
     S.KILLING: {
         _H.LAUNCHED: to(S.KILLING),
@@ -179,6 +195,8 @@ SUBMISSION: EventTable[S, SubmissionHappening] = {
         _H.HOLDER_ENDED: to(S.KILLED),
         _H.UNCONFIRMED: to(S.KILLED),
         _H.RESTART_DUE: _NOT_DUE,
+        _H.TIE_LAPSED: Ignored("it is being killed"),
+        _H.TURN_CAME: _HAD_ITS_TURN,
     },
     S.FINISHED: _ENDED_ROW,
     S.FAILED: _ENDED_ROW,
@@ -195,7 +213,9 @@ class SubmissionBounds:
     different speeds, and the time that a kill takes. ``renew_s``: how often a lease is renewed.
     ``driver_launches_max``: containers in a row that a node has begun to start and in which no
     driver ran. One that only waited at its node does not count, for its driver had no part in its
-    end. ``tick_late_s``: after this time without a tick, the master has slept.
+    end. ``serial_lease_s``: the lease of unsupervised drivers with a serial key: they outlive the
+    master's absence for as long, and a retry waits for as long where a node was lost.
+    ``tick_late_s``: after this time without a tick, the master has slept.
     """
 
     submissions_limit: int = 1_000
@@ -209,6 +229,7 @@ class SubmissionBounds:
     driver_restart_window_s: float = 3_600.0
     driver_launches_max: int = 3
     recovery_s: float = 15.0
+    serial_lease_s: float = 600.0
     tick_late_s: float = BOUNDS.tick_late_s
 
 
@@ -224,7 +245,10 @@ class SubmissionRecord:
     so this is not a digest but the key itself; empty: submitted by an older HRM.
     ``server_scheme``, ``server_port``: of the address at which the driver will serve; empty: it is
     no server (``hrm.spark_servers``). ``first_executors``: what its driver needs to begin; None:
-    nothing, or it is not known.
+    nothing, or it is not known. ``tie_s``: it is killed after so long without a sign of its client;
+    0: it outlives its client. ``serial_key``: of a user's submissions that have the same one, one
+    runs at a time, in the order in which they came; empty: with all others. ``attempt`` is 0 until
+    its turn has come. ``fenced_until_s``: it has ended, but until then its lost driver may live.
     """
 
     submission_id: str
@@ -253,6 +277,9 @@ class SubmissionRecord:
     server_scheme: str = ""
     server_port: int = 0
     first_executors: FirstExecutors | None = None
+    tie_s: float = 0.0
+    serial_key: str = ""
+    fenced_until_s: float = 0.0
 
 
 @record
@@ -326,6 +353,15 @@ class KillAsked(_Event):
 
 
 @record
+class TieRenewed(_Event):
+    """The client that a submission is tied to still waits for it."""
+
+    call_id: int
+    submission_id: str
+    ownership_key: str = field(default="", repr=False)
+
+
+@record
 class HolderEnded(_Event):
     """The application that holds the driver's container was ended from outside."""
 
@@ -346,6 +382,7 @@ Event: TypeAlias = (
     | RefusedDriver
     | LeaseAsked
     | KillAsked
+    | TieRenewed
     | HolderEnded
     | SubmissionsTicked
 )

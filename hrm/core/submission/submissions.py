@@ -20,9 +20,16 @@ needs no wait; nor does a runner's report that it has killed its driver. A maste
 started cannot know when the one before it granted last, and counts from its own start.
 
 Only a supervised driver has such a limit: one that is never restarted runs on however long the
-master is away. A container in which no driver ever had a lease may be replaced at once,
-``driver_launches_max`` times in a row; one that only waited at a node that went away as often as
-nodes go away, each time after a pause.
+master is away, unless it has a serial key (below). A container in which no driver ever had a lease
+may be replaced at once, ``driver_launches_max`` times in a row; one that only waited at a node that
+went away as often as nodes go away, each time after a pause.
+
+A submission may be *tied* to its client: a client that is killed, or whose machine is gone, no
+longer renews the tie, and ``tie_s`` later the submission is killed. It may have a *serial key*:
+then its driver is requested only when no earlier submission of that user and key can have one, so
+a retry never runs beside what it repeats. Where the earlier driver was lost, that is when its lease
+is over; such drivers have one, too, but a long one (``serial_lease_s``): a master that is away for
+less ends none.
 
 Source: leases as of Gray and Cheriton, "Leases: an efficient fault-tolerant mechanism" (SOSP 1989),
 section 2; their use as a fence for restarts is HRM's.
@@ -58,6 +65,7 @@ class SubmissionEntry:
 
     ``granted_at_s``: no lease was granted later; None: none ever was for this attempt.
     ``confirm_by_s``: known from an earlier master alone, and given up then without a report.
+    ``tied_until_s``: killed then, unless its client renews the tie; None: it is not tied.
     """
 
     record: SubmissionRecord
@@ -65,6 +73,7 @@ class SubmissionEntry:
     node: str = ""
     granted_at_s: float | None = None
     confirm_by_s: float | None = None
+    tied_until_s: float | None = None
 
 
 class SubmissionsCore:
@@ -92,6 +101,7 @@ class SubmissionsCore:
             m.RefusedDriver: self._refused,
             m.LeaseAsked: self._lease_asked,
             m.KillAsked: self._kill_asked,
+            m.TieRenewed: self._tie_renewed,
             m.HolderEnded: self._holder_ended,
             m.SubmissionsTicked: self._ticked,
         }
@@ -169,10 +179,12 @@ class SubmissionsCore:
             )
 
     def _recover(self, record: SubmissionRecord, now: float) -> None:
-        entry = self._enter(record)
+        entry = self._enter(record, now)
         if record.state.ended:
             self._ended.append(record.submission_id)
             return
+        if not record.attempt:
+            return  # it waits for its turn, and has no driver that could report
         if record.may_live:
             # The last master may have granted a lease in the moment before its end.
             entry.granted_at_s = now
@@ -182,9 +194,11 @@ class SubmissionsCore:
         else:
             entry.confirm_by_s = max(now + self.bounds.recovery_s, self._fence_ends_at_s(entry))
 
-    def _enter(self, record: SubmissionRecord) -> SubmissionEntry:
+    def _enter(self, record: SubmissionRecord, now: float) -> SubmissionEntry:
         life = Lifecycle("submission", record.submission_id, SUBMISSION, record.state)
         entry = self.entries[record.submission_id] = SubmissionEntry(record, life)
+        if record.tie_s and not record.state.ended:
+            entry.tied_until_s = now + record.tie_s
         return entry
 
     def _submitted(self, event: m.Submitted) -> None:
@@ -194,9 +208,14 @@ class SubmissionsCore:
             submission_id = known.record.submission_id
             self._out.append(m.Committed(call_id=event.call_id, submission_id=submission_id))
             return
-        self._enter(record)
+        before = self._first_in_turn(event.now).get((record.user, record.serial_key))
+        if before is not None:
+            message = f"waits for {before.submission_id}, which has its key {record.serial_key!r}"
+            record = replace(record, attempt=0, message=message)
+        self._enter(record, event.now)
         self._out.append(m.PersistSubmission(record=record))
-        self._request(record)
+        if before is None:
+            self._request(record)
         self._out.append(m.Committed(call_id=event.call_id, submission_id=record.submission_id))
 
     def _launched(self, event: m.DriverLaunched) -> None:
@@ -235,7 +254,8 @@ class SubmissionsCore:
         if entry.record.state is not S.RUNNING:
             changes = {"may_live": True, "started_at_s": event.now, "launches": 0, "message": ""}
             self._move(entry, H.LEASE_ASKED, S.RUNNING, event.now, "its driver runs", **changes)
-        lease_s = self.bounds.driver_lease_s if entry.record.supervise else 0.0
+        ends = entry.record.supervise or entry.record.serial_key
+        lease_s = self._lease_s(entry.record) if ends else 0.0
         renew_s = self.bounds.renew_s
         self._out.append(m.GrantLease(call_id=event.call_id, lease_s=lease_s, renew_s=renew_s))
 
@@ -303,14 +323,43 @@ class SubmissionsCore:
             )
             self._out.append(m.RefuseCall(call_id=event.call_id, error=error))
             return
-        message = event.reason or "killed on request"
-        if entry.record.state is S.WAITING_TO_RESTART:
-            self._end(entry, H.KILL_ASKED, S.KILLED, event.now, message)
-        elif entry.record.state is not S.KILLING:
-            self._move(entry, H.KILL_ASKED, S.KILLING, event.now, message, message=message)
+        self._kill(entry, H.KILL_ASKED, event.now, event.reason or "killed on request")
+        self._out.append(m.Committed(call_id=event.call_id, submission_id=event.submission_id))
+
+    def _kill(self, entry: SubmissionEntry, by: H, now: float, message: str) -> None:
+        state = entry.record.state
+        if state is S.WAITING_TO_RESTART or not entry.record.attempt:
+            self._end(entry, by, S.KILLED, now, message)
+        elif state is not S.KILLING:
+            self._move(entry, by, S.KILLING, now, message, message=message)
             self._end_linked(entry, S.KILLED, message)
             self._release(entry, message)
+
+    def _tie_renewed(self, event: m.TieRenewed) -> None:
+        entry = self.entries.get(event.submission_id)
+        try:
+            if entry is None:
+                raise NotFound(
+                    f"no such submission: {event.submission_id}; hrm submissions --all lists them"
+                )
+            self.check_owner(event.submission_id, event.ownership_key)
+        except (NotFound, NotOwner) as error:
+            self._out.append(m.RefuseCall(call_id=event.call_id, error=error))
+            return
+        if entry.tied_until_s is not None:
+            entry.tied_until_s = event.now + entry.record.tie_s
         self._out.append(m.Committed(call_id=event.call_id, submission_id=event.submission_id))
+
+    def _first_in_turn(self, now: float) -> dict[tuple[str, str], SubmissionRecord]:
+        """By user and serial key: the earliest submission that has, or may still have, a driver, or
+        that waits for its turn with nothing before it."""
+        first: dict[tuple[str, str], SubmissionRecord] = {}
+        for entry in self.entries.values():
+            record = entry.record
+            is_over = record.state.ended and now >= record.fenced_until_s
+            if record.serial_key and not is_over:
+                first.setdefault((record.user, record.serial_key), record)
+        return first
 
     def _holder_ended(self, event: m.HolderEnded) -> None:
         entry = self.entries.get(event.submission_id)
@@ -323,20 +372,41 @@ class SubmissionsCore:
         for entry in self.live() if slept_s else ():
             if entry.confirm_by_s is not None:
                 entry.confirm_by_s += slept_s
+            if entry.tied_until_s is not None:
+                entry.tied_until_s += slept_s
 
     def _ticked(self, event: m.SubmissionsTicked) -> None:
         self._woke(self._awake.ticked(event.now))
         for entry in self.live():
             record = entry.record
-            if record.state is S.WAITING_TO_RESTART and event.now >= record.restart_at_s:
+            if entry.tied_until_s is not None and event.now >= entry.tied_until_s:
+                self._tie_lapsed(entry, event.now)
+            elif record.state is S.WAITING_TO_RESTART and event.now >= record.restart_at_s:
                 self._restart(entry, event.now)
             elif entry.confirm_by_s is not None and event.now >= entry.confirm_by_s:
                 entry.confirm_by_s = None
                 self._unconfirmed(entry, event.now)
+        for record in self._first_in_turn(event.now).values():
+            if not record.state.ended and not record.attempt:
+                self._take_turn(self.entries[record.submission_id], event.now)
         for _ in range(len(self._ended) - self.bounds.ended_submissions_kept):
             submission_id = self._ended.popleft()
             del self.entries[submission_id]
             self._out.append(m.ForgetSubmission(submission_id=submission_id))
+
+    def _tie_lapsed(self, entry: SubmissionEntry, now: float) -> None:
+        entry.tied_until_s = None
+        if entry.life.takes(H.TIE_LAPSED):
+            message = (
+                f"its client is gone: no sign of it for {entry.record.tie_s:.0f} s "
+                f"(spark.hrm.submit.tied)"
+            )
+            self._kill(entry, H.TIE_LAPSED, now, message)
+
+    def _take_turn(self, entry: SubmissionEntry, now: float) -> None:
+        why = "nothing of its key is left before it"
+        self._move(entry, H.TURN_CAME, S.SUBMITTED, now, why, attempt=1, message="")
+        self._request(entry.record)
 
     def _unconfirmed(self, entry: SubmissionEntry, now: float) -> None:
         """This master got no report of the driver that the one before it knew."""
@@ -428,7 +498,11 @@ class SubmissionsCore:
         """From here on no driver of the current attempt runs, if it gets no lease any more."""
         if entry.granted_at_s is None:
             return 0.0
-        return entry.granted_at_s + self.bounds.driver_lease_s + self.bounds.lease_margin_s
+        return entry.granted_at_s + self._lease_s(entry.record) + self.bounds.lease_margin_s
+
+    def _lease_s(self, record: SubmissionRecord) -> float:
+        serial = record.serial_key and not record.supervise
+        return self.bounds.serial_lease_s if serial else self.bounds.driver_lease_s
 
     def _request(self, record: SubmissionRecord) -> None:
         self._out.append(
@@ -458,6 +532,9 @@ class SubmissionsCore:
     ) -> None:
         changes |= {"message": message, "ended_at_s": now, "may_live": False, "restart_at_s": 0.0}
         changes |= {"driver": "", "files": ()}  # nothing is started of it any more
+        if entry.record.serial_key:
+            changes["fenced_until_s"] = self._fence_ends_at_s(entry)
+        entry.tied_until_s = None
         self._move(entry, by, state, now, message or state.value, **changes)
         self._end_linked(entry, state, message)
         submission_id = entry.record.submission_id

@@ -107,6 +107,8 @@ class SubmissionsActor:
             submitted_at_s=now,
             ownership_key=ownership_key(plan),
             first_executors=first_executors(plan),
+            tie_s=plan.tie_s,
+            serial_key=plan.serial_key,
         )
         self._submit(record, reply)
 
@@ -131,7 +133,16 @@ class SubmissionsActor:
     def kill(self, submission_id: str, reply: Callable[[Any], None]) -> None:
         self._ask(m.KillAsked(now=0.0, call_id=0, submission_id=submission_id), reply)
 
-    def _ask(self, event: m.LeaseAsked | m.KillAsked, reply: Callable[[Any], None]) -> None:
+    def renew_tie(self, plan: SubmissionPlan, submission_id: str) -> None:
+        """A sign of the client of a submission."""
+        event = m.TieRenewed(
+            now=0.0, call_id=0, submission_id=submission_id, ownership_key=ownership_key(plan)
+        )
+        self._ask(event, lambda _reply: None)
+
+    def _ask(
+        self, event: m.LeaseAsked | m.KillAsked | m.TieRenewed, reply: Callable[[Any], None]
+    ) -> None:
         now = self._master.now()
         self._call(lambda number: self._host.take(replace(event, now=now, call_id=number)), reply)
 

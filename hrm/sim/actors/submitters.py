@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Submitters"]
 
 _RETRY_S = 0.4
+_SIGNS_A_TIE = 4
 _HOLDER_SHARE = 0.25
 """Of kills, how many are aimed at the application that holds the driver."""
 
@@ -64,12 +65,13 @@ class Submitters:
         checks = self.world.oracle.submissions
         for client in self.clients:
             record = submissions.core.entries[client.submission_id].record
+            lapsed = client.plan.tie_s > 0 and record.message.startswith("its client is gone")
             prefix = f"{client.submission_id}#"
             application_killed = any(name.startswith(prefix) for name in self.world.killed)
             checks.check_outcome(
                 record,
                 self.world.plan.submission_bounds,
-                kill_asked=client.kill_asked or application_killed,
+                kill_asked=client.kill_asked or application_killed or lapsed,
                 kill_acknowledged=client.kill_acknowledged,
                 refused=client.submission_id in self.world.refused,
             )
@@ -161,6 +163,7 @@ class _Client:
         self.submission_id = ""
         self.kill_asked = False
         self.kill_acknowledged = False
+        self._gone_at_s = math.inf
         self._world = submitters.world
         self._world.clock.after(plan.start_s, self._submit)
 
@@ -182,9 +185,26 @@ class _Client:
                 self._world.oracle.violated(
                     f"{self.name} submitted once, and got {previous} and {result.submission_id}"
                 )
+            if not self.submission_id and self.plan.tie_s:
+                self._gone_at_s = self._world.clock.now + self.plan.client_life_s
+                self._renew()
             self.submission_id = result.submission_id
         elif not self.submission_id:
             self._world.clock.after(_RETRY_S, self._submit)
+
+    def _renew(self) -> None:
+        """A sign to the master, and the next later, as long as this client is there."""
+        if self._world.clock.now >= self._gone_at_s:
+            self._world.log.emit("world", f"{self.name} goes away")
+            return
+
+        def serve(_reply: Any) -> None:
+            submissions = self._world.master.submissions
+            if submissions is not None and self.submission_id:
+                submissions.renew_tie(self.plan, self.submission_id)
+
+        self._world.network.call(self.name, serve, lambda _result: None)
+        self._world.clock.after(self.plan.tie_s / _SIGNS_A_TIE, self._renew)
 
     def kill(self) -> None:
         """Repeat until it is answered."""

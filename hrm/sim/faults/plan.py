@@ -97,6 +97,7 @@ TRAITS = {
     "driver-share": 0.3,
     "sizes": 0.3,
     "several-gpus": 0.5,
+    "serial": 0.5,
 }
 """What a run may have in addition to the plain cluster, with its probability."""
 
@@ -205,7 +206,9 @@ class SubmissionPlan:
     ``lives``: of each attempt, for how long its driver runs and the exit code that it then has; a
     later attempt than the last ends well after a second. ``executors``: how many it requests, each
     of ``executor``; ``gang_min``: how many of them start together. ``work_s``: executor seconds
-    after which a driver is done; infinite: only its life counts.
+    after which a driver is done; infinite: only its life counts. ``serial_key``: of submissions
+    with the same one, one runs at a time. ``tie_s``: it is killed that long after the last sign of
+    its client, which goes away ``client_life_s`` after it has submitted.
     """
 
     name: str
@@ -218,6 +221,9 @@ class SubmissionPlan:
     executor: Resources = SMALL_EXECUTOR
     gang_min: int = 0
     work_s: float = math.inf
+    serial_key: str = ""
+    tie_s: float = 0.0
+    client_life_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

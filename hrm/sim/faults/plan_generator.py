@@ -445,11 +445,35 @@ def _submissions(
         return ()
     count = source(seed, "submissions").randint(1, 4)
     if "driver-share" not in traits:
-        return tuple(_submission(seed, n + 1, horizon_s) for n in range(count))
+        return tuple(
+            _in_series(seed, n + 1, _submission(seed, n + 1, horizon_s), traits)
+            for n in range(count)
+        )
     count += source(seed, "more-submissions").randint(0, 4)
     return tuple(
-        _that_works(seed, n + 1, _submission(seed, n + 1, horizon_s), nodes) for n in range(count)
+        _in_series(
+            seed,
+            n + 1,
+            _that_works(seed, n + 1, _submission(seed, n + 1, horizon_s), nodes),
+            traits,
+        )
+        for n in range(count)
     )
+
+
+def _in_series(
+    seed: int, number: int, plan: SubmissionPlan, traits: tuple[str, ...]
+) -> SubmissionPlan:
+    """Most have the one key; some are tied to a client, which may go away before they end."""
+    if "serial" not in traits:
+        return plan
+    chance = source(seed, f"serial-{number}")
+    if chance.random() < 0.8:
+        plan = replace(plan, serial_key="nightly")
+    if chance.random() < 0.4:
+        life_s = chance.uniform(0.0, 8.0) if chance.random() < 0.6 else math.inf
+        plan = replace(plan, tie_s=chance.uniform(2.0, 6.0), client_life_s=life_s)
+    return plan
 
 
 def _that_works(
@@ -496,6 +520,7 @@ def _submission_bounds(seed: int, bounds: Bounds) -> SubmissionBounds:
         driver_restart_window_s=chance.uniform(10.0, 60.0),
         driver_launches_max=chance.randint(2, 4),
         recovery_s=bounds.recovery_window_s + chance.uniform(0.5, 2.0),
+        serial_lease_s=lease_s * source(seed, "serial-lease").uniform(1.0, 1.5),
     )
 
 

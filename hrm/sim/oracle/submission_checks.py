@@ -42,12 +42,15 @@ class SubmissionChecks:
         self._reported: set[str] = set()
         self._asked: dict[int, m.Event] = {}
         self._wait_since_s: dict[str, float] = {}
+        self._signed_s: dict[str, float] = {}
+        """When the present master got the last sign of the client of each that is tied."""
         self._asleep: set[tuple[str, int]] = set()
 
     def master_began(self, core: SubmissionsCore) -> None:
         """Whatever was reported to a client, and whatever was written, survives."""
         self._asked.clear()
         self._wait_since_s.clear()
+        self._signed_s.clear()
         for submission_id in sorted(self._reported):
             if submission_id not in core.entries:
                 self._violated(f"{submission_id} was reported, and the next master forgot it")
@@ -73,6 +76,7 @@ class SubmissionChecks:
                 self._goes_on(before, record)
             self._latest[submission_id] = record
             self._waits(core.bounds, record, event)
+            self._tied(record, event)
         for command in commands:
             self._decided(core, command)
 
@@ -95,12 +99,23 @@ class SubmissionChecks:
             self._wait_since_s.pop(name, None)
             return
         since_s = self._wait_since_s.setdefault(name, event.now)
-        most_s = max(
-            bounds.driver_restart_delay_max_s, bounds.driver_lease_s + bounds.lease_margin_s
-        )
+        lease_s = max(bounds.driver_lease_s, bounds.serial_lease_s if record.serial_key else 0.0)
+        most_s = max(bounds.driver_restart_delay_max_s, lease_s + bounds.lease_margin_s)
         waited_s = self._awake_s(since_s, event.now)
         if isinstance(event, m.SubmissionsTicked) and waited_s > most_s + _TICKS_S:
             self._violated(f"{name} has waited {waited_s:.1f} s for its next driver")
+
+    def _tied(self, record: SubmissionRecord, event: m.Event) -> None:
+        """What is tied to a client lives no longer than it may without a sign of that."""
+        name = record.submission_id
+        if isinstance(event, m.TieRenewed) and event.submission_id == name:
+            self._signed_s[name] = event.now
+        since_s = self._signed_s.setdefault(name, event.now)
+        if not record.tie_s or record.state.ended or record.state is S.KILLING:
+            return
+        silent_s = self._awake_s(since_s, event.now)
+        if isinstance(event, m.SubmissionsTicked) and silent_s > record.tie_s + _TICKS_S:
+            self._violated(f"{name} goes on {silent_s:.1f} s after the last sign of its client")
 
     def _decided(self, core: SubmissionsCore, command: m.Command) -> None:
         match command:
@@ -163,6 +178,13 @@ class SubmissionChecks:
     ) -> None:
         """Its process runs from now on."""
         name = f"driver {attempt} of {submission_id}"
+        for other in sorted(self.running):
+            if (
+                other != submission_id
+                and self._runs(other)
+                and self._same_key(other, submission_id)
+            ):
+                self._violated(f"{name} starts while that of {other} runs, which has the same key")
         if self._runs(submission_id):
             number, where = self.running[submission_id]
             self._violated(f"{name} starts on {machine} while number {number} runs on {where}")
@@ -172,6 +194,11 @@ class SubmissionChecks:
             self._violated(f"{name} starts, though the submission is not supervised and has run")
         self._began[submission_id].append(attempt)
         self.running[submission_id] = (attempt, machine)
+
+    def _same_key(self, one: str, other: str) -> bool:
+        records = [self._latest.get(name) for name in (one, other)]
+        keys = [("", "") if x is None else (x.user, x.serial_key) for x in records]
+        return bool(keys[0][1]) and keys[0] == keys[1]
 
     def _runs(self, submission_id: str) -> bool:
         """Does a driver of it run, and not sleep?"""

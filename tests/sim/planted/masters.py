@@ -79,6 +79,25 @@ def driver_not_missed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SubmissionsCore, "_unconfirmed", lambda *_: None)
 
 
+def two_of_one_key(patch: pytest.MonkeyPatch) -> None:
+    """Submissions with one key do not wait for each other."""
+    patch.setattr(SubmissionsCore, "_first_in_turn", lambda *_: {})
+
+
+def turn_before_a_lease_is_over(patch: pytest.MonkeyPatch) -> None:
+    """A submission that has ended is followed by the next of its key, though its driver was lost
+    and may live."""
+    first = SubmissionsCore._first_in_turn
+    patch.setattr(
+        SubmissionsCore, "_first_in_turn", lambda self, now: first(self, now + 1_000_000.0)
+    )
+
+
+def client_not_missed(patch: pytest.MonkeyPatch) -> None:
+    """A driver that is tied to its client outlives it."""
+    patch.setattr(SubmissionsCore, "_tie_lapsed", lambda *_: None)
+
+
 def submitted_twice(patch: pytest.MonkeyPatch) -> None:
     """A client that repeats its call, because the reply was lost, gets a second driver."""
     patch.setattr(SubmissionsCore, "submitted_as", lambda *_: None)
@@ -216,6 +235,9 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     next_driver_too_early,
     lost_driver_taken_for_dead,
     lease_for_former_drivers,
+    two_of_one_key,
+    turn_before_a_lease_is_over,
+    client_not_missed,
     lease_before_it_is_written,
     driver_not_missed,
     submitted_twice,

@@ -32,6 +32,7 @@ __all__ = [
     "beside_a_free_gpu",
     "crashing_agents",
     "cut_drivers",
+    "cut_series",
     "gpu_rivals",
     "hanging_agents",
     "late_streams",
@@ -40,7 +41,7 @@ __all__ = [
     "waves_of_streams",
 ]
 
-LATER = frozenset({"sizes", "several-gpus"})
+LATER = frozenset({"serial", "sizes", "several-gpus"})
 """Traits that seeds which found something had not yet, when they did."""
 
 
@@ -71,6 +72,16 @@ def cut_drivers(seed: int) -> Plan:
     )
     plan = draw(seed, Limits(nodes=3, applications=0, horizon_s=18.0, without=LATER))
     return replace(plan, rates={}, faults=faults)
+
+
+def cut_series(seed: int) -> Plan:
+    """The same, of submissions that have one key, and each of which runs for long."""
+    plan = cut_drivers(seed)
+    each = tuple(
+        replace(x, serial_key="nightly", supervise=False, lives=((30.0, 0),))
+        for x in plan.submissions
+    )
+    return replace(plan, submissions=each)
 
 
 def hanging_agents(seed: int) -> Plan:
