@@ -143,7 +143,7 @@ def measure(name: str, policy: ClusterPolicy, nodes: int, decisions: int) -> dic
     found = {"policy": name, "nodes": nodes, "p50_ms": float(p50), "p99_ms": float(p99)}
     if isinstance(policy, GuardedClusterPolicy):
         # With random weights only time causes refusals; anything else voids the result.
-        found["fallbacks"] = policy.host.status(0.0).fallbacks
+        found["fallbacks"] = policy.guard.status(0.0).fallbacks
     return found
 
 
