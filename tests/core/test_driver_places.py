@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hrm.core.master.driver_queue import holds_up
 from hrm.core.master.explain import explain
 from hrm.core.messages import commands as c
 from hrm.core.vocabulary.bounds import Bounds
@@ -180,7 +181,39 @@ def test_a_large_driver_is_not_passed_for_ever_by_small_ones(schedulers: int) ->
 
 
 @EACH
-def test_a_driver_that_waits_for_a_stream_holds_up_no_other(schedulers: int) -> None:
+def test_small_drivers_pass_a_large_one_that_waits_for_a_server(schedulers: int) -> None:
+    """Nothing says that the server never ends, so it holds them up, and not for ever."""
+    submitters = Submitters(cluster_of(1, 20, schedulers))
+    server = submitters.submit(cores(2))
+    large = submitters.submit(cores(3))
+    small = [submitters.submit() for _ in range(5)]
+    submitters.cluster.advance(50)
+    assert submitters.running() == [server]
+    submitters.cluster.advance(20)
+    assert submitters.running() == [server, *small[:2]]
+    assert "driver_share" in submitters.why(large)
+    for name in small[:2]:
+        submitters.end(name)
+    submitters.cluster.advance(20)
+    assert submitters.running() == [server, *small[2:4]]
+    submitters.cluster.advance(50)
+    for name in (server, *small[2:4]):  # within the turn of the large one
+        submitters.end(name)
+        submitters.cluster.advance(5)
+    assert submitters.running() == [large, small[4]]
+
+
+def test_turns_of_the_first_driver_grow_and_passes_do_not() -> None:
+    held = [holds_up(float(at_s)) for at_s in range(1_200)]
+    changes = [at_s for at_s in range(1, 1_200) if held[at_s] is not held[at_s - 1]]
+    assert held[0]
+    assert changes == [60, 120, 240, 300, 540, 600, 1_080, 1_140]
+    later = [holds_up(100_000.0 + at_s) for at_s in range(3_660)]
+    assert later.count(False) == 60
+
+
+@EACH
+def test_a_driver_that_waits_for_a_streamholds_up_no_other(schedulers: int) -> None:
     submitters = Submitters(cluster_of(1, 20, schedulers))
     stream = submitters.submit(cores(2), stream=True)
     large, small = submitters.submit(cores(3)), submitters.submit()
@@ -245,7 +278,7 @@ def test_drivers_keep_their_places_when_nodes_leave(schedulers: int) -> None:
     assert submitters.running() == before
 
 
-def test_a_waiting_driver_holds_up_no_executor_of_a_policy_with_a_strict_order() -> None:
+def test_a_waiting_driverholds_up_no_executor_of_a_policy_with_a_strict_order() -> None:
     submitters = Submitters(cluster_of(1, 4, 1, policy=lambda _: Fifo()))
     for _ in range(6):
         submitters.submit(executors=2)

@@ -112,6 +112,8 @@ class DriverPlaces:
         """Row: what drivers hold there, running or not yet."""
         self._not_running: dict[int, Vector] = {}
         """The same of those that wait at their unit as batch: what streams leave has it still."""
+        self._verdicts: dict[tuple[Vector, FirstExecutors | None], Verdict] = {}
+        """Of drivers within the share: thousands may wait that request the same."""
         self._apps: dict[ApplicationId, Application] = {}
         for container in master_state.drivers.values():
             row = self._state.rows.get(container.unit_id)
@@ -194,6 +196,14 @@ class DriverPlaces:
         if not could.any():
             return Verdict("", everywhere)  # it waits for a node, not for drivers
         first = first_executors(self._master_state, app)
+        key = (demand, first)
+        if key not in self._verdicts:
+            self._verdicts[key] = self._places_for(demand, first, could)
+        return self._verdicts[key]
+
+    def _places_for(self, demand: Vector, first: FirstExecutors | None, could: Bools) -> Verdict:
+        """Where a driver within the share may start, of the rows that ``could`` hold it."""
+        everywhere = np.ones_like(self._state.open)
         mine, others, whose = everywhere, everywhere, ApplicationId("")
         if first is not None:
             executor = demand_vector(first.resources)

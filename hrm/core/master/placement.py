@@ -107,7 +107,7 @@ class PlacementCoordinator:
     def _hand_over_drivers(self, now: float) -> None:
         """Those whose turn it is; what was requested before it was known that it never can be is
         refused."""
-        taken, hopeless = self.drivers.take()
+        taken, hopeless = self.drivers.take(now)
         for driver in taken:
             self._hand_over(self.master_state.applications[driver.application_id], driver, now)
         for driver, why in hopeless:
