@@ -46,6 +46,7 @@ from hrm.sim.oracle.place_keeping import PlaceKeeping, out_of_place
 from hrm.sim.oracle.replies import CallReplies
 from hrm.sim.oracle.rounds import Rounds
 from hrm.sim.oracle.silences import Silences
+from hrm.sim.oracle.strict_order import StrictOrder
 from hrm.sim.oracle.submission_checks import SubmissionChecks
 from hrm.sim.oracle.waiting_streams import WaitingStreams
 
@@ -87,6 +88,7 @@ class Oracle:
         self.places = PlaceKeeping(self.violated)
         self.gpu_fairness = GpuFairness(self.violated, every_policy=every_policy)
         self.waiting_streams = WaitingStreams(self.violated, every_policy=every_policy)
+        self.strict_order = StrictOrder(self.violated)
         self.bindings = Bindings(self.violated)
         self.estimates = EstimateChecks(self.violated)
 
@@ -102,6 +104,7 @@ class Oracle:
         self.views.master_began()
         self.gpu_fairness.master_began()
         self.waiting_streams.master_began()
+        self.strict_order.master_began()
         self.grants.master_began(core)
         self.places.master_began()
         self.classes.master_began(core)
@@ -138,6 +141,7 @@ class Oracle:
         self.departures.after(event, commands)
         self.gpu_fairness.after(core, event, commands, self.quiet_since_s)
         self.waiting_streams.after(core, event, commands, self.quiet_since_s)
+        self.strict_order.after(core, event, self.quiet_since_s)
         self.views.after(core, commands, event.now)
         if isinstance(event, e.NodeRegistered):
             self.bindings.registered(event)
