@@ -509,22 +509,24 @@ class PlacementCoordinator:
             scheduler.parts_at_s = now
             for job in self.gpu_shares.update(scheduler.backlog.gpu_jobs, now):
                 scheduler.changed_jobs[job.application_id] = None
-        told_at_s = self.head_starts.told_at_s(scheduler, now) if scheduler.has_freed else now
-        had_freed, told = scheduler.has_freed, False
-        changes = scheduler.changes(now, all_of_them=all_of_them, tells_freed=told_at_s <= now)
+        freed_at_s = now
+        if scheduler.has_freed:
+            freed_at_s = self.head_starts.notified_at_s(scheduler, now)
+        had_freed, notified = scheduler.has_freed, False
+        changes = scheduler.changes(now, all_of_them=all_of_them, notifies=freed_at_s <= now)
         for message in changes:
-            told = message.has_freed
+            notified = message.has_freed
             self.master_state.out.append(
                 c.SendToScheduler(
                     scheduler=scheduler.name, session=scheduler.session, message=message
                 )
             )
-        if told:
+        if notified:
             self.head_starts.sent(scheduler, now)
         elif had_freed and not scheduler.has_freed and self.head_starts.withdraw(scheduler):
             self._wake_inside(now)
         if scheduler.has_freed:
-            at_s = max(scheduler.due_at_s, told_at_s)
+            at_s = max(scheduler.due_at_s, freed_at_s)
             if scheduler.wake_at_s is None or scheduler.wake_at_s > at_s:
                 self._set_wake(scheduler, at_s)
 

@@ -79,10 +79,10 @@ class RemoteScheduler(Scheduler):
     ``lease_for`` is the application for which it has requested or holds it. ``avoid``: the nodes
     that all jobs were found to avoid; of those in neither ``changed_jobs`` nor ``restricted``, each
     avoids these alone and has no gang. ``seen_sequence``: of the latest message that it had taken
-    in when it made its latest proposal; ``_freed_sequence``: of the latest one that told of freed
-    capacity. ``_lacking``: demands that no unit could take, until a round that has seen one that
-    can leaves them waiting all the same. When a job may be tried again is the other side's to know;
-    the times of the backlog here only serve to find the first one that has a chance.
+    in when it made its latest proposal; ``_freed_sequence``: of the latest one with ``has_freed``.
+    ``_lacking``: demands that no unit could take, until a round that has seen one that can leaves
+    them waiting all the same. When a job may be tried again is the other side's to know; the times
+    of the backlog here only serve to find the first one that has a chance.
     """
 
     def __init__(
@@ -187,18 +187,17 @@ class RemoteScheduler(Scheduler):
         self.excused_s = excused(self.heard_at_s, self.excused_s, now, slept_s)
 
     def changes(
-        self, now: float, *, all_of_them: bool, tells_freed: bool = True
+        self, now: float, *, all_of_them: bool, notifies: bool = True
     ) -> Iterator[StateChanged]:
         """The messages that bring the other side up to date; none where that can wait.
 
-        ``tells_freed``: may it know that capacity became free? It is not told where that is of no
-        use to it."""
+        ``notifies``: of freed capacity, too, where some job may use it."""
         due = all_of_them or now >= self.due_at_s
-        tells_freed = tells_freed and self.has_freed
-        if not (self.changed_jobs or (due and (tells_freed or self.units))):
+        notifies = notifies and self.has_freed
+        if not (self.changed_jobs or (due and (notifies or self.units))):
             return
-        has_freed = tells_freed and self.chances(now).any
-        if tells_freed:
+        has_freed = notifies and self.chances(now).any
+        if notifies:
             self.has_freed = False
         if not (self.changed_jobs or self.units or has_freed):
             return

@@ -210,7 +210,7 @@ class Scheduler:
             return False
         if not all(map(self.exhaustion.holds, job.demands)):
             return False
-        self._begin(job)
+        self.begin(job)
         job.lacks = dict.fromkeys(job.demands, 0.0)
         return True
 
@@ -224,7 +224,7 @@ class Scheduler:
         No claim at all where the policy failed; then ``job.policy_fault`` has the reason.
         """
         self.rounds += 1
-        self._begin(job)
+        self.begin(job)
         claims: list[Claim] = []
         lacks: dict[Vector, float] = {}
         pending = job.pending
@@ -261,8 +261,8 @@ class Scheduler:
             self.name, job.application_id, job.workload_class, tuple(claims), lease_token, job.gang
         )
 
-    def _begin(self, job: Job) -> None:
-        """A round of this job sees all that has happened until now."""
+    def begin(self, job: Job) -> None:
+        """A round of this job begins, or starts over: it sees all that has happened until now."""
         job.policy_fault = ""
         job.held_until_s = math.inf
         job.renewed = self._freed = False
