@@ -300,13 +300,13 @@ class PlacementCoordinator:
             scheduler.note_lack(job)
         any_granted = any(x.decision is not Decision.ABORT for x in outcomes)
         if self.head_starts.proposed(scheduler, now, any_granted=any_granted):
-            self._wake_inside(now)
+            self._wake_inside()
 
-    def _wake_inside(self, now: float) -> None:
+    def _wake_inside(self) -> None:
         """What has waited for a remote scheduler's head start goes on."""
         for scheduler in self.schedulers.values():
             if scheduler.jobs and not isinstance(scheduler, RemoteScheduler):
-                self.wake(scheduler, now)
+                self._sleep(scheduler)
 
     def _without_excluded(
         self, proposal: Proposal, claims: tuple[Claim, ...], gang: int, now: float
@@ -524,7 +524,7 @@ class PlacementCoordinator:
         if notified:
             self.head_starts.sent(scheduler, now)
         elif had_freed and not scheduler.has_freed and self.head_starts.withdraw(scheduler):
-            self._wake_inside(now)
+            self._wake_inside()
         if scheduler.has_freed:
             at_s = max(scheduler.due_at_s, freed_at_s)
             if scheduler.wake_at_s is None or scheduler.wake_at_s > at_s:

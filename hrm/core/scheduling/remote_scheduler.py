@@ -47,8 +47,10 @@ SEND_INTERVAL_S = 0.02
 """Changes of units, and that capacity was freed, are collected that long; jobs and replies take
 them along at once."""
 _LACKING_MAX = 256
-_LOOKED_AT_MAX = 64
-"""Jobs at which a look for one with a chance stops; what is behind them counts as having one."""
+_SPARED_MAX = 64
+_PASSED_MAX = 8
+"""Jobs at which a look for one with a chance stops: that have none, and that may have had one all
+along. What is behind them counts as having one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +140,19 @@ class RemoteScheduler(Scheduler):
         """Which of its jobs may find a place, could each be tried now?"""
         super().capacity_freed()
         least_s = self.bounds.retry_delay_s
-        any_chance = False
-        for _ in range(_LOOKED_AT_MAX):
+        spared = passed = 0
+        while spared < _SPARED_MAX and passed < _PASSED_MAX:
             job = self.next_job(now)
             if job is None:
-                return Chances(any=any_chance)
+                return Chances(any=passed > 0)
             if self.spare(job):
                 self.backlog.hold_back(job.lacks, now)
                 job.lacks = {}
+                spared += 1
             elif self._could_not(job):
                 return Chances(any=True, new=job)
             else:
-                any_chance = True
+                passed += 1
             self.backlog.place(job, now + least_s)
         return Chances(any=True)
 

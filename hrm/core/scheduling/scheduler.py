@@ -337,9 +337,13 @@ class Scheduler:
 
     def _next_try_s(self, job: Job, now: float, *, any_granted: bool) -> float:
         """When what is left of a job after a round may be tried again: at once where that round
-        has not seen all that it requests, soon where it has not seen all capacity (not at once, or
-        the first job would be tried again and again, and those behind it never)."""
+        has not seen all that it requests, or all capacity. For capacity that is so once in a row,
+        or a job that is first would be tried for ever, and those behind it never."""
+        again, job.is_retry = self._freed and not job.is_retry, False
         if job.renewed or (any_granted and job.gang):
+            return now
+        if again:
+            job.is_retry = True
             return now
         return now + (self.bounds.retry_delay_s if self._freed else job.delay_s)
 
