@@ -151,10 +151,10 @@ def test_ends_are_collected_and_sent_in_time(monkeypatch: pytest.MonkeyPatch) ->
     for executor in range(1, 9):
         cluster.end_process(first, executor)
         cluster.advance(0.001)
-    assert 1 <= len(freed) <= 2
+    assert len(freed) <= 1, "the job needs all eight"
     cluster.advance(0.1)  # less than the pause between two ticks
     assert cluster.states(second) == {"running": 1}
-    assert len(freed) <= 3
+    assert 1 <= len(freed) <= 2
 
 
 @pytest.mark.parametrize("how", ["break", "hang"])

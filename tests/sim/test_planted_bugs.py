@@ -16,6 +16,7 @@ from hrm.sim.run import run_plan
 from tests.sim.planted import masters, nodes, scheduling, turns
 from tests.sim.planted.plans import (
     LATER,
+    behind_a_stream,
     behind_large_requests,
     beside_a_free_gpu,
     crashing_agents,
@@ -95,6 +96,8 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     scheduling.earlier_requests_count: behind_large_requests(0),
     scheduling.gang_of_one_size: draw(1597),
     scheduling.units_of_one_node_are_one: beside_a_free_gpu(0),
+    scheduling.gpu_granted_twice: gpu_rivals(0, preemption=True),
+    scheduling.end_of_streams_awaited_in_order: behind_a_stream(0),
 }
 
 

@@ -1,19 +1,19 @@
 """Capacity that became free is offered first to what has waited longest, at another process, too.
 
 A scheduler inside of the master is woken in the turn of the loop in which a container ends. One of
-another process learns of it a message later and replies another one later. Without more, those
-inside would take each place before the others knew of it, however long the others' jobs had waited:
-with half of the jobs at each, all of the wait would be that of the processes'.
+another process gets a message of it first, and its claims are another message. Without more, those
+inside would take each place before that, however long the others' jobs had waited: with half of the
+jobs at each, all of the wait would be that of jobs at processes.
 
 So where the job that comes first (``rank_of``) is a remote scheduler's, that scheduler gets a head
-start: what is inside and comes later waits until the remote one has made a round on a
-copy that shows the capacity, and no longer than ``HEAD_START_S`` after it was told of it. While it
-gets what it claims and still comes first, its head start goes on; other remote ones are told of the
-capacity after it.
+start: what is inside and comes later waits until the remote one has made a round on a copy that
+shows the capacity, and no longer than ``HEAD_START_S`` after that was sent. While it gets what it
+claims and still comes first, its head start goes on; other remote ones are notified of the capacity
+after it.
 
 What bounds it: only for a demand of which it was known that no unit could take it, and now one may
-(``core.scheduling.exhaustion``), so capacity that was there all along delays nobody. One that lets
-its head start pass gets no other until it is heard again: a slow policy delays its own jobs.
+(``core.scheduling.exhaustion``), so capacity that was there all along delays no scheduler. One that
+lets its head start pass gets no other until it is heard again: a slow policy delays its own jobs.
 
 Limits: the exhaustion's, so batch that may go anywhere: no gangs, no GPUs, nothing that avoids
 nodes. Streams wait for no head start and get none.
@@ -63,15 +63,15 @@ class HeadStarts:
             self._begin(now)
 
     def sent(self, scheduler: RemoteScheduler, now: float) -> None:
-        """The scheduler has been told that capacity became free, with its latest message."""
+        """The scheduler has been notified of freed capacity, with its latest message."""
         current = self._current
         if current is not None and current.scheduler is scheduler and current.sequence == math.inf:
             current.sequence = scheduler.sequence
             current.until_s = now + HEAD_START_S
 
-    def told_at_s(self, scheduler: RemoteScheduler, now: float) -> float:
-        """When a remote scheduler may be told that capacity became free: the others after the one
-        that has the head start; ``now`` if at once."""
+    def notified_at_s(self, scheduler: RemoteScheduler, now: float) -> float:
+        """When a remote scheduler may be notified of freed capacity: the others after the one that
+        has the head start; ``now`` if at once."""
         current = self._running(now)
         return now if current is None or current.scheduler is scheduler else current.until_s
 
@@ -88,7 +88,7 @@ class HeadStarts:
         if current is None or current.scheduler is not scheduler:
             return False
         if scheduler.seen_sequence < current.sequence:
-            return False  # it has chosen before it knew
+            return False  # it has chosen on a copy of before
         job = scheduler.chances(now).new if any_granted and scheduler.jobs else None
         if job is None:
             self._current = None

@@ -300,13 +300,13 @@ class PlacementCoordinator:
             scheduler.note_lack(job)
         any_granted = any(x.decision is not Decision.ABORT for x in outcomes)
         if self.head_starts.proposed(scheduler, now, any_granted=any_granted):
-            self._wake_inside(now)
+            self._wake_inside()
 
-    def _wake_inside(self, now: float) -> None:
+    def _wake_inside(self) -> None:
         """What has waited for a remote scheduler's head start goes on."""
         for scheduler in self.schedulers.values():
             if scheduler.jobs and not isinstance(scheduler, RemoteScheduler):
-                self.wake(scheduler, now)
+                self._sleep(scheduler)
 
     def _without_excluded(
         self, proposal: Proposal, claims: tuple[Claim, ...], gang: int, now: float
@@ -509,22 +509,24 @@ class PlacementCoordinator:
             scheduler.parts_at_s = now
             for job in self.gpu_shares.update(scheduler.backlog.gpu_jobs, now):
                 scheduler.changed_jobs[job.application_id] = None
-        told_at_s = self.head_starts.told_at_s(scheduler, now) if scheduler.has_freed else now
-        had_freed, told = scheduler.has_freed, False
-        changes = scheduler.changes(now, all_of_them=all_of_them, tells_freed=told_at_s <= now)
+        freed_at_s = now
+        if scheduler.has_freed:
+            freed_at_s = self.head_starts.notified_at_s(scheduler, now)
+        had_freed, notified = scheduler.has_freed, False
+        changes = scheduler.changes(now, all_of_them=all_of_them, notifies=freed_at_s <= now)
         for message in changes:
-            told = message.has_freed
+            notified = message.has_freed
             self.master_state.out.append(
                 c.SendToScheduler(
                     scheduler=scheduler.name, session=scheduler.session, message=message
                 )
             )
-        if told:
+        if notified:
             self.head_starts.sent(scheduler, now)
         elif had_freed and not scheduler.has_freed and self.head_starts.withdraw(scheduler):
-            self._wake_inside(now)
+            self._wake_inside()
         if scheduler.has_freed:
-            at_s = max(scheduler.due_at_s, told_at_s)
+            at_s = max(scheduler.due_at_s, freed_at_s)
             if scheduler.wake_at_s is None or scheduler.wake_at_s > at_s:
                 self._set_wake(scheduler, at_s)
 

@@ -84,7 +84,8 @@ class Job:
     may go in this round, shape (rows,); None: anywhere.
 
     ``arrived_at_s``: since when it has waited for something, without a break. ``renewed``: has it
-    requested more, or has it changed, since its latest round began?
+    requested more, or has it changed, since its latest round began? ``is_retry``: is it to be tried
+    at once because capacity was freed during that round?
 
     Its backlog owns ``arrival`` (its place in the order), ``cohort``, ``own_s`` (its own time, None
     where the cohort's counts) and ``stamp``, which changes with each of these; and is notified
@@ -115,6 +116,7 @@ class Job:
     rows: Bools | None = None
     arrived_at_s: float = 0.0
     renewed: bool = False
+    is_retry: bool = False
     arrival: int = 0
     cohort: _Cohort | None = None
     own_s: float | None = None

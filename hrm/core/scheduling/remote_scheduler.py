@@ -47,8 +47,10 @@ SEND_INTERVAL_S = 0.02
 """Changes of units, and that capacity was freed, are collected that long; jobs and replies take
 them along at once."""
 _LACKING_MAX = 256
-_LOOKED_AT_MAX = 64
-"""Jobs at which a look for one with a chance stops; what is behind them counts as having one."""
+_SPARED_MAX = 64
+_PASSED_MAX = 8
+"""Jobs at which a look for one with a chance stops: that have none, and that may have had one all
+along. What is behind them counts as having one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +81,10 @@ class RemoteScheduler(Scheduler):
     ``lease_for`` is the application for which it has requested or holds it. ``avoid``: the nodes
     that all jobs were found to avoid; of those in neither ``changed_jobs`` nor ``restricted``, each
     avoids these alone and has no gang. ``seen_sequence``: of the latest message that it had taken
-    in when it made its latest proposal; ``_freed_sequence``: of the latest one that told of freed
-    capacity. ``_lacking``: demands that no unit could take, until a round that has seen one that
-    can leaves them waiting all the same. When a job may be tried again is the other side's to know;
-    the times of the backlog here only serve to find the first one that has a chance.
+    in when it made its latest proposal; ``_freed_sequence``: of the latest one with ``has_freed``.
+    ``_lacking``: demands that no unit could take, until a round that has seen one that can leaves
+    them waiting all the same. When a job may be tried again is the other side's to know; the times
+    of the backlog here only serve to find the first one that has a chance.
     """
 
     def __init__(
@@ -138,18 +140,19 @@ class RemoteScheduler(Scheduler):
         """Which of its jobs may find a place, could each be tried now?"""
         super().capacity_freed()
         least_s = self.bounds.retry_delay_s
-        any_chance = False
-        for _ in range(_LOOKED_AT_MAX):
+        spared = passed = 0
+        while spared < _SPARED_MAX and passed < _PASSED_MAX:
             job = self.next_job(now)
             if job is None:
-                return Chances(any=any_chance)
+                return Chances(any=passed > 0)
             if self.spare(job):
                 self.backlog.hold_back(job.lacks, now)
                 job.lacks = {}
+                spared += 1
             elif self._could_not(job):
                 return Chances(any=True, new=job)
             else:
-                any_chance = True
+                passed += 1
             self.backlog.place(job, now + least_s)
         return Chances(any=True)
 
@@ -187,18 +190,17 @@ class RemoteScheduler(Scheduler):
         self.excused_s = excused(self.heard_at_s, self.excused_s, now, slept_s)
 
     def changes(
-        self, now: float, *, all_of_them: bool, tells_freed: bool = True
+        self, now: float, *, all_of_them: bool, notifies: bool = True
     ) -> Iterator[StateChanged]:
         """The messages that bring the other side up to date; none where that can wait.
 
-        ``tells_freed``: may it know that capacity became free? It is not told where that is of no
-        use to it."""
+        ``notifies``: of freed capacity, too, where some job may use it."""
         due = all_of_them or now >= self.due_at_s
-        tells_freed = tells_freed and self.has_freed
-        if not (self.changed_jobs or (due and (tells_freed or self.units))):
+        notifies = notifies and self.has_freed
+        if not (self.changed_jobs or (due and (notifies or self.units))):
             return
-        has_freed = tells_freed and self.chances(now).any
-        if tells_freed:
+        has_freed = notifies and self.chances(now).any
+        if notifies:
             self.has_freed = False
         if not (self.changed_jobs or self.units or has_freed):
             return

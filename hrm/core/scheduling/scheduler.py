@@ -210,7 +210,7 @@ class Scheduler:
             return False
         if not all(map(self.exhaustion.holds, job.demands)):
             return False
-        self._begin(job)
+        self.begin(job)
         job.lacks = dict.fromkeys(job.demands, 0.0)
         return True
 
@@ -224,7 +224,7 @@ class Scheduler:
         No claim at all where the policy failed; then ``job.policy_fault`` has the reason.
         """
         self.rounds += 1
-        self._begin(job)
+        self.begin(job)
         claims: list[Claim] = []
         lacks: dict[Vector, float] = {}
         pending = job.pending
@@ -261,8 +261,8 @@ class Scheduler:
             self.name, job.application_id, job.workload_class, tuple(claims), lease_token, job.gang
         )
 
-    def _begin(self, job: Job) -> None:
-        """A round of this job sees all that has happened until now."""
+    def begin(self, job: Job) -> None:
+        """A round of this job begins, or starts over: it sees all that has happened until now."""
         job.policy_fault = ""
         job.held_until_s = math.inf
         job.renewed = self._freed = False
@@ -337,9 +337,13 @@ class Scheduler:
 
     def _next_try_s(self, job: Job, now: float, *, any_granted: bool) -> float:
         """When what is left of a job after a round may be tried again: at once where that round
-        has not seen all that it requests, soon where it has not seen all capacity (not at once, or
-        the first job would be tried again and again, and those behind it never)."""
+        has not seen all that it requests, or all capacity. For capacity that is so once in a row,
+        or a job that is first would be tried for ever, and those behind it never."""
+        again, job.is_retry = self._freed and not job.is_retry, False
         if job.renewed or (any_granted and job.gang):
+            return now
+        if again:
+            job.is_retry = True
             return now
         return now + (self.bounds.retry_delay_s if self._freed else job.delay_s)
 

@@ -126,6 +126,7 @@ class SchedulerSession:
             return None
         if job.workload_class is WorkloadClass.BATCH:
             return self._propose(job, None, now)
+        self.scheduler.begin(job)
         name, application_id = self.scheduler.name, job.application_id
         return LeaseRequested(
             now=0.0, call_id=0, scheduler=name, session=self.number, application_id=application_id

@@ -47,6 +47,7 @@ from hrm.sim.oracle.replies import CallReplies
 from hrm.sim.oracle.rounds import Rounds
 from hrm.sim.oracle.silences import Silences
 from hrm.sim.oracle.stop_causes import StopCauses
+from hrm.sim.oracle.strict_order import StrictOrder
 from hrm.sim.oracle.submission_checks import SubmissionChecks
 from hrm.sim.oracle.waiting_streams import WaitingStreams
 
@@ -88,6 +89,7 @@ class Oracle:
         self.places = PlaceKeeping(self.violated)
         self.gpu_fairness = GpuFairness(self.violated, every_policy=every_policy)
         self.waiting_streams = WaitingStreams(self.violated, every_policy=every_policy)
+        self.strict_order = StrictOrder(self.violated)
         self.bindings = Bindings(self.violated)
         self.estimates = EstimateChecks(self.violated)
         self.stop_causes = StopCauses(self.violated)
@@ -104,6 +106,7 @@ class Oracle:
         self.views.master_began()
         self.gpu_fairness.master_began()
         self.waiting_streams.master_began()
+        self.strict_order.master_began()
         self.grants.master_began(core)
         self.places.master_began()
         self.classes.master_began(core)
@@ -141,6 +144,7 @@ class Oracle:
         self.departures.after(event, commands)
         self.gpu_fairness.after(core, event, commands, self.quiet_since_s)
         self.waiting_streams.after(core, event, commands, self.quiet_since_s)
+        self.strict_order.after(core, event, self.quiet_since_s)
         self.views.after(core, commands, event.now)
         if isinstance(event, e.NodeRegistered):
             self.bindings.registered(event)

@@ -28,6 +28,7 @@ from hrm.sim.faults.rivals import rival_applications, with_rival_gpus
 
 __all__ = [
     "LATER",
+    "behind_a_stream",
     "behind_large_requests",
     "beside_a_free_gpu",
     "crashing_agents",
@@ -246,6 +247,28 @@ def behind_large_requests(seed: int) -> Plan:
     nodes = (replace(plan.nodes[0], units=(unit,)),)
     applications = (stream, large, ends, waits)
     return replace(plan, nodes=nodes, schedulers=1, bounds=bounds, applications=applications)
+
+
+def behind_a_stream(seed: int) -> Plan:
+    """Nothing fails, and order is strict. A stream holds a part of a node for good; a large
+    container waits for all of it, and small ones, which fit, come later."""
+    without = frozenset({*KINDS, *TRAITS})
+    plan = draw(seed, Limits(nodes=1, applications=3, horizon_s=20.0, without=without))
+    unit = ResourceUnit(
+        unit_id=ResourceUnitId("node-1/cpu"), capacity=Resources(8, 8_192), run_limit=8
+    )
+    small = Resources(1, 512)
+    stream = ApplicationPlan(
+        "app-1", 0.5, Resources(3, 512), ((0.0, 1),), 90.0, declared=WorkloadClass.STREAM
+    )
+    large = ApplicationPlan("app-2", 2.0, Resources(6, 512), ((0.0, 1),), 5.0)
+    behind = ApplicationPlan("app-3", 3.0, small, ((0.0, 2),), 5.0)
+    nodes = (replace(plan.nodes[0], units=(unit,)),)
+    applications = (stream, large, behind)
+    bounds = replace(plan.bounds, waiting_limit=0)
+    return replace(
+        plan, nodes=nodes, schedulers=1, policy="fifo", bounds=bounds, applications=applications
+    )
 
 
 def beside_a_free_gpu(seed: int) -> Plan:

@@ -44,7 +44,7 @@ from hrm.core.scheduling.scheduler import Placement, Scheduler
 from hrm.core.scheduling.session import SchedulerReply, SchedulerSession
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary import feasibility
-from hrm.core.vocabulary.feasibility import Column, Vector
+from hrm.core.vocabulary.feasibility import Column, Vector, pooled_part
 from hrm.core.vocabulary.model import (
     NO_UNIT,
     ApplicationId,
@@ -426,6 +426,43 @@ def gpus_of_any_number(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SharedState, "serving", rows)
 
 
+def end_of_streams_awaited_in_order(patch: pytest.MonkeyPatch) -> None:
+    """In strict order nothing passes what waits for a stream or a driver to end."""
+    patch.setattr(Scheduler, "_waits_for_endless", lambda *_: False)
+
+
+def gpu_granted_twice(patch: pytest.MonkeyPatch) -> None:
+    """What a batch container that runs holds of a GPU counts as free, at the master and its node:
+    their accounts agree with each other, and the GPU has two owners."""
+    run, taken, run_if_free = UnitQueue.run, SharedState.taken, UnitQueue.run_if_free
+
+    def counted(entry: Entry) -> Entry:
+        uses_gpu = entry.demand[Column.GPU_MEMORY_MIB] and not entry.has_no_end
+        return entry._replace(demand=pooled_part(entry.demand)) if uses_gpu else entry
+
+    def run_counted(self: UnitQueue, entry: Entry, now: float) -> Entry:
+        return run(self, counted(entry), now)
+
+    def run_if_fits(self: UnitQueue, entry: Entry, now: float) -> bool:
+        if counted(entry) is entry:
+            return run_if_free(self, entry, now)
+        known = entry.container_id in self
+        if known or not self.could_hold(entry.demand):
+            return False
+        if not self.runs_at_once(entry.demand, entry.workload_class):
+            return False
+        run_counted(self, entry, now)
+        return True
+
+    def taken_counted(self: SharedState, rows: list[int], demand: Vector, *, no_end: bool) -> None:
+        uses_gpu = demand[Column.GPU_MEMORY_MIB] and not no_end
+        taken(self, rows, pooled_part(demand) if uses_gpu else demand, no_end=no_end)
+
+    patch.setattr(UnitQueue, "run", run_counted)
+    patch.setattr(UnitQueue, "run_if_free", run_if_fits)
+    patch.setattr(SharedState, "taken", taken_counted)
+
+
 def units_of_one_node_are_one(patch: pytest.MonkeyPatch) -> None:
     """What waits at a unit is moved to other nodes, and never to another unit of its own."""
     return_waiting = returns.return_waiting
@@ -473,5 +510,7 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     gang_of_one_size,
     several_gpus_as_one,
     gpus_of_any_number,
+    gpu_granted_twice,
+    end_of_streams_awaited_in_order,
     units_of_one_node_are_one,
 ]
