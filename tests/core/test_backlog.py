@@ -406,3 +406,16 @@ def test_who_came_first_gets_what_becomes_free_whoever_schedules(schedulers: int
     places = [apps.index(ApplicationId(app)) for app in order]
     assert sorted(places) == sorted(number for number in range(12) for _ in range(3))
     assert all(later >= earlier - 1 for earlier, later in itertools.pairwise(places)), places
+
+
+def test_in_strict_order_a_stream_goes_first_among_those_that_are_passed_too() -> None:
+    backlog = Backlog(in_order=True)
+    batch = Job(ApplicationId("batch"), WorkloadClass.BATCH)
+    stream = Job(ApplicationId("stream"), WorkloadClass.STREAM)
+    for job in (batch, stream):
+        backlog.add(job)
+        backlog.passed(job, is_passed=True)
+    assert backlog.next_job(1.0) is stream
+    assert backlog.has_stream(1.0)
+    backlog.place(stream, 2.0)
+    assert backlog.next_job(1.0) is batch

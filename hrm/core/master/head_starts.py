@@ -22,11 +22,10 @@ nodes. Streams wait for no head start and get none.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hrm.core.scheduling.remote_scheduler import SEND_INTERVAL_S, RemoteScheduler
-from hrm.core.scheduling.scheduler import Job, Scheduler, rank_of
+from hrm.core.scheduling.scheduler import Job, rank_of
 
 __all__ = ["HEAD_START_S", "HeadStarts"]
 
@@ -46,16 +45,21 @@ class _HeadStart:
 
 
 class HeadStarts:
-    """At most one at a time.
+    """At most one at a time. ``remotes``: all remote schedulers, by name; without one there is
+    nothing to do here."""
 
-    Args:
-        schedulers: all of the master's, by name; the owner adds and removes them.
-    """
-
-    def __init__(self, schedulers: Mapping[str, Scheduler]) -> None:
-        self._schedulers = schedulers
+    def __init__(self) -> None:
+        self.remotes: dict[str, RemoteScheduler] = {}
         self._current: _HeadStart | None = None
         self._missed: set[str] = set()
+
+    def joined(self, scheduler: RemoteScheduler) -> None:
+        self.remotes[scheduler.name] = scheduler
+        self._missed.discard(scheduler.name)
+
+    def left(self, scheduler: RemoteScheduler) -> None:
+        self.remotes.pop(scheduler.name, None)
+        self.withdraw(scheduler)
 
     def capacity_freed(self, now: float) -> None:
         """Those that wait may be tried now: the first remote one of them may get a head start."""
@@ -98,18 +102,15 @@ class HeadStarts:
         return False
 
     def withdraw(self, scheduler: RemoteScheduler) -> bool:
-        """It has left, or what became free has been taken. Is what has waited for it to be
-        woken?"""
+        """What became free has been taken. Is what has waited for it to be woken?"""
         if self._current is None or self._current.scheduler is not scheduler:
             return False
         self._current = None
         return True
 
     def _begin(self, now: float, but: RemoteScheduler | None = None) -> None:
-        for scheduler in self._schedulers.values():
-            if not isinstance(scheduler, RemoteScheduler) or scheduler is but:
-                continue
-            if scheduler.name in self._missed or not scheduler.jobs:
+        for scheduler in self.remotes.values():
+            if scheduler is but or scheduler.name in self._missed or not scheduler.jobs:
                 continue
             job = scheduler.chances(now).new
             if job is None:

@@ -60,7 +60,7 @@ class PlacementCoordinator:
             limit = master_state.bounds.waiting_limit
             scheduler.exhaustion = Exhaustion(master_state.state, limit)
         self.gpu_shares = FairGpuParts(master_state, self.schedulers)
-        self.head_starts = HeadStarts(self.schedulers)
+        self.head_starts = HeadStarts()
         self.drivers = DriverQueue(master_state)
         self._next = 0
         self._views: dict[str, ClusterView] = {}
@@ -156,7 +156,7 @@ class PlacementCoordinator:
                 scheduler.capacity_freed()
                 if scheduler.wake_at_s is None or scheduler.wake_at_s > now:
                     asleep.append(scheduler)
-        if len(self.schedulers) > 1:
+        if self.head_starts.remotes:
             self.head_starts.capacity_freed(now)
         if len(asleep) > 1:
             asleep.sort(key=lambda x: x.next_rank(now))
@@ -197,10 +197,11 @@ class PlacementCoordinator:
         if job is None:
             self._sleep(scheduler)
             return
-        begins_at_s = self.head_starts.waits_until_s(job, now)
-        if begins_at_s > now:
-            self.wake(scheduler, begins_at_s)
-            return
+        if self.head_starts.remotes:
+            begins_at_s = self.head_starts.waits_until_s(job, now)
+            if begins_at_s > now:
+                self.wake(scheduler, begins_at_s)
+                return
         app = self.master_state.applications[job.application_id]
         avoid = self.master_state.exclusions.avoided(job.application_id, now)
         scheduler.restrict(job, gangs.missing(app), avoid)

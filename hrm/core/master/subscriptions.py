@@ -46,6 +46,7 @@ class Subscriptions:
         state, bounds = self.master_state.state, self.master_state.bounds
         scheduler = RemoteScheduler(event.scheduler, event.session, state, bounds, event.now)
         self.placement.schedulers[scheduler.name] = scheduler
+        self.placement.head_starts.joined(scheduler)
         hello = Subscribed(
             session=event.session,
             followed=Followed(self.master_state.epoch, self.master_state.epoch_id),
@@ -140,7 +141,7 @@ class Subscriptions:
         del self.placement.schedulers[scheduler.name]
         self.master_state.state.unwatch(scheduler.units)
         self.negotiator.forget_parked(scheduler.name)
-        self.placement.head_starts.withdraw(scheduler)
+        self.placement.head_starts.left(scheduler)
         lease = self.negotiator.lease
         lease.withdraw(scheduler.name)
         if lease.holder == scheduler.name:

@@ -359,7 +359,8 @@ class Backlog:
         """The job to place now: streams first, then in order of arrival."""
         if self.in_order:
             firsts = (self._first(), *self._passed.values())
-            return next((x for x in firsts if x is not None and x.not_before_s <= now), None)
+            ready = [x for x in firsts if x is not None and x.not_before_s <= now]
+            return min(ready, key=_is_batch, default=None)
         stream = self._ready_stream(now)
         if stream is not None:
             return stream
@@ -494,6 +495,10 @@ def _is_covered(wanted: frozenset[Vector], run_s: float, lacks: Mapping[Vector, 
 
 def _arrival(job: Job) -> int:
     return job.arrival
+
+
+def _is_batch(job: Job) -> bool:
+    return job.workload_class is WorkloadClass.BATCH
 
 
 def _rank(job: Job) -> tuple[bool, int]:

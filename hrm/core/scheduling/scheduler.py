@@ -203,6 +203,10 @@ class Scheduler:
         job = self.backlog.next_job(now)
         return (True, math.inf) if job is None else rank_of(job)
 
+    def begin(self, job: Job) -> None:
+        """A round of this job begins, before its choice: it sees what has happened until now."""
+        job.renewed = self._freed = False
+
     def spare(self, job: Job) -> bool:
         """Would a round of this job, the next one, certainly find nothing? Then ``settle`` it
         without outcomes instead."""
@@ -210,7 +214,9 @@ class Scheduler:
             return False
         if not all(map(self.exhaustion.holds, job.demands)):
             return False
-        self.begin(job)
+        job.policy_fault = ""
+        job.held_until_s = math.inf
+        job.renewed = self._freed = False
         job.lacks = dict.fromkeys(job.demands, 0.0)
         return True
 
@@ -224,7 +230,9 @@ class Scheduler:
         No claim at all where the policy failed; then ``job.policy_fault`` has the reason.
         """
         self.rounds += 1
-        self.begin(job)
+        job.policy_fault = ""
+        job.held_until_s = math.inf
+        job.renewed = self._freed = False
         claims: list[Claim] = []
         lacks: dict[Vector, float] = {}
         pending = job.pending
@@ -260,12 +268,6 @@ class Scheduler:
         return Proposal(
             self.name, job.application_id, job.workload_class, tuple(claims), lease_token, job.gang
         )
-
-    def begin(self, job: Job) -> None:
-        """A round of this job begins, or starts over: it sees all that has happened until now."""
-        job.policy_fault = ""
-        job.held_until_s = math.inf
-        job.renewed = self._freed = False
 
     def _place_near(
         self,
