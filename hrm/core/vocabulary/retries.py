@@ -8,7 +8,7 @@ A refused token or field counts as such only where it is certain. In clear text 
 taken the port of a master that is down. And a client that a master has accepted before is right as
 it is: a new master may have a new token, which is read for every attempt.
 
-What holds all of them up is in ``core.vocabulary.backoff``.
+How long they pause between attempts: ``core.vocabulary.backoff``.
 """
 
 from __future__ import annotations
