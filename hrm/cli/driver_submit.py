@@ -127,7 +127,7 @@ def run_submit(arguments: Sequence[str]) -> int:
 
 
 class _EndedBySignal(BaseException):
-    """This command was told to end, and its driver is to end with it."""
+    """A signal ends this command, and the driver is to end with it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
