@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ __all__ = ["main", "run_submit"]
 BAD_USAGE = 2
 INTERRUPTED = 130
 SIGNALLED = 128
+KILL_LIMIT_S = 60.0
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 TIMEOUT_S = 10.0
 TAIL_BYTES = 65_536
@@ -113,11 +115,10 @@ def run_submit(arguments: Sequence[str]) -> int:
         if not options.waits:
             console.line(submission_id)
             return 0
-        with client.tied(submission_id, spec.tie_s), _signals_of(spec.tie_s):
+        tie_s = spec.tie_s
+        with client.tied(submission_id, tie_s), _ends_with_its_driver(client, submission_id, tie_s):
             try:
                 return _follow(client, submission_id, channel)
-            except _EndedBySignal as ended:
-                return _kill_tied(client, submission_id, ended)
             except KeyboardInterrupt:
                 console.note(
                     f"HRM: {submission_id} continues to run; to end it: "
@@ -126,34 +127,46 @@ def run_submit(arguments: Sequence[str]) -> int:
                 return INTERRUPTED
 
 
-class _EndedBySignal(BaseException):
-    """A signal ends this command, and the driver is to end with it."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
 @contextmanager
-def _signals_of(tie_s: float) -> Iterator[None]:
-    """Where the driver is tied to this command, the signals that end one end both."""
+def _ends_with_its_driver(
+    client: SubmissionClient, submission: str, tie_s: float
+) -> Iterator[None]:
+    """Where the driver is tied to this command, the signals that end one end both.
 
-    def end(number: int, _frame: object) -> None:
-        for each in _ENDING:
-            signal.signal(each, signal.SIG_IGN)  # the driver is being killed already
-        raise _EndedBySignal(number)
+    The handler only notes the signal: an exception from it could be lost wherever gRPC happens to
+    be. A thread kills the driver, and ends this process.
+    """
+    received: list[int] = []
+    over = threading.Event()
 
-    before = {each: signal.signal(each, end) for each in _ENDING} if tie_s else {}
+    def note(number: int, _frame: object) -> None:
+        received.append(number)
+        over.set()
+
+    def end() -> None:
+        over.wait()
+        if received:
+            status = _kill_tied(client, submission_id, received[0])
+            sys.stderr.flush()
+            os._exit(status)
+
+    before = {each: signal.signal(each, note) for each in _ENDING} if tie_s else {}
+    ending = threading.Thread(target=end, name="hrm-signals", daemon=True)
+    if tie_s:
+        ending.start()
     try:
         yield
     finally:
+        if received:
+            ending.join(KILL_LIMIT_S)
         for each, handler in before.items():
             signal.signal(each, handler)
+        over.set()
 
 
-def _kill_tied(client: SubmissionClient, submission_id: str, ended: _EndedBySignal) -> int:
+def _kill_tied(client: SubmissionClient, submission_id: str, number: int) -> int:
     """Kill the driver; returns the status of a command that ends by this signal."""
-    name = signal.Signals(ended.number).name
+    name = signal.Signals(number).name
     try:
         client.kill(submission_id, f"its client was ended by {name} (spark.hrm.submit.tied)")
         console.note(f"HRM: {submission_id} is killed, since {name} ended this command")
@@ -162,7 +175,7 @@ def _kill_tied(client: SubmissionClient, submission_id: str, ended: _EndedBySign
             f"HRM: {submission_id} could not be killed ({error.message}); the master kills it "
             f"when the time of spark.hrm.submit.tied has passed"
         )
-    return SIGNALLED + ended.number
+    return SIGNALLED + number
 
 
 def _parsed(arguments: Sequence[str]) -> tuple[Options, str]:
