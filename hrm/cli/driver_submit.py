@@ -129,7 +129,7 @@ def run_submit(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _ends_with_its_driver(
-    client: SubmissionClient, submission: str, tie_s: float
+    client: SubmissionClient, submission_id: str, tie_s: float
 ) -> Iterator[None]:
     """Where the driver is tied to this command, the signals that end one end both.
 
