@@ -105,6 +105,12 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
 
   override def applicationId(): String = appId.getOrElse(super.applicationId())
 
+  override def getDriverLogUrls: Option[Map[String, String]] =
+    DriverContainer.logUrls(conf, applicationId())
+
+  override def getDriverAttributes: Option[Map[String, String]] =
+    DriverContainer.attributes(applicationId())
+
   override def sufficientResourcesRegistered(): Boolean =
     totalRegisteredExecutors.get() >= initialExecutors * minRegisteredRatio
 
