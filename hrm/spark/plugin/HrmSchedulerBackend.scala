@@ -95,6 +95,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   private val appMaster = new AppMasterSupervisor(
     conf, events, listener, this, timer, () => introduction())
 
+  ExecutorLaunch.checkAuthentication(conf)
   ExecutorLaunch.checkShuffleService(conf)
   StageProfiles.allow(sc.resourceProfileManager)
   ExecutorLaunch.prepareDecommissioning(conf)
