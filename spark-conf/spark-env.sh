@@ -2,7 +2,9 @@
 # Makes a stock Spark understand masters of the form hrm://host:port.
 #
 # Point SPARK_CONF_DIR at this directory. Spark's launcher sources this file in its own shell, so it
-# may rewrite the launcher's arguments. It does seven things, for hrm:// masters alone:
+# may rewrite the launcher's arguments. It looks for the master where Spark does: in the arguments,
+# then in the properties file or spark-defaults.conf, then in the variable MASTER. It does seven
+# things, for hrm:// masters alone:
 #
 #   1. hrm://host:port becomes spark+hrm://host:port, the form that spark-submit lets pass;
 #   2. the plugin is compiled for this Spark, once, and put on the driver's class path;
@@ -18,6 +20,11 @@
 #      HRM obeys, and a limit on all cores is warned of.
 #
 # For --help and --version Spark answers alone, and none of that is done.
+#
+# An application may name its master in its code, which this script cannot see. Where nothing else
+# names one and the variables of `hrm env` are set, the plugin goes on the class path if it has been
+# compiled before, and nothing more is done: it refuses an hrm:// master without the secret, and says
+# what to add. Under any other master it stays unused.
 #
 # In cluster deploy mode, and for --status and --kill, none of that is needed here: the arguments go
 # as they are to `hrm submit`, in place of a JVM.
@@ -65,12 +72,13 @@ _hrm_rewrite() {
   HRM_ARGUMENTS=("$1")
   HRM_FOUND=
   HRM_OTHER_MASTER=
+  HRM_MASTER_VARIABLE=
   HRM_DEPLOY_MODE=
   HRM_CORES_MAX=
   HRM_ASKS=
   HRM_INFORMS=
   shift
-  local properties="" defaults="" option value
+  local properties="" both="" files option value
   while [ $# -gt 0 ]; do
     option="$1"
     value="${2-}"
@@ -79,9 +87,11 @@ _hrm_rewrite() {
       --conf=spark.master=*) _hrm_take "--conf=spark.master=" "${option#--conf=spark.master=}" option ;;
       --properties-file=*) properties="${option#--properties-file=}" ;;
       --status=*|--kill=*) HRM_ASKS=1 ;;
+      --remote=*) HRM_OTHER_MASTER=1 ;;
       --*=*) ;;
       -h|--help|--version|--usage-error) HRM_INFORMS=1 ;;
-      -v|--verbose|--supervise|--load-spark-defaults) ;;
+      --load-spark-defaults) both=1 ;;
+      -v|--verbose|--supervise) ;;
       -*)
         case "$option $value" in
           "--master "*) _hrm_take "" "$value" value ;;
@@ -89,6 +99,7 @@ _hrm_rewrite() {
             _hrm_take "spark.master=" "${value#spark.master=}" value ;;
           "--properties-file "*) properties="$value" ;;
           "--status "*|"--kill "*) HRM_ASKS=1 ;;
+          "--remote "*) HRM_OTHER_MASTER=1 ;;
         esac
         shift
         if [ $# -eq 0 ]; then
@@ -104,12 +115,16 @@ _hrm_rewrite() {
     shift
   done
   HRM_ARGUMENTS+=("$@")
-  defaults="${properties:-${SPARK_CONF_DIR:-}/spark-defaults.conf}"
+  files=("${properties:-${SPARK_CONF_DIR:-}/spark-defaults.conf}")
+  if [ -n "$both" ] && [ -n "$properties" ]; then
+    files+=("${SPARK_CONF_DIR:-}/spark-defaults.conf")
+  fi
   if [ -z "$HRM_FOUND$HRM_OTHER_MASTER" ]; then
-    _hrm_default_master "$defaults"
+    _hrm_default_master "${files[@]}"
   fi
   if [ -n "$HRM_FOUND" ] && [ -z "$HRM_DEPLOY_MODE" ]; then
-    HRM_DEPLOY_MODE="$(_hrm_property spark.submit.deployMode "$defaults")"
+    HRM_DEPLOY_MODE="$(_hrm_property spark.submit.deployMode "${files[@]}")"
+    HRM_DEPLOY_MODE="${HRM_DEPLOY_MODE:-${DEPLOY_MODE:-}}"
   fi
   if [ -n "$HRM_INFORMS" ]; then
     HRM_FOUND= # the arguments as they were given: nothing will run
@@ -154,26 +169,38 @@ _hrm_take() {
   fi
 }
 
-# A master in the defaults file: put in front, where everything else can still override it.
+# A master in one of the files, or in MASTER: put in front, where all else can still override it.
 _hrm_default_master() {
   local value
-  value="$(_hrm_property spark.master "$1")"
-  if [ -n "$value" ] && _hrm_is_master "$value"; then
+  value="$(_hrm_property spark.master "$@")"
+  if [ -z "$value" ] && [ -n "${MASTER:-}" ]; then
+    value="$MASTER"
+    HRM_MASTER_VARIABLE=1
+  fi
+  if [ -z "$value" ]; then
+    return
+  fi
+  if _hrm_is_master "$value"; then
     HRM_FOUND=1
     HRM_ARGUMENTS=("${HRM_ARGUMENTS[0]}" --master "spark+hrm://${value#*://}" "${HRM_ARGUMENTS[@]:1}")
+  else
+    HRM_OTHER_MASTER=1
   fi
 }
 
-# $1: a setting, $2: a properties file. Prints the value that it has there.
+# $1: a setting; then properties files. Prints the value that it has in the first that has it.
 _hrm_property() {
-  local line pattern value=""
+  local line pattern file value=""
   pattern="^[[:space:]]*${1//./\\.}([[:space:]]*[=:][[:space:]]*|[[:space:]]+)([^[:space:]]+)[[:space:]]*\$"
-  [ -r "$2" ] || return 0
-  while IFS= read -r line || [ -n "$line" ]; do
-    if [[ "$line" =~ $pattern ]]; then
-      value="${BASH_REMATCH[2]}"
-    fi
-  done < "$2"
+  shift
+  for file in "$@"; do
+    [ -z "$value" ] && [ -r "$file" ] || continue
+    while IFS= read -r line || [ -n "$line" ]; do
+      if [[ "$line" =~ $pattern ]]; then
+        value="${BASH_REMATCH[2]}"
+      fi
+    done < "$file"
+  done
   printf '%s' "$value"
 }
 
@@ -200,6 +227,21 @@ _hrm_find_python() {
   done
   HRM_SPARK_DIR="$("$HRM_PYTHON" -P -c 'import hrm.spark; print(hrm.spark.__path__[0])' 2>/dev/null)" ||
     _hrm_fail "$HRM_PYTHON has no hrm-spark; install it there, or set HRM_PYTHON to the Python that has it"
+}
+
+# For a master in code: HRM_PLUGIN_JAR, if it is built. Whatever goes wrong, Spark starts without it.
+_hrm_offer_plugin() {
+  [ -n "${HRM_PYTHON:-}" ] && [ -n "${HRM_TOKEN_FILE:-}" ] || return 0
+  HRM_PLUGIN_JAR="$(
+    exec 2>/dev/null
+    _hrm_find_python && "$HRM_PYTHON" -I -S "$HRM_SPARK_DIR/build.py" --built "$SPARK_HOME"
+  )" || HRM_PLUGIN_JAR=
+  if [ -n "$HRM_PLUGIN_JAR" ]; then
+    SPARK_DIST_CLASSPATH="$HRM_PLUGIN_JAR${SPARK_DIST_CLASSPATH:+:$SPARK_DIST_CLASSPATH}"
+    export HRM_PLUGIN_JAR SPARK_DIST_CLASSPATH
+  else
+    unset HRM_PLUGIN_JAR
+  fi
 }
 
 # Starts the AppMaster with a pipe for its input; this shell becomes the driver's JVM by exec.
@@ -251,6 +293,9 @@ if [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ "${2:-}" != pyspark-s
   if [ -n "$HRM_FOUND" ]; then
     _hrm_find_python
     if [ -n "$HRM_ASKS" ]; then
+      if [ -n "$HRM_MASTER_VARIABLE" ]; then
+        set -- "$1" --master "$MASTER" "${@:2}"
+      fi
       exec "$HRM_PYTHON" -P -m hrm.cli submit "${@:2}"
     fi
     set -- "${HRM_ARGUMENTS[@]}"
@@ -260,10 +305,13 @@ if [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ "${2:-}" != pyspark-s
     _hrm_secret "$@"
     export HRM_PYTHON HRM_APPMASTER_PID HRM_APPMASTER_FD HRM_PLUGIN_JAR HRM_ARGUMENT_FILE
     export SPARK_DIST_CLASSPATH SPARK_SUBMIT_OPTS
+  elif [ -z "$HRM_OTHER_MASTER$HRM_ASKS$HRM_INFORMS" ]; then
+    _hrm_offer_plugin
   fi
-  unset HRM_ARGUMENTS HRM_FOUND HRM_OTHER_MASTER HRM_DEPLOY_MODE HRM_CORES_MAX HRM_ASKS HRM_INFORMS HRM_SPARK_DIR
+  unset HRM_ARGUMENTS HRM_FOUND HRM_OTHER_MASTER HRM_MASTER_VARIABLE HRM_DEPLOY_MODE HRM_CORES_MAX
+  unset HRM_ASKS HRM_INFORMS HRM_SPARK_DIR
 fi
 # A program that a driver starts may call spark-submit itself, and must come by here again.
 unset SPARK_ENV_LOADED
 unset -f _hrm_fail _hrm_is_master _hrm_rewrite _hrm_take _hrm_default_master _hrm_find_python
-unset -f _hrm_start_appmaster _hrm_secret _hrm_event_log _hrm_adapt _hrm_judge _hrm_property
+unset -f _hrm_offer_plugin _hrm_start_appmaster _hrm_secret _hrm_event_log _hrm_adapt _hrm_judge _hrm_property

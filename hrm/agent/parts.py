@@ -74,6 +74,9 @@ def spark_commands(
                 settings=settings,
                 work_dir=work_dir,
                 cache_dir=file_cache.own_place(files_dir(settings), account),
+                node=machine.name,
+                stdout_url=stdout,
+                stderr_url=stderr,
             )
         return executor_launch(
             spec,
@@ -81,6 +84,7 @@ def spark_commands(
             java=java,
             host=settings.host,
             work_dir=work_dir,
+            node=machine.name,
             stdout_url=stdout,
             stderr_url=stderr,
             gpus=gpus,

@@ -34,6 +34,7 @@ COMMANDS = {
     "events": "hrm.cli.events",
     "env": "hrm.cli.spark",
     "spark-submit": "hrm.cli.spark",
+    "plugin-jar": "hrm.cli.plugin_jar",
     "submit": "hrm.cli.submit",
     "submissions": "hrm.cli.submit",
     "submission": "hrm.cli.submit",

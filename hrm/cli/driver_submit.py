@@ -1,9 +1,10 @@
 """``hrm submit``: an application's files, its submission, its end.
 
 It takes spark-submit's own options; ``spark-submit --deploy-mode cluster`` with an ``hrm://``
-master becomes it, by way of HRM's ``spark-env.sh``. No JVM starts here, nor typer or rich: a
-service that submits hundreds of applications starts this program for each, and those two would
-take longer than the submission. ``main`` is the program without the tree of ``hrm.cli.app``.
+master becomes it, by way of HRM's ``spark-env.sh``. No JVM starts here, unless the program that
+called this one follows it by Spark's SparkLauncher; nor do typer or rich: a service that submits
+hundreds of applications starts this program for each, and those two would take longer than the
+submission. ``main`` is the program without the tree of ``hrm.cli.app``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from hrm import address, errors
 from hrm.cli import console
 
 if TYPE_CHECKING:
+    from hrm.cli.launcher_relay import LauncherRelay
     from hrm.spark.submit import LocalFile, SubmissionClient
     from hrm.spark.submit_options import Options
     from hrm.v1 import submission_pb2 as pb
@@ -38,6 +40,8 @@ TIMEOUT_S = 10.0
 TAIL_BYTES = 65_536
 TAIL_LINES = 20
 _ALLOW_CLEAR_TEXT = "spark.hrm.allowClearText"
+_LAUNCHER = "_SPARK_LAUNCHER_PORT"
+"""Set by Spark's SparkLauncher for what it starts."""
 _CHATTER = re.compile(r"[\d/]+ [\d:]+ INFO |\s+at [\w$.]+[./]")
 """Spark's log at level INFO, of which a failing driver prints a page, and the stack frames of a
 Java exception."""
@@ -109,22 +113,46 @@ def run_submit(arguments: Sequence[str]) -> int:
     with submit.connect(target, token, ca, allow_clear_text=allow) as (client, channel):
         if spec is None:
             return _status_or_kill(client, options.status, options.kill)
-        submission = client.submit(spec, files)
-        submission_id = submission.submission_id
-        console.note(f"HRM: submitted {submission_id} to hrm://{client.target}")
-        if not options.waits:
-            console.line(submission_id)
-            return 0
-        tie_s = spec.tie_s
-        with client.tied(submission_id, tie_s), _ends_with_its_driver(client, submission_id, tie_s):
-            try:
-                return _follow(client, submission_id, channel)
-            except KeyboardInterrupt:
-                console.note(
-                    f"HRM: {submission_id} continues to run; to end it: "
-                    f"hrm submit --master hrm://{client.target} --kill {submission_id}"
-                )
-                return INTERRUPTED
+        with _launcher() as launcher:
+            submission = client.submit(spec, files)
+            submission_id = submission.submission_id
+            console.note(f"HRM: submitted {submission_id} to hrm://{client.target}")
+            if launcher is not None:
+                launcher.show(submission)
+            if not options.waits:
+                console.line(submission_id)
+                return 0
+            return _wait(client, submission_id, spec.tie_s, channel, launcher)
+
+
+def _wait(
+    client: SubmissionClient,
+    submission_id: str,
+    tie_s: float,
+    channel: Any,
+    launcher: LauncherRelay | None,
+) -> int:
+    """Follow a submission to its end, or to that of this command; returns the exit status."""
+    with client.tied(submission_id, tie_s), _signals_of(tie_s):
+        try:
+            return _follow(client, submission_id, channel, launcher)
+        except _EndedBySignal as ended:
+            return _kill_tied(client, submission_id, ended)
+        except KeyboardInterrupt:
+            console.note(
+                f"HRM: {submission_id} continues to run; to end it: "
+                f"hrm submit --master hrm://{client.target} --kill {submission_id}"
+            )
+            return INTERRUPTED
+
+
+def _launcher() -> AbstractContextManager[LauncherRelay | None]:
+    """The way to a program that follows this one by SparkLauncher; None: nothing does."""
+    if _LAUNCHER not in os.environ:
+        return nullcontext()
+    from hrm.cli.launcher_relay import relay
+
+    return relay()
 
 
 @contextmanager
@@ -224,13 +252,19 @@ def _status_or_kill(client: SubmissionClient, status: str, kill: str) -> int:
     return 0
 
 
-def _follow(client: SubmissionClient, submission_id: str, channel: Any) -> int:
+def _follow(
+    client: SubmissionClient, submission_id: str, channel: Any, launcher: LauncherRelay | None
+) -> int:
     """Print the changes of a submission until its end; returns its driver's exit status."""
     from hrm.spark.submit import exit_status
     from hrm.v1 import submission_pb2 as pb
 
+    if launcher is not None:
+        launcher.on_stop(lambda: _stop_for_launcher(client, submission_id))
     last_line, last = "", pb.Submission()
     for last in client.watch(submission_id):
+        if launcher is not None:
+            launcher.show(last)
         line = _line(last)
         if line != last_line:
             console.note(f"HRM: {line}")
@@ -238,6 +272,13 @@ def _follow(client: SubmissionClient, submission_id: str, channel: Any) -> int:
     if last.state == pb.SUBMISSION_STATE_FAILED and last.node:
         _print_log_tail(last, channel)
     return exit_status(last)
+
+
+def _stop_for_launcher(client: SubmissionClient, submission_id: str) -> None:
+    try:
+        client.kill(submission_id, "the program that launched it has stopped it")
+    except errors.HrmError as error:
+        console.error_line(f"{submission_id} cannot be stopped: {error.message}")
 
 
 def _print_log_tail(submission: pb.Submission, channel: Any) -> None:

@@ -13,7 +13,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +28,10 @@ from hrm.spark.conf import conf_dir
 __all__ = ["app", "conf_dir", "has_master", "spark_environment", "spark_submit"]
 
 BAD_USAGE = 2
-_SWITCHES = {"--help", "-h", "--supervise", "--usage-error", "--verbose", "-v", "--version"}
+_SWITCHES = {
+    *("--help", "-h", "--load-spark-defaults", "--supervise", "--usage-error", "--verbose", "-v"),
+    "--version",
+}
 """spark-submit's options without a value. Any other option takes the next argument."""
 
 app = typer.Typer(no_args_is_help=True)
@@ -87,7 +90,7 @@ def spark_submit_command(context: typer.Context) -> None:
         raise typer.Exit(BAD_USAGE)
     variables = spark_environment()
     program = spark_submit()
-    if not has_master(arguments) and not _defaults_have_master(variables["SPARK_CONF_DIR"]):
+    if not has_master(arguments, Path(variables["SPARK_CONF_DIR"])):
         arguments = ["--master", f"hrm://{address.default_master()}", *arguments]
     sys.stdout.flush()
     sys.stderr.flush()
@@ -184,28 +187,41 @@ def _event_logs_here() -> str:
     return cluster.event_log_dir if cluster is not None else ""
 
 
-def has_master(arguments: Sequence[str]) -> bool:
-    """Whether spark-submit's own options (those before the application) choose a master."""
+def has_master(arguments: Sequence[str], conf: Path) -> bool:
+    """Whether spark-submit finds a master where it looks for one: in its options, in the properties
+    file or the defaults of the configuration directory ``conf``, in the variable MASTER."""
+    properties, both = "", False
+    for option, value in _options(arguments):
+        names_master = value.lstrip().startswith(("spark.master=", "spark.remote="))
+        if option in ("--master", "--remote") or (option in ("--conf", "-c") and names_master):
+            return True
+        if option == "--properties-file":
+            properties = value
+        both = both or option == "--load-spark-defaults"
+    defaults = conf / "spark-defaults.conf"
+    files = [Path(properties)] if properties else [defaults]
+    if both:
+        files.append(defaults)
+    return any(map(_file_has_master, files)) or bool(os.environ.get("MASTER"))
+
+
+def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """spark-submit's own options, which precede the application, with their values."""
     position = 0
     while position < len(arguments) and arguments[position].startswith("-"):
         option, equals, value = arguments[position].partition("=")
-        if option in ("--master", "--remote"):
-            return True
         if option not in _SWITCHES and not equals:
             position += 1
             value = arguments[position] if position < len(arguments) else ""
-        names_master = value.lstrip().startswith(("spark.master=", "spark.remote="))
-        if option in ("--conf", "-c") and names_master:
-            return True
+        yield option, value
         position += 1
-    return False
 
 
-def _defaults_have_master(conf: str) -> bool:
+def _file_has_master(file: Path) -> bool:
     try:
-        text = (Path(conf) / "spark-defaults.conf").read_text()
-    except OSError:
-        return False
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError):
+        return False  # spark-submit itself says what is wrong with it
     return re.search(r"^[ \t]*spark\.(master|remote)[ \t=:]+\S", text, re.MULTILINE) is not None
 
 

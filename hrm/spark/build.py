@@ -8,7 +8,8 @@ under a name made from Spark's version, its core jar and the sources. One unused
 removed when another is built, unless it is among the ``KEPT_MAX`` most recently used, or open in a
 program of this machine. Every use sets its access time, because a file system may not.
 
-This file runs at every ``spark-submit`` as ``python -I -S build.py SPARK_HOME``. It imports what a
+This file runs at every ``spark-submit`` as ``python -I -S build.py SPARK_HOME``; with ``--built``,
+where no master is known yet, it prints the jar only if there is one. It imports what a
 hit in the cache needs and nothing more, not even pathlib.
 """
 
@@ -21,9 +22,10 @@ import time
 
 TYPE_CHECKING = False  # as in typing, which takes long to import
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TextIO
 
-__all__ = ["BuildError", "plugin_jar"]
+__all__ = ["BuildError", "built_jar", "plugin_jar"]
 
 COMPILE_TIMEOUT_S = 300
 LOCK_LIMIT_S = 360.0
@@ -51,6 +53,24 @@ def plugin_jar(spark_home: str, sources: str = SOURCES, cache: str | None = None
     Raises:
         BuildError: there is no Spark, no compiler in it, no suitable Java, or the compiler fails.
     """
+    jar, compile_it = _plan(spark_home, sources, cache)
+    if not _use(jar):
+        compile_it()
+    return jar
+
+
+def built_jar(spark_home: str, sources: str = SOURCES, cache: str | None = None) -> str | None:
+    """The path of that jar, if it has been built; nothing is compiled.
+
+    Raises:
+        BuildError: there is no Spark.
+    """
+    jar, _ = _plan(spark_home, sources, cache)
+    return jar if _use(jar) else None
+
+
+def _plan(spark_home: str, sources: str, cache: str | None) -> tuple[str, Callable[[], None]]:
+    """Where the jar is, or will be; and what builds it."""
     jars = os.path.join(spark_home, "jars")
     try:
         names = sorted(os.listdir(jars))
@@ -64,9 +84,7 @@ def plugin_jar(spark_home: str, sources: str = SOURCES, cache: str | None = None
     texts = _read_sources(sources)
     home = os.path.expanduser(os.environ.get("HRM_HOME") or "~/.hrm")
     jar = os.path.join(cache or f"{home}/plugins", _key(jars, core, texts) + ".jar")
-    if not _use(jar):
-        _build_once(jar, jars, names, core, texts)
-    return jar
+    return jar, lambda: _build_once(jar, jars, names, core, texts)
 
 
 def _use(jar: str) -> bool:
@@ -300,11 +318,13 @@ def _pack(classes: str, jar: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        sys.stderr.write("usage: build.py SPARK_HOME\n")
+    if len(arguments) not in (1, 2) or arguments[:-1] not in ([], ["--built"]):
+        sys.stderr.write("usage: build.py [--built] SPARK_HOME\n")
         return 2
     try:
-        print(plugin_jar(arguments[0]))
+        jar = plugin_jar(arguments[0]) if len(arguments) == 1 else built_jar(arguments[1])
+        if jar:
+            print(jar)
     except BuildError as error:
         sys.stderr.write(f"HRM: {error}\n")
         return 1

@@ -26,6 +26,7 @@ from pathlib import Path
 from hrm.core.vocabulary.model import ContainerSpec, Gpu
 from hrm.errors import InvalidConfig, LaunchFailed, Unsuitable
 from hrm.spark import archive as archives
+from hrm.spark.ui_links import Role, ui_variables
 
 __all__ = [
     "Java",
@@ -180,6 +181,7 @@ def executor_launch(
     java: Java,
     host: str,
     work_dir: Path,
+    node: str = "",
     stdout_url: str = "",
     stderr_url: str = "",
     gpus: Sequence[Gpu] = (),
@@ -187,7 +189,7 @@ def executor_launch(
 ) -> Launch:
     """The command of the executor ``spec`` on this node, which others reach as ``host``.
 
-    ``archive``: the class-data archive to use; empty: none.
+    ``archive``: the class-data archive to use; empty: none. ``node``: this node's name.
     ``gpus``: of the executor's resource unit; visible to it if it holds device memory.
 
     Raises:
@@ -235,10 +237,9 @@ def executor_launch(
         argv = (*argv, "--resourcesFile", str(work_dir / RESOURCES_FILE))
     environment = _environment(spec, spark, java, work_dir)
     environment |= gpu_environment(spec, gpus)
-    if stdout_url:
-        environment["SPARK_LOG_URL_STDOUT"] = stdout_url
-    if stderr_url:
-        environment["SPARK_LOG_URL_STDERR"] = stderr_url
+    environment |= ui_variables(
+        spec, Role.EXECUTOR, node=node, host=host, stdout_url=stdout_url, stderr_url=stderr_url
+    )
     return Launch(argv=argv, environment=environment, files=files)
 
 

@@ -413,7 +413,7 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def launch() -> Any:
         return driver_launch(
             spec, spark=spark, java=java, settings=settings, work_dir=tmp_path,
-            cache_dir=tmp_path / "cache",
+            cache_dir=tmp_path / "cache", stderr_url="http://e",
         )  # fmt: skip
 
     with pytest.raises(LaunchFailed, match="--spark-home"):
@@ -421,11 +421,8 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "spark" / "bin").mkdir(parents=True)
     (tmp_path / "spark" / "bin" / "spark-submit").touch()
     made = launch()
-    assert made.argv[-3:] == (
-        "-m",
-        "hrm.agent.drivers.driver_runner",
-        str(tmp_path / "driver.json"),
-    )
+    program = ("-m", "hrm.agent.drivers.driver_runner", str(tmp_path / "driver.json"))
+    assert made.argv[-3:] == program
     given = json.loads(made.files["driver.json"])
     assert (given["attempt"], given["master"], given["host"]) == (
         2,
@@ -448,6 +445,7 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert made.files["ca.pem"] == (tmp_path / "ca.pem").read_text()
     assert given["tls_ca"] == str(tmp_path / "ca.pem") == made.environment["HRM_TLS_CA"]
     assert made.environment["REGION"] == "north"
+    assert made.environment["SPARK_DRIVER_LOG_URL_STDERR"] == "http://e"
     assert made.environment["HRM_SUBMISSION_ATTEMPT"] == "2"
     assert made.environment["HRM_EVENT_LOG_DIR"] == "/shared/logs", "as where one submits"
     assert made.environment["CUDA_VISIBLE_DEVICES"] == ""

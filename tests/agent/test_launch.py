@@ -89,6 +89,28 @@ def test_the_command_of_an_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "HRM_SOMETHING" not in environment
 
 
+def test_an_executor_has_what_sparks_ui_shows_of_it() -> None:
+    given = (("SPARK_EXECUTOR_ATTRIBUTE_RACK", "r7"), ("SPARK_EXECUTOR_ATTRIBUTE_HOST", "mine"))
+    spec = replace(with_launch(environment=given), user="ada")
+    environment = executor_launch(
+        spec, spark=SPARK, java=JAVA, host="10.0.0.7", node="n1", work_dir=Path("/w"),
+        stdout_url="https://10.0.0.7:99/containers/app-1-x7/stdout?sig=s", stderr_url="https://e",
+    ).environment  # fmt: skip
+    prefix = "SPARK_EXECUTOR_ATTRIBUTE_"
+    assert {k.removeprefix(prefix): v for k, v in environment.items() if k.startswith(prefix)} == {
+        "APP_ID": "app-1",
+        "CONTAINER_ID": "app-1-x7",
+        "EXECUTOR_ID": "7",
+        "HOST": "10.0.0.7",
+        "HTTP_ADDRESS": "10.0.0.7:99",
+        "HTTP_SCHEME": "https://",
+        "LOG_FILES": "stdout,stderr",
+        "NODE": "n1",
+        "RACK": "r7",
+        "USER": "ada",
+    }, "the node's own, and what the application adds"
+
+
 def test_an_archive_of_classes_is_named_before_the_class_path() -> None:
     launch = executor_launch(
         SPEC, spark=SPARK, java=JAVA, host="h", work_dir=Path("/w"), archive="/a/x.jsa"

@@ -41,12 +41,33 @@ def fake_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--verbose", "--name", "--master", "app.py"], False),
         (["app.py", "--master", "the application's own"], False),
         (["--class", "Main", "-v", "--conf", "a=b", "app.jar", "--master", "x"], False),
+        (["--load-spark-defaults", "--master", "local"], True),
         (["--conf"], False),
         ([], False),
     ],
 )
-def test_a_master_of_the_users_is_seen(arguments: list[str], found: bool) -> None:
-    assert spark.has_master(arguments) is found
+def test_a_master_of_the_users_is_seen(
+    arguments: list[str], found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MASTER", raising=False)
+    assert spark.has_master(arguments, tmp_path) is found
+
+
+def test_a_master_is_looked_for_where_spark_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MASTER", raising=False)
+    (tmp_path / "spark-defaults.conf").write_text("spark.app.name x\nspark.master  hrm://head:1\n")
+    own = tmp_path / "own.conf"
+    own.write_text("spark.app.name x\n")
+    named = ["--properties-file", str(own), "app.py"]
+    assert spark.has_master(["app.py"], tmp_path)
+    assert not spark.has_master(named, tmp_path), "the defaults do not count then"
+    assert spark.has_master(["--load-spark-defaults", *named], tmp_path)
+    own.write_text("spark.master=local\n")
+    assert spark.has_master(named, tmp_path / "nowhere")
+    monkeypatch.setenv("MASTER", "hrm://head:1")
+    assert spark.has_master(["app.py"], tmp_path / "nowhere")
 
 
 def test_exports_survive_a_shell(
@@ -114,6 +135,25 @@ def test_a_conf_dir_of_the_users_stays(
     assert json.loads(hrm("env", "-o", "json").stdout)["SPARK_CONF_DIR"] == str(theirs)
     (theirs / "spark-defaults.conf").write_text("# x\nspark.master  hrm://head:7480\n")
     assert _submit("app.py")[2:] == ["app.py"]  # theirs names the master already
+
+
+def test_the_plugin_of_a_spark_that_is_not_here(
+    hrm: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jars = tmp_path / "old" / "jars"
+    jars.mkdir(parents=True)
+    (jars / "spark-core_2.13-4.1.2.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "old"))
+    refused = hrm("plugin-jar", "--spark", "4.10")
+    assert refused.exit_code == 1
+    assert f"no Spark 4.10 is known here (4.1.2 at {tmp_path / 'old'}" in refused.stderr
+    assert "--spark-home" in refused.stderr
+    broken = hrm("plugin-jar", "--spark", "4.1")
+    assert broken.exit_code == 1
+    assert "no scala-compiler jar" in broken.stderr
+    both = hrm("plugin-jar", "--spark", "4.1", "--spark-home", str(tmp_path))
+    assert both.exit_code != 0
+    assert "exclude each other" in both.stderr
 
 
 def test_a_wrong_spark_home_is_named(

@@ -113,6 +113,16 @@ def test_a_driver_that_succeeds(run: Any, master: FakeMaster, program: str) -> N
     assert {x.key: x.value for x in request.driver.conf}["spark.x"] == "1"
 
 
+def test_a_launcher_that_cannot_follow_is_a_warning(
+    run: Any, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_SPARK_LAUNCHER_PORT", "1")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    done = run("submit", program)
+    assert done.exit_code == 0, done.output
+    assert "HRM: warning: the launcher of this program cannot follow it" in done.stderr
+
+
 def test_a_server_shows_what_to_connect_to(run: Any, master: FakeMaster) -> None:
     address = "sc://10.0.0.1:15002"
     running = {"state": pb.SUBMISSION_STATE_RUNNING, "node": "n1", "server_address": address}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 CONF = Path(__file__).parents[2] / "spark-conf"
+SOURCES = CONF.parent / "hrm" / "spark"
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 
 # As spark-class does it: sourced in the launcher's shell, with export of all that is set.
@@ -162,6 +163,65 @@ def test_a_master_in_the_defaults_file(launcher: Launcher) -> None:
     assert arguments[:2] == ["--master", "spark+hrm://other:1"]
     file.write_text("spark.master=local\n")
     assert launcher.rewritten("a.py", **given) == ["a.py"]
+
+
+def test_the_variable_of_a_master_counts_last(launcher: Launcher) -> None:
+    given = {"MASTER": "hrm://h:7480"}
+    assert launcher.rewritten("--name", "n", "a.py", **given) == [
+        "--master", "spark+hrm://h:7480", "--name", "n", "a.py",
+    ]  # fmt: skip
+    assert launcher.rewritten("--master", "local", "a.py", **given) == ["--master", "local", "a.py"]
+    file = launcher.directory / "p.conf"
+    file.write_text("spark.master local\n")
+    alone = ["--properties-file", str(file), "a.py"]
+    assert launcher.rewritten(*alone, **given) == alone
+    remote = ["--remote", "sc://h", "a.py"]
+    assert launcher.rewritten(*remote, **given) == remote
+    assert launcher.rewritten("a.py", MASTER="yarn") == ["a.py"]
+    assert not (launcher.directory / "pythons").exists()
+
+
+def test_the_variable_of_a_master_goes_on_to_a_submission(launcher: Launcher) -> None:
+    given = ["--deploy-mode", "cluster", "a.py", "--master", "its own"]
+    done = launcher.run(SUBMIT, *given, MASTER="hrm://h:1")
+    assert (done.returncode, done.stderr) == (0, "")
+    pythons = (launcher.directory / "pythons").read_text()
+    assert pythons == f"-P -m hrm.cli submit --master hrm://h:1 {' '.join(given)}\n"
+    launcher.run(SUBMIT, "a.py", MASTER="hrm://h:1", DEPLOY_MODE="cluster")
+    assert "-m hrm.cli submit" in (launcher.directory / "pythons").read_text()
+
+
+def test_both_files_count_where_both_are_asked_for(launcher: Launcher, tmp_path: Path) -> None:
+    shutil.copy(CONF / "spark-env.sh", tmp_path)
+    (tmp_path / "spark-defaults.conf").write_text("spark.master hrm://default:1\n")
+    file = tmp_path / "own.conf"
+    file.write_text("spark.app.name x\n")
+    given = ["--load-spark-defaults", "--properties-file", str(file), "a.py"]
+    # The copied directory has no package next to it: Python is queried for hrm's location.
+    python = launcher.directory / "python"
+    python.write_text(python.read_text() + 'case "$*" in *print*) echo /x ;; esac\n')
+    master = ["--master", "spark+hrm://default:1"]
+    assert launcher.rewritten(*given, SPARK_CONF_DIR=str(tmp_path)) == master + given
+    assert launcher.rewritten(*given[1:], SPARK_CONF_DIR=str(tmp_path)) == given[1:]
+    file.write_text("spark.master=hrm://own:1\n")
+    arguments = launcher.rewritten(*given, SPARK_CONF_DIR=str(tmp_path))
+    assert arguments[:2] == ["--master", "spark+hrm://own:1"]
+
+
+def test_a_master_in_code_finds_the_plugin_and_no_secret(launcher: Launcher) -> None:
+    given = {"HRM_TOKEN_FILE": "/token", "SPARK_DIST_CLASSPATH": "/mine.jar"}
+    assert launcher.rewritten("a.py", **given) == ["a.py"]
+    exported = launcher.exported()
+    assert exported["SPARK_DIST_CLASSPATH"] == "/cache/plugin.jar:/mine.jar"
+    assert "SPARK_SUBMIT_OPTS" not in exported
+    assert "HRM_APPMASTER_FD" not in exported
+    pythons = (launcher.directory / "pythons").read_text()
+    assert pythons.split() == ["-I", "-S", str(SOURCES / "build.py"), "--built", "/opt/spark"]
+    for other in (["--master", "local"], ["--conf", "spark.master=yarn"], ["--help"]):
+        launcher.rewritten(*other, **given)
+        assert launcher.exported()["SPARK_DIST_CLASSPATH"] == "/mine.jar"
+    launcher.rewritten("a.py", **given, FAIL="1")
+    assert launcher.exported()["SPARK_DIST_CLASSPATH"] == "/mine.jar", "Spark starts without it"
 
 
 def test_the_secret_is_handed_over_in_a_file_that_is_already_gone(launcher: Launcher) -> None:

@@ -20,6 +20,7 @@ from hrm.errors import LaunchFailed
 from hrm.rpc import read_token
 from hrm.spark.conf import DRIVER_ENVIRONMENT, conf_dir
 from hrm.spark.launch import Java, Launch, Spark, gpu_environment
+from hrm.spark.ui_links import Role, ui_variables
 from hrm.tls import CA_FILE, ca_file, read_ca
 
 __all__ = [
@@ -61,8 +62,12 @@ def driver_launch(
     settings: AgentSettings,
     work_dir: Path,
     cache_dir: Path,
+    node: str = "",
+    stdout_url: str = "",
+    stderr_url: str = "",
 ) -> Launch:
-    """The command of the driver ``spec`` on this node. ``cache_dir``: where it keeps files.
+    """The command of the driver ``spec`` on this node, which is called ``node``. ``cache_dir``:
+    where it keeps files.
 
     Raises:
         LaunchFailed: its document cannot be read, or this Spark has no spark-submit.
@@ -90,14 +95,7 @@ def driver_launch(
         "cache_dir": str(cache_dir),
         "heap_mib": spec.heap_mib,
     }
-    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    environment.setdefault("LANG", "C.UTF-8")
-    for key, value in conf:
-        if key.startswith(_ENVIRONMENT_SETTING):
-            environment[key.removeprefix(_ENVIRONMENT_SETTING)] = value
-    path = environment.get("PATH") or os.environ.get("PATH") or os.defpath
-    environment |= {
-        "PATH": f"{Path(sys.executable).parent}:{path}",
+    environment = _environment(conf, java) | {
         "SPARK_HOME": str(spark.home),
         "SPARK_CONF_DIR": str(conf_dir()),
         "SPARK_LOCAL_DIRS": str(work_dir / "local"),
@@ -112,8 +110,10 @@ def driver_launch(
         "HRM_SUBMISSION_OWNERSHIP_KEY_FILE": str(work_dir.absolute() / OWNERSHIP_KEY_FILE),
     }
     environment |= gpu_environment(spec, ())
-    if java.home is not None:
-        environment["JAVA_HOME"] = str(java.home)
+    environment |= ui_variables(
+        spec, Role.DRIVER, node=node, host=settings.host, stdout_url=stdout_url,
+        stderr_url=stderr_url,
+    )  # fmt: skip
     argv = (sys.executable, "-P", *_RUNNER, str(work_dir / DOCUMENT_FILE))
     files = {
         DOCUMENT_FILE: json.dumps(document),
@@ -123,6 +123,21 @@ def driver_launch(
     if authority:
         files[CA_FILE] = authority.decode()
     return Launch(argv=argv, environment=environment, files=files)
+
+
+def _environment(conf: list[tuple[str, str]], java: Java) -> dict[str, str]:
+    """The agent's few variables, overridden by those that the submission sets, but for the node's
+    Java and Python."""
+    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    environment.setdefault("LANG", "C.UTF-8")
+    for key, value in conf:
+        if key.startswith(_ENVIRONMENT_SETTING):
+            environment[key.removeprefix(_ENVIRONMENT_SETTING)] = value
+    path = environment.get("PATH") or os.environ.get("PATH") or os.defpath
+    environment["PATH"] = f"{Path(sys.executable).parent}:{path}"
+    if java.home is not None:
+        environment["JAVA_HOME"] = str(java.home)
+    return environment
 
 
 def files_of(document: str) -> frozenset[str]:

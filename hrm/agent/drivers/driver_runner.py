@@ -75,7 +75,7 @@ _NOT_FROM_THE_CLIENT = (
     *("spark.master", "spark.submit.deployMode", "spark.driver.host", "spark.driver.bindAddress"),
     *("spark.jars", "spark.files", "spark.archives", "spark.submit.pyFiles"),
     *("spark.hrm.token.file", "spark.hrm.tls.ca", "spark.hrm.python"),
-    "spark.hrm.allowClearText",
+    *("spark.hrm.allowClearText", "spark.launcher.port", "spark.launcher.secret"),
 )
 _LISTS = {"py-file": "--py-files", "jar": "--jars", "file": "--files", "archive": "--archives"}
 

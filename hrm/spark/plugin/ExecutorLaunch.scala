@@ -104,6 +104,18 @@ private[hrm] object ExecutorLaunch {
   private def shuffleService(conf: SparkConf): Seq[String] =
     if (conf.get(config.SHUFFLE_SERVICE_ENABLED)) Seq("-Dspark.shuffle.service.enabled=true") else Nil
 
+  /**
+   * spark-env.sh turns authentication on for masters that it sees. Connections are left open to everybody only where
+   * the user says so, not because the master is named in the application's code.
+   */
+  def checkAuthentication(conf: SparkConf): Unit =
+    if (!conf.contains(config.NETWORK_AUTH_ENABLED)) {
+      throw new SparkException("HRM: this driver has no secret for its connections, because no spark-submit saw its " +
+        "hrm:// master, which the application itself names; name it with --master, in spark-defaults.conf or in the " +
+        "variable MASTER; or set spark.authenticate=true and spark.authenticate.secret, or spark.authenticate=false " +
+        "to go without, in the application")
+    }
+
   /** The nodes' shuffle services admit only applications with a secret of their own. */
   def checkShuffleService(conf: SparkConf): Unit =
     if (conf.get(config.SHUFFLE_SERVICE_ENABLED) && !conf.getBoolean("spark.authenticate", defaultValue = false)) {

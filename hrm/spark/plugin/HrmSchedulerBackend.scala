@@ -26,8 +26,12 @@ package org.apache.spark.scheduler.cluster.hrm
  *   py4j, a thread per connection DriverBridge, and through it AppMasterListener: nothing
  *   the timer, hrm-backend        starts and ends of AppMasters, abandoned executors: nothing
  *   Java's watch on processes     hands over to the timer: nothing
+ *   LauncherBackend's threads     LauncherLink: nothing
  * Those that hold nothing take Spark's locks through Spark's methods: 2 in wakeScheduler and
  * scheduler.error, 3 in introduction.
+ *
+ * LauncherLink is called by start(), stop() and throwProblem(), with 1 at most: it writes to a socket,
+ * and its close() waits for Spark's reader of that socket, which ends when the socket is closed.
  *
  * The limits of all waits: an AppMaster's start and start() itself, each
  * spark.hrm.registration.timeout; its end, spark.hrm.stop.timeout; a poll, EventQueue.PollMaxMs;
@@ -43,6 +47,7 @@ import scala.util.control.NonFatal
 
 import org.apache.spark.{SparkContext, SparkException}
 import org.apache.spark.internal.config
+import org.apache.spark.launcher.SparkAppHandle.State
 import org.apache.spark.resource.ResourceProfile
 import org.apache.spark.rpc.{RpcAddress, RpcEndpointAddress}
 import org.apache.spark.scheduler.{ExecutorExited, ExecutorProcessLost, TaskSchedulerImpl}
@@ -82,12 +87,15 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   private val answered = new CountDownLatch(1)
   @volatile private var contextReady = false
   private val stopping = new AtomicBoolean(false)
+  private val launcher = new LauncherLink(
+    conf, () => failed("the program that launched the driver has stopped it"))
   private val timer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("hrm-backend")
   /** The proof to the master that an AppMaster acts for this application; it never leaves memory here. */
   private val ownershipKey = AppMasterSupervisor.newToken()
   private val appMaster = new AppMasterSupervisor(
     conf, events, listener, this, timer, () => introduction())
 
+  ExecutorLaunch.checkAuthentication(conf)
   ExecutorLaunch.checkShuffleService(conf)
   StageProfiles.allow(sc.resourceProfileManager)
   ExecutorLaunch.prepareDecommissioning(conf)
@@ -95,15 +103,23 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   appMaster.start()
 
   override def start(): Unit = {
+    launcher.submitted()
     super.start()
     if (!answered.await(registrationMs, TimeUnit.MILLISECONDS)) {
       failed(s"the AppMaster has not registered with the HRM master $master within " +
         s"${registrationMs / 1000} s; raise spark.hrm.registration.timeout, or see its messages above")
     }
     throwProblem()
+    launcher.running(applicationId())
   }
 
   override def applicationId(): String = appId.getOrElse(super.applicationId())
+
+  override def getDriverLogUrls: Option[Map[String, String]] =
+    DriverContainer.logUrls(conf, applicationId())
+
+  override def getDriverAttributes: Option[Map[String, String]] =
+    DriverContainer.attributes(applicationId())
 
   override def sufficientResourcesRegistered(): Boolean =
     totalRegisteredExecutors.get() >= initialExecutors * minRegisteredRatio
@@ -146,6 +162,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
         events.setFinish(if (failure.isEmpty) "SUCCEEDED" else "FAILED", failure.getOrElse(""))
         appMaster.stop(stopMs)
         timer.shutdownNow()
+        launcher.ended(if (failure.isEmpty) State.FINISHED else State.FAILED)
       }
     }
   }
@@ -193,6 +210,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     appMaster.finishing()
     events.setFinish("FAILED", message)
     appMaster.stop(stopMs)
+    launcher.ended(State.FAILED)
     throw new SparkException(s"HRM: $message")
   }
 

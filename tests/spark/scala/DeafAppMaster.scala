@@ -40,7 +40,7 @@ object DeafAppMaster {
     try {
       new SparkContext(new SparkConf(false)
         .setMaster("hrm://127.0.0.1:1").setAppName("deaf")
-        .set("spark.ui.enabled", "false")
+        .set("spark.ui.enabled", "false").set("spark.authenticate", "false")
         .set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
         .set("spark.executorEnv.LARGE", "x" * Environment)
         .set("spark.hrm.python", program.toString)

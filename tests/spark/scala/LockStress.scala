@@ -55,7 +55,7 @@ object LockStress {
     master.start()
     val sc = new SparkContext(new SparkConf(false)
       .setMaster("hrm://127.0.0.1:1").setAppName("storm")
-      .set("spark.ui.enabled", "false")
+      .set("spark.ui.enabled", "false").set("spark.authenticate", "false")
       .set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
       .set("spark.executor.instances", "0")
       .set("spark.scheduler.listenerbus.eventqueue.capacity", "1000000")
