@@ -82,13 +82,12 @@ def driver_launch(
     authority = read_ca(ca_file(settings.token_file, settings.tls_ca))
     document |= {
         "attempt": int(spec.executor_id),
-        "master": settings.master,
         "token_file": str(work_dir.absolute() / TOKEN_FILE),
         "tls_ca": str(work_dir.absolute() / CA_FILE) if authority else "",
-        "host": settings.host,
         "spark_submit": str(program),
         "cache_dir": str(cache_dir),
         "heap_mib": spec.heap_mib,
+        **_of_node(settings),
     }
     environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     environment.setdefault("LANG", "C.UTF-8")
@@ -123,6 +122,15 @@ def driver_launch(
     if authority:
         files[CA_FILE] = authority.decode()
     return Launch(argv=argv, environment=environment, files=files)
+
+
+def _of_node(settings: AgentSettings) -> dict[str, object]:
+    """What the runner knows of its node."""
+    return {
+        "master": settings.master,
+        "host": settings.host,
+        "unpacked_bytes_max": settings.unpacked_mib_max << 20,
+    }
 
 
 def files_of(document: str) -> frozenset[str]:
