@@ -9,7 +9,9 @@ import asyncio
 import hashlib
 import io
 import os
+import sys
 import tarfile
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
@@ -20,6 +22,7 @@ import pytest
 from hrm.agent.containers.app_files import ApplicationFiles
 from hrm.agent.containers.containers import ContainerSupervisor, Ended
 from hrm.agent.isolation import Isolation
+from hrm.agent.run_as import Account, may_switch
 from hrm.core.vocabulary.model import ContainerSpec, LaunchContext, LaunchFile
 from hrm.errors import LaunchFailed, NotFound, Unavailable
 from hrm.spark.launch import Launch
@@ -74,7 +77,7 @@ def shell(script: str) -> Launch:
 
 
 class Node:
-    def __init__(self, directory: Path, store: Store) -> None:
+    def __init__(self, directory: Path, store: Store, account: Account | None = None) -> None:
         self.ends: asyncio.Queue[tuple[str, Ended]] = asyncio.Queue()
         self.cache = directory / "files" / str(os.geteuid())
         self.files = ApplicationFiles(directory / "files", store.fetch)
@@ -85,6 +88,7 @@ class Node:
             log_bytes_max=65536,
             log_files_max=1,
             on_end=lambda name, ended: self.ends.put_nowait((name, ended)),
+            account_of=lambda _user: account,
             files=self.files,
             unpacked_bytes_max=1 << 20,
         )
@@ -186,3 +190,30 @@ async def test_an_order_to_stop_ends_a_fetch(node_of: NodeOf, away: bool) -> Non
             with pytest.raises(LaunchFailed, match="ordered to stop"):
                 await start
     assert not any(node.cache.iterdir())
+
+
+@pytest.fixture
+def open_dir() -> Iterator[Path]:
+    """A directory that every user can reach."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        path = Path(name)
+        path.chmod(0o711)
+        yield path
+
+
+@pytest.mark.skipif(not may_switch(), reason="only root can become another user")
+async def test_a_container_of_another_user_owns_its_files(
+    open_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")  # the tests' may be closed to others
+    account = Account(name="other", uid=4711, gid=4711, groups=(4711,), home="/")
+    agent, environment = b"a jar", packed(tool="#!/bin/sh\necho from the archive\n")
+    node = Node(open_dir, Store(agent, environment), account)
+    files = (file_of(agent, "agent.jar"), file_of(environment, "env", "environment.tar.gz"))
+    script = "id -u; stat -c '%u %a' agent.jar env env/tool; ./env/tool; echo more >> agent.jar"
+    out, ended = await node.output(spec("c1", *files), script)
+    assert ended.exit_code == 0, ended.last_words
+    assert out.splitlines() == ["4711", "4711 600", "4711 700", "4711 755", "from the archive"]
+    assert [path.stat().st_uid for path in node.cache.iterdir()] == [0, 0]
+    assert node.cache.stat().st_mode & 0o777 == 0o700
+    await node.containers.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import pytest
 
 from hrm.errors import InvalidRequest
 from hrm.spark.early_files import EarlyFiles, needed_early
+from tests.spark.fake_driver import fake_driver, target, until_registered
+from tests.spark.fake_master import FakeMaster, fake_master, until
 
 
 @pytest.fixture
@@ -117,3 +121,77 @@ def test_no_file_of_an_application_means_nothing_to_send() -> None:
     none = EarlyFiles({"files": {"file": "", "jar": "", "archive": ""}, "launch": launch()})
     assert not none
     assert none.described() == []
+
+
+@pytest.fixture
+async def master(tmp_path: Path) -> AsyncIterator[FakeMaster]:
+    (tmp_path / "master").mkdir()
+    async with fake_master(tmp_path / "master", start_executors=False) as running:
+        yield running
+
+
+def introduced(here: Path, *options: str) -> dict[str, Any]:
+    """What a plugin says of an application with a Java agent and an archive."""
+    described = launch(*options, LD_PRELOAD="./native/lib.so")
+    more = {"driver_url": "spark://x", "spark_version": "4.3.0", "decommissions": True}
+    jars, archives = f"file://{here}/agent.jar,{here}/other.jar", f"{here}/libs.zip#native"
+    return {
+        "files": {"file": "", "jar": jars, "archive": archives},
+        "localize": "named",
+        "launch": described | more,
+    }
+
+
+def digest(name: str) -> str:
+    """Of the file of this name, which contains it."""
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+async def test_files_are_with_the_master_before_the_registration_names_them(
+    master: FakeMaster, here: Path
+) -> None:
+    said = introduced(here, "-javaagent:./agent.jar")
+    async with fake_driver(master, here, **said) as driver:
+        driver.send(target(1))
+        await until_registered(driver)
+        files = master.registrations[0].launch.files
+        assert [(file.name, file.archive, file.sha256, file.size_bytes) for file in files] == [
+            ("agent.jar", "", digest("agent.jar"), 9),
+            ("native", "libs.zip", digest("libs.zip"), 8),
+        ]
+        assert sorted(master.files.files.values()) == [b"agent.jar", b"libs.zip"]
+        driver.finish()
+        assert await driver.end() == 0
+
+
+async def test_a_master_that_has_lost_them_gets_them_again(master: FakeMaster, here: Path) -> None:
+    said = introduced(here, "-javaagent:./agent.jar")
+    async with fake_driver(master, here, **said) as driver:
+        driver.send(target(1))
+        await until_registered(driver)
+        master.break_session()
+        await until(lambda: master.sessions == 2, 10, "another session")
+        assert master.files.pieces == 2, "it has them: nothing is sent"
+        master.files.files.clear()
+        (here / "libs.zip").unlink()  # which must not end an application that runs
+        master.break_session()
+        await until(lambda: master.sessions == 3, 10, "another session")
+        assert list(master.files.files.values()) == [b"agent.jar"]
+        assert len(master.registrations[-1].launch.files) == 2
+        driver.finish()
+        assert await driver.end() == 0
+
+
+async def test_a_file_that_the_master_does_not_take_ends_the_start_with_advice(
+    master: FakeMaster, here: Path
+) -> None:
+    master.files.limit = 8
+    async with fake_driver(master, here, **introduced(here, "-javaagent:./agent.jar")) as driver:
+        driver.send(target(1))
+        await until(lambda: driver.calls_of("failed"), 20, "failed")
+        ((_, message),) = driver.calls_of("failed")
+        assert "agent.jar is too large; or leave it to Spark" in message
+        assert "spark.hrm.localize=none" in message
+        driver.finish()
+        await driver.end()
+    assert master.registrations == []
