@@ -18,6 +18,7 @@ private[hrm] object ExecutorLaunch {
   private val LibraryPath = "LD_LIBRARY_PATH"
   private val UserFirst = "spark.executor.userClassPathFirst"
   private val Decommission = "spark.decommission.enabled"
+  private val Shipped = Seq("file" -> "spark.files", "jar" -> "spark.jars", "archive" -> "spark.archives")
   private val SentBytesMs = 4096L
 
   def describe(sc: SparkContext, driverUrl: String): JMap[String, Any] = {
@@ -35,15 +36,13 @@ private[hrm] object ExecutorLaunch {
   /** The files that the application ships, as Spark's settings name them, by kind. */
   def shipped(conf: SparkConf): JMap[String, String] = {
     val lists = new JMap[String, String]()
-    Seq("file" -> "spark.files", "jar" -> "spark.jars", "archive" -> "spark.archives").foreach {
-      case (kind, setting) => lists.put(kind, conf.get(setting, ""))
-    }
+    Shipped.foreach { case (kind, setting) => lists.put(kind, conf.get(setting, "")) }
     lists
   }
 
   /** How long the AppMaster may take to send them, at most: nothing where all are elsewhere. */
   def sendingMs(conf: SparkConf): Long = {
-    val names = shipped(conf).values().toArray.flatMap(_.toString.split(","))
+    val names = Shipped.flatMap { case (_, setting) => conf.get(setting, "").split(",").toSeq }
     val paths = names.map(_.trim.takeWhile(_ != '#').stripPrefix("file:")).filter(_.nonEmpty)
     paths.map(path => new File(path).length()).sum / SentBytesMs
   }
