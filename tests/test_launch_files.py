@@ -15,7 +15,7 @@ DIGEST = "0123456789abcdef" * 4
 
 def message(**fields: object) -> common_pb2.SparkLaunch:
     sound: dict[str, object] = {"sha256": DIGEST, "size_bytes": 1, "name": "agent.jar"}
-    return common_pb2.SparkLaunch(files=[sound | fields])  # type: ignore[list-item]
+    return common_pb2.SparkLaunch(files=[sound | fields])
 
 
 def test_what_is_sent_is_what_comes() -> None:

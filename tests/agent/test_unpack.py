@@ -91,7 +91,7 @@ def test_what_is_no_archive_is_taken_over(tmp_path: Path) -> None:
     assert (tmp_path / "model").read_bytes() == b"model"
 
 
-HOSTILE = {
+HOSTILE: dict[str, list[tarfile.TarInfo | tuple[tarfile.TarInfo, bytes]]] = {
     "a path above": [(entry("../outside"), b"x")],
     "an absolute path": [(entry("/tmp/outside"), b"x")],
     "a detour": [(entry("a/../../outside"), b"x")],

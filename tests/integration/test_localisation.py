@@ -226,7 +226,10 @@ def test_a_packed_environment_in_cluster_mode(
         *("--deploy-mode", "cluster", "--driver-memory", "600m"),
         *("--conf", "spark.executor.instances=1", "--archives", f"{environment}#environment"),
         *(str(APPS / "environment.py"), "cluster"),
-        environment={"PYSPARK_PYTHON": "./environment/bin/python"},
+        environment={
+            "PYSPARK_PYTHON": "./environment/bin/python",
+            "SPARK_HOME": str(find_spark().home),  # or pip's spark-submit asks that Python for it
+        },
     )
     assert app.wait(240) == 0, app.output()
     listed = two.ask("submissions", "--all")["submissions"]

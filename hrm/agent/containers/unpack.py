@@ -173,7 +173,7 @@ def _unpack_tar(archive: Path, target: _Target) -> None:
                     target.file(member.name, source, member.mode)
             else:
                 raise BadArchive(f"{member.name!r} in it is a device or a pipe")
-            tar.members = []  # or all of them stay in memory
+            tar.members = []  # type: ignore[attr-defined] # or all of them stay in memory
 
 
 def _unpack_zip(archive: Path, target: _Target) -> None:
