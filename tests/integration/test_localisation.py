@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from hrm.spark.launch import find_java, find_spark
+from tests.conftest import PATIENCE
 from tests.integration.conftest import APPS, Cluster, Submitted
 from tests.spark_tools import SparkTools
 
@@ -66,7 +67,7 @@ def jars(tmp_path_factory: pytest.TempPathFactory) -> Jars:
     java = [str(find_java().command), "-cp", ":".join(compiler), "scala.tools.nsc.Main"]
     class_path = ["-cp", ":".join(map(str, spark.glob("*.jar")))]
     command = [*java, *class_path, "-d", str(classes), str(source)]
-    subprocess.run(command, check=True, timeout=180)
+    subprocess.run(command, check=True, timeout=PATIENCE * 180)
     made = Jars(directory / "agent.jar", directory / "plugins.jar")
     with (
         zipfile.ZipFile(classes) as whole,
@@ -86,7 +87,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("environment")
     venv = directory / "venv"
     command = [sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(venv)]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=PATIENCE * 120)
     (packages,) = venv.glob("lib/python3*/site-packages")
     (packages / "packed.py").write_text("WORD = 'from-the-archive'\n")
     archive = directory / "pyspark_venv.tar.gz"
