@@ -3,6 +3,7 @@ real Spark."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -187,22 +188,22 @@ def test_a_shuffle_manager_of_a_jar(two: Cluster, jars: Jars) -> None:
 def test_an_archive_that_must_not_be_unpacked_ends_the_application_with_the_reason(
     two: Cluster, tmp_path: Path
 ) -> None:
-    (tmp_path / "x").write_text("x")
+    os.mkfifo(tmp_path / "pipe")  # which Spark, in the driver, unpacks
     with tarfile.open(tmp_path / "bad.tgz", "w:gz") as archive:
-        archive.add(tmp_path / "x", "../outside")
+        archive.add(tmp_path / "pipe", "pipe")
     app = submit(
         two,
         "bad",
         *("--archives", f"{tmp_path}/bad.tgz#bad"),
         *(
             "--conf",
-            "spark.executorEnv.EARLY=./bad/x",
+            "spark.executorEnv.EARLY=./bad/pipe",
             "--conf",
             "spark.hrm.executor.maxFailures=1",
         ),
     )
     assert app.wait(240) != 0
-    assert "leads out of the directory" in app.output()
+    assert "'pipe' in it is a device or a pipe" in app.output()
 
 
 def test_a_packed_environment_in_client_mode(two: Cluster, environment: Path) -> None:

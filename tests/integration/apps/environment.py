@@ -1,6 +1,7 @@
 """Prints which Python drives, and what the executors' Python finds in its packed environment:
 `environment.py NAME_OF_THE_APPLICATION`."""
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -11,8 +12,7 @@ from pyspark.sql import SparkSession
 def found(_: int) -> str:
     if importlib.util.find_spec("packed") is None:
         return "no environment"
-    import packed
-
+    packed = importlib.import_module("packed")
     return f"{packed.WORD} {os.path.relpath(sys.prefix)}"
 
 
