@@ -96,6 +96,12 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "how long an executor may wait for capacity on a host that has data of waiting tasks, as "
         "dynamic allocation reports; 0: it is preferred and not waited for",
     ),
+    "spark.hrm.localize": (
+        "`named`",
+        "which of `--files`, `--jars` and `--archives` are in the executors' working directories "
+        "before their JVM starts: `named`: those that their Java options, class path or "
+        "environment name, and configuration that libraries find by its name; `all`; `none`",
+    ),
     "spark.hrm.executor.gpu.memory": (
         "the whole GPU",
         "device memory that an executor with `spark.executor.resource.gpu.amount` has of each of "

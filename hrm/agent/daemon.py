@@ -30,10 +30,12 @@ import structlog
 from hrm import descriptors, rpc, tls
 from hrm.agent import isolation as isolating
 from hrm.agent.containers import shim
+from hrm.agent.containers.app_files import application_files
 from hrm.agent.containers.containers import ContainerSupervisor, Ended
 from hrm.agent.containers.log_links import LogLinks
 from hrm.agent.containers.logs import Logs
 from hrm.agent.containers.processes import Processes
+from hrm.agent.containers.scratch import SHUFFLE_DIR, Scratch
 from hrm.agent.disk_watch import DiskWatch
 from hrm.agent.gpu.mps import Mps
 from hrm.agent.gpu.sockets import GpuSockets
@@ -43,7 +45,7 @@ from hrm.agent.machine import Machine, describe, ending, keep_binding
 from hrm.agent.parts import CommandOf, StartShortcuts, shuffle_service, spark_commands
 from hrm.agent.reports import Reports
 from hrm.agent.server import serve
-from hrm.agent.shuffle import SHUFFLE_DIR, ShuffleService
+from hrm.agent.shuffle import ShuffleService
 from hrm.agent.tracker import Sample, Tracker
 from hrm.config import AgentSettings
 from hrm.core.messages import commands as c
@@ -83,7 +85,9 @@ class Agent:
         spark_versions: tuple[str, ...],
         shortcuts: StartShortcuts | None = None,
         shuffle: ShuffleService | None = None,
+        scratch: Scratch | None = None,
     ) -> None:
+        self._scratch = scratch or Scratch()
         self._shortcuts = shortcuts
         self._settings = settings
         self._shuffle = shuffle
@@ -92,17 +96,7 @@ class Agent:
         self._tls = server_tls(settings)
         self._core = machine.core(settings)
         self._sockets = GpuSockets(settings, machine.run_as.account_of)
-        self._containers = ContainerSupervisor(
-            settings.work_dir,
-            machine.isolation.driver,
-            rebuild=self._rebuild_isolation,
-            log_bytes_max=settings.log_bytes_max,
-            log_files_max=settings.log_files_max,
-            on_end=self._container_ended,
-            environment_of=self._sockets.environment_of,
-            account_of=machine.run_as.account_of,
-            warm=shortcuts.warm if shortcuts is not None else None,
-        )
+        self._containers = self._supervising()
         self._tracker = self._watching()
         self._mps = Mps(settings.mps, settings.work_dir, machine.hardware.gpus)
         links = LogLinks(
@@ -158,6 +152,23 @@ class Agent:
             proven=self._tls is not None,
         )
 
+    def _supervising(self) -> ContainerSupervisor:
+        settings, machine, shortcuts = self._settings, self._machine, self._shortcuts
+        return ContainerSupervisor(
+            settings.work_dir,
+            machine.isolation.driver,
+            rebuild=self._rebuild_isolation,
+            log_bytes_max=settings.log_bytes_max,
+            log_files_max=settings.log_files_max,
+            on_end=self._container_ended,
+            environment_of=self._sockets.environment_of,
+            account_of=machine.run_as.account_of,
+            warm=shortcuts.warm if shortcuts is not None else None,
+            scratch=self._scratch,
+            files=application_files(settings),
+            unpacked_bytes_max=settings.unpacked_mib_max << 20,
+        )
+
     def _watching(self) -> Tracker:
         settings = self._settings
         return Tracker(
@@ -169,7 +180,8 @@ class Agent:
                 limit_mib=settings.disk_limit_mib,
                 node_limit_mib=settings.disk_node_limit_mib,
                 free_min_mib=settings.disk_free_min_mib,
-                shuffle_dir=settings.work_dir / SHUFFLE_DIR,
+                shuffle_dirs=self._scratch.shuffle_places or (settings.work_dir / SHUFFLE_DIR,),
+                scratch_dirs=self._scratch.places,
             ),
             device_memory=self._machine.device_memory,
         )
@@ -450,8 +462,12 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
                 _log.info("isolation of containers", what=remark)
             for name, why in machine.isolation.passed_over.items():
                 _log.info("isolation passed over", driver=name, why=why)
-            shuffle = shuffle_service(settings, run_as=machine.run_as.active)
-            agent = Agent(settings, machine, token, command_of, versions, shortcuts, shuffle)
+            run_as = machine.run_as.active
+            scratch = Scratch.of(settings, machine.identity, run_as=run_as)
+            shuffle = shuffle_service(settings, scratch, run_as=run_as)
+            agent = Agent(
+                settings, machine, token, command_of, versions, shortcuts, shuffle, scratch
+            )
             await agent.live()
     except HrmError as error:
         print(f"hrm agent: {error.message}", file=sys.stderr, flush=True)

@@ -4,9 +4,9 @@ A container's directory is walked periodically, its logs included: allocated blo
 followed, a file with several names counted once. The walk pauses after every few hundred entries,
 to leave the disk to the containers. An ended container is measured again only if it has changed.
 
-One limit is on by default: a floor of free space on the file system (``disk_free_min_mib``). Below
-it no container starts, and the largest user is ended: one, then another only if a sweep after that
-one's end still finds too little; none if the containers together use less than what is lacking.
+One limit is on by default: a floor of free space (``disk_free_min_mib``, ``hrm.agent.disk_floor``)
+on the file system of the work directory and, where scratch space has disks of its own
+(``work_dirs``), on one of those.
 
 ``disk_limit_mib`` for each container and ``disk_node_limit_mib`` for all that run on the node (the
 largest user is ended, one at a time) are off by default. This is observation, not a quota: a fast
@@ -23,13 +23,14 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
 from hrm.agent.containers.shim import EXIT_FILE
+from hrm.agent.disk_floor import ADVICE, DiskFloor, Measured
 
 __all__ = ["DiskUse", "DiskWatch", "Measured", "blind", "measure"]
 
@@ -40,19 +41,7 @@ _ENTRIES_A_TURN = 500
 _PAUSE_S = 0.005
 _STOP_LIMIT_S = 10.0
 _SAMPLE_PERIOD_S = 1.0
-_PATIENCE_S = 60.0
-"""How long a container ended for the floor may take to free its disk, before the next is ended."""
-_FLOOR_PARTS = 4
-"""The floor is at most this part of the file system, so that a small one can be used at all."""
 _log = structlog.get_logger("hrm.agent.disk_watch")
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """``whole``: all was counted."""
-
-    mib: int
-    whole: bool = True
 
 
 _NOTHING = Measured(0)
@@ -60,9 +49,13 @@ _NOTHING = Measured(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskUse:
-    """One sweep: each container's use, and the free space on their file system."""
+    """One sweep: each container's use, and the free space on the file system of the work directory.
+
+    ``scratch``: the part of the use that is on disks of its own.
+    """
 
     containers: dict[str, Measured] = field(default_factory=dict)
+    scratch: dict[str, Measured] = field(default_factory=dict)
     free_mib: int = 0
 
     @property
@@ -123,8 +116,7 @@ class DiskWatch:
     """Sweeps ``containers_dir`` every ``interval_s`` in a thread of its own; ``use`` is the latest.
     It checks the free space every second; while that is too little, it sweeps without a pause.
 
-    Limits are MiB; 0: none. ``low``: why no container may start, empty: they may; it clears when a
-    quarter more than the floor is free, to avoid oscillation.
+    Limits are MiB; 0: none. ``low``: why no container may start, empty: they may.
     """
 
     def __init__(
@@ -135,25 +127,25 @@ class DiskWatch:
         limit_mib: int = 0,
         node_limit_mib: int = 0,
         free_min_mib: int = 0,
-        shuffle_dir: Path | None = None,
+        shuffle_dirs: Sequence[Path] = (),
+        scratch_dirs: Sequence[Path] = (),
         usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage,
     ) -> None:
-        """``shuffle_dir``: where ``<application>/<container>`` holds what outlives a container; it
-        counts while the container runs. ``usage``: bytes of a path's file system: all, used,
-        free."""
+        """``shuffle_dirs``: in which ``<application>/<container>`` holds what outlives a container;
+        it counts while the container runs. ``scratch_dirs``: in which ``<container>`` is its
+        scratch space, on disks other than that of ``containers_dir``. ``usage``: bytes of a path's
+        file system: all, used, free."""
         self._dir = containers_dir
-        self._shuffle_dir = shuffle_dir
+        self._shuffle_dirs = shuffle_dirs
+        self._scratch_dirs = scratch_dirs
         self._interval_s = interval_s
         self._limit_mib = limit_mib
         self._node_limit_mib = node_limit_mib
-        self._free_min_mib = free_min_mib
-        self._usage = usage
-        self._free_mib = self._floor_mib = 0
-        self._last_measured: DiskUse | None = None
-        self._victim = ""
-        """The last container ended for the floor, until it has ended; ``_last_measured``: its
-        sweep."""
-        self._patient_until_s = 0.0
+        self._floor = DiskFloor((containers_dir,), free_min_mib, usage, "the work directory")
+        self._scratch_floor: DiskFloor | None = None
+        if scratch_dirs:
+            place = "each scratch directory (work_dirs)"
+            self._scratch_floor = DiskFloor(scratch_dirs, free_min_mib, usage, place)
         self._ended: dict[str, tuple[int, Measured]] = {}
         """Per ended container: the directory's last change, and what was measured then."""
         self._ending = threading.Event()
@@ -190,27 +182,20 @@ class DiskWatch:
             took_s = swept_s - began_s
 
     def sample_free(self) -> int:
-        """Take a sample of the free space; returns it in MiB."""
-        directory = self._dir if self._dir.is_dir() else self._dir.parent
-        total, _, free = self._usage(directory)
-        self._free_mib = free_mib = free // _MIB
-        self._floor_mib = floor = min(self._free_min_mib, total // _FLOOR_PARTS // _MIB)
-        if free_mib < floor:
-            self.low = (
-                f"less than {floor} MiB are free on the file system of the work directory "
-                f"(disk_free_min_mib of the agent)"
-            )
-        elif free_mib >= floor + floor // 4:
-            self.low = ""
+        """Take a sample of the free space; returns that of the work directory, in MiB."""
+        free_mib, low = self._floor.sample(), self._floor.low
+        if self._scratch_floor is not None:
+            self._scratch_floor.sample()
+            low = low or self._scratch_floor.low
+        self.low = low
         return free_mib
 
     def sweep(self) -> DiskUse:
         """Measure all containers once, now."""
         ended: dict[str, tuple[int, Measured]] = {}
         use: dict[str, Measured] = {}
-        shuffle_dir = (
-            {path.name: path for path in self._shuffle_dir.glob("*/*")} if self._shuffle_dir else {}
-        )
+        scratch: dict[str, Measured] = {}
+        kept = self._kept_by_shuffle_service()
         for directory in sorted(self._dir.iterdir()) if self._dir.is_dir() else ():
             name = directory.name
             self.sample_free()
@@ -223,17 +208,31 @@ class DiskWatch:
             known_ns, measured = self._ended.get(name, (0, _NOTHING))
             if not over or known_ns != changed_ns:
                 measured = measure(directory, self._ending)
-            if not over and name in shuffle_dir:
-                more = measure(shuffle_dir[name], self._ending)
-                measured = Measured(measured.mib + more.mib, measured.whole and more.whole)
+            if not over:
+                elsewhere = [*(place / name for place in self._scratch_dirs), *kept.get(name, ())]
+                more = _sum(measure(path, self._ending) for path in elsewhere)
+                if self._scratch_dirs:
+                    scratch[name] = more
+                measured = _sum((measured, more))
             use[name] = measured
             if over:
                 ended[name] = (changed_ns, measured)
         self._ended = ended
         free_mib = self.sample_free() if self._dir.is_dir() else 0
         if not self._ending.is_set():
-            self.use = DiskUse(containers=use, free_mib=free_mib)
+            self.use = DiskUse(containers=use, scratch=scratch, free_mib=free_mib)
+            self._floor.swept()
+            if self._scratch_floor is not None:
+                self._scratch_floor.swept()
         return self.use
+
+    def _kept_by_shuffle_service(self) -> dict[str, list[Path]]:
+        """By container."""
+        kept: dict[str, list[Path]] = {}
+        for directory in self._shuffle_dirs:
+            for path in directory.glob("*/*"):
+                kept.setdefault(path.name, []).append(path)
+        return kept
 
     def too_much(self, live: Iterable[str]) -> dict[str, str]:
         """Which of these containers must end, each with a line for its user."""
@@ -244,7 +243,7 @@ class DiskWatch:
             if self._limit_mib and measured.mib > self._limit_mib:
                 breaches[name] = (
                     f"used {measured.mib} MiB of disk, and a container may use {self._limit_mib} "
-                    f"(disk_limit_mib of the agent); {_ADVICE}"
+                    f"(disk_limit_mib of the agent); {ADVICE}"
                 )
             elif (self._limit_mib or self._node_limit_mib) and not measured.whole:
                 breaches[name] = (
@@ -257,38 +256,27 @@ class DiskWatch:
             breaches[most] = (
                 f"used {use[most].mib} MiB of disk, the most on a node whose containers together "
                 f"used {total_mib} of {self._node_limit_mib} MiB (disk_node_limit_mib of the "
-                f"agent); {_ADVICE}"
+                f"agent); {ADVICE}"
             )
-        return breaches or self._under_the_floor(use)
+        return breaches or self._under_a_floor(use)
 
-    def _under_the_floor(self, use: dict[str, Measured]) -> dict[str, str]:
+    def _under_a_floor(self, use: dict[str, Measured]) -> dict[str, str]:
         """The container to end because too little is free; one at a time. ``use``: of live ones."""
-        if self._victim in use and time.monotonic() < self._patient_until_s:
-            return {}
-        if self._victim:
-            # What it held is free by now; earlier sweeps no longer count.
-            self._victim, self._last_measured = "", self.use
-        lacking_mib = self._floor_mib - max(self._free_mib, self.use.free_mib)
-        if not self.low or lacking_mib <= 0 or self.use is self._last_measured or not use:
-            return {}
-        total_mib = sum(measured.mib for measured in use.values())
-        most = max(use, key=lambda name: (not use[name].whole, use[name].mib, name))
-        if total_mib < lacking_mib and use[most].whole:
-            return {}  # others have filled the disk
-        self._victim, self._last_measured = most, self.use
-        self._patient_until_s = time.monotonic() + _PATIENCE_S
-        share_mib = max(0, total_mib - lacking_mib) // len(use)
-        among = f"the most of {len(use)} containers, " if len(use) > 1 else ""
-        return {
-            most: (
-                f"used {use[most].mib} MiB of disk, {among}and its fair share was {share_mib} MiB, "
-                f"on a node with {self.use.free_mib} MiB free where {self._floor_mib} must stay "
-                f"(disk_free_min_mib of the agent); {_ADVICE}"
-            )
-        }
+        scratch = self.use.scratch
+        if self._scratch_floor is not None:
+            on_scratch = {name: scratch[name] for name in use if name in scratch}
+            if ends := self._scratch_floor.to_end(on_scratch, scratch):
+                return ends
+            use = {name: _less(used, scratch.get(name, _NOTHING)) for name, used in use.items()}
+        return self._floor.to_end(use, self.use.containers)
 
 
-_ADVICE = (
-    "spill less (more memory for each task, or more partitions), remove what you cached on disk, "
-    "or raise the limit, or give the node more disk"
-)
+def _sum(parts: Iterable[Measured]) -> Measured:
+    mib, whole = 0, True
+    for part in parts:
+        mib, whole = mib + part.mib, whole and part.whole
+    return Measured(mib, whole)
+
+
+def _less(all_of_it: Measured, part: Measured) -> Measured:
+    return Measured(all_of_it.mib - part.mib, all_of_it.whole)

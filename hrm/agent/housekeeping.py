@@ -73,11 +73,12 @@ class Housekeeping:
             _log.warning("dropped ends that no master has acknowledged", ends=swept.unacknowledged)
 
     async def _clear_files(self, keep_s: float) -> None:
-        """Remove files of applications that no driver here needs, as far as they are too many."""
+        """Remove files of applications that nothing here needs, as far as they are too many."""
         used: frozenset[str] = frozenset()
         for known in self._core.containers.values():
             if known.life.state is not ContainerState.ENDED:
-                used |= files_of(known.spec.launch.driver)
+                launch = known.spec.launch
+                used |= files_of(launch.driver) | {file.sha256 for file in launch.files}
         try:
             swept = await asyncio.to_thread(
                 file_cache.sweep,

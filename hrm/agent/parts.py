@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hrm.agent.containers import file_cache
+from hrm.agent.containers.scratch import SHUFFLE_DIR, Scratch
 from hrm.agent.drivers.driver_process import driver_launch, files_dir
 from hrm.agent.machine import Machine
-from hrm.agent.shuffle import SHUFFLE_DIR, ShuffleService
+from hrm.agent.shuffle import ShuffleService
 from hrm.agent.startup.class_archives import ArchiveKeeper
 from hrm.agent.startup.warm import WarmPool
 from hrm.config import AgentSettings
@@ -94,7 +95,9 @@ def spark_commands(
     return command_of, (spark.version,), shortcuts
 
 
-def shuffle_service(settings: AgentSettings, *, run_as: bool) -> ShuffleService | None:
+def shuffle_service(
+    settings: AgentSettings, scratch: Scratch, *, run_as: bool
+) -> ShuffleService | None:
     """The node's shuffle service; None: not configured. ``run_as``: containers run as
     their submitters.
 
@@ -115,4 +118,5 @@ def shuffle_service(settings: AgentSettings, *, run_as: bool) -> ShuffleService 
         memory_mib=settings.shuffle_service_memory_mib,
         spark=find_spark(settings.spark_home),
         java=find_java(settings.java_home),
+        places=scratch.shuffle_places,
     )

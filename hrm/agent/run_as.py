@@ -35,7 +35,7 @@ from typing import Any
 from hrm.config import AgentSettings
 from hrm.errors import InvalidConfig, Unsuitable
 
-__all__ = ["Account", "RunAs", "may_switch"]
+__all__ = ["Account", "RunAs", "closed_parent", "may_switch"]
 
 _ALWAYS_BANNED = frozenset({"root", "nobody"})
 _NOBODY = range(65534, 65536)
@@ -253,10 +253,18 @@ def _check_reachable(work_dir: Path) -> None:
     work_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
     path = work_dir.absolute()
     path.chmod(path.stat().st_mode & 0o7777 | 0o111)
-    for parent in path.parents:
-        if not parent.stat().st_mode & _TRAVERSE:
-            raise InvalidConfig(
-                f"containers run as their submitter, and other users cannot reach {work_dir}: "
-                f"{parent} is closed to them; choose another place with "
-                f"--work-dir, such as /var/lib/hrm, or --run-as off"
-            )
+    if (closed := closed_parent(path)) is not None:
+        raise InvalidConfig(
+            f"containers run as their submitter, and other users cannot reach {work_dir}: "
+            f"{closed} is closed to them; choose another place with "
+            f"--work-dir, such as /var/lib/hrm, or --run-as off"
+        )
+
+
+def closed_parent(path: Path) -> Path | None:
+    """The lowest directory above ``path`` that other users cannot pass through; None: they can."""
+    for parent in path.absolute().parents:
+        with contextlib.suppress(FileNotFoundError):
+            if not parent.stat().st_mode & _TRAVERSE:
+                return parent
+    return None

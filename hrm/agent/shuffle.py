@@ -6,7 +6,8 @@ for all, here each application has its own, which the service receives when an e
 the node (``HrmShuffleService``): no application can read another's files. An application without
 ``spark.authenticate`` is not served; its driver reports that at its start.
 
-Files are kept under ``shuffle/`` of the work directory and removed when the master reports the
+Files are kept under ``shuffle/`` of the work directory, or on each disk of ``work_dirs``, as
+``<application>/<container>``, and removed when the master reports the
 application's end; without such a report, after ``work_keep_s``.
 
 The service reads with the agent's permissions and follows links, so an agent that is root and whose
@@ -24,23 +25,21 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
 from hrm.agent.containers.container_dir import remove_tree
+from hrm.agent.containers.scratch import local_dirs
 from hrm.core.vocabulary.backoff import Backoff
 from hrm.core.vocabulary.model import ApplicationId, ContainerSpec
-from hrm.errors import InvalidConfig
+from hrm.errors import InvalidConfig, LaunchFailed
 from hrm.spark.build import BuildError, plugin_jar
 from hrm.spark.launch import Java, Launch, Spark
 
-__all__ = ["SHUFFLE_DIR", "ShuffleService"]
-
-SHUFFLE_DIR = "shuffle"
-"""Below the work directory: ``<application>/<container>`` of each that the service serves."""
+__all__ = ["ShuffleService"]
 
 SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # nosec B105 # noqa: S105 - the name, not the secret
 _MAIN_CLASS = "org.apache.spark.deploy.HrmShuffleService"
@@ -70,8 +69,12 @@ class ShuffleService:
         spark: Spark,
         java: Java,
         jar: Callable[[str], str] = plugin_jar,
+        places: Sequence[Path] = (),
     ) -> None:
+        """``directory``: its own, with its log; ``places``: for the files, one a disk; none: in
+        ``directory``."""
         self._directory = directory
+        self._places = tuple(places) or (directory,)
         self._port = port
         self._memory_mib = memory_mib
         self._spark = spark
@@ -103,20 +106,29 @@ class ShuffleService:
         return wanted and bool(_secret_of(spec))
 
     def prepare(self, spec: ContainerSpec, launch: Launch) -> Launch:
-        """Register the application; returns the launch with a directory for files that stay."""
+        """Register the application; returns the launch with directories for files that stay."""
         self._secrets[spec.application_id] = _secret_of(spec)
         self._send_command("know", spec.application_id, self._secrets[spec.application_id])
-        place = self._directory.resolve() / spec.application_id / spec.container_id
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        places = {"SPARK_LOCAL_DIRS": str(place), "SPARK_EXECUTOR_DIRS": str(place)}
-        return replace(launch, environment={**launch.environment, **places})
+        made, problem = [], ""
+        for place in self._places:
+            directory = place.resolve() / spec.application_id / spec.container_id
+            try:
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:  # a disk that fails is left out
+                problem = f"{directory}: {error.strerror}"
+            else:
+                made.append(directory)
+        if not made:
+            raise LaunchFailed(f"no directory for shuffle files can be made: {problem}")
+        return replace(launch, environment={**launch.environment, **local_dirs(made)})
 
     async def forget(self, application_id: ApplicationId) -> None:
         """Remove an ended application's files, maybe very many, in a thread."""
         if self._secrets.pop(application_id, None) is not None:
             self._send_command("forget", application_id)
         if _names_a_place(application_id):
-            await asyncio.to_thread(remove_tree, self._directory / application_id)
+            for place in self._places:
+                await asyncio.to_thread(remove_tree, place / application_id)
 
     async def forget_old(self, keep_s: float, live: set[ApplicationId], now: float) -> None:
         """Remove the files of applications without any sign of life for ``keep_s``."""
@@ -125,11 +137,14 @@ class ShuffleService:
                 await self.forget(application_id)
 
     def _older_than(self, oldest_s: float) -> list[ApplicationId]:
-        with contextlib.suppress(OSError):
-            places = [place for place in sorted(self._directory.iterdir()) if place.is_dir()]
-            old = [place.name for place in places if place.stat().st_mtime < oldest_s]
-            return [ApplicationId(name) for name in old if _names_a_place(name)]
-        return []
+        latest: dict[str, float] = {}
+        for place in self._places:
+            with contextlib.suppress(OSError):
+                for entry in sorted(place.iterdir()):
+                    if entry.is_dir() and _names_a_place(entry.name):
+                        changed_s = entry.stat().st_mtime
+                        latest[entry.name] = max(changed_s, latest.get(entry.name, changed_s))
+        return [ApplicationId(name) for name, at_s in latest.items() if at_s < oldest_s]
 
     async def _live(self) -> str:
         """One run of the service; returns why it ended."""

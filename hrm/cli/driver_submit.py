@@ -133,11 +133,9 @@ def _wait(
     launcher: LauncherRelay | None,
 ) -> int:
     """Follow a submission to its end, or to that of this command; returns the exit status."""
-    with client.tied(submission_id, tie_s), _signals_of(tie_s):
+    with client.tied(submission_id, tie_s), _ends_with_its_driver(client, submission_id, tie_s):
         try:
             return _follow(client, submission_id, channel, launcher)
-        except _EndedBySignal as ended:
-            return _kill_tied(client, submission_id, ended)
         except KeyboardInterrupt:
             console.note(
                 f"HRM: {submission_id} continues to run; to end it: "

@@ -67,6 +67,12 @@ class AgentSettings(ServerSettings):
         default_factory=lambda: hrm_home() / "agent",
         description="containers' work directories and logs",
     )
+    work_dirs: Annotated[tuple[Path, ...], NoDecode] = Field(
+        default=(),
+        max_length=256,
+        description="existing directories, one a disk, with ',' between, for the scratch space of "
+        "containers (Spark's blocks and shuffle files); empty: in work_dir",
+    )
 
     cores: int = Field(
         default=0, ge=0, le=4096, description="vcores offered; 0: all of the machine"
@@ -373,8 +379,13 @@ class AgentSettings(ServerSettings):
     files_mib_max: int = Field(
         default=10_240,
         ge=0,
-        description="files of applications kept on the node for the next drivers; those used "
+        description="files of applications kept on the node for the next containers; those used "
         "longest ago go first, and none that a running driver needs",
+    )
+    unpacked_mib_max: int = Field(
+        default=20_480,
+        ge=1,
+        description="what the archives of one container may unpack to, before its start",
     )
 
     @field_validator("gpus", mode="before")
@@ -386,6 +397,24 @@ class AgentSettings(ServerSettings):
             return json.loads(value) if value else ()
         except ValueError as error:
             raise ValueError(f"no JSON list of objects: {error}") from error
+
+    @field_validator("work_dirs", mode="before")
+    @classmethod
+    def _work_dirs_may_be_text(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            named = filter(None, (each.strip() for each in value.split(",")))
+            return tuple(Path(each).expanduser() for each in named)
+        return value
+
+    @field_validator("work_dirs")
+    @classmethod
+    def _work_dirs_can_be_listed(cls, value: tuple[Path, ...]) -> tuple[Path, ...]:
+        for path in value:
+            if not path.is_absolute() or any(mark in str(path) for mark in ",:"):
+                raise ValueError(f"{path} must be an absolute path without ',' and ':'")
+        if len(set(value)) < len(value):
+            raise ValueError("a directory is named twice")
+        return value
 
     @field_validator("auto_binding_idle_percent")
     @classmethod

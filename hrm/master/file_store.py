@@ -1,12 +1,12 @@
-"""Files of submitted applications on the master's disk, each named by the hash of its contents.
+"""Files of applications on the master's disk, each named by the hash of its contents.
 
     <sha256>        a whole file
     <sha256>.part   what has been received of one so far
 
 A file that is present is not sent again, a repeated piece changes nothing, and an interrupted
 transfer resumes where it ended. There are no reference counts that could drift: a file or a part
-stays while a live submission names it, or until ``keep_s`` after it was last named or sent. A
-whole file's hash is computed once, on receipt of its last piece.
+stays while a live submission or application names it, or until ``keep_s`` after it was last named
+or sent. A whole file's hash is computed once, on receipt of its last piece.
 
 A few threads do all file operations, at most one at a time per file, and one that has begun runs to
 completion, even if the sender disconnects. Each cleaning reads the directory again, which corrects
@@ -175,8 +175,8 @@ class FileStore:
                 raise NotFound(f"the master has no file {digest[:80]!r}; send it first")
 
     async def clean(self, needed: set[str], keep_s: float) -> int:
-        """Remove files that no live submission needs and that were not sent or named lately;
-        returns how many."""
+        """Remove files that are not ``needed`` and that were not sent or named lately; returns how
+        many."""
         changes = self._changes
         found = await self._disk.do(_listed, self._directory, needed)
         if changes == self._changes and not self._busy:
@@ -214,9 +214,9 @@ class FileStore:
         held, limit = self.held_bytes, self._held_mib_max * _MIB
         if held + size > limit:
             raise LimitReached(
-                f"files of submissions hold {held / _MIB:.1f} of the {self._held_mib_max} MiB that "
-                f"the master keeps (files_held_mib), and {size / _MIB:.1f} more do not fit; raise "
-                f"it in hrm.toml [master], or wait: files that no submission needs any more go "
+                f"files of applications hold {held / _MIB:.1f} of the {self._held_mib_max} MiB "
+                f"that the master keeps (files_held_mib), and {size / _MIB:.1f} more do not fit; "
+                f"raise it in hrm.toml [master], or wait: files that nothing needs any more go "
                 f"after files_keep_s"
             )
 

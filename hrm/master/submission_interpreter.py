@@ -306,15 +306,20 @@ class Submissions:
             await asyncio.sleep(interval_s)
             self._carry_out(self._host.take(m.SubmissionsTicked(now=self.now())))
 
+    def _files_needed(self) -> set[str]:
+        """Hashes: of live submissions, and of what executors of live applications start with."""
+        live = self._master.core.master_state.live_applications()
+        return self.core.files() | {file.sha256 for app in live for file in app.launch.files}
+
     async def _clean_forever(self) -> None:
         while True:
             try:
-                removed = await self.files.clean(self.core.files(), self._keep_s)
+                removed = await self.files.clean(self._files_needed(), self._keep_s)
             except OSError as error:
                 removed = 0
                 log.warning("cannot remove files", why=str(error))
             if removed:
-                log.info("removed files that no submission needs", files=removed)
+                log.info("removed files that nothing needs", files=removed)
             await asyncio.sleep(min(CLEAN_INTERVAL_S, max(1.0, self._keep_s)))
 
 

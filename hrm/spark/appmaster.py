@@ -29,7 +29,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -43,8 +43,12 @@ from hrm.core.vocabulary.latest_timer import LatestTimer, Ring
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.spark.bridge import DriverBridge
 from hrm.spark.outgoing import Outgoing
+from hrm.text import shown
 from hrm.v1 import application_pb2, application_pb2_grpc
 from hrm.wire import appmaster as app_wire
+
+if TYPE_CHECKING:
+    from hrm.spark.early_files import EarlyFiles
 
 __all__ = ["AppMaster", "main"]
 
@@ -91,6 +95,8 @@ class AppMaster:
         self._finishing = asyncio.Event()
         self._outgoing: Outgoing | None = None
         self._call: Any = None
+        self._token_file = Path()
+        self._early: EarlyFiles | None = None
         self._patience = Patience(
             time.monotonic(), limit_s=float(introduction["master_timeout_ms"]) / 1000,
             late_s=REGISTER_TIMEOUT_S + RECONNECT_DELAY_MAX_S + LATE_S,
@@ -152,7 +158,7 @@ class AppMaster:
                 )
             )
         try:
-            token_file = address.token_path(self.hello["token_file"])
+            token_file = self._token_file = address.token_path(self.hello["token_file"])
             self._token = rpc.read_token(token_file)
             self._ca = tls.read_ca(tls.ca_file(token_file, self.hello["tls_ca"]))
             allowed = self.hello["allow_clear_text"]
@@ -160,6 +166,12 @@ class AppMaster:
                 self._allow_clear_text = clear_text.parse(allowed, "spark.hrm.allowClearText")
             if self._ca is None:
                 clear_text.check_client(self.hello["master"], allow=self._allow_clear_text)
+            if any(self.hello.get("files", {}).values()):
+                from hrm.spark.early_files import EarlyFiles
+
+                self._early = EarlyFiles(self.hello)
+                for warning in self._early.warnings:
+                    sys.stderr.write(f"HRM: warning: {shown(warning)}\n")
         except errors.HrmError as error:
             await self._notify_failure(error.message)
             return False
@@ -263,6 +275,7 @@ class AppMaster:
         Raises:
             HrmError: the master refused, or could not be reached.
         """
+        await self._send_files()
         try:
             response = await stub.Register(self._registration(), timeout=self._register_timeout_s())
         except grpc.RpcError as error:
@@ -295,6 +308,27 @@ class AppMaster:
             self._outgoing = self._call = None
             outgoing.close()
             call.cancel()
+
+    async def _send_files(self) -> None:
+        """What executors need before they start is with the master before any is requested.
+
+        Raises:
+            HrmError: the master could not be reached, or does not take it.
+        """
+        if not self._early:
+            return
+        ca = tls.ca_file(self._token_file, self.hello["tls_ca"])
+        try:
+            await asyncio.to_thread(
+                self._early.send, self.hello["master"], self._token_file, ca, self._allow_clear_text
+            )
+        except (errors.InvalidRequest, errors.LimitReached) as error:
+            if not self.application_id:
+                advice = "or leave it to Spark, which brings it later: spark.hrm.localize=none"
+                raise type(error)(f"{error.message}; {advice}") from error
+            # Such as gone from this machine: an application that runs does not end for that.
+            sys.stderr.write(f"HRM: warning: {shown(error.message)}\n")
+        self.hello["launch"]["files"] = self._early.described()
 
     async def _listen(self, call: Any, response: Any, outgoing: Outgoing) -> bool:
         end_ordered = False

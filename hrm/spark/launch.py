@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hrm.core.vocabulary.model import ContainerSpec, Gpu
+from hrm.core.vocabulary.model import ContainerSpec, Gpu, LaunchContext
 from hrm.errors import InvalidConfig, LaunchFailed, Unsuitable
 from hrm.spark import archive as archives
 from hrm.spark.ui_links import Role, ui_variables
@@ -211,7 +211,7 @@ def executor_launch(
         raise LaunchFailed(
             f"a heap of {heap_mib} MiB does not fit a container of {spec.resources.memory_mib} MiB"
         )
-    class_path = ":".join([*launch.extra_class_path, *archives.class_path(str(spark.home))])
+    class_path = _class_path(launch, spark)
     flags = archives.flags(archive) if archive else []
     argv = (
         str(java.command),
@@ -241,6 +241,13 @@ def executor_launch(
         spec, Role.EXECUTOR, node=node, host=host, stdout_url=stdout_url, stderr_url=stderr_url
     )
     return Launch(argv=argv, environment=environment, files=files)
+
+
+def _class_path(launch: LaunchContext, spark: Spark) -> str:
+    # As on YARN, resources are found in the working directory: log4j2.properties, core-site.xml. It
+    # comes last, because an archive of classes requires that the class path begins with its own.
+    here = ["."] if launch.files else []
+    return ":".join([*launch.extra_class_path, *archives.class_path(str(spark.home)), *here])
 
 
 def _check_python(environment: dict[str, str]) -> None:

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
@@ -306,14 +306,7 @@ class SubmissionClient:
         Raises:
             HrmError: nothing was submitted.
         """
-        local = list(files.values())
-        # By size alone, before anything is read.
-        self.call("FindFiles", _finding(local))
-        for file in local:
-            file.read_digest()
-        offsets = self.call("FindFiles", _finding(local)).offsets
-        for file, offset in zip(local, offsets, strict=True):
-            self._send(file, offset)
+        self.send(list(files.values()))
         for resource in spec.resources:
             if resource.name in files and not resource.uri:
                 resource.file.CopyFrom(files[resource.name].message())
@@ -352,6 +345,22 @@ class SubmissionClient:
         request = pb.KillSubmissionRequest(submission_id=submission_id, reason=reason)
         killed: pb.Submission = self.call("Kill", request)
         return killed
+
+    def send(self, files: Sequence[LocalFile]) -> None:
+        """Send what the master does not have of these; each is read once for its hash.
+
+        Raises:
+            HrmError: not all could be sent.
+        """
+        # By size alone, before anything is read.
+        self.call("FindFiles", _finding(files))
+        for file in files:
+            if not file.sha256:
+                file.read_digest()
+        offsets = self.call("FindFiles", _finding(files)).offsets
+        for file, offset in zip(files, offsets, strict=True):
+            if offset < file.size or not file.size:
+                self._send(file, offset)
 
     def _send(self, file: LocalFile, offset: int) -> None:
         """Send from ``offset`` on; after an interruption, resume where the master's part ends,

@@ -139,6 +139,10 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         else:
             raise InvalidRequest(f"{option} is no option of spark-submit; --help lists them")
     options.conf = _defaults(found, environment) | given | own
+    shipped = environment.get("PYSPARK_PYTHON", "")
+    if "/" in shipped and not shipped.startswith("/"):
+        # In an archive that is unpacked on each node. Others name a Python of this machine.
+        options.conf.setdefault("spark.pyspark.python", shipped)
     options.main = arguments[position] if position < len(arguments) else ""
     options.arguments = (*servers, *arguments[position + 1 :])
     options.main_class = found.get("--class", "")

@@ -101,7 +101,7 @@ class Resources(_message.Message):
     def __init__(self, vcores: _Optional[int] = ..., memory_mib: _Optional[int] = ..., gpu_memory_mib: _Optional[int] = ..., gpus: _Optional[int] = ...) -> None: ...
 
 class SparkLaunch(_message.Message):
-    __slots__ = ("driver_url", "spark_version", "environment", "java_options", "extra_class_path", "decommissions", "driver")
+    __slots__ = ("driver_url", "spark_version", "environment", "java_options", "extra_class_path", "decommissions", "driver", "files")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,7 @@ class SparkLaunch(_message.Message):
     EXTRA_CLASS_PATH_FIELD_NUMBER: _ClassVar[int]
     DECOMMISSIONS_FIELD_NUMBER: _ClassVar[int]
     DRIVER_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
     driver_url: str
     spark_version: str
     environment: _containers.ScalarMap[str, str]
@@ -123,7 +124,20 @@ class SparkLaunch(_message.Message):
     extra_class_path: _containers.RepeatedScalarFieldContainer[str]
     decommissions: bool
     driver: str
-    def __init__(self, driver_url: _Optional[str] = ..., spark_version: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., java_options: _Optional[_Iterable[str]] = ..., extra_class_path: _Optional[_Iterable[str]] = ..., decommissions: bool = ..., driver: _Optional[str] = ...) -> None: ...
+    files: _containers.RepeatedCompositeFieldContainer[LaunchFile]
+    def __init__(self, driver_url: _Optional[str] = ..., spark_version: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., java_options: _Optional[_Iterable[str]] = ..., extra_class_path: _Optional[_Iterable[str]] = ..., decommissions: bool = ..., driver: _Optional[str] = ..., files: _Optional[_Iterable[_Union[LaunchFile, _Mapping]]] = ...) -> None: ...
+
+class LaunchFile(_message.Message):
+    __slots__ = ("sha256", "size_bytes", "name", "archive")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVE_FIELD_NUMBER: _ClassVar[int]
+    sha256: str
+    size_bytes: int
+    name: str
+    archive: str
+    def __init__(self, sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., name: _Optional[str] = ..., archive: _Optional[str] = ...) -> None: ...
 
 class ContainerSpec(_message.Message):
     __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "expected_duration_s", "launch", "resource_unit_id", "heap_mib", "user", "stands_first")

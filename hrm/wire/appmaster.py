@@ -205,7 +205,10 @@ def registration(
         submission_ownership_key=submission_ownership_key,
         followed_epoch=followed[0],
         followed_epoch_id=followed[1],
-        launch=common_pb2.SparkLaunch(**{name: launch[name] for name in _LAUNCH}),
+        launch=common_pb2.SparkLaunch(
+            **{name: launch[name] for name in _LAUNCH},
+            files=launch.get("files", ()),
+        ),
         **{name: hello[name] for name in _INTRODUCED},
     )
 

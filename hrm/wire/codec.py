@@ -24,6 +24,7 @@ from hrm.core.vocabulary.model import (
     EndCause,
     Followed,
     LaunchContext,
+    LaunchFile,
     NodeName,
     Progress,
     Resources,
@@ -88,6 +89,7 @@ COUNT_MAX = 2**63 - 1
 _SIZES_KEPT = 1_024
 _TASK_COUNTS = ("tasks_total", "tasks_running", "tasks_completed", "tasks_failed")
 _TIMES = ("requested_at_s", "assigned_at_s", "started_at_s", "ended_at_s", "expected_duration_s")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
@@ -248,6 +250,37 @@ def to_launch(message: common.SparkLaunch) -> LaunchContext:
         extra_class_path=tuple(message.extra_class_path),
         decommissions=message.decommissions,
         driver=to_document(message.driver, "launch.driver"),
+        files=_launch_files(message.files),
+    )
+
+
+def _launch_files(messages: Sequence[common.LaunchFile]) -> tuple[LaunchFile, ...]:
+    """Files of one working directory.
+
+    Raises:
+        InvalidRequest: one has no hash, no plain name, or the name of another.
+    """
+    files = tuple(_launch_file(each) for each in messages)
+    names = [each.name for each in files]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidRequest(f"launch.files has two files called {twice!r}; rename one")
+    return files
+
+
+def _launch_file(message: common.LaunchFile) -> LaunchFile:
+    if not _DIGEST.fullmatch(message.sha256):
+        raise InvalidRequest(f"sha256 is {message.sha256[:80]!r}: give 64 hexadecimal digits")
+    for name in (message.name, message.archive or "a"):
+        if name in ("", ".", "..") or "/" in name or "\0" in name or len(name.encode()) > 255:
+            raise InvalidRequest(f"{name[:80]!r} cannot name a file in a working directory")
+    if message.size_bytes < 0:
+        raise InvalidRequest(f"size_bytes is {message.size_bytes}; it must not be negative")
+    return LaunchFile(
+        sha256=message.sha256,
+        size_bytes=message.size_bytes,
+        name=message.name,
+        archive=message.archive,
     )
 
 
@@ -260,6 +293,16 @@ def from_launch(value: LaunchContext) -> common.SparkLaunch:
         extra_class_path=value.extra_class_path,
         decommissions=value.decommissions,
         driver=value.driver,
+        files=map(_from_launch_file, value.files),
+    )
+
+
+def _from_launch_file(value: LaunchFile) -> common.LaunchFile:
+    return common.LaunchFile(
+        sha256=value.sha256,
+        size_bytes=value.size_bytes,
+        name=value.name,
+        archive=value.archive,
     )
 
 

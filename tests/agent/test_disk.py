@@ -131,7 +131,7 @@ def test_shuffle_files_of_one_that_runs_count(tmp_path: Path) -> None:
     containers, shuffle_dir = tmp_path / "containers", tmp_path / "shuffle"
     fill(containers / "a/x", 1)
     fill(shuffle_dir / "app-1/a/blockmgr-1/0a/shuffle_0_0_0.data", 2)
-    bounded = DiskWatch(containers, interval_s=60.0, limit_mib=2, shuffle_dir=shuffle_dir)
+    bounded = DiskWatch(containers, interval_s=60.0, limit_mib=2, shuffle_dirs=(shuffle_dir,))
     assert bounded.sweep().containers == {"a": Measured(3)}
     assert list(bounded.too_much(["a"])) == ["a"]
     (containers / "a/exit.json").touch()

@@ -6,12 +6,14 @@ The master only replies; "spark-submit" is a shell script.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -47,7 +49,7 @@ DIGEST = hashlib.sha256(DATA).hexdigest()
 
 
 class FakeMaster(submission_pb2_grpc.SubmissionServiceServicer):
-    """Grants leases until it is ordered not to; has one file."""
+    """Grants leases until it is ordered not to; has one file, and ``more``."""
 
     def __init__(self) -> None:
         self.lease_s = 0.0
@@ -56,6 +58,7 @@ class FakeMaster(submission_pb2_grpc.SubmissionServiceServicer):
         self.asked: list[pb.LeaseDriverRequest] = []
         self.fetched: list[int] = []
         self.stalls = False
+        self.more = b""
         self.over = threading.Event()
 
     def Lease(self, request: Any, context: Any) -> pb.LeaseDriverResponse:  # noqa: N802
@@ -68,6 +71,9 @@ class FakeMaster(submission_pb2_grpc.SubmissionServiceServicer):
 
     def GetFile(self, request: Any, context: Any) -> Iterator[pb.FilePiece]:  # noqa: N802
         self.fetched.append(request.offset)
+        if request.sha256 == hashlib.sha256(self.more).hexdigest():
+            yield pb.FilePiece(data=self.more[request.offset :])
+            return
         if request.sha256 != DIGEST:
             context.abort(grpc.StatusCode.NOT_FOUND, "no such file")
         if self.stalls:
@@ -165,6 +171,50 @@ def test_a_driver_gets_its_files_and_its_settings(node: Node, master: FakeMaster
     assert [(x.submission_id, x.attempt, x.gone) for x in (master.asked[0], master.asked[-1])] == [
         ("driver-1", 2, False), ("driver-1", 2, True),
     ]  # fmt: skip
+
+
+def archive_of(node: Node, master: FakeMaster, name: str, fragment: str) -> None:
+    """The driver's archive has a Python of its own under that name."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as archive:
+        link = tarfile.TarInfo(name)
+        link.type, link.linkname = tarfile.SYMTYPE, sys.executable
+        archive.addfile(link)
+    master.more = data.getvalue()
+    digest = hashlib.sha256(master.more).hexdigest()
+    node.document["resources"].append(
+        {"role": "archive", "name": "env.tar.gz", "sha256": digest, "size": len(master.more),
+         "uri": "", "fragment": fragment}
+    )  # fmt: skip
+
+
+def test_an_archive_is_unpacked_where_its_python_is_looked_for(
+    node: Node, master: FakeMaster
+) -> None:
+    archive_of(node, master, "bin/python", "environment")
+    node.document["resources"][0]["name"] = "a.py"
+    node.document["conf"].append(["spark.pyspark.python", "./environment/bin/python"])
+    code, out, err = node.run('./environment/bin/python -c "print(1)"; echo "$@"')
+    assert code == 0, err
+    assert out.splitlines()[0] == "1"
+    assert f"--archives {node.work_dir}/app/env.tar.gz#environment" in out, "Spark has it, too"
+
+
+@pytest.mark.parametrize(
+    ("name", "fragment", "problem"),
+    [
+        ("../python", "environment", "leads out of the directory"),
+        ("bin/python", "../environment", "give the name of a directory after '#'"),
+        ("bin/python", "a.jar", "a.jar exists already"),
+    ],
+)
+def test_an_archive_that_leaves_its_place_starts_no_driver(
+    node: Node, master: FakeMaster, name: str, fragment: str, problem: str
+) -> None:
+    archive_of(node, master, name, fragment)
+    code, out, err = node.run("echo started")
+    assert (code, out) == (1, "")
+    assert problem in err
 
 
 def test_the_next_driver_finds_the_files_on_the_node(node: Node, master: FakeMaster) -> None:

@@ -12,12 +12,14 @@ import pytest
 
 from hrm.agent.containers.containers import ContainerSupervisor, Ended
 from hrm.agent.isolation import Isolation
+from hrm.agent.startup.warm_profile import profile_of
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
     ContainerSpec,
     Gpu,
     LaunchContext,
+    LaunchFile,
     Resources,
     ResourceUnitId,
     WorkloadClass,
@@ -109,6 +111,16 @@ def test_an_executor_has_what_sparks_ui_shows_of_it() -> None:
         "RACK": "r7",
         "USER": "ada",
     }, "the node's own, and what the application adds"
+
+
+def test_the_working_directory_is_on_the_class_path_of_who_has_files_there() -> None:
+    file = LaunchFile(sha256="0" * 64, size_bytes=1, name="log4j2.xml")
+    spec = with_launch(files=(file,), extra_class_path=())
+    launch = executor_launch(spec, spark=SPARK, java=JAVA, host="h", work_dir=Path("/w"))
+    class_path = launch.files["java.args"].splitlines()[-1].strip('"').split(":")
+    assert class_path[-1] == ".", "last: an archive of classes needs its own jars first"
+    assert "." not in class_path[:-1]
+    assert isinstance(profile_of(launch, ":".join(class_path[:-1])), str), "no warm JVM has it"
 
 
 def test_an_archive_of_classes_is_named_before_the_class_path() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import json
+import os
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,8 +21,9 @@ import pytest
 from hrm import rpc
 from hrm.core.messages import events as e
 from hrm.core.messages.submissions import SubmissionRecord, SubmissionState
-from hrm.core.vocabulary.model import ApplicationId, Resources
+from hrm.core.vocabulary.model import ApplicationId, LaunchContext, Resources
 from hrm.errors import HrmError, InvalidRequest, LimitReached, NotFound
+from hrm.master import submission_interpreter
 from hrm.master.interpreter import Interpreter
 from hrm.master.log_sources import LogSources
 from hrm.master.submission_interpreter import Submissions
@@ -577,3 +581,35 @@ def test_a_driver_holds_its_heap_and_what_is_next_to_it(
     spec, files = submit.driver_spec(parse([*given, main], {}))
     assert (spec.memory_mib, files) == (memory_mib, {})
     assert spec.resources[0].uri == main
+
+
+async def test_a_file_of_a_live_application_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission_interpreter, "CLEAN_INTERVAL_S", 0.01)
+    contents = [b"of the application", b"of nothing"]
+    digests = [hashlib.sha256(data).hexdigest() for data in contents]
+    async with running(tmp_path) as master:
+        for digest, data in zip(digests, contents, strict=True):
+            file = pb.FileDigest(sha256=digest, size_bytes=len(data), name="f")
+            await stub(master).PutPiece(pb.PutPieceRequest(file=file, data=data))
+        early = common_pb2.LaunchFile(sha256=digests[0], size_bytes=18, name="agent.jar")
+        launch = common_pb2.SparkLaunch(files=[early])
+        found = await master.applications.Register(registration(launch=launch), timeout=TIMEOUT_S)
+        kept = [master.settings.state_dir / "files" / digest for digest in digests]
+        await all_gone(kept[1:])
+        assert kept[0].exists()
+        app = master.interpreter.core.master_state.applications[found.application_id]
+        assert [file.sha256 for file in app.launch.files] == digests[:1]
+        app.launch = LaunchContext()
+        await all_gone(kept[:1])
+
+
+async def all_gone(paths: list[Path]) -> None:
+    """As soon as their last use is long ago."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while any(path.exists() for path in paths):
+            for path in paths:
+                with contextlib.suppress(FileNotFoundError):
+                    os.utime(path, (0, 0))
+            await asyncio.sleep(0.02)

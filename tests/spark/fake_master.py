@@ -28,7 +28,13 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.model import Resources as CoreResources
 from hrm.spark.launch import executor_launch, find_java, find_spark
-from hrm.v1 import application_pb2, application_pb2_grpc, common_pb2
+from hrm.v1 import (
+    application_pb2,
+    application_pb2_grpc,
+    common_pb2,
+    submission_pb2,
+    submission_pb2_grpc,
+)
 from hrm.wire import codec
 from tests.spark_tools import executor_archive
 
@@ -50,6 +56,29 @@ class Executor:
     state: int = common_pb2.CONTAINER_STATE_PENDING
     end: common_pb2.ContainerEnd | None = None
     released: bool = False
+
+
+class FileServer(submission_pb2_grpc.SubmissionServiceServicer):
+    """Keeps what it is sent, in memory. ``limit``: bytes of the largest file that it takes."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.pieces = 0
+        self.limit = 1 << 30
+
+    async def FindFiles(self, request: Any, context: Any) -> Any:  # noqa: N802
+        for file in request.files:
+            if file.size_bytes > self.limit:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{file.name} is too large")
+        offsets = [len(self.files.get(file.sha256, b"")) for file in request.files if file.sha256]
+        return submission_pb2.FindFilesResponse(offsets=offsets)
+
+    async def PutPiece(self, request: Any, context: Any) -> Any:  # noqa: N802
+        before = self.files.get(request.file.sha256, b"")
+        assert len(before) == request.offset
+        self.files[request.file.sha256] = before + request.data
+        self.pieces += 1
+        return submission_pb2.PutPieceResponse(offset=request.offset + len(request.data))
 
 
 @dataclass
@@ -76,6 +105,7 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
         default_factory=asyncio.Queue
     )
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    files: FileServer = field(default_factory=FileServer)
 
     async def Register(self, request: Any, context: Any) -> Any:  # noqa: N802
         self.registrations.append(request)
@@ -248,6 +278,7 @@ async def fake_master(work_dir: Path, port: int = 0, **options: Any) -> AsyncIte
         interceptors=[rpc_server.TokenInterceptor(token)], options=rpc_server.SERVER_OPTIONS
     )
     application_pb2_grpc.add_ApplicationServiceServicer_to_server(master, server)
+    submission_pb2_grpc.add_SubmissionServiceServicer_to_server(master.files, server)
     master.address = f"127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{port}')}"
     await server.start()
     try:

@@ -55,6 +55,23 @@ def test_each_option_of_a_setting_is_that_setting() -> None:
     assert found.passed_on == ("--proxy-user", "u")
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("./environment/bin/python", "./environment/bin/python"),
+        ("environment/bin/python", "environment/bin/python"),
+        ("/home/me/venv/bin/python", None),
+        ("python3.11", None),
+        ("", None),
+    ],
+)
+def test_a_python_in_an_archive_goes_with_the_submission(given: str, expected: str | None) -> None:
+    environment = {"PYSPARK_PYTHON": given, "PYSPARK_DRIVER_PYTHON": "python"}
+    assert parse(["a.py"], environment).conf.get("spark.pyspark.python") == expected
+    own = parse(["--conf", "spark.pyspark.python=python3.12", "a.py"], environment)
+    assert own.conf["spark.pyspark.python"] == "python3.12"
+
+
 def test_what_has_no_effect_is_reported() -> None:
     found = parse(["--total-executor-cores", "4", "a.py"], {})
     assert "spark.executor.instances" in found.warnings[0]

@@ -11,8 +11,9 @@
     local/, tmp/     Spark's scratch space
 
 At the end all but the logs and these records is removed. The directory belongs to the agent's user.
-Where a container runs as another (``run_as``), it runs in ``work/``; that, ``local/``, ``tmp/``,
-its logs and its input files belong to that user and are closed to all others.
+Where a container runs as another (``run_as``), or has files of its application from its start on,
+it runs in ``work/``; that, ``local/``, ``tmp/``, its logs and its input files belong to the user
+that it runs as and are closed to all others.
 
 Nothing here starts or ends a process, so all of it may be called in a thread.
 """
@@ -55,6 +56,7 @@ __all__ = [
     "Ended",
     "StopOrder",
     "clear",
+    "empty_home",
     "hand_over",
     "prepare",
     "read_end",
@@ -98,9 +100,12 @@ class Ended:
     problem: str = ""
 
 
-def prepare(directory: Path, account: Account | None, files: Mapping[str, str]) -> Path:
+def prepare(
+    directory: Path, account: Account | None, files: Mapping[str, str], *, has_home: bool = False
+) -> Path:
     """Create the directory for a container that is about to start, with ``files`` (text by name)
     in it; returns the working directory of the command. ``account``: the owner, None: the agent.
+    ``has_home``: the working directory has been made, and holds what the application needs.
 
     Raises:
         OSError: the disk, or what is at that path, prevents it.
@@ -112,13 +117,26 @@ def prepare(directory: Path, account: Account | None, files: Mapping[str, str]) 
     stale = (shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE, ACKNOWLEDGED_FILE)
     for name in stale:
         (directory / name).unlink(missing_ok=True)
-    for name in _SCRATCH if account is None else (*_SCRATCH, HOME_DIR):
+    own_home = has_home or account is not None
+    for name in (*_SCRATCH, HOME_DIR) if own_home else _SCRATCH:
         (directory / name).mkdir(mode=0o700, exist_ok=True)
         hand_over(directory / name, account)
     for name, text in files.items():
         _write_private(directory / name, text)
         hand_over(directory / name, account)
-    return directory if account is None else directory / HOME_DIR
+    return directory / HOME_DIR if own_home else directory
+
+
+def empty_home(directory: Path) -> Path:
+    """A place for the working directory of a container whose files are about to be brought; closed
+    to all others, and not made yet.
+
+    Raises:
+        OSError: the disk, or what is at that path, prevents it.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    remove_tree(directory / HOME_DIR)
+    return directory / HOME_DIR
 
 
 def write_record(directory: Path, spec: ContainerSpec, isolation: str) -> None:

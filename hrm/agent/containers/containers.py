@@ -28,8 +28,10 @@ import structlog
 
 from hrm import descriptors
 from hrm.agent.containers import container_dir, shim, supervisor
+from hrm.agent.containers.app_files import ApplicationFiles, unpacking
 from hrm.agent.containers.container_dir import Ended, StopOrder, remove_tree
 from hrm.agent.containers.retention import ACKNOWLEDGED_FILE, Swept, sweep
+from hrm.agent.containers.scratch import Scratch
 from hrm.agent.isolation import DRIVERS, ContainerLimits, DeviceNumbers, Isolation
 from hrm.agent.run_as import Account
 from hrm.agent.startup.warm import WarmJvm, WarmPool
@@ -81,11 +83,17 @@ class ContainerSupervisor:
         environment_of: EnvironmentOf | None = None,
         account_of: Callable[[str], Account | None] = lambda _user: None,
         warm: WarmPool | None = None,
+        scratch: Scratch | None = None,
+        files: ApplicationFiles | None = None,
+        unpacked_bytes_max: int = 1 << 40,
     ) -> None:
         """``rebuild`` makes the driver of that name, for containers that an earlier run began.
         ``environment_of``: variables for each container of an account, in addition to its own.
         ``account_of``: the account for a user's containers, None: the agent's; it may refuse with
-        LaunchFailed. ``warm``: JVMs that have started already, for containers that they fit."""
+        LaunchFailed. ``warm``: JVMs that have started already, for containers that they fit.
+        ``scratch``: where their scratch space is, in place of their own directories. ``files``:
+        brings what containers need of their applications' files, of whose archives each may unpack
+        ``unpacked_bytes_max``."""
         self.dir = work_dir / "containers"
         self._isolation = isolation
         self._drivers = {isolation.name: isolation}
@@ -96,6 +104,9 @@ class ContainerSupervisor:
         self._environment_of = environment_of
         self._account_of = account_of
         self._warm = warm
+        self._scratch = scratch or Scratch()
+        self._files = files
+        self._unpacked_bytes_max = unpacked_bytes_max
         self._running: dict[str, _Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -166,6 +177,7 @@ class ContainerSupervisor:
         try:
             account = await asyncio.to_thread(self._account_of, spec.user)
             more = {} if self._environment_of is None else await self._environment_of(account)
+            await self._bring_files(spec, directory)
             process = await asyncio.to_thread(
                 self._spawn, directory, spec, account, more, launch, limits, jvm
             )
@@ -186,6 +198,14 @@ class ContainerSupervisor:
         self._watch(container_id, entry)
         return float(report["started_at_s"])
 
+    async def _bring_files(self, spec: ContainerSpec, directory: Path) -> None:
+        if not spec.launch.files:
+            return
+        if self._files is None:
+            raise LaunchFailed("its application has files, and this agent brings none")
+        home = await asyncio.to_thread(container_dir.empty_home, directory)
+        await self._files.bring(spec.container_id, spec.launch.files, home)
+
     def _spawn(
         self,
         directory: Path,
@@ -200,16 +220,19 @@ class ContainerSupervisor:
             jvm.move(directory)
             # Memory that it has touched stays on the agent's account, whatever group it joins.
             limits = replace(limits, memory_mib=limits.memory_mib - jvm.memory_mib)
-        home = container_dir.prepare(directory, account, launch.files)
+        files = spec.launch.files
+        home = container_dir.prepare(directory, account, launch.files, has_home=bool(files))
         container_dir.write_record(directory, spec, self._isolation.name)
+        local = self._scratch_of(spec, directory, account, launch)
         joined = self._isolation.create(spec.container_id, limits)
         document = {
             "work_dir": str(directory),
             "cwd": str(home),
-            "argv": list(launch.argv),
+            "argv": unpacking(files, home, self._unpacked_bytes_max, launch.argv),
             "environment": {
                 **environment,
                 **launch.environment,
+                **local,
                 **(account.environment(home) if account else {}),
             },
             "account": account.for_shim() if account else None,
@@ -222,6 +245,14 @@ class ContainerSupervisor:
         if jvm is not None:
             return jvm.hand_over(document)
         return supervisor.start(directory, document)
+
+    def _scratch_of(
+        self, spec: ContainerSpec, directory: Path, account: Account | None, launch: Launch
+    ) -> dict[str, str]:
+        """Variables that name its scratch space. What the shuffle service keeps has its place."""
+        if launch.environment.get("SPARK_LOCAL_DIRS") != str(directory / "local"):
+            return {}
+        return self._scratch.prepare(spec.container_id, account, launch.environment)
 
     def _not_started(self, container_id: str, directory: Path, problem: str) -> None:
         # A refused one has no directory yet; its end is recorded like any other.
@@ -273,6 +304,12 @@ class ContainerSupervisor:
         if not isolation.remove(container_id):
             _log.error("a container's group cannot be removed", container=container_id)
         container_dir.clear(directory)
+        self._scratch.remove(container_id)
+
+    def give_up_start(self, container_id: str) -> None:
+        """One that is starting is to stop: its start need not wait for its files."""
+        if self._files is not None:
+            self._files.stop(container_id)
 
     def stop(self, container_id: str, order: StopOrder, grace_s: float) -> None:
         """Order a container to end; ``on_end`` follows. Unknown ones are ignored."""
@@ -308,6 +345,8 @@ class ContainerSupervisor:
 
     async def close(self) -> None:
         """Stop watching; containers that run continue."""
+        if self._files is not None:
+            self._files.close()
         for entry in self._running.values():
             asyncio.get_running_loop().remove_reader(entry.pidfd)
             with contextlib.suppress(OSError):
@@ -341,6 +380,7 @@ class ContainerSupervisor:
             if adopted is not None:
                 found.append(adopted)
         await asyncio.to_thread(self._clear_groups, {a.spec.container_id for a in found})
+        await asyncio.to_thread(self._scratch.remove_others, set(living))
         for container_id, entry in living.items():
             self._watch(container_id, entry)
         return sorted(found, key=lambda a: a.ended is None)

@@ -84,11 +84,13 @@ class Processes:
         except Exception as error:
             if not isinstance(error, HrmError):
                 _log.exception("launching failed", container=container_id)
-            self._stops.pop(container_id, None)
+            order = self._stops.pop(container_id, None)
             self._pins.pop(container_id, None)
             unsuitable = isinstance(error, Unsuitable)
             cause = EndCause.UNSUITABLE if unsuitable else EndCause.LAUNCH_FAILED
             end = ContainerEnd(cause=cause, message=str(error))
+            if order is not None and spec.launch.files:  # the order ended the start
+                end = ContainerEnd(cause=order.cause, message=order.reason)
             self._on_failure(container_id, end)
             return
         if (cpus := self._pins.pop(container_id, None)) is not None:
@@ -151,6 +153,7 @@ class Processes:
             stop()
         else:
             starting.add_done_callback(stop)
+            self._containers.give_up_start(command.container_id)
 
     def end_now(self) -> None:
         """End the grace period of every container that was ordered to end."""

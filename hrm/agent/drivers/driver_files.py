@@ -1,7 +1,7 @@
-"""Fetches files of an application from the master to the directory of its driver.
+"""Fetches files of an application from the master to the directory of its driver, or executor.
 
-A node keeps fetched files, by content (``hrm.agent.containers.file_cache``). A driver gets a copy
-of its own, because it may write to it; the hash is checked while it is copied, so that a file
+A node keeps fetched files, by content (``hrm.agent.containers.file_cache``). Each container gets a
+copy of its own, because it may write to it; the hash is checked while it is copied, so that a file
 corrupted on this disk is fetched again, not run.
 """
 
@@ -78,7 +78,7 @@ def _download(fetch: Fetch, digest: str, target: Path) -> None:
                     if time.monotonic() > deadline_s:
                         raise Unavailable(f"only {file.tell()} bytes have come")
                 break
-            except (NotFound, PermissionDenied) as error:
+            except (NotFound, PermissionDenied, LaunchFailed) as error:
                 raise LaunchFailed(f"{target.name} cannot be fetched: {error.message}") from error
             except HrmError as error:
                 if time.monotonic() > deadline_s:

@@ -87,13 +87,12 @@ def driver_launch(
     authority = read_ca(ca_file(settings.token_file, settings.tls_ca))
     document |= {
         "attempt": int(spec.executor_id),
-        "master": settings.master,
         "token_file": str(work_dir.absolute() / TOKEN_FILE),
         "tls_ca": str(work_dir.absolute() / CA_FILE) if authority else "",
-        "host": settings.host,
         "spark_submit": str(program),
         "cache_dir": str(cache_dir),
         "heap_mib": spec.heap_mib,
+        **_of_node(settings),
     }
     environment = _environment(conf, java) | {
         "SPARK_HOME": str(spark.home),
@@ -138,6 +137,15 @@ def _environment(conf: list[tuple[str, str]], java: Java) -> dict[str, str]:
     if java.home is not None:
         environment["JAVA_HOME"] = str(java.home)
     return environment
+
+
+def _of_node(settings: AgentSettings) -> dict[str, object]:
+    """What the runner knows of its node."""
+    return {
+        "master": settings.master,
+        "host": settings.host,
+        "unpacked_bytes_max": settings.unpacked_mib_max << 20,
+    }
 
 
 def files_of(document: str) -> frozenset[str]:

@@ -32,6 +32,7 @@ import grpc
 
 from hrm import rpc, tls
 from hrm.agent.containers import shim
+from hrm.agent.containers.unpack import BadArchive, unpack
 from hrm.agent.drivers.driver_files import bring
 from hrm.agent.drivers.driver_process import APPLICATION_DIR
 from hrm.core.submission.driver_lease import DriverLease, LeaseLimits, LeaseState
@@ -221,6 +222,26 @@ class DriverRunner:
             if resource["sha256"]:
                 target = self._app_dir / resource["name"]
                 bring(fetch, resource["sha256"], target, Path(self._document["cache_dir"]))
+        self._unpack_archives()
+
+    def _unpack_archives(self) -> None:
+        """As on YARN: the driver's own Python may be in one of them. Spark unpacks them again, for
+        ``SparkFiles``.
+
+        Raises:
+            LaunchFailed: one cannot be unpacked.
+        """
+        bytes_left = self._document.get("unpacked_bytes_max", 1 << 40)
+        for resource in self._document["resources"]:
+            if resource["role"] != "archive" or not resource["sha256"] or not resource["fragment"]:
+                continue
+            name, fragment = resource["name"], resource["fragment"]
+            if Path(fragment).name != fragment or fragment == "..":
+                raise LaunchFailed(f"{name}#{fragment}: give the name of a directory after '#'")
+            try:
+                bytes_left -= unpack(self._app_dir / name, self._app_dir / fragment, bytes_left)
+            except (BadArchive, OSError) as error:
+                raise LaunchFailed(f"cannot unpack {name} to {fragment}: {error}") from error
 
     def _conf(self) -> list[tuple[str, str]]:
         document = self._document
@@ -237,7 +258,7 @@ class DriverRunner:
         conf["spark.driver.extraJavaOptions"] = f"{own} {options}".strip()
         main = next(each for each in document["resources"] if each["role"] == "main")
         if (main["name"] or main["uri"]).endswith(".py"):
-            conf |= _python_conf(conf)
+            conf |= _python_conf(conf, self._app_dir)
         return list(conf.items())
 
     def _serve(self, conf: dict[str, str]) -> dict[str, str]:
@@ -337,8 +358,9 @@ def _check_port(host: str, server: Server) -> None:
         ) from error
 
 
-def _python_conf(conf: dict[str, str]) -> dict[str, str]:
-    """Names the driver's Python to nodes that would otherwise choose their own.
+def _python_conf(conf: dict[str, str], app_dir: Path) -> dict[str, str]:
+    """Names the driver's Python to nodes that would otherwise choose their own. A relative one is
+    in an archive of the application, unpacked to ``app_dir``.
 
     Raises:
         InvalidConfig: the driver's Python cannot be run on this node.
@@ -353,7 +375,7 @@ def _python_conf(conf: dict[str, str]) -> dict[str, str]:
     ask = [driver, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
     try:
         done = subprocess.run(
-            ask, capture_output=True, text=True, timeout=_PYTHON_LIMIT_S, check=True
+            ask, capture_output=True, text=True, timeout=_PYTHON_LIMIT_S, check=True, cwd=app_dir
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise InvalidConfig(

@@ -119,6 +119,7 @@ def launch_bytes(launch: LaunchContext) -> int:
     texts = (
         launch.driver_url, launch.spark_version, launch.driver,
         *launch.java_options, *launch.extra_class_path,
+        *(text for file in launch.files for text in (file.sha256, file.name, file.archive)),
     )  # fmt: skip
     return sum(map(len, texts)) + sum(len(k) + len(v) for k, v in launch.environment)
 

@@ -33,6 +33,7 @@ __all__ = [
     "Followed",
     "Gpu",
     "LaunchContext",
+    "LaunchFile",
     "NodeName",
     "NodeState",
     "Progress",
@@ -263,6 +264,20 @@ class ResourceUnit:
 SHUFFLE_SERVICE_OPTION = "-Dspark.shuffle.service.enabled=true"
 
 
+@record
+class LaunchFile:
+    """A file that an executor needs in its working directory before its JVM starts.
+
+    ``name``: of the file there; of an archive, of the directory that it is unpacked to.
+    ``archive``: the archive's own name, whose end says of what kind it is; empty: it is none.
+    """
+
+    sha256: str
+    size_bytes: int
+    name: str
+    archive: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchContext:
     """How the executors of one application start. Opaque to the core; holds a secret, so never
@@ -270,6 +285,7 @@ class LaunchContext:
 
     ``decommissions``: on SIGPWR they finish their tasks, hand their data over and end; others just
     end. ``driver``: not empty where this is no executor but a driver; what its node must know.
+    ``files``: in the working directory before the start; the master keeps their contents.
     """
 
     driver_url: str = ""
@@ -279,6 +295,7 @@ class LaunchContext:
     extra_class_path: tuple[str, ...] = ()
     decommissions: bool = False
     driver: str = field(default="", repr=False)
+    files: tuple[LaunchFile, ...] = ()
 
     @property
     def shuffle_service(self) -> bool:

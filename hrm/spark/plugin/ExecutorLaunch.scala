@@ -18,6 +18,8 @@ private[hrm] object ExecutorLaunch {
   private val LibraryPath = "LD_LIBRARY_PATH"
   private val UserFirst = "spark.executor.userClassPathFirst"
   private val Decommission = "spark.decommission.enabled"
+  private val Shipped = Seq("file" -> "spark.files", "jar" -> "spark.jars", "archive" -> "spark.archives")
+  private val SentBytesMs = 4096L
 
   def describe(sc: SparkContext, driverUrl: String): JMap[String, Any] = {
     val launch = new JMap[String, Any]()
@@ -29,6 +31,20 @@ private[hrm] object ExecutorLaunch {
     launch.put("extra_class_path", strings(
       sc.conf.get(config.EXECUTOR_CLASS_PATH).toSeq.flatMap(_.split(File.pathSeparator))))
     launch
+  }
+
+  /** The files that the application ships, as Spark's settings name them, by kind. */
+  def shipped(conf: SparkConf): JMap[String, String] = {
+    val lists = new JMap[String, String]()
+    Shipped.foreach { case (kind, setting) => lists.put(kind, conf.get(setting, "")) }
+    lists
+  }
+
+  /** How long the AppMaster may take to send them, at most: nothing where all are elsewhere. */
+  def sendingMs(conf: SparkConf): Long = {
+    val names = Shipped.flatMap { case (_, setting) => conf.get(setting, "").split(",").toSeq }
+    val paths = names.map(_.trim.takeWhile(_ != '#').stripPrefix("file:")).filter(_.nonEmpty)
+    paths.map(path => new File(path).length()).sum / SentBytesMs
   }
 
   def resources(profile: ResourceProfile, count: Int, conf: SparkConf): JMap[String, Any] = {

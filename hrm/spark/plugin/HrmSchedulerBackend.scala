@@ -105,9 +105,10 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   override def start(): Unit = {
     launcher.submitted()
     super.start()
-    if (!answered.await(registrationMs, TimeUnit.MILLISECONDS)) {
+    val limitMs = registrationMs + ExecutorLaunch.sendingMs(conf)
+    if (!answered.await(limitMs, TimeUnit.MILLISECONDS)) {
       failed(s"the AppMaster has not registered with the HRM master $master within " +
-        s"${registrationMs / 1000} s; raise spark.hrm.registration.timeout, or see its messages above")
+        s"${limitMs / 1000} s; raise spark.hrm.registration.timeout, or see its messages above")
     }
     throwProblem()
     launcher.running(applicationId())
@@ -285,6 +286,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("submission_key", HrmSchedulerBackend.submissionKey(this))
     hello.put("ownership_key", ownershipKey)
     hello.put("launch", ExecutorLaunch.describe(sc, driver.toString))
+    hello.put("files", ExecutorLaunch.shipped(conf))
+    hello.put("localize", conf.get("spark.hrm.localize", "named"))
     hello.put("registration_timeout_ms", registrationMs)
     hello.put("master_timeout_ms", conf.getTimeAsMs("spark.hrm.master.timeout", "1h"))
     hello.put("stop_timeout_ms", stopMs)

@@ -1,0 +1,126 @@
+"""What must stay free on the disks of containers, and which container ends where it does not.
+
+A floor belongs to one directory, or to several on different disks that stand for each other: what
+is missing on one of those is no harm while another has it, so a floor counts where most is free.
+Below it no container starts, and the one that uses most is ended; the next only if a measurement
+after that one's end still finds too little, and none if all of them together use less than what is
+lacking. A quarter more than the floor has to be free before containers start again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ADVICE", "DiskFloor", "Measured", "free_and_floor_mib"]
+
+Usage = Callable[[Path], tuple[int, int, int]]
+"""Bytes of a path's file system: all, used, free."""
+ADVICE = (
+    "spill less (more memory for each task, or more partitions), remove what you cached on disk, "
+    "or raise the limit, or give the node more disk"
+)
+_MIB = 1024 * 1024
+_PATIENCE_S = 60.0
+"""How long a container ended for the floor may take to free its disk, before the next is ended."""
+_FLOOR_PARTS = 4
+"""The floor is at most this part of the file system, so that a small one can be used at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """``whole``: all was counted."""
+
+    mib: int
+    whole: bool = True
+
+
+def free_and_floor_mib(directory: Path, free_min_mib: int, usage: Usage) -> tuple[int, int]:
+    """What is free on the file system of ``directory``, and what must stay so.
+
+    Raises:
+        OSError: it cannot be asked.
+    """
+    total, _, free = usage(directory if directory.is_dir() else directory.parent)
+    return free // _MIB, min(free_min_mib, total // _FLOOR_PARTS // _MIB)
+
+
+class DiskFloor:
+    """``low``: why no container may start; empty: they may."""
+
+    def __init__(
+        self, directories: Sequence[Path], free_min_mib: int, usage: Usage, place: str
+    ) -> None:
+        """``place``: what the directories are, for messages."""
+        self._directories = directories
+        self._free_min_mib = free_min_mib
+        self._usage = usage
+        self._place = place
+        self._swept_free_mib = 0
+        self._last_measured: Mapping[str, Measured] | None = None
+        self._victim = ""
+        """The last container ended for the floor, until it has ended; ``_last_measured``: what was
+        measured before."""
+        self._patient_until_s = 0.0
+        self.free_mib = self.floor_mib = 0
+        self.low = ""
+
+    def sample(self) -> int:
+        """Take a sample of the free space where there is most of it; returns it in MiB.
+
+        Raises:
+            OSError: none of the directories can be asked.
+        """
+        samples, problem = [], OSError(f"there is no {self._place}")
+        for directory in self._directories:
+            try:
+                samples.append(free_and_floor_mib(directory, self._free_min_mib, self._usage))
+            except OSError as error:
+                problem = error
+        if not samples:
+            raise problem
+        free_mib, floor = max(samples, key=lambda sample: sample[0] - sample[1])
+        self.free_mib, self.floor_mib = free_mib, floor
+        if free_mib < floor:
+            self.low = (
+                f"less than {floor} MiB are free on the file system of {self._place} "
+                f"(disk_free_min_mib of the agent)"
+            )
+        elif free_mib >= floor + floor // 4:
+            self.low = ""
+        return free_mib
+
+    def swept(self) -> None:
+        """All use has been measured, just now."""
+        self._swept_free_mib = self.free_mib
+
+    def to_end(
+        self, use: Mapping[str, Measured], measured: Mapping[str, Measured]
+    ) -> dict[str, str]:
+        """The container to end, with a line for its user; at most one. ``use``: of live ones, as
+        ``measured`` by the latest sweep, which is the same object until the next."""
+        if self._victim in use and time.monotonic() < self._patient_until_s:
+            return {}
+        if self._victim:
+            # What it held is free by now; earlier sweeps no longer count.
+            self._victim, self._last_measured = "", measured
+        lacking_mib = self.floor_mib - max(self.free_mib, self._swept_free_mib)
+        if not self.low or lacking_mib <= 0 or measured is self._last_measured or not use:
+            return {}
+        total_mib = sum(each.mib for each in use.values())
+        most = max(use, key=lambda name: (not use[name].whole, use[name].mib, name))
+        if total_mib < lacking_mib and use[most].whole:
+            return {}  # others have filled the disk
+        self._victim, self._last_measured = most, measured
+        self._patient_until_s = time.monotonic() + _PATIENCE_S
+        share_mib = max(0, total_mib - lacking_mib) // len(use)
+        among = f"the most of {len(use)} containers, " if len(use) > 1 else ""
+        return {
+            most: (
+                f"used {use[most].mib} MiB of disk, {among}and its fair share was {share_mib} MiB, "
+                f"on a node with {self._swept_free_mib} MiB free where {self.floor_mib} must stay "
+                f"(disk_free_min_mib of the agent); {ADVICE}"
+            )
+        }
