@@ -19,7 +19,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnit,
     ResourceUnitId,
 )
-from hrm.testing.virtual import VirtualCluster
+from hrm.testing.virtual import VirtualCluster, unit
 from tests.virtual_scheduler import VirtualScheduler
 
 MIB = 1000
@@ -168,3 +168,39 @@ def test_shares_are_equal_in_device_memory_where_sizes_differ(
         request(cluster, app, 30, Resources(1, 10, MIB // 10))
     cluster.advance(40)
     assert held_mib(cluster, first, second) == [2 * MIB, 2 * MIB]
+
+
+@SCHEDULERS
+@pytest.mark.parametrize(
+    ("cores", "hog", "others"), [(8, 8, [4, 4]), (8, 4, [3, 2])], ids=["each", "together"]
+)
+def test_a_gang_that_lacks_cores_elsewhere_keeps_no_gpu_from_others(
+    inside: int, processes: int, cores: int, hog: int, others: list[int]
+) -> None:
+    """Those of it that use GPUs could start; the others cannot: none of them, or not both."""
+    cluster = cluster_of(inside, processes, ones=8, vcores=1)
+    cluster.add_node(unit("cores", cores))
+    cluster.submit(1, Resources(hog, 10), name="hog")
+    cluster.settle()
+    gang = cluster.submit(0, name="gang", gang_min=6)
+    request(cluster, gang, 4, Resources(1, 10, MIB))
+    for vcores in others:
+        request(cluster, gang, 1, Resources(vcores, 10))
+    other = cluster.submit(0, name="other")
+    request(cluster, other, 20, Resources(1, 10, MIB))
+    cluster.advance(30)
+    assert cluster.states(gang) == {"pending": 6}
+    assert running(cluster, other) == [8], "no GPU is idle"
+
+
+@SCHEDULERS
+def test_a_gang_with_gpus_and_cores_has_its_share(inside: int, processes: int) -> None:
+    cluster = cluster_of(inside, processes, ones=4, vcores=1)
+    cluster.add_node(unit("cores", 8))
+    cluster.settle()
+    greedy, gang = cluster.submit(0, name="greedy"), cluster.submit(0, name="gang", gang_min=3)
+    request(cluster, greedy, 8, Resources(1, 10, MIB))
+    request(cluster, gang, 2, Resources(1, 10, MIB))
+    request(cluster, gang, 1, Resources(5, 10))
+    cluster.advance(10)
+    assert running(cluster, greedy, gang) == [2, 3]

@@ -22,14 +22,17 @@ Limits: gangs and streams are placed whole, and count as what they hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from hrm.core.master import gangs
 from hrm.core.master.gpu_contest import Contest, GpuLot, GpuUser
 from hrm.core.master.gpu_preemption import Lack, victims
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import Container, MasterState
-from hrm.core.messages.claims import Claim, GpuPart, Proposal
+from hrm.core.messages.claims import Claim, Entry, GpuPart, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.scheduler import Job, Scheduler
 from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector
@@ -76,16 +79,14 @@ class FairGpuParts:
 
     def within(self, proposal: Proposal, job: Job, now: float) -> Proposal:
         """The proposal with no more claims for GPUs than its job may have now."""
-        if not _is_bound(job):
+        if not job.gpus or job.workload_class is not WorkloadClass.BATCH:
             return proposal
         claimed: dict[Vector, list[Claim]] = {}
         for claim in proposal.claims:
             if claim.entry.demand[Column.GPU_MEMORY_MIB]:
                 claimed.setdefault(claim.entry.demand, []).append(claim)
-        could_start = {demand for demand, part in job.gpu_parts.items() if part.starts}
-        declined = job.gpus_declined + 1 if could_start and not could_start & claimed.keys() else 0
-        self._schedulers[proposal.scheduler].backlog.declined(job, declined)
-        if not claimed:
+        self._note_declined(proposal.scheduler, job, claimed.keys(), now)
+        if not claimed or not _is_bound(job):
             return proposal
         parts = self._parts(now).get(job.application_id, _UNBOUND)
         dropped = {
@@ -98,6 +99,23 @@ class FairGpuParts:
             proposal = replace(proposal, claims=kept)
         must_run = frozenset(demand for demand, part in parts.items() if part.starts)
         return replace(proposal, must_run=must_run)
+
+    def _note_declined(
+        self, scheduler: str, job: Job, claimed: Collection[Vector], now: float
+    ) -> None:
+        """Could the job have started some in the round that claims these, and starts none? A gang
+        that found no place for all of it leaves GPUs to others until capacity is freed."""
+        parts: _Parts = job.gpu_parts
+        if job.gang and not claimed:
+            parts = self._parts(now).get(job.application_id, _UNBOUND)
+        could_start = {demand for demand, part in parts.items() if part.starts}
+        if could_start and could_start.isdisjoint(claimed):
+            declined = job.gpus_declined + 1
+        elif job.gang and not claimed:
+            return
+        else:
+            declined = 0
+        self._schedulers[scheduler].backlog.declined(job, declined)
 
     def tick(self, now: float) -> None:
         """Take back from time to time what is queued where it should not be."""
@@ -215,12 +233,45 @@ class FairGpuParts:
         if not user.waits:
             return [0] * len(user.lots)
         avoided = self._master_state.exclusions.avoided(user.application_id, now)
-        gang = user.job.gang if user.job is not None else 0
-        counts = []
-        for lot in user.lots:
-            count = min(lot.waiting, self._startable(lot.demand, avoided)) if lot.waiting else 0
-            counts.append(0 if count < min(gang, lot.pending) else count)
-        return counts
+        gang = gangs.missing(self._master_state.applications[user.application_id])
+        if gang and user.job is not None and not self._gang_could_start(user.job, gang, avoided):
+            return [0] * len(user.lots)
+        return [
+            min(lot.waiting, self._startable(lot.demand, avoided)) if lot.waiting else 0
+            for lot in user.lots
+        ]
+
+    def _gang_could_start(self, job: Job, gang: int, avoided: frozenset[NodeName]) -> bool:
+        """Is there capacity for all of a gang, also for those of it that use no GPU?"""
+        requests = itertools.islice(job.pending.values(), gang)
+        members = Counter(demand_vector(request.resources) for request in requests)
+        if members.total() < gang:
+            return False
+        if any(self._startable(demand, avoided) < many for demand, many in members.items()):
+            return False
+        return len(members) == 1 or self._could_start_together(members, avoided)
+
+    def _could_start_together(self, members: Counter[Vector], avoided: frozenset[NodeName]) -> bool:
+        """Is there a place for each where the larger ones take the first that they find?"""
+        view = self._renewed_view(avoided)
+        for demand, left in sorted(members.items(), reverse=True):
+            view.open_to(demand)
+            while left:
+                rows = view.immediately_feasible(demand, WorkloadClass.BATCH, 0, left)
+                if not len(rows):
+                    return False
+                entry = Entry(ContainerId(""), WorkloadClass.BATCH, demand, 0.0)
+                left -= sum(view.apply(row, entry, 0.0) for row in rows.tolist())
+        return True
+
+    def _renewed_view(self, avoided: frozenset[NodeName]) -> ClusterView:
+        if self._view is None:
+            self._view = ClusterView(self._master_state.state)
+        else:
+            self._view.renew()
+        if avoided:
+            self._view.avoid(avoided)
+        return self._view
 
     def _startable(self, demand: Vector, avoided: frozenset[NodeName]) -> int:
         state = self._master_state.state
@@ -229,14 +280,9 @@ class FairGpuParts:
             self._counts.clear()
         key = demand, avoided
         if key not in self._counts:
-            if self._view is None:
-                self._view = ClusterView(state)
-            else:
-                self._view.renew()
-            if avoided:
-                self._view.avoid(avoided)
-            self._view.open_to(demand)
-            self._counts[key] = self._view.startable_count(demand)
+            view = self._renewed_view(avoided)
+            view.open_to(demand)
+            self._counts[key] = view.startable_count(demand)
         return self._counts[key]
 
 
