@@ -14,7 +14,7 @@ from functools import partial
 from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.vocabulary.model import NodeName, NodeState, Resources, ResourceUnit, WorkloadClass
+from hrm.core.vocabulary.model import NodeName, NodeState, ResourceUnit, WorkloadClass
 from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.runtime.clock import Clock
 from hrm.runtime.virtual_disk import VirtualDisk
@@ -28,7 +28,7 @@ from hrm.sim.actors.submitters import Submitters
 from hrm.sim.event_format import EventLog
 from hrm.sim.faults.capacity import demand_of, how_many, serves
 from hrm.sim.faults.network import Network
-from hrm.sim.faults.plan import ApplicationPlan, Plan, TimedFault, source
+from hrm.sim.faults.plan import ApplicationPlan, OtherSize, Plan, TimedFault, source
 from hrm.sim.faults.plan_generator import must_run_at_once
 from hrm.sim.faults.sizes import fits_whole
 from hrm.sim.oracle.checks import Oracle
@@ -518,7 +518,7 @@ def _could_start(application: ApplicationPlan, units: list[ResourceUnit], *, oth
         return fits_whole(application, units)
     if application.other is None or not other or application.gang_min:
         return _could_run(application, together, units)
-    return _holds(application.other.resources, units)
+    return _holds(application.other, units)
 
 
 def _other_still_fits(
@@ -529,12 +529,12 @@ def _other_still_fits(
         return True
     if fits_whole(application, every_unit) and not fits_whole(application, units):
         return False
-    resources = application.other.resources
-    return _holds(resources, units) or not _holds(resources, every_unit)
+    other = application.other
+    return _holds(other, units) or not _holds(other, every_unit)
 
 
-def _holds(resources: Resources, units: list[ResourceUnit]) -> bool:
-    demand = demand_of(resources, 0, units)
+def _holds(other: OtherSize, units: list[ResourceUnit]) -> bool:
+    demand = demand_of(other.resources, other.gpus, units)
     return any(serves(demand, unit) for unit in units)
 
 

@@ -109,28 +109,30 @@ class QueueEntry(_message.Message):
     def __init__(self, container_id: _Optional[str] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., demand: _Optional[_Iterable[int]] = ..., duration_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., passed: _Optional[int] = ...) -> None: ...
 
 class JobImage(_message.Message):
-    __slots__ = ("application_id", "workload_class", "gang", "pending", "avoid", "gpu_part")
+    __slots__ = ("application_id", "workload_class", "gang", "pending", "avoid", "gpu_parts")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     WORKLOAD_CLASS_FIELD_NUMBER: _ClassVar[int]
     GANG_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     AVOID_FIELD_NUMBER: _ClassVar[int]
-    GPU_PART_FIELD_NUMBER: _ClassVar[int]
+    GPU_PARTS_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     workload_class: _common_pb2.WorkloadClass
     gang: int
     pending: _containers.RepeatedCompositeFieldContainer[PendingContainer]
     avoid: _containers.RepeatedScalarFieldContainer[str]
-    gpu_part: GpuPart
-    def __init__(self, application_id: _Optional[str] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., gang: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[PendingContainer, _Mapping]]] = ..., avoid: _Optional[_Iterable[str]] = ..., gpu_part: _Optional[_Union[GpuPart, _Mapping]] = ...) -> None: ...
+    gpu_parts: _containers.RepeatedCompositeFieldContainer[GpuPart]
+    def __init__(self, application_id: _Optional[str] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., gang: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[PendingContainer, _Mapping]]] = ..., avoid: _Optional[_Iterable[str]] = ..., gpu_parts: _Optional[_Iterable[_Union[GpuPart, _Mapping]]] = ...) -> None: ...
 
 class GpuPart(_message.Message):
-    __slots__ = ("starts", "queues")
+    __slots__ = ("starts", "queues", "demand")
     STARTS_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    DEMAND_FIELD_NUMBER: _ClassVar[int]
     starts: int
     queues: int
-    def __init__(self, starts: _Optional[int] = ..., queues: _Optional[int] = ...) -> None: ...
+    demand: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, starts: _Optional[int] = ..., queues: _Optional[int] = ..., demand: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PendingContainer(_message.Message):
     __slots__ = ("container_id", "executor_id", "resource_profile_id", "resources", "expected_duration_s", "requested_at_s", "near", "locality_wait_s")

@@ -5,7 +5,7 @@ As in ``hrm.wire.codec``, ``to_*`` checks and may raise ``InvalidRequest``, ``fr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Claim, Decision, Entry, GpuPart, Outcome, Proposal
@@ -311,17 +311,20 @@ def _from_entry(value: Entry) -> pb.QueueEntry:
 
 
 def _to_entry(message: pb.QueueEntry) -> Entry:
-    demand = tuple(message.demand)
-    if len(demand) != len(DIMENSIONS):
-        raise InvalidRequest(f"a demand has {len(demand)} dimensions; this HRM has {DIMENSIONS}")
     return Entry(
         ContainerId(message.container_id),
         codec.to_class(message.workload_class, "workload_class") or WorkloadClass.BATCH,
-        (demand[0], demand[1], demand[2], demand[3]),
+        _to_demand(message.demand),
         message.duration_s,
         message.started_at_s,
         message.passed,
     )
+
+
+def _to_demand(numbers: Sequence[int]) -> Vector:
+    if len(numbers) != len(DIMENSIONS):
+        raise InvalidRequest(f"a demand has {len(numbers)} dimensions; this HRM has {DIMENSIONS}")
+    return (numbers[0], numbers[1], numbers[2], numbers[3])
 
 
 def _from_job(value: JobImage) -> pb.JobImage:
@@ -343,9 +346,10 @@ def _from_job(value: JobImage) -> pb.JobImage:
             for container_id, request, at_s in value.pending
         ],
         avoid=value.avoid,
-        gpu_part=None
-        if value.gpu_part is None
-        else pb.GpuPart(starts=value.gpu_part.starts, queues=value.gpu_part.queues),
+        gpu_parts=[
+            pb.GpuPart(starts=part.starts, queues=part.queues, demand=demand)
+            for demand, part in value.gpu_parts.items()
+        ],
     )
 
 
@@ -371,7 +375,5 @@ def _to_job(message: pb.JobImage) -> JobImage:
             for x in message.pending
         ),
         avoid=tuple(NodeName(x) for x in message.avoid),
-        gpu_part=GpuPart(message.gpu_part.starts, message.gpu_part.queues)
-        if message.HasField("gpu_part")
-        else None,
+        gpu_parts={_to_demand(x.demand): GpuPart(x.starts, x.queues) for x in message.gpu_parts},
     )

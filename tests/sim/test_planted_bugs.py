@@ -13,7 +13,7 @@ import pytest
 from hrm.sim.faults.plan import Limits, Plan
 from hrm.sim.faults.plan_generator import draw
 from hrm.sim.run import run_plan
-from tests.sim.planted import masters, nodes, scheduling, turns
+from tests.sim.planted import gpus, masters, nodes, scheduling, turns
 from tests.sim.planted.plans import (
     LATER,
     behind_a_stream,
@@ -26,6 +26,8 @@ from tests.sim.planted.plans import (
     hanging_agents,
     late_streams,
     recurring,
+    rivals_of_kinds,
+    rivals_of_sizes,
     waiting_streams,
     waves_of_streams,
 )
@@ -33,7 +35,7 @@ from tests.sim.planted.plans import (
 SEEDS = range(150)
 LIMITS = (None, Limits(without=frozenset({"submissions"})))
 """One of the bugs is rare if the nodes are full of drivers."""
-BUGS = [*scheduling.BUGS, *nodes.BUGS, *masters.BUGS, *turns.BUGS]
+BUGS = [*scheduling.BUGS, *nodes.BUGS, *masters.BUGS, *turns.BUGS, *gpus.BUGS]
 
 CAUGHT_BY: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     scheduling.stale_lease: 73,
@@ -92,6 +94,8 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     scheduling.gpus_counted_by_request: gpu_rivals(8),
     scheduling.newcomer_without_gpus: gpu_rivals(10),
     scheduling.gpus_taken_below_a_share: gpu_rivals(0, preemption=True),
+    gpus.gpus_of_all_kinds_as_one: rivals_of_kinds(0, preemption=True),
+    gpus.gpu_sizes_counted_alike: rivals_of_sizes(10),
     scheduling.stream_that_stops_batch: late_streams(1),
     scheduling.earlier_requests_count: behind_large_requests(0),
     scheduling.gang_of_one_size: draw(1597),
@@ -125,7 +129,7 @@ def test_a_planted_bug_is_found(
 
 
 def test_every_planted_bug_is_tried() -> None:
-    for module in (scheduling, nodes, masters, turns):
+    for module in (scheduling, nodes, masters, turns, gpus):
         written = {
             function
             for name, function in vars(module).items()

@@ -1,4 +1,4 @@
-"""The live containers that use GPUs, counted by application and state.
+"""The live containers that use GPUs, counted by application, by what each requests, and by state.
 
 Shares of GPUs are computed in every round for a job that wants some, and after every end of a
 container. An application may have thousands of containers; what the shares need of them are a few
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from hrm.core.vocabulary.feasibility import Vector, demand_vector
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
@@ -35,77 +36,89 @@ class _Container(Protocol):
 
 
 class GpuUse:
-    """Of one application's live containers that use GPUs: how many there are (``live``), their
-    device memory together (``mib``), how many are PENDING, and the numbers of those that are
-    WAITING."""
+    """Of one application's live containers of one demand: how many there are (``live``), how many
+    are PENDING, and the numbers of those that are WAITING."""
 
-    __slots__ = ("live", "mib", "pending", "waiting")
+    __slots__ = ("live", "pending", "waiting")
 
     def __init__(self) -> None:
-        self.live = self.mib = self.pending = 0
+        self.live = self.pending = 0
         self.waiting: dict[ContainerId, int] = {}
+
+    @property
+    def placed(self) -> int:
+        """How many hold GPUs, or are about to."""
+        return self.live - self.pending - len(self.waiting)
 
     @property
     def queued(self) -> list[ContainerId]:
         """Those that wait at units, in order of request."""
         return sorted(self.waiting, key=self.waiting.__getitem__)
 
-    def counts(self) -> tuple[int, int, int, list[ContainerId]]:
-        return self.live, self.mib, self.pending, self.queued
+    def counts(self) -> tuple[int, int, list[ContainerId]]:
+        return self.live, self.pending, self.queued
 
 
 class GpuIndex:
     """Invariants, if ``changed`` is called as it says: ``uses`` has all and only the applications
-    with live containers that use GPUs, in the order in which they got the first of them; its values
-    are what a count of all containers gives (``violations`` compares)."""
+    with live containers that use GPUs, in the order in which they got the first of them; of each
+    all and only the demands of these, with what a count of all containers gives (``violations``
+    compares). ``version`` rises with every change."""
 
     def __init__(self) -> None:
-        self.uses: dict[ApplicationId, GpuUse] = {}
-        self._known: dict[ContainerId, tuple[ContainerState, int]] = {}
+        self.uses: dict[ApplicationId, dict[Vector, GpuUse]] = {}
+        self.version = 0
+        self._known: dict[ContainerId, tuple[ContainerState, Vector]] = {}
 
     def changed(self, container: _Container) -> None:
-        """To be called after each change of its state or of the device memory that it requests, and
-        when it is new. A container without GPUs may be left out."""
-        container_id, application_id = container.container_id, container.application_id
-        mib, state = container.request.resources.gpu_memory_mib, container.state
+        """To be called after each change of its state or of what it requests, and when it is new. A
+        container without GPUs may be left out."""
+        container_id, state = container.container_id, container.state
+        resources = container.request.resources
         before = self._known.pop(container_id, None)
-        counts = mib > 0 and state is not ContainerState.ENDED
+        counts = resources.gpu_memory_mib > 0 and state is not ContainerState.ENDED
         if before is None and not counts:
             return
-        use = self.uses.setdefault(application_id, GpuUse())
+        self.version += 1
+        uses = self.uses.setdefault(container.application_id, {})
+        demand = demand_vector(resources)
+        if counts:
+            self._known[container_id] = (state, demand)
+            use = uses.setdefault(demand, GpuUse())
+            use.live += 1
+            use.pending += state is ContainerState.PENDING
         if before is not None:
-            old_state, old_mib = before
+            old_state, old_demand = before
+            use = uses[old_demand]
             use.live -= 1
-            use.mib -= old_mib
             use.pending -= old_state is ContainerState.PENDING
             use.waiting.pop(container_id, None)
-        if counts:
-            self._known[container_id] = (state, mib)
-            use.live += 1
-            use.mib += mib
-            use.pending += state is ContainerState.PENDING
-            if state is ContainerState.WAITING:
-                use.waiting[container_id] = container.number
-        if not use.live:
-            del self.uses[application_id]
+            if not use.live:
+                del uses[old_demand]
+        if counts and state is ContainerState.WAITING:
+            uses[demand].waiting[container_id] = container.number
+        if not uses:
+            del self.uses[container.application_id]
 
     def violations(self, containers: Iterable[_Container]) -> list[str]:
         """What the index states otherwise than ``containers``, all that live, those of an
         application in order of request; for tests and simulators, linear."""
-        walked: dict[ApplicationId, GpuUse] = {}
+        walked: dict[tuple[ApplicationId, Vector], GpuUse] = {}
         for place, container in enumerate(containers):
-            mib = container.request.resources.gpu_memory_mib
-            if mib:
-                use = walked.setdefault(container.application_id, GpuUse())
+            if container.request.resources.gpu_memory_mib:
+                demand = demand_vector(container.request.resources)
+                use = walked.setdefault((container.application_id, demand), GpuUse())
                 use.live += 1
-                use.mib += mib
                 use.pending += container.state is ContainerState.PENDING
                 if container.state is ContainerState.WAITING:
                     use.waiting[container.container_id] = place
+        counted = {
+            (name, demand): use for name, uses in self.uses.items() for demand, use in uses.items()
+        }
         return [
-            f"the GPUs of {name} are counted as {mine and mine.counts()}, and are "
+            f"the GPUs of {name} for {demand} are counted as {mine and mine.counts()}, and are "
             f"{true and true.counts()}"
-            for name in dict.fromkeys([*self.uses, *walked])
-            for mine, true in [(self.uses.get(name), walked.get(name))]
+            for name, demand in dict.fromkeys([*counted, *walked])
+            for mine, true in [(counted.get((name, demand)), walked.get((name, demand)))]
             if mine is None or true is None or mine.counts() != true.counts()
         ]

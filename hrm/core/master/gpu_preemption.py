@@ -33,12 +33,12 @@ def victims(
     master_state: MasterState,
     lacks: Iterable[Lack],
     running: Sequence[Container],
-    above: dict[ApplicationId, int],
+    above_mib: dict[ApplicationId, int],
 ) -> Iterator[Container]:
-    """Those to preempt. ``running``: of applications above their share; ``above``: by how many
-    containers each is. At a unit one container is served in a round."""
+    """Those to preempt. ``running``: of applications above their share; ``above_mib``: by how much
+    each is. At a unit one container is served in a round."""
     newest = sorted(running, key=lambda x: (-x.started_at_s, x.container_id))
-    left, served = dict(above), set[ResourceUnitId]()
+    left, served = dict(above_mib), set[ResourceUnitId]()
     for lack in lacks:
         for _ in range(lack.containers):
             chosen = _for_one(master_state, lack, newest, left, served)
@@ -46,7 +46,7 @@ def victims(
                 break
             served.add(chosen[0].unit_id)
             for container in chosen:
-                left[container.application_id] -= 1
+                left[container.application_id] -= _mib(container)
             yield from chosen
 
 
@@ -66,9 +66,9 @@ def _for_one(
         if row is None or unit_id in served or not state.open[row]:
             continue
         queue, here = state.queue(row), by_unit.setdefault(unit_id, [])
-        mine = sum(x.application_id == container.application_id for x in here)
+        mine = [x for x in here if x.application_id == container.application_id]
         if (
-            left[container.application_id] <= mine
+            left[container.application_id] < sum(map(_mib, (*mine, container)))
             or container.node in lack.avoided
             or not queue.could_hold(lack.demand)
         ):
@@ -80,3 +80,7 @@ def _for_one(
         if fits(lack.demand, free):
             return here
     return []
+
+
+def _mib(container: Container) -> int:
+    return container.request.resources.gpu_memory_mib

@@ -2,32 +2,37 @@
 
 Each scheduler sees its own jobs only; two that each give their job what is free give one
 application all of it. So the parts are computed here, over all jobs and what their applications
-hold, for every round (``Job.gpu_part``), and once more when its claims arrive: then others may have
-been faster.
+hold, for every round (``Job.gpu_parts``), and once more when its claims arrive: then others may
+have been faster.
 
 An application that wants GPUs alone gets all that it requests, and queues for more at units. Once
 another wants some, too, free ones go to the one that holds least (``hrm.core.master.max_min``). A
 place in a unit's queue is a share of the future: none may have more containers queued than it lacks
-to its share of all GPUs, and what is queued beyond that, as by an application that was alone when
+to its share, and what is queued beyond that, as by an application that was alone when
 it queued, is taken back.
 
 With ``gpu_preemption`` one that holds less than its share, and waits, does not wait for containers
 to end: see ``hrm.core.master.gpu_preemption``. Without it nothing that runs is ended.
+
+What is shared out, and how executors count that differ in size, is in
+``hrm.core.master.gpu_contest``.
 
 Limits: gangs and streams are placed whole, and count as what they hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
+from hrm.core.master import gangs
+from hrm.core.master.gpu_contest import Contest, GpuLot, GpuUser
 from hrm.core.master.gpu_preemption import Lack, victims
-from hrm.core.master.max_min import Contender, fair_parts
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import Container, MasterState
-from hrm.core.messages.claims import GpuPart, Proposal
+from hrm.core.messages.claims import Claim, Entry, GpuPart, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.scheduler import Job, Scheduler
 from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector
@@ -42,6 +47,9 @@ from hrm.core.vocabulary.model import (
 
 __all__ = ["FairGpuParts"]
 
+_Parts = Mapping[Vector, GpuPart]
+_UNBOUND: _Parts = {}
+
 
 class FairGpuParts:
     """Parts of GPUs, for the jobs of ``schedulers``."""
@@ -50,41 +58,64 @@ class FairGpuParts:
         self._master_state = master_state
         self._schedulers = schedulers
         self._view: ClusterView | None = None
+        self._counted_at = (-1, -1)
+        self._counts: dict[tuple[Vector, frozenset[NodeName]], int] = {}
         self._next_run_s = 0.0
         self._preempted_s: dict[ContainerId, float] = {}
 
     def update(self, jobs: Mapping[ApplicationId, Job], now: float) -> list[Job]:
-        """Set ``gpu_part`` of these jobs, which use GPUs; returns those for which it has changed,
-        in order of arrival."""
+        """Set ``gpu_parts`` of these jobs, which use GPUs; returns those for which they have
+        changed, in order of arrival."""
         if not jobs:
             return []
         parts = self._parts(now)
         changed = []
         for job in jobs.values():
-            part = parts.get(job.application_id) if _is_bound(job) else None
-            if part != job.gpu_part:
-                job.gpu_part = part
+            own = parts.get(job.application_id, _UNBOUND) if _is_bound(job) else _UNBOUND
+            if own != job.gpu_parts:
+                job.gpu_parts = own
                 changed.append(job)
         return sorted(changed, key=lambda job: job.arrival)
 
     def within(self, proposal: Proposal, job: Job, now: float) -> Proposal:
         """The proposal with no more claims for GPUs than its job may have now."""
-        if not _is_bound(job):
+        if not job.gpus or job.workload_class is not WorkloadClass.BATCH:
             return proposal
-        gpus = [x for x in proposal.claims if x.entry.demand[Column.GPU_MEMORY_MIB]]
-        could_start = job.gpu_part is not None and job.gpu_part.starts
-        declined = job.gpus_declined + 1 if could_start and not gpus else 0
-        self._schedulers[proposal.scheduler].backlog.declined(job, declined)
-        if not gpus:
+        claimed: dict[Vector, list[Claim]] = {}
+        for claim in proposal.claims:
+            if claim.entry.demand[Column.GPU_MEMORY_MIB]:
+                claimed.setdefault(claim.entry.demand, []).append(claim)
+        self._note_declined(proposal.scheduler, job, claimed.keys(), now)
+        if not claimed or not _is_bound(job):
             return proposal
-        part = self._parts(now).get(job.application_id)
-        if part is None:
-            return proposal
-        dropped = set(gpus[part.starts or part.queues :])
+        parts = self._parts(now).get(job.application_id, _UNBOUND)
+        dropped = {
+            claim
+            for demand, part in parts.items()
+            for claim in claimed.get(demand, [])[part.starts or part.queues :]
+        }
         if dropped:
             kept = tuple(x for x in proposal.claims if x not in dropped)
             proposal = replace(proposal, claims=kept)
-        return replace(proposal, gpus_queue=not part.starts)
+        must_run = frozenset(demand for demand, part in parts.items() if part.starts)
+        return replace(proposal, must_run=must_run)
+
+    def _note_declined(
+        self, scheduler: str, job: Job, claimed: Collection[Vector], now: float
+    ) -> None:
+        """Could the job have started some in the round that claims these, and starts none? A gang
+        that found no place for all of it leaves GPUs to others until capacity is freed."""
+        parts: _Parts = job.gpu_parts
+        if job.gang and not claimed:
+            parts = self._parts(now).get(job.application_id, _UNBOUND)
+        could_start = {demand for demand, part in parts.items() if part.starts}
+        if could_start and could_start.isdisjoint(claimed):
+            declined = job.gpus_declined + 1
+        elif job.gang and not claimed:
+            return
+        else:
+            declined = 0
+        self._schedulers[scheduler].backlog.declined(job, declined)
 
     def tick(self, now: float) -> None:
         """Take back from time to time what is queued where it should not be."""
@@ -99,188 +130,183 @@ class FairGpuParts:
         due to, while several applications want GPUs."""
         if self._master_state.recovering or len(self._master_state.gpus.uses) < 2:
             return
-        uses = self._uses()
-        if not any(use.queued for use in uses) or not _contested(uses):
-            return
         reason = "another application has fewer GPUs and waits for one"
-        free_mib, startable = self._free(uses, now)
-        starts = fair_parts(free_mib, _users(uses, startable))
-        for use, share, many in zip(uses, _shares(uses, free_mib), starts, strict=True):
-            allowed = max(0, share - use.running)
-            due = max(0, many - use.pending)
-            for container in use.queued[max(0, min(allowed, len(use.queued) - due)) :]:
+        for users in self._kinds():
+            if not _is_contested(users) or not any(user.queued_mib for user in users):
+                continue
+            for container in self._contest(users, now).misplaced():
                 if may_return(self._master_state, container, now, just_queued=True):
                     return_waiting(self._master_state, container, reason, now)
 
     def _preempt(self, now: float) -> None:
         """Preempt for applications that hold less than their share, and wait."""
-        master_state = self._master_state
-        uses = self._uses()
-        if len(uses) < 2 or not any(use.waiting for use in uses):
-            return
-        free_mib, startable = self._free(uses, now)
-        resend_s = master_state.bounds.resend_delay_s
+        resend_s = self._master_state.bounds.resend_delay_s
         recent = {x: at_s for x, at_s in self._preempted_s.items() if now - at_s < resend_s}
         self._preempted_s = recent
-        lacks, above, running, coming_mib = list[Lack](), dict[ApplicationId, int](), [], 0
-        for use, share, many in zip(uses, _shares(uses, free_mib), startable, strict=True):
-            app = master_state.applications[use.application_id]
-            live = [x for x in app.containers.values() if x.request.resources.gpu_memory_mib]
-            going = [
-                x for x in live if x.state is ContainerState.STOPPING or x.container_id in recent
+        for users in self._kinds():
+            if len(users) < 2 or not any(user.waits for user in users):
+                continue
+            for container in self._victims(self._contest(users, now), now):
+                self._preempted_s[container.container_id] = now
+                assert container.node is not None
+                self._master_state.send_stop(
+                    self._master_state.nodes[container.node],
+                    container,
+                    EndCause.PREEMPTED,
+                    "another application has less than its fair share of the GPUs, and waits",
+                    now,
+                    grace_s=self._master_state.bounds.gpu_preemption_grace_s,
+                    decommission=True,
+                )
+
+    def _victims(self, contest: Contest, now: float) -> list[Container]:
+        """What is preempted of one kind of GPUs."""
+        master_state = self._master_state
+        lacks, running = list[Lack](), list[Container]()
+        above_mib: dict[ApplicationId, int] = {}
+        coming_mib = 0
+        shares_mib = contest.shares_mib()
+        for user, share_mib, startable in zip(
+            contest.users, shares_mib, contest.startable, strict=True
+        ):
+            app = master_state.applications[user.application_id]
+            demands = {lot.demand for lot in user.lots}
+            live = [
+                x for x in app.containers.values() if demand_vector(x.request.resources) in demands
             ]
-            coming_mib += sum(x.request.resources.gpu_memory_mib for x in going)
-            lacking = min(share - use.running, use.waiting) - many
-            if lacking > 0 and not use.declines:
-                avoided = master_state.exclusions.avoided(use.application_id, now)
-                queued_at = frozenset(x.unit_id for x in use.queued)
-                lacks.append(Lack(use.demand, lacking, avoided, queued_at))
-            elif use.running - len(going) > share and app.record.gang_min < 2:
-                above[use.application_id] = use.running - len(going) - share
+            going = [
+                x
+                for x in live
+                if x.state is ContainerState.STOPPING or x.container_id in self._preempted_s
+            ]
+            going_mib = sum(x.request.resources.gpu_memory_mib for x in going)
+            coming_mib += going_mib
+            lacking = _lacking(user, share_mib - user.placed_mib, startable)
+            if lacking and not user.declines:
+                avoided = master_state.exclusions.avoided(user.application_id, now)
+                for lot, many in lacking:
+                    queued_at = frozenset(x.unit_id for x in lot.queued)
+                    lacks.append(Lack(lot.demand, many, avoided, queued_at))
+            elif user.placed_mib - going_mib > share_mib and app.record.gang_min < 2:
+                above_mib[user.application_id] = user.placed_mib - going_mib - share_mib
                 running += [x for x in live if x.state is ContainerState.RUNNING and x not in going]
         for index, lack in enumerate(lacks):
             coming = min(lack.containers, coming_mib // _mib(lack.demand))
             coming_mib -= coming * _mib(lack.demand)
             lacks[index] = lack._replace(containers=lack.containers - coming)
-        for container in victims(master_state, lacks, running, above):
-            self._preempted_s[container.container_id] = now
-            assert container.node is not None
-            master_state.send_stop(
-                master_state.nodes[container.node],
-                container,
-                EndCause.PREEMPTED,
-                "another application has less than its fair share of the GPUs, and waits",
-                now,
-                grace_s=master_state.bounds.gpu_preemption_grace_s,
-                decommission=True,
-            )
+        return list(victims(master_state, lacks, running, above_mib))
 
-    def _parts(self, now: float) -> dict[ApplicationId, GpuPart]:
-        """Of each application that waits for GPUs; empty where no more than one wants any."""
-        uses = self._uses()
-        if not _contested(uses):
-            return {}
-        free_mib, startable = self._free(uses, now)
-        users = _users(uses, startable)
-        willing = [
-            user._replace(most=0) if use.declines else user
-            for use, user in zip(uses, users, strict=True)
-        ]
-        starts = fair_parts(free_mib, willing)
-        left_mib = free_mib - sum(n * x.size_mib for n, x in zip(starts, users, strict=True))
-        parts = {}
-        for use, user, many, share in zip(
-            uses, users, starts, _shares(uses, free_mib), strict=True
-        ):
-            if use.job is None:
-                continue
-            if use.declines:
-                many = min(user.most, left_mib // user.size_mib)
-            queues = 0 if user.most else max(0, share - use.running - len(use.queued))
-            parts[use.job.application_id] = GpuPart(min(many, use.pending), queues)
+    def _parts(self, now: float) -> dict[ApplicationId, dict[Vector, GpuPart]]:
+        """Of each application that waits for GPUs of which others want some, too."""
+        parts: dict[ApplicationId, dict[Vector, GpuPart]] = {}
+        for users in self._kinds():
+            if _is_contested(users):
+                for application_id, some in self._contest(users, now).parts():
+                    parts.setdefault(application_id, {}).update(some)
         return parts
 
-    def _uses(self) -> list[_Use]:
-        """Of each batch application with live containers that use GPUs."""
-        master_state, uses = self._master_state, []
-        for application_id, held in master_state.gpus.uses.items():
+    def _kinds(self) -> list[list[GpuUser]]:
+        """The batch applications with live containers that use GPUs, by how many each uses."""
+        master_state = self._master_state
+        kinds: dict[int, dict[ApplicationId, GpuUser]] = {}
+        for application_id, uses in master_state.gpus.uses.items():
             app = master_state.applications[application_id]
             if app.record.workload_class is not WorkloadClass.BATCH:
                 continue
             scheduler = self._schedulers.get(app.scheduler)
             job = scheduler.jobs.get(application_id) if scheduler is not None else None
-            if job is not None and (not job.gpu_pending or job.policy_fault):
+            if job is not None and job.policy_fault:
                 job = None
-            queued = [app.containers[x] for x in held.queued]
-            running = held.live - held.pending - len(queued)
-            uses.append(_Use(application_id, job, held.mib // held.live, running, queued))
-        return uses
+            for demand, use in uses.items():
+                pending = use.pending if job is not None else 0
+                queued = [app.containers[x] for x in use.queued]
+                users = kinds.setdefault(demand[Column.SLOTS], {})
+                user = users.setdefault(application_id, GpuUser(application_id, job, []))
+                user.lots.append(GpuLot(demand, use.placed, pending, queued))
+        return [list(users.values()) for users in kinds.values()]
 
-    def _free(self, uses: list[_Use], now: float) -> tuple[int, list[int]]:
-        """The device memory that could be taken now, and how many of each could start in it."""
-        counts: dict[tuple[Vector, frozenset[NodeName]], int] = {}
-        startable = []
-        for use in uses:
-            if not use.waiting:
-                startable.append(0)
-                continue
-            avoided = self._master_state.exclusions.avoided(use.application_id, now)
-            key = (use.demand, avoided)
-            if key not in counts:
-                counts[key] = self._startable(*key)
-            count, gang = min(use.waiting, counts[key]), use.job.gang if use.job is not None else 0
-            startable.append(0 if count < min(gang, use.pending) else count)
-        free_mib = max(
-            (count * use.size_mib for use, count in zip(uses, startable, strict=True)),
-            default=0,
-        )
-        return free_mib, startable
+    def _contest(self, users: list[GpuUser], now: float) -> Contest:
+        return Contest(users, [self._startable_of(user, now) for user in users])
 
-    def _startable(self, demand: Vector, avoided: frozenset[NodeName]) -> int:
+    def _startable_of(self, user: GpuUser, now: float) -> list[int]:
+        """How many of each lot could start now."""
+        if not user.waits:
+            return [0] * len(user.lots)
+        avoided = self._master_state.exclusions.avoided(user.application_id, now)
+        gang = gangs.missing(self._master_state.applications[user.application_id])
+        if gang and user.job is not None and not self._gang_could_start(user.job, gang, avoided):
+            return [0] * len(user.lots)
+        return [
+            min(lot.waiting, self._startable(lot.demand, avoided)) if lot.waiting else 0
+            for lot in user.lots
+        ]
+
+    def _gang_could_start(self, job: Job, gang: int, avoided: frozenset[NodeName]) -> bool:
+        """Is there capacity for all of a gang, also for those of it that use no GPU?"""
+        requests = itertools.islice(job.pending.values(), gang)
+        members = Counter(demand_vector(request.resources) for request in requests)
+        if members.total() < gang:
+            return False
+        if any(self._startable(demand, avoided) < many for demand, many in members.items()):
+            return False
+        return len(members) == 1 or self._could_start_together(members, avoided)
+
+    def _could_start_together(self, members: Counter[Vector], avoided: frozenset[NodeName]) -> bool:
+        """Is there a place for each where the larger ones take the first that they find?"""
+        view = self._renewed_view(avoided)
+        for demand, left in sorted(members.items(), reverse=True):
+            view.open_to(demand)
+            while left:
+                rows = view.immediately_feasible(demand, WorkloadClass.BATCH, 0, left)
+                if not len(rows):
+                    return False
+                entry = Entry(ContainerId(""), WorkloadClass.BATCH, demand, 0.0)
+                left -= sum(view.apply(row, entry, 0.0) for row in rows.tolist())
+        return True
+
+    def _renewed_view(self, avoided: frozenset[NodeName]) -> ClusterView:
         if self._view is None:
             self._view = ClusterView(self._master_state.state)
         else:
             self._view.renew()
         if avoided:
             self._view.avoid(avoided)
-        self._view.open_to(demand)
-        return self._view.startable_count(demand)
+        return self._view
+
+    def _startable(self, demand: Vector, avoided: frozenset[NodeName]) -> int:
+        state = self._master_state.state
+        if self._counted_at != (state.shape, state.position):
+            self._counted_at = (state.shape, state.position)
+            self._counts.clear()
+        key = demand, avoided
+        if key not in self._counts:
+            view = self._renewed_view(avoided)
+            view.open_to(demand)
+            self._counts[key] = view.startable_count(demand)
+        return self._counts[key]
 
 
-class _Use(NamedTuple):
-    """One application's: ``running`` containers of ``size_mib`` each, on average, and those that
-    wait at units, in order of request. ``job``: what waits for a place; None: nothing does."""
-
-    application_id: ApplicationId
-    job: Job | None
-    size_mib: int
-    running: int
-    queued: list[Container]
-
-    @property
-    def declines(self) -> bool:
-        """Does its policy leave what it could have? Once may be for an older state."""
-        return self.job is not None and self.job.gpus_declined > 1
-
-    @property
-    def pending(self) -> int:
-        return self.job.gpu_pending if self.job is not None else 0
-
-    @property
-    def waiting(self) -> int:
-        return len(self.queued) + self.pending
-
-    @property
-    def demand(self) -> Vector:
-        """One container's, as if all were like the smallest that waits for a place."""
-        if self.job is None:
-            return demand_vector(self.queued[0].request.resources)
-        return min((x for x in self.job.demands if x[Column.GPU_MEMORY_MIB]), key=_mib)
-
-
-def _users(uses: list[_Use], startable: list[int]) -> list[Contender]:
-    return [
-        Contender(use.running * use.size_mib, use.size_mib, count)
-        for use, count in zip(uses, startable, strict=True)
-    ]
-
-
-def _contested(uses: list[_Use]) -> bool:
+def _is_contested(users: list[GpuUser]) -> bool:
     """Do several applications want more than they have?"""
-    return sum(use.waiting > 0 for use in uses) > 1
+    return sum(user.waits for user in users) > 1
 
 
-def _shares(uses: list[_Use], free_mib: int) -> list[int]:
-    """How many containers each would run if all GPUs were shared out from the start."""
-    total_mib = free_mib + sum(use.running * use.size_mib for use in uses)
-    return fair_parts(
-        total_mib, [Contender(0, use.size_mib, use.running + use.waiting) for use in uses]
-    )
+def _lacking(user: GpuUser, lacks_mib: int, startable: Sequence[int]) -> list[tuple[GpuLot, int]]:
+    """How many of each lot that cannot start now would, if the user held ``lacks_mib`` more."""
+    lacking = []
+    for lot, could in zip(user.lots, startable, strict=True):
+        lacks_mib -= could * lot.size_mib
+    for lot, could in zip(user.lots, startable, strict=True):
+        many = min(lot.waiting - could, max(0, lacks_mib) // lot.size_mib)
+        if many > 0:
+            lacking.append((lot, many))
+            lacks_mib -= many * lot.size_mib
+    return lacking
 
 
 def _is_bound(job: Job) -> bool:
     """Streams and gangs are placed whole."""
-    return bool(job.gpu_pending) and not job.gang and job.workload_class is WorkloadClass.BATCH
+    return job.gpus and not job.gang and job.workload_class is WorkloadClass.BATCH
 
 
 def _mib(demand: Vector) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 
 from hrm.core.vocabulary.columns import Ints
 
-__all__ = ["Contender", "fair_parts"]
+__all__ = ["Contender", "Lot", "fair_lots", "fair_parts"]
 
 
 class Contender(NamedTuple):
@@ -30,6 +30,29 @@ class Contender(NamedTuple):
     held_mib: int
     size_mib: int
     most: int
+
+
+class Lot(NamedTuple):
+    """Like containers of one application: ``size_mib`` of device memory for each, and how many of
+    them it wants."""
+
+    size_mib: int
+    most: int
+
+
+def fair_lots(
+    free_mib: int, held_mib: Sequence[int], lots: Sequence[Sequence[Lot]]
+) -> list[list[int]]:
+    """How many of each lot start, for applications that hold ``held_mib`` and take their ``lots``
+    in order: a lot counts what those before it take as held. The last of what is free may go to a
+    later lot, where the containers of an earlier one are larger."""
+    users = []
+    for held, own in zip(held_mib, lots, strict=True):
+        for lot in own:
+            users.append(Contender(held, *lot))
+            held += lot.size_mib * lot.most
+    parts = iter(fair_parts(free_mib, users))
+    return [[next(parts) for _ in own] for own in lots]
 
 
 def fair_parts(free_mib: int, users: Sequence[Contender]) -> list[int]:

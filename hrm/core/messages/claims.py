@@ -79,7 +79,8 @@ class Claim(NamedTuple):
 
 
 class GpuPart(NamedTuple):
-    """What an application may have of the GPUs in one round, where others want some, too.
+    """What an application may have in one round of the GPUs that one demand of it could use, where
+    others want some, too.
 
     ``starts``: how many containers may start; ``queues``: where that is none, how many may wait at
     units.
@@ -93,7 +94,8 @@ class GpuPart(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """The claims of one scheduling round. ``lease_token``: 0 for batch. ``gang``: how many claims,
-    the first ones, must all run at once. ``gpus_queue``: those for GPUs may wait at a unit."""
+    the first ones, must all run at once. ``must_run``: demands whose claims may not wait at a unit,
+    for others have a share in what they use."""
 
     scheduler: str
     application_id: ApplicationId
@@ -101,7 +103,7 @@ class Proposal:
     claims: tuple[Claim, ...]
     lease_token: int = 0
     gang: int = 0
-    gpus_queue: bool = True
+    must_run: frozenset[Vector] = frozenset()
 
 
 class Decision(enum.Enum):

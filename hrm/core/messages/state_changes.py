@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
+
 from hrm.core.messages.claims import Entry, GpuPart
 from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.feasibility import Vector
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
@@ -65,8 +69,8 @@ class JobImage:
     """With the time of each request."""
     avoid: tuple[NodeName, ...] = ()
     """Nodes that are excluded for it, by name."""
-    gpu_part: GpuPart | None = None
-    """Of the GPUs, in its next round; None: all that it requests."""
+    gpu_parts: Mapping[Vector, GpuPart] = field(default_factory=dict)
+    """Of the GPUs, in its next round, by demand; without one: all that it requests."""
 
 
 @record

@@ -33,7 +33,7 @@ from typing import TypeAlias
 
 from hrm.core.messages.claims import GpuPart
 from hrm.core.vocabulary.columns import Bools
-from hrm.core.vocabulary.feasibility import Column, Vector, fits
+from hrm.core.vocabulary.feasibility import Vector, fits
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
@@ -75,9 +75,9 @@ class Job:
     ``lacks``: demands for which the latest round found nothing for lack of capacity,
     and of nothing else, each with how long those that it tried run; empty until then.
     ``avoid``: nodes that are excluded for it.
-    ``gpus``: some of ``pending`` may use a GPU. ``gpu_part``: what it may have of them in the next
-    round; None: all that it requests. ``gpus_declined``: in how many rounds, one after the other,
-    it could have started some, and its policy proposed none.
+    ``gpus``: some of ``pending`` may use a GPU. ``gpu_parts``: what it may have of them in the next
+    round, by demand; without one: all that it requests. ``gpus_declined``: in how many rounds, one
+    after the other, it could have started some, and its policy proposed none of those.
     ``near``: some of ``pending`` may be near their data; ``held_until_s``: when the first of those
     that wait for that in the latest round waits no more, infinite where none does. ``places``: some
     of ``pending`` may have a place (``ContainerRequest.place``). ``rows``: of a driver, where it
@@ -102,7 +102,7 @@ class Job:
     policy_fault: str = ""
     gang: int = 0
     gpus: bool = False
-    gpu_part: GpuPart | None = None
+    gpu_parts: Mapping[Vector, GpuPart] = field(default_factory=dict)
     gpus_declined: int = 0
     demands: set[Vector] = field(default_factory=set)
     latest: Resources | None = None
@@ -128,15 +128,6 @@ class Job:
         if self.own_s is not None:
             return self.own_s
         return 0.0 if self.cohort is None else self.cohort.level_s
-
-    @property
-    def gpu_pending(self) -> int:
-        """How many of ``pending`` use a GPU."""
-        if not self.gpus:
-            return 0
-        if all(demand[Column.GPU_MEMORY_MIB] for demand in self.demands):
-            return len(self.pending)
-        return sum(1 for x in self.pending.values() if x.resources.gpu_memory_mib)
 
 
 class _Heap:

@@ -42,7 +42,7 @@ from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.queue.start_rule import duration_s
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.feasibility import Column, leaves
+from hrm.core.vocabulary.feasibility import Vector, leaves
 from hrm.core.vocabulary.model import ResourceUnitId, WorkloadClass
 
 __all__ = ["Negotiator", "StreamLease"]
@@ -157,7 +157,7 @@ class Negotiator:
         gang = self._commit_together(proposal.claims[: proposal.gang], proposal, now)
         if gang and gang[0].decision is Decision.ABORT:
             return self._abort_all(proposal, gang[0].reason)
-        rest = self._commit_each(proposal.claims[proposal.gang :], now, proposal.gpus_queue)
+        rest = self._commit_each(proposal.claims[proposal.gang :], now, proposal.must_run)
         return self._count(gang + rest)
 
     def unpark(self) -> list[Proposal]:
@@ -202,7 +202,7 @@ class Negotiator:
         gang = self._commit_together(proposal.claims[: proposal.gang], proposal, now)
         if gang and gang[0].decision is Decision.ABORT:
             return self._abort_all(proposal, gang[0].reason)
-        rest = self._commit_each(proposal.claims[proposal.gang :], now, True)
+        rest = self._commit_each(proposal.claims[proposal.gang :], now, frozenset())
         return self._count(gang + rest)
 
     def _commit_together(
@@ -226,7 +226,7 @@ class Negotiator:
         return outcomes
 
     def _commit_each(
-        self, claims: tuple[Claim, ...], now: float, gpus_queue: bool
+        self, claims: tuple[Claim, ...], now: float, shared: frozenset[Vector]
     ) -> list[Outcome]:
         """Claim by claim, and in one pass where all of them fit: the common case."""
         find, queues = self.state.rows.get, self.state.queues
@@ -246,11 +246,8 @@ class Negotiator:
             if len(outcomes) == len(claims) and alike and demand is not None:
                 self.state.taken(rows, demand, no_end=claims[0].entry.has_no_end)
                 return outcomes
-        must_run = "" if gpus_queue else _SHARED
         outcomes += [
-            self._commit_claim(
-                claim, now, must_run=must_run if claim.entry.demand[Column.GPU_MEMORY_MIB] else ""
-            )
+            self._commit_claim(claim, now, must_run=_SHARED if claim.entry.demand in shared else "")
             for claim in claims[len(outcomes) :]
         ]
         self._publish(outcomes)

@@ -268,5 +268,5 @@ class RemoteScheduler(Scheduler):
                 for container_id, request in job.pending.items()
             ),
             avoid=tuple(sorted(job.avoid)),
-            gpu_part=job.gpu_part,
+            gpu_parts=job.gpu_parts,
         )

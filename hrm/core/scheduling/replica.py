@@ -86,7 +86,7 @@ class Replica:
         pending = {container_id: request for container_id, request, _ in image.pending}
         changed_class = job.workload_class is not image.workload_class
         changed = changed_class or job.avoid != frozenset(image.avoid)
-        changed = changed or job.gpu_part != image.gpu_part
+        changed = changed or job.gpu_parts != image.gpu_parts
         asks_more = changed or job.gang != image.gang or not pending.keys() <= job.pending.keys()
         job.workload_class = image.workload_class
         job.gang = image.gang
@@ -95,7 +95,7 @@ class Replica:
         job.run_s = min(map(self.scheduler.run_s, pending.values()))
         job.near = any(request.near for request in pending.values())
         job.places = any(request.place for request in pending.values())
-        job.gpu_part = image.gpu_part
+        job.gpu_parts = image.gpu_parts
         job.pending = pending
         job.gpus = any(request.resources.gpu_memory_mib for request in pending.values())
         job.requested_at_s = {container_id: at_s for container_id, _, at_s in image.pending}

@@ -26,7 +26,7 @@ from hrm.core.scheduling.backlog import Backlog, Job, rounded_run_s
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.exhaustion import Exhaustion
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector
+from hrm.core.vocabulary.feasibility import Vector, demand_vector
 from hrm.core.vocabulary.model import (
     NO_UNIT,
     ApplicationId,
@@ -244,7 +244,7 @@ class Scheduler:
         try:
             for demand, members in self._groups(wanted, gang=job.gang > 0):
                 view.open_to(demand)
-                asking, may_queue = _part_of(job, demand, members, claims)
+                asking, may_queue = _part_of(job, demand, members)
                 if job.near:
                     asking = self._place_near(job, demand, asking, view, claims, now)
                 placement = self._placement(job, demand, asking)
@@ -316,7 +316,7 @@ class Scheduler:
             refusals = [each.reason for each in outcomes if each.decision is Decision.ABORT]
             job.last_refusal = refusals[-1]
         else:
-            share = _HAS_SHARE if job.gpus and job.gpu_part == (0, 0) else ""
+            share = _HAS_SHARE if job.gpus and (0, 0) in job.gpu_parts.values() else ""
             job.last_refusal = job.policy_fault or share
         if job.pending:
             self.retries += 1
@@ -439,18 +439,12 @@ def _claims(view: ClusterView, entries: Sequence[Entry], rows: list[int | None])
     return _each(Claim, zip(entries, view.unit_ids(taken), view.versions(taken), strict=True))
 
 
-def _part_of(
-    job: Job, demand: Vector, members: _Members, claims: Sequence[Claim]
-) -> tuple[_Members, bool]:
-    """Those of a group that may be placed in this round, after ``claims``, and whether they may
-    wait at a unit."""
-    part = job.gpu_part
-    if part is None or not demand[Column.GPU_MEMORY_MIB]:
+def _part_of(job: Job, demand: Vector, members: _Members) -> tuple[_Members, bool]:
+    """Those of a group that may be placed in this round, and whether they may wait at a unit."""
+    part = job.gpu_parts.get(demand) if job.gpus else None
+    if part is None:
         return members, True
-    claimed = sum(1 for claim in claims if claim.entry.demand[Column.GPU_MEMORY_MIB])
-    if part.starts:
-        return members[: max(0, part.starts - claimed)], False
-    return members[: max(0, part.queues - claimed)], True
+    return members[: part.starts or part.queues], not part.starts
 
 
 def _ask(

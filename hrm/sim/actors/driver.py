@@ -100,7 +100,8 @@ class Driver:
         )
         if self.plan.other is None:
             return (target,)
-        return (target, self._profile_target(_OTHER, self.plan.other.resources))
+        other = self._profile_target(_OTHER, self.plan.other.resources)
+        return (target, replace(other, gpus=self.plan.other.gpus))
 
     def _profile_target(self, profile: int, resources: Resources) -> am.ProfileTarget:
         return am.ProfileTarget(

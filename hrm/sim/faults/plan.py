@@ -160,11 +160,12 @@ class RemotePlan:
 
 @dataclass(frozen=True, slots=True)
 class OtherSize:
-    """Executors of another size, in a resource profile of their own. ``targets``: as those of the
-    application."""
+    """Executors of another size, in a resource profile of their own. ``targets`` and ``gpus``: as
+    those of the application."""
 
     resources: Resources
     targets: tuple[tuple[float, int], ...]
+    gpus: int = 0
 
 
 @dataclass(frozen=True, slots=True)

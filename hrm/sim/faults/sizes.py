@@ -55,7 +55,7 @@ def fits_whole(plan: ApplicationPlan, units: Sequence[ResourceUnit]) -> bool:
     demands = [(demand, max(count for _, count in plan.targets))]
     if plan.other is not None:
         most = max(count for _, count in plan.other.targets)
-        demands.append((demand_of(plan.other.resources, 0, units), most))
+        demands.append((demand_of(plan.other.resources, plan.other.gpus, units), most))
     return all_fit(demands, units)
 
 

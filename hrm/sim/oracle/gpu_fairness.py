@@ -1,11 +1,14 @@
 """Are GPUs shared fairly among batch applications, whichever schedulers place them?
 
 Sampled at each tick of the master once faults have stopped, from the states of its containers.
-While batch applications that request the same for each container compete for GPUs, none may start
-a container and then run more than its share plus one, while another waits, and has for long held
-less than its share minus one. What runs may go on: a newcomer gets its part as containers end.
+Units with one GPU, with two and so on are shared out each by themselves, in device memory. While
+batch applications compete for those of one kind, none may start a container and then run more than
+its share and one more, while another waits for one that is no larger in anything, and has for long
+held less than its share but for one. One more is as much as the largest. What runs may go on: a
+newcomer gets its part as containers end.
 
-Where executors are preempted for a fairer share, none goes below its own.
+Where executors are preempted for a fairer share, none goes below its own, but for what sizes that
+differ leave over.
 
 Shares are handed out here one container at a time, to the one that has least. Left out: gangs,
 which are placed whole; applications that avoid a node; policies that may leave a GPU idle.
@@ -13,15 +16,16 @@ which are placed whole; applications that avoid a node; policies that may leave 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from hrm.core.master.core import MasterCore
 from hrm.core.master.state import Container
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.vocabulary.feasibility import Vector, demand_vector
+from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
@@ -29,7 +33,7 @@ from hrm.core.vocabulary.model import (
     NodeState,
     WorkloadClass,
 )
-from hrm.sim.faults.capacity import how_many
+from hrm.sim.faults.capacity import fits_offer, how_many, serves
 
 __all__ = ["GpuFairness", "even_shares"]
 
@@ -38,12 +42,20 @@ _SETTLED_S = 6.0
 _HOLDS = (ContainerState.ASSIGNED, ContainerState.RUNNING, ContainerState.STOPPING)
 
 
-def even_shares(total: int, wanted: dict[ApplicationId, int]) -> dict[ApplicationId, int]:
-    """``total`` containers, one at a time to the one that has least of those that want more."""
+_Rivals: TypeAlias = dict[ApplicationId, list[Container]]
+
+
+def even_shares(total_mib: int, wanted: dict[ApplicationId, list[int]]) -> dict[ApplicationId, int]:
+    """The device memory that each gets: its next container to the one that has least, of those
+    that want more. ``wanted``: sizes, those that it holds first."""
     shares = dict.fromkeys(wanted, 0)
-    for _ in range(min(total, sum(wanted.values()))):
-        least = min((x for x in shares if shares[x] < wanted[x]), key=lambda x: shares[x])
-        shares[least] += 1
+    queues = {name: deque(sizes) for name, sizes in wanted.items()}
+    while left := [name for name, sizes in queues.items() if sizes]:
+        least = min(left, key=lambda name: shares[name])
+        size_mib = queues[least].popleft()
+        if size_mib <= total_mib:
+            total_mib -= size_mib
+            shares[least] += size_mib
     return shares
 
 
@@ -59,13 +71,14 @@ class _Rival:
 
 
 class GpuFairness:
-    """``_rivals``: the batch applications that want GPUs, as of the latest sample."""
+    """``_rivals``: the batch applications that want GPUs, by how many a unit has, as of the latest
+    sample."""
 
     def __init__(self, violated: Callable[[str], None], *, every_policy: bool) -> None:
         """``every_policy``: a policy may leave idle what it could have."""
         self._violated = violated
         self._skipped = every_policy
-        self._rivals: dict[ApplicationId, _Rival] = {}
+        self._rivals: dict[int, dict[ApplicationId, _Rival]] = {}
         self._ordered: dict[ContainerId, float] = {}
 
     def master_began(self) -> None:
@@ -79,66 +92,76 @@ class GpuFairness:
         commands: Iterable[c.MasterCommand],
         quiet_since_s: float,
     ) -> None:
-        if isinstance(event, e.Ticked):
-            self._preempted(core, commands, event.now)
-        if self._skipped or not isinstance(event, e.Ticked) or event.now < quiet_since_s:
+        if not isinstance(event, e.Ticked):
             return
-        apps = {} if core.master_state.recovering else dict(_contenders(core))
-        demands = {_demand(x) for containers in apps.values() for x in containers}
-        if len(apps) < 2 or len(demands) > 1:
-            self._rivals.clear()
+        kinds = _contenders(core)
+        self._preempted(core, kinds, commands, event.now)
+        if self._skipped or event.now < quiet_since_s:
             return
-        (demand,) = demands
-        self._sample(core, apps, demand, event.now)
+        if core.master_state.recovering:
+            kinds = {}
+        rivals, self._rivals = self._rivals, {}
+        for gpus, apps in kinds.items():
+            if len(apps) > 1:
+                before = rivals.get(gpus, {})
+                self._rivals[gpus] = {x: before.get(x, _Rival()) for x in apps}
+                self._sample(core, apps, self._rivals[gpus], event.now)
 
-    def _preempted(self, core: MasterCore, commands: Iterable[c.MasterCommand], now: float) -> None:
+    def _preempted(
+        self,
+        core: MasterCore,
+        kinds: dict[int, _Rivals],
+        commands: Iterable[c.MasterCommand],
+        now: float,
+    ) -> None:
         """Executors of which nothing but a fairer share is the reason to end them."""
-        victims: Counter[ApplicationId] = Counter()
-        apps = dict(_contenders(core))
-        owners = {x.container_id: name for name, some in apps.items() for x in some}
+        stopped = set[ContainerId]()
         for command in commands:
             match command:
                 case c.SendToNode(message=c.StopContainer(decommission=True) as stop):
-                    node = core.master_state.nodes[command.node]
-                    if node.state is NodeState.ALIVE and stop.container_id in owners:
-                        victims[owners[stop.container_id]] += 1
-                        self._ordered[stop.container_id] = now
-        if not victims or len({_demand(x) for some in apps.values() for x in some}) > 1:
-            return
-        wanted = {name: len(some) for name, some in apps.items()}
-        held = sum(x.state in _HOLDS for some in apps.values() for x in some)
+                    if core.master_state.nodes[command.node].state is NodeState.ALIVE:
+                        stopped.add(stop.container_id)
+        for apps in kinds.values() if stopped else ():
+            owners = {x.container_id: name for name, some in apps.items() for x in some}
+            victims = Counter(owners[x] for x in stopped & owners.keys())
+            self._ordered |= dict.fromkeys(stopped & owners.keys(), now)
+            self._check_victims(apps, victims, now)
+
+    def _check_victims(self, apps: _Rivals, victims: Counter[ApplicationId], now: float) -> None:
+        wanted = {name: _sizes(some) for name, some in apps.items()}
+        held_mib = sum(map(_held_mib, apps.values()))
+        sizes = {x for some in wanted.values() for x in some}
+        slack_mib = max(sizes) if len(sizes) > 1 else 0
         for name in victims:
             # What is left over may be anyone's: the least that is fair is the share of the last.
             last = {x: wanted[x] for x in sorted(wanted, key=lambda other: other == name)}
-            share = even_shares(held, last)[name]
-            kept = sum(
-                x.state in _HOLDS
+            share_mib = even_shares(held_mib, last)[name] - slack_mib
+            kept_mib = sum(
+                _mib(x)
+                for x in apps[name]
+                if x.state in _HOLDS
                 and x.state is not ContainerState.STOPPING
                 and self._ordered.get(x.container_id) != now
-                for x in apps[name]
             )
-            if kept < share:
+            if kept_mib < share_mib:
                 self._violated(
                     f"{victims[name]} containers of {name} are preempted for a fairer share of "
-                    f"GPUs: it keeps {kept}, its share is {share}"
+                    f"GPUs: it keeps {kept_mib} MiB, its share is {share_mib}"
                 )
 
     def _sample(
-        self,
-        core: MasterCore,
-        apps: dict[ApplicationId, list[Container]],
-        demand: Vector,
-        now: float,
+        self, core: MasterCore, apps: _Rivals, rivals: dict[ApplicationId, _Rival], now: float
     ) -> None:
-        self._rivals = {x: self._rivals.get(x, _Rival()) for x in apps}
-        wanted = {x: len(containers) for x, containers in apps.items()}
-        held = {x: sum(y.state in _HOLDS for y in containers) for x, containers in apps.items()}
-        most = even_shares(_capacity(core, demand), wanted)
+        wanted = {x: _sizes(containers) for x, containers in apps.items()}
+        held = {x: _held_mib(containers) for x, containers in apps.items()}
+        one_mib = max(x for sizes in wanted.values() for x in sizes)
+        most = even_shares(_capacity_mib(core, apps), wanted)
         least = even_shares(sum(held.values()), wanted)
-        for application_id, rival in self._rivals.items():
+        for application_id, rival in rivals.items():
             recent = [x for x in rival.shares if now - x[0] <= _SETTLED_S]
             rival.shares = [*recent, (now, most[application_id])]
-            waits = held[application_id] < min(wanted[application_id], least[application_id] - 1)
+            enough_mib = min(sum(wanted[application_id]), least[application_id] - one_mib)
+            waits = held[application_id] < enough_mib
             avoids = core.master_state.exclusions.avoided(application_id, now)
             if not waits or avoids:
                 rival.poor_since_s = None
@@ -146,42 +169,77 @@ class GpuFairness:
                 rival.poor_since_s = now
         poor = [
             name
-            for name, rival in self._rivals.items()
+            for name, rival in rivals.items()
             if rival.poor_since_s is not None and now - rival.poor_since_s >= _SETTLED_S
         ]
-        for application_id, rival in self._rivals.items():
+        for application_id, rival in rivals.items():
             running = {
-                x.container_id for x in apps[application_id] if x.state is ContainerState.RUNNING
+                x.container_id: x for x in apps[application_id] if x.state is ContainerState.RUNNING
             }
             known = len(rival.shares) > 1
-            started, rival.running = running - rival.running, running
-            share = max(x for _, x in rival.shares)
-            others = [x for x in poor if x != application_id]
-            if known and started and others and len(running) > share + 1:
-                self._violated(
-                    f"{application_id} starts {min(started)} and runs {len(running)} containers "
-                    f"with a GPU, its share is {share}; {others[0]} waits with "
-                    f"{held[others[0]]} of {least[others[0]]}"
-                )
+            started = [x for name, x in running.items() if name not in rival.running]
+            rival.running = set(running)
+            share_mib = max(x for _, x in rival.shares)
+            running_mib = sum(map(_mib, running.values()))
+            if not known or running_mib <= share_mib + one_mib:
+                continue
+            for other in poor:
+                if other != application_id and (began := _instead(started, apps[other])):
+                    self._violated(
+                        f"{application_id} starts {began} and runs containers with {running_mib} "
+                        f"MiB of GPUs, its share is {share_mib}; {other} waits with {held[other]} "
+                        f"of {least[other]}"
+                    )
+                    break
 
 
-def _contenders(core: MasterCore) -> Iterator[tuple[ApplicationId, list[Container]]]:
-    """Batch applications, but gangs, with live containers that use GPUs."""
+def _contenders(core: MasterCore) -> dict[int, _Rivals]:
+    """By how many GPUs each uses: batch applications, but gangs, with live containers that do."""
+    kinds: dict[int, _Rivals] = {}
     for app in core.master_state.live_applications():
-        containers = [x for x in app.containers.values() if x.request.resources.gpu_memory_mib]
-        if (
-            containers
-            and app.record.workload_class is WorkloadClass.BATCH
-            and app.record.gang_min < 2
-        ):
-            yield app.application_id, containers
+        if app.record.workload_class is not WorkloadClass.BATCH or app.record.gang_min >= 2:
+            continue
+        for container in app.containers.values():
+            demand = _demand(container)
+            if demand[Column.GPU_MEMORY_MIB]:
+                apps = kinds.setdefault(demand[Column.SLOTS], {})
+                apps.setdefault(app.application_id, []).append(container)
+    return kinds
+
+
+def _instead(started: Iterable[Container], others: Iterable[Container]) -> str:
+    """One of ``started`` in place of which one of ``others`` that waits could have."""
+    demands = {_demand(x) for x in others if x.state not in _HOLDS}
+    return next(
+        (x.container_id for x in started if any(fits_offer(y, _demand(x)) for y in demands)), ""
+    )
 
 
 def _demand(container: Container) -> Vector:
     return demand_vector(container.request.resources)
 
 
-def _capacity(core: MasterCore, demand: Vector) -> int:
-    """How many such containers the cluster would run if nothing else ran."""
+def _mib(container: Container) -> int:
+    return container.request.resources.gpu_memory_mib
+
+
+def _sizes(containers: Iterable[Container]) -> list[int]:
+    """Of each its device memory, those that hold some first."""
+    return [_mib(x) for x in sorted(containers, key=lambda x: x.state not in _HOLDS)]
+
+
+def _held_mib(containers: Iterable[Container]) -> int:
+    return sum(_mib(x) for x in containers if x.state in _HOLDS)
+
+
+def _capacity_mib(core: MasterCore, apps: _Rivals) -> int:
+    """The device memory that such containers could hold at most if nothing else ran."""
     nodes = [x for x in core.master_state.nodes.values() if x.state is not NodeState.LOST]
-    return how_many(demand, [unit for node in nodes for unit in node.units])
+    units = [unit for node in nodes for unit in node.units]
+    demands = {_demand(x) for containers in apps.values() for x in containers}
+    if len(demands) == 1:
+        (demand,) = demands
+        return how_many(demand, units) * demand[Column.GPU_MEMORY_MIB]
+    return sum(
+        unit.target.gpu_memory_mib for unit in units if any(serves(x, unit) for x in demands)
+    )

@@ -38,6 +38,8 @@ __all__ = [
     "hanging_agents",
     "late_streams",
     "recurring",
+    "rivals_of_kinds",
+    "rivals_of_sizes",
     "waiting_streams",
     "waves_of_streams",
 ]
@@ -178,6 +180,37 @@ def gpu_rivals(seed: int, *, preemption: bool = False) -> Plan:
     return replace(
         plan, nodes=nodes, applications=applications, schedulers=1 + seed % 3, bounds=bounds
     )
+
+
+def rivals_of_kinds(seed: int, *, preemption: bool = False) -> Plan:
+    """The same; one node has its GPUs in pairs, and applications request pairs, too."""
+    plan = gpu_rivals(seed, preemption=preemption)
+    pairs, *others = plan.nodes
+    assert pairs.hardware is not None and pairs.binding is not None
+    gpus = tuple(Gpu(index=x, memory_mib=8192, numa=x % 2) for x in range(4))
+    hardware = replace(pairs.hardware, gpus=gpus)
+    binding = replace(pairs.binding, gpus_per_unit=2)
+    units = partition(NodeName(pairs.name), hardware, binding)
+    pairs = replace(pairs, units=units, hardware=hardware, binding=binding)
+    return replace(_with_others(plan, Resources(1, 512), gpus=2), nodes=(pairs, *others))
+
+
+def rivals_of_sizes(seed: int, *, preemption: bool = False) -> Plan:
+    """The same; applications request whole GPUs and parts of one."""
+    plan = gpu_rivals(seed, preemption=preemption)
+    return _with_others(plan, Resources(1, 512, 2048), gpus=1)
+
+
+def _with_others(plan: Plan, resources: Resources, gpus: int) -> Plan:
+    """Applications also request some of these, more and fewer of them as time passes."""
+    chance = source(plan.seed, "others")
+    applications = []
+    for application in plan.applications:
+        times = [at_s for at_s, _ in application.targets]
+        targets = tuple((at_s, chance.randint(0, 6)) for at_s in times)
+        other = OtherSize(resources, targets, gpus)
+        applications.append(replace(application, other=other))
+    return replace(plan, applications=tuple(applications))
 
 
 def late_streams(seed: int) -> Plan:

@@ -234,7 +234,9 @@ def gpu_shares_of_each_scheduler(patch: pytest.MonkeyPatch) -> None:
     """Each scheduler shares out GPUs among its own jobs alone."""
     parts, within = FairGpuParts._parts, FairGpuParts.within
 
-    def of_one(self: FairGpuParts, now: float, only: str) -> dict[ApplicationId, GpuPart]:
+    def of_one(
+        self: FairGpuParts, now: float, only: str
+    ) -> dict[ApplicationId, dict[Vector, GpuPart]]:
         apps = self._master_state.applications
         gpus = self._master_state.gpus
         mine = {name: use for name, use in gpus.uses.items() if apps[name].scheduler == only}
@@ -250,7 +252,7 @@ def gpu_shares_of_each_scheduler(patch: pytest.MonkeyPatch) -> None:
     def update_own(self: FairGpuParts, jobs: Mapping[ApplicationId, Job], now: float) -> list[Job]:
         for job in jobs.values():
             name = self._master_state.applications[job.application_id].scheduler
-            job.gpu_part = of_one(self, now, name).get(job.application_id)
+            job.gpu_parts = of_one(self, now, name).get(job.application_id, {})
         return list(jobs.values())
 
     patch.setattr(FairGpuParts, "within", within_own)
@@ -280,10 +282,10 @@ def gpus_taken_below_a_share(patch: pytest.MonkeyPatch) -> None:
         master_state: MasterState,
         lacks: Sequence[Lack],
         running: Sequence[Container],
-        above: dict[ApplicationId, int],
+        above_mib: dict[ApplicationId, int],
     ) -> Iterator[Container]:
         some = [lack._replace(containers=len(running)) for lack in lacks]
-        return victims(master_state, some, running, dict.fromkeys(above, len(running)))
+        return victims(master_state, some, running, dict.fromkeys(above_mib, 1 << 40))
 
     patch.setattr(gpu_shares, "victims", any_of_them)
 

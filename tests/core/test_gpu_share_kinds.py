@@ -1,0 +1,206 @@
+"""Shares of GPUs where executors differ: in how many GPUs they use, and in device memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from hrm.core.messages import events as e
+from hrm.core.node.core import NodeCore
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerRequest,
+    ContainerState,
+    Gpu,
+    NodeName,
+    Resources,
+    ResourceUnit,
+    ResourceUnitId,
+)
+from hrm.testing.virtual import VirtualCluster, unit
+from tests.virtual_scheduler import VirtualScheduler
+
+MIB = 1000
+SMALL = Resources(1, 10)
+SCHEDULERS = pytest.mark.parametrize(("inside", "processes"), [(1, 0), (2, 0), (0, 2), (1, 2)])
+
+
+def gpu_node(name: str, gpus: int = 1, *, vcores: int = 8, run_limit: int = 40) -> NodeCore:
+    """One unit with so many GPUs of ``MIB`` each."""
+    first, *more = (Gpu(index=x, memory_mib=MIB) for x in range(gpus))
+    gpu_unit = ResourceUnit(
+        unit_id=ResourceUnitId(f"{name}/gpu0"),
+        capacity=Resources(vcores, 10_000, gpus * MIB),
+        run_limit=run_limit,
+        gpu=first,
+        more_gpus=tuple(more),
+    )
+    return NodeCore(NodeName(name), (gpu_unit,))
+
+
+def cluster_of(
+    inside: int,
+    processes: int,
+    ones: int,
+    twos: int = 0,
+    *,
+    vcores: int = 8,
+    preemption: bool = False,
+) -> VirtualCluster:
+    """``ones`` units of one GPU, ``twos`` of two."""
+    bounds = Bounds(gpu_preemption=preemption)
+    cluster = VirtualCluster(schedulers=inside, bounds=bounds)
+    for x in range(processes):
+        VirtualScheduler(cluster, f"process-{x}")
+    for x in range(ones):
+        cluster.add_core(gpu_node(f"one-{x}", vcores=vcores))
+    for x in range(twos):
+        cluster.add_core(gpu_node(f"two-{x}", 2, vcores=vcores))
+    cluster.settle()
+    return cluster
+
+
+def request(
+    cluster: VirtualCluster, app: ApplicationId, many: int, resources: Resources, gpus: int = 0
+) -> None:
+    """``many`` more executors, of a profile of their own for each number of GPUs and size."""
+    first = cluster.app(app).last_executor_number + 1
+    requests = tuple(
+        ContainerRequest(
+            executor_id=str(first + x),
+            resource_profile_id=gpus + 10 * resources.gpu_memory_mib,
+            resources=resources,
+            gpus=gpus,
+        )
+        for x in range(many)
+    )
+    event = e.ContainersRequested(now=cluster.now, application_id=app, requests=requests)
+    cluster.submit_to_master(event)
+
+
+def running(cluster: VirtualCluster, *apps: ApplicationId) -> list[int]:
+    return [cluster.states(app).get("running", 0) for app in apps]
+
+
+def held_mib(cluster: VirtualCluster, *apps: ApplicationId) -> list[int]:
+    """The device memory of what runs."""
+    return [
+        sum(
+            x.request.resources.gpu_memory_mib
+            for x in cluster.app(app).in_state(ContainerState.RUNNING)
+        )
+        for app in apps
+    ]
+
+
+def advance_and_request_again(
+    cluster: VirtualCluster, wants: Sequence[tuple[ApplicationId, int, Resources, int]], for_s: int
+) -> None:
+    """For so many seconds, what is preempted is requested again as soon as it ends."""
+    for _ in range(for_s):
+        cluster.advance(1)
+        for app, many, resources, gpus in wants:
+            live = cluster.app(app).containers.values()
+            kept = [x for x in live if x.state is not ContainerState.STOPPING]
+            if len(kept) < many:
+                request(cluster, app, many - len(kept), resources, gpus)
+
+
+@SCHEDULERS
+def test_who_has_its_share_of_single_gpus_gets_pairs_that_others_do_not_want(
+    inside: int, processes: int
+) -> None:
+    cluster = cluster_of(inside, processes, ones=4, twos=3)
+    first, second = (cluster.submit(0, name=name) for name in ("first", "second"))
+    for app in (first, second):
+        request(cluster, app, 6, SMALL, gpus=1)
+    cluster.advance(10)
+    assert running(cluster, first, second) == [2, 2]
+    request(cluster, first, 3, SMALL, gpus=2)
+    cluster.advance(10)
+    assert running(cluster, first, second) == [5, 2], "no pair is idle"
+
+
+@SCHEDULERS
+def test_one_size_that_cannot_start_keeps_back_no_other(inside: int, processes: int) -> None:
+    cluster = cluster_of(inside, processes, ones=4, vcores=4)
+    cpu = cluster.submit(4, Resources(2, 10), name="cpu")
+    cluster.settle()
+    first, second = (cluster.submit(0, name=name) for name in ("first", "second"))
+    request(cluster, first, 4, Resources(4, 10, MIB // 2))
+    request(cluster, first, 4, Resources(1, 10, MIB))
+    request(cluster, second, 6, Resources(1, 10, MIB))
+    cluster.advance(10)
+    assert running(cluster, cpu, first, second) == [4, 2, 2]
+
+
+@SCHEDULERS
+def test_what_others_hold_of_another_kind_is_no_part_of_a_newcomers_share(
+    inside: int, processes: int
+) -> None:
+    cluster = cluster_of(inside, processes, ones=8, twos=4, preemption=True)
+    apps = [cluster.submit(0, name=name) for name in ("a", "b", "c", "d")]
+    *_, pairs, newcomer = apps
+    wants = [(app, 8, SMALL, 1) for app in apps[:2]]
+    for app, many, resources, gpus in wants:
+        request(cluster, app, many, resources, gpus)
+    request(cluster, pairs, 6, SMALL, gpus=2)
+    cluster.advance(10)
+    assert running(cluster, *apps) == [4, 4, 4, 0]
+    request(cluster, newcomer, 8, SMALL, gpus=1)
+    advance_and_request_again(cluster, wants, 40)
+    *singles, of_pairs, last = running(cluster, *apps)
+    assert (sorted([*singles, last]), of_pairs) == ([2, 3, 3], 4)
+
+
+@SCHEDULERS
+@pytest.mark.parametrize("preemption", [False, True])
+def test_shares_are_equal_in_device_memory_where_sizes_differ(
+    inside: int, processes: int, preemption: bool
+) -> None:
+    cluster = cluster_of(inside, processes, ones=4, vcores=40, preemption=preemption)
+    first, second = (cluster.submit(0, name=name) for name in ("first", "second"))
+    request(cluster, first, 2, Resources(1, 10, MIB))
+    cluster.advance(3)
+    for app in (first, second):
+        request(cluster, app, 30, Resources(1, 10, MIB // 10))
+    cluster.advance(40)
+    assert held_mib(cluster, first, second) == [2 * MIB, 2 * MIB]
+
+
+@SCHEDULERS
+@pytest.mark.parametrize(
+    ("cores", "hog", "others"), [(8, 8, [4, 4]), (8, 4, [3, 2])], ids=["each", "together"]
+)
+def test_a_gang_that_lacks_cores_elsewhere_keeps_no_gpu_from_others(
+    inside: int, processes: int, cores: int, hog: int, others: list[int]
+) -> None:
+    """Those of it that use GPUs could start; the others cannot: none of them, or not both."""
+    cluster = cluster_of(inside, processes, ones=8, vcores=1)
+    cluster.add_node(unit("cores", cores))
+    cluster.submit(1, Resources(hog, 10), name="hog")
+    cluster.settle()
+    gang = cluster.submit(0, name="gang", gang_min=6)
+    request(cluster, gang, 4, Resources(1, 10, MIB))
+    for vcores in others:
+        request(cluster, gang, 1, Resources(vcores, 10))
+    other = cluster.submit(0, name="other")
+    request(cluster, other, 20, Resources(1, 10, MIB))
+    cluster.advance(30)
+    assert cluster.states(gang) == {"pending": 6}
+    assert running(cluster, other) == [8], "no GPU is idle"
+
+
+@SCHEDULERS
+def test_a_gang_with_gpus_and_cores_has_its_share(inside: int, processes: int) -> None:
+    cluster = cluster_of(inside, processes, ones=4, vcores=1)
+    cluster.add_node(unit("cores", 8))
+    cluster.settle()
+    greedy, gang = cluster.submit(0, name="greedy"), cluster.submit(0, name="gang", gang_min=3)
+    request(cluster, greedy, 8, Resources(1, 10, MIB))
+    request(cluster, gang, 2, Resources(1, 10, MIB))
+    request(cluster, gang, 1, Resources(5, 10))
+    cluster.advance(10)
+    assert running(cluster, greedy, gang) == [2, 3]

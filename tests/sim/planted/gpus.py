@@ -1,0 +1,45 @@
+"""Bugs of shares of GPUs where executors differ in what they use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hrm.core.master.gpu_contest import GpuUser
+from hrm.core.master.gpu_shares import FairGpuParts
+from hrm.core.vocabulary.model import ApplicationId
+
+__all__ = ["BUGS"]
+
+
+def gpus_of_all_kinds_as_one(patch: pytest.MonkeyPatch) -> None:
+    """What an application holds of pairs of GPUs counts in its share of single ones."""
+    kinds = FairGpuParts._kinds
+
+    def as_one(self: FairGpuParts) -> list[list[GpuUser]]:
+        users: dict[ApplicationId, GpuUser] = {}
+        for each in kinds(self):
+            for name, job, lots in each:
+                users.setdefault(name, GpuUser(name, job, [])).lots.extend(lots)
+        return [list(users.values())]
+
+    patch.setattr(FairGpuParts, "_kinds", as_one)
+
+
+def gpu_sizes_counted_alike(patch: pytest.MonkeyPatch) -> None:
+    """An application holds as much device memory as if all of its containers, also those that
+    wait, were of one size."""
+
+    def mean(self: GpuUser) -> int:
+        many = sum(lot.placed + lot.waiting for lot in self.lots)
+        all_mib = sum((lot.placed + lot.waiting) * lot.size_mib for lot in self.lots)
+        return sum(lot.placed for lot in self.lots) * all_mib // max(1, many)
+
+    patch.setattr(GpuUser, "placed_mib", property(mean))
+
+
+BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
+    gpus_of_all_kinds_as_one,
+    gpu_sizes_counted_alike,
+]
