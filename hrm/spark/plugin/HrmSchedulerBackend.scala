@@ -24,10 +24,11 @@ package org.apache.spark.scheduler.cluster.hrm
  *   the listener bus, queue hrm   HrmListener: nothing. SparkContext.stop() waits for that thread
  *                                 without a limit, so it must not wait for what stop() holds
  *   py4j, a thread per connection DriverBridge, and through it AppMasterListener: nothing
- *   the timer, hrm-backend        starts and ends of AppMasters, abandoned executors: nothing
+ *   the timer, hrm-backend        starts and ends of AppMasters, abandoned executors and contexts:
+ *                                 nothing
  *   Java's watch on processes     hands over to the timer: nothing
  * Those that hold nothing take Spark's locks through Spark's methods: 2 in wakeScheduler and
- * scheduler.error, 3 in introduction.
+ * scheduler.error, 3 in introduction and onDisconnected.
  *
  * The limits of all waits: an AppMaster's start and start() itself, each
  * spark.hrm.registration.timeout; its end, spark.hrm.stop.timeout; a poll, EventQueue.PollMaxMs;
@@ -45,7 +46,8 @@ import org.apache.spark.{SparkContext, SparkException}
 import org.apache.spark.internal.config
 import org.apache.spark.resource.ResourceProfile
 import org.apache.spark.rpc.{RpcAddress, RpcEndpointAddress}
-import org.apache.spark.scheduler.{ExecutorExited, ExecutorProcessLost, TaskSchedulerImpl}
+import org.apache.spark.scheduler.{ExecutorDecommission, ExecutorExited, ExecutorProcessLost}
+import org.apache.spark.scheduler.TaskSchedulerImpl
 import org.apache.spark.scheduler.cluster.{CoarseGrainedSchedulerBackend, SchedulerBackendUtils}
 import org.apache.spark.util.ThreadUtils
 
@@ -81,6 +83,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   private val problem = new AtomicReference[String]()
   private val answered = new CountDownLatch(1)
   @volatile private var contextReady = false
+  @volatile private var begun = false
   private val stopping = new AtomicBoolean(false)
   private val timer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("hrm-backend")
   /** The proof to the master that an AppMaster acts for this application; it never leaves memory here. */
@@ -93,8 +96,10 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   ExecutorLaunch.prepareDecommissioning(conf)
   setTargets(Map(sc.resourceProfileManager.defaultResourceProfile -> initialExecutors))
   appMaster.start()
+  awaitStart()
 
   override def start(): Unit = {
+    begun = true
     super.start()
     if (!answered.await(registrationMs, TimeUnit.MILLISECONDS)) {
       failed(s"the AppMaster has not registered with the HRM master $master within " +
@@ -190,10 +195,31 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   }
 
   private def throwProblem(): Unit = Option(problem.get()).foreach { message =>
-    appMaster.finishing()
-    events.setFinish("FAILED", message)
-    appMaster.stop(stopMs)
+    finish(message)
     throw new SparkException(s"HRM: $message")
+  }
+
+  /** The SparkContext cannot be made, and will never call stop(). */
+  def abandon(why: String): Unit = if (stopping.compareAndSet(false, true)) {
+    finish(why)
+    timer.shutdownNow()
+  }
+
+  private def finish(failure: String): Unit = {
+    appMaster.finishing()
+    events.setFinish("FAILED", failure)
+    appMaster.stop(stopMs)
+  }
+
+  /**
+   * Spark makes more of itself before it calls start(), such as the DAGScheduler. Where that fails,
+   * it stops the context without this backend, whose AppMaster would stay.
+   */
+  private def awaitStart(): Unit = onTimer(HrmSchedulerBackend.StartCheckMs) {
+    if (!begun) {
+      if (sc.isStopped) abandon("the SparkContext could not be made; see the driver's log")
+      else awaitStart()
+    }
   }
 
   private def stopApplication(message: String): Unit =
@@ -301,11 +327,19 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     value
   }
 
-  /** Waits for HRM's reason of an executor's end before Spark removes it: exit codes decide blame. */
+  private def decommissions(executorId: String): Boolean =
+    synchronized(executorsPendingDecommission.contains(executorId))
+
+  /**
+   * Waits for HRM's reason of an executor's end before Spark removes it: exit codes decide blame. One that
+   * is decommissioned has its reason already, and Spark's disableExecutor leaves it alone.
+   */
   private class HrmDriverEndpoint extends DriverEndpoint {
     override def onDisconnected(remoteAddress: RpcAddress): Unit =
       addressToExecutorId.get(remoteAddress).foreach { executorId =>
-        if (disableExecutor(executorId) && !stopping.get()) {
+        // Without a host: whether the whole machine goes is not known here.
+        if (decommissions(executorId)) removeExecutor(executorId, ExecutorDecommission(None))
+        else if (disableExecutor(executorId) && !stopping.get()) {
           val silence = "the executor's connection broke, and its node has not said why"
           onTimer(lossReasonMs)(removeExecutor(executorId, ExecutorProcessLost(silence)))
         }
@@ -315,6 +349,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
 
 private[hrm] object HrmSchedulerBackend {
   private val HostsMax = 32
+  private val StartCheckMs = 500L
 
   private val driver = java.util.UUID.randomUUID().toString
 
