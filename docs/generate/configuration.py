@@ -69,11 +69,14 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.hrm.executor.maxFailures": (
         "`0`",
         "executors that may fail before the application does; 0: twice the executors it may "
-        "have, at least three",
+        "have, at least three. Where it is not set, `spark.executor.maxNumFailures` (on YARN once "
+        "`spark.yarn.max.executor.failures`) holds",
     ),
     "spark.hrm.executor.failures.validityInterval": (
         "`1h`",
-        "a failure older than this no longer counts",
+        "a failure older than this no longer counts; 0: all count. Where it is not set, "
+        "`spark.executor.failuresValidityInterval` (on YARN once "
+        "`spark.yarn.executor.failuresValidityInterval`) holds",
     ),
     "spark.hrm.executor.retry.delay": (
         "`100ms`",

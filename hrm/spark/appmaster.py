@@ -34,7 +34,11 @@ from typing import Any
 import grpc
 
 from hrm import address, clear_text, errors, rpc, tls
-from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
+from hrm.core.appmaster.application_master import (
+    FAILURES_SETTING,
+    AppMasterCore,
+    AppMasterLimits,
+)
 from hrm.core.messages import appmaster as messages
 from hrm.core.vocabulary.backoff import Backoff
 from hrm.core.vocabulary.bounds import BOUNDS
@@ -76,6 +80,7 @@ class AppMaster:
             limits=AppMasterLimits(
                 failures_max=int(introduction["max_failures"]),
                 failures_window_s=validity_ms / 1000 if validity_ms > 0 else float("inf"),
+                failures_setting=introduction.get("max_failures_setting", FAILURES_SETTING),
                 locality_wait_s=float(introduction["locality_wait_ms"]) / 1000,
                 backoff_s=float(introduction["retry_delay_ms"]) / 1000,
                 backoff_max_s=float(introduction["retry_delay_max_ms"]) / 1000,

@@ -296,9 +296,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("registration_timeout_ms", registrationMs)
     hello.put("master_timeout_ms", conf.getTimeAsMs("spark.hrm.master.timeout", "1h"))
     hello.put("stop_timeout_ms", stopMs)
-    hello.put("max_failures", conf.getInt("spark.hrm.executor.maxFailures", 0))
-    hello.put("failures_validity_ms",
-      conf.getTimeAsMs("spark.hrm.executor.failures.validityInterval", "1h"))
+    FailureLimits.describe(conf, hello)
     hello.put("locality_wait_ms", conf.getTimeAsMs("spark.hrm.locality.wait", "3s"))
     hello.put("retry_delay_ms", positiveMs("spark.hrm.executor.retry.delay", "100ms"))
     hello.put("retry_delay_max_ms", positiveMs("spark.hrm.executor.retry.delayMax", "10s"))
