@@ -95,8 +95,10 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "its GPUs, in MiB or such as `4g`: as many executors share a GPU as its memory allows",
     ),
     "spark.hrm.executor.lossReasonTimeout": (
-        "`5s`",
-        "how long a lost executor's tasks wait for the reason of its loss",
+        "the master's `node_timeout_s` and five seconds",
+        "how long an executor's tasks wait, when its connection to the driver has broken, for the "
+        "reason that HRM reports; without one the tasks are not charged with it. While no master "
+        "can be reached: five seconds",
     ),
     "spark.hrm.appmaster.maxRestarts": (
         "`5`",

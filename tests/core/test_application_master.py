@@ -202,9 +202,10 @@ def test_old_failures_are_forgotten() -> None:
 
 def test_a_lost_node_is_no_fault_of_the_application_and_its_executor_is_replaced_at_once() -> None:
     core = running(1)
-    commands = core.handle(changed(1, ended("1", -1, Blame.NODE)))
+    lost = replace(ended("1", -1, Blame.NODE), lost_host="10.0.0.1")
+    commands = core.handle(changed(1, lost))
     assert commands[0] == ExecutorEnded(
-        executor_id="1", exit_code=-1, message="why", caused_by_app=False, lost_node="n1"
+        executor_id="1", exit_code=-1, message="why", caused_by_app=False, lost_host="10.0.0.1"
     )
     assert asked(commands) == ["2"]
     assert not core.failures

@@ -368,7 +368,7 @@ class AppMasterCore:
             exit_code=seen.exit_code,
             message=seen.message or f"it ended with exit code {seen.exit_code}",
             caused_by_app=failed,
-            lost_node=(seen.node or container.node) if seen.blame.lost_machine else "",
+            lost_host=seen.lost_host if seen.blame.lost_machine else "",
         )
         self._commands.append(ended)
         if self.ended or was_asked or seen.blame.replaced_at_once:

@@ -65,7 +65,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
 
   private val registrationMs = conf.getTimeAsMs("spark.hrm.registration.timeout", "30s")
   private val stopMs = conf.getTimeAsMs("spark.hrm.stop.timeout", "5s")
-  private val lossReasonMs = conf.getTimeAsMs("spark.hrm.executor.lossReasonTimeout", "5s")
+  private val lossReasonFixedMs = conf.getOption(HrmSchedulerBackend.LossReason)
+    .map(_ => conf.getTimeAsMs(HrmSchedulerBackend.LossReason))
 
   private val initialExecutors = SchedulerBackendUtils.getInitialTargetExecutorNumber(conf)
   override protected val minRegisteredRatio: Double =
@@ -80,6 +81,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   private val inputBytes = conf.getSizeAsBytes("spark.hrm.input.size", "0")
 
   @volatile private var appId: Option[String] = None
+  @volatile private var nodeTimeoutMs = 0L
   private val problem = new AtomicReference[String]()
   private val answered = new CountDownLatch(1)
   @volatile private var contextReady = false
@@ -174,6 +176,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
 
   override def detached(): Unit = appMaster.detached()
 
+  override def nodeTimeout(timeoutMs: Int): Unit = nodeTimeoutMs = timeoutMs.toLong
+
   override def executorStarted(executorId: String, node: String): Unit =
     logInfo(s"Executor $executorId started on node $node")
 
@@ -184,10 +188,14 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
       causedByApp: Boolean,
       lostHost: String): Unit = {
     events.ended(executorId)
-    val why =
-      if (lostHost.isEmpty) ExecutorExited(exitCode, causedByApp, reason)
-      else ExecutorProcessLost(reason, Some(lostHost), causedByApp)
-    try removeExecutor(executorId, why) catch {
+    try {
+      if (lostHost.isEmpty) removeExecutor(executorId, ExecutorExited(exitCode, causedByApp, reason))
+      else {
+        removeExecutor(executorId, ExecutorProcessLost(reason, Some(lostHost), causedByApp))
+        // Also where Spark no longer knows this executor: a shuffle service may have kept its files.
+        removeWorker(lostHost, lostHost, reason)
+      }
+    } catch {
       // Spark's endpoint is gone, and needs no executor. The AppMaster must not take that for the
       // end of the driver, which has yet to report how the application ended.
       case NonFatal(e) if stopping.get() => logDebug(s"executor $executorId has ended late: $e")
@@ -300,6 +308,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("locality_wait_ms", conf.getTimeAsMs("spark.hrm.locality.wait", "3s"))
     hello.put("retry_delay_ms", positiveMs("spark.hrm.executor.retry.delay", "100ms"))
     hello.put("retry_delay_max_ms", positiveMs("spark.hrm.executor.retry.delayMax", "10s"))
+    hello.put("understands", ExecutorLaunch.strings(DriverBridge.Understands))
     val executors = new JMap[String, Any]()
     if (appId.isDefined) {
       getExecutorIds().foreach(id => executors.put(id, getExecutorResourceProfileId(id)))
@@ -325,12 +334,20 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     value
   }
 
+  /**
+   * An agent that lives reports an end within moments, and the master reports those of a node that is lost
+   * once it has been silent for long enough. Without a master no reason comes soon: then tasks do not wait for it.
+   */
+  private def lossReasonMs: Long =
+    lossReasonFixedMs.getOrElse(nodeTimeoutMs + HrmSchedulerBackend.ReportMs)
+
   private def decommissions(executorId: String): Boolean =
     synchronized(executorsPendingDecommission.contains(executorId))
 
   /**
-   * Waits for HRM's reason of an executor's end before Spark removes it: exit codes decide blame. One that
-   * is decommissioned has its reason already, and Spark's disableExecutor leaves it alone.
+   * Waits for HRM's reason of an executor's end before Spark removes it: exit codes decide blame. Where none
+   * comes, nobody is to blame. One that is decommissioned has its reason already, and Spark's disableExecutor
+   * leaves it alone.
    */
   private class HrmDriverEndpoint extends DriverEndpoint {
     override def onDisconnected(remoteAddress: RpcAddress): Unit =
@@ -339,7 +356,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
         if (decommissions(executorId)) removeExecutor(executorId, ExecutorDecommission(None))
         else if (disableExecutor(executorId) && !stopping.get()) {
           val silence = "the executor's connection broke, and its node has not said why"
-          onTimer(lossReasonMs)(removeExecutor(executorId, ExecutorProcessLost(silence)))
+          onTimer(lossReasonMs)(
+            removeExecutor(executorId, ExecutorProcessLost(silence, None, causedByApp = false)))
         }
       }
   }
@@ -348,6 +366,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
 private[hrm] object HrmSchedulerBackend {
   private val HostsMax = 32
   private val StartCheckMs = 500L
+  private val LossReason = "spark.hrm.executor.lossReasonTimeout"
+  private val ReportMs = 5000L // from the node's agent through the master to here
 
   private val driver = java.util.UUID.randomUUID().toString
 
