@@ -149,6 +149,7 @@ FIELDS: dict[str, FieldBound] = {
     # NodeService and AgentService
     "RegisterNode.name": _ID,
     "RegisterNode.incarnation": _ID,
+    "ContainerEnd.lost_host": _LABEL,
     "RegisterNode.host": _LABEL,
     "RegisterNode.endpoint": _LABEL,
     "RegisterNode.resource_units": FieldBound(count=UNITS),

@@ -342,6 +342,11 @@ def status(state: ContainerState, end: ContainerEnd | None = None) -> ContainerS
 FAILED = ContainerEnd(cause=EndCause.EXITED, exit_code=1, message="why")
 RUNS, ENDED = status(ContainerState.RUNNING), status(ContainerState.ENDED, FAILED)
 RUNS_SEEN = am.ContainerSeen(executor_id="5", profile=3, phase=am.Phase.RUNNING, node="n1")
+GONE = ContainerEnd(cause=EndCause.NODE_LOST, message="why", lost_host="10.0.0.1")
+LOST, LOST_SEEN = status(ContainerState.ENDED, GONE), am.ContainerSeen(
+    executor_id="5", profile=3, phase=am.Phase.ENDED, node="n1", blame=Blame.NODE, message="why",
+    lost_host="10.0.0.1",
+)  # fmt: skip
 ENDED_SEEN = am.ContainerSeen(
     executor_id="5", profile=3, phase=am.Phase.ENDED, node="n1", exit_code=1,
     blame=Blame.APPLICATION, message="why",
@@ -349,6 +354,7 @@ ENDED_SEEN = am.ContainerSeen(
 NOTICES: list[tuple[c.Notice, am.Event]] = [
     (c.ContainerChanged(status=RUNS), am.ContainerListed(now=9.0, container=RUNS_SEEN)),
     (c.ContainerChanged(status=ENDED), am.ContainerListed(now=9.0, container=ENDED_SEEN)),
+    (c.ContainerChanged(status=LOST), am.ContainerListed(now=9.0, container=LOST_SEEN)),
     (
         c.RequestRefused(executor_ids=("5",), resource_profile_id=3, message="why"),
         am.ExecutorsRefused(now=9.0, executor_ids=("5",), profile=3, message="why"),
@@ -382,7 +388,7 @@ def test_a_session_opens() -> None:
     admitted = c.ApplicationAdmitted(
         application_id=APP, epoch=7, containers=(RUNS,), last_executor_number=5, epoch_id="e7"
     )
-    response = applications.from_admitted(admitted, 1.5)
+    response = applications.from_admitted(admitted, 1.5, 15.0)
     assert (response.application_id, response.epoch_id, response.heartbeat_interval_s) == (
         APP,
         "e7",

@@ -79,11 +79,14 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.hrm.executor.maxFailures": (
         "`0`",
         "executors that may fail before the application does; 0: twice the executors it may "
-        "have, at least three",
+        "have, at least three. Where it is not set, `spark.executor.maxNumFailures` (on YARN once "
+        "`spark.yarn.max.executor.failures`) holds",
     ),
     "spark.hrm.executor.failures.validityInterval": (
         "`1h`",
-        "a failure older than this no longer counts",
+        "a failure older than this no longer counts; 0: all count. Where it is not set, "
+        "`spark.executor.failuresValidityInterval` (on YARN once "
+        "`spark.yarn.executor.failuresValidityInterval`) holds",
     ),
     "spark.hrm.executor.retry.delay": (
         "`100ms`",
@@ -108,8 +111,10 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "its GPUs, in MiB or such as `4g`: as many executors share a GPU as its memory allows",
     ),
     "spark.hrm.executor.lossReasonTimeout": (
-        "`5s`",
-        "how long a lost executor's tasks wait for the reason of its loss",
+        "the master's `node_timeout_s` and five seconds",
+        "how long an executor's tasks wait, when its connection to the driver has broken, for the "
+        "reason that HRM reports; without one the tasks are not charged with it. While no master "
+        "can be reached: five seconds",
     ),
     "spark.hrm.appmaster.maxRestarts": (
         "`5`",

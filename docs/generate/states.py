@@ -14,7 +14,7 @@ from typing import Any
 from hrm.core.appmaster.lifecycle import APPMASTER, APPMASTER_CONTAINER
 from hrm.core.messages.submissions import SUBMISSION
 from hrm.core.node.container_life import CONTAINER_AT_NODE
-from hrm.core.vocabulary.ends import END_RULES, EXITED_WELL
+from hrm.core.vocabulary.ends import END_RULES, EXIT_CODE_RULES
 from hrm.core.vocabulary.event_table import (
     EventTable,
     Ignored,
@@ -164,7 +164,8 @@ def ends() -> str:
         "| against the node for all | ordinary | run time counts | seen to end |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    rows = [(f"{EndCause.EXITED.value}, code 0", EXITED_WELL)]
+    exited = EndCause.EXITED.value
+    rows = [(f"{exited}, code {code}", rule) for code, rule in EXIT_CODE_RULES.items()]
     rows += [(cause.value, rule) for cause, rule in END_RULES.items()]
     for name, rule in rows:
         replaced = "at once" if rule.blame.replaced_at_once else "after a pause"

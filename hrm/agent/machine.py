@@ -71,6 +71,7 @@ _EXIT_CODES = {
     52: "the JVM ran out of heap; raise spark.executor.memory, or use more partitions",
     53: "the executor could not make its local directories; is the disk full?",
     56: "the executor could not reach its driver by heartbeat",
+    58: "the executor could not register its blocks with its driver again",
     **_SIGNALS,
 }
 """Spark's own, for executors; a driver has those of its program."""

@@ -73,7 +73,8 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
                 request.submission_id, request.submission_attempt, result.application_id
             )
         log.info("application registered", application=result.application_id, name=request.name)
-        return app_wire.from_admitted(result, self._heartbeat_interval_s)
+        node_timeout_s = self._master.core.master_state.bounds.node_timeout_s
+        return app_wire.from_admitted(result, self._heartbeat_interval_s, node_timeout_s)
 
     async def Session(self, requests: Any, context: _Session) -> None:  # noqa: N802
         """One AppMaster's session, from its attachment to its end."""

@@ -34,7 +34,11 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from hrm import address, clear_text, errors, rpc, tls
-from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
+from hrm.core.appmaster.application_master import (
+    FAILURES_SETTING,
+    AppMasterCore,
+    AppMasterLimits,
+)
 from hrm.core.messages import appmaster as messages
 from hrm.core.vocabulary import retries
 from hrm.core.vocabulary.backoff import Backoff
@@ -62,6 +66,7 @@ FINAL_UPDATE_MAX_S = BOUNDS.application_grace_s
 HEARTBEAT_MIN_S = 0.05
 LATE_S = 5.0
 """Two tries to register with this much extra time in between: this process was suspended."""
+INT32_MAX = 2**31 - 1
 EXIT_FILE_TIMEOUT_S = 5.0
 EXIT_FILE_PERIOD_S = 0.05
 
@@ -81,6 +86,7 @@ class AppMaster:
             limits=AppMasterLimits(
                 failures_max=int(introduction["max_failures"]),
                 failures_window_s=validity_ms / 1000 if validity_ms > 0 else float("inf"),
+                failures_setting=introduction.get("max_failures_setting", FAILURES_SETTING),
                 locality_wait_s=float(introduction["locality_wait_ms"]) / 1000,
                 backoff_s=float(introduction["retry_delay_ms"]) / 1000,
                 backoff_max_s=float(introduction["retry_delay_max_ms"]) / 1000,
@@ -304,6 +310,8 @@ class AppMaster:
                 self._attached_at_s = time.monotonic()
                 self._patience.contact(self._attached_at_s)
                 self._handle(messages.SessionLost(now=self._attached_at_s))
+                if not self.core.ended:
+                    self._notify_node_timeout(0.0)
             # The call may be over for the master and still take more from its iterator.
             self._outgoing = self._call = None
             outgoing.close()
@@ -345,9 +353,16 @@ class AppMaster:
                 self._handle(event)
             if kind == "attached":
                 self._bridge.call("registered", self.application_id)
+                self._notify_node_timeout(response.node_timeout_s)
         if not outgoing.attached:
             raise errors.Unavailable(f"the master at {self.hello['master']} closed the session")
         return outgoing.final_update_sent or end_ordered
+
+    def _notify_node_timeout(self, timeout_s: float) -> None:
+        """How long the driver may wait for the reason of an executor's end; 0: no master is there
+        to report it."""
+        if "nodeTimeout" in self.hello.get("understands", ()):
+            self._bridge.call("nodeTimeout", int(min(timeout_s * 1000, INT32_MAX)))
 
     def _registration(self) -> application_pb2.RegisterApplicationRequest:
         return app_wire.registration(
@@ -379,7 +394,7 @@ class AppMaster:
             case messages.ExecutorEnded():
                 self._bridge.call(
                     "executorEnded", command.executor_id, command.exit_code, command.message,
-                    command.caused_by_app, command.lost_node,
+                    command.caused_by_app, command.lost_host,
                 )  # fmt: skip
             case messages.FailApplication():
                 self._bridge.call("failed", command.message)

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
@@ -283,12 +283,17 @@ def _size(spec: pb.DriverSpec, conf: dict[str, str], *, is_python: bool) -> None
         default = _OVERHEAD_PYTHON if is_python else _OVERHEAD_JVM
         text = conf.get("spark.driver.memoryOverheadFactor", str(default))
         try:
-            overhead_mib = max(_OVERHEAD_MIN_MIB, int(heap_mib * float(text)))
+            overhead_mib = max(_least_overhead_mib(conf), int(heap_mib * float(text)))
         except ValueError:
             raise InvalidRequest(
                 f"spark.driver.memoryOverheadFactor is {text!r}; give a number such as 0.1"
             ) from None
     spec.vcores, spec.heap_mib, spec.memory_mib = int(cores), heap_mib, heap_mib + overhead_mib
+
+
+def _least_overhead_mib(conf: Mapping[str, str]) -> int:
+    name = "spark.driver.minMemoryOverhead"
+    return memory_mib(conf[name], name) if name in conf else _OVERHEAD_MIN_MIB
 
 
 class SubmissionClient:

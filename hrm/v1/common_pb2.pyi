@@ -168,14 +168,16 @@ class ContainerSpec(_message.Message):
     def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., launch: _Optional[_Union[SparkLaunch, _Mapping]] = ..., resource_unit_id: _Optional[str] = ..., heap_mib: _Optional[int] = ..., user: _Optional[str] = ..., stands_first: bool = ...) -> None: ...
 
 class ContainerEnd(_message.Message):
-    __slots__ = ("cause", "exit_code", "message")
+    __slots__ = ("cause", "exit_code", "message", "lost_host")
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    LOST_HOST_FIELD_NUMBER: _ClassVar[int]
     cause: EndCause
     exit_code: int
     message: str
-    def __init__(self, cause: _Optional[_Union[EndCause, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+    lost_host: str
+    def __init__(self, cause: _Optional[_Union[EndCause, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., lost_host: _Optional[str] = ...) -> None: ...
 
 class ContainerStatus(_message.Message):
     __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "state", "node", "resource_unit_id", "requested_at_s", "assigned_at_s", "started_at_s", "ended_at_s", "end", "stdout_url", "stderr_url", "usage", "expected_duration_s", "preempted", "stands_first")

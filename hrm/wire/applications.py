@@ -149,7 +149,7 @@ def to_event(
 
 
 def from_admitted(
-    result: c.ApplicationAdmitted, heartbeat_interval_s: float
+    result: c.ApplicationAdmitted, heartbeat_interval_s: float, node_timeout_s: float
 ) -> pb.RegisterApplicationResponse:
     return pb.RegisterApplicationResponse(
         application_id=result.application_id,
@@ -157,6 +157,7 @@ def from_admitted(
         containers=[codec.from_status(x) for x in result.containers],
         heartbeat_interval_s=heartbeat_interval_s,
         last_executor_number=result.last_executor_number,
+        node_timeout_s=node_timeout_s,
         epoch_id=result.epoch_id,
     )
 

@@ -61,7 +61,12 @@ def seen(status: common_pb2.ContainerStatus) -> messages.ContainerSeen:
 
 def _end(message: common_pb2.ContainerEnd) -> ContainerEnd:
     cause = TO_END_CAUSE.get(message.cause, EndCause.LOST)
-    return ContainerEnd(cause=cause, exit_code=message.exit_code, message=message.message)
+    return ContainerEnd(
+        cause=cause,
+        exit_code=message.exit_code,
+        message=message.message,
+        lost_host=message.lost_host,
+    )
 
 
 def events(

@@ -398,6 +398,7 @@ def to_cause(number: int, field: str) -> EndCause:
 
 
 def to_end(message: common.ContainerEnd) -> ContainerEnd:
+    """A node's report of an end. Which host is lost is for the master to say."""
     return ContainerEnd(
         cause=to_cause(message.cause, "end.cause"),
         exit_code=message.exit_code,
@@ -485,6 +486,7 @@ def from_status(value: ContainerStatus) -> common.ContainerStatus:
         message.end.cause = END_CAUSE[value.end.cause]
         message.end.exit_code = value.end.exit_code
         message.end.message = shortened(value.end.message, TEXT_LENGTH_MAX)
+        message.end.lost_host = value.end.lost_host
     if value.usage is not None:
         message.usage.cpu_percent = value.usage.cpu_percent
         message.usage.memory_mib = value.usage.memory_mib

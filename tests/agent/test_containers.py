@@ -211,6 +211,32 @@ async def test_a_pid_of_another_process_is_not_adopted(tmp_path: Path) -> None:
         assert found[0].ended is not None
 
 
+@pytest.mark.parametrize(
+    ("boot_id", "code", "cause"),
+    [
+        ("another boot", 143, EndCause.LOST),
+        ("another boot", 137, EndCause.LOST),
+        ("another boot", 1, EndCause.EXITED),
+        ("", 143, EndCause.EXITED),
+    ],
+    ids=["ended", "killed", "failed before", "no reboot"],
+)
+async def test_an_executor_that_a_reboot_ended_has_not_failed(
+    tmp_path: Path, boot_id: str, code: int, cause: EndCause
+) -> None:
+    """Its supervisor has written what the shutdown's signal led to; its agent was gone by then."""
+    hands = Hands(tmp_path)
+    await hands.containers.start(spec_of("c1"), shell(f"exit {code}"))
+    await hands.end()
+    path = tmp_path / "containers/c1/process.json"
+    document = json.loads(path.read_text())
+    shim.write_json(path, document | ({"boot_id": boot_id} if boot_id else {}))
+    (adopted,) = await Hands(tmp_path).containers.adopt()
+    assert adopted.ended is not None
+    end = ending(adopted.ended, adopted.order, adopted.spec)
+    assert (end.cause, end.exit_code) == (cause, -1 if cause is EndCause.LOST else code)
+
+
 async def test_a_group_nothing_knows_is_emptied_and_removed(tmp_path: Path) -> None:
     driver = detect("auto", f"test-{uuid.uuid4().hex[:12]}", vcores=1).driver
     files = driver.create("lost", ContainerLimits(vcores=1, memory_mib=64))

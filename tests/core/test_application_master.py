@@ -179,6 +179,13 @@ def test_too_many_failures_end_the_application_and_name_the_last() -> None:
     assert asked(core.handle(AppMasterTicked(now=1000))) == []
 
 
+def test_the_message_names_the_setting_by_which_the_limit_was_set() -> None:
+    limits = AppMasterLimits(failures_max=1, failures_setting="spark.executor.maxNumFailures")
+    commands = running(1, limits).handle(changed(3, ended("1", 42)))
+    (failure,) = [c for c in commands if isinstance(c, FailApplication)]
+    assert "(spark.executor.maxNumFailures is 1)" in failure.message
+
+
 def test_the_limit_follows_the_highest_target() -> None:
     assert running(1).failures_max == 3
     assert running(5).failures_max == 10
@@ -195,9 +202,10 @@ def test_old_failures_are_forgotten() -> None:
 
 def test_a_lost_node_is_no_fault_of_the_application_and_its_executor_is_replaced_at_once() -> None:
     core = running(1)
-    commands = core.handle(changed(1, ended("1", -1, Blame.NODE)))
+    lost = replace(ended("1", -1, Blame.NODE), lost_host="10.0.0.1")
+    commands = core.handle(changed(1, lost))
     assert commands[0] == ExecutorEnded(
-        executor_id="1", exit_code=-1, message="why", caused_by_app=False, lost_node="n1"
+        executor_id="1", exit_code=-1, message="why", caused_by_app=False, lost_host="10.0.0.1"
     )
     assert asked(commands) == ["2"]
     assert not core.failures

@@ -268,6 +268,46 @@ def test_a_lost_node_takes_its_containers_and_comes_back_empty() -> None:
     assert cluster.master.master_state.nodes[NodeName("n1")].state is NodeState.ALIVE
 
 
+@pytest.mark.parametrize(
+    ("silent", "lost_hosts"),
+    [
+        (["n1"], [""]),
+        (["n3"], ["h2"]),
+        (["n1", "n2"], ["h1", "h1"]),
+        (["n1", "n3"], ["", "h2"]),
+    ],
+)
+def test_a_host_is_lost_with_the_last_node_on_it(silent: list[str], lost_hosts: list[str]) -> None:
+    """Spark drops all that executors of the host have left there, so none of them may live."""
+    cluster = VirtualCluster([unit("n1"), unit("n2"), unit("n3")])
+    for name, host in (("n1", "h1"), ("n2", "h1"), ("n3", "h2")):
+        cluster.master.master_state.nodes[NodeName(name)].host = host
+    app = cluster.submit(3)
+    cluster.settle()
+    for name in silent:
+        cluster.disconnect(cluster.nodes[name])
+    cluster.advance(20)
+    notices = [x for x in cluster.notices[app] if isinstance(x, c.ContainerChanged)]
+    ends = {x.status.node: x.status.end for x in notices if x.status.end is not None}
+    assert [ends[NodeName(name)].lost_host for name in silent] == lost_hosts
+
+
+def test_while_a_master_awaits_other_nodes_it_says_of_no_host_that_it_is_lost() -> None:
+    """The awaited may be on that host, and run."""
+    cluster = VirtualCluster([unit("n1"), unit("n2")], bounds=Bounds(recovery_window_s=60.0))
+    app = cluster.submit(2)
+    cluster.settle()
+    cluster.restart_master()
+    cluster.register(cluster.nodes["n1"])
+    cluster.attach(app)
+    cluster.advance(1)
+    cluster.disconnect(cluster.nodes["n1"])
+    cluster.advance(20)
+    (ended,) = cluster.app(app).ended
+    assert ended.end is not None
+    assert (ended.end.cause, ended.end.lost_host) == (EndCause.NODE_LOST, "")
+
+
 def test_a_short_break_costs_nothing() -> None:
     cluster = VirtualCluster([unit("n1")])
     app = cluster.submit(2)

@@ -18,7 +18,14 @@ from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
 from hrm.core.submission.hosting import driver_event
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.ends import END_RULES, EXITED_WELL, Blame, EndRule, StartEvidence, end_rule
+from hrm.core.vocabulary.ends import (
+    END_RULES,
+    EXIT_CODE_RULES,
+    Blame,
+    EndRule,
+    StartEvidence,
+    end_rule,
+)
 from hrm.core.vocabulary.history import StateEvent
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -38,7 +45,7 @@ from hrm.wire import codec
 ENDS = [
     ContainerEnd(cause=cause, exit_code=exit_code, message="why")
     for cause in EndCause
-    for exit_code in (-1, 0, 1, 143)
+    for exit_code in (-1, 0, 1, 53, 56, 58, 143)
 ]
 HERE = Path(hrm.__file__).parent
 TABLE = "core/vocabulary/ends.py"
@@ -75,13 +82,21 @@ def test_why_calls_a_failure_only_what_counts_as_one(end: ContainerEnd) -> None:
 
 
 def _rules() -> list[EndRule]:
-    return [*END_RULES.values(), EXITED_WELL]
+    return [*END_RULES.values(), *EXIT_CODE_RULES.values()]
 
 
 @each_end
 def test_an_exit_code_decides_of_one_that_exited_and_of_no_other(end: ContainerEnd) -> None:
-    exited_well = end.cause is EndCause.EXITED and end.exit_code == 0
-    assert end_rule(end) is (EXITED_WELL if exited_well else END_RULES[end.cause])
+    decides = end.cause is EndCause.EXITED and end.exit_code in EXIT_CODE_RULES
+    assert end_rule(end) is (EXIT_CODE_RULES[end.exit_code] if decides else END_RULES[end.cause])
+
+
+@pytest.mark.parametrize("code", [53, 56, 58])
+def test_what_an_executor_cannot_help_is_not_counted_and_cannot_spin(code: int) -> None:
+    rule = EXIT_CODE_RULES[code]
+    assert rule.blame is Blame.NONE
+    assert not rule.ordinary, "an end that nothing ordered is explained"
+    assert rule.avoids_node is rule.against_node is (code == 53), "no directory: the node's fault"
 
 
 @each_end
@@ -91,14 +106,14 @@ def test_the_appmaster_counts_pauses_and_notifies_spark(end: ContainerEnd) -> No
     core.handle(am.TargetsChanged(now=0.0, targets=(target,)))
     core.handle(am.SessionOpened(now=0.0, epoch=1, containers=(), last_executor_number=0))
     for state in (ContainerState.RUNNING, ContainerState.ENDED):
-        how = end if state is ContainerState.ENDED else None
+        how = replace(end, lost_host="10.0.0.1") if state is ContainerState.ENDED else None
         seen = am.container_seen("1", 0, state, "n1", how)
         commands = core.handle(am.ContainerListed(now=1.0, container=seen))
     (ended,) = [x for x in commands if isinstance(x, am.ExecutorEnded)]
     blame = end_rule(end).blame
     assert ended.exit_code == end.exit_code
     assert ended.caused_by_app is (blame is Blame.APPLICATION)
-    assert ended.lost_node == ("n1" if blame is Blame.NODE else "")
+    assert ended.lost_host == ("10.0.0.1" if blame is Blame.NODE else "")
     assert len(core.failures) == (blame is Blame.APPLICATION)
     replaced = any(isinstance(x, am.RequestContainers) for x in commands)
     assert replaced is (blame is Blame.NODE)

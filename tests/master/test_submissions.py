@@ -572,6 +572,7 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(
         ("local:/a.py", {"spark.driver.memory": "8g"}, 8192 + 3276),
         ("local:/a.py", {"spark.driver.memoryOverhead": "1g"}, 2048),
         ("local:/a.jar", {"spark.driver.memoryOverheadFactor": "0.5"}, 1024 + 512),
+        ("local:/a.jar", {"spark.driver.minMemoryOverhead": "500m"}, 1024 + 500),
     ],
 )
 def test_a_driver_holds_its_heap_and_what_is_next_to_it(

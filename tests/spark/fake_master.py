@@ -99,6 +99,7 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
     ended_sessions: int = 0
     problems: list[str] = field(default_factory=list)
     unresponsive: bool = False
+    node_timeout_s: float = 15.0
     may_listen: asyncio.Event = field(default_factory=asyncio.Event)
     finished: application_pb2.ApplicationFinished | None = None
     notices: asyncio.Queue[application_pb2.ApplicationNotice | grpc.StatusCode | None] = field(
@@ -117,6 +118,7 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
             epoch=self.epoch,
             containers=self.live(),
             heartbeat_interval_s=0.5,
+            node_timeout_s=self.node_timeout_s,
             last_executor_number=max(map(int, self.executors), default=0),
         )
 

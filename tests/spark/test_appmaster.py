@@ -98,6 +98,34 @@ async def test_a_busy_application_outlives_a_master_that_starts_again(tmp_path: 
         assert second.problems == []
 
 
+async def test_the_driver_knows_how_long_the_reason_of_an_end_may_take(
+    master: FakeMaster, tmp_path: Path
+) -> None:
+    """The time after which a node is lost; 0 while there is no master."""
+    understands = ["nodeTimeout"]
+    async with fake_driver(master, tmp_path, setup=FAST, understands=understands) as driver:
+        driver.send(target(1))
+        await until(lambda: driver.calls_of("nodeTimeout"), 20, "informed")
+        master.abort_session()
+        await until(lambda: len(driver.calls_of("nodeTimeout")) == 3, 20, "informed again")
+        times = [time for _, time in driver.calls_of("nodeTimeout")]
+        assert times == ["15000", "0", "15000"]
+
+
+async def test_a_plugin_of_before_an_upgrade_is_called_nothing_that_it_lacks(
+    master: FakeMaster, tmp_path: Path
+) -> None:
+    async with fake_driver(master, tmp_path, setup=FAST) as driver:
+        driver.send(target(1))
+        await until_registered(driver)
+        master.abort_session()
+        await sessions(master, 2)
+        await until(lambda: len(driver.calls_of("registered")) == 2, 10, "attached again")
+        assert driver.calls_of("nodeTimeout") == []
+        driver.finish()
+        assert await driver.end() == 0
+
+
 async def test_an_application_outlives_a_limit_that_its_session_meets(
     master: FakeMaster, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from tests.spark.fake_master import FakeMaster, fake_master, until
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 REPOSITORY = Path(__file__).parents[2]
+HRM_MAX, SPARK_MAX = "hrm.executor.maxFailures", "executor.maxNumFailures"
 START_S = 120.0  # a driver's start on a machine that is busy with other tests
 
 HEAD = """
@@ -484,20 +485,31 @@ async def test_what_cannot_work_is_one_clear_line_and_an_exit_status(
     await until(lambda: not master.running(), 10)
 
 
+@pytest.mark.parametrize(
+    ("limit", "window", "named"),
+    [
+        (HRM_MAX, "hrm.executor.failures.validityInterval", HRM_MAX),
+        (SPARK_MAX, "executor.failuresValidityInterval", SPARK_MAX),
+        ("yarn.max.executor.failures", "yarn.executor.failuresValidityInterval", SPARK_MAX),
+    ],
+    ids=["HRM", "Spark", "YARN"],
+)
 async def test_executors_that_keep_dying_end_the_application_with_their_exit_code(
-    master: FakeMaster, tmp_path: Path
+    master: FakeMaster, tmp_path: Path, limit: str, window: str, named: str
 ) -> None:
+    """The limit is HRM's, or, as on YARN and Kubernetes, Spark's; the window likewise."""
     body = """
 spark = builder.getOrCreate()
 say("sum", spark.sparkContext.parallelize(range(10)).sum())
 """
     options = [
         "--conf", "spark.executor.extraJavaOptions=-XX:-IgnoreUnrecognizedVMOptions -XX:NoSuch=1",
-        "--conf", "spark.executor.instances=1", "--conf", "spark.hrm.executor.maxFailures=3",
+        "--conf", "spark.executor.instances=1", "--conf", f"spark.{limit}=3",
+        "--conf", f"spark.{window}=30m",
     ]  # fmt: skip
     async with application(master, tmp_path, body, *options) as driver:
         assert await driver.exit_status() != 0
-        assert "3 executors failed" in driver.output()
+        assert f"3 executors failed within 1800 s (spark.{named} is 3)" in driver.output()
         assert "exit code 1" in driver.output()
         assert not (tmp_path / "sum").exists()
     assert len(master.executors) == 3

@@ -1,4 +1,5 @@
-"""No thread of a driver waits for another without end: the plugin, compiled, in a real driver.
+"""The plugin, compiled, in a real driver with a played AppMaster: no thread waits for another
+without end, and nothing that is gone or was given up stays.
 
 The test programs are in Scala, in ``scala/``; each describes itself at its top. They are compiled
 like the plugin, by the compiler among Spark's jars.
@@ -89,3 +90,13 @@ def test_an_appmaster_that_hangs_before_it_has_read_delays_nothing(
     run: Callable[..., str],
 ) -> None:
     assert "OK HRM: the AppMaster cannot be started" in run("DeafAppMaster")
+
+
+def test_a_decommissioned_executor_that_disconnects_is_gone_at_once(
+    run: Callable[..., str],
+) -> None:
+    assert "OK gone after" in run("DepartingExecutor")
+
+
+def test_a_context_that_cannot_be_made_leaves_no_appmaster(run: Callable[..., str]) -> None:
+    assert run("AbandonedContext").splitlines()[-1] == "OK"

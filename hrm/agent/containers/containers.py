@@ -35,7 +35,7 @@ from hrm.agent.containers.scratch import Scratch
 from hrm.agent.isolation import DRIVERS, ContainerLimits, DeviceNumbers, Isolation
 from hrm.agent.run_as import Account
 from hrm.agent.startup.warm import WarmJvm, WarmPool
-from hrm.core.vocabulary.model import ContainerSpec
+from hrm.core.vocabulary.model import ContainerSpec, is_driver
 from hrm.errors import HrmError, LaunchFailed, Unsuitable
 from hrm.spark.launch import Launch
 
@@ -44,6 +44,7 @@ __all__ = ["Adopted", "ContainerSupervisor", "Ended", "StopOrder"]
 EnvironmentOf = Callable[[Account | None], Awaitable[Mapping[str, str]]]
 _FORCE_MARGIN_S = 20.0
 _SHIM_GRACE_S = 5.0
+_SIGNALLED = frozenset({128 + signal.SIGTERM, 128 + signal.SIGKILL})
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _log = structlog.get_logger("hrm.agent.containers")
 
@@ -404,6 +405,8 @@ class ContainerSupervisor:
             order = container_dir.read_order(directory)
             return Adopted(spec=spec, started_at_s=started_at_s, ended=None, order=order)
         ended = await asyncio.to_thread(self._gather, container_id, directory, isolation)
+        if process and not supervisor.is_of_this_boot(process):
+            ended = _by_a_shutdown(spec, ended)
         return Adopted(spec=spec, started_at_s=started_at_s, ended=ended)
 
     def _driver(self, name: str) -> Isolation:
@@ -431,3 +434,12 @@ class ContainerSupervisor:
             now=now,
             remove=remove_tree,
         )
+
+
+def _by_a_shutdown(spec: ContainerSpec, ended: Ended) -> Ended:
+    """The machine has been started again since. An executor that a signal ended was ended by the
+    shutdown, which is no failure of its own. A driver stays one that was seen to end, so that its
+    successor need not wait for it."""
+    if ended.exit_code not in _SIGNALLED or is_driver(spec.application_id):
+        return ended
+    return replace(ended, problem="its machine was shut down")

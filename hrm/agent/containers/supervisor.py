@@ -24,7 +24,16 @@ import structlog
 
 from hrm.agent.containers import shim
 
-__all__ = ["MARK", "find", "give_up", "kill_marked", "read_report", "send_signal", "start"]
+__all__ = [
+    "MARK",
+    "find",
+    "give_up",
+    "is_of_this_boot",
+    "kill_marked",
+    "read_report",
+    "send_signal",
+    "start",
+]
 
 MARK = "HRM_CONTAINER_ID"
 _START_LIMIT_S = 30.0
@@ -93,7 +102,7 @@ def send_signal(pidfd: int, number: int) -> None:
 
 def find(process: dict[str, Any]) -> int | None:
     """A pidfd of the shim that ``process.json`` records, if that very process lives."""
-    if process.get("boot_id") != shim.boot_id():
+    if not is_of_this_boot(process):
         return None
     try:
         pidfd = os.pidfd_open(int(process["shim_pid"]))
@@ -104,6 +113,11 @@ def find(process: dict[str, Any]) -> int | None:
         os.close(pidfd)
         return None
     return pidfd
+
+
+def is_of_this_boot(process: dict[str, Any]) -> bool:
+    """Has the machine run on since ``process.json`` was written?"""
+    return bool(process.get("boot_id") == shim.boot_id())
 
 
 def kill_marked(mark: str) -> None:

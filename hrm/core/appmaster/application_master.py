@@ -72,7 +72,9 @@ from hrm.core.messages.appmaster import (
 from hrm.core.vocabulary.event_table import Lifecycle
 from hrm.core.vocabulary.wakefulness import Wakefulness
 
-__all__ = ["AppMasterCore", "AppMasterLimits"]
+__all__ = ["FAILURES_SETTING", "AppMasterCore", "AppMasterLimits"]
+
+FAILURES_SETTING = "spark.hrm.executor.maxFailures"
 
 _SEEN = {
     Phase.REQUESTED: ExecutorHappening.SEEN_REQUESTED,
@@ -94,6 +96,7 @@ class AppMasterLimits:
             (``spark.hrm.executor.maxFailures``); 0: twice the highest target, at least 3.
         failures_window_s: age at which a failure is forgotten
             (``spark.hrm.executor.failures.validityInterval``).
+        failures_setting: the name under which the user has set ``failures_max``.
         backoff_s: first pause before executors that ended are replaced
             (``spark.hrm.executor.retry.delay``).
         backoff_max_s: the longest such pause (``spark.hrm.executor.retry.delayMax``).
@@ -107,6 +110,7 @@ class AppMasterLimits:
 
     failures_max: int = 0
     failures_window_s: float = 3600.0
+    failures_setting: str = FAILURES_SETTING
     backoff_s: float = 0.1
     backoff_max_s: float = 10.0
     locality_wait_s: float = 3.0
@@ -364,7 +368,7 @@ class AppMasterCore:
             exit_code=seen.exit_code,
             message=seen.message or f"it ended with exit code {seen.exit_code}",
             caused_by_app=failed,
-            lost_node=(seen.node or container.node) if seen.blame.lost_machine else "",
+            lost_host=seen.lost_host if seen.blame.lost_machine else "",
         )
         self._commands.append(ended)
         if self.ended or was_asked or seen.blame.replaced_at_once:
@@ -388,7 +392,7 @@ class AppMasterCore:
             where = f" on {seen.node}" if seen.node else ""
             self._fail(
                 f"{len(self.failures)} executors failed within "
-                f"{self.limits.failures_window_s:.0f} s (spark.hrm.executor.maxFailures is "
+                f"{self.limits.failures_window_s:.0f} s ({self.limits.failures_setting} is "
                 f"{self.failures_max}); the last, executor {container.executor_id}{where}, ended "
                 f"with exit code {seen.exit_code}{': ' + seen.message if seen.message else ''}; "
                 f"see its log: hrm app logs APPLICATION --executor {container.executor_id}",

@@ -192,14 +192,20 @@ class NodeRegistry:
         """
         timeout_s = self.master_state.bounds.node_timeout_s
         silences_began_s = [now]
-        for node in list(self.master_state.nodes.values()):
+        silent: list[Node] = []
+        living_hosts: set[str] = set()
+        for node in self.master_state.nodes.values():
             if node.life.state is NodeState.LOST:
                 continue
-            silent_s = now - node.silent_since_s
-            if silent_s > timeout_s:
-                self._lose(node, now, f"no contact for {silent_s:.0f} s")
+            if now - node.silent_since_s > timeout_s:
+                silent.append(node)
             else:
                 silences_began_s.append(node.silent_since_s)
+                living_hosts.add(node.host)
+        for node in silent:
+            # Several agents may serve one host, and one that is awaited may be on any.
+            is_gone = node.host not in living_hosts and not self.awaited
+            self._lose(node, now, node.host if is_gone else "")
         lost = [n for n in self.master_state.nodes.values() if n.life.state is NodeState.LOST]
         for node in lost[: max(0, len(lost) - self.master_state.bounds.lost_nodes_kept)]:
             del self.master_state.nodes[node.name]
@@ -322,12 +328,15 @@ class NodeRegistry:
             self._into_service(node, back, event.now, "in contact again")
             self.placement.capacity_freed(event.now)
 
-    def _lose(self, node: Node, now: float, why: str) -> None:
+    def _lose(self, node: Node, now: float, lost_host: str) -> None:
+        """``lost_host``: its host, if that is gone with it."""
+        why = f"no contact for {now - node.silent_since_s:.0f} s"
         if not node.life.take(NodeHappening.FALLEN_SILENT, now, why):
             return
         self._next_check_s = 0.0  # there may be too many lost ones now
         node.connected = False
-        end = ContainerEnd(cause=EndCause.NODE_LOST, message=f"{node.name} is lost: {why}")
+        message = f"{node.name} is lost: {why}"
+        end = ContainerEnd(cause=EndCause.NODE_LOST, message=message, lost_host=lost_host)
         for container in list(node.containers.values()):
             self.master_state.end_container(container, ContainerHappening.NODE_LOST, end, now)
         self._close_rows(node)

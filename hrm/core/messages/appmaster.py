@@ -89,7 +89,7 @@ class ProfileTarget:
 
 @record
 class ContainerSeen:
-    """A container as the master reports it; the last three fields describe its end."""
+    """A container as the master reports it; the last four fields describe its end."""
 
     executor_id: str
     profile: int
@@ -98,6 +98,7 @@ class ContainerSeen:
     exit_code: int = -1
     blame: Blame = Blame.NONE
     message: str = ""
+    lost_host: str = ""
 
 
 def container_seen(
@@ -107,8 +108,13 @@ def container_seen(
     seen = ContainerSeen(executor_id=executor_id, profile=profile, phase=PHASES[state], node=node)
     if end is None:
         return seen
-    blame = end_rule(end).blame
-    return replace(seen, exit_code=end.exit_code, blame=blame, message=end.message)
+    return replace(
+        seen,
+        exit_code=end.exit_code,
+        blame=end_rule(end).blame,
+        message=end.message,
+        lost_host=end.lost_host,
+    )
 
 
 @record
@@ -246,13 +252,13 @@ class ExecutorStarted:
 
 @record
 class ExecutorEnded:
-    """To Spark. ``lost_node`` is set when the whole machine is gone."""
+    """To Spark. ``lost_host`` is set when that whole host is gone, with all that was kept there."""
 
     executor_id: str
     exit_code: int
     message: str
     caused_by_app: bool
-    lost_node: str = ""
+    lost_host: str = ""
 
 
 @record

@@ -4,7 +4,8 @@ An end concerns several components: the master measures run times and evaluates 
 AppMaster counts failures, pauses and notifies Spark, the core of submissions must know whether a
 driver may still live, and the journal explains unwanted ends. Each takes its column from here.
 
-``EXITED`` has two rows, for the exit code decides: 0 is a success.
+``EXITED`` has several rows, for the exit code decides: 0 is a success, and some of an executor's
+codes mean that neither it nor its tasks have failed, as Spark's own cluster manager takes them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hrm.core.vocabulary.model import ContainerEnd, EndCause
 
 __all__ = [
     "END_RULES",
-    "EXITED_WELL",
+    "EXIT_CODE_RULES",
     "Blame",
     "EndRule",
     "StartEvidence",
@@ -97,8 +98,16 @@ def _row(blame: Blame, *columns: str, start: StartEvidence = StartEvidence.TRIED
     return EndRule(blame=blame, start=start, **{name: name in columns for name in names})
 
 
-EXITED_WELL = _row(Blame.NONE, "ordinary", "complete")
-"""``EXITED`` with exit code 0."""
+EXIT_CODE_RULES: Mapping[int, EndRule] = {
+    0: _row(Blame.NONE, "ordinary", "complete"),
+    53: _row(Blame.NONE, "avoids_node", "against_node"),
+    56: _row(Blame.NONE),
+    58: _row(Blame.NONE),
+}
+"""``EXITED`` with one of these codes, which Spark's executors have where they cannot go on: 53, no
+local directory could be made on that node; 56, the driver did not take their heartbeats; 58, nor
+their blocks, when they registered them again. Those of a driver are its program's own, and are
+counted as failures nowhere."""
 
 END_RULES: Mapping[EndCause, EndRule] = {
     EndCause.EXITED: _row(Blame.APPLICATION, "avoids_node", "against_node"),
@@ -115,7 +124,7 @@ END_RULES: Mapping[EndCause, EndRule] = {
     EndCause.GPU_MEMORY_LIMIT: _row(Blame.APPLICATION),
     EndCause.UNSUITABLE: _row(Blame.APPLICATION, "avoids_node", start=StartEvidence.FAILED),
 }
-"""Of every cause; ``EXITED`` with another exit code than 0."""
+"""Of every cause; ``EXITED`` with an exit code that has no row of its own."""
 
 _BY_VALUE = {cause.value: cause for cause in EndCause}
 
@@ -140,6 +149,6 @@ def is_failure(cause: str, exit_code: int) -> bool:
 
 
 def _rule(cause: EndCause, exit_code: int) -> EndRule:
-    if cause is EndCause.EXITED and exit_code == 0:
-        return EXITED_WELL
+    if cause is EndCause.EXITED:
+        return EXIT_CODE_RULES.get(exit_code, END_RULES[cause])
     return END_RULES[cause]

@@ -368,11 +368,16 @@ class ContainerSpec:
 
 @record
 class ContainerEnd:
-    """How a container ended. ``exit_code`` is -1 where there is none."""
+    """How a container ended. ``exit_code`` is -1 where there is none.
+
+    ``lost_host``: the host that disappeared with it, as its executors name it to Spark; empty where
+    it has not, or may live. Only the master knows.
+    """
 
     cause: EndCause
     exit_code: int = -1
     message: str = ""
+    lost_host: str = ""
 
 
 @record

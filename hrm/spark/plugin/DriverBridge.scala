@@ -9,6 +9,7 @@ private[hrm] trait AppMasterListener {
   def registered(applicationId: String): Unit
   def failed(message: String): Unit
   def detached(): Unit
+  def nodeTimeout(timeoutMs: Int): Unit
   def executorStarted(executorId: String, node: String): Unit
   def executorEnded(
       executorId: String,
@@ -79,6 +80,12 @@ class DriverBridge private[hrm] (
   /** No wait for this AppMaster is needed: it ends by itself, once the master has its final update. */
   def detached(): Unit = if (open) listener.detached()
 
+  /**
+   * How long a node may be silent before the master takes it for lost; 0: there is no master at present.
+   * A method that older plugins lack: `DriverBridge.Understands`.
+   */
+  def nodeTimeout(timeoutMs: Int): Unit = if (open) listener.nodeTimeout(timeoutMs)
+
   def executorStarted(executorId: String, node: String): Unit =
     if (open) listener.executorStarted(executorId, node)
 
@@ -93,6 +100,12 @@ class DriverBridge private[hrm] (
 }
 
 private[hrm] object DriverBridge {
+  /**
+   * Methods that were added later. After an upgrade of HRM, the AppMaster of a running driver may be newer than
+   * its plugin, and calls only those of them that its introduction names.
+   */
+  val Understands: Seq[String] = Seq("nodeTimeout")
+
   private def event(name: String, fields: (String, Any)*): JMap[String, Any] = {
     val event = new JMap[String, Any]()
     event.put("event", name)

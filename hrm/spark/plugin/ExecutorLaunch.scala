@@ -149,7 +149,7 @@ private[hrm] object ExecutorLaunch {
       Utils.splitCommandString(JavaModuleOptions.defaultModuleOptions()) ++
       conf.get(config.EXECUTOR_JAVA_OPTIONS).toSeq.flatMap(o => Utils.splitCommandString(o)))
 
-  private def strings(values: Seq[String]): JList[String] = {
+  def strings(values: Seq[String]): JList[String] = {
     val list = new JList[String]()
     values.foreach(list.add)
     list

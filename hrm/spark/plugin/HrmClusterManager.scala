@@ -1,5 +1,7 @@
 package org.apache.spark.scheduler.cluster.hrm
 
+import scala.util.control.NonFatal
+
 import org.apache.spark.{SparkContext, SparkException}
 import org.apache.spark.scheduler.{ExternalClusterManager, SchedulerBackend}
 import org.apache.spark.scheduler.{TaskScheduler, TaskSchedulerImpl}
@@ -27,8 +29,13 @@ class HrmClusterManager extends ExternalClusterManager {
     new HrmSchedulerBackend(
       scheduler.asInstanceOf[TaskSchedulerImpl], sc, HrmClusterManager.address(masterURL))
 
+  /** The backend has an AppMaster already; Spark forgets a backend for which this fails. */
   override def initialize(scheduler: TaskScheduler, backend: SchedulerBackend): Unit =
-    scheduler.asInstanceOf[TaskSchedulerImpl].initialize(backend)
+    try scheduler.asInstanceOf[TaskSchedulerImpl].initialize(backend) catch {
+      case NonFatal(e) =>
+        backend.asInstanceOf[HrmSchedulerBackend].abandon(s"the SparkContext could not be made: $e")
+        throw e
+    }
 }
 
 private[hrm] object HrmClusterManager {

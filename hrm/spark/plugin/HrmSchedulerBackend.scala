@@ -24,11 +24,12 @@ package org.apache.spark.scheduler.cluster.hrm
  *   the listener bus, queue hrm   HrmListener: nothing. SparkContext.stop() waits for that thread
  *                                 without a limit, so it must not wait for what stop() holds
  *   py4j, a thread per connection DriverBridge, and through it AppMasterListener: nothing
- *   the timer, hrm-backend        starts and ends of AppMasters, abandoned executors: nothing
+ *   the timer, hrm-backend        starts and ends of AppMasters, abandoned executors and contexts:
+ *                                 nothing
  *   Java's watch on processes     hands over to the timer: nothing
  *   LauncherBackend's threads     LauncherLink: nothing
  * Those that hold nothing take Spark's locks through Spark's methods: 2 in wakeScheduler and
- * scheduler.error, 3 in introduction.
+ * scheduler.error, 3 in introduction and onDisconnected.
  *
  * LauncherLink is called by start(), stop() and throwProblem(), with 1 at most: it writes to a socket,
  * and its close() waits for Spark's reader of that socket, which ends when the socket is closed.
@@ -50,7 +51,8 @@ import org.apache.spark.internal.config
 import org.apache.spark.launcher.SparkAppHandle.State
 import org.apache.spark.resource.ResourceProfile
 import org.apache.spark.rpc.{RpcAddress, RpcEndpointAddress}
-import org.apache.spark.scheduler.{ExecutorExited, ExecutorProcessLost, TaskSchedulerImpl}
+import org.apache.spark.scheduler.{ExecutorDecommission, ExecutorExited, ExecutorProcessLost}
+import org.apache.spark.scheduler.TaskSchedulerImpl
 import org.apache.spark.scheduler.cluster.{CoarseGrainedSchedulerBackend, SchedulerBackendUtils}
 import org.apache.spark.util.ThreadUtils
 
@@ -68,7 +70,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
 
   private val registrationMs = conf.getTimeAsMs("spark.hrm.registration.timeout", "30s")
   private val stopMs = conf.getTimeAsMs("spark.hrm.stop.timeout", "5s")
-  private val lossReasonMs = conf.getTimeAsMs("spark.hrm.executor.lossReasonTimeout", "5s")
+  private val lossReasonFixedMs = conf.getOption(HrmSchedulerBackend.LossReason)
+    .map(_ => conf.getTimeAsMs(HrmSchedulerBackend.LossReason))
 
   private val initialExecutors = SchedulerBackendUtils.getInitialTargetExecutorNumber(conf)
   override protected val minRegisteredRatio: Double =
@@ -83,9 +86,11 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   private val inputBytes = conf.getSizeAsBytes("spark.hrm.input.size", "0")
 
   @volatile private var appId: Option[String] = None
+  @volatile private var nodeTimeoutMs = 0L
   private val problem = new AtomicReference[String]()
   private val answered = new CountDownLatch(1)
   @volatile private var contextReady = false
+  @volatile private var begun = false
   private val stopping = new AtomicBoolean(false)
   private val launcher = new LauncherLink(
     conf, () => failed("the program that launched the driver has stopped it"))
@@ -101,8 +106,10 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   ExecutorLaunch.prepareDecommissioning(conf)
   setTargets(Map(sc.resourceProfileManager.defaultResourceProfile -> initialExecutors))
   appMaster.start()
+  awaitStart()
 
   override def start(): Unit = {
+    begun = true
     launcher.submitted()
     super.start()
     val limitMs = registrationMs + ExecutorLaunch.sendingMs(conf)
@@ -187,6 +194,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
 
   override def detached(): Unit = appMaster.detached()
 
+  override def nodeTimeout(timeoutMs: Int): Unit = nodeTimeoutMs = timeoutMs.toLong
+
   override def executorStarted(executorId: String, node: String): Unit =
     logInfo(s"Executor $executorId started on node $node")
 
@@ -197,10 +206,14 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
       causedByApp: Boolean,
       lostHost: String): Unit = {
     events.ended(executorId)
-    val why =
-      if (lostHost.isEmpty) ExecutorExited(exitCode, causedByApp, reason)
-      else ExecutorProcessLost(reason, Some(lostHost), causedByApp)
-    try removeExecutor(executorId, why) catch {
+    try {
+      if (lostHost.isEmpty) removeExecutor(executorId, ExecutorExited(exitCode, causedByApp, reason))
+      else {
+        removeExecutor(executorId, ExecutorProcessLost(reason, Some(lostHost), causedByApp))
+        // Also where Spark no longer knows this executor: a shuffle service may have kept its files.
+        removeWorker(lostHost, lostHost, reason)
+      }
+    } catch {
       // Spark's endpoint is gone, and needs no executor. The AppMaster must not take that for the
       // end of the driver, which has yet to report how the application ended.
       case NonFatal(e) if stopping.get() => logDebug(s"executor $executorId has ended late: $e")
@@ -208,11 +221,32 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   }
 
   private def throwProblem(): Unit = Option(problem.get()).foreach { message =>
-    appMaster.finishing()
-    events.setFinish("FAILED", message)
-    appMaster.stop(stopMs)
+    finish(message)
     launcher.ended(State.FAILED)
     throw new SparkException(s"HRM: $message")
+  }
+
+  /** The SparkContext cannot be made, and will never call stop(). */
+  def abandon(why: String): Unit = if (stopping.compareAndSet(false, true)) {
+    finish(why)
+    timer.shutdownNow()
+  }
+
+  private def finish(failure: String): Unit = {
+    appMaster.finishing()
+    events.setFinish("FAILED", failure)
+    appMaster.stop(stopMs)
+  }
+
+  /**
+   * Spark makes more of itself before it calls start(), such as the DAGScheduler. Where that fails,
+   * it stops the context without this backend, whose AppMaster would stay.
+   */
+  private def awaitStart(): Unit = onTimer(HrmSchedulerBackend.StartCheckMs) {
+    if (!begun) {
+      if (sc.isStopped) abandon("the SparkContext could not be made; see the driver's log")
+      else awaitStart()
+    }
   }
 
   private def stopApplication(message: String): Unit =
@@ -291,12 +325,11 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("registration_timeout_ms", registrationMs)
     hello.put("master_timeout_ms", conf.getTimeAsMs("spark.hrm.master.timeout", "1h"))
     hello.put("stop_timeout_ms", stopMs)
-    hello.put("max_failures", conf.getInt("spark.hrm.executor.maxFailures", 0))
-    hello.put("failures_validity_ms",
-      conf.getTimeAsMs("spark.hrm.executor.failures.validityInterval", "1h"))
+    FailureLimits.describe(conf, hello)
     hello.put("locality_wait_ms", conf.getTimeAsMs("spark.hrm.locality.wait", "3s"))
     hello.put("retry_delay_ms", positiveMs("spark.hrm.executor.retry.delay", "100ms"))
     hello.put("retry_delay_max_ms", positiveMs("spark.hrm.executor.retry.delayMax", "10s"))
+    hello.put("understands", ExecutorLaunch.strings(DriverBridge.Understands))
     val executors = new JMap[String, Any]()
     if (appId.isDefined) {
       getExecutorIds().foreach(id => executors.put(id, getExecutorResourceProfileId(id)))
@@ -322,13 +355,30 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     value
   }
 
-  /** Waits for HRM's reason of an executor's end before Spark removes it: exit codes decide blame. */
+  /**
+   * An agent that lives reports an end within moments, and the master reports those of a node that is lost
+   * once it has been silent for long enough. Without a master no reason comes soon: then tasks do not wait for it.
+   */
+  private def lossReasonMs: Long =
+    lossReasonFixedMs.getOrElse(nodeTimeoutMs + HrmSchedulerBackend.ReportMs)
+
+  private def decommissions(executorId: String): Boolean =
+    synchronized(executorsPendingDecommission.contains(executorId))
+
+  /**
+   * Waits for HRM's reason of an executor's end before Spark removes it: exit codes decide blame. Where none
+   * comes, nobody is to blame. One that is decommissioned has its reason already, and Spark's disableExecutor
+   * leaves it alone.
+   */
   private class HrmDriverEndpoint extends DriverEndpoint {
     override def onDisconnected(remoteAddress: RpcAddress): Unit =
       addressToExecutorId.get(remoteAddress).foreach { executorId =>
-        if (disableExecutor(executorId) && !stopping.get()) {
+        // Without a host: whether the whole machine goes is not known here.
+        if (decommissions(executorId)) removeExecutor(executorId, ExecutorDecommission(None))
+        else if (disableExecutor(executorId) && !stopping.get()) {
           val silence = "the executor's connection broke, and its node has not said why"
-          onTimer(lossReasonMs)(removeExecutor(executorId, ExecutorProcessLost(silence)))
+          onTimer(lossReasonMs)(
+            removeExecutor(executorId, ExecutorProcessLost(silence, None, causedByApp = false)))
         }
       }
   }
@@ -336,6 +386,9 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
 
 private[hrm] object HrmSchedulerBackend {
   private val HostsMax = 32
+  private val StartCheckMs = 500L
+  private val LossReason = "spark.hrm.executor.lossReasonTimeout"
+  private val ReportMs = 5000L // from the node's agent through the master to here
 
   private val driver = java.util.UUID.randomUUID().toString
 

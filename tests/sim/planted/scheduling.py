@@ -80,7 +80,7 @@ def stream_in_parts(patch: pytest.MonkeyPatch) -> None:
     """Of a stream's first request the negotiator grants what fits."""
 
     def commit(self: Negotiator, proposal: Proposal, now: float) -> list[Outcome]:
-        return self._count(self._commit_each(proposal.claims, now, True))
+        return self._count(self._commit_each(proposal.claims, now, frozenset()))
 
     patch.setattr(Negotiator, "_commit_stream", commit)
 

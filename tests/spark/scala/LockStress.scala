@@ -126,7 +126,7 @@ object LockStress {
     }
   }
 
-  private def check(holds: Boolean, message: => String): Unit = if (!holds) give(1, message)
+  def check(holds: Boolean, message: => String): Unit = if (!holds) give(1, message)
 
   private def give(status: Int, message: String): Unit = {
     println(s"FAILED: $message")
@@ -140,7 +140,7 @@ object LockStress {
   private def deadlocked: Seq[Long] =
     Option(ManagementFactory.getThreadMXBean.findDeadlockedThreads()).toSeq.flatten
 
-  private def watch(): Unit = thread("watch") {
+  def watch(): Unit = thread("watch") {
     val began = System.nanoTime()
     while (true) {
       val found = deadlocked
@@ -159,7 +159,7 @@ object LockStress {
   }
 
   /** Threads in the plugin's code, or in py4j's, and those that the plugin has named. */
-  private def ours: Iterable[Thread] = Thread.getAllStackTraces.asScala.collect {
+  def ours: Iterable[Thread] = Thread.getAllStackTraces.asScala.collect {
     case (thread, stack) if thread != Thread.currentThread() && (
       thread.getName.startsWith("hrm-") || thread.getName == "spark-listener-group-hrm" ||
         stack.exists(f => f.getClassName.startsWith("py4j.") ||
@@ -251,7 +251,7 @@ object LockStress {
   }
 
   /** All AppMasters of this driver, one after the other. */
-  private final class PlayedAppMaster(directory: File) {
+  final class PlayedAppMaster(directory: File) {
     private val pollers = 3
     private val json = new ObjectMapper()
     private val current = new AtomicReference[Session]()

@@ -1,0 +1,234 @@
+"""What the cluster does to an application is not the application's fault.
+
+A job goes on, and is right, although its first failed task would end it
+(``spark.task.maxFailures`` is 1): while a node with everything on it disappears and comes back, the
+master is away as an executor dies, and executors are preempted. What such a node's shuffle service
+had kept is computed again without a stage having to find out that it is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import PATIENCE
+from tests.integration.conftest import APPS, REPOSITORY, Cluster
+from tests.integration.test_parts_fail import (
+    SCALE,
+    Application,
+    Daemons,
+    Queries,
+    lives,
+    tables,
+)
+from tests.spark_tools import SparkTools
+
+__all__ = ["tables"]
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+NODE_TIMEOUT_S = 8.0 * PATIENCE
+AWAY_S = 20.0
+OTHER_HOST = "127.0.0.2"
+SUM = 499500
+FRAGILE = ("--conf", "spark.task.maxFailures=1")
+
+Eventually = Callable[..., Any]
+Started = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools) -> Iterator[Cluster]:
+    """One node; its daemons do not stay as started."""
+    subject = Cluster(tmp_path_factory.mktemp("cluster"), _tools)
+    subject.environment["HRM_MASTER_NODE_TIMEOUT_S"] = str(NODE_TIMEOUT_S)
+    yield subject
+    subject.down()
+
+
+class TwoHosts(Daemons):
+    """``node-1``, of `hrm up`, and ``far``, which has an address of its own."""
+
+    def start_far(self) -> None:
+        self.run_agent("far", OTHER_HOST, cores=2)
+
+    def run_agent(self, name: str, host: str, *, cores: int) -> None:
+        state = self.cluster.state
+        known_s = self.nodes().get(name, {}).get("registered_at_s")
+        self._pids[name] = self._started(
+            *("agent", "--name", name, "--host", host, "--master", self._address),
+            *("--run-as", "off", "--cores", str(cores), "--memory-mib", str(1536 * cores)),
+            *("--work-dir", str(state / "nodes" / name), "--token-file", str(state / "token")),
+        ).pid
+        self._eventually(
+            lambda: self.nodes().get(name, {}).get("registered_at_s") not in (None, known_s),
+            60.0,
+            f"{name} is there",
+        )
+
+    def cut_power(self, name: str) -> None:
+        """Nothing on the node says goodbye."""
+        agent = psutil.Process(self._pids[name])
+        processes = [agent, *agent.children(recursive=True)]
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._eventually(lambda: not any(map(lives, processes)), 30.0, f"{name} is off")
+
+
+def test_no_task_is_charged_with_what_the_cluster_does(
+    cluster: Cluster, tables: Path, tmp_path: Path, started: Started, eventually: Eventually
+) -> None:
+    cluster.up("--nodes", "1", "--cores", "2", "--memory", "3g")
+    daemons = TwoHosts(cluster, started, eventually)
+    daemons.start_far()
+    queries = _at_work(cluster, tables, tmp_path, eventually)
+
+    daemons.cut_power("far")
+    eventually(lambda: daemons.nodes()["far"]["state"] == "NODE_STATE_LOST", 60.0, "it is lost")
+    eventually(lambda: any("far is lost" in line for line in queries.lost()), 30.0, "Spark knows")
+    ends = [c["end"] for c in queries.containers() if c["node"] == "far"]
+    known = [(end["cause"], end.get("lost_host")) for end in ends]
+    assert known == [("END_CAUSE_NODE_LOST", OTHER_HOST)] * 2
+    queries.go_on(eventually, "on what is left")
+    daemons.start_far()
+    eventually(lambda: len(queries.running()) == 4, 60.0, "its executors are replaced there")
+
+    _without_the_master(daemons, queries, eventually)
+    _preempted(cluster, queries, tmp_path, eventually)
+
+    (tmp_path / "finish").touch()
+    assert queries.submitted.wait(240.0) == 0, queries.submitted.output()[-4000:]
+    shown = queries.shown()
+    assert shown is not None
+    assert shown["state"] == "APPLICATION_STATE_SUCCEEDED"
+    causes = {c["end"]["cause"] for c in shown["containers"]}
+    assert "END_CAUSE_PREEMPTED" in causes
+
+
+def _at_work(cluster: Cluster, tables: Path, directory: Path, eventually: Eventually) -> Queries:
+    """Four executors, on all cores."""
+    submitted = cluster.submit(
+        *(*FRAGILE, "--conf", "spark.executor.instances=4", "--conf", "spark.hrm.class=batch"),
+        *("--conf", "spark.sql.shuffle.partitions=8", str(APPS / "queries.py")),
+        *(str(tables), str(REPOSITORY / "benchmarks" / "tpch"), str(SCALE)),
+        str(directory / "finish"),
+    )
+    queries = Queries("queries", cluster, submitted)
+    eventually(lambda: len(queries.running()) == 4, 120.0, "four executors run")
+    eventually(lambda: queries.completed() > 0, 240.0, "the first answers")
+    return queries
+
+
+def _without_the_master(daemons: TwoHosts, queries: Queries, eventually: Eventually) -> None:
+    """It is away for a while, and an executor dies on a node whose agent lives."""
+    daemons.end("master", signal.SIGKILL)
+    back_at_s = time.monotonic() + PATIENCE * AWAY_S
+    queries.go_on(eventually, "without a master")
+    victim = queries.executors().pop()
+    victim.kill()
+    died_at_s = time.monotonic()
+    queries.go_on(eventually, "without a master, with one executor less")
+    waited_s = time.monotonic() - died_at_s
+    assert waited_s < PATIENCE * AWAY_S, "its tasks have not waited for the master"
+    eventually(lambda: time.monotonic() > back_at_s, AWAY_S + 1, "the time is over")
+    daemons.start_master()
+    eventually(lambda: len(queries.running()) == 4, 60.0, "it is replaced")
+    queries.go_on(eventually, "with another master")
+
+
+def _preempted(cluster: Cluster, queries: Queries, directory: Path, eventually: Eventually) -> None:
+    stream = cluster.submit(
+        "--conf", "spark.executor.instances=2", "--conf", "spark.hrm.class=stream",
+        str(APPS / "stream.py"), "processing-time", str(directory / "stop"),
+    )  # fmt: skip
+
+    def runs() -> bool:
+        app = cluster.application("stream-processing-time")
+        return app is not None and app["containers_running"] == 2
+
+    eventually(runs, 90.0, "the stream has taken two places")
+    assert len(queries.running()) == 2
+    queries.go_on(eventually, "on the two that are left")
+    for name in ("stop", "stop.end"):
+        (directory / name).touch()
+    assert stream.wait() == 0, stream.output()
+
+
+@pytest.mark.parametrize("code", [53, 56])
+def test_no_task_is_charged_with_an_exit_that_is_not_its_own(
+    cluster: Cluster, tmp_path: Path, code: int
+) -> None:
+    """No local directory could be made; the driver could not be reached by heartbeat."""
+    cluster.up("--nodes", "1", "--cores", "2", "--memory", "3g")
+    app = cluster.submit(
+        *(*FRAGILE, "--conf", "spark.executor.instances=1"),
+        *("--conf", "spark.hrm.executor.maxFailures=1", str(APPS / "exits.py")),
+        *(str(code), str(tmp_path / "made")),
+    )
+    assert app.wait() == 0, app.output()[-4000:]
+    assert f"TOTAL {SUM}" in app.output()
+    shown = cluster.application("exits")
+    assert shown is not None
+    codes = [c["end"].get("exit_code", 0) for c in shown["containers"]]
+    assert codes[0] == code
+    assert len(codes) == 2, "one replacement"
+
+
+def test_any_other_exit_is_charged(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.up("--nodes", "1", "--cores", "2", "--memory", "3g")
+    app = cluster.submit(
+        *(*FRAGILE, "--conf", "spark.executor.instances=1", str(APPS / "exits.py")),
+        *("54", str(tmp_path / "made")),
+    )
+    assert app.wait() != 0
+    assert "failed 1 times" in app.output(), app.output()[-4000:]
+
+
+def test_what_a_lost_nodes_shuffle_service_kept_is_computed_again_before_it_is_missed(
+    cluster: Cluster, tmp_path: Path, started: Started, eventually: Eventually
+) -> None:
+    """A stage that asked the service first would fail once, which ends this job."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    cluster.environment |= {
+        "HRM_AGENT_SHUFFLE_SERVICE": "true",
+        "HRM_AGENT_SHUFFLE_SERVICE_PORT": str(port),
+        "HRM_AGENT_SHUFFLE_SERVICE_MEMORY_MIB": "128",
+    }
+    cluster.up("--nodes", "1", "--cores", "2", "--memory", "3g")
+    up = "the shuffle service is up"
+    eventually(lambda: up in (cluster.state / "logs" / "node-1.log").read_text(), 200.0, "it is up")
+    daemons = TwoHosts(cluster, started, eventually)
+    app = cluster.submit(
+        *("--conf", "spark.executor.instances=1"),
+        *("--conf", "spark.stage.maxConsecutiveAttempts=1"),
+        *("--conf", "spark.shuffle.service.enabled=true"),
+        *("--conf", f"spark.shuffle.service.port={port}"),
+        *(str(APPS / "keeper.py"), str(tmp_path)),
+    )
+    (tmp_path / "compute").touch()
+    eventually((tmp_path / "ready").exists, 200.0, "the shuffle is written")
+    keeper = Application("keeper", cluster, app)
+    (first,) = keeper.running()
+    keeper.executors().pop().kill()  # only the service has its files now
+    eventually(lambda: set(keeper.running()) - {first}, 60.0, "another has its place")
+    daemons.cut_power("node-1")
+    eventually(lambda: "node-1 is lost" in app.output(), 60.0, "Spark knows")
+    shutil.rmtree(cluster.state / "nodes" / "node-1" / "shuffle")
+    daemons.run_agent("node-1", "127.0.0.1", cores=2)
+    (tmp_path / "finish").touch()
+    assert app.wait(300.0) == 0, app.output()[-4000:]
+    assert f"SHUFFLED {SUM} COMPUTED 2000" in app.output()
+    assert "FetchFailed" not in app.output()
