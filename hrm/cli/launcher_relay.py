@@ -55,7 +55,7 @@ class LauncherRelay:
             self._say(f"ended {state_name(submission.state)}")
 
     def close(self) -> None:
-        """End the JVM, which has passed on what it was told."""
+        """End the JVM, once it has passed on what was written."""
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
