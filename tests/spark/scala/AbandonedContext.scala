@@ -25,7 +25,7 @@ object AbandonedContext {
     master.start()
     val sound = new SparkConf(false)
       .setMaster("hrm://127.0.0.1:1").setAppName("abandoned")
-      .set("spark.ui.enabled", "false")
+      .set("spark.ui.enabled", "false").set("spark.authenticate", "false")
       .set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
       .set("spark.executor.instances", "0")
       .set("spark.hrm.python", master.program.toString)

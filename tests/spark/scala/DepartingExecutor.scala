@@ -24,7 +24,7 @@ object DepartingExecutor {
     new LockStress.PlayedAppMaster(new File(arguments(0))).start()
     val conf = new SparkConf(false)
       .setMaster("hrm://127.0.0.1:1").setAppName("departing")
-      .set("spark.ui.enabled", "false")
+      .set("spark.ui.enabled", "false").set("spark.authenticate", "false")
       .set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
       .set("spark.executor.instances", "0")
       .set("spark.hrm.python", new File(arguments(0), "appmaster").toString)
