@@ -44,6 +44,8 @@ RESOURCES_FILE = "resources.json"
 ARGUMENT_FILE = "java.args"
 _JAVA_LIMIT_S = 20.0
 _CORE_JAR = re.compile(r"spark-core_[\d.]+-(?P<version>.+)\.jar")
+PROCESSORS_OPTION = "-Dspark.executor.limitActiveProcessorCount.enabled=true"
+"""Among an application's Java options: its executors' JVMs count their cores, not the machine's."""
 _INHERITED = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
 
 
@@ -222,7 +224,7 @@ def executor_launch(
         f"-Xms{heap_mib}m",
         f"-Xmx{heap_mib}m",
         f"-Djava.io.tmpdir={work_dir / 'tmp'}",
-        *(_substitute(option, spec) for option in launch.java_options),
+        *(_java_option(option, spec) for option in launch.java_options),
         EXECUTOR_CLASS,
         "--driver-url", launch.driver_url,
         "--executor-id", spec.executor_id,
@@ -287,7 +289,9 @@ def gpu_environment(spec: ContainerSpec, gpus: Sequence[Gpu]) -> dict[str, str]:
     }
 
 
-def _substitute(option: str, spec: ContainerSpec) -> str:
+def _java_option(option: str, spec: ContainerSpec) -> str:
+    if option == PROCESSORS_OPTION:
+        return f"-XX:ActiveProcessorCount={spec.resources.vcores}"
     return option.replace("{{APP_ID}}", spec.application_id).replace(
         "{{EXECUTOR_ID}}", spec.executor_id
     )

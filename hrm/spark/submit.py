@@ -35,6 +35,7 @@ from hrm import ownership_keys, rpc, tls
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.errors import HrmError, InvalidRequest, NotFound, StaleEpoch, TlsFailed, Unavailable
 from hrm.executor_size import memory_mib
+from hrm.spark import spark_settings
 from hrm.spark.submit_options import Options
 from hrm.spark_servers import INTERNAL, SERVERS, server_of
 from hrm.text import shown
@@ -155,6 +156,7 @@ def driver_spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
         )
     _check_main(options)
     conf = options.conf
+    spark_settings.check_submission(conf)
     server_of(options.main_class, conf, options.arguments)  # its port
     spec = pb.DriverSpec(
         name=conf.get("spark.app.name") or options.main_class or Path(options.main).name,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hrm.errors import InvalidRequest
+from hrm.spark.spark_settings import without_effect
 from hrm.spark_servers import INTERNAL, SERVERS
 
 __all__ = ["Options", "parse", "read_properties"]
@@ -153,7 +154,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         options.supervise = options.conf.get("spark.driver.supervise", "").lower() == "true"
     options.verbose = "--verbose" in found or "-v" in found
     options.status, options.kill = found.get("--status", ""), found.get("--kill", "")
-    options.warnings = tuple(warnings)
+    options.warnings = (*warnings, *without_effect(options.conf))
     return options
 
 

@@ -217,6 +217,32 @@ def test_an_archive_that_leaves_its_place_starts_no_driver(
     assert problem in err
 
 
+@pytest.mark.parametrize(
+    ("conf", "option"),
+    [
+        ([], ""),
+        ([["spark.driver.limitActiveProcessorCount.enabled", "false"]], ""),
+        (
+            [
+                ["spark.driver.limitActiveProcessorCount.enabled", "true"],
+                ["spark.driver.cores", "3"],
+            ],
+            "-XX:ActiveProcessorCount=3",
+        ),
+    ],
+)
+def test_a_driver_counts_its_own_cores_where_it_is_asked_to(
+    node: Node, conf: list[list[str]], option: str
+) -> None:
+    node.document["conf"] += [*conf, ["spark.driver.extraJavaOptions", "-Dmine=1"]]
+    assert node.run("exit 0")[0] == 0
+    lines = (node.work_dir / "spark.properties").read_text().splitlines()
+    (options,) = (line for line in lines if line.startswith("spark.driver.extraJavaOptions="))
+    own, *rest = options.partition("=")[2].split()
+    assert own.startswith("-Djava.io.tmpdir=")
+    assert rest == [*filter(None, [option]), "-Dmine=1"]
+
+
 def test_the_next_driver_finds_the_files_on_the_node(node: Node, master: FakeMaster) -> None:
     assert node.run("exit 0")[0] == 0
     assert node.run("echo '# mine' >> a.jar")[0] == 0

@@ -25,7 +25,15 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.errors import InvalidConfig, LaunchFailed
-from hrm.spark.launch import EXECUTOR_CLASS, Java, Spark, executor_launch, find_java, find_spark
+from hrm.spark.launch import (
+    EXECUTOR_CLASS,
+    PROCESSORS_OPTION,
+    Java,
+    Spark,
+    executor_launch,
+    find_java,
+    find_spark,
+)
 
 JAVA = Java(command=Path("/jdk/bin/java"), home=Path("/jdk"), version="17.0.1")
 HOME = Path(__file__).parent / "data" / "spark"
@@ -52,6 +60,15 @@ SPEC = ContainerSpec(
 
 def with_launch(**fields: object) -> ContainerSpec:
     return replace(SPEC, launch=replace(SPEC.launch, **fields))  # type: ignore[arg-type]
+
+
+def test_an_executor_counts_its_own_cores_where_it_is_asked_to() -> None:
+    spec = with_launch(java_options=(PROCESSORS_OPTION, "-XX:ActiveProcessorCount=9"))
+    launch = executor_launch(spec, spark=SPARK, java=JAVA, host="h", work_dir=Path("/work"))
+    options = [option for option in launch.argv if "Processor" in option]
+    assert options == ["-XX:ActiveProcessorCount=3", "-XX:ActiveProcessorCount=9"], (
+        "those of its profile; the user's own option comes last, and wins"
+    )
 
 
 def test_the_command_of_an_executor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,8 @@ def test_a_python_in_an_archive_goes_with_the_submission(given: str, expected: s
 def test_what_has_no_effect_is_reported() -> None:
     found = parse(["--total-executor-cores", "4", "a.py"], {})
     assert "spark.executor.instances" in found.warnings[0]
+    found = parse(["--conf", "spark.executor.logs.rolling.strategy=time", "a.py"], {})
+    assert found.warnings[0].startswith("spark.executor.logs.rolling.strategy has no effect here: ")
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,8 @@ _NOT_FROM_THE_CLIENT = (
     *("spark.hrm.token.file", "spark.hrm.tls.ca", "spark.hrm.python"),
     *("spark.hrm.allowClearText", "spark.launcher.port", "spark.launcher.secret"),
 )
+_LIMIT_PROCESSORS = "spark.driver.limitActiveProcessorCount.enabled"
+"""Spark itself obeys it on YARN alone."""
 _LISTS = {"py-file": "--py-files", "jar": "--jars", "file": "--files", "archive": "--archives"}
 
 
@@ -255,6 +257,8 @@ class DriverRunner:
         conf.setdefault("spark.driver.memory", f"{document['heap_mib']}m")
         options = conf.get("spark.driver.extraJavaOptions", "")
         own = f"-Djava.io.tmpdir={os.environ.get('TMPDIR', self._dir)}"
+        if conf.get(_LIMIT_PROCESSORS, "").strip().lower() == "true":
+            own += f" -XX:ActiveProcessorCount={conf.get('spark.driver.cores', '1').strip()}"
         conf["spark.driver.extraJavaOptions"] = f"{own} {options}".strip()
         main = next(each for each in document["resources"] if each["role"] == "main")
         if (main["name"] or main["uri"]).endswith(".py"):

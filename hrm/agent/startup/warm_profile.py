@@ -31,7 +31,8 @@ _LATE_PROPERTIES = re.compile(
     re.DOTALL,
 )
 _FIXED_OPTIONS = re.compile(
-    r"-Xm[sx]\d+m|-XX:\+IgnoreUnrecognizedVMOptions|--add-(modules|opens|exports)=\S+|"
+    r"-Xm[sx]\d+m|-XX:ActiveProcessorCount=\d+|-XX:\+IgnoreUnrecognizedVMOptions|"
+    r"--add-(modules|opens|exports)=\S+|"
     r"--enable-native-access=\S+|--sun-misc-unsafe-memory-access=allow|"
     r"-Djava\.net\.preferIPv6Addresses=(true|false)|-Djdk\.reflect\.useDirectMethodHandle=false|"
     r"-Dio\.netty\.[\w.]+=\w+"

@@ -330,6 +330,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("retry_delay_ms", positiveMs("spark.hrm.executor.retry.delay", "100ms"))
     hello.put("retry_delay_max_ms", positiveMs("spark.hrm.executor.retry.delayMax", "10s"))
     hello.put("understands", ExecutorLaunch.strings(DriverBridge.Understands))
+    hello.put("settings", ExecutorLaunch.settings(conf))
     val executors = new JMap[String, Any]()
     if (appId.isDefined) {
       getExecutorIds().foreach(id => executors.put(id, getExecutorResourceProfileId(id)))
