@@ -85,7 +85,12 @@ def test_what_has_no_effect_is_reported() -> None:
         (["--nonsense", "x"], "--nonsense is no option"),
         (["--class"], "--class needs a value"),
         (["--conf", "spark.x"], "NAME=VALUE"),
-        (["--keytab", "x"], "Kerberos"),
+        (["--keytab", "x"], "--keytab cannot be used with HRM: .* wants Kerberos"),
+        (
+            ["--conf", "spark.kerberos.principal=u"],
+            "spark.kerberos.principal cannot be .* Kerberos",
+        ),
+        (["--conf", "spark.yarn.keytab=u"], "spark.yarn.keytab cannot be used .* Kerberos"),
         (["--properties-file", "/no/such.conf"], "/no/such.conf"),
     ],
 )

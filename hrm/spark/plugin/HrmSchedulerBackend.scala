@@ -101,6 +101,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     conf, events, listener, this, timer, () => introduction())
 
   ExecutorLaunch.checkAuthentication(conf)
+  ExecutorLaunch.checkKerberos(conf)
   ExecutorLaunch.checkShuffleService(conf)
   StageProfiles.allow(sc.resourceProfileManager)
   ExecutorLaunch.prepareDecommissioning(conf)
