@@ -94,6 +94,11 @@ class Options:
         """Whether the submitter waits for the end."""
         return self.conf.get("spark.hrm.submit.waitAppCompletion", "true").lower() != "false"
 
+    @property
+    def sends_conf(self) -> bool:
+        """Whether the submitter's configuration directories go to the driver's node."""
+        return self.conf.get("spark.hrm.submit.confDirs", "true").lower() != "false"
+
     def shell(self) -> str:
         """The interactive program that this would start; empty for an application."""
         if self.main_class in SHELL_CLASSES:
