@@ -137,6 +137,7 @@ FIELDS: dict[str, FieldBound] = {
     "SparkLaunch.files": FieldBound(count=10_000),
     "LaunchFile.name": _ID,
     "LaunchFile.archive": _ID,
+    "SparkLaunch.decommission_signal": _ID,
     "RequestContainers.containers": FieldBound(count=CONTAINERS),
     "ContainerRequest.hosts": FieldBound(LABEL, count=32),
     "ReleaseContainers.executor_ids": FieldBound(ID, count=CONTAINERS),

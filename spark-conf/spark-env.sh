@@ -3,7 +3,7 @@
 #
 # Point SPARK_CONF_DIR at this directory. Spark's launcher sources this file in its own shell, so it
 # may rewrite the launcher's arguments. It looks for the master where Spark does: in the arguments,
-# then in the properties file or spark-defaults.conf, then in the variable MASTER. It does seven
+# then in the properties file or spark-defaults.conf, then in the variable MASTER. It does eight
 # things, for hrm:// masters alone:
 #
 #   1. hrm://host:port becomes spark+hrm://host:port, the form that spark-submit lets pass;
@@ -16,7 +16,9 @@
 #      `hrm env --archive`, the driver starts with it (HRM_ARCHIVE=off: it does not);
 #   6. where HRM_EVENT_LOG_DIR names a directory, event logs are on and go there. These are Java
 #      properties, the weakest of Spark's settings: any of the application's own wins;
-#   7. what spark-submit would ignore without a word is not: --num-executors becomes the setting that
+#   7. the settings directory that Spark has without SPARK_CONF_DIR, $SPARK_HOME/conf, counts, too, but
+#      for its spark-defaults.conf and its spark-env.sh;
+#   8. what spark-submit would ignore without a word is not: --num-executors becomes the setting that
 #      HRM obeys, and a limit on all cores is warned of.
 #
 # For --help and --version Spark answers alone, and none of that is done.
@@ -244,6 +246,19 @@ _hrm_offer_plugin() {
   fi
 }
 
+# $SPARK_HOME/conf is where Spark's launcher looks for hive-site.xml and log4j2.properties; where
+# SPARK_CONF_DIR names the directory of this file instead, it is at the end of the class path.
+_hrm_add_conf() {
+  local conf="$SPARK_HOME/conf"
+  if [ ! -d "$conf" ] || ! [ "${SPARK_CONF_DIR:-}" -ef "$(dirname "${BASH_SOURCE[0]}")" ]; then
+    return 0
+  fi
+  case ":$SPARK_DIST_CLASSPATH:" in
+    *":$conf:"*) ;;
+    *) SPARK_DIST_CLASSPATH="$SPARK_DIST_CLASSPATH:$conf" ;;
+  esac
+}
+
 # Starts the AppMaster with a pipe for its input; this shell becomes the driver's JVM by exec.
 _hrm_start_appmaster() {
   set +o posix # process substitution
@@ -302,6 +317,7 @@ if [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ "${2:-}" != pyspark-s
     _hrm_start_appmaster
     HRM_PLUGIN_JAR="$("$HRM_PYTHON" -I -S "$HRM_SPARK_DIR/build.py" "$SPARK_HOME")" || exit 1
     SPARK_DIST_CLASSPATH="$HRM_PLUGIN_JAR${SPARK_DIST_CLASSPATH:+:$SPARK_DIST_CLASSPATH}"
+    _hrm_add_conf
     _hrm_secret "$@"
     export HRM_PYTHON HRM_APPMASTER_PID HRM_APPMASTER_FD HRM_PLUGIN_JAR HRM_ARGUMENT_FILE
     export SPARK_DIST_CLASSPATH SPARK_SUBMIT_OPTS
@@ -314,4 +330,4 @@ fi
 # A program that a driver starts may call spark-submit itself, and must come by here again.
 unset SPARK_ENV_LOADED
 unset -f _hrm_fail _hrm_is_master _hrm_rewrite _hrm_take _hrm_default_master _hrm_find_python
-unset -f _hrm_offer_plugin _hrm_start_appmaster _hrm_secret _hrm_event_log _hrm_adapt _hrm_judge _hrm_property
+unset -f _hrm_add_conf _hrm_offer_plugin _hrm_start_appmaster _hrm_secret _hrm_event_log _hrm_adapt _hrm_judge _hrm_property

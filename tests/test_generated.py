@@ -46,3 +46,9 @@ def test_configuration_table_is_fresh() -> None:
     from docs.generate.configuration import document
 
     assert (ROOT / "docs/configuration.md").read_text() == document(), "run: make docs"
+
+
+def test_table_of_sparks_settings_is_fresh() -> None:
+    from docs.generate.spark_settings import document
+
+    assert (ROOT / "docs/spark-settings.md").read_text() == document(), "run: make docs"

@@ -51,6 +51,11 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "in cluster deploy mode: of your submissions with the same key one runs at a time; a later "
         "one waits until the driver of the earlier one is gone for certain",
     ),
+    "spark.hrm.submit.confDirs": (
+        "`true`",
+        "in cluster deploy mode: the files of `SPARK_CONF_DIR`, `HADOOP_CONF_DIR` and "
+        "`YARN_CONF_DIR` of the submitter go to the driver's node",
+    ),
     "spark.hrm.driverEnv.NAME": (
         "",
         "in cluster deploy mode: the variable NAME of the driver's environment",

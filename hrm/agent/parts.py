@@ -21,6 +21,7 @@ from hrm.config import AgentSettings
 from hrm.core.vocabulary.model import ContainerSpec, Gpu, Shortcut
 from hrm.errors import InvalidConfig
 from hrm.spark.launch import Java, Launch, Spark, executor_launch, find_java, find_spark
+from hrm.spark.node_conf import NO_CONF, NodeConf, node_conf
 
 __all__ = ["CommandOf", "StartShortcuts", "shuffle_service", "spark_commands"]
 
@@ -32,9 +33,11 @@ GPU of its unit."""
 class StartShortcuts:
     """Archives of classes and warm JVMs of one Spark. Needs a running event loop."""
 
-    def __init__(self, settings: AgentSettings, spark: Spark, java: Java) -> None:
+    def __init__(
+        self, settings: AgentSettings, spark: Spark, java: Java, conf: NodeConf = NO_CONF
+    ) -> None:
         self.archives = ArchiveKeeper(settings, spark, java)
-        self.warm = WarmPool(settings, spark)
+        self.warm = WarmPool(settings, spark, conf)
 
     def start(self) -> None:
         """Start preparing, in the background."""
@@ -51,6 +54,21 @@ class StartShortcuts:
         return (*self.archives.report(), *self.warm.report())
 
 
+def conf_of(settings: AgentSettings, spark: Spark) -> NodeConf:
+    """The node's configuration directories.
+
+    Raises:
+        InvalidConfig: a setting names one that is not there.
+    """
+    return node_conf(
+        spark.home,
+        spark_conf_dir=settings.spark_conf_dir,
+        hadoop_conf_dir=settings.hadoop_conf_dir,
+        yarn_conf_dir=settings.yarn_conf_dir,
+        dist_classpath=settings.dist_classpath,
+    )
+
+
 def spark_commands(
     settings: AgentSettings, machine: Machine
 ) -> tuple[CommandOf, tuple[str, ...], StartShortcuts]:
@@ -61,7 +79,8 @@ def spark_commands(
         InvalidConfig: there is no Spark or no Java that fits.
     """
     spark, java = find_spark(settings.spark_home), find_java(settings.java_home)
-    shortcuts = StartShortcuts(settings, spark, java)
+    conf = conf_of(settings, spark)
+    shortcuts = StartShortcuts(settings, spark, java, conf)
 
     def command_of(
         spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpus: Sequence[Gpu]
@@ -78,6 +97,7 @@ def spark_commands(
                 node=machine.name,
                 stdout_url=stdout,
                 stderr_url=stderr,
+                conf=conf,
             )
         return executor_launch(
             spec,
@@ -90,6 +110,7 @@ def spark_commands(
             stderr_url=stderr,
             gpus=gpus,
             archive=shortcuts.archives.choose(spec, other_user=account is not None),
+            conf=conf,
         )
 
     return command_of, (spark.version,), shortcuts

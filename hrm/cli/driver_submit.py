@@ -230,7 +230,11 @@ def _parsed(arguments: Sequence[str]) -> tuple[Options, str]:
 def _spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
     from hrm.spark import submit
 
-    return submit.driver_spec(options)
+    spec, files = submit.driver_spec(options)
+    large = submit.add_conf(spec, files, os.environ) if options.sends_conf else []
+    for path in large:
+        console.note(f"HRM: warning: {path} is too large to be sent with the other settings")
+    return spec, files
 
 
 def _status_or_kill(client: SubmissionClient, status: str, kill: str) -> int:

@@ -253,6 +253,26 @@ class AgentSettings(ServerSettings):
     java_home: Path | None = Field(
         default=None, description="Java of the executors; empty: $JAVA_HOME, else java on the PATH"
     )
+    spark_conf_dir: Path | None = Field(
+        default=None,
+        description="directory of Spark's settings for executors and drivers on this node, such as "
+        "hive-site.xml, log4j2.properties, metrics.properties; empty: $SPARK_CONF_DIR, unless that "
+        "is HRM's own, else conf/ of spark_home",
+    )
+    hadoop_conf_dir: Path | None = Field(
+        default=None,
+        description="directory of Hadoop's settings (core-site.xml, hdfs-site.xml) for them; "
+        "empty: $HADOOP_CONF_DIR",
+    )
+    yarn_conf_dir: Path | None = Field(
+        default=None,
+        description="another one, which follows on their class path; empty: $YARN_CONF_DIR",
+    )
+    dist_classpath: str = Field(
+        default="",
+        description="entries at the end of their class path, as `hadoop classpath` prints them for "
+        "a Spark that comes without Hadoop; empty: $SPARK_DIST_CLASSPATH",
+    )
     class_archive: bool = Field(
         default=True,
         description="make an archive of Spark's classes in the background, once for a Spark and a "

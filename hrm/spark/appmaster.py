@@ -47,6 +47,7 @@ from hrm.core.vocabulary.latest_timer import LatestTimer, Ring
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.spark.bridge import DriverBridge
 from hrm.spark.outgoing import Outgoing
+from hrm.spark.spark_settings import without_effect
 from hrm.text import shown
 from hrm.v1 import application_pb2, application_pb2_grpc
 from hrm.wire import appmaster as app_wire
@@ -122,6 +123,7 @@ class AppMaster:
         """Runs until the driver has finished or is gone."""
         _watch_stdin(self._driver_lost)
         self._bridge.start()
+        self._warn()
         if not await self._prepare():
             return
         sessions = asyncio.create_task(self._sessions())
@@ -147,6 +149,14 @@ class AppMaster:
             await self._notify_driver("detached")
         _leave_terminal()
         await asyncio.wait({sessions}, timeout=FINAL_UPDATE_MAX_S)
+
+    def _warn(self) -> None:
+        """Of settings that do nothing here: once, by the driver's first AppMaster."""
+        if self.application_id:
+            return
+        for line in without_effect(self.hello.get("settings", ())):
+            sys.stderr.write(f"HRM: warning: {line}\n")
+        sys.stderr.flush()
 
     async def _prepare(self) -> bool:
         """Checks the user's settings; False: refused, and the driver is notified."""

@@ -224,7 +224,9 @@ def _roots() -> list[str]:
     return [os.path.join(os.path.expanduser(home), "archives") for home in homes]
 
 
-_UNUSUAL = re.compile(r"spark\.driver\.extraClassPath|--driver-class-path|--load-spark-defaults")
+_UNUSUAL = re.compile(
+    r"spark\.driver\.(extra|defaultExtra)ClassPath|--driver-class-path|--load-spark-defaults"
+)
 _MEMORY = re.compile(r"(?:spark\.driver\.memory[=:\s]+)?(\d+)([gGtT])[bB]?\s*")
 _OPTIONS = re.compile(r"[\s=\"']+")
 

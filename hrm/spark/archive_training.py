@@ -98,6 +98,8 @@ def train(
     Raises:
         TrainingFailed: this time, or too often before.
     """
+    if not build.has_hadoop(map(os.path.basename, archives.jars)):
+        raise TrainingFailed("this Spark comes without Hadoop, whose classes no archive would have")
     directory = Path(archives.directory)
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)

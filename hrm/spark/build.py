@@ -22,10 +22,10 @@ import time
 
 TYPE_CHECKING = False  # as in typing, which takes long to import
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import TextIO
 
-__all__ = ["BuildError", "built_jar", "plugin_jar"]
+__all__ = ["BuildError", "built_jar", "has_hadoop", "plugin_jar"]
 
 COMPILE_TIMEOUT_S = 300
 LOCK_LIMIT_S = 360.0
@@ -40,6 +40,7 @@ PROVIDERS = (
     "org.apache.spark.scheduler.cluster.hrm.HrmClusterManager",
     "org.apache.spark.scheduler.cluster.hrm.RehearsalClusterManager",
 )
+HADOOP_JARS = ("hadoop-client-api-", "hadoop-common-")
 COMPILER_JARS = ("scala-compiler", "scala-library", "scala-reflect")
 
 
@@ -47,13 +48,19 @@ class BuildError(Exception):
     """The plugin cannot be built; the message is one line for the user."""
 
 
-def plugin_jar(spark_home: str, sources: str = SOURCES, cache: str | None = None) -> str:
+def plugin_jar(
+    spark_home: str, sources: str = SOURCES, cache: str | None = None, dist: str = ""
+) -> str:
     """The path of the plugin's jar for the Spark in ``spark_home``; compiles it if there is none.
 
+    ``dist``: the class path with Hadoop's classes, for a Spark that comes without them; empty:
+    ``$SPARK_DIST_CLASSPATH``.
+
     Raises:
-        BuildError: there is no Spark, no compiler in it, no suitable Java, or the compiler fails.
+        BuildError: there is no Spark, no compiler or no Hadoop in it, no suitable Java, or the
+            compiler fails.
     """
-    jar, compile_it = _plan(spark_home, sources, cache)
+    jar, compile_it = _plan(spark_home, sources, cache, dist)
     if not _use(jar):
         compile_it()
     return jar
@@ -65,11 +72,13 @@ def built_jar(spark_home: str, sources: str = SOURCES, cache: str | None = None)
     Raises:
         BuildError: there is no Spark.
     """
-    jar, _ = _plan(spark_home, sources, cache)
+    jar, _ = _plan(spark_home, sources, cache, "")
     return jar if _use(jar) else None
 
 
-def _plan(spark_home: str, sources: str, cache: str | None) -> tuple[str, Callable[[], None]]:
+def _plan(
+    spark_home: str, sources: str, cache: str | None, dist: str
+) -> tuple[str, Callable[[], None]]:
     """Where the jar is, or will be; and what builds it."""
     jars = os.path.join(spark_home, "jars")
     try:
@@ -82,9 +91,15 @@ def _plan(spark_home: str, sources: str, cache: str | None) -> tuple[str, Callab
     if core is None:
         raise BuildError(f"no spark-core jar in {jars}; set SPARK_HOME to a Spark 3.5 or newer")
     texts = _read_sources(sources)
+    hadoop = "" if has_hadoop(names) else dist or os.environ.get("SPARK_DIST_CLASSPATH", "")
     home = os.path.expanduser(os.environ.get("HRM_HOME") or "~/.hrm")
-    jar = os.path.join(cache or f"{home}/plugins", _key(jars, core, texts) + ".jar")
-    return jar, lambda: _build_once(jar, jars, names, core, texts)
+    jar = os.path.join(cache or f"{home}/plugins", _key(jars, core, texts, hadoop) + ".jar")
+    return jar, lambda: _build_once(jar, jars, names, core, texts, hadoop)
+
+
+def has_hadoop(names: Iterable[str]) -> bool:
+    """Whether a Spark with jars of these names comes with Hadoop's classes."""
+    return any(name.startswith(HADOOP_JARS) for name in names)
 
 
 def _use(jar: str) -> bool:
@@ -112,7 +127,7 @@ def _read_sources(directory: str) -> list[tuple[str, bytes]]:
     return texts
 
 
-def _key(jars: str, core: str, texts: list[tuple[str, bytes]]) -> str:
+def _key(jars: str, core: str, texts: list[tuple[str, bytes]], hadoop: str = "") -> str:
     status = os.stat(os.path.join(jars, core))
     digest = hashlib.sha256(
         f"{os.path.realpath(jars)} {status.st_size} {status.st_mtime_ns} {PROVIDERS}".encode()
@@ -120,12 +135,13 @@ def _key(jars: str, core: str, texts: list[tuple[str, bytes]]) -> str:
     for path, text in texts:
         digest.update(f"{os.path.basename(path)} {len(text)} ".encode())
         digest.update(text)
+    digest.update(hadoop.encode())
     version = core[len("spark-core_") : -len(".jar")]
     return f"{PREFIX}{version}-{digest.hexdigest()[:20]}"
 
 
 def _build_once(
-    jar: str, jars: str, names: list[str], core: str, texts: list[tuple[str, bytes]]
+    jar: str, jars: str, names: list[str], core: str, texts: list[tuple[str, bytes]], hadoop: str
 ) -> None:
     """Builds under a lock, so that drivers that start together compile once."""
     try:
@@ -139,7 +155,7 @@ def _build_once(
     with lock:
         _take(lock)
         if not os.path.exists(jar):
-            _compile(jar, jars, names, core, texts)
+            _compile(jar, jars, names, core, texts, hadoop)
             _forget_old(os.path.dirname(jar))
 
 
@@ -167,13 +183,19 @@ def _take(lock: TextIO) -> None:
 
 
 def _compile(
-    jar: str, jars: str, names: list[str], core: str, texts: list[tuple[str, bytes]]
+    jar: str, jars: str, names: list[str], core: str, texts: list[tuple[str, bytes]], hadoop: str
 ) -> None:
     import shutil
     import subprocess
     import tempfile
 
     compiler = _compiler_jars(jars, names)
+    if not hadoop and not has_hadoop(names):
+        raise BuildError(
+            f"the Spark of {jars} comes without Hadoop; name Hadoop's jars: export "
+            f"SPARK_DIST_CLASSPATH=$(hadoop classpath), for an agent dist_classpath of [agent]"
+        )
+    libraries = [os.path.join(jars, name) for name in names if name.endswith(".jar")]
     java = _java()
     version = core[len("spark-core_") : -len(".jar")].partition("-")[2]
     sys.stderr.write(f"HRM: compiling the plugin for Spark {version}, once; some 15 seconds …\n")
@@ -185,7 +207,7 @@ def _compile(
         command = [
             java, "-Xss8m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
             "-cp", os.pathsep.join(compiler), "scala.tools.nsc.Main",
-            "-cp", os.pathsep.join(os.path.join(jars, n) for n in names if n.endswith(".jar")),
+            "-cp", os.pathsep.join([*libraries, *filter(None, [hadoop])]),
             "-d", work, "-nowarn", *(path for path, _ in texts),
         ]  # fmt: skip
         try:

@@ -4,7 +4,8 @@ The executor of every Spark is the class ``CoarseGrainedExecutorBackend`` in its
 needs nothing but a Spark of exactly the driver's version, and a Java 17 or newer.
 
 The class path is every jar of that Spark in one fixed order, which lets executors use an archive of
-its classes (``hrm.spark.archive``). Entries of ``spark.executor.extraClassPath`` precede it, so
+its classes (``hrm.spark.archive``), followed by the node's configuration directories
+(``hrm.spark.node_conf``). Entries of ``spark.executor.extraClassPath`` precede it, so
 that they can replace classes of Spark's jars; that disables the archive. Secrets are passed in the
 environment, never in the arguments, which every user of a machine can read.
 """
@@ -26,6 +27,7 @@ from pathlib import Path
 from hrm.core.vocabulary.model import ContainerSpec, Gpu, LaunchContext
 from hrm.errors import InvalidConfig, LaunchFailed, Unsuitable
 from hrm.spark import archive as archives
+from hrm.spark.node_conf import NO_CONF, NodeConf
 from hrm.spark.ui_links import Role, ui_variables
 
 __all__ = [
@@ -44,6 +46,8 @@ RESOURCES_FILE = "resources.json"
 ARGUMENT_FILE = "java.args"
 _JAVA_LIMIT_S = 20.0
 _CORE_JAR = re.compile(r"spark-core_[\d.]+-(?P<version>.+)\.jar")
+PROCESSORS_OPTION = "-Dspark.executor.limitActiveProcessorCount.enabled=true"
+"""Among an application's Java options: its executors' JVMs count their cores, not the machine's."""
 _INHERITED = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
 
 
@@ -186,11 +190,13 @@ def executor_launch(
     stderr_url: str = "",
     gpus: Sequence[Gpu] = (),
     archive: str = "",
+    conf: NodeConf = NO_CONF,
 ) -> Launch:
     """The command of the executor ``spec`` on this node, which others reach as ``host``.
 
     ``archive``: the class-data archive to use; empty: none. ``node``: this node's name.
     ``gpus``: of the executor's resource unit; visible to it if it holds device memory.
+    ``conf``: the node's configuration directories and class path.
 
     Raises:
         LaunchFailed: the specification names no driver, or a heap that does not fit.
@@ -211,7 +217,7 @@ def executor_launch(
         raise LaunchFailed(
             f"a heap of {heap_mib} MiB does not fit a container of {spec.resources.memory_mib} MiB"
         )
-    class_path = _class_path(launch, spark)
+    class_path = _class_path(launch, spark, conf)
     flags = archives.flags(archive) if archive else []
     argv = (
         str(java.command),
@@ -222,7 +228,7 @@ def executor_launch(
         f"-Xms{heap_mib}m",
         f"-Xmx{heap_mib}m",
         f"-Djava.io.tmpdir={work_dir / 'tmp'}",
-        *(_substitute(option, spec) for option in launch.java_options),
+        *(_java_option(option, spec) for option in launch.java_options),
         EXECUTOR_CLASS,
         "--driver-url", launch.driver_url,
         "--executor-id", spec.executor_id,
@@ -235,7 +241,7 @@ def executor_launch(
     if gpus and spec.resources.gpu_memory_mib:
         files[RESOURCES_FILE] = json.dumps(_gpu_resources(len(gpus)))
         argv = (*argv, "--resourcesFile", str(work_dir / RESOURCES_FILE))
-    environment = _environment(spec, spark, java, work_dir)
+    environment = conf.environment() | _environment(spec, spark, java, work_dir)
     environment |= gpu_environment(spec, gpus)
     environment |= ui_variables(
         spec, Role.EXECUTOR, node=node, host=host, stdout_url=stdout_url, stderr_url=stderr_url
@@ -243,11 +249,14 @@ def executor_launch(
     return Launch(argv=argv, environment=environment, files=files)
 
 
-def _class_path(launch: LaunchContext, spark: Spark) -> str:
+def _class_path(launch: LaunchContext, spark: Spark, conf: NodeConf) -> str:
     # As on YARN, resources are found in the working directory: log4j2.properties, core-site.xml. It
-    # comes last, because an archive of classes requires that the class path begins with its own.
+    # and the node's settings come last, because an archive of classes requires that the class path
+    # begins with its own; what the application has brought goes before what the node has.
     here = ["."] if launch.files else []
-    return ":".join([*launch.extra_class_path, *archives.class_path(str(spark.home)), *here])
+    jars = archives.class_path(str(spark.home))
+    after = conf.class_path(dict(launch.environment))
+    return ":".join([*launch.extra_class_path, *jars, *here, *after])
 
 
 def _check_python(environment: dict[str, str]) -> None:
@@ -287,7 +296,9 @@ def gpu_environment(spec: ContainerSpec, gpus: Sequence[Gpu]) -> dict[str, str]:
     }
 
 
-def _substitute(option: str, spec: ContainerSpec) -> str:
+def _java_option(option: str, spec: ContainerSpec) -> str:
+    if option == PROCESSORS_OPTION:
+        return f"-XX:ActiveProcessorCount={spec.resources.vcores}"
     return option.replace("{{APP_ID}}", spec.application_id).replace(
         "{{EXECUTOR_ID}}", spec.executor_id
     )

@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -35,6 +35,7 @@ from hrm import ownership_keys, rpc, tls
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.errors import HrmError, InvalidRequest, NotFound, StaleEpoch, TlsFailed, Unavailable
 from hrm.executor_size import memory_mib
+from hrm.spark import spark_settings, submit_conf
 from hrm.spark.submit_options import Options
 from hrm.spark_servers import INTERNAL, SERVERS, server_of
 from hrm.text import shown
@@ -45,6 +46,7 @@ __all__ = [
     "ENDED",
     "LocalFile",
     "SubmissionClient",
+    "add_conf",
     "connect",
     "driver_spec",
     "exit_status",
@@ -91,6 +93,8 @@ class LocalFile:
     size: int
     changed_ns: int
     sha256: str = ""
+    data: bytes = b""
+    """Its contents, where it was made in memory; there is no file then."""
 
     @classmethod
     def at(cls, path: Path, what: str) -> LocalFile:
@@ -108,13 +112,20 @@ class LocalFile:
             raise InvalidRequest(f"{what} {path} is not readable for you")
         return cls(path, status.st_size, status.st_mtime_ns)
 
+    @classmethod
+    def made(cls, name: str, data: bytes) -> LocalFile:
+        """A file that is in memory alone."""
+        return cls(Path(name), len(data), 0, data=data)
+
     def read_digest(self) -> None:
         with self.open() as file:
             self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         self.check()
 
-    def open(self) -> BufferedReader:
+    def open(self) -> BufferedReader | BytesIO:
         """Raises InvalidRequest if it is no longer readable."""
+        if self.data:
+            return BytesIO(self.data)
         try:
             return self.path.open("rb")
         except OSError as error:
@@ -122,6 +133,8 @@ class LocalFile:
 
     def check(self) -> None:
         """Raises InvalidRequest if the file has changed."""
+        if self.data:
+            return
         try:
             status = self.path.stat()
         except OSError as error:
@@ -155,6 +168,7 @@ def driver_spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
         )
     _check_main(options)
     conf = options.conf
+    spark_settings.check_submission(conf)
     server_of(options.main_class, conf, options.arguments)  # its port
     spec = pb.DriverSpec(
         name=conf.get("spark.app.name") or options.main_class or Path(options.main).name,
@@ -199,6 +213,24 @@ def _tie_s(options: Options) -> float:
     if found is None:
         raise InvalidRequest(f"{TIED} is {text!r}; write true, false or a time such as 2m")
     return float(int(found[1]) * _UNIT_S[found[2]])
+
+
+def add_conf(
+    spec: pb.DriverSpec, files: dict[str, LocalFile], environment: Mapping[str, str]
+) -> list[str]:
+    """Add the configuration directories of this machine; returns files too large to be sent.
+
+    Raises:
+        InvalidRequest: a file of the application has the archive's name.
+    """
+    data, large = submit_conf.conf_archive(environment)
+    name = submit_conf.ARCHIVE_NAME
+    if name in files:
+        raise InvalidRequest(f"{name} is where the settings of this machine go; rename your file")
+    if data:
+        files[name] = LocalFile.made(name, data)
+        spec.resources.add(role=pb.RESOURCE_ROLE_CONF, name=name)
+    return large
 
 
 def _check_main(options: Options) -> None:
@@ -389,7 +421,9 @@ class SubmissionClient:
                 time.sleep(RETRY_S)
         file.check()
 
-    def _send_from(self, source: BufferedReader, file: LocalFile, offset: int) -> Iterator[None]:
+    def _send_from(
+        self, source: BufferedReader | BytesIO, file: LocalFile, offset: int
+    ) -> Iterator[None]:
         """Send piece by piece; yields after each that the master has accepted."""
         empty = file.size == 0
         while offset < file.size or empty:

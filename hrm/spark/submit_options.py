@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hrm.errors import InvalidRequest
+from hrm.spark.spark_settings import without_effect
 from hrm.spark_servers import INTERNAL, SERVERS
 
 __all__ = ["Options", "parse", "read_properties"]
@@ -47,9 +48,18 @@ IGNORED = {
     "--queue": "HRM has no queues",
     "--total-executor-cores": "set spark.executor.instances and spark.executor.cores instead",
 }
+_NO_TOKENS = (
+    "HRM obtains no delegation tokens, so executors would reach no service that wants Kerberos; "
+    "leave it out"
+)
+REFUSED_SETTINGS = (
+    *("spark.kerberos.principal", "spark.kerberos.keytab"),
+    *("spark.yarn.principal", "spark.yarn.keytab"),
+)
+"""What such options are another way to write."""
 REFUSED = {
-    "--principal": "HRM does not renew Kerberos tickets; log in on the nodes",
-    "--keytab": "HRM does not renew Kerberos tickets; log in on the nodes",
+    "--principal": _NO_TOKENS,
+    "--keytab": _NO_TOKENS,
     "--remote": "a Spark Connect server is no cluster to submit to",
 }
 SHELLS = ("pyspark-shell", "spark-shell", "sparkr-shell")
@@ -83,6 +93,11 @@ class Options:
     def waits(self) -> bool:
         """Whether the submitter waits for the end."""
         return self.conf.get("spark.hrm.submit.waitAppCompletion", "true").lower() != "false"
+
+    @property
+    def sends_conf(self) -> bool:
+        """Whether the submitter's configuration directories go to the driver's node."""
+        return self.conf.get("spark.hrm.submit.confDirs", "true").lower() != "false"
 
     def shell(self) -> str:
         """The interactive program that this would start; empty for an application."""
@@ -143,6 +158,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     if "/" in shipped and not shipped.startswith("/"):
         # In an archive that is unpacked on each node. Others name a Python of this machine.
         options.conf.setdefault("spark.pyspark.python", shipped)
+    _check_settings(options.conf)
     options.main = arguments[position] if position < len(arguments) else ""
     options.arguments = (*servers, *arguments[position + 1 :])
     options.main_class = found.get("--class", "")
@@ -153,8 +169,14 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         options.supervise = options.conf.get("spark.driver.supervise", "").lower() == "true"
     options.verbose = "--verbose" in found or "-v" in found
     options.status, options.kill = found.get("--status", ""), found.get("--kill", "")
-    options.warnings = tuple(warnings)
+    options.warnings = (*warnings, *without_effect(options.conf))
     return options
+
+
+def _check_settings(conf: Mapping[str, str]) -> None:
+    for setting in REFUSED_SETTINGS:
+        if conf.get(setting):
+            raise InvalidRequest(f"{setting} cannot be used with HRM: {_NO_TOKENS}")
 
 
 def _defaults(found: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:

@@ -101,7 +101,7 @@ class Resources(_message.Message):
     def __init__(self, vcores: _Optional[int] = ..., memory_mib: _Optional[int] = ..., gpu_memory_mib: _Optional[int] = ..., gpus: _Optional[int] = ...) -> None: ...
 
 class SparkLaunch(_message.Message):
-    __slots__ = ("driver_url", "spark_version", "environment", "java_options", "extra_class_path", "decommissions", "driver", "files")
+    __slots__ = ("driver_url", "spark_version", "environment", "java_options", "extra_class_path", "decommissions", "driver", "files", "decommission_signal")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +117,7 @@ class SparkLaunch(_message.Message):
     DECOMMISSIONS_FIELD_NUMBER: _ClassVar[int]
     DRIVER_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
+    DECOMMISSION_SIGNAL_FIELD_NUMBER: _ClassVar[int]
     driver_url: str
     spark_version: str
     environment: _containers.ScalarMap[str, str]
@@ -125,7 +126,8 @@ class SparkLaunch(_message.Message):
     decommissions: bool
     driver: str
     files: _containers.RepeatedCompositeFieldContainer[LaunchFile]
-    def __init__(self, driver_url: _Optional[str] = ..., spark_version: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., java_options: _Optional[_Iterable[str]] = ..., extra_class_path: _Optional[_Iterable[str]] = ..., decommissions: bool = ..., driver: _Optional[str] = ..., files: _Optional[_Iterable[_Union[LaunchFile, _Mapping]]] = ...) -> None: ...
+    decommission_signal: str
+    def __init__(self, driver_url: _Optional[str] = ..., spark_version: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., java_options: _Optional[_Iterable[str]] = ..., extra_class_path: _Optional[_Iterable[str]] = ..., decommissions: bool = ..., driver: _Optional[str] = ..., files: _Optional[_Iterable[_Union[LaunchFile, _Mapping]]] = ..., decommission_signal: _Optional[str] = ...) -> None: ...
 
 class LaunchFile(_message.Message):
     __slots__ = ("sha256", "size_bytes", "name", "archive")

@@ -15,6 +15,7 @@ class ResourceRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RESOURCE_ROLE_JAR: _ClassVar[ResourceRole]
     RESOURCE_ROLE_FILE: _ClassVar[ResourceRole]
     RESOURCE_ROLE_ARCHIVE: _ClassVar[ResourceRole]
+    RESOURCE_ROLE_CONF: _ClassVar[ResourceRole]
 
 class SubmissionState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -33,6 +34,7 @@ RESOURCE_ROLE_PY_FILE: ResourceRole
 RESOURCE_ROLE_JAR: ResourceRole
 RESOURCE_ROLE_FILE: ResourceRole
 RESOURCE_ROLE_ARCHIVE: ResourceRole
+RESOURCE_ROLE_CONF: ResourceRole
 SUBMISSION_STATE_UNSPECIFIED: SubmissionState
 SUBMISSION_STATE_SUBMITTED: SubmissionState
 SUBMISSION_STATE_LAUNCHING: SubmissionState

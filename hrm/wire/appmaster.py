@@ -213,6 +213,7 @@ def registration(
         launch=common_pb2.SparkLaunch(
             **{name: launch[name] for name in _LAUNCH},
             files=launch.get("files", ()),
+            decommission_signal=launch.get("decommission_signal", ""),
         ),
         **{name: hello[name] for name in _INTRODUCED},
     )

@@ -249,6 +249,7 @@ def to_launch(message: common.SparkLaunch) -> LaunchContext:
         java_options=tuple(message.java_options),
         extra_class_path=tuple(message.extra_class_path),
         decommissions=message.decommissions,
+        decommission_signal=to_text(message.decommission_signal, "launch.decommission_signal"),
         driver=to_document(message.driver, "launch.driver"),
         files=_launch_files(message.files),
     )
@@ -292,6 +293,7 @@ def from_launch(value: LaunchContext) -> common.SparkLaunch:
         java_options=value.java_options,
         extra_class_path=value.extra_class_path,
         decommissions=value.decommissions,
+        decommission_signal=value.decommission_signal,
         driver=value.driver,
         files=map(_from_launch_file, value.files),
     )

@@ -33,6 +33,7 @@ ROLES = {
     pb.RESOURCE_ROLE_JAR: "jar",
     pb.RESOURCE_ROLE_FILE: "file",
     pb.RESOURCE_ROLE_ARCHIVE: "archive",
+    pb.RESOURCE_ROLE_CONF: "conf",
 }
 _NUMBERS: dict[str, Any] = dict(pb.SubmissionState.items())
 STATE = {state: _NUMBERS[f"SUBMISSION_STATE_{state.name}"] for state in SubmissionState}

@@ -126,6 +126,7 @@ class Master(node_pb2_grpc.NodeServiceServicer):
         gpu_memory_mib: int = 0,
         workload_class: common_pb2.WorkloadClass = common_pb2.WORKLOAD_CLASS_BATCH,
         decommissions: bool = True,
+        decommission_signal: str = "",
         user: str = "",
         **more: Any,
     ) -> None:
@@ -139,7 +140,9 @@ class Master(node_pb2_grpc.NodeServiceServicer):
             ),
             resource_unit_id=self.registrations[-1].resource_units[unit].resource_unit_id,
             launch=common_pb2.SparkLaunch(
-                environment={"COMMAND": command, **more}, decommissions=decommissions
+                environment={"COMMAND": command, **more},
+                decommissions=decommissions,
+                decommission_signal=decommission_signal,
             ),
             user=user,
         )

@@ -53,7 +53,8 @@ def machine(tmp_path: Path) -> tuple[Spark, Java]:
     """A Java that does nothing, and a Spark without a compiler: training cannot succeed."""
     home = tmp_path / "spark"
     (home / "jars").mkdir(parents=True)
-    (home / "jars" / "spark-core_2.13-4.3.0.jar").touch()
+    for name in ("spark-core_2.13-4.3.0.jar", "hadoop-client-api-3.5.0.jar"):
+        (home / "jars" / name).touch()
     java = tmp_path / "jdk" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\n")

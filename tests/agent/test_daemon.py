@@ -116,13 +116,14 @@ async def test_a_waiting_container_starts_when_capacity_appears(
     await master.until_state("app-1-x2", RUNNING)
 
 
+@pytest.mark.parametrize("signal", ["", "USR1"])
 async def test_batch_is_preempted_for_a_stream_without_a_word_of_the_master(
-    master: Master, start_agent: StartAgent
+    master: Master, start_agent: StartAgent, signal: str
 ) -> None:
     agent = start_agent(cores=1)
     await master.until(lambda: master.registrations)
-    command = "trap 'exit 0' PWR; echo set; while :; do sleep 0.05; done"
-    master.assign("app-1-x1", command)
+    command = f"trap 'exit 0' {signal or 'PWR'}; echo set; while :; do sleep 0.05; done"
+    master.assign("app-1-x1", command, decommission_signal=signal)
     await master.until_state("app-1-x1", RUNNING)
     await master.until(lambda: agent.stdout_of("app-1-x1") == "set\n")
     stream = common_pb2.WORKLOAD_CLASS_STREAM

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
@@ -39,11 +40,18 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.errors import HrmError, LaunchFailed, NotFound, Unavailable
+from hrm.spark.conf import conf_dir
 from hrm.spark.launch import Java, Spark
+from hrm.spark.node_conf import NodeConf
+from hrm.spark.submit_conf import BYTES_MAX
 from hrm.spark_servers import CONNECT_CLASS, INTERNAL, THRIFT_CLASS
 from hrm.v1 import submission_pb2 as pb
 from hrm.v1 import submission_pb2_grpc
 
+NODE_CONF = NodeConf(
+    spark_conf_dir=Path("/etc/spark"),
+    variables={"HADOOP_CONF_DIR": "/etc/hadoop", "SPARK_DIST_CLASSPATH": "/hadoop/*"},
+)
 DATA = b"x = 1\n" * 1000
 DIGEST = hashlib.sha256(DATA).hexdigest()
 
@@ -57,6 +65,7 @@ class FakeMaster(submission_pb2_grpc.SubmissionServiceServicer):
         self.silent = False
         self.asked: list[pb.LeaseDriverRequest] = []
         self.fetched: list[int] = []
+        self.settings: dict[str, bytes] = {}
         self.stalls = False
         self.more = b""
         self.over = threading.Event()
@@ -70,6 +79,9 @@ class FakeMaster(submission_pb2_grpc.SubmissionServiceServicer):
         return pb.LeaseDriverResponse(lease_s=self.lease_s, renew_s=0.1)
 
     def GetFile(self, request: Any, context: Any) -> Iterator[pb.FilePiece]:  # noqa: N802
+        if request.sha256 in self.settings:
+            yield pb.FilePiece(data=self.settings[request.sha256])
+            return
         self.fetched.append(request.offset)
         if request.sha256 == hashlib.sha256(self.more).hexdigest():
             yield pb.FilePiece(data=self.more[request.offset :])
@@ -215,6 +227,117 @@ def test_an_archive_that_leaves_its_place_starts_no_driver(
     code, out, err = node.run("echo started")
     assert (code, out) == (1, "")
     assert problem in err
+
+
+def send_settings(master: FakeMaster, node: Node, files: dict[str, str]) -> None:
+    """Put an archive of settings into the submission."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    digest = hashlib.sha256(packed.getvalue()).hexdigest()
+    master.settings[digest] = packed.getvalue()
+    node.document["resources"].append(
+        {"role": "conf", "name": "__spark_conf__.zip", "sha256": digest, "uri": "", "fragment": ""}
+    )
+
+
+SHOW_CONF = """
+echo "$SPARK_CONF_DIR"; echo "${HADOOP_CONF_DIR-unset} ${YARN_CONF_DIR-unset}"
+cd "$SPARK_CONF_DIR" && for each in *; do echo "$each $(cat "$each")"; done; ls ..
+"""
+
+
+def test_settings_of_the_submitter_go_before_those_of_the_node(
+    node: Node, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/of/the/node")
+    monkeypatch.setenv("YARN_CONF_DIR", "/of/the/node")
+    of_node = node.directory / "node-conf"
+    of_node.mkdir()
+    for name in ("hive-site.xml", "metrics.properties", "spark-env.sh", "spark-defaults.conf"):
+        (of_node / name).write_text("of the node")
+    node.document["spark_conf_dir"] = str(of_node)
+    send_settings(master, node, {"spark/hive-site.xml": "sent", "hadoop/core-site.xml": "sent"})
+    code, out, err = node.run(SHOW_CONF)
+    assert code == 0, err
+    place, hadoop, *rest = out.splitlines()
+    assert place == str(node.work_dir / "conf" / "spark")
+    assert hadoop == f"{node.work_dir}/conf/hadoop unset", "Hadoop's settings belong together"
+    ours = conf_dir() / "spark-env.sh"
+    assert rest == [
+        "hive-site.xml sent", "metrics.properties of the node",
+        f"spark-env.sh . {ours}", "hadoop", "spark",
+    ]  # fmt: skip
+    assert (node.work_dir / "conf/hadoop/core-site.xml").stat().st_mode & 0o777 == 0o600
+    assert not (node.work_dir / "app" / "__spark_conf__.zip").exists()
+    kept = {path.name for path in (node.directory / "cache").iterdir()}
+    assert kept == {DIGEST}, "the settings may hold secrets"
+
+
+def test_settings_of_the_node_count_where_none_were_sent(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", "/of/hrm")
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/of/the/node")
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    show = 'echo "$SPARK_CONF_DIR $HADOOP_CONF_DIR"'
+    assert node.run(show)[1] == "/of/hrm /of/the/node\n", "it has none"
+    node.document["spark_conf_dir"] = str(node.directory)  # with files of this test
+    assert node.run(show)[1] == f"{node.work_dir}/conf/spark /of/the/node\n"
+
+
+def test_a_variable_that_the_user_sets_counts_most(
+    node: Node, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/mine")  # as the agent does for this setting
+    node.document["conf"].append(["spark.hrm.driverEnv.HADOOP_CONF_DIR", "/mine"])
+    send_settings(master, node, {"hadoop/core-site.xml": "sent"})
+    assert node.run('echo "$HADOOP_CONF_DIR"')[1] == "/mine\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("spark/spark-env.sh", "exit 3", ""),
+        ("elsewhere/x", "", "'elsewhere/x' is no file of a settings directory"),
+        ("spark/../x", "", "'spark/../x' is no file"),
+        ("spark/x", "x" * (BYTES_MAX + 1), "larger than 1536 KiB"),
+    ],
+)
+def test_what_no_client_sends_is_refused(
+    node: Node, master: FakeMaster, name: str, text: str, why: str
+) -> None:
+    send_settings(master, node, {name: text})
+    code, _, err = node.run("exit 0")
+    assert (code, why in err) == (driver_runner.FAILED if why else 0, True), err
+    assert not (node.work_dir / "conf" / "spark").exists(), "no script, and nothing half"
+
+
+@pytest.mark.parametrize(
+    ("conf", "option"),
+    [
+        ([], ""),
+        ([["spark.driver.limitActiveProcessorCount.enabled", "false"]], ""),
+        (
+            [
+                ["spark.driver.limitActiveProcessorCount.enabled", "true"],
+                ["spark.driver.cores", "3"],
+            ],
+            "-XX:ActiveProcessorCount=3",
+        ),
+    ],
+)
+def test_a_driver_counts_its_own_cores_where_it_is_asked_to(
+    node: Node, conf: list[list[str]], option: str
+) -> None:
+    node.document["conf"] += [*conf, ["spark.driver.extraJavaOptions", "-Dmine=1"]]
+    assert node.run("exit 0")[0] == 0
+    lines = (node.work_dir / "spark.properties").read_text().splitlines()
+    (options,) = (line for line in lines if line.startswith("spark.driver.extraJavaOptions="))
+    own, *rest = options.partition("=")[2].split()
+    assert own.startswith("-Djava.io.tmpdir=")
+    assert rest == [*filter(None, [option]), "-Dmine=1"]
 
 
 def test_the_next_driver_finds_the_files_on_the_node(node: Node, master: FakeMaster) -> None:
@@ -463,7 +586,7 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def launch() -> Any:
         return driver_launch(
             spec, spark=spark, java=java, settings=settings, work_dir=tmp_path,
-            cache_dir=tmp_path / "cache", stderr_url="http://e",
+            cache_dir=tmp_path / "cache", stderr_url="http://e", conf=NODE_CONF,
         )  # fmt: skip
 
     with pytest.raises(LaunchFailed, match="--spark-home"):
@@ -479,7 +602,8 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "10.0.0.1:7480",
         "10.0.0.7",
     )
-    assert given["cache_dir"] == str(tmp_path / "cache")
+    assert (given["cache_dir"], given["spark_conf_dir"]) == (str(tmp_path / "cache"), "/etc/spark")
+    assert NODE_CONF.variables.items() <= made.environment.items()
     assert given["token_file"] == str(tmp_path / "token") == made.environment["HRM_TOKEN_FILE"]
     assert made.files["token"] == "secret-of-the-tests"
     key_file = made.environment["HRM_SUBMISSION_OWNERSHIP_KEY_FILE"]

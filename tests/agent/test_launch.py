@@ -25,7 +25,16 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.errors import InvalidConfig, LaunchFailed
-from hrm.spark.launch import EXECUTOR_CLASS, Java, Spark, executor_launch, find_java, find_spark
+from hrm.spark.launch import (
+    EXECUTOR_CLASS,
+    PROCESSORS_OPTION,
+    Java,
+    Spark,
+    executor_launch,
+    find_java,
+    find_spark,
+)
+from hrm.spark.node_conf import NodeConf
 
 JAVA = Java(command=Path("/jdk/bin/java"), home=Path("/jdk"), version="17.0.1")
 HOME = Path(__file__).parent / "data" / "spark"
@@ -52,6 +61,44 @@ SPEC = ContainerSpec(
 
 def with_launch(**fields: object) -> ContainerSpec:
     return replace(SPEC, launch=replace(SPEC.launch, **fields))  # type: ignore[arg-type]
+
+
+def test_the_nodes_settings_follow_sparks_jars() -> None:
+    conf = NodeConf(
+        spark_conf_dir=Path("/etc/spark"),
+        variables={
+            "HADOOP_CONF_DIR": "/etc/hadoop",
+            "YARN_CONF_DIR": "/etc/yarn",
+            "SPARK_DIST_CLASSPATH": "/opt/hadoop/*:/opt/more",
+        },
+    )
+
+    def launched(**more: str) -> tuple[str, dict[str, str]]:
+        environment = (*SPEC.launch.environment, *more.items())
+        launch = executor_launch(
+            with_launch(environment=environment), spark=SPARK, java=JAVA, host="h",
+            work_dir=Path("/work"), conf=conf,
+        )  # fmt: skip
+        return launch.files["java.args"].splitlines()[1].strip('"'), launch.environment
+
+    jars = f"{HOME}/jars/a_1.jar:{HOME}/jars/spark-core_2.13-4.3.0.jar"
+    path, environment = launched()
+    rest = "/etc/spark/:/etc/hadoop:/etc/yarn:/opt/hadoop/*:/opt/more"
+    assert path == f"/plugin.jar:/more/*:{jars}:{rest}"
+    assert environment["HADOOP_CONF_DIR"] == "/etc/hadoop"
+    assert "SPARK_DIST_CLASSPATH" not in environment
+    path, environment = launched(HADOOP_CONF_DIR="/mine", YARN_CONF_DIR="")
+    assert path.endswith(f"{jars}:/etc/spark/:/mine:/etc/yarn:/opt/hadoop/*:/opt/more")
+    assert environment["HADOOP_CONF_DIR"] == "/mine", "of the application: spark.executorEnv"
+
+
+def test_an_executor_counts_its_own_cores_where_it_is_asked_to() -> None:
+    spec = with_launch(java_options=(PROCESSORS_OPTION, "-XX:ActiveProcessorCount=9"))
+    launch = executor_launch(spec, spark=SPARK, java=JAVA, host="h", work_dir=Path("/work"))
+    options = [option for option in launch.argv if "Processor" in option]
+    assert options == ["-XX:ActiveProcessorCount=3", "-XX:ActiveProcessorCount=9"], (
+        "those of its profile; the user's own option comes last, and wins"
+    )
 
 
 def test_the_command_of_an_executor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,13 +118,19 @@ def test_sigterm_is_polite(start: StartShim, tmp_path: Path) -> None:
     assert (tmp_path / "stdout").read_text() == "set\nbye\n"
 
 
-def test_decommissioning_is_the_commands_own_business(start: StartShim, tmp_path: Path) -> None:
-    helper = "(trap 'echo helper-hit' PWR TERM; until [ -f done ]; do sleep 0.05; done) & "
-    script = "trap 'touch done; wait; echo moved; exit 0' PWR; echo set; wait"
+@pytest.mark.parametrize(
+    ("ordered", "comes"),
+    [({}, "PWR"), ({"signal": ""}, "PWR"), ({"signal": "USR1"}, "USR1"), ({"signal": "X"}, "PWR")],
+)
+def test_decommissioning_is_the_commands_own_business(
+    start: StartShim, tmp_path: Path, ordered: dict[str, str], comes: str
+) -> None:
+    helper = f"(trap 'echo helper-hit' {comes} TERM; until [ -f done ]; do sleep 0.05; done) & "
+    script = f"trap 'touch done; wait; echo moved; exit 0' {comes}; echo set; wait"
     process = start(helper + script, grace_s=600.0)
     report_of(process)
     _wait_for_output(tmp_path, "set")
-    shim.write_json(tmp_path / "stop.json", {"grace_s": 600.0, "decommission": True})
+    shim.write_json(tmp_path / "stop.json", {"grace_s": 600.0, "decommission": True, **ordered})
     process.terminate()
     end = exit_of(tmp_path, process)
     assert (end["exit_code"], end["stopped"], end["killed"]) == (0, True, False)

@@ -39,6 +39,7 @@ from hrm.spark import build
 from hrm.spark.archive import class_path
 from hrm.spark.launch import (
     EXECUTOR_CLASS,
+    PROCESSORS_OPTION,
     Java,
     Launch,
     executor_launch,
@@ -112,6 +113,10 @@ def test_two_applications_of_one_heap_can_use_one_jvm() -> None:
     assert isinstance(profiles[0], WarmProfile)
     assert profiles[0] == profiles[1]
     assert "s3cret" not in repr(profiles[0])
+    limited = with_context(java_options=(*CONTEXT.java_options, PROCESSORS_OPTION))
+    other_kind = profile_of(launch_of(limited, JAVA, Path("/w")), JARS)
+    assert isinstance(other_kind, WarmProfile), other_kind
+    assert other_kind != profiles[0], "a JVM counts its cores once"
     larger = replace(USUAL, heap_mib=1025)
     assert profile_of(launch_of(larger, JAVA, Path("/w")), JARS) != profiles[0]
 

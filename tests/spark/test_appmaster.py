@@ -155,6 +155,24 @@ async def test_what_a_master_reports_reaches_the_driver_as_text_that_is_seen(
         assert "x1b[2J" in message
 
 
+async def test_settings_without_effect_are_named_once(master: FakeMaster, tmp_path: Path) -> None:
+    settings = ["spark.executor.memory", "spark.executor.logs.rolling.maxSize"]
+    async with fake_driver(master, tmp_path, settings=settings) as driver:
+        driver.send(target(1))
+        await until_registered(driver)
+        driver.finish()
+        assert await driver.end() == 0
+    warning = "HRM: warning: spark.executor.logs.rolling.maxSize has no effect here: nodes rotate"
+    assert (tmp_path / "appmaster.log").read_text().startswith(warning)
+    known = master.application_id
+    async with fake_driver(master, tmp_path, settings=settings, application_id=known) as driver:
+        driver.send(target(1))
+        await until_registered(driver)
+        driver.finish()
+        assert await driver.end() == 0
+    assert "warning" not in (tmp_path / "appmaster.log").read_text(), "its successor is silent"
+
+
 async def test_a_long_session_does_not_count_as_time_without_a_master(
     master: FakeMaster, tmp_path: Path
 ) -> None:

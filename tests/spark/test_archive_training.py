@@ -18,7 +18,8 @@ def archives(tmp_path: Path) -> Archives:
     """Of a Spark that has no compiler, so that no training can succeed."""
     jars = tmp_path / "spark" / "jars"
     jars.mkdir(parents=True)
-    (jars / "spark-core_2.13-4.3.0.jar").touch()
+    for name in ("spark-core_2.13-4.3.0.jar", "hadoop-client-api-3.5.0.jar"):
+        (jars / name).touch()
     java = tmp_path / "jdk" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.touch(mode=0o755)

@@ -35,7 +35,7 @@ def spark(tmp_path: Path) -> Path:
     jars.mkdir(parents=True)
     for name in (
         "spark-core_2.13-4.3.0", "scala-compiler-2.13.18", "scala-library-2.13.18",
-        "scala-reflect-2.13.18",
+        "scala-reflect-2.13.18", "hadoop-client-api-3.5.0",
     ):  # fmt: skip
         (jars / f"{name}.jar").touch()
     return tmp_path / "spark"
@@ -94,6 +94,37 @@ def test_a_second_start_compiles_nothing(
 ) -> None:
     log = java(tmp_path, monkeypatch)
     assert build_py(spark).stdout == build_py(spark).stdout
+    assert log.read_text().split() == ["run"]
+
+
+def test_a_spark_without_hadoop_is_compiled_against_the_one_that_is_named(
+    spark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which one is part of the key: Hadoop's next version has other classes."""
+    (spark / "jars" / "hadoop-client-api-3.5.0.jar").unlink()
+    log = java(tmp_path, monkeypatch)
+    monkeypatch.delenv("SPARK_DIST_CLASSPATH", raising=False)
+    refused = build_py(spark)
+    assert refused.returncode == 1
+    assert (
+        "comes without Hadoop; name Hadoop's jars: export SPARK_DIST_CLASSPATH=" in refused.stderr
+    )
+    made = []
+    for hadoop in ("/hadoop/3.4/*", "/hadoop/3.5/*", "/hadoop/3.4/*"):
+        monkeypatch.setenv("SPARK_DIST_CLASSPATH", hadoop)
+        made.append(build_py(spark).stdout)
+    assert made[0] == made[2] != made[1]
+    assert log.read_text().split() == ["run", "run"]
+    assert build.plugin_jar(str(spark), dist="/hadoop/3.5/*") == made[1].strip(), "of an agent"
+
+
+def test_what_a_whole_spark_finds_at_its_class_paths_end_is_no_reason_to_compile(
+    spark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = java(tmp_path, monkeypatch)
+    build_py(spark)
+    monkeypatch.setenv("SPARK_DIST_CLASSPATH", "/some/jar")
+    build_py(spark)
     assert log.read_text().split() == ["run"]
 
 

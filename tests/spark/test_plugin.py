@@ -471,8 +471,12 @@ wait_for("never")
             "no HRM master answers at 127.0.0.1:1",
             marks=pytest.mark.extra,
         ),
+        (
+            ["--conf", "spark.executor.decommission.signal=KILL"],
+            "spark.executor.decommission.signal is 'KILL', which is no signal that a Java program",
+        ),
     ],
-    ids=["no node is large enough", "bad class", "no token", "no master"],
+    ids=["no node is large enough", "bad class", "no token", "no master", "bad signal"],
 )
 async def test_what_cannot_work_is_one_clear_line_and_an_exit_status(
     master: FakeMaster, tmp_path: Path, options: list[str], message: str

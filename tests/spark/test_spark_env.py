@@ -103,6 +103,30 @@ def test_hrm_masters_are_rewritten(
     assert "SPARK_ENV_LOADED" not in exported
 
 
+def test_sparks_usual_settings_directory_counts_where_this_one_stands_in_its_place(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    home = tmp_path / "spark"
+    (home / "conf").mkdir(parents=True)
+    launcher.rewritten("--master", "hrm://h:1", "a.py", SPARK_HOME=str(home))
+    path = launcher.exported()["SPARK_DIST_CLASSPATH"]
+    assert path == f"/cache/plugin.jar:{home}/conf"
+    launcher.rewritten(
+        "--master", "hrm://h:1", "a.py", SPARK_HOME=str(home), SPARK_DIST_CLASSPATH=path,
+        HRM_PLUGIN_JAR="/cache/plugin.jar",
+    )  # fmt: skip
+    assert launcher.exported()["SPARK_DIST_CLASSPATH"] == path, "a driver's start within a driver"
+    launcher.rewritten("--master", "local", "a.py", SPARK_HOME=str(home))
+    assert "SPARK_DIST_CLASSPATH" not in launcher.exported()
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "spark-env.sh").write_text(f". {CONF}/spark-env.sh\n")
+    launcher.rewritten(
+        "--master", "hrm://h:1", "a.py", SPARK_HOME=str(home), SPARK_CONF_DIR=str(own)
+    )
+    assert launcher.exported()["SPARK_DIST_CLASSPATH"] == "/cache/plugin.jar"
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -151,6 +151,7 @@ def test_home_of_nobody_is_a_file_that_does_not_exist() -> None:
         (["spark-internal"], "name it with --class"),
         (["notes.txt"], "neither a Python file"),
         (["spark-shell"], "cannot run spark-shell"),
+        (["--conf", "spark.driver.resource.gpu.amount=1", "a.py"], "drivers on nodes get no gpu"),
         (["--class", CONNECT_CLASS, "job.jar"], "the Spark Connect server has no application file"),
         (["--class", CONNECT_CLASS, "spark-internal", "job.jar"], "name jars with --jars"),
         (["--class", CONNECT_CLASS, "--conf", "spark.connect.grpc.binding.port=0"], "from 1 to"),

@@ -75,6 +75,8 @@ def test_a_python_in_an_archive_goes_with_the_submission(given: str, expected: s
 def test_what_has_no_effect_is_reported() -> None:
     found = parse(["--total-executor-cores", "4", "a.py"], {})
     assert "spark.executor.instances" in found.warnings[0]
+    found = parse(["--conf", "spark.executor.logs.rolling.strategy=time", "a.py"], {})
+    assert found.warnings[0].startswith("spark.executor.logs.rolling.strategy has no effect here: ")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,12 @@ def test_what_has_no_effect_is_reported() -> None:
         (["--nonsense", "x"], "--nonsense is no option"),
         (["--class"], "--class needs a value"),
         (["--conf", "spark.x"], "NAME=VALUE"),
-        (["--keytab", "x"], "Kerberos"),
+        (["--keytab", "x"], "--keytab cannot be used with HRM: .* wants Kerberos"),
+        (
+            ["--conf", "spark.kerberos.principal=u"],
+            "spark.kerberos.principal cannot be .* Kerberos",
+        ),
+        (["--conf", "spark.yarn.keytab=u"], "spark.yarn.keytab cannot be used .* Kerberos"),
         (["--properties-file", "/no/such.conf"], "/no/such.conf"),
     ],
 )

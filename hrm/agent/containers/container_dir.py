@@ -86,6 +86,8 @@ class StopOrder:
     cause: EndCause
     reason: str
     decommission: bool = False
+    signal: str = ""
+    """What decommissions it, without "SIG"; empty: SIGPWR."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +144,9 @@ def empty_home(directory: Path) -> Path:
 def write_record(directory: Path, spec: ContainerSpec, isolation: str) -> None:
     """Write down what the container is, without its secrets, and which driver isolates it."""
     public_launch = LaunchContext(
-        decommissions=spec.launch.decommissions, driver=without_secrets(spec.launch.driver)
+        decommissions=spec.launch.decommissions,
+        decommission_signal=spec.launch.decommission_signal,
+        driver=without_secrets(spec.launch.driver),
     )
     bare = replace(spec, launch=public_launch)
     record = {"isolation": isolation, "spec": json_format.MessageToDict(codec.from_spec(bare))}
@@ -174,6 +178,7 @@ def write_order(directory: Path, order: StopOrder, grace_s: float) -> None:
         "cause": order.cause.value,
         "reason": order.reason,
         "decommission": order.decommission,
+        "signal": order.signal,
     }
     shim.write_json(directory / shim.STOP_FILE, document)
 
@@ -186,6 +191,7 @@ def read_order(directory: Path) -> StopOrder | None:
             cause=EndCause(document["cause"]),
             reason=str(document["reason"]),
             decommission=bool(document.get("decommission")),
+            signal=str(document.get("signal", "")),
         )
     except (KeyError, ValueError):
         return None

@@ -141,7 +141,12 @@ class Processes:
     def stop(self, command: c.StopProcess, spec: ContainerSpec) -> None:
         """Order a container to end, once it has started."""
         decommission = command.decommission and spec.launch.decommissions
-        order = StopOrder(cause=command.cause, reason=command.reason, decommission=decommission)
+        order = StopOrder(
+            cause=command.cause,
+            reason=command.reason,
+            decommission=decommission,
+            signal=spec.launch.decommission_signal,
+        )
         self._stops[command.container_id] = order
         _log.info("stopping", container=command.container_id, why=command.reason)
 

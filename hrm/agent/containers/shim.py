@@ -12,14 +12,15 @@ handled like one of the agent's own:
 
     spec.json      agent → shim   what to run, with secrets: mode 0600, removed once read
     process.json   shim → agent   pids and start times, written when the command runs
-    stop.json      agent → shim   the grace period, and whether to decommission, read on SIGTERM
-                                  (optional)
+    stop.json      agent → shim   the grace period, whether to decommission and by which signal,
+                                  read on SIGTERM (optional)
     exit.json      shim → agent   how it ended
 
 On SIGTERM the command's process group gets SIGTERM and, after the grace period, everything gets
-SIGKILL. To decommission, the command alone gets SIGPWR, on which Spark's executors hand over their
-blocks and end. When the shim itself is killed, the kernel kills the command (parent-death signal)
-and the agent the rest, which was reparented to the shim.
+SIGKILL. To decommission, the command alone gets SIGPWR, or the signal that its application has
+chosen, on which Spark's executors hand over their blocks and end. When the shim itself is killed,
+the kernel kills the command (parent-death signal) and the agent the rest, which was reparented to
+the shim.
 
 With an ``account`` the command alone becomes that user, with no way back. The shim and the
 directory of the files above keep the agent's user, or the container could signal the one and
@@ -464,16 +465,17 @@ class Shim:
         """Pass the order on: to all processes, or, to decommission, to the command alone, which
         ends its helpers when it is done."""
         self._stopped = True
-        grace_s, decommission = self._spec["grace_s"], False
+        grace_s, decommission, number = self._spec["grace_s"], False, signal.SIGPWR
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             order = json.loads((self._dir / STOP_FILE).read_text())
             grace_s = float(order["grace_s"])
             decommission = bool(order.get("decommission"))
+            number = signal.Signals[f"SIG{order.get('signal') or 'PWR'}"]
         kill_at = time.monotonic() + max(0.0, grace_s)
         self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
         with contextlib.suppress(ProcessLookupError):
             if decommission:
-                os.kill(self._child, signal.SIGPWR)
+                os.kill(self._child, number)
             else:
                 os.killpg(self._child, signal.SIGTERM)
 

@@ -26,12 +26,16 @@ Fetch = Callable[[str, int], Iterator[bytes]]
 """The pieces of the file with this hash, from an offset on; raises HrmError."""
 
 
-def bring(fetch: Fetch, digest: str, target: Path, cache: Path) -> None:
-    """Fetch the file with the hash ``digest`` to ``target``, through ``cache`` where that works.
+def bring(fetch: Fetch, digest: str, target: Path, cache: Path | None) -> None:
+    """Fetch the file with the hash ``digest`` to ``target``, through ``cache`` where that works;
+    None: it may hold secrets, and must not stay on the node.
 
     Raises:
         LaunchFailed: the master does not have it, or does not respond within ``FETCH_LIMIT_S``.
     """
+    if cache is None:
+        _download(fetch, digest, target)
+        return
     kept = cache / digest
     with contextlib.suppress(OSError):
         if _copy(kept, target) == digest:

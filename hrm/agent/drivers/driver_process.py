@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from hrm import clear_text
 from hrm.config import AgentSettings
@@ -20,12 +21,14 @@ from hrm.errors import LaunchFailed
 from hrm.rpc import read_token
 from hrm.spark.conf import DRIVER_ENVIRONMENT, conf_dir
 from hrm.spark.launch import Java, Launch, Spark, gpu_environment
+from hrm.spark.node_conf import NO_CONF, NodeConf
 from hrm.spark.ui_links import Role, ui_variables
 from hrm.tls import CA_FILE, ca_file, read_ca
 
 __all__ = [
     "APPLICATION_DIR",
     "DOCUMENT_FILE",
+    "ENVIRONMENT_SETTING",
     "driver_launch",
     "files_dir",
     "files_of",
@@ -40,10 +43,9 @@ OWNERSHIP_KEY_FILE = "ownership-key"
 """Of the submission, for the AppMaster; the runner has it in its document."""
 _INHERITED = (
     *("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "HRM_HOME"),
-    *("HRM_EVENT_LOG_DIR", "PYTHONPATH", "SPARK_LOCAL_IP", "HADOOP_CONF_DIR"),
-    "SPARK_DIST_CLASSPATH",
+    *("HRM_EVENT_LOG_DIR", "PYTHONPATH", "SPARK_LOCAL_IP"),
 )
-_ENVIRONMENT_SETTING = DRIVER_ENVIRONMENT.removesuffix("NAME")
+ENVIRONMENT_SETTING = DRIVER_ENVIRONMENT.removesuffix("NAME")
 
 
 def files_dir(settings: AgentSettings) -> Path:
@@ -65,9 +67,10 @@ def driver_launch(
     node: str = "",
     stdout_url: str = "",
     stderr_url: str = "",
+    conf: NodeConf = NO_CONF,
 ) -> Launch:
     """The command of the driver ``spec`` on this node, which is called ``node``. ``cache_dir``:
-    where it keeps files.
+    where it keeps files. ``conf``: the node's configuration directories and class path.
 
     Raises:
         LaunchFailed: its document cannot be read, or this Spark has no spark-submit.
@@ -75,7 +78,7 @@ def driver_launch(
     """
     try:
         document = json.loads(spec.launch.driver)
-        conf = [(str(key), str(value)) for key, value in document["conf"]]
+        given = [(str(key), str(value)) for key, value in document["conf"]]
     except (ValueError, KeyError, TypeError) as error:
         raise LaunchFailed(f"{spec.container_id} has no readable driver: {error!r}") from error
     program = spark.home / "bin" / "spark-submit"
@@ -92,9 +95,9 @@ def driver_launch(
         "spark_submit": str(program),
         "cache_dir": str(cache_dir),
         "heap_mib": spec.heap_mib,
-        **_of_node(settings),
+        **_of_node(settings, conf),
     }
-    environment = _environment(conf, java) | {
+    environment = _environment(given, java, conf) | {
         "SPARK_HOME": str(spark.home),
         "SPARK_CONF_DIR": str(conf_dir()),
         "SPARK_LOCAL_DIRS": str(work_dir / "local"),
@@ -114,24 +117,29 @@ def driver_launch(
         stderr_url=stderr_url,
     )  # fmt: skip
     argv = (sys.executable, "-P", *_RUNNER, str(work_dir / DOCUMENT_FILE))
-    files = {
-        DOCUMENT_FILE: json.dumps(document),
-        TOKEN_FILE: read_token(settings.token_file),
-        OWNERSHIP_KEY_FILE: str(document.get("ownership_key", "")),
-    }
-    if authority:
-        files[CA_FILE] = authority.decode()
+    files = _files(document, read_token(settings.token_file), authority)
     return Launch(argv=argv, environment=environment, files=files)
 
 
-def _environment(conf: list[tuple[str, str]], java: Java) -> dict[str, str]:
-    """The agent's few variables, overridden by those that the submission sets, but for the node's
-    Java and Python."""
+def _files(document: dict[str, Any], token: str, authority: bytes | None) -> dict[str, str]:
+    """The driver's input."""
+    files = {
+        DOCUMENT_FILE: json.dumps(document),
+        TOKEN_FILE: token,
+        OWNERSHIP_KEY_FILE: str(document.get("ownership_key", "")),
+    }
+    return files | ({CA_FILE: authority.decode()} if authority else {})
+
+
+def _environment(given: list[tuple[str, str]], java: Java, conf: NodeConf) -> dict[str, str]:
+    """The agent's few variables and the node's settings, overridden by those that the submission
+    sets, but for the node's Java and Python."""
     environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     environment.setdefault("LANG", "C.UTF-8")
-    for key, value in conf:
-        if key.startswith(_ENVIRONMENT_SETTING):
-            environment[key.removeprefix(_ENVIRONMENT_SETTING)] = value
+    environment |= conf.variables
+    for key, value in given:
+        if key.startswith(ENVIRONMENT_SETTING):
+            environment[key.removeprefix(ENVIRONMENT_SETTING)] = value
     path = environment.get("PATH") or os.environ.get("PATH") or os.defpath
     environment["PATH"] = f"{Path(sys.executable).parent}:{path}"
     if java.home is not None:
@@ -139,11 +147,12 @@ def _environment(conf: list[tuple[str, str]], java: Java) -> dict[str, str]:
     return environment
 
 
-def _of_node(settings: AgentSettings) -> dict[str, object]:
+def _of_node(settings: AgentSettings, conf: NodeConf) -> dict[str, object]:
     """What the runner knows of its node."""
     return {
         "master": settings.master,
         "host": settings.host,
+        "spark_conf_dir": str(conf.spark_conf_dir or ""),
         "unpacked_bytes_max": settings.unpacked_mib_max << 20,
     }
 

@@ -33,12 +33,14 @@ import grpc
 from hrm import rpc, tls
 from hrm.agent.containers import shim
 from hrm.agent.containers.unpack import BadArchive, unpack
+from hrm.agent.drivers.driver_conf import settle
 from hrm.agent.drivers.driver_files import bring
-from hrm.agent.drivers.driver_process import APPLICATION_DIR
+from hrm.agent.drivers.driver_process import APPLICATION_DIR, ENVIRONMENT_SETTING
 from hrm.core.submission.driver_lease import DriverLease, LeaseLimits, LeaseState
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.errors import HrmError, InvalidConfig, LaunchFailed
-from hrm.spark.conf import properties_text
+from hrm.spark.conf import conf_dir, properties_text
+from hrm.spark.node_conf import HADOOP_VARIABLES
 from hrm.spark_servers import (
     CONNECT_CLASS,
     CONNECT_HOST,
@@ -62,6 +64,8 @@ EXIT_POLL_PERIOD_S = 0.05
 LATE_S = 2.0
 """A wake this much later than due means that this process was suspended: limits start again."""
 EXIT_FILE = "exit-code"
+CONF_DIR = "conf"
+"""The driver's directories of settings, below its home."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PYTHON_LIMIT_S = 30.0
@@ -78,6 +82,10 @@ _NOT_FROM_THE_CLIENT = (
     *("spark.hrm.token.file", "spark.hrm.tls.ca", "spark.hrm.python"),
     *("spark.hrm.allowClearText", "spark.launcher.port", "spark.launcher.secret"),
 )
+_CONF = "conf"
+"""The role of the submitter's settings among the resources."""
+_LIMIT_PROCESSORS = "spark.driver.limitActiveProcessorCount.enabled"
+"""Spark itself obeys it on YARN alone."""
 _LISTS = {"py-file": "--py-files", "jar": "--jars", "file": "--files", "archive": "--archives"}
 
 
@@ -153,6 +161,7 @@ class DriverRunner:
         self._dir = Path.cwd()
         self._app_dir = self._dir / APPLICATION_DIR
         self._driver: subprocess.Popen[bytes] | None = None
+        self._variables: dict[str, str | None] = {}
         self._starts = False
         self._end_requested = False
 
@@ -172,6 +181,7 @@ class DriverRunner:
         with rpc.sync_channel(master, rpc.read_token(token_file), ca) as channel:
             stub = submission_pb2_grpc.SubmissionServiceStub(channel)
             self._bring_files(stub)
+            self._settle_conf()
             conf = self._conf()
             lease = Lease(
                 stub, master, document["submission_id"], document["attempt"],
@@ -221,7 +231,8 @@ class DriverRunner:
         for resource in self._document["resources"]:
             if resource["sha256"]:
                 target = self._app_dir / resource["name"]
-                bring(fetch, resource["sha256"], target, Path(self._document["cache_dir"]))
+                cache = None if resource["role"] == _CONF else Path(self._document["cache_dir"])
+                bring(fetch, resource["sha256"], target, cache)
         self._unpack_archives()
 
     def _unpack_archives(self) -> None:
@@ -243,6 +254,31 @@ class DriverRunner:
             except (BadArchive, OSError) as error:
                 raise LaunchFailed(f"cannot unpack {name} to {fragment}: {error}") from error
 
+    def _settle_conf(self) -> None:
+        """Lay out the directories of settings that were sent, and the node's.
+
+        Raises:
+            LaunchFailed: they cannot be.
+        """
+        document = self._document
+        sent = [x["name"] for x in document["resources"] if x["role"] == _CONF and x["sha256"]]
+        of_node = document.get("spark_conf_dir", "")
+        try:
+            self._variables = settle(
+                self._dir / CONF_DIR,
+                archive=self._app_dir / sent[0] if sent else None,
+                of_node=Path(of_node) if of_node else None,
+                of_hrm=conf_dir(),
+            )
+        except OSError as error:
+            raise LaunchFailed(f"the driver's settings cannot be laid out: {error}") from error
+        for name in sent:
+            (self._app_dir / name).unlink(missing_ok=True)
+        for key, _ in document["conf"]:  # what the user has set explicitly stays
+            name = key.removeprefix(ENVIRONMENT_SETTING)
+            if name in HADOOP_VARIABLES:
+                self._variables.pop(name, None)
+
     def _conf(self) -> list[tuple[str, str]]:
         document = self._document
         conf = {key: value for key, value in document["conf"] if key not in _NOT_FROM_THE_CLIENT}
@@ -255,6 +291,8 @@ class DriverRunner:
         conf.setdefault("spark.driver.memory", f"{document['heap_mib']}m")
         options = conf.get("spark.driver.extraJavaOptions", "")
         own = f"-Djava.io.tmpdir={os.environ.get('TMPDIR', self._dir)}"
+        if conf.get(_LIMIT_PROCESSORS, "").strip().lower() == "true":
+            own += f" -XX:ActiveProcessorCount={conf.get('spark.driver.cores', '1').strip()}"
         conf["spark.driver.extraJavaOptions"] = f"{own} {options}".strip()
         main = next(each for each in document["resources"] if each["role"] == "main")
         if (main["name"] or main["uri"]).endswith(".py"):
@@ -288,6 +326,10 @@ class DriverRunner:
         command = spark_submit_arguments(self._document, self._app_dir, properties)
         tied = [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()), *command]
         environment = {**os.environ, "HRM_DRIVER_EXIT_FILE": str(self._dir / EXIT_FILE)}
+        for name, value in self._variables.items():
+            environment.pop(name, None)
+            if value is not None:
+                environment[name] = value
         if not os.access(environment.get("HRM_HOME", ""), os.W_OK):
             environment.pop("HRM_HOME", None)  # the agent's; the driver runs as another user
         self._starts = True

@@ -45,6 +45,7 @@ from hrm.errors import LaunchFailed
 from hrm.spark import build
 from hrm.spark.archive import argument_file, class_path
 from hrm.spark.launch import ARGUMENT_FILE, Launch, Spark
+from hrm.spark.node_conf import DIST_CLASSPATH, NO_CONF, NodeConf
 
 __all__ = ["WarmJvm", "WarmPool", "reserved_mib"]
 
@@ -183,16 +184,18 @@ class WarmPool:
         self,
         settings: AgentSettings,
         spark: Spark,
+        conf: NodeConf = NO_CONF,
         plugin: Callable[[], str] | None = None,
         idle_s: Callable[[], float] = machine_idle_s,
     ) -> None:
-        """``plugin``: finds the jar with ``WarmExecutor``; by default it is built. ``idle_s``:
-        seconds that cores have been idle since the machine started."""
+        """``conf``: of the node, part of every executor's class path. ``plugin``: finds the jar
+        with ``WarmExecutor``; by default it is built. ``idle_s``: seconds that cores have been idle
+        since the machine started."""
         self._size = settings.warm_executors
         self._kinds_max = settings.warm_kinds_max
         self._dir = settings.work_dir.absolute() / "warm"
-        self._jars = ":".join(class_path(str(spark.home)))
-        self._plugin = plugin or (lambda: _built(spark))
+        self._class_path = ":".join([*class_path(str(spark.home)), *conf.class_path({})])
+        self._plugin = plugin or (lambda: _built(spark, conf))
         self._count = Count()
         self._kinds: dict[WarmProfile, _Kind] = {}
         self._leaving: list[WarmJvm] = []
@@ -234,7 +237,7 @@ class WarmPool:
         """The JVM that becomes this executor, taken from the pool; None: start one as usual."""
         if not self._size:
             return None
-        profile = "it runs as another user" if other_user else profile_of(launch, self._jars)
+        profile = "it runs as another user" if other_user else profile_of(launch, self._class_path)
         if isinstance(profile, str):
             self._count.missing(profile)
             return None
@@ -391,9 +394,9 @@ class WarmPool:
         path = self._dir / uuid.uuid4().hex[:12]
         for directory in (path, path / "local", path / "tmp"):
             directory.mkdir(mode=0o700, parents=True)
-        plain = argument_file(["-cp", self._jars])
+        plain = argument_file(["-cp", self._class_path])
         arguments = profile.arguments.removesuffix(plain)
-        arguments += argument_file(["-cp", f"{self._jars}:{plugin}"])
+        arguments += argument_file(["-cp", f"{self._class_path}:{plugin}"])
         (path / ARGUMENT_FILE).write_text(arguments)
         directories = {"SPARK_LOCAL_DIRS": path / "local", "SPARK_EXECUTOR_DIRS": path / "local"}
         document = {
@@ -444,9 +447,13 @@ def _write_in_time(pipe: int, data: bytes) -> None:
         data = data[os.write(pipe, data) :]
 
 
-def _built(spark: Spark) -> str:
+def _built(spark: Spark, conf: NodeConf) -> str:
     try:
-        return build.plugin_jar(str(spark.home), cache=str(hrm_home() / "plugins"))
+        return build.plugin_jar(
+            str(spark.home),
+            cache=str(hrm_home() / "plugins"),
+            dist=conf.variables.get(DIST_CLASSPATH, ""),
+        )
     except build.BuildError as error:
         raise LaunchFailed(str(error)) from error
 

@@ -23,7 +23,7 @@ _LATE_VARIABLES = re.compile(
 )
 _FIXED_VARIABLES = re.compile(
     r"HOME|USER|LOGNAME|LANG|LC_ALL|LC_CTYPE|TZ|PATH|LD_LIBRARY_PATH|JAVA_HOME|SPARK_HOME|"
-    r"CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS"
+    r"CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS|HADOOP_CONF_DIR|YARN_CONF_DIR"
 )
 _LATE_PROPERTIES = re.compile(
     r"-D(spark\.(?:[\w.]+\.port|authenticate|decommission\.enabled|network\.timeout|"
@@ -31,7 +31,8 @@ _LATE_PROPERTIES = re.compile(
     re.DOTALL,
 )
 _FIXED_OPTIONS = re.compile(
-    r"-Xm[sx]\d+m|-XX:\+IgnoreUnrecognizedVMOptions|--add-(modules|opens|exports)=\S+|"
+    r"-Xm[sx]\d+m|-XX:ActiveProcessorCount=\d+|-XX:\+IgnoreUnrecognizedVMOptions|"
+    r"--add-(modules|opens|exports)=\S+|"
     r"--enable-native-access=\S+|--sun-misc-unsafe-memory-access=allow|"
     r"-Djava\.net\.preferIPv6Addresses=(true|false)|-Djdk\.reflect\.useDirectMethodHandle=false|"
     r"-Dio\.netty\.[\w.]+=\w+"
@@ -55,14 +56,15 @@ class WarmProfile:
         return found[-1] if found else 0
 
 
-def profile_of(launch: Launch, jars: str) -> WarmProfile | str:
-    """The warm JVM that could be this executor; text: why none. ``jars``: Spark's class path."""
+def profile_of(launch: Launch, class_path: str) -> WarmProfile | str:
+    """The warm JVM that could be this executor; text: why none. ``class_path``: the node's, which
+    every executor has that names no entries of its own."""
     if EXECUTOR_CLASS not in launch.argv:
         return "it is no executor"
     if set(launch.files) != {ARGUMENT_FILE}:
         return "it has a file of resources"
     arguments = launch.files[ARGUMENT_FILE]
-    if not arguments.endswith(argument_file(["-cp", jars])):
+    if not arguments.endswith(argument_file(["-cp", class_path])):
         return "it has class path entries of its own"
     fixed = []
     for option in launch.argv[1 : launch.argv.index(EXECUTOR_CLASS)]:

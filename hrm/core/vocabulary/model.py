@@ -284,7 +284,8 @@ class LaunchContext:
     stored and never printed.
 
     ``decommissions``: on SIGPWR they finish their tasks, hand their data over and end; others just
-    end. ``driver``: not empty where this is no executor but a driver; what its node must know.
+    end. ``decommission_signal``: the signal in its place, without "SIG"; empty: SIGPWR it is.
+    ``driver``: not empty where this is no executor but a driver; what its node must know.
     ``files``: in the working directory before the start; the master keeps their contents.
     """
 
@@ -294,6 +295,7 @@ class LaunchContext:
     java_options: tuple[str, ...] = ()
     extra_class_path: tuple[str, ...] = ()
     decommissions: bool = False
+    decommission_signal: str = ""
     driver: str = field(default="", repr=False)
     files: tuple[LaunchFile, ...] = ()
 

@@ -5,6 +5,8 @@ import java.util.{ArrayList => JList, LinkedHashMap => JMap}
 
 import scala.util.Try
 
+import org.apache.hadoop.security.UserGroupInformation
+
 import org.apache.spark.{SecurityManager, SparkConf, SparkContext, SparkException}
 import org.apache.spark.internal.config
 import org.apache.spark.launcher.JavaModuleOptions
@@ -20,6 +22,11 @@ private[hrm] object ExecutorLaunch {
   private val Decommission = "spark.decommission.enabled"
   private val Shipped = Seq("file" -> "spark.files", "jar" -> "spark.jars", "archive" -> "spark.archives")
   private val SentBytesMs = 4096L
+  private val DecommissionSignal = "spark.executor.decommission.signal"
+  private val Authentication = "hadoop.security.authentication"
+  private val LimitProcessors = "spark.executor.limitActiveProcessorCount.enabled"
+  /** Signals that Java keeps to itself, and those that no process can handle. */
+  private val UnhandledSignals = Set("FPE", "ILL", "SEGV", "QUIT", "KILL", "STOP")
 
   def describe(sc: SparkContext, driverUrl: String): JMap[String, Any] = {
     val launch = new JMap[String, Any]()
@@ -27,6 +34,7 @@ private[hrm] object ExecutorLaunch {
     launch.put("spark_version", sc.version)
     launch.put("environment", environment(sc))
     launch.put("decommissions", decommissions(sc.conf))
+    launch.put("decommission_signal", sc.conf.get(DecommissionSignal, ""))
     launch.put("java_options", javaOptions(sc.conf))
     launch.put("extra_class_path", strings(
       sc.conf.get(config.EXECUTOR_CLASS_PATH).toSeq.flatMap(_.split(File.pathSeparator))))
@@ -46,6 +54,10 @@ private[hrm] object ExecutorLaunch {
     val paths = names.map(_.trim.takeWhile(_ != '#').stripPrefix("file:")).filter(_.nonEmpty)
     paths.map(path => new File(path).length()).sum / SentBytesMs
   }
+
+  /** Names of what is set of executors and drivers, for a warning about those without effect. */
+  def settings(conf: SparkConf): JList[String] = strings(conf.getAll.toSeq.map(_._1).sorted.filter(name =>
+    name.startsWith("spark.executor.") || name.startsWith("spark.driver.")))
 
   def resources(profile: ResourceProfile, count: Int, conf: SparkConf): JMap[String, Any] = {
     def amount(name: String): Option[Long] = profile.executorResources.get(name).map(_.amount)
@@ -106,9 +118,18 @@ private[hrm] object ExecutorLaunch {
    * in the driver it would also change how dynamic allocation removes idle ones.
    */
   def prepareDecommissioning(conf: SparkConf): Unit = if (decommissions(conf)) {
+    checkSignal(conf)
     conf.setIfMissing("spark.storage.decommission.enabled", "true")
     // The interval at which Spark searches for blocks to move; its default of 30 s is most of the grace period.
     conf.setIfMissing("spark.storage.decommission.replicationReattemptInterval", "1s")
+  }
+
+  /** Executors that cannot handle the signal would die of it, or ignore it. */
+  private def checkSignal(conf: SparkConf): Unit = conf.getOption(DecommissionSignal).foreach { name =>
+    if (UnhandledSignals(name) || Try(new sun.misc.Signal(name)).isFailure) {
+      throw new SparkException(s"HRM: $DecommissionSignal is '$name', which is no signal that a Java program can " +
+        "handle; name one without SIG, such as PWR, the default, or USR1")
+    }
   }
 
   private def decommissions(conf: SparkConf): Boolean = conf.getBoolean(Decommission, defaultValue = true)
@@ -132,6 +153,29 @@ private[hrm] object ExecutorLaunch {
         "to go without, in the application")
     }
 
+  /** The node sets -XX:ActiveProcessorCount in its place: it knows the cores of each executor's profile. */
+  private def limitProcessors(conf: SparkConf): Seq[String] =
+    if (conf.getBoolean(LimitProcessors, defaultValue = false)) Seq(s"-D$LimitProcessors=true") else Nil
+
+  /**
+   * Executors act as the user without a ticket: they reach what wants Kerberos by delegation tokens alone, which
+   * nothing here obtains. Without this check, tasks would fail late, with errors of the service that they call.
+   */
+  def checkKerberos(conf: SparkConf): Unit = {
+    val why = "HRM obtains no delegation tokens, so executors would reach no service that wants Kerberos"
+    if (conf.get(config.KEYTAB).isDefined || conf.get(config.PRINCIPAL).isDefined) {
+      throw new SparkException(s"HRM: --keytab and --principal (spark.kerberos.*) cannot be used: $why; leave both out")
+    }
+    if (UserGroupInformation.isSecurityEnabled) {
+      throw new SparkException(s"HRM: Hadoop's settings demand Kerberos ($Authentication in core-site.xml): $why; " +
+        s"for an application that uses none, give spark-submit --conf spark.hadoop.$Authentication=simple")
+    }
+  }
+
+  /** Executors take over the user's identity before they have the driver's settings. */
+  private def authentication(conf: SparkConf): Seq[String] =
+    conf.getOption(s"spark.hadoop.$Authentication").map(value => s"-Dspark.hadoop.$Authentication=$value").toSeq
+
   /** The nodes' shuffle services admit only applications with a secret of their own. */
   def checkShuffleService(conf: SparkConf): Unit =
     if (conf.get(config.SHUFFLE_SERVICE_ENABLED) && !conf.getBoolean("spark.authenticate", defaultValue = false)) {
@@ -144,6 +188,8 @@ private[hrm] object ExecutorLaunch {
     Utils.sparkJavaOpts(conf, SparkConf.isExecutorStartupConf _) ++
       decommissioning(conf) ++
       shuffleService(conf) ++
+      limitProcessors(conf) ++
+      authentication(conf) ++
       // Executors receive it later anyway; the node needs it before it takes a warm JVM.
       conf.getOption(UserFirst).filter(_ != "false").map(value => s"-D$UserFirst=$value") ++
       Utils.splitCommandString(JavaModuleOptions.defaultModuleOptions()) ++

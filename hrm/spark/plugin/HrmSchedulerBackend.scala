@@ -101,6 +101,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     conf, events, listener, this, timer, () => introduction())
 
   ExecutorLaunch.checkAuthentication(conf)
+  ExecutorLaunch.checkKerberos(conf)
   ExecutorLaunch.checkShuffleService(conf)
   StageProfiles.allow(sc.resourceProfileManager)
   ExecutorLaunch.prepareDecommissioning(conf)
@@ -330,6 +331,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("retry_delay_ms", positiveMs("spark.hrm.executor.retry.delay", "100ms"))
     hello.put("retry_delay_max_ms", positiveMs("spark.hrm.executor.retry.delayMax", "10s"))
     hello.put("understands", ExecutorLaunch.strings(DriverBridge.Understands))
+    hello.put("settings", ExecutorLaunch.settings(conf))
     val executors = new JMap[String, Any]()
     if (appId.isDefined) {
       getExecutorIds().foreach(id => executors.put(id, getExecutorResourceProfileId(id)))

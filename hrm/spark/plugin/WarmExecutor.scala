@@ -84,6 +84,9 @@ object WarmExecutor {
       .set("spark.driver.host", "127.0.0.1")
       .set("spark.driver.bindAddress", "127.0.0.1")
       .set("spark.buffer.pageSize", "1m")
+      // Whatever the node's settings name: a rehearsal stays on this machine.
+      .set("spark.hadoop.fs.defaultFS", "file:///")
+      .set("spark.sql.warehouse.dir", Paths.get("warehouse").toUri.toString)
       .set("spark.sql.shuffle.partitions", "2")
     val context = new SparkContext(conf)
     try {
