@@ -13,6 +13,7 @@ import sys
 import tarfile
 import tempfile
 import threading
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -78,7 +79,7 @@ def shell(script: str) -> Launch:
 
 class Node:
     def __init__(self, directory: Path, store: Store, account: Account | None = None) -> None:
-        self.ends: asyncio.Queue[tuple[str, Ended]] = asyncio.Queue()
+        self.ends: defaultdict[str, asyncio.Queue[Ended]] = defaultdict(asyncio.Queue)
         self.cache = directory / "files" / str(os.geteuid())
         self.files = ApplicationFiles(directory / "files", store.fetch)
         self.containers = ContainerSupervisor(
@@ -87,7 +88,7 @@ class Node:
             rebuild=lambda _name: Isolation(),
             log_bytes_max=65536,
             log_files_max=1,
-            on_end=lambda name, ended: self.ends.put_nowait((name, ended)),
+            on_end=lambda name, ended: self.ends[name].put_nowait(ended),
             account_of=lambda _user: account,
             files=self.files,
             unpacked_bytes_max=1 << 20,
@@ -97,7 +98,7 @@ class Node:
         """What a container with this script prints."""
         await self.containers.start(container, shell(script))
         async with asyncio.timeout(20):
-            _, ended = await self.ends.get()
+            ended = await self.ends[container.container_id].get()
         log = self.containers.work_dir(container.container_id) / "stdout"
         return log.read_text(), ended
 
