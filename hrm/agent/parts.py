@@ -7,6 +7,7 @@ test passes its own.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,8 +20,19 @@ from hrm.agent.startup.class_archives import ArchiveKeeper
 from hrm.agent.startup.warm import WarmPool
 from hrm.config import AgentSettings
 from hrm.core.vocabulary.model import ContainerSpec, Gpu, Shortcut
+from hrm.core.vocabulary.node_requirement import Runtime
 from hrm.errors import InvalidConfig
-from hrm.spark.launch import Java, Launch, Spark, executor_launch, find_java, find_spark
+from hrm.spark.launch import (
+    Java,
+    Launch,
+    Spark,
+    executor_launch,
+    find_java,
+    find_spark,
+    find_sparks,
+    runtime_of,
+    spark_of,
+)
 
 __all__ = ["CommandOf", "StartShortcuts", "shuffle_service", "spark_commands"]
 
@@ -30,43 +42,55 @@ GPU of its unit."""
 
 
 class StartShortcuts:
-    """Archives of classes and warm JVMs of one Spark. Needs a running event loop."""
+    """Archives of classes, one set for each Spark, and warm JVMs of all. Needs a running event
+    loop."""
 
-    def __init__(self, settings: AgentSettings, spark: Spark, java: Java) -> None:
-        self.archives = ArchiveKeeper(settings, spark, java)
-        self.warm = WarmPool(settings, spark)
+    def __init__(self, settings: AgentSettings, sparks: Sequence[Spark], java: Java) -> None:
+        turn = asyncio.Lock()  # trainings are long, and one after the other is as soon
+        self.archives = {
+            spark.version: ArchiveKeeper(
+                settings, spark, java, turn=turn, is_default=spark is sparks[0]
+            )
+            for spark in sparks
+        }
+        self.warm = WarmPool(settings, sparks)
 
     def start(self) -> None:
         """Start preparing, in the background."""
-        self.archives.start()
+        for keeper in self.archives.values():
+            keeper.start()
         self.warm.start()
 
     async def close(self) -> None:
         """End what waits or is being prepared; executors that took a JVM continue."""
         await self.warm.close()
-        await self.archives.close()
+        for keeper in self.archives.values():
+            await keeper.close()
 
     def report(self) -> tuple[Shortcut, ...]:
         """For ``hrm node show``."""
-        return (*self.archives.report(), *self.warm.report())
+        found = [shortcut for keeper in self.archives.values() for shortcut in keeper.report()]
+        return (*found, *self.warm.report())
 
 
 def spark_commands(
     settings: AgentSettings, machine: Machine
-) -> tuple[CommandOf, tuple[str, ...], StartShortcuts]:
-    """The commands of drivers and executors, the Spark versions to offer, and the shortcuts that
-    the commands take. Needs a running event loop.
+) -> tuple[CommandOf, tuple[Runtime, ...], StartShortcuts]:
+    """The commands of drivers and executors, the Sparks to offer, and the shortcuts that the
+    commands take. Needs a running event loop.
 
     Raises:
         InvalidConfig: there is no Spark or no Java that fits.
     """
-    spark, java = find_spark(settings.spark_home), find_java(settings.java_home)
-    shortcuts = StartShortcuts(settings, spark, java)
+    sparks = find_sparks(settings.spark_home, settings.spark_homes)
+    java = find_java(settings.java_home)
+    shortcuts = StartShortcuts(settings, sparks, java)
 
     def command_of(
         spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpus: Sequence[Gpu]
     ) -> Launch:
         account = machine.run_as.account_of(spec.user)
+        spark = spark_of(spec.launch.spark_version, sparks)
         if spec.launch.driver:
             return driver_launch(
                 spec,
@@ -89,10 +113,10 @@ def spark_commands(
             stdout_url=stdout,
             stderr_url=stderr,
             gpus=gpus,
-            archive=shortcuts.archives.choose(spec, other_user=account is not None),
+            archive=shortcuts.archives[spark.version].choose(spec, other_user=account is not None),
         )
 
-    return command_of, (spark.version,), shortcuts
+    return command_of, tuple(runtime_of(x, java) for x in sparks), shortcuts
 
 
 def shuffle_service(

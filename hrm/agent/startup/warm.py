@@ -26,7 +26,7 @@ import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -182,17 +182,18 @@ class WarmPool:
     def __init__(
         self,
         settings: AgentSettings,
-        spark: Spark,
-        plugin: Callable[[], str] | None = None,
+        sparks: Sequence[Spark],
+        plugin: Callable[[Path], str] | None = None,
         idle_s: Callable[[], float] = machine_idle_s,
     ) -> None:
-        """``plugin``: finds the jar with ``WarmExecutor``; by default it is built. ``idle_s``:
-        seconds that cores have been idle since the machine started."""
+        """``plugin``: finds the jar with ``WarmExecutor`` for the Spark in this directory; by
+        default it is built. ``idle_s``: seconds that cores have been idle since the machine
+        started."""
         self._size = settings.warm_executors
         self._kinds_max = settings.warm_kinds_max
         self._dir = settings.work_dir.absolute() / "warm"
-        self._jars = ":".join(class_path(str(spark.home)))
-        self._plugin = plugin or (lambda: _built(spark))
+        self._jars = {str(x.home): ":".join(class_path(str(x.home))) for x in sparks}
+        self._plugin = plugin or _built
         self._count = Count()
         self._kinds: dict[WarmProfile, _Kind] = {}
         self._leaving: list[WarmJvm] = []
@@ -234,7 +235,8 @@ class WarmPool:
         """The JVM that becomes this executor, taken from the pool; None: start one as usual."""
         if not self._size:
             return None
-        profile = "it runs as another user" if other_user else profile_of(launch, self._jars)
+        jars = self._jars.get(launch.environment.get("SPARK_HOME", ""), "")
+        profile = "it runs as another user" if other_user else profile_of(launch, jars)
         if isinstance(profile, str):
             self._count.missing(profile)
             return None
@@ -360,7 +362,7 @@ class WarmPool:
             LaunchFailed: it ended, took too long, or takes too much memory.
         """
         await asyncio.to_thread(self._forget_links)
-        plugin = await asyncio.to_thread(self._plugin)
+        plugin = await asyncio.to_thread(self._plugin, Path(_spark_home(profile)))
         spawning = asyncio.create_task(asyncio.to_thread(self._spawn, profile, plugin))
         try:
             jvm = await asyncio.shield(spawning)
@@ -391,9 +393,10 @@ class WarmPool:
         path = self._dir / uuid.uuid4().hex[:12]
         for directory in (path, path / "local", path / "tmp"):
             directory.mkdir(mode=0o700, parents=True)
-        plain = argument_file(["-cp", self._jars])
+        jars = self._jars[_spark_home(profile)]
+        plain = argument_file(["-cp", jars])
         arguments = profile.arguments.removesuffix(plain)
-        arguments += argument_file(["-cp", f"{self._jars}:{plugin}"])
+        arguments += argument_file(["-cp", f"{jars}:{plugin}"])
         (path / ARGUMENT_FILE).write_text(arguments)
         directories = {"SPARK_LOCAL_DIRS": path / "local", "SPARK_EXECUTOR_DIRS": path / "local"}
         document = {
@@ -444,9 +447,13 @@ def _write_in_time(pipe: int, data: bytes) -> None:
         data = data[os.write(pipe, data) :]
 
 
-def _built(spark: Spark) -> str:
+def _spark_home(profile: WarmProfile) -> str:
+    return dict(profile.environment)["SPARK_HOME"]
+
+
+def _built(spark_home: Path) -> str:
     try:
-        return build.plugin_jar(str(spark.home), cache=str(hrm_home() / "plugins"))
+        return build.plugin_jar(str(spark_home), cache=str(hrm_home() / "plugins"))
     except build.BuildError as error:
         raise LaunchFailed(str(error)) from error
 
