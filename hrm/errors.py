@@ -117,6 +117,10 @@ class Unsuitable(LaunchFailed):
     """The node lacks what this application needs: its user, its Spark, its Python, or a file."""
 
 
+class Misplaced(Unsuitable):
+    """The node lacks a version that it was chosen for: the master had another state of it."""
+
+
 class PolicyFault(HrmError):
     """A placement policy raised, or returned no valid placement. Its round counts for nothing."""
 

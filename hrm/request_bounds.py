@@ -54,6 +54,8 @@ CONTAINERS = 100_000
 STATUSES = 20_000
 UNITS = 2_048
 CPUS = 16_384
+LABELS = 100
+HOSTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,17 @@ FIELDS: dict[str, FieldBound] = {
     "ClassChanged.evidence": _TEXT,
     # EventService
     "WatchEventsRequest.resume": _ID,
+    "ExcludedHosts.hosts": FieldBound(LABEL, count=HOSTS),
+    "SparkRuntime.spark": _LABEL,
+    "SparkRuntime.scala": _LABEL,
+    "SparkRuntime.java": _LABEL,
+    "SparkRuntime.python": _LABEL,
+    "NodeRequirement.labels": FieldBound(ID, count=LABELS),
+    "NodeRequirement.spark": _LABEL,
+    "NodeRequirement.scala": _LABEL,
+    "NodeRequirement.java": _LABEL,
+    "NodeRequirement.python": _LABEL,
+    "NodeRequirement.excluded_hosts": FieldBound(LABEL, count=HOSTS),
     # NodeService and AgentService
     "RegisterNode.name": _ID,
     "RegisterNode.incarnation": _ID,
@@ -157,6 +170,8 @@ FIELDS: dict[str, FieldBound] = {
     "RegisterNode.containers": FieldBound(count=STATUSES),
     "RegisterNode.isolation": _LABEL,
     "RegisterNode.spark_versions": FieldBound(LABEL, count=100),
+    "RegisterNode.labels": FieldBound(ID, count=LABELS),
+    "RegisterNode.runtimes": FieldBound(count=100),
     "RegisterNode.remarks": FieldBound(TEXT, count=100),
     "ResourceUnit.cpus": FieldBound(count=CPUS),
     "ResourceUnit.pool": FieldBound(2 * ID),

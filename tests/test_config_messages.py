@@ -106,3 +106,16 @@ def test_the_most_specific_place_is_named(toml: Path, monkeypatch: pytest.Monkey
 def test_a_master_may_be_written_as_clients_write_it() -> None:
     for written in ("hrm://10.0.0.1:7480", "10.0.0.1", "10.0.0.1:7480"):
         assert config.load(config.AgentSettings, master=written).master == "10.0.0.1:7480"
+
+
+def test_labels_and_sparks_of_an_agent_are_lists_or_texts(toml: Path) -> None:
+    toml.write_text('[agent]\nlabels = ["zone=a", "ssd"]\nspark_homes = ["/opt/spark-3.5"]\n')
+    settings = config.load(config.AgentSettings)
+    assert settings.labels == ("zone=a", "ssd")
+    assert settings.spark_homes == (Path("/opt/spark-3.5"),)
+    flags = {"labels": "zone=b, hdd", "spark_homes": "/a,/b"}
+    settings = config.load(config.AgentSettings, **flags)
+    assert settings.labels == ("zone=b", "hdd")
+    assert settings.spark_homes == (Path("/a"), Path("/b"))
+    with pytest.raises(InvalidConfig, match="labels"):
+        config.load(config.AgentSettings, labels="a b")

@@ -29,6 +29,7 @@ from hrm.core.vocabulary.model import (
     Usage,
     WorkloadClass,
 )
+from hrm.core.vocabulary.node_requirement import Runtime
 from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.errors import InvalidRequest
 from hrm.runtime import node as runtime
@@ -239,14 +240,24 @@ def test_a_registration_arrives(statuses: tuple[ContainerStatus, ...]) -> None:
     part = replace(unit("n1", vcores=4), lent=Resources(2, 100), borrowed=Resources(0, 7))
     fields = {"name": "n1", "identity": "i", "incarnation": "i1", "host": "h", "endpoint": "h:1",
             "isolation": "none", "spark_versions": ["4.0"], "platform": "cpu", "remarks": ["r"],
-            "ownership_key": ownership_keys.new_key()}  # fmt: skip
-    message = from_registration([part], statuses, Followed(7, "e7"), **fields)
+            "ownership_key": ownership_keys.new_key(), "labels": ["ssd", "zone=a"]}  # fmt: skip
+    runtime = Runtime(spark="4.0", scala="2.13", java="17", python="3.11")
+    message = from_registration([part], statuses, Followed(7, "e7"), (runtime,), **fields)
     assert to_registration(message, 3.0) == e.NodeRegistered(
         now=3.0, call_id=0, node=NODE, identity="i", incarnation="i1", sequence=0, host="h",
         endpoint="h:1", units=(part,), containers=statuses, isolation="none",
         spark_versions=("4.0",), platform="cpu", remarks=("r",),
         owner=ownership_keys.owner_of(str(fields["ownership_key"])), followed=Followed(7, "e7"),
+        labels=frozenset({"ssd", "zone=a"}), runtimes=(runtime,),
     )  # fmt: skip
+    del message.register.runtimes[:]
+    older = to_registration(message, 3.0)
+    assert older.runtimes == (Runtime(spark="4.0"),), "as one that reports versions alone"
+    del message.register.spark_versions[:]
+    assert to_registration(message, 3.0).runtimes is None
+    message.register.labels.append("a b")
+    with pytest.raises(InvalidRequest, match="'a b' is no label"):
+        to_registration(message, 3.0)
 
 
 @pytest.mark.parametrize("field", ["lent", "borrowed"])

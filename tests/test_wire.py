@@ -34,6 +34,7 @@ from hrm.core.vocabulary.model import (
     StageProgress,
     WorkloadClass,
 )
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 from hrm.errors import InvalidRequest
 from hrm.v1 import (
     admin_pb2,
@@ -233,6 +234,10 @@ UPDATES: list[tuple[am.Command, e.MasterEvent]] = [
         )
         for x in WorkloadClass
     ),
+    (
+        am.ReportExclusions(hosts=("h1", "h2")),
+        e.HostsExcluded(now=9.0, application_id=APP, hosts=frozenset({"h1", "h2"})),
+    ),
     *(
         (
             am.FinishApplication(succeeded=state is ApplicationState.SUCCEEDED, message="why"),
@@ -293,8 +298,16 @@ def test_a_registration_arrives() -> None:
     launch = {"driver_url": "spark://h", "spark_version": "4.0", "environment": {"A": "b"},
               "decommissions": True,
               "java_options": ["-Xss1m"], "extra_class_path": ["/x"]}  # fmt: skip
+    node = {"labels": ["ssd", "zone=a"], "scala": "2.13", "java": "17", "python": ""}
     request = appmaster_wire.registration(
-        {**fields, "class": "stream", "gang_min": 2, "input_bytes": 1 << 40, "launch": launch},
+        {
+            **fields,
+            "class": "stream",
+            "gang_min": 2,
+            "input_bytes": 1 << 40,
+            "launch": launch,
+            "node": node,
+        },
         application_id=APP,
         ownership_key=KEY,
         submission_id="driver-1",
@@ -321,8 +334,30 @@ def test_a_registration_arrives() -> None:
         submission_attempt=2,
         owner=ownership_keys.owner_of(KEY),
         followed=Followed(7, "e7"),
+        requires=NodeRequirement(
+            labels=frozenset({"ssd", "zone=a"}), spark="4.0", scala="2.13", java="17"
+        ),
         **fields,
     )
+
+
+def test_a_driver_on_a_node_requires_its_python_of_the_others() -> None:
+    hello: dict[str, Any] = dict.fromkeys(
+        ("name", "user", "tenant", "driver_host", "web_url", "class", "submission_key"), ""
+    )
+    launch = {"driver_url": "", "spark_version": "4.0", "decommissions": True,
+              "environment": {"HRM_DRIVER_PYTHON": "3.11"}, "java_options": [],
+              "extra_class_path": []}  # fmt: skip
+    request = appmaster_wire.registration(
+        {**hello, "spark_version": "4.0", "launch": launch},
+        application_id="", ownership_key=KEY, submission_id="", submission_attempt=0,
+        submission_ownership_key="", followed=(0, ""),
+    )  # fmt: skip
+    assert request.requires.python == "3.11"
+    request.requires.labels.append("no label")
+    request.submission_key = "k"
+    with pytest.raises(InvalidRequest, match="'no label' is no label of a node"):
+        applications.to_registration(request, 1, 9.0)
 
 
 def status(state: ContainerState, end: ContainerEnd | None = None) -> ContainerStatus:

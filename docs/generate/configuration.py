@@ -37,6 +37,28 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "runs are scaled to it, in proportion until runs of several sizes have shown how. 0: it is "
         "unknown",
     ),
+    "spark.hrm.node.label": (
+        "",
+        "labels that a node must have to get this application's executors, such as `zone=a,ssd`: "
+        "all of them, as its agent's `labels` has them",
+    ),
+    "spark.hrm.node.java": (
+        "any",
+        "the Java that a node must run executors with, such as `17`",
+    ),
+    "spark.hrm.node.python": (
+        "the driver's, where it runs on a node and names no Python",
+        "the Python that a node must have, such as `3.11`, where executors use their node's own",
+    ),
+    "spark.hrm.driver.node.label": (
+        "",
+        "in cluster deploy mode: labels that the driver's own node must have",
+    ),
+    "spark.hrm.submit.spark.version": (
+        "the default Spark of the node",
+        "in cluster deploy mode: the version of Spark that the driver runs; it is placed on a node "
+        "that has it",
+    ),
     "spark.hrm.submit.waitAppCompletion": (
         "`true`",
         "in cluster deploy mode: spark-submit waits for the driver and ends with its exit status",

@@ -59,6 +59,7 @@ from hrm.core.vocabulary.model import (
     Followed,
     WorkloadClass,
 )
+from hrm.core.vocabulary.node_requirement import Runtime
 from hrm.errors import HrmError, InvalidConfig, StaleEpoch
 from hrm.pipelines.agent.runtime import PipelineRuntime
 from hrm.tls_server import server_tls
@@ -82,7 +83,7 @@ class Agent:
         machine: Machine,
         token: str,
         command_of: CommandOf,
-        spark_versions: tuple[str, ...],
+        runtimes: tuple[Runtime, ...],
         shortcuts: StartShortcuts | None = None,
         shuffle: ShuffleService | None = None,
         scratch: Scratch | None = None,
@@ -110,7 +111,7 @@ class Agent:
             logs=self._logs,
             mps=self._mps,
             shortcuts=shortcuts,
-            spark_versions=spark_versions,
+            runtimes=runtimes,
         )
         self._processes = Processes(
             self._containers,
@@ -455,9 +456,9 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
         token = rpc.read_token(settings.token_file)
         with Machine.prepare(settings) as machine:
             shortcuts: StartShortcuts | None = None
-            versions: tuple[str, ...] = ()
+            runtimes: tuple[Runtime, ...] = ()
             if command_of is None:
-                command_of, versions, shortcuts = spark_commands(settings, machine)
+                command_of, runtimes, shortcuts = spark_commands(settings, machine)
             for remark in machine.remarks:
                 _log.info("isolation of containers", what=remark)
             for name, why in machine.isolation.passed_over.items():
@@ -466,7 +467,7 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
             scratch = Scratch.of(settings, machine.identity, run_as=run_as)
             shuffle = shuffle_service(settings, scratch, run_as=run_as)
             agent = Agent(
-                settings, machine, token, command_of, versions, shortcuts, shuffle, scratch
+                settings, machine, token, command_of, runtimes, shortcuts, shuffle, scratch
             )
             await agent.live()
     except HrmError as error:

@@ -7,7 +7,8 @@ test passes its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hrm.agent.containers import file_cache
@@ -19,9 +20,20 @@ from hrm.agent.startup.class_archives import ArchiveKeeper
 from hrm.agent.startup.warm import WarmPool
 from hrm.config import AgentSettings
 from hrm.core.vocabulary.model import ContainerSpec, Gpu, Shortcut
+from hrm.core.vocabulary.node_requirement import Runtime
 from hrm.errors import InvalidConfig
-from hrm.spark.launch import Java, Launch, Spark, executor_launch, find_java, find_spark
-from hrm.spark.node_conf import NO_CONF, NodeConf, node_conf
+from hrm.spark.launch import (
+    Java,
+    Launch,
+    Spark,
+    executor_launch,
+    find_java,
+    find_spark,
+    find_sparks,
+    runtime_of,
+    spark_of,
+)
+from hrm.spark.node_conf import NodeConf, node_conf
 
 __all__ = ["CommandOf", "StartShortcuts", "shuffle_service", "spark_commands"]
 
@@ -31,27 +43,42 @@ GPU of its unit."""
 
 
 class StartShortcuts:
-    """Archives of classes and warm JVMs of one Spark. Needs a running event loop."""
+    """Archives of classes, one set for each Spark, and warm JVMs of all. Needs a running event
+    loop."""
 
     def __init__(
-        self, settings: AgentSettings, spark: Spark, java: Java, conf: NodeConf = NO_CONF
+        self,
+        settings: AgentSettings,
+        sparks: Sequence[Spark],
+        java: Java,
+        confs: Mapping[Path, NodeConf],
     ) -> None:
-        self.archives = ArchiveKeeper(settings, spark, java)
-        self.warm = WarmPool(settings, spark, conf)
+        """``confs``: the configuration directories of each Spark, by its home."""
+        turn = asyncio.Lock()  # trainings are long, and one after the other is as soon
+        self.archives = {
+            spark.version: ArchiveKeeper(
+                settings, spark, java, turn=turn, is_default=spark is sparks[0]
+            )
+            for spark in sparks
+        }
+        self.warm = WarmPool(settings, sparks, confs)
 
     def start(self) -> None:
         """Start preparing, in the background."""
-        self.archives.start()
+        for keeper in self.archives.values():
+            keeper.start()
         self.warm.start()
 
     async def close(self) -> None:
         """End what waits or is being prepared; executors that took a JVM continue."""
         await self.warm.close()
-        await self.archives.close()
+        for keeper in self.archives.values():
+            await keeper.close()
 
     def report(self) -> tuple[Shortcut, ...]:
         """For ``hrm node show``."""
-        return (*self.archives.report(), *self.warm.report())
+        found = [shortcut for keeper in self.archives.values() for shortcut in keeper.report()]
+        return (*found, *self.warm.report())
 
 
 def conf_of(settings: AgentSettings, spark: Spark) -> NodeConf:
@@ -71,21 +98,23 @@ def conf_of(settings: AgentSettings, spark: Spark) -> NodeConf:
 
 def spark_commands(
     settings: AgentSettings, machine: Machine
-) -> tuple[CommandOf, tuple[str, ...], StartShortcuts]:
-    """The commands of drivers and executors, the Spark versions to offer, and the shortcuts that
-    the commands take. Needs a running event loop.
+) -> tuple[CommandOf, tuple[Runtime, ...], StartShortcuts]:
+    """The commands of drivers and executors, the Sparks to offer, and the shortcuts that the
+    commands take. Needs a running event loop.
 
     Raises:
         InvalidConfig: there is no Spark or no Java that fits.
     """
-    spark, java = find_spark(settings.spark_home), find_java(settings.java_home)
-    conf = conf_of(settings, spark)
-    shortcuts = StartShortcuts(settings, spark, java, conf)
+    sparks = find_sparks(settings.spark_home, settings.spark_homes)
+    java = find_java(settings.java_home)
+    confs = {spark.home: conf_of(settings, spark) for spark in sparks}
+    shortcuts = StartShortcuts(settings, sparks, java, confs)
 
     def command_of(
         spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpus: Sequence[Gpu]
     ) -> Launch:
         account = machine.run_as.account_of(spec.user)
+        spark = spark_of(spec.launch.spark_version, sparks)
         if spec.launch.driver:
             return driver_launch(
                 spec,
@@ -97,7 +126,7 @@ def spark_commands(
                 node=machine.name,
                 stdout_url=stdout,
                 stderr_url=stderr,
-                conf=conf,
+                conf=confs[spark.home],
             )
         return executor_launch(
             spec,
@@ -109,11 +138,11 @@ def spark_commands(
             stdout_url=stdout,
             stderr_url=stderr,
             gpus=gpus,
-            archive=shortcuts.archives.choose(spec, other_user=account is not None),
-            conf=conf,
+            archive=shortcuts.archives[spark.version].choose(spec, other_user=account is not None),
+            conf=confs[spark.home],
         )
 
-    return command_of, (spark.version,), shortcuts
+    return command_of, tuple(runtime_of(x, java) for x in sparks), shortcuts
 
 
 def shuffle_service(

@@ -17,6 +17,7 @@ from hrm.config import AgentSettings
 from hrm.core.messages import commands as c
 from hrm.core.node.core import NodeCore
 from hrm.core.vocabulary.model import ContainerStatus
+from hrm.core.vocabulary.node_requirement import Runtime
 from hrm.v1 import node_pb2
 from hrm.wire import node_stream as node_wire
 
@@ -36,7 +37,7 @@ class Reports:
         logs: Logs,
         mps: Mps,
         shortcuts: StartShortcuts | None,
-        spark_versions: tuple[str, ...],
+        runtimes: tuple[Runtime, ...],
     ) -> None:
         self._settings = settings
         self._machine = machine
@@ -44,7 +45,7 @@ class Reports:
         self._logs = logs
         self._mps = mps
         self._shortcuts = shortcuts
-        self._spark_versions = spark_versions
+        self._runtimes = runtimes
         self.endpoint = ""
         self.sample: Sample | None = None
 
@@ -55,6 +56,7 @@ class Reports:
             self._core.offers,
             [self.status(status) for status in self._core.statuses()],
             self._core.followed,
+            self._runtimes,
             name=machine.name,
             identity=machine.identity,
             ownership_key=machine.ownership_key,
@@ -62,7 +64,8 @@ class Reports:
             host=settings.host,
             endpoint=self.endpoint,
             isolation=machine.isolation.driver.name,
-            spark_versions=self._spark_versions,
+            spark_versions=[runtime.spark for runtime in self._runtimes],
+            labels=settings.labels,
             platform=settings.platform,
             remarks=[remark for remark in (*machine.remarks, self._mps.remark, closed) if remark],
         )

@@ -193,10 +193,22 @@ def _node_facts(node: admin_pb2.Node) -> Table:
     if usage.disk_used_mib or usage.disk_free_mib:
         disk = f"containers use {memory(usage.disk_used_mib)}, {memory(usage.disk_free_mib)} free"
         facts.add_row("[bold]disk[/]", disk)
+    if node.labels:
+        facts.add_row("[bold]labels[/]", plain(", ".join(node.labels)))
+    for runtime in node.runtimes:
+        facts.add_row("[bold]runs[/]", plain(_runtime(runtime)))
     for remark in node.remarks:
         name, separator, text = remark.partition(": ")
         facts.add_row(f"[bold]{plain(name)}[/]" if separator else "", plain(text or remark))
     return facts
+
+
+def _runtime(runtime: common_pb2.SparkRuntime) -> str:
+    versions = {
+        "Spark": runtime.spark, "Scala": runtime.scala, "Java": runtime.java,
+        "Python": runtime.python,
+    }  # fmt: skip
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if version)
 
 
 def _facts(rows: Mapping[str, str]) -> Table:

@@ -6,7 +6,14 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from hrm.address import DEFAULT_HOST, DEFAULT_PORT
@@ -19,9 +26,12 @@ from hrm.config.sources import (
     label,
 )
 from hrm.core.vocabulary.bounds import BOUNDS, PREEMPTION_GRACE_S, AutoBindingRules
+from hrm.core.vocabulary.node_requirement import LABEL_PATTERN
 from hrm.core.vocabulary.partitioning import Partitioning
 
 __all__ = ["ROOT_LIKE_GROUPS", "AgentSettings", "DeclaredGpu"]
+
+NodeLabel = Annotated[str, StringConstraints(pattern=LABEL_PATTERN, max_length=253)]
 
 _BINDING, _RULES = Partitioning(), AutoBindingRules()
 
@@ -162,6 +172,12 @@ class AgentSettings(ServerSettings):
     platform: str = Field(
         default="cpu", description="the group of like nodes that this one belongs to"
     )
+    labels: Annotated[tuple[NodeLabel, ...], NoDecode] = Field(
+        default=(),
+        max_length=100,
+        description="what applications may require of nodes (spark.hrm.node.label): names and "
+        "name=value, as `zone=a,ssd`",
+    )
     isolation: Literal["auto", "cgroup2", "cgroup1", "none"] = Field(
         default="auto", description="what enforces limits; auto: the best that the machine offers"
     )
@@ -249,6 +265,12 @@ class AgentSettings(ServerSettings):
     )
     spark_home: Path | None = Field(
         default=None, description="Spark of the executors; empty: pyspark's"
+    )
+    spark_homes: Annotated[tuple[Path, ...], NoDecode] = Field(
+        default=(),
+        max_length=20,
+        description="directories of more Sparks, one a version, for applications whose drivers "
+        "run these; in a text separated by commas",
     )
     java_home: Path | None = Field(
         default=None, description="Java of the executors; empty: $JAVA_HOME, else java on the PATH"
@@ -435,6 +457,19 @@ class AgentSettings(ServerSettings):
         if len(set(value)) < len(value):
             raise ValueError("a directory is named twice")
         return value
+
+    @field_validator("labels", "spark_homes", mode="before")
+    @classmethod
+    def _may_be_text(cls, value: Any) -> Any:
+        """Of a flag or a variable."""
+        if not isinstance(value, str):
+            return value
+        return tuple(x.strip() for x in value.split(",") if x.strip())
+
+    @field_validator("spark_homes")
+    @classmethod
+    def _homes_are_absolute(cls, value: tuple[Path, ...]) -> tuple[Path, ...]:
+        return tuple(x.expanduser().absolute() for x in value)
 
     @field_validator("auto_binding_idle_percent")
     @classmethod

@@ -52,4 +52,6 @@ def decode(kind: type[R], text: str) -> R:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, frozenset):
+        return sorted(value)
     return value.value if isinstance(value, Enum) else asdict(value)

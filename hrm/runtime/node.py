@@ -15,6 +15,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
 from hrm.core.vocabulary.model import ContainerSpec, NodeName
+from hrm.core.vocabulary.node_requirement import NodeProperties
 from hrm.runtime.clock import Timeline
 
 __all__ = ["NodeReport", "NodeRuntime", "order"]
@@ -23,13 +24,15 @@ NodeReport: TypeAlias = e.ContainerReported | e.NodeReported | e.RebindReplied
 
 
 class NodeRuntime(ABC):
-    """``sequence``: of the latest message to the master, in this ``incarnation``."""
+    """``sequence``: of the latest message to the master, in this ``incarnation``. ``properties``:
+    what it registers with."""
 
     def __init__(self, core: NodeCore, clock: Timeline, incarnation: int = 1) -> None:
         self.core = core
         self.clock = clock
         self.incarnation = incarnation
         self.sequence = 0
+        self.properties = NodeProperties(host="127.0.0.1")
 
     @property
     def name(self) -> NodeName:
@@ -86,11 +89,13 @@ class NodeRuntime(ABC):
             owner=owner,
             incarnation=str(self.incarnation),
             sequence=self.next_sequence(),
-            host="127.0.0.1",
-            endpoint="127.0.0.1:1",
+            host=self.properties.host,
+            endpoint=f"{self.properties.host}:1",
             units=self.core.offers,
             containers=self.core.statuses(),
             followed=self.core.followed,
+            labels=self.properties.labels,
+            runtimes=self.properties.runtimes,
         )
 
     def next_sequence(self) -> int:

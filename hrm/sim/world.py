@@ -27,6 +27,7 @@ from hrm.sim.actors.sleepers import MASTER, ProcessClock, Sleepers
 from hrm.sim.actors.submitters import Submitters
 from hrm.sim.event_format import EventLog
 from hrm.sim.faults.capacity import demand_of, how_many, serves
+from hrm.sim.faults.labels import nodes_for
 from hrm.sim.faults.network import Network
 from hrm.sim.faults.plan import ApplicationPlan, OtherSize, Plan, TimedFault, source
 from hrm.sim.faults.plan_generator import must_run_at_once
@@ -145,6 +146,9 @@ class World:
         name, could = self.submitters.refused(command.application_id, units)
         if driver is not None:
             is_other = command.notice.resource_profile_id > 0
+            nodes = core.master_state.nodes
+            known = [nodes[x] for x in self._names_for(driver.plan) if x in nodes]
+            units = [unit for node in known for unit in node.units]
             name, could = driver.name, _could_start(driver.plan, units, other=is_other)
         if not name:
             return
@@ -153,6 +157,10 @@ class World:
             self.oracle.violated(f"{name} is refused, though it fits what there is")
         if core.master_state.recovering:
             self.oracle.violated(f"{name} is refused before all nodes are back")
+
+    def _names_for(self, application: ApplicationPlan) -> list[NodeName]:
+        """The nodes that may run its executors."""
+        return [NodeName(node.name) for node in nodes_for(application, self.plan.nodes)]
 
     def _live_until(self, until_s: float) -> None:
         while not self.oracle.found and self.clock.step(until_s):
@@ -324,23 +332,30 @@ class World:
         rest = [m for m in self.machines if m is not lost and m.name not in self.gone]
         every_unit = [unit for machine in self.machines for unit in machine.units]
         units = [unit for machine in rest for unit in machine.units]
-        at_once = must_run_at_once(self.plan.traits)
-        for driver in self.drivers:
-            # The master may go on counting a lost GPU as the largest: the rest must have its like.
-            wanted = demand_of(driver.plan.resources, driver.plan.gpus, every_unit)
-            least = driver.plan.targets[-1][1] if at_once else 1
-            for together in (driver.plan.gang_min, _together(driver.plan)):
-                could = _could_run(driver.plan, together, every_unit)
-                still = _could_run(driver.plan, together, units)
-                if could and not (still and how_many(wanted, units) >= least):
-                    return False
-            if not _other_still_fits(driver.plan, every_unit, units):
-                return False
         if not rest or not self.submitters.could_do_with(every_unit, units):
+            return False
+        if not all(self._could_do_with(driver.plan, rest) for driver in self.drivers):
             return False
         self.gone.add(lost.name)
         lost.crash()
         return True
+
+    def _could_do_with(self, application: ApplicationPlan, rest: list[MachineActor]) -> bool:
+        """Does the rest of the machines run all of it that all of them do?"""
+        names = self._names_for(application)
+        every_unit = [
+            x for machine in self.machines if machine.name in names for x in machine.units
+        ]
+        units = [x for machine in rest if machine.name in names for x in machine.units]
+        # The master may go on counting a lost GPU as the largest: the rest must have its like.
+        wanted = demand_of(application.resources, application.gpus, every_unit)
+        least = application.targets[-1][1] if must_run_at_once(self.plan.traits) else 1
+        for together in (application.gang_min, _together(application)):
+            could = _could_run(application, together, every_unit)
+            still = _could_run(application, together, units)
+            if could and not (still and how_many(wanted, units) >= least):
+                return False
+        return _other_still_fits(application, every_unit, units)
 
     def _bad_node(self, fault: TimedFault) -> bool:
         """For a while whatever a machine starts fails: its disk is full."""

@@ -214,6 +214,8 @@ class AppMaster:
                             now=now, workload_class=event["class"], evidence=event["evidence"]
                         )
                     )
+            case "excluded":
+                self._handle(messages.ExclusionsChanged(now=now, hosts=tuple(event["hosts"])))
             case "progress":
                 self._progress = app_wire.progress(event)
                 if self._outgoing is not None:

@@ -1,7 +1,8 @@
 """From a container's specification to the command that becomes a Spark executor.
 
 The executor of every Spark is the class ``CoarseGrainedExecutorBackend`` in its jars, so a node
-needs nothing but a Spark of exactly the driver's version, and a Java 17 or newer.
+needs nothing but a Spark of exactly the driver's version, of which it may have several, and a Java
+17 or newer. The master places by these versions (``runtime_of``); what is checked here is the last.
 
 The class path is every jar of that Spark in one fixed order, which lets executors use an archive of
 its classes (``hrm.spark.archive``), followed by the node's configuration directories
@@ -25,7 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hrm.core.vocabulary.model import ContainerSpec, Gpu, LaunchContext
-from hrm.errors import InvalidConfig, LaunchFailed, Unsuitable
+from hrm.core.vocabulary.node_requirement import Runtime
+from hrm.errors import InvalidConfig, LaunchFailed, Misplaced
 from hrm.spark import archive as archives
 from hrm.spark.node_conf import NO_CONF, NodeConf
 from hrm.spark.ui_links import Role, ui_variables
@@ -37,7 +39,10 @@ __all__ = [
     "executor_launch",
     "find_java",
     "find_spark",
+    "find_sparks",
     "gpu_environment",
+    "runtime_of",
+    "spark_of",
 ]
 
 EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
@@ -45,7 +50,7 @@ JAVA_VERSION_MIN = 17
 RESOURCES_FILE = "resources.json"
 ARGUMENT_FILE = "java.args"
 _JAVA_LIMIT_S = 20.0
-_CORE_JAR = re.compile(r"spark-core_[\d.]+-(?P<version>.+)\.jar")
+_CORE_JAR = re.compile(r"spark-core_(?P<scala>[\d.]+)-(?P<version>.+)\.jar")
 PROCESSORS_OPTION = "-Dspark.executor.limitActiveProcessorCount.enabled=true"
 """Among an application's Java options: its executors' JVMs count their cores, not the machine's."""
 _INHERITED = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
@@ -58,6 +63,7 @@ class Spark:
     home: Path
     version: str
     python_path: tuple[Path, ...]
+    scala: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +117,66 @@ def _spark_at(home: Path) -> Spark:
     library = home / "python" / "lib"
     python_path = [p for p in (library / "pyspark.zip",) if p.is_file()]
     python_path += sorted(library.glob("py4j-*-src.zip"))
-    return Spark(home=home, version=matched["version"], python_path=tuple(python_path))
+    return Spark(
+        home=home,
+        version=matched["version"],
+        python_path=tuple(python_path),
+        scala=matched["scala"],
+    )
+
+
+def find_sparks(home: Path | None, more: Sequence[Path]) -> tuple[Spark, ...]:
+    """The Sparks of this node: the one that ``find_spark`` finds, which is the default, and those
+    in the directories ``more``.
+
+    Raises:
+        InvalidConfig: there is none, one has no jars, or two are of one version.
+    """
+    sparks = [find_spark(home)]
+    for place in more:
+        spark = _spark_at(place.resolve())
+        twin = next((x for x in sparks if x.version == spark.version), None)
+        if twin is None:
+            sparks.append(spark)
+        elif twin.home != spark.home:
+            raise InvalidConfig(
+                f"{twin.home} and {spark.home} are both Spark {spark.version}; leave one of them "
+                f"out of spark_homes"
+            )
+    return tuple(sparks)
+
+
+def spark_of(version: str, sparks: Sequence[Spark]) -> Spark:
+    """The one of this node's Sparks that has this version; the default for none.
+
+    Raises:
+        Misplaced: none has.
+    """
+    found = next((x for x in sparks if x.version == version), None)
+    if found is not None:
+        return found
+    if not version:
+        return sparks[0]
+    there = ", ".join(f"{x.version} at {x.home}" for x in sparks)
+    raise Misplaced(
+        f"the driver runs Spark {version}, and this node has {there}: install the driver's version "
+        f"and name it in the agent's spark_homes, or submit with one of these"
+    )
+
+
+def runtime_of(spark: Spark, java: Java) -> Runtime:
+    """What this node can run executors with, for placement."""
+    return Runtime(
+        spark=spark.version,
+        scala=spark.scala,
+        java=re.split(r"[^\d]", java.version.removeprefix("1."))[0],
+        python=_python_here(),
+    )
+
+
+def _python_here() -> str:
+    """Of this agent, which is the one of executors that name no other."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def find_java(home: Path | None = None) -> Java:
@@ -200,17 +265,13 @@ def executor_launch(
 
     Raises:
         LaunchFailed: the specification names no driver, or a heap that does not fit.
-        Unsuitable: the driver's Spark or Python is another version.
+        Misplaced: the driver's Spark or Python is another version.
     """
     launch = spec.launch
     if not launch.driver_url:
         raise LaunchFailed(f"{spec.container_id} names no driver to connect to")
     if launch.spark_version != spark.version:
-        raise Unsuitable(
-            f"the driver runs Spark {launch.spark_version or '(unknown)'}, this node has Spark "
-            f"{spark.version} at {spark.home}: install the driver's version and name it with "
-            f"--spark-home, or submit with {spark.version}"
-        )
+        spark_of(launch.spark_version or "(unknown)", (spark,))
     _check_python(dict(launch.environment))
     heap_mib = spec.heap_mib or spec.resources.memory_mib
     if not 0 < heap_mib <= spec.resources.memory_mib:
@@ -263,12 +324,12 @@ def _check_python(environment: dict[str, str]) -> None:
     """If the driver ran on a node with that node's Python, this node's version must match.
 
     Raises:
-        Unsuitable: it does not; the message names both versions.
+        Misplaced: it does not; the message names both versions.
     """
     wanted = environment.get("HRM_DRIVER_PYTHON")
-    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    here = _python_here()
     if wanted and wanted != here:
-        raise Unsuitable(
+        raise Misplaced(
             f"the driver runs Python {wanted}, and this node has Python {here}; run the agents "
             f"with one version, or name a Python that all nodes have with spark.pyspark.python"
         )

@@ -35,6 +35,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
     container_id_of,
 )
+from hrm.core.vocabulary.node_requirement import NodeProperties, NodeRequirement
 from hrm.core.vocabulary.partitioning import Hardware, Partitioning, partition
 from hrm.policies.min_wait import MinWait
 from hrm.runtime.clock import Clock
@@ -171,10 +172,13 @@ class VirtualCluster:
 
     # --- people and machines --------------------------------------------------------------------
 
-    def add_node(self, *units: ResourceUnit) -> VirtualNode:
+    def add_node(
+        self, *units: ResourceUnit, properties: NodeProperties | None = None
+    ) -> VirtualNode:
         """A node named by the part before ``/`` of its units' ids."""
         name = NodeName(units[0].unit_id.partition("/")[0])
-        return self.add_core(NodeCore(name, units, preemption_grace_s=self.preemption_grace_s))
+        core = NodeCore(name, units, preemption_grace_s=self.preemption_grace_s)
+        return self.add_core(core, properties)
 
     def add_hardware(self, name: str, hardware: Hardware, binding: Partitioning) -> VirtualNode:
         """A node that is partitioned by ``binding``, and may be partitioned again."""
@@ -188,8 +192,10 @@ class VirtualCluster:
         )
         return self.add_core(core)
 
-    def add_core(self, core: NodeCore) -> VirtualNode:
+    def add_core(self, core: NodeCore, properties: NodeProperties | None = None) -> VirtualNode:
         node = VirtualNode(self, core)
+        if properties is not None:
+            node.properties = properties
         self.nodes[core.name] = node
         self.register(node)
         return node
@@ -212,10 +218,12 @@ class VirtualCluster:
         new_id: ApplicationId | None = None,
         first_executors: FirstExecutors | None = None,
         driver: ApplicationId | None = None,
+        requires: NodeRequirement | None = None,
     ) -> ApplicationId:
         """Register an application, attach it, and request executors 1..n. ``new_id``: its id;
         with ``driver-`` before it, it holds the driver of a submission, which needs
-        ``first_executors``. ``driver``: what holds the driver of this application."""
+        ``first_executors``. ``driver``: what holds the driver of this application. ``requires``:
+        what a node must meet."""
         call_id = next(self._calls)
         self.submit_to_master(
             e.ApplicationRegistered(
@@ -232,6 +240,7 @@ class VirtualCluster:
                 new_id=new_id,
                 first_executors=first_executors,
                 submission_id=driver or "",
+                requires=requires,
             )
         )
         application_id = self.admitted(call_id).application_id
@@ -276,6 +285,12 @@ class VirtualCluster:
         )
         self.submit_to_master(
             e.ContainersRequested(now=self.now, application_id=application_id, requests=requests)
+        )
+
+    def exclude(self, application_id: ApplicationId, *hosts: str) -> None:
+        """Its driver excludes these hosts, and no others."""
+        self.submit_to_master(
+            e.HostsExcluded(now=self.now, application_id=application_id, hosts=frozenset(hosts))
         )
 
     def release(self, application_id: ApplicationId, *executors: int) -> None:

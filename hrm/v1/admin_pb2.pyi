@@ -117,7 +117,7 @@ class ListNodesResponse(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "host", "endpoint", "state", "resource_units", "isolation", "spark_versions", "usage", "registered_at_s", "last_heard_s_ago", "platform", "shortcuts", "excluded_for_s", "exclusion", "excluded_applications", "remarks")
+    __slots__ = ("name", "host", "endpoint", "state", "resource_units", "isolation", "spark_versions", "usage", "registered_at_s", "last_heard_s_ago", "platform", "shortcuts", "excluded_for_s", "exclusion", "excluded_applications", "remarks", "labels", "runtimes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +134,8 @@ class Node(_message.Message):
     EXCLUSION_FIELD_NUMBER: _ClassVar[int]
     EXCLUDED_APPLICATIONS_FIELD_NUMBER: _ClassVar[int]
     REMARKS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    RUNTIMES_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     endpoint: str
@@ -150,7 +152,9 @@ class Node(_message.Message):
     exclusion: str
     excluded_applications: int
     remarks: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., state: _Optional[_Union[_common_pb2.NodeState, str]] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnitStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[_node_pb2.NodeUsage, _Mapping]] = ..., registered_at_s: _Optional[float] = ..., last_heard_s_ago: _Optional[float] = ..., platform: _Optional[str] = ..., shortcuts: _Optional[_Iterable[_Union[_node_pb2.Shortcut, _Mapping]]] = ..., excluded_for_s: _Optional[float] = ..., exclusion: _Optional[str] = ..., excluded_applications: _Optional[int] = ..., remarks: _Optional[_Iterable[str]] = ...) -> None: ...
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    runtimes: _containers.RepeatedCompositeFieldContainer[_common_pb2.SparkRuntime]
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., state: _Optional[_Union[_common_pb2.NodeState, str]] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnitStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[_node_pb2.NodeUsage, _Mapping]] = ..., registered_at_s: _Optional[float] = ..., last_heard_s_ago: _Optional[float] = ..., platform: _Optional[str] = ..., shortcuts: _Optional[_Iterable[_Union[_node_pb2.Shortcut, _Mapping]]] = ..., excluded_for_s: _Optional[float] = ..., exclusion: _Optional[str] = ..., excluded_applications: _Optional[int] = ..., remarks: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., runtimes: _Optional[_Iterable[_Union[_common_pb2.SparkRuntime, _Mapping]]] = ...) -> None: ...
 
 class ResourceUnitStatus(_message.Message):
     __slots__ = ("unit", "free", "running", "waiting_stream", "waiting_batch")

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RegisterApplicationRequest(_message.Message):
-    __slots__ = ("application_id", "name", "user", "tenant", "spark_version", "driver_host", "web_url", "declared_class", "launch", "submission_key", "gang_min", "stream_min", "input_bytes", "submission_id", "submission_attempt", "ownership_key", "submission_ownership_key", "followed_epoch", "followed_epoch_id")
+    __slots__ = ("application_id", "name", "user", "tenant", "spark_version", "driver_host", "web_url", "declared_class", "launch", "submission_key", "gang_min", "stream_min", "input_bytes", "submission_id", "submission_attempt", "ownership_key", "submission_ownership_key", "followed_epoch", "followed_epoch_id", "requires")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class RegisterApplicationRequest(_message.Message):
     SUBMISSION_OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
     FOLLOWED_EPOCH_FIELD_NUMBER: _ClassVar[int]
     FOLLOWED_EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUIRES_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     name: str
     user: str
@@ -47,7 +48,8 @@ class RegisterApplicationRequest(_message.Message):
     submission_ownership_key: str
     followed_epoch: int
     followed_epoch_id: str
-    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., declared_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., launch: _Optional[_Union[_common_pb2.SparkLaunch, _Mapping]] = ..., submission_key: _Optional[str] = ..., gang_min: _Optional[int] = ..., stream_min: _Optional[int] = ..., input_bytes: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., ownership_key: _Optional[str] = ..., submission_ownership_key: _Optional[str] = ..., followed_epoch: _Optional[int] = ..., followed_epoch_id: _Optional[str] = ...) -> None: ...
+    requires: _common_pb2.NodeRequirement
+    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., declared_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., launch: _Optional[_Union[_common_pb2.SparkLaunch, _Mapping]] = ..., submission_key: _Optional[str] = ..., gang_min: _Optional[int] = ..., stream_min: _Optional[int] = ..., input_bytes: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., ownership_key: _Optional[str] = ..., submission_ownership_key: _Optional[str] = ..., followed_epoch: _Optional[int] = ..., followed_epoch_id: _Optional[str] = ..., requires: _Optional[_Union[_common_pb2.NodeRequirement, _Mapping]] = ...) -> None: ...
 
 class RegisterApplicationResponse(_message.Message):
     __slots__ = ("application_id", "epoch", "containers", "heartbeat_interval_s", "last_executor_number", "node_timeout_s", "epoch_id")
@@ -68,7 +70,7 @@ class RegisterApplicationResponse(_message.Message):
     def __init__(self, application_id: _Optional[str] = ..., epoch: _Optional[int] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., heartbeat_interval_s: _Optional[float] = ..., last_executor_number: _Optional[int] = ..., node_timeout_s: _Optional[float] = ..., epoch_id: _Optional[str] = ...) -> None: ...
 
 class ApplicationUpdate(_message.Message):
-    __slots__ = ("attach", "request", "release", "progress", "class_changed", "finished", "heartbeat")
+    __slots__ = ("attach", "request", "release", "progress", "class_changed", "finished", "heartbeat", "excluded_hosts")
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +78,7 @@ class ApplicationUpdate(_message.Message):
     CLASS_CHANGED_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_HOSTS_FIELD_NUMBER: _ClassVar[int]
     attach: AttachApplication
     request: RequestContainers
     release: ReleaseContainers
@@ -83,7 +86,8 @@ class ApplicationUpdate(_message.Message):
     class_changed: ClassChanged
     finished: ApplicationFinished
     heartbeat: ApplicationHeartbeat
-    def __init__(self, attach: _Optional[_Union[AttachApplication, _Mapping]] = ..., request: _Optional[_Union[RequestContainers, _Mapping]] = ..., release: _Optional[_Union[ReleaseContainers, _Mapping]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., class_changed: _Optional[_Union[ClassChanged, _Mapping]] = ..., finished: _Optional[_Union[ApplicationFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[ApplicationHeartbeat, _Mapping]] = ...) -> None: ...
+    excluded_hosts: ExcludedHosts
+    def __init__(self, attach: _Optional[_Union[AttachApplication, _Mapping]] = ..., request: _Optional[_Union[RequestContainers, _Mapping]] = ..., release: _Optional[_Union[ReleaseContainers, _Mapping]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., class_changed: _Optional[_Union[ClassChanged, _Mapping]] = ..., finished: _Optional[_Union[ApplicationFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[ApplicationHeartbeat, _Mapping]] = ..., excluded_hosts: _Optional[_Union[ExcludedHosts, _Mapping]] = ...) -> None: ...
 
 class AttachApplication(_message.Message):
     __slots__ = ("application_id", "epoch", "ownership_key")
@@ -150,6 +154,12 @@ class ApplicationFinished(_message.Message):
 class ApplicationHeartbeat(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ExcludedHosts(_message.Message):
+    __slots__ = ("hosts",)
+    HOSTS_FIELD_NUMBER: _ClassVar[int]
+    hosts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, hosts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ApplicationNotice(_message.Message):
     __slots__ = ("attached", "container", "refused", "end", "changed")

@@ -47,6 +47,7 @@ class EndCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     END_CAUSE_DISK_LIMIT: _ClassVar[EndCause]
     END_CAUSE_GPU_MEMORY_LIMIT: _ClassVar[EndCause]
     END_CAUSE_UNSUITABLE: _ClassVar[EndCause]
+    END_CAUSE_MISPLACED: _ClassVar[EndCause]
 
 class NodeState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -83,6 +84,7 @@ END_CAUSE_PREEMPTED: EndCause
 END_CAUSE_DISK_LIMIT: EndCause
 END_CAUSE_GPU_MEMORY_LIMIT: EndCause
 END_CAUSE_UNSUITABLE: EndCause
+END_CAUSE_MISPLACED: EndCause
 NODE_STATE_UNSPECIFIED: NodeState
 NODE_STATE_ALIVE: NodeState
 NODE_STATE_DRAINING: NodeState
@@ -168,6 +170,44 @@ class ContainerSpec(_message.Message):
     user: str
     stands_first: bool
     def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., launch: _Optional[_Union[SparkLaunch, _Mapping]] = ..., resource_unit_id: _Optional[str] = ..., heap_mib: _Optional[int] = ..., user: _Optional[str] = ..., stands_first: bool = ...) -> None: ...
+
+class SparkRuntime(_message.Message):
+    __slots__ = ("spark", "scala", "java", "python")
+    SPARK_FIELD_NUMBER: _ClassVar[int]
+    SCALA_FIELD_NUMBER: _ClassVar[int]
+    JAVA_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_FIELD_NUMBER: _ClassVar[int]
+    spark: str
+    scala: str
+    java: str
+    python: str
+    def __init__(self, spark: _Optional[str] = ..., scala: _Optional[str] = ..., java: _Optional[str] = ..., python: _Optional[str] = ...) -> None: ...
+
+class NodeProperties(_message.Message):
+    __slots__ = ("host", "labels", "runtimes")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    RUNTIMES_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    runtimes: _containers.RepeatedCompositeFieldContainer[SparkRuntime]
+    def __init__(self, host: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., runtimes: _Optional[_Iterable[_Union[SparkRuntime, _Mapping]]] = ...) -> None: ...
+
+class NodeRequirement(_message.Message):
+    __slots__ = ("labels", "spark", "scala", "java", "python", "excluded_hosts")
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    SPARK_FIELD_NUMBER: _ClassVar[int]
+    SCALA_FIELD_NUMBER: _ClassVar[int]
+    JAVA_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_HOSTS_FIELD_NUMBER: _ClassVar[int]
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    spark: str
+    scala: str
+    java: str
+    python: str
+    excluded_hosts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, labels: _Optional[_Iterable[str]] = ..., spark: _Optional[str] = ..., scala: _Optional[str] = ..., java: _Optional[str] = ..., python: _Optional[str] = ..., excluded_hosts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ContainerEnd(_message.Message):
     __slots__ = ("cause", "exit_code", "message", "lost_host")

@@ -76,7 +76,7 @@ class NodeMessage(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., register: _Optional[_Union[RegisterNode, _Mapping]] = ..., heartbeat: _Optional[_Union[NodeHeartbeat, _Mapping]] = ..., container: _Optional[_Union[_common_pb2.ContainerStatus, _Mapping]] = ..., rebinding: _Optional[_Union[RebindingAnswer, _Mapping]] = ...) -> None: ...
 
 class RegisterNode(_message.Message):
-    __slots__ = ("name", "identity", "incarnation", "host", "endpoint", "resource_units", "containers", "isolation", "spark_versions", "platform", "remarks", "ownership_key", "followed_epoch", "followed_epoch_id")
+    __slots__ = ("name", "identity", "incarnation", "host", "endpoint", "resource_units", "containers", "isolation", "spark_versions", "platform", "remarks", "ownership_key", "followed_epoch", "followed_epoch_id", "labels", "runtimes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,8 @@ class RegisterNode(_message.Message):
     OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
     FOLLOWED_EPOCH_FIELD_NUMBER: _ClassVar[int]
     FOLLOWED_EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    RUNTIMES_FIELD_NUMBER: _ClassVar[int]
     name: str
     identity: str
     incarnation: str
@@ -105,7 +107,9 @@ class RegisterNode(_message.Message):
     ownership_key: str
     followed_epoch: int
     followed_epoch_id: str
-    def __init__(self, name: _Optional[str] = ..., identity: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnit, _Mapping]]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ..., remarks: _Optional[_Iterable[str]] = ..., ownership_key: _Optional[str] = ..., followed_epoch: _Optional[int] = ..., followed_epoch_id: _Optional[str] = ...) -> None: ...
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    runtimes: _containers.RepeatedCompositeFieldContainer[_common_pb2.SparkRuntime]
+    def __init__(self, name: _Optional[str] = ..., identity: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnit, _Mapping]]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ..., remarks: _Optional[_Iterable[str]] = ..., ownership_key: _Optional[str] = ..., followed_epoch: _Optional[int] = ..., followed_epoch_id: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., runtimes: _Optional[_Iterable[_Union[_common_pb2.SparkRuntime, _Mapping]]] = ...) -> None: ...
 
 class NodeHeartbeat(_message.Message):
     __slots__ = ("usage", "containers", "shortcuts")

@@ -59,20 +59,30 @@ class Subscribed(_message.Message):
     def __init__(self, session: _Optional[int] = ..., epoch: _Optional[int] = ..., waiting_limit: _Optional[int] = ..., wait_max_s: _Optional[float] = ..., default_duration_s: _Optional[float] = ..., retry_delay_s: _Optional[float] = ..., retry_delay_max_s: _Optional[float] = ..., epoch_id: _Optional[str] = ...) -> None: ...
 
 class StateChange(_message.Message):
-    __slots__ = ("sequence", "now_s", "units", "gone", "jobs", "room")
+    __slots__ = ("sequence", "now_s", "units", "gone", "jobs", "room", "properties")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     NOW_S_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     ROOM_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     now_s: float
     units: _containers.RepeatedCompositeFieldContainer[UnitImage]
     gone: _containers.RepeatedScalarFieldContainer[str]
     jobs: _containers.RepeatedCompositeFieldContainer[JobImage]
     room: bool
-    def __init__(self, sequence: _Optional[int] = ..., now_s: _Optional[float] = ..., units: _Optional[_Iterable[_Union[UnitImage, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ..., jobs: _Optional[_Iterable[_Union[JobImage, _Mapping]]] = ..., room: bool = ...) -> None: ...
+    properties: _containers.RepeatedCompositeFieldContainer[UnitProperties]
+    def __init__(self, sequence: _Optional[int] = ..., now_s: _Optional[float] = ..., units: _Optional[_Iterable[_Union[UnitImage, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ..., jobs: _Optional[_Iterable[_Union[JobImage, _Mapping]]] = ..., room: bool = ..., properties: _Optional[_Iterable[_Union[UnitProperties, _Mapping]]] = ...) -> None: ...
+
+class UnitProperties(_message.Message):
+    __slots__ = ("resource_unit_id", "properties")
+    RESOURCE_UNIT_ID_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    resource_unit_id: str
+    properties: _common_pb2.NodeProperties
+    def __init__(self, resource_unit_id: _Optional[str] = ..., properties: _Optional[_Union[_common_pb2.NodeProperties, _Mapping]] = ...) -> None: ...
 
 class UnitImage(_message.Message):
     __slots__ = ("unit", "node", "open", "waiting_limit", "running", "stream_waiting", "batch_waiting")
@@ -109,20 +119,22 @@ class QueueEntry(_message.Message):
     def __init__(self, container_id: _Optional[str] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., demand: _Optional[_Iterable[int]] = ..., duration_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., passed: _Optional[int] = ...) -> None: ...
 
 class JobImage(_message.Message):
-    __slots__ = ("application_id", "workload_class", "gang", "pending", "avoid", "gpu_parts")
+    __slots__ = ("application_id", "workload_class", "gang", "pending", "avoid", "gpu_parts", "requires")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     WORKLOAD_CLASS_FIELD_NUMBER: _ClassVar[int]
     GANG_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     AVOID_FIELD_NUMBER: _ClassVar[int]
     GPU_PARTS_FIELD_NUMBER: _ClassVar[int]
+    REQUIRES_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     workload_class: _common_pb2.WorkloadClass
     gang: int
     pending: _containers.RepeatedCompositeFieldContainer[PendingContainer]
     avoid: _containers.RepeatedScalarFieldContainer[str]
     gpu_parts: _containers.RepeatedCompositeFieldContainer[GpuPart]
-    def __init__(self, application_id: _Optional[str] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., gang: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[PendingContainer, _Mapping]]] = ..., avoid: _Optional[_Iterable[str]] = ..., gpu_parts: _Optional[_Iterable[_Union[GpuPart, _Mapping]]] = ...) -> None: ...
+    requires: _common_pb2.NodeRequirement
+    def __init__(self, application_id: _Optional[str] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., gang: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[PendingContainer, _Mapping]]] = ..., avoid: _Optional[_Iterable[str]] = ..., gpu_parts: _Optional[_Iterable[_Union[GpuPart, _Mapping]]] = ..., requires: _Optional[_Union[_common_pb2.NodeRequirement, _Mapping]] = ...) -> None: ...
 
 class GpuPart(_message.Message):
     __slots__ = ("starts", "queues", "demand")

@@ -24,7 +24,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.errors import InvalidRequest
 from hrm.v1 import admin_pb2 as pb
-from hrm.wire import codec, node_stream
+from hrm.wire import codec, node_stream, requirements
 
 __all__ = [
     "from_application",
@@ -232,6 +232,8 @@ def from_node(master_state: MasterState, node: Node, now: float) -> pb.Node:
         platform=node.platform,
         shortcuts=[node_stream.from_shortcut(shortcut) for shortcut in node.shortcuts],
         remarks=node.remarks,
+        labels=sorted(node.properties.labels),
+        runtimes=[requirements.from_runtime(x) for x in node.properties.runtimes or ()],
     )
     tracker = master_state.exclusions
     for exclusion in tracker.of_all(now):

@@ -12,9 +12,10 @@ from hrm import ownership_keys
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import ApplicationId, ContainerStatus, WorkloadClass
+from hrm.core.vocabulary.node_requirement import lasting
 from hrm.errors import InvalidRequest
 from hrm.v1 import application_pb2 as pb
-from hrm.wire import codec
+from hrm.wire import codec, requirements
 
 __all__ = [
     "attached",
@@ -57,6 +58,7 @@ def to_registration(
         submission_attempt=request.submission_attempt,
         owner=ownership_keys.owner_of(request.ownership_key),
         followed=codec.to_followed(request),
+        requires=lasting(requirements.to_requirement(request.requires)),
     )
 
 
@@ -132,6 +134,9 @@ def to_event(
                 workload_class=observed or WorkloadClass.BATCH,
                 evidence=codec.to_text(change.evidence, "evidence"),
             )
+        case "excluded_hosts":
+            hosts = requirements.to_hosts(update.excluded_hosts.hosts)
+            return e.HostsExcluded(now=now, application_id=application_id, hosts=hosts)
         case "finished":
             state = codec.to_application_state(update.finished.state, "state")
             if not state.ended:

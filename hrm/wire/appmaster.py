@@ -12,8 +12,10 @@ from typing import Any
 from hrm import request_bounds
 from hrm.core.messages import appmaster as messages
 from hrm.core.vocabulary.model import ContainerEnd, ContainerState, EndCause
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 from hrm.text import shortened
 from hrm.v1 import application_pb2, common_pb2
+from hrm.wire import requirements
 from hrm.wire.enums import TO_CONTAINER_STATE, TO_END_CAUSE
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
 
 _INT32_MAX = 2**31 - 1
 _QUERIES_MAX = request_bounds.FIELDS["Progress.streaming_queries"].count
+_HOSTS_MAX = request_bounds.FIELDS["ExcludedHosts.hosts"].count
 _STAGES_MAX = request_bounds.FIELDS["Progress.stages"].count
 _INTRODUCED = (
     *("name", "user", "tenant", "spark_version", "driver_host", "web_url"),
@@ -39,6 +42,7 @@ _LAUNCH = (
     *("driver_url", "spark_version", "environment", "java_options", "extra_class_path"),
     "decommissions",
 )
+_DRIVER_PYTHON = "HRM_DRIVER_PYTHON"
 _CLASSES = {
     "": common_pb2.WORKLOAD_CLASS_UNSPECIFIED,
     "BATCH": common_pb2.WORKLOAD_CLASS_BATCH,
@@ -154,6 +158,11 @@ def update(command: messages.Command) -> application_pb2.ApplicationUpdate | Non
                     evidence=_words(command.evidence),
                 )
             )
+        case messages.ReportExclusions():
+            hosts = command.hosts[:_HOSTS_MAX]
+            return application_pb2.ApplicationUpdate(
+                excluded_hosts=application_pb2.ExcludedHosts(hosts=hosts)
+            )
         case messages.FinishApplication():
             state = (
                 common_pb2.APPLICATION_STATE_SUCCEEDED
@@ -198,6 +207,7 @@ def registration(
 ) -> application_pb2.RegisterApplicationRequest:
     """``hello``: what the plugin introduces the driver with."""
     launch = hello["launch"]
+    node = hello.get("node", {})
     return application_pb2.RegisterApplicationRequest(
         application_id=application_id,
         declared_class=workload_class(hello["class"].upper()),
@@ -214,6 +224,16 @@ def registration(
             **{name: launch[name] for name in _LAUNCH},
             files=launch.get("files", ()),
             decommission_signal=launch.get("decommission_signal", ""),
+        ),
+        requires=requirements.from_requirement(
+            NodeRequirement(
+                labels=frozenset(node.get("labels", ())),
+                spark=hello["spark_version"],
+                scala=node.get("scala", ""),
+                java=node.get("java", ""),
+                # A driver on a node states its Python where executors run their node's.
+                python=node.get("python") or launch["environment"].get(_DRIVER_PYTHON, ""),
+            )
         ),
         **{name: hello[name] for name in _INTRODUCED},
     )

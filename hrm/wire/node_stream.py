@@ -26,12 +26,13 @@ from hrm.core.vocabulary.model import (
     Shortcut,
     Usage,
 )
+from hrm.core.vocabulary.node_requirement import Runtime
 from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.errors import InvalidRequest
 from hrm.text import shortened
 from hrm.v1 import admin_pb2
 from hrm.v1 import node_pb2 as pb
-from hrm.wire import codec
+from hrm.wire import codec, requirements
 from hrm.wire.enums import numbers_of
 
 __all__ = [
@@ -66,12 +67,14 @@ def from_registration(
     units: Iterable[ResourceUnit],
     containers: Iterable[ContainerStatus],
     followed: Followed | None,
+    runtimes: Iterable[Runtime] = (),
     **fields: Any,
 ) -> pb.NodeMessage:
     """The first message of a stream. ``fields``: the other fields of the message."""
     register = pb.RegisterNode(
         resource_units=[from_unit(unit) for unit in units],
         containers=[codec.from_status(status) for status in containers],
+        runtimes=[requirements.from_runtime(runtime) for runtime in runtimes],
         **fields,
     )
     if followed is not None:
@@ -130,7 +133,15 @@ def to_registration(message: pb.NodeMessage, now: float) -> e.NodeRegistered:
         remarks=tuple(codec.to_text(x, "remarks") for x in register.remarks[:_REMARKS_MAX]),
         owner=ownership_keys.owner_of(register.ownership_key),
         followed=codec.to_followed(register),
+        labels=requirements.to_labels(register.labels),
+        runtimes=requirements.to_runtimes(register.runtimes) or _of_an_older_agent(register),
     )
+
+
+def _of_an_older_agent(register: pb.RegisterNode) -> tuple[Runtime, ...] | None:
+    """One that reports no more than versions of Spark."""
+    versions = (codec.to_text(x, "spark_versions") for x in register.spark_versions)
+    return tuple(Runtime(spark=x) for x in versions) or None
 
 
 def to_report(

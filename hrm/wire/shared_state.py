@@ -31,7 +31,7 @@ from hrm.core.vocabulary.model import (
 from hrm.errors import InvalidRequest
 from hrm.text import shortened
 from hrm.v1 import scheduler_pb2 as pb
-from hrm.wire import codec, node_stream
+from hrm.wire import codec, node_stream, requirements
 
 __all__ = [
     "ChangeEncoder",
@@ -84,6 +84,12 @@ class ChangeEncoder:
             gone=value.gone,
             jobs=[_from_job(job) for job in value.jobs],
             room=value.has_freed,
+            properties=[
+                pb.UnitProperties(
+                    resource_unit_id=unit_id, properties=requirements.from_properties(properties)
+                )
+                for unit_id, properties in value.properties
+            ],
         )
         units = [self._units[state.unit.unit_id][1] for state in value.units]
         for unit_id in value.gone:
@@ -174,6 +180,10 @@ def to_change(message: pb.StateChange) -> StateChanged:
         gone=tuple(ResourceUnitId(unit_id) for unit_id in message.gone),
         jobs=tuple(_to_job(job) for job in message.jobs),
         has_freed=message.room,
+        properties=tuple(
+            (ResourceUnitId(x.resource_unit_id), requirements.to_properties(x.properties))
+            for x in message.properties
+        ),
     )
 
 
@@ -350,6 +360,7 @@ def _from_job(value: JobImage) -> pb.JobImage:
             pb.GpuPart(starts=part.starts, queues=part.queues, demand=demand)
             for demand, part in value.gpu_parts.items()
         ],
+        requires=requirements.from_requirement(value.requires),
     )
 
 
@@ -376,4 +387,5 @@ def _to_job(message: pb.JobImage) -> JobImage:
         ),
         avoid=tuple(NodeName(x) for x in message.avoid),
         gpu_parts={_to_demand(x.demand): GpuPart(x.starts, x.queues) for x in message.gpu_parts},
+        requires=requirements.to_requirement(message.requires),
     )

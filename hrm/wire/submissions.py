@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 from hrm import ownership_keys
@@ -18,7 +19,7 @@ from hrm.errors import InvalidRequest
 from hrm.executor_size import first_executors_of
 from hrm.spark_servers import Server, server_of
 from hrm.v1 import submission_pb2 as pb
-from hrm.wire import codec
+from hrm.wire import codec, requirements
 
 __all__ = ["ROLES", "STATE", "from_entry", "to_file", "to_record"]
 
@@ -112,11 +113,13 @@ def to_record(request: pb.SubmitRequest, submission_id: str, now: float) -> Subm
         first_executors=_first_executors(dict(conf)),
         tie_s=driver.tie_s,
         serial_key=codec.to_text(driver.serial_key, "serial_key"),
+        requires=requirements.driver_requirement(dict(conf)),
     )
 
 
 def _first_executors(conf: dict[str, str]) -> FirstExecutors | None:
     """What the driver needs to begin, where that is within the bounds of requests."""
+    requires = requirements.executor_requirement(conf)
     first = first_executors_of(conf)
     if first is None:
         return None
@@ -126,7 +129,7 @@ def _first_executors(conf: dict[str, str]) -> FirstExecutors | None:
         and asks.vcores <= codec.VCORES_MAX
         and max(asks.memory_mib, asks.gpu_memory_mib) <= codec.MEMORY_MIB_MAX
     )
-    return first if fits else None
+    return replace(first, requires=requires) if fits else None
 
 
 def _resource(message: pb.DriverResource) -> dict[str, Any]:

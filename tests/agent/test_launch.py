@@ -24,7 +24,8 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.errors import InvalidConfig, LaunchFailed
+from hrm.core.vocabulary.node_requirement import Runtime
+from hrm.errors import InvalidConfig, LaunchFailed, Misplaced
 from hrm.spark.launch import (
     EXECUTOR_CLASS,
     PROCESSORS_OPTION,
@@ -33,6 +34,9 @@ from hrm.spark.launch import (
     executor_launch,
     find_java,
     find_spark,
+    find_sparks,
+    runtime_of,
+    spark_of,
 )
 from hrm.spark.node_conf import NodeConf
 
@@ -221,7 +225,10 @@ def test_the_secret_is_in_the_environment_alone() -> None:
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        (with_launch(spark_version="3.5.5"), r"driver runs Spark 3.5.5, this node has Spark 4.3.0"),
+        (
+            with_launch(spark_version="3.5.5"),
+            r"runs Spark 3.5.5, and this node has 4.3.0 at",
+        ),
         (with_launch(driver_url=""), "names no driver"),
         (replace(SPEC, heap_mib=4096), "heap of 4096 MiB does not fit a container of 1408 MiB"),
     ],
@@ -241,6 +248,30 @@ def test_a_spark_is_known_by_its_jars(tmp_path: Path, monkeypatch: pytest.Monkey
     (named / "jars" / "spark-core_2.13-4.0.1-SNAPSHOT.jar").touch()
     monkeypatch.setenv("SPARK_HOME", str(named))
     assert find_spark().version == "4.0.1-SNAPSHOT"
+
+
+def a_spark(home: Path, version: str, scala: str = "2.13") -> Path:
+    (home / "jars").mkdir(parents=True)
+    (home / "jars" / f"spark-core_{scala}-{version}.jar").touch()
+    return home
+
+
+def test_a_node_has_several_sparks_one_a_version(tmp_path: Path) -> None:
+    first = a_spark(tmp_path / "first", "4.3.0")
+    second = a_spark(tmp_path / "second", "3.5.5", "2.12")
+    sparks = find_sparks(first, [second, first])
+    assert [x.version for x in sparks] == ["4.3.0", "3.5.5"]
+    assert spark_of("3.5.5", sparks).home == second
+    assert spark_of("", sparks).home == first, "the default"
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert runtime_of(sparks[1], JAVA) == Runtime(
+        spark="3.5.5", scala="2.12", java="17", python=here
+    )
+    with pytest.raises(Misplaced, match=r"runs Spark 4.0.1, and this node has 4.3.0 at .*3.5.5 at"):
+        spark_of("4.0.1", sparks)
+    twin = a_spark(tmp_path / "twin", "3.5.5", "2.13")
+    with pytest.raises(InvalidConfig, match=r"are both Spark 3.5.5; leave one .* out of spark_hom"):
+        find_sparks(first, [second, twin])
 
 
 def a_java(directory: Path, script: str, release: str = "") -> Path:

@@ -185,7 +185,7 @@ class Node:
             warm_delay_s=delay_s,
         )
         self.dir = directory / "agent"
-        self.pool = WarmPool(settings, SPARK, plugin=lambda: "/plugin.jar", idle_s=idle_s)
+        self.pool = WarmPool(settings, [SPARK], plugin=lambda _: "/plugin.jar", idle_s=idle_s)
         self.ends: asyncio.Queue[tuple[str, Ended]] = asyncio.Queue()
         self.containers = ContainerSupervisor(
             self.dir,

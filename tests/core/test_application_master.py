@@ -17,6 +17,7 @@ from hrm.core.messages.appmaster import (
     ContainerSeen,
     DriverFinished,
     EndOrdered,
+    ExclusionsChanged,
     ExecutorEnded,
     ExecutorsKilled,
     ExecutorsRefused,
@@ -27,6 +28,7 @@ from hrm.core.messages.appmaster import (
     ProfileTarget,
     ReleaseContainers,
     ReportClass,
+    ReportExclusions,
     RequestContainers,
     SessionLost,
     SessionOpened,
@@ -257,6 +259,27 @@ def test_without_a_session_nothing_is_sent_and_nothing_forgotten() -> None:
     assert ReportClass(workload_class="STREAM", evidence="e") in commands
     assert released(commands) == ["1"]
     assert asked(commands) == ["2", "3", "4"]
+
+
+def test_hosts_that_spark_excludes_are_reported_whole_and_in_each_session() -> None:
+    core = running(1)
+    some, more = ExclusionsChanged(now=1, hosts=("h1",)), ExclusionsChanged(now=2, hosts=())
+    assert core.handle(some) == [ReportExclusions(hosts=("h1",))]
+    assert core.handle(some) == [], "the same again"
+    core.handle(SessionLost(now=3))
+    commands = core.handle(opened(4, seen("1", Phase.RUNNING)))
+    assert commands == [ReportExclusions(hosts=("h1",))]
+    assert core.handle(more) == [ReportExclusions(hosts=())]
+    core.handle(SessionLost(now=5))
+    assert core.handle(opened(6, seen("1", Phase.RUNNING))) == [], "a master has none at first"
+
+
+def test_an_exclusion_goes_before_the_request_that_it_concerns() -> None:
+    core = AppMasterCore()
+    core.handle(ExclusionsChanged(now=0, hosts=("h1",)))
+    core.handle(want(0, target(1)))
+    commands = core.handle(opened(1))
+    assert [type(x) for x in commands] == [ReportExclusions, RequestContainers]
 
 
 def test_the_same_master_that_lacks_a_running_executor_is_right() -> None:

@@ -64,6 +64,7 @@ def events_of(kind: type[Any]) -> list[am.Event]:
         ],
         am.ExecutorsKilled: [am.ExecutorsKilled(now=now, executor_ids=("1", "2", "3", "9"))],
         am.ClassObserved: [am.ClassObserved(now=now, workload_class="BATCH", evidence="why")],
+        am.ExclusionsChanged: [am.ExclusionsChanged(now=now, hosts=("h1",))],
         am.DriverFinished: [
             am.DriverFinished(now=now, succeeded=done, message="") for done in (True, False)
         ],

@@ -32,6 +32,7 @@ from hrm.core.vocabulary.model import (
     Resources,
     WorkloadClass,
 )
+from hrm.core.vocabulary.node_requirement import NodeRequirement, excluding
 from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning
 from hrm.testing import VirtualCluster, unit
 
@@ -64,9 +65,10 @@ class ScannedBacklog(Backlog):
             job.own_s = 0.0
             job.gpus_declined = 0
 
-    def hold_back(self, lacks: Any, now: float) -> None:
+    def hold_back(self, lacks: Any, now: float, requires: NodeRequirement | None = None) -> None:
         for job in self.jobs.values():
             held = job.workload_class is BATCH and job.delay_s
+            held = held and requires in (None, job.requires)
             if job.gang or job.gpus or job.places or not held:
                 continue
             lacking = [x for x in lacks if lacks[x] <= job.run_s]
@@ -109,6 +111,7 @@ STEPS = st.tuples(
             "gang",
             "more",
             "place",
+            "require",
         ]
     ),
     st.integers(0, 11),
@@ -159,6 +162,10 @@ class Pair:
         elif what == "place":
             job.places = True
             backlog.place(job)
+        elif what == "require":
+            labels = frozenset({f"speed={delay_s}"}) if delay_s else frozenset()
+            job.requires = excluding(NodeRequirement(labels=labels), frozenset())
+            backlog.place(job)
         elif what == "ask":
             job.delay_s = delay_s
             backlog.place(job, self.now + delay_s)
@@ -170,7 +177,7 @@ class Pair:
         job.delay_s = min(max(2 * job.delay_s, 0.05), 0.4)
         backlog.place(job, self.now + job.delay_s)
         if hold and job.workload_class is BATCH and not job.gang:
-            backlog.hold_back(dict.fromkeys(job.demands, job.run_s), self.now)
+            backlog.hold_back(dict.fromkeys(job.demands, job.run_s), self.now, job.requires)
 
     def compare(self) -> None:
         indexed, scanned = self.both

@@ -41,9 +41,11 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
     WorkloadClass,
 )
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 from hrm.testing import VirtualCluster
 
 TASK = Resources(1, 1024)
+SSD = NodeRequirement(labels=frozenset({"ssd"}))
 CLASSES = [WorkloadClass.BATCH, WorkloadClass.STREAM]
 NOW = 1_000.0
 
@@ -93,7 +95,7 @@ def peak_bytes_of(work: Callable[[], object]) -> int:
 class Master:
     """A master's core over like nodes; commands that stay inside are carried out at once."""
 
-    def __init__(self, nodes: int, policy: str = "min-wait") -> None:
+    def __init__(self, nodes: int, policy: str = "min-wait", *, labelled: bool = False) -> None:
         self.core = MasterCore(1, [policies.load(policy, 0)], Bounds(node_timeout_s=1e9))
         self.calls = itertools.count(1)
         self.sequence = itertools.count(2)
@@ -107,6 +109,7 @@ class Master:
                 e.NodeRegistered(
                     now=NOW, call_id=next(self.calls), node=name, identity=name, incarnation="1",
                     sequence=1, host="h", endpoint="h:1", units=(unit,),
+                    labels=SSD.labels if labelled and number % 2 else frozenset(),
                 )
             )  # fmt: skip
 
@@ -132,13 +135,17 @@ class Master:
                 self.reported.append((command.node, command.message))
         return done
 
-    def register(self, workload_class: WorkloadClass = WorkloadClass.BATCH) -> ApplicationId:
+    def register(
+        self,
+        workload_class: WorkloadClass = WorkloadClass.BATCH,
+        requires: NodeRequirement | None = None,
+    ) -> ApplicationId:
         call_id = next(self.calls)
         done = self.carry_out(
             e.ApplicationRegistered(
                 now=NOW, call_id=call_id, application_id=ApplicationId(""),
                 submission_key=f"key-{call_id}", name="app", user="user",
-                declared_class=workload_class, gang_min=0,
+                declared_class=workload_class, gang_min=0, requires=requires,
             )
         )  # fmt: skip
         (result,) = [x.result for x in done if isinstance(x, c.Reply)]
@@ -303,6 +310,38 @@ def test_shares_of_gpus_cost_the_same_however_many_containers_use_some() -> None
         return calls_of(lambda: shares.update(first.backlog.gpu_jobs, cluster.now))
 
     assert cost(60) <= 1.1 * cost(20)
+
+
+def restricted_calls(nodes: int, tasks: int) -> float:
+    """Calls per container of an application that half of the nodes are for."""
+    master = Master(nodes, labelled=True)
+    master.ask(master.register(requires=SSD), tasks)
+    app = master.register(requires=SSD)
+    return calls_of(lambda: master.ask(app, tasks)) / tasks
+
+
+def test_what_is_required_of_nodes_costs_the_same_on_ten_times_the_nodes() -> None:
+    assert restricted_calls(3_000, 40) <= 1.1 * restricted_calls(300, 40)
+
+
+def test_what_every_node_meets_costs_next_to_nothing() -> None:
+    """As the version of Spark, where the cluster has one."""
+
+    def cost(requires: NodeRequirement | None) -> int:
+        master = Master(1_000)
+        master.ask(master.register(requires=requires), 40)
+        app = master.register(requires=requires)
+        return calls_of(lambda: master.ask(app, 40))
+
+    assert cost(NodeRequirement(spark="4.3.0")) <= cost(None) + 40
+
+
+def test_what_is_required_of_nodes_costs_a_few_calls_a_round() -> None:
+    for tasks in (1, 40, 400):
+        more = restricted_calls(1_000, tasks) - placement_calls(
+            1_000, tasks, WorkloadClass.BATCH, "min-wait"
+        )
+        assert more * tasks <= 60 + tasks, "and one for each claim"
 
 
 def test_registering_costs_the_same_with_many_applications() -> None:

@@ -37,6 +37,7 @@ from hrm.core.vocabulary.model import (
     Resources,
     container_id_of,
 )
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 from hrm.sim.actors.driver import seen as seen_in_simulator
 from hrm.testing.virtual import VirtualCluster, unit
 from hrm.wire import appmaster as app_wire
@@ -49,6 +50,7 @@ ENDS = [
 ]
 HERE = Path(hrm.__file__).parent
 TABLE = "core/vocabulary/ends.py"
+VERSIONED = NodeRequirement(spark="4.3.0")
 each_end = pytest.mark.parametrize("end", ENDS, ids=lambda x: f"{x.cause.value}-{x.exit_code}")
 
 
@@ -213,9 +215,19 @@ def test_a_driver_may_live_or_may_never_have_been_tried(end: ContainerEnd, start
     assert event.waited is (not started and unknown)
 
 
-def _one_container(bounds: Bounds | None = None) -> tuple[VirtualCluster, ApplicationId]:
+def test_a_wrong_node_is_the_applications_fault_where_it_named_no_version() -> None:
+    """Of an older HRM: nothing else would end it, on a cluster without its Spark."""
+    cluster, app = _one_container(requires=None)
+    _end_process(cluster, app, ContainerEnd(cause=EndCause.MISPLACED, message="why"))
+    (container,) = cluster.app(app).ended
+    assert container.end == ContainerEnd(cause=EndCause.UNSUITABLE, message="why")
+
+
+def _one_container(
+    bounds: Bounds | None = None, requires: NodeRequirement | None = VERSIONED
+) -> tuple[VirtualCluster, ApplicationId]:
     cluster = VirtualCluster([unit("n1"), unit("n2")], bounds=bounds or Bounds())
-    app = cluster.submit(1)
+    app = cluster.submit(1, requires=requires)
     cluster.settle()
     assert cluster.states(app) == {"running": 1}
     cluster.advance(0.5)
@@ -226,6 +238,14 @@ def _ended(
     cluster: VirtualCluster, app: ApplicationId, end: ContainerEnd, started_at_s: float = 1.0
 ) -> ContainerStatus:
     """The container ends so at its node; returns its status as the application gets it."""
+    _end_process(cluster, app, end)
+    notices = [x for x in cluster.notices[app] if isinstance(x, c.ContainerChanged)]
+    (status,) = [x.status for x in notices if x.status.end is not None]
+    assert status.end == end
+    return replace(status, started_at_s=started_at_s)
+
+
+def _end_process(cluster: VirtualCluster, app: ApplicationId, end: ContainerEnd) -> None:
     container_id = container_id_of(app, "1")
     (node,) = [x for x in cluster.nodes.values() if container_id in x.processes]
     del node.processes[container_id]
@@ -234,10 +254,6 @@ def _ended(
     )
     # No longer, or the master would forget exclusions or place replacements meanwhile.
     cluster.advance(0.25)
-    notices = [x for x in cluster.notices[app] if isinstance(x, c.ContainerChanged)]
-    (status,) = [x.status for x in notices if x.status.end is not None]
-    assert status.end == end
-    return replace(status, started_at_s=started_at_s)
 
 
 class _Blames(ast.NodeVisitor):

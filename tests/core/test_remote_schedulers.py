@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -28,6 +29,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
     WorkloadClass,
 )
+from hrm.core.vocabulary.node_requirement import NodeProperties, NodeRequirement
 from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning
 from hrm.errors import AlreadyExists, InvalidRequest, NotFound
 from hrm.testing.virtual import SMALL, VirtualCluster, unit
@@ -45,6 +47,7 @@ def assert_same(copy: SharedState, state: SharedState) -> None:
         assert copy.queue(other).image() == state.queue(row).image()
         assert copy.node(other) == state.node(row)
         assert copy.open[other] == state.open[row]
+        assert copy.properties[other] == state.properties[row]
         assert copy.waiting_limit[other] == state.waiting_limit[row]
         assert copy.free[other].tolist() == state.free[row].tolist()
         assert copy.total[other].tolist() == state.total[row].tolist()
@@ -283,6 +286,35 @@ def queues(cluster: VirtualCluster, app: ApplicationId) -> list[UnitQueue]:
         for queue in (state.queue(row) for row in state.rows.values())
         if ContainerId(f"{app}-x1") in queue
     ]
+
+
+def test_a_copy_knows_what_nodes_are_and_what_they_have_become() -> None:
+    """It is sent once, not with each change of a unit."""
+    cluster = cluster_of(2, 2)
+    outside = VirtualScheduler(cluster, "outside")
+    ssd = NodeRequirement(labels=frozenset({"ssd"}))
+    app = cluster.submit(1)
+    cluster.finish(app)
+    deliver_all(cluster, [outside])
+    sent: list[StateChanged] = []
+    receive = outside.receive
+
+    def noted(message: StateChanged) -> None:
+        sent.append(message)
+        receive(message)
+
+    outside.receive = noted  # type: ignore[method-assign]
+    submit_to(cluster, "outside", 2)
+    deliver_all(cluster, [outside])
+    assert any(message.units for message in sent)
+    assert not any(message.properties for message in sent)
+    node = cluster.nodes["n2"]
+    node.properties = NodeProperties(host="h2", labels=frozenset({"ssd"}))
+    cluster.register(node)
+    deliver_all(cluster, [outside])
+    assert_same(outside.replica.state, cluster.master.master_state.state)
+    row = outside.replica.state.rows[ResourceUnitId("n2/cpu")]
+    assert np.flatnonzero(outside.replica.state.suited(ssd)).tolist() == [row]
 
 
 def test_two_of_one_name_are_one_too_many() -> None:

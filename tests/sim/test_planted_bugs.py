@@ -98,7 +98,7 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     gpus.gpu_sizes_counted_alike: rivals_of_sizes(10),
     scheduling.stream_that_stops_batch: late_streams(1),
     scheduling.earlier_requests_count: behind_large_requests(0),
-    scheduling.gang_of_one_size: draw(1597),
+    scheduling.gang_of_one_size: draw(1597, Limits(without=frozenset({"labels"}))),
     scheduling.units_of_one_node_are_one: beside_a_free_gpu(0),
     scheduling.gpu_granted_twice: gpu_rivals(0, preemption=True),
     scheduling.end_of_streams_awaited_in_order: behind_a_stream(0),

@@ -23,7 +23,7 @@ from hrm.agent.shuffle import ShuffleService
 from hrm.agent.tracker import Tracker
 from hrm.core.messages import commands as c
 from hrm.core.vocabulary.model import ContainerEnd, ContainerSpec, EndCause, ResourceUnit
-from hrm.errors import HrmError, Unsuitable
+from hrm.errors import HrmError, Misplaced, Unsuitable
 
 __all__ = ["Processes"]
 
@@ -86,9 +86,7 @@ class Processes:
                 _log.exception("launching failed", container=container_id)
             order = self._stops.pop(container_id, None)
             self._pins.pop(container_id, None)
-            unsuitable = isinstance(error, Unsuitable)
-            cause = EndCause.UNSUITABLE if unsuitable else EndCause.LAUNCH_FAILED
-            end = ContainerEnd(cause=cause, message=str(error))
+            end = ContainerEnd(cause=_cause_of(error), message=str(error))
             if order is not None and spec.launch.files:  # the order ended the start
                 end = ContainerEnd(cause=order.cause, message=order.reason)
             self._on_failure(container_id, end)
@@ -175,3 +173,10 @@ class Processes:
         latest_s = time.monotonic() + limit_s
         while self._starting and (left_s := latest_s - time.monotonic()) > 0:
             await asyncio.wait(tuple(self._starting.values()), timeout=left_s)
+
+
+def _cause_of(error: Exception) -> EndCause:
+    """Of the end of a container that could not be started."""
+    if isinstance(error, Misplaced):
+        return EndCause.MISPLACED
+    return EndCause.UNSUITABLE if isinstance(error, Unsuitable) else EndCause.LAUNCH_FAILED

@@ -53,8 +53,20 @@ class Count:
 class ArchiveKeeper:
     """The archives of this node's Spark and Java. One event loop; ``choose`` costs file stats."""
 
-    def __init__(self, settings: AgentSettings, spark: Spark, java: Java) -> None:
+    def __init__(
+        self,
+        settings: AgentSettings,
+        spark: Spark,
+        java: Java,
+        *,
+        turn: asyncio.Lock | None = None,
+        is_default: bool = True,
+    ) -> None:
+        """``turn``: shared with those that must not train at the same time. ``is_default``: it is
+        for the node's default Spark; the archives of others are reported with their version."""
         self._settings = settings
+        self._turn = turn or asyncio.Lock()
+        self._suffix = "" if is_default else f"-{spark.version}"
         root = settings.archive_dir.expanduser()
         self._archives = Archives(str(root), str(java.command), str(spark.home))
         self._count = Count()
@@ -94,14 +106,14 @@ class ArchiveKeeper:
     def report(self) -> tuple[Shortcut, ...]:
         """For ``hrm node show``."""
         executor = Shortcut(
-            name="executor-archive",
+            name=f"executor-archive{self._suffix}",
             state=self._state,
             note=self._note[:_NOTE_MAX],
             used=self._count.used,
             missed=self._count.missed,
             why_missed=self._count.why_missed,
         )
-        return executor, Shortcut(name="driver-archive", state=self._state)
+        return executor, Shortcut(name=f"driver-archive{self._suffix}", state=self._state)
 
     async def _keep(self) -> None:
         try:
@@ -112,8 +124,10 @@ class ArchiveKeeper:
                     self._set_state(
                         "waiting", f"{free} MiB are free; {_MEMORY_MIN_MIB} MiB are needed"
                     )
-                elif not await self._train():
-                    return
+                else:
+                    async with self._turn:
+                        if not await self._train():
+                            return
                 await asyncio.sleep(_POLL_PERIOD_S)
         except (OSError, HrmError) as error:
             self._set_state("failed", str(error))

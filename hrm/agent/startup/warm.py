@@ -26,7 +26,7 @@ import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ from hrm.spark.node_conf import DIST_CLASSPATH, NO_CONF, NodeConf
 __all__ = ["WarmJvm", "WarmPool", "reserved_mib"]
 
 NAME = "warm-executors"
+_NO_CONFS: Mapping[Path, NodeConf] = {}
 
 WARM_CLASS = "org.apache.spark.scheduler.cluster.hrm.WarmExecutor"
 READY_FILE = "warm.ready"
@@ -183,19 +184,25 @@ class WarmPool:
     def __init__(
         self,
         settings: AgentSettings,
-        spark: Spark,
-        conf: NodeConf = NO_CONF,
-        plugin: Callable[[], str] | None = None,
+        sparks: Sequence[Spark],
+        confs: Mapping[Path, NodeConf] = _NO_CONFS,
+        plugin: Callable[[Path], str] | None = None,
         idle_s: Callable[[], float] = machine_idle_s,
     ) -> None:
-        """``conf``: of the node, part of every executor's class path. ``plugin``: finds the jar
-        with ``WarmExecutor``; by default it is built. ``idle_s``: seconds that cores have been idle
-        since the machine started."""
+        """``confs``: the configuration directories of each Spark, by its home, part of every
+        executor's class path. ``plugin``: finds the jar with ``WarmExecutor`` for the Spark in this
+        directory; by default it is built. ``idle_s``: seconds that cores have been idle since the
+        machine started."""
         self._size = settings.warm_executors
         self._kinds_max = settings.warm_kinds_max
         self._dir = settings.work_dir.absolute() / "warm"
-        self._class_path = ":".join([*class_path(str(spark.home)), *conf.class_path({})])
-        self._plugin = plugin or (lambda: _built(spark, conf))
+        self._jars = {
+            str(x.home): ":".join(
+                [*class_path(str(x.home)), *confs.get(x.home, NO_CONF).class_path({})]
+            )
+            for x in sparks
+        }
+        self._plugin = plugin or (lambda home: _built(home, confs.get(home, NO_CONF)))
         self._count = Count()
         self._kinds: dict[WarmProfile, _Kind] = {}
         self._leaving: list[WarmJvm] = []
@@ -237,7 +244,8 @@ class WarmPool:
         """The JVM that becomes this executor, taken from the pool; None: start one as usual."""
         if not self._size:
             return None
-        profile = "it runs as another user" if other_user else profile_of(launch, self._class_path)
+        jars = self._jars.get(launch.environment.get("SPARK_HOME", ""), "")
+        profile = "it runs as another user" if other_user else profile_of(launch, jars)
         if isinstance(profile, str):
             self._count.missing(profile)
             return None
@@ -363,7 +371,7 @@ class WarmPool:
             LaunchFailed: it ended, took too long, or takes too much memory.
         """
         await asyncio.to_thread(self._forget_links)
-        plugin = await asyncio.to_thread(self._plugin)
+        plugin = await asyncio.to_thread(self._plugin, Path(_spark_home(profile)))
         spawning = asyncio.create_task(asyncio.to_thread(self._spawn, profile, plugin))
         try:
             jvm = await asyncio.shield(spawning)
@@ -394,9 +402,10 @@ class WarmPool:
         path = self._dir / uuid.uuid4().hex[:12]
         for directory in (path, path / "local", path / "tmp"):
             directory.mkdir(mode=0o700, parents=True)
-        plain = argument_file(["-cp", self._class_path])
+        jars = self._jars[_spark_home(profile)]
+        plain = argument_file(["-cp", jars])
         arguments = profile.arguments.removesuffix(plain)
-        arguments += argument_file(["-cp", f"{self._class_path}:{plugin}"])
+        arguments += argument_file(["-cp", f"{jars}:{plugin}"])
         (path / ARGUMENT_FILE).write_text(arguments)
         directories = {"SPARK_LOCAL_DIRS": path / "local", "SPARK_EXECUTOR_DIRS": path / "local"}
         document = {
@@ -447,10 +456,14 @@ def _write_in_time(pipe: int, data: bytes) -> None:
         data = data[os.write(pipe, data) :]
 
 
-def _built(spark: Spark, conf: NodeConf) -> str:
+def _spark_home(profile: WarmProfile) -> str:
+    return dict(profile.environment)["SPARK_HOME"]
+
+
+def _built(spark_home: Path, conf: NodeConf) -> str:
     try:
         return build.plugin_jar(
-            str(spark.home),
+            str(spark_home),
             cache=str(hrm_home() / "plugins"),
             dist=conf.variables.get(DIST_CLASSPATH, ""),
         )

@@ -54,6 +54,7 @@ from hrm.core.messages.appmaster import (
     DriverFinished,
     EndOrdered,
     Event,
+    ExclusionsChanged,
     ExecutorEnded,
     ExecutorsKilled,
     ExecutorsRefused,
@@ -64,6 +65,7 @@ from hrm.core.messages.appmaster import (
     ProfileTarget,
     ReleaseContainers,
     ReportClass,
+    ReportExclusions,
     RequestContainers,
     SessionLost,
     SessionOpened,
@@ -180,6 +182,7 @@ class AppMasterCore:
     took_over: bool = False
     epoch: int | None = None
     _workload: ReportClass | None = None
+    _exclusions: ReportExclusions = field(default_factory=lambda: ReportExclusions(hosts=()))
     _finish: FinishApplication | None = None
     _highest_target: int = 0
     _commands: list[Command] = field(default_factory=list)
@@ -225,6 +228,8 @@ class AppMasterCore:
                 self._workload = ReportClass(workload_class=workload_class, evidence=evidence)
                 if self.attached:
                     self._commands.append(self._workload)
+            case ExclusionsChanged():
+                self._exclusions_changed(event)
             case DriverFinished():
                 self._end(event.succeeded, event.message, event)
             case SessionOpened():
@@ -287,6 +292,13 @@ class AppMasterCore:
             if problem:
                 self._fail(problem, event)
 
+    def _exclusions_changed(self, event: ExclusionsChanged) -> None:
+        if set(event.hosts) == set(self._exclusions.hosts):
+            return
+        self._exclusions = ReportExclusions(hosts=event.hosts)
+        if self.attached:
+            self._commands.append(self._exclusions)
+
     def _session_opened(self, event: SessionOpened) -> None:
         # An AppMaster that took over cannot know whether its executors' master has started again.
         same_master = self.epoch == event.epoch
@@ -296,6 +308,8 @@ class AppMasterCore:
         self.last_number = max(self.last_number, event.last_executor_number)
         if self._workload is not None:
             self._commands.append(self._workload)
+        if self._exclusions.hosts:  # the master has none at first
+            self._commands.append(self._exclusions)
         if self._finish is not None:
             self._commands.append(self._finish)
             return

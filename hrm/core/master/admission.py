@@ -7,13 +7,23 @@ has and which setting to change. One that only lacks capacity now is admitted, a
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 from hrm.core.master.state import MasterState, Node
 from hrm.core.vocabulary.feasibility import could_hold, demand_vector
 from hrm.core.vocabulary.model import ContainerRequest, Gpu, NodeState, Resources, ResourceUnit
+from hrm.core.vocabulary.node_requirement import NodeRequirement, lasting, suits, unmet
 
-__all__ = ["gpu_refusal", "malformed", "refusal", "resolve", "size_settings"]
+__all__ = [
+    "gpu_refusal",
+    "malformed",
+    "no_such_node",
+    "refusal",
+    "resolve",
+    "size_settings",
+    "suited_nodes",
+]
 
 _NODES_NAMED = 5
 
@@ -32,21 +42,34 @@ def malformed(request: ContainerRequest) -> str:
     return ""
 
 
-def refusal(master_state: MasterState, resources: Resources, *, driver: bool = False) -> str:
+def refusal(
+    master_state: MasterState,
+    resources: Resources,
+    *,
+    driver: bool = False,
+    requires: NodeRequirement | None = None,
+) -> str:
     """Why no node could ever serve this; empty if one could, or if one that could may be on its
     way: while no node is known, or not all of an earlier master's are back. ``driver``: it is for
-    a driver, which has settings of its own."""
+    a driver, which has settings of its own. ``requires``: what a node must meet; what Spark
+    excludes for now is no reason."""
+    requires = lasting(requires)
     demand = demand_vector(resources)
-    if master_state.recovering or master_state.state.could_hold(demand):
+    if master_state.recovering or master_state.state.could_hold(demand, requires):
         return ""
-    units = [(unit, node) for node in master_state.nodes.values() for unit in node.units]
+    asks = f"{'the driver' if driver else 'an executor'} requests {resources}"
+    nodes = suited_nodes(master_state, requires)
+    if requires is not None and master_state.nodes:
+        if not nodes:
+            return f"{asks}, but {no_such_node(master_state, requires)}"
+        asks += f" on a node with {requires}"
+    units = [(unit, node) for node in nodes for unit in node.units]
     if not units or any(could_hold(demand, unit) for unit, _ in units):
         return ""  # of a node that is lost, and may come back
-    asks = f"{'the driver' if driver else 'an executor'} requests {resources}"
     if resources.gpu_memory_mib:
         gpus = _gpus(units)
         if not gpus:
-            return f"{asks}, but {_no_gpu(master_state)}"
+            return f"{asks}, but {_no_gpu(nodes)}"
         units = [(unit, node) for unit, node in units if unit.gpus]
         if not any(len(unit.gpus) == resources.gpus for unit, _ in units):
             return _no_such_unit(asks, resources.gpus, units)
@@ -73,41 +96,73 @@ def refusal(master_state: MasterState, resources: Resources, *, driver: bool = F
     )
 
 
+def no_such_node(master_state: MasterState, requires: NodeRequirement) -> str:
+    """That no node meets a requirement, what there is instead, and what to change."""
+    nodes = list(master_state.nodes.values())
+    there = "; ".join(f"{x.name} {unmet(requires, x.properties)}" for x in nodes[:_NODES_NAMED])
+    more = f" and {len(nodes) - _NODES_NAMED} more" if len(nodes) > _NODES_NAMED else ""
+    changes = []
+    if requires.labels:
+        changes.append("give nodes the label (hrm agent --labels), or change spark.hrm.node.label")
+    if requires.spark:
+        changes.append("add this Spark to agents (spark_homes), or use one that they have")
+    return f"no node has {requires}: {there}{more}; {'; '.join(changes)}"
+
+
 def size_settings(*, driver: bool) -> str:
     """The settings that determine how large a container is."""
     kind = "driver" if driver else "executor"
     return f"spark.{kind}.cores or spark.{kind}.memory"
 
 
-def resolve(master_state: MasterState, request: ContainerRequest) -> ContainerRequest:
+def resolve(
+    master_state: MasterState,
+    request: ContainerRequest,
+    requires: NodeRequirement | None = None,
+) -> ContainerRequest:
     """The request with whole GPUs as a quantity: all device memory of the cluster's largest unit
-    with so many, so that the container is alone on those that it gets. Unchanged where no node that
-    is known has such a unit."""
+    with so many, of nodes that meet ``requires``, so that the container is alone on those that it
+    gets. Unchanged where no node that is known has such a unit."""
     if not request.gpus:
         return request
     if request.resources.gpu_memory_mib:
         if request.resources.gpus == request.gpus:
             return request
         return replace(request, resources=replace(request.resources, gpus=request.gpus))
-    units = [unit for node in master_state.nodes.values() for unit in node.units]
+    units = [unit for node in suited_nodes(master_state, lasting(requires)) for unit in node.units]
     like = [unit for unit in units if unit.gpus and unit.gpus_used == request.gpus]
     whole_mib = max((unit.capacity.gpu_memory_mib for unit in like), default=0)
     gpus = replace(request.resources, gpu_memory_mib=whole_mib, gpus=request.gpus)
     return replace(request, resources=gpus)
 
 
-def gpu_refusal(master_state: MasterState, request: ContainerRequest) -> str:
+def gpu_refusal(
+    master_state: MasterState,
+    request: ContainerRequest,
+    requires: NodeRequirement | None = None,
+) -> str:
     """Why a resolved request for GPUs cannot be served at all; empty if it can.
 
     GPUs are counted in device memory: a request whose GPU could not be resolved to device memory
     has none to wait for.
     """
     if request.gpus and not request.resources.gpu_memory_mib and not master_state.recovering:
-        units = [(unit, node) for node in master_state.nodes.values() for unit in node.units]
+        requires = lasting(requires)
+        nodes = suited_nodes(master_state, requires)
+        asks = f"an executor requests {_many(request.gpus)}"
+        if requires is not None:
+            asks += f" on a node with {requires}"
+        units = [(unit, node) for node in nodes for unit in node.units]
         if any(unit.gpus for unit, _ in units):
-            return _no_such_unit(f"an executor requests {_many(request.gpus)}", request.gpus, units)
-        return f"an executor requests {_many(request.gpus)}, but {_no_gpu(master_state)}"
+            return _no_such_unit(asks, request.gpus, units)
+        return f"{asks}, but {_no_gpu(nodes)}"
     return ""
+
+
+def suited_nodes(master_state: MasterState, requires: NodeRequirement | None) -> list[Node]:
+    """The nodes that meet a requirement, lost ones among them."""
+    nodes = list(master_state.nodes.values())
+    return nodes if requires is None else [x for x in nodes if suits(requires, x.properties)]
 
 
 def _gpus(units: list[tuple[ResourceUnit, Node]]) -> list[tuple[Gpu, Node]]:
@@ -129,8 +184,8 @@ def _no_such_unit(asks: str, wanted: int, units: list[tuple[ResourceUnit, Node]]
     )
 
 
-def _no_gpu(master_state: MasterState) -> str:
-    nodes = [node for node in master_state.nodes.values() if node.state is not NodeState.LOST]
+def _no_gpu(among: Iterable[Node]) -> str:
+    nodes = [node for node in among if node.state is not NodeState.LOST]
     if not nodes:
         return "no node is alive, so no GPU is known; start an agent on a machine with one"
     there = ", ".join(

@@ -34,6 +34,7 @@ from hrm.core.vocabulary.model import (
     container_id_of,
     is_driver,
 )
+from hrm.core.vocabulary.node_requirement import NodeRequirement, excluding
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.transitions import ApplicationHappening, ContainerHappening
 from hrm.core.vocabulary.wakefulness import excused
@@ -84,6 +85,7 @@ class ApplicationRegistry:
             app = self._new(event)
         self.master_state.holdings.took(app, event.launch)
         app.first_executors = event.first_executors
+        self._require(app, event.requires, event.now)
         self._admit(event.call_id, app)
 
     def _full(self, user: str) -> str:
@@ -205,6 +207,23 @@ class ApplicationRegistry:
         if app is not None:
             app.progress = event.progress
             run_time_corrections.progressed(self.master_state, app, event.now)
+
+    def hosts_excluded(self, event: e.HostsExcluded) -> None:
+        app = self._taking(ApplicationHappening.REPORTED, event.application_id)
+        if app is not None:
+            self._require(app, excluding(app.requires, event.hosts), event.now)
+
+    def _require(self, app: Application, requires: NodeRequirement | None, now: float) -> None:
+        """From now on only nodes that meet this get its containers; what waits elsewhere returns
+        to its scheduler."""
+        if requires == app.requires:
+            return
+        self.master_state.require(app, requires)
+        self.placement.requirement_changed(app, now)
+        waiting = app.in_state(ContainerState.ASSIGNED, ContainerState.WAITING)
+        for name in dict.fromkeys(x.node for x in waiting if self.master_state.unsuited(x)):
+            if name is not None:
+                self.nodes.drains.return_unsuited(self.master_state.nodes[name], now)
 
     def class_observed(self, event: e.WorkloadClassObserved) -> None:
         app = self._taking(ApplicationHappening.REPORTED, event.application_id)
@@ -375,6 +394,7 @@ class ApplicationRegistry:
             self.master_state.claim(app, event.owner)
         self.master_state.holdings.took(app, event.launch)
         app.first_executors = event.first_executors
+        self._require(app, event.requires, event.now)
         if app.session is None:
             app.detached_at_s = event.now
         self._admit(event.call_id, app)
@@ -463,11 +483,17 @@ class _Checks:
             self._latest = request
             self._why = malformed(request)
             if not self._why:
-                resolved = resolve(self.master_state, request)
+                requires = self.app.requires
+                resolved = resolve(self.master_state, request, requires)
                 self._resources = resolved.resources
                 self._why = (
-                    gpu_refusal(self.master_state, resolved)
-                    or refusal(self.master_state, resolved.resources, driver=self._driver)
+                    gpu_refusal(self.master_state, resolved, requires)
+                    or refusal(
+                        self.master_state,
+                        resolved.resources,
+                        driver=self._driver,
+                        requires=requires,
+                    )
                     or gangs.refusal(
                         self.master_state, self.app, resolved.resources, self._requests
                     )

@@ -105,6 +105,7 @@ class MasterCore:
             e.ContainersRequested: self.applications.requested,
             e.ContainersReleased: self.applications.released,
             e.ProgressReported: self.applications.progressed,
+            e.HostsExcluded: self.applications.hosts_excluded,
             e.WorkloadClassObserved: self.applications.class_observed,
             e.ApplicationFinished: self.applications.finished,
             e.KillRequested: self.applications.kill,

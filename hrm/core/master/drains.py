@@ -128,10 +128,21 @@ class Drains:
             if drained or self._may_go_elsewhere(container, now):
                 return_waiting(self.master_state, container, reason, now)
 
+    def return_unsuited(self, node: Node, now: float) -> None:
+        """Containers that have not started on a node that does not meet their application's
+        requirement wait elsewhere."""
+        for container in list(node.containers.values()):
+            if container.state in (ContainerState.ASSIGNED, ContainerState.WAITING):
+                why = self.master_state.unsuited(container)
+                if why:
+                    reason = f"{node.name} {why}"
+                    return_waiting(self.master_state, container, reason, now)
+
     def _may_go_elsewhere(self, container: Container, now: float) -> bool:
         avoided = self.master_state.exclusions.avoided(container.application_id, now)
         demand = demand_vector(container.request.resources)
-        return self.master_state.state.has_capacity_outside(avoided, demand)
+        requires = self.master_state.applications[container.application_id].requires
+        return self.master_state.state.has_capacity_outside(avoided, demand, requires)
 
     def evaluate(self, now: float) -> None:
         """Exclude for all the nodes that many applications have excluded."""

@@ -32,8 +32,9 @@ Not in the HRM paper. The share is YARN's ``maximum-am-resource-percent``, for a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -62,6 +63,7 @@ from hrm.core.vocabulary.model import (
     Resources,
     WorkloadClass,
 )
+from hrm.core.vocabulary.node_requirement import NodeRequirement, lasting, unmet
 
 __all__ = ["DriverPlaces", "Verdict", "first_executors", "refusal"]
 
@@ -77,6 +79,21 @@ class Verdict:
     rows: Bools
 
 
+class _Need(NamedTuple):
+    """``many`` executors of ``demand`` on nodes that meet ``requires``."""
+
+    demand: Vector
+    many: int
+    requires: NodeRequirement | None
+
+
+_Case: TypeAlias = tuple[Vector, FirstExecutors | None, NodeRequirement | None]
+
+
+def _need(first: FirstExecutors) -> _Need:
+    return _Need(demand_vector(first.resources), first.count, first.requires)
+
+
 def first_executors(master_state: MasterState, driver: Application) -> FirstExecutors | None:
     """What a driver needs to go on: of what its application requests, once it has, else what its
     submission says. ``driver``: the application that holds it. None: it is not known."""
@@ -87,14 +104,19 @@ def first_executors(master_state: MasterState, driver: Application) -> FirstExec
         if latest is not None:
             gang = gangs.missing(app)
             many = app.gang_min if gang else 1
-            return FirstExecutors(count=many, resources=latest.request.resources, stated=gang > 0)
+            return FirstExecutors(
+                count=many,
+                resources=latest.request.resources,
+                stated=gang > 0,
+                requires=lasting(app.requires),
+            )
     if first is None or not first.gpus or first.resources.gpu_memory_mib:
         return first
     request = ContainerRequest(
         executor_id="", resource_profile_id=0, resources=first.resources, gpus=first.gpus
     )
-    resources = admission.resolve(master_state, request).resources
-    return FirstExecutors(count=first.count, resources=resources, stated=first.stated)
+    resources = admission.resolve(master_state, request, first.requires).resources
+    return replace(first, resources=resources, gpus=0)
 
 
 class DriverPlaces:
@@ -112,7 +134,7 @@ class DriverPlaces:
         """Row: what drivers hold there, running or not yet."""
         self._not_running: dict[int, Vector] = {}
         """The same of those that wait at their unit as batch: what streams leave has it still."""
-        self._verdicts: dict[tuple[Vector, FirstExecutors | None], Verdict] = {}
+        self._verdicts: dict[_Case, Verdict] = {}
         """Of drivers within the share: thousands may wait that request the same."""
         self._apps: dict[ApplicationId, Application] = {}
         for container in master_state.drivers.values():
@@ -156,13 +178,13 @@ class DriverPlaces:
         return used
 
     @cached_property
-    def _needs(self) -> dict[tuple[Vector, int], ApplicationId]:
+    def _needs(self) -> dict[_Need, ApplicationId]:
         """What the drivers there need, and one of them for each."""
-        needs: dict[tuple[Vector, int], ApplicationId] = {}
+        needs: dict[_Need, ApplicationId] = {}
         for application_id, app in self._apps.items():
             first = first_executors(self._master_state, app)
             if first is not None:
-                needs.setdefault((demand_vector(first.resources), first.count), application_id)
+                needs.setdefault(_need(first), application_id)
         return needs
 
     @cached_property
@@ -193,27 +215,35 @@ class DriverPlaces:
                 return Verdict(why, everywhere)
         state = self._state
         could = state.open & ~state.gpu_only & fitting_rows(demand, state.total)
+        if app.requires is not None:
+            could &= state.suited(app.requires)
         if not could.any():
             return Verdict("", everywhere)  # it waits for a node, not for drivers
         first = first_executors(self._master_state, app)
-        key = (demand, first)
+        key = (demand, first, app.requires)
         if key not in self._verdicts:
-            self._verdicts[key] = self._places_for(demand, first, could)
+            self._verdicts[key] = self._places_for(demand, app.requires, first, could)
         return self._verdicts[key]
 
-    def _places_for(self, demand: Vector, first: FirstExecutors | None, could: Bools) -> Verdict:
-        """Where a driver within the share may start, of the rows that ``could`` hold it."""
+    def _places_for(
+        self,
+        demand: Vector,
+        requires: NodeRequirement | None,
+        first: FirstExecutors | None,
+        could: Bools,
+    ) -> Verdict:
+        """Where a driver within the share may start, of the rows that ``could`` hold it.
+        ``requires``: what its node must meet."""
         everywhere = np.ones_like(self._state.open)
         mine, others, whose = everywhere, everywhere, ApplicationId("")
         if first is not None:
-            executor = demand_vector(first.resources)
-            mine = self._rows_that_leave(executor, first.count, self._left_by_streams, demand)
-            if not (mine & could).any() and not self._could_begin(demand, first):
+            mine = self._rows_that_leave(_need(first), self._left_by_streams, demand)
+            if not (mine & could).any() and not self._could_begin(demand, requires, first):
                 mine = everywhere
-        for (executor, count), application_id in self._needs.items():
-            if self._many(executor, self._left) < count:
+        for need, application_id in self._needs.items():
+            if self._many(need, self._left) < need.many:
                 continue  # nodes have left since; to hold up others does not help it
-            rows = self._rows_that_leave(executor, count, self._left, demand)
+            rows = self._rows_that_leave(need, self._left, demand)
             if (others & could).any() and not (others & rows & could).any():
                 whose = application_id
             others = others & rows
@@ -229,19 +259,25 @@ class DriverPlaces:
             everywhere,
         )
 
-    def _could_begin(self, demand: Vector, first: FirstExecutors) -> bool:
+    def _could_begin(
+        self, demand: Vector, requires: NodeRequirement | None, first: FirstExecutors
+    ) -> bool:
         """Is it worth waiting for capacity next to which a driver can begin? Not where even the
         empty cluster has none, unless the driver is of no use without."""
-        state, executor = self._state, demand_vector(first.resources)
-        rows = np.flatnonzero(~state.gpu_only | (executor[Column.GPU_MEMORY_MIB] > 0))
-        leave = self._rows_that_leave(executor, first.count, state.total, demand, rows)
+        state, need = self._state, _need(first)
+        serving = ~state.gpu_only | (need.demand[Column.GPU_MEMORY_MIB] > 0)
+        if need.requires is not None:
+            serving &= state.suited(need.requires)
+        leave = self._rows_that_leave(need, state.total, demand, np.flatnonzero(serving))
         could = ~state.gpu_only & fitting_rows(demand, state.total)
+        if requires is not None:
+            could &= state.suited(requires)
         if first.stated or (leave & could).any():
             return True
         nodes = self._master_state.nodes.values()
         if all(node.state is not NodeState.LOST for node in nodes):
             return False
-        most = _most_next_to(demand, executor, nodes)
+        most = _most_next_to(demand, lasting(requires), need, nodes)
         return most is not None and most >= first.count
 
     def could_get_a_place(self, demand: Vector, rows: Bools) -> bool:
@@ -267,24 +303,28 @@ class DriverPlaces:
                 )
         return ""
 
-    def _usable(self, executor: Vector) -> Ints:
+    def _usable(self, need: _Need) -> Ints:
         """The rows at which executors may be placed at all."""
         state = self._state
-        is_of_gpu = executor[Column.GPU_MEMORY_MIB] > 0
-        return np.flatnonzero(state.open if is_of_gpu else state.open & ~state.gpu_only)
+        is_of_gpu = need.demand[Column.GPU_MEMORY_MIB] > 0
+        usable = state.open if is_of_gpu else state.open & ~state.gpu_only
+        if need.requires is not None:
+            usable = usable & state.suited(need.requires)
+        return np.flatnonzero(usable)
 
-    def _many(self, executor: Vector, left: Ints) -> int:
-        rows = self._usable(executor)
+    def _many(self, need: _Need, left: Ints) -> int:
+        rows = self._usable(need)
         if not len(rows):
             return 0
-        return int(pool_folds(executor, left[rows], self._state.pool[rows])[0].sum())
+        return int(pool_folds(need.demand, left[rows], self._state.pool[rows])[0].sum())
 
     def _rows_that_leave(
-        self, executor: Vector, count: int, left: Ints, driver: Vector, among: Ints | None = None
+        self, need: _Need, left: Ints, driver: Vector, among: Ints | None = None
     ) -> Bools:
-        """Where a driver may be placed so that ``count`` executors still fit into ``left``, at rows
+        """Where a driver may be placed so that what is needed still fits into ``left``, at rows
         ``among``; None: those at which executors may be placed now."""
-        state, rows = self._state, self._usable(executor) if among is None else among
+        executor, count, _ = need
+        state, rows = self._state, self._usable(need) if among is None else among
         enough = np.zeros_like(state.open)
         if not len(rows):
             return enough
@@ -318,8 +358,8 @@ def refusal(master_state: MasterState, app: Application, resources: Resources) -
     first = first_executors(master_state, app)
     if first is None or not first.stated or master_state.recovering or not master_state.nodes:
         return ""
-    driver, executor = demand_vector(resources), demand_vector(first.resources)
-    most = _most_next_to(driver, executor, master_state.nodes.values())
+    driver, requires = demand_vector(resources), lasting(app.requires)
+    most = _most_next_to(driver, requires, _need(first), master_state.nodes.values())
     if most is None or most >= first.count:
         return ""
     return (
@@ -330,20 +370,24 @@ def refusal(master_state: MasterState, app: Application, resources: Resources) -
     )
 
 
-def _most_next_to(driver: Vector, executor: Vector, nodes: Iterable[Node]) -> int | None:
+def _most_next_to(
+    driver: Vector, requires: NodeRequirement | None, need: _Need, nodes: Iterable[Node]
+) -> int | None:
     """How many executors the nodes hold next to one driver, wherever that leaves the most; None:
-    no unit could hold the driver."""
-    total, least_loss = 0, None
+    no unit could hold the driver. ``requires``: what the driver's node must meet."""
+    total, least_loss, executor = 0, None, need.demand
     for node in nodes:
+        holds_drivers = not unmet(requires, node.properties)
+        holds_executors = not unmet(need.requires, node.properties)
         units = node.units
         offers = np.array([capacity_vector(unit) for unit in units], np.int64).reshape(-1, 4)
         owners = [unit.pool or unit.unit_id for unit in units]
         pools = np.array([owners.index(owner) for owner in owners], np.int64)
-        could = np.array([could_hold(executor, unit) for unit in units], np.bool_)
+        could = np.array([holds_executors and could_hold(executor, x) for x in units], np.bool_)
         before = _many(executor, offers[could], pools[could])
         total += before
         for index, unit in enumerate(units):
-            if not could_hold(driver, unit):
+            if not holds_drivers or not could_hold(driver, unit):
                 continue
             left = offers.copy()
             left[pools == pools[index]] -= pooled_part(driver)

@@ -34,6 +34,7 @@ from hrm.core.vocabulary.model import (
     Resources,
     is_driver,
 )
+from hrm.core.vocabulary.node_requirement import lasting, unmet
 
 __all__ = ["explain", "explain_past"]
 
@@ -47,7 +48,8 @@ def explain(
     """One line, and the details behind it. ``history``: the application's, oldest first."""
     evidence = app.record.class_evidence or "no streaming query was seen"
     of_class = f"it is of class {app.record.workload_class.value}: {evidence}"
-    details = [of_class, *_failure_lines(history), *_excluded(master_state, app, now)]
+    details = [of_class, *_failure_lines(history), *_required(master_state, app)]
+    details += _excluded(master_state, app, now)
     if not app.life.state.ended:
         details += list(master_state.ahead.values())[:_DETAILS_MAX]
     state = app.life.state
@@ -110,6 +112,22 @@ def _ended(cause: str, count: int, is_failure: bool) -> str:
     return f"{'were' if count > 1 else 'was'} {how}, which counts as no failure"
 
 
+def _required(master_state: MasterState, app: Application) -> list[str]:
+    """What it requires of nodes, and which of them meet it."""
+    if app.life.state.ended or app.requires is None:
+        return []
+    nodes = [x for x in master_state.nodes.values() if x.state is not NodeState.LOST]
+    others = [x for x in nodes if unmet(app.requires, x.properties)]
+    lines = []
+    if lasting(app.requires) is not None:
+        lines.append(f"it runs only on nodes with {app.requires}")
+    lines.append(f"{len(nodes) - len(others)} of {len(nodes)} nodes are for it")
+    lines += [f"{x.name} {unmet(app.requires, x.properties)}" for x in others[:_DETAILS_MAX]]
+    if len(others) > _DETAILS_MAX:
+        lines.append(f"{len(others) - _DETAILS_MAX} more nodes are not for it")
+    return lines
+
+
 def _excluded(master_state: MasterState, app: Application, now: float) -> list[str]:
     """The nodes that it is kept from, for how long and why."""
     if app.life.state.ended:
@@ -127,7 +145,8 @@ def _excluded(master_state: MasterState, app: Application, now: float) -> list[s
         lines[_DETAILS_MAX:] = [f"{len(lines) - _DETAILS_MAX} more nodes are excluded"]
     avoided = tracker.avoided(app.application_id, now)
     demands = {demand_vector(x.request.resources) for x in app.containers.values()}
-    if avoided and not all(master_state.state.has_capacity_outside(avoided, x) for x in demands):
+    state, requires = master_state.state, app.requires
+    if avoided and not all(state.has_capacity_outside(avoided, x, requires) for x in demands):
         names = ", ".join(sorted(avoided)[:_DETAILS_MAX])
         verb = "is" if len(avoided) == 1 else "are"
         lines.append(
@@ -176,6 +195,11 @@ def _pending_line(
         return f"{since}: the master has restarted and waits for its nodes to come back"
     state, demand = master_state.state, demand_vector(request)
     could = state.open & fitting_rows(demand, state.total) & state.serving(demand)
+    if app.requires is not None:
+        suited = could & state.suited(app.requires)
+        if could.any() and not suited.any():
+            return f"{since}: no node that is large enough and open is for it, see the details"
+        could = suited
     if not could.any():
         return (
             f"{since}: only nodes that are draining, closed or lost are large enough; hrm nodes, "
@@ -236,6 +260,8 @@ def _gang_reason(
     if unpacked := gangs.unpacked(master_state, app):
         return f"{start}; {unpacked}"
     view = ClusterView(master_state.state)
+    if app.requires is not None:
+        view.require(app.requires)
     rows = (view.open & (view.waiting_before(app.record.workload_class) == 0)).nonzero()[0].tolist()
     queues = {row: master_state.state.queue(row) for row in rows}
     offers = {row: queue.free for row, queue in queues.items()}

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from hrm.core.master.admission import resolve
+from hrm.core.master.admission import resolve, suited_nodes
 from hrm.core.master.packing import left_over, times
 from hrm.core.master.state import Application, MasterState, Node
 from hrm.core.scheduling.shared_state import SharedState
@@ -51,6 +51,7 @@ from hrm.core.vocabulary.model import (
     container_id_of,
     is_driver,
 )
+from hrm.core.vocabulary.node_requirement import NodeRequirement, lasting
 
 __all__ = [
     "begin_stream",
@@ -80,33 +81,46 @@ def begin_stream(
         return
     app.gang_min = record.stream_min or record.gang_min or len(requests)
     if app.gang_min == len(requests) > 1:
-        demands = _demands(master_state, requests)
-        most = _first_that_fit(master_state.state, demands, _held_by_drivers(master_state))
+        state, requires = master_state.state, lasting(app.requires)
+        demands = _demands(master_state, requests, requires)
+        most = _first_that_fit(state, demands, requires, _held_by_drivers(master_state))
         if 0 < most < app.gang_min and (
-            record.class_guessed or _first_that_fit(master_state.state, demands) == len(demands)
+            record.class_guessed or _first_that_fit(state, demands, requires) == len(demands)
         ):
             app.gang_min = most
 
 
-def _demands(master_state: MasterState, requests: Iterable[ContainerRequest]) -> list[Vector]:
+def _demands(
+    master_state: MasterState,
+    requests: Iterable[ContainerRequest],
+    requires: NodeRequirement | None,
+) -> list[Vector]:
     """What each of these requests takes; see ``admission.resolve``."""
     known: dict[tuple[Resources, int], Vector] = {}
     demands = []
     for request in requests:
         key = request.resources, request.gpus
         if key not in known:
-            known[key] = demand_vector(resolve(master_state, request).resources)
+            known[key] = demand_vector(resolve(master_state, request, requires).resources)
         demands.append(known[key])
     return demands
 
 
 def _first_that_fit(
-    state: SharedState, demands: Sequence[Vector], held: Mapping[int, Vector] = _NOTHING
+    state: SharedState,
+    demands: Sequence[Vector],
+    requires: NodeRequirement | None,
+    held: Mapping[int, Vector] = _NOTHING,
 ) -> int:
-    """How many of these, the first, all units would hold together but for what is ``held`` at some
-    rows: of each size and in sum, see the module's limits."""
-    most = {demand: state.most(demand, held) for demand in dict.fromkeys(demands)}
-    total = state.total[np.unique(state.pool, return_index=True)[1], :2].sum(axis=0)
+    """How many of these, the first, all units of nodes that meet ``requires`` would hold together
+    but for what is ``held`` at some rows: of each size and in sum, see the module's limits."""
+    most = {demand: state.most(demand, held, requires) for demand in dict.fromkeys(demands)}
+    rows = np.unique(state.pool, return_index=True)[1]
+    if requires is not None:
+        suited = state.suited(requires)
+        rows = rows[suited[rows]]
+        held = {row: part for row, part in held.items() if suited[row]}
+    total = state.total[rows, :2].sum(axis=0)
     vcores, memory_mib = (int(total[x]) - sum(y[x] for y in held.values()) for x in (0, 1))
     for count, demand in enumerate(demands):
         most[demand] -= 1
@@ -186,18 +200,25 @@ def refusal(
     """
     if not missing(app) or master_state.recovering or app.record.class_guessed:
         return ""
-    nodes = list(master_state.nodes.values())
+    requires = lasting(app.requires)
     demand, members = demand_vector(resources), _members(master_state, app, coming)
-    if not nodes or demand not in members:
+    if not master_state.nodes or demand not in members:
         return ""
     name, why, wanted = setting(app), reason(app), members[demand]
+    if len(members) == 1 and master_state.state.most(demand, requires=requires) >= wanted:
+        return ""
+    nodes = suited_nodes(master_state, requires)
+    if not nodes:
+        return ""
+    there = f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}"
+    there += f" with {requires}" if requires is not None else ""
     change = f"lower {name} or" if why == name else f"set {name}, lower"
     if len(members) > 1 and (lack := _lack(members, nodes)):
         return (
             f"{app.gang_min} executors of several sizes are to start together ({why}), which "
-            f"takes {lack} ({len(nodes)} nodes); {change} the size of executors, or add nodes"
+            f"takes {lack} ({there}); {change} the size of executors, or add nodes"
         )
-    if master_state.state.most(demand) >= wanted:
+    if master_state.state.most(demand, requires=requires) >= wanted:
         return ""
     most = sum(_most(demand, node.units) for node in nodes)
     if most >= wanted:
@@ -206,8 +227,8 @@ def refusal(
         change = f"set {name} to at most {most}, lower"
     return (
         f"{wanted} executors of {resources} are to start together ({why}), but the whole "
-        f"cluster holds {most} of them when it is empty ({len(nodes)} "
-        f"node{'s' if len(nodes) > 1 else ''}); {change} the size of executors, or add nodes"
+        f"cluster holds {most} of them when it is empty ({there}); {change} the size of "
+        f"executors, or add nodes"
     )
 
 
@@ -218,7 +239,8 @@ def unpacked(master_state: MasterState, app: Application) -> str:
     if not missing(app) or master_state.recovering:
         return ""
     members = _members(master_state, app, ())
-    units = [unit for node in master_state.nodes.values() for unit in node.units]
+    nodes = suited_nodes(master_state, lasting(app.requires))
+    units = [unit for node in nodes for unit in node.units]
     if len(members) < 2 or not units or not (left := left_over(members, units)):
         return ""
     wanted = members.total()
@@ -247,7 +269,8 @@ def _members(
     asked += [
         x for x in coming if app.find(container_id_of(app.application_id, x.executor_id)) is None
     ]
-    members = Counter(_demands(master_state, asked[: app.gang_min]))
+    first = asked[: app.gang_min]
+    members = Counter(_demands(master_state, first, lasting(app.requires)))
     if len(members) == 1:
         members = Counter(dict.fromkeys(members, app.gang_min))
     return members

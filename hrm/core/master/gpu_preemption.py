@@ -15,18 +15,21 @@ from typing import NamedTuple
 from hrm.core.master.state import Container, MasterState
 from hrm.core.vocabulary.feasibility import Vector, demand_vector, fits, plus
 from hrm.core.vocabulary.model import ApplicationId, NodeName, ResourceUnitId
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 
 __all__ = ["Lack", "victims"]
 
 
 class Lack(NamedTuple):
     """``containers`` of ``demand`` that one application lacks to its share, and cannot start now.
-    ``avoided``: nodes that are excluded for it; ``queued_at``: units where some wait already."""
+    ``avoided``: nodes that are excluded for it; ``queued_at``: units where some wait already;
+    ``requires``: what a node must meet, None: nothing."""
 
     demand: Vector
     containers: int
     avoided: frozenset[NodeName]
     queued_at: frozenset[ResourceUnitId]
+    requires: NodeRequirement | None = None
 
 
 def victims(
@@ -60,10 +63,13 @@ def _for_one(
     """Enough of one unit's for one container; empty where there are none."""
     by_unit: dict[ResourceUnitId, list[Container]] = {}
     state = master_state.state
+    suited = None if lack.requires is None else state.suited(lack.requires)
     for container in sorted(newest, key=lambda x: x.unit_id not in lack.queued_at):
         unit_id = container.unit_id
         row = state.rows.get(unit_id)
         if row is None or unit_id in served or not state.open[row]:
+            continue
+        if suited is not None and not suited[row]:
             continue
         queue, here = state.queue(row), by_unit.setdefault(unit_id, [])
         mine = [x for x in here if x.application_id == container.application_id]

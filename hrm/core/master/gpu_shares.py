@@ -26,6 +26,7 @@ import itertools
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from hrm.core.master import gangs
 from hrm.core.master.gpu_contest import Contest, GpuLot, GpuUser
@@ -44,11 +45,20 @@ from hrm.core.vocabulary.model import (
     NodeName,
     WorkloadClass,
 )
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 
 __all__ = ["FairGpuParts"]
 
 _Parts = Mapping[Vector, GpuPart]
 _UNBOUND: _Parts = {}
+
+
+class _Nodes(NamedTuple):
+    """Where an application may be: not at nodes to be ``avoided``, nor at those that do not meet
+    what it ``requires``."""
+
+    avoided: frozenset[NodeName]
+    requires: NodeRequirement | None
 
 
 class FairGpuParts:
@@ -59,7 +69,7 @@ class FairGpuParts:
         self._schedulers = schedulers
         self._view: ClusterView | None = None
         self._counted_at = (-1, -1)
-        self._counts: dict[tuple[Vector, frozenset[NodeName]], int] = {}
+        self._counts: dict[tuple[Vector, _Nodes], int] = {}
         self._next_run_s = 0.0
         self._preempted_s: dict[ContainerId, float] = {}
 
@@ -186,7 +196,7 @@ class FairGpuParts:
                 avoided = master_state.exclusions.avoided(user.application_id, now)
                 for lot, many in lacking:
                     queued_at = frozenset(x.unit_id for x in lot.queued)
-                    lacks.append(Lack(lot.demand, many, avoided, queued_at))
+                    lacks.append(Lack(lot.demand, many, avoided, queued_at, app.requires))
             elif user.placed_mib - going_mib > share_mib and app.record.gang_min < 2:
                 above_mib[user.application_id] = user.placed_mib - going_mib - share_mib
                 running += [x for x in live if x.state is ContainerState.RUNNING and x not in going]
@@ -232,28 +242,31 @@ class FairGpuParts:
         """How many of each lot could start now."""
         if not user.waits:
             return [0] * len(user.lots)
-        avoided = self._master_state.exclusions.avoided(user.application_id, now)
-        gang = gangs.missing(self._master_state.applications[user.application_id])
-        if gang and user.job is not None and not self._gang_could_start(user.job, gang, avoided):
+        app = self._master_state.applications[user.application_id]
+        nodes = _Nodes(
+            self._master_state.exclusions.avoided(user.application_id, now), app.requires
+        )
+        gang = gangs.missing(app)
+        if gang and user.job is not None and not self._gang_could_start(user.job, gang, nodes):
             return [0] * len(user.lots)
         return [
-            min(lot.waiting, self._startable(lot.demand, avoided)) if lot.waiting else 0
+            min(lot.waiting, self._startable(lot.demand, nodes)) if lot.waiting else 0
             for lot in user.lots
         ]
 
-    def _gang_could_start(self, job: Job, gang: int, avoided: frozenset[NodeName]) -> bool:
+    def _gang_could_start(self, job: Job, gang: int, nodes: _Nodes) -> bool:
         """Is there capacity for all of a gang, also for those of it that use no GPU?"""
         requests = itertools.islice(job.pending.values(), gang)
         members = Counter(demand_vector(request.resources) for request in requests)
         if members.total() < gang:
             return False
-        if any(self._startable(demand, avoided) < many for demand, many in members.items()):
+        if any(self._startable(demand, nodes) < many for demand, many in members.items()):
             return False
-        return len(members) == 1 or self._could_start_together(members, avoided)
+        return len(members) == 1 or self._could_start_together(members, nodes)
 
-    def _could_start_together(self, members: Counter[Vector], avoided: frozenset[NodeName]) -> bool:
+    def _could_start_together(self, members: Counter[Vector], nodes: _Nodes) -> bool:
         """Is there a place for each where the larger ones take the first that they find?"""
-        view = self._renewed_view(avoided)
+        view = self._renewed_view(nodes)
         for demand, left in sorted(members.items(), reverse=True):
             view.open_to(demand)
             while left:
@@ -264,23 +277,25 @@ class FairGpuParts:
                 left -= sum(view.apply(row, entry, 0.0) for row in rows.tolist())
         return True
 
-    def _renewed_view(self, avoided: frozenset[NodeName]) -> ClusterView:
+    def _renewed_view(self, nodes: _Nodes) -> ClusterView:
         if self._view is None:
             self._view = ClusterView(self._master_state.state)
         else:
             self._view.renew()
-        if avoided:
-            self._view.avoid(avoided)
+        if nodes.requires is not None:
+            self._view.require(nodes.requires)
+        if nodes.avoided:
+            self._view.avoid(nodes.avoided)
         return self._view
 
-    def _startable(self, demand: Vector, avoided: frozenset[NodeName]) -> int:
+    def _startable(self, demand: Vector, nodes: _Nodes) -> int:
         state = self._master_state.state
         if self._counted_at != (state.shape, state.position):
             self._counted_at = (state.shape, state.position)
             self._counts.clear()
-        key = demand, avoided
+        key = demand, nodes
         if key not in self._counts:
-            view = self._renewed_view(avoided)
+            view = self._renewed_view(nodes)
             view.open_to(demand)
             self._counts[key] = view.startable_count(demand)
         return self._counts[key]

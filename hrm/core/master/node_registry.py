@@ -17,6 +17,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.vocabulary.model import ContainerEnd, ContainerState, EndCause, NodeName, NodeState
+from hrm.core.vocabulary.node_requirement import NodeProperties
 from hrm.core.vocabulary.ownership import denied, is_owner
 from hrm.core.vocabulary.transitions import ContainerHappening, NodeHappening
 from hrm.core.vocabulary.wakefulness import excused
@@ -131,6 +132,8 @@ class NodeRegistry:
             self.forgot()
         if node.state is NodeState.DRAINING:
             self.drains.return_waiters(node, event.now)
+        elif self.master_state.restricted:
+            self.drains.return_unsuited(node, event.now)
         self.awaited.discard(event.node)
         if event.node in self.absent:
             self.absent.discard(event.node)
@@ -269,10 +272,13 @@ class NodeRegistry:
             sequence=event.sequence,
             containers=old.containers if old is not None and same else {},
             incarnations=(*known, event.incarnation)[-INCARNATIONS_KEPT:],
+            properties=NodeProperties(
+                host=event.host, labels=event.labels, runtimes=event.runtimes
+            ),
         )
         self.master_state.nodes[event.node] = node
         for unit in event.units:
-            self.master_state.state.add(event.node, UnitQueue(unit))
+            self.master_state.state.add(event.node, UnitQueue(unit), node.properties)
             self.master_state.bound_waiting(unit.unit_id)
         if old is None:
             node.life.begin(event.now, "registered")
@@ -324,7 +330,7 @@ class NodeRegistry:
             self._remember(node.name, node.owner)
             self.lost_s.pop(node.name, None)
             for unit in node.units:
-                self.master_state.state.add(node.name, UnitQueue(unit))
+                self.master_state.state.add(node.name, UnitQueue(unit), node.properties)
             self._into_service(node, back, event.now, "in contact again")
             self.placement.capacity_freed(event.now)
 

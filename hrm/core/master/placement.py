@@ -38,6 +38,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
     is_driver,
 )
+from hrm.core.vocabulary.node_requirement import lasting
 from hrm.core.vocabulary.transitions import ContainerHappening
 from hrm.errors import NotFound, Unavailable
 
@@ -115,7 +116,7 @@ class PlacementCoordinator:
 
     def _hand_over(self, app: Application, container: Container, now: float) -> None:
         if container.request.gpus:
-            request = admission.resolve(self.master_state, container.request)
+            request = admission.resolve(self.master_state, container.request, app.requires)
             self.master_state.change_request(container, request)
             if not container.request.resources.gpu_memory_mib:
                 # Requested while nodes were still coming back; the next request is refused.
@@ -144,6 +145,19 @@ class PlacementCoordinator:
             if isinstance(scheduler, RemoteScheduler):
                 scheduler.changed_jobs[app.application_id] = None
             self.wake(scheduler, now)
+
+    def requirement_changed(self, app: Application, now: float) -> None:
+        """What waits for a place waits for others from now on, and may be tried at once."""
+        scheduler = self.schedulers[app.scheduler]
+        job = scheduler.jobs.get(app.application_id)
+        if job is not None:
+            scheduler.restrict(job, job.gang, job.avoid, app.requires)
+            scheduler.backlog.place(job, min(now, job.not_before_s))
+            if isinstance(scheduler, RemoteScheduler):
+                scheduler.changed_jobs[app.application_id] = None
+            self.wake(scheduler, now)
+        if app.is_driver:
+            self._hand_over_drivers(now)
 
     def capacity_freed(self, now: float) -> None:
         """A container ended or capacity was added: schedulers that wait for it may try at once, the
@@ -204,7 +218,7 @@ class PlacementCoordinator:
                 return
         app = self.master_state.applications[job.application_id]
         avoid = self.master_state.exclusions.avoided(job.application_id, now)
-        scheduler.restrict(job, gangs.missing(app), avoid)
+        scheduler.restrict(job, gangs.missing(app), avoid, app.requires)
         if app.is_driver:
             job.rows = self._rows_of_driver(job)
         if job.gpus:
@@ -239,9 +253,9 @@ class PlacementCoordinator:
             job = scheduler.next_job(now)
             if job is None or job.workload_class is WorkloadClass.STREAM:
                 return job
-            gang = gangs.missing(self.master_state.applications[job.application_id])
+            app = self.master_state.applications[job.application_id]
             avoid = self.master_state.exclusions.avoided(job.application_id, now)
-            scheduler.restrict(job, gang, avoid)
+            scheduler.restrict(job, gangs.missing(app), avoid, app.requires)
             if not scheduler.spare(job):
                 return job
             self._settle(scheduler, job, [], now)
@@ -266,6 +280,7 @@ class PlacementCoordinator:
         wanted = tuple(x for x in proposal.claims if x.entry.container_id in pending)
         app = self.master_state.applications.get(proposal.application_id)
         gang = 0 if app is None else gangs.missing(app)
+        requires = None if app is None else app.requires
         wanted = self._without_excluded(proposal, wanted, gang, now)
         if job is not None and job.places:
             avoided = self.master_state.exclusions.avoided(proposal.application_id, now)
@@ -273,8 +288,8 @@ class PlacementCoordinator:
             wanted = claims_at_places(scheduler, job, wanted, state, avoided)
         if app is not None and app.is_driver:
             wanted = tuple(claim for claim in wanted if self._may_start(claim))
-        if wanted != proposal.claims or gang != proposal.gang:
-            proposal = replace(proposal, claims=wanted, gang=gang)
+        if wanted != proposal.claims or (gang, requires) != (proposal.gang, proposal.requires):
+            proposal = replace(proposal, claims=wanted, gang=gang, requires=requires)
         if job is not None and job.gpus:
             proposal = self.gpu_shares.within(proposal, job, now)
         outcomes = self.negotiator.commit(proposal, now)
@@ -317,12 +332,14 @@ class PlacementCoordinator:
         if not avoided:
             return claims
         state = self.master_state.state
+        app = self.master_state.applications.get(proposal.application_id)
+        requires = None if app is None else app.requires
         kept = tuple(
             claim
             for claim in claims
             if (row := state.rows.get(claim.unit_id)) is None
             or state.node(row) not in avoided
-            or not state.has_capacity_outside(avoided, claim.entry.demand)
+            or not state.has_capacity_outside(avoided, claim.entry.demand, requires)
         )
         return () if gang and len(kept) < len(claims) else kept
 
@@ -384,6 +401,8 @@ class PlacementCoordinator:
         view = ClusterView(self.master_state.state)
         if job.rows is not None:
             view.keep_rows(job.rows)
+        if job.requires is not None:
+            view.require(job.requires)
         if job.avoid:
             view.avoid(job.avoid)
         return view.candidates(demands)
@@ -429,11 +448,14 @@ class PlacementCoordinator:
     def _refuse_hopeless(self, app: Application, job: Job, now: float) -> None:
         """Requested before it was known that no node would ever serve it; now it is known."""
         driver = app.is_driver
-        state = self.master_state.state
-        if not driver and not gangs.missing(app) and all(map(state.could_hold, job.demands)):
+        state, requires = self.master_state.state, lasting(app.requires)
+        could = all(state.could_hold(demand, requires) for demand in job.demands)
+        if not driver and not gangs.missing(app) and could:
             return
         refusals = {
-            resources: admission.refusal(self.master_state, resources, driver=driver)
+            resources: admission.refusal(
+                self.master_state, resources, driver=driver, requires=requires
+            )
             or gangs.refusal(self.master_state, app, resources)
             or (driver_places.refusal(self.master_state, app, resources) if driver else "")
             for resources in dict.fromkeys(request.resources for request in job.pending.values())
@@ -500,8 +522,8 @@ class PlacementCoordinator:
             app = self.master_state.applications[job.application_id]
             gang = gangs.missing(app)
             avoid = self.master_state.exclusions.avoided(app.application_id, now)
-            if gang != job.gang or avoid != job.avoid:
-                scheduler.restrict(job, gang, avoid)
+            if gang != job.gang or avoid != job.avoid or app.requires != job.requires:
+                scheduler.restrict(job, gang, avoid, app.requires)
                 scheduler.changed_jobs[app.application_id] = None
             scheduler.restricted.pop(app.application_id, None)
             if app.gang_min > 1 or gang or avoid != scheduler.avoid:

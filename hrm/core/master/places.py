@@ -10,8 +10,9 @@ it as before any batch.
 
 It is a right to a place in the queue, not to the unit: where the estimate is that it would wait
 there for longer than ``wait_max_s``, as when streams hold all of it, or where the unit is gone,
-closed or excluded for the application, it is placed like any other. One that waits there may be
-moved to capacity elsewhere; it takes the place with it until it has started once.
+closed, excluded for the application or none that it may use, it is placed like any other. One that
+waits there may be moved to capacity elsewhere; it takes the place with it until it has started
+once.
 
 Limits: a place that is not taken within ``application_grace_s`` lapses, and so does the oldest of
 more than ``PLACES_MAX`` of one application. A restarted master knows the places of victims that
@@ -41,6 +42,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
     WorkloadClass,
 )
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 
 __all__ = ["PLACES_MAX", "KeptPlaces", "claims_at_places"]
 
@@ -130,19 +132,19 @@ def claims_at_places(
     """The claims of a round, and one for each replacement that could not be placed otherwise.
 
     The negotiator moves a claim to its container's place where it would not run at once. Places on
-    ``avoided`` nodes do not count. A share of GPUs has been divided among the claims as they are,
-    so none is added that needs one.
+    ``avoided`` nodes, and on those that do not meet the job's requirement, do not count. A share of
+    GPUs has been divided among the claims as they are, so none is added that needs one.
     """
     found: list[Claim] = []
     for claim in claims:
-        place = _usable(claim.entry.place, state, avoided)
+        place = _usable(claim.entry.place, state, avoided, job.requires)
         found.append(claim._replace(entry=claim.entry._replace(place=place)))
     if job.workload_class is WorkloadClass.STREAM or job.gang:
         return tuple(found)
     claimed = {claim.entry.container_id for claim in found}
     for container_id, request in job.pending.items():
         if request.place and container_id not in claimed:
-            place = _usable(request.place, state, avoided)
+            place = _usable(request.place, state, avoided, job.requires)
             if place and not request.resources.gpu_memory_mib:
                 entry = scheduler.entry(container_id, job.workload_class, request)
                 found.append(Claim(entry, place, 0))
@@ -150,10 +152,15 @@ def claims_at_places(
 
 
 def _usable(
-    place: ResourceUnitId, state: SharedState, avoided: Collection[NodeName]
+    place: ResourceUnitId,
+    state: SharedState,
+    avoided: Collection[NodeName],
+    requires: NodeRequirement | None,
 ) -> ResourceUnitId:
     """The place, if its unit takes containers of the application now."""
     row = state.rows.get(place)
     if row is None or not state.open[row] or state.node(row) in avoided:
+        return NO_UNIT
+    if requires is not None and not state.suited(requires)[row]:
         return NO_UNIT
     return place

@@ -19,7 +19,7 @@ from hrm.core.master.state import Application, Container, MasterState, Node
 from hrm.core.messages import commands as c
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.resource_unit import UnitQueue
-from hrm.core.vocabulary.ends import end_rule
+from hrm.core.vocabulary.ends import end_rule, without_choice
 from hrm.core.vocabulary.feasibility import demand_vector, fits
 from hrm.core.vocabulary.model import (
     NO_UNIT,
@@ -186,11 +186,19 @@ class NodeReconciler:
             if container.state is ContainerState.PENDING:
                 self.placement.withdraw(container)
             end = status.end or ContainerEnd(cause=EndCause.LOST)
+            if not self._was_chosen(container):
+                end = without_choice(end)
             is_excluded = self._failed_quickly(node, container, end, now)
             self.end(container, ContainerHappening.SEEN_ENDED, end, now)
             if is_excluded:
                 self.drains.return_waiters(node, now, container.application_id)
         self.master_state.send(node, c.AcknowledgeEnded(container_ids=(status.container_id,)))
+
+    def _was_chosen(self, container: Container) -> bool:
+        """Was its node chosen by versions? An application of an older HRM names none, and could be
+        placed in vain for ever."""
+        requires = self.master_state.applications[container.application_id].requires
+        return requires is not None and bool(requires.spark)
 
     def _failed_quickly(
         self, node: Node, container: Container, end: ContainerEnd, now: float

@@ -9,6 +9,9 @@ A stream that waits where other streams or drivers hold what it needs is returne
 it may go: it may have been batch when it was queued. They have no end, and while it waits no batch
 starts there. At its scheduler it waits for any unit.
 
+One that waits at a node which does not meet its application's requirement, as when the node has
+changed or Spark has excluded its host, is returned at once, too; a driver as well.
+
 Which containers stay, see ``core.master.returns``. One container is moved to a unit at a time, and
 the next no sooner than ``relocation_wait_s`` later: it takes its application a while to request
 again.
@@ -26,7 +29,8 @@ from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import Container, MasterState
 from hrm.core.vocabulary.columns import Ints
 from hrm.core.vocabulary.feasibility import Column, Vector, fits, leaves, plus, serves
-from hrm.core.vocabulary.model import NodeName, ResourceUnitId
+from hrm.core.vocabulary.model import ContainerState, NodeName, ResourceUnitId
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 
 __all__ = ["ROWS_MAX", "Relocation"]
 
@@ -51,18 +55,21 @@ class Relocation:
         self._next_run_s = now + master_state.bounds.relocation_period_s
         state = master_state.state
         self._return_streams(now)
+        self._return_unsuited(now)
         waiting = state.waiting_batch + state.waiting_stream
         rows = np.flatnonzero(waiting)
         if not len(rows) or not (free_rows := self._free_rows(waiting, now)):
             return
-        hopeless: set[tuple[Vector, frozenset[NodeName]]] = set()
+        hopeless: set[tuple[Vector, frozenset[NodeName], NodeRequirement | None]] = set()
         for container, demand in sorted(self._waiting(rows, now), key=_age):
             avoided = master_state.exclusions.avoided(container.application_id, now)
-            if (demand, avoided) in hopeless:
+            requires = master_state.applications[container.application_id].requires
+            wanted = (demand, avoided, requires)
+            if wanted in hopeless:
                 continue
-            row = self._place(demand, free_rows, avoided)
+            row = self._place(*wanted, free_rows)
             if row is None:
-                hopeless.add((demand, avoided))
+                hopeless.add(wanted)
                 continue
             del free_rows[row]
             self._offered[state.ids[row]] = now
@@ -84,14 +91,33 @@ class Relocation:
                 if container is not None and may_return(master_state, container, now):
                     return_waiting(master_state, container, reason, now)
 
+    def _return_unsuited(self, now: float) -> None:
+        """Containers that wait where their application may have none."""
+        resend_s = self._master_state.bounds.resend_delay_s
+        for app in self._master_state.restricted.values():
+            for container in app.in_state(ContainerState.ASSIGNED, ContainerState.WAITING):
+                if now - container.sent_at_s < resend_s or container.stop_cause is not None:
+                    continue
+                why = self._master_state.unsuited(container)
+                if why:
+                    reason = f"{container.node} {why}"
+                    return_waiting(self._master_state, container, reason, now)
+
     def _place(
-        self, demand: Vector, free_rows: dict[int, Vector], avoided: frozenset[NodeName]
+        self,
+        demand: Vector,
+        avoided: frozenset[NodeName],
+        requires: NodeRequirement | None,
+        free_rows: dict[int, Vector],
     ) -> int | None:
         """A row that could start such a container at once. Nothing waits there, so it is another
         than the container's own, perhaps of the same node: each of its GPUs has one."""
         state = self._master_state.state
+        suited = None if requires is None else state.suited(requires)
         for row, free in free_rows.items():
             if state.node(row) in avoided or not fits(demand, free):
+                continue
+            if suited is not None and not suited[row]:
                 continue
             if serves(demand, int(state.gpus[row]), bool(state.gpu_only[row])):
                 return row

@@ -46,6 +46,12 @@ from hrm.core.vocabulary.model import (
     container_id_of,
     is_driver,
 )
+from hrm.core.vocabulary.node_requirement import (
+    UNKNOWN_PROPERTIES,
+    NodeProperties,
+    NodeRequirement,
+    unmet,
+)
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import (
     FinishTimes,
@@ -119,7 +125,8 @@ class Application:
     so; see ``core.master.gangs``. ``kept_bytes``: of an ended one, see
     ``core.master.holdings``. ``first_executors``: see ``core.master.driver_places``. ``is_driver``:
     it stands for a driver on a node, which is its only container. ``unpacked``: it has been
-    recorded that no way was found to place its gang (``gangs.unpacked``).
+    recorded that no way was found to place its gang (``gangs.unpacked``). ``requires``: what
+    a node must meet to get its containers, None: nothing; see ``MasterState.require``.
     """
 
     record: ApplicationRecord
@@ -144,6 +151,7 @@ class Application:
     first_executors: FirstExecutors | None = None
     due_at_s: float = 0.0
     unpacked: bool = False
+    requires: NodeRequirement | None = None
     is_driver: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -201,6 +209,7 @@ class Node:
     owner: str = ""
     excused_s: float = 0.0
     incarnations: tuple[str, ...] = ()
+    properties: NodeProperties = UNKNOWN_PROPERTIES
 
     @property
     def state(self) -> NodeState:
@@ -224,6 +233,7 @@ class MasterState:
         for no other driver (``waits_for``).
         ``drivers`` has all and only the live containers of submitted drivers, in order of request;
         ``driven`` the live applications that such drivers have registered, by submission.
+        ``restricted`` has all and only the live applications that require something of nodes.
 
     ``forgot_until_s``: until then the store may lack applications that run; what is unknown is left
     alone. ``has_forgotten``: it does; then it may lack nodes, too. ``ahead``: nodes and
@@ -262,6 +272,7 @@ class MasterState:
         self._numbers = itertools.count(1)
         self.drivers: dict[ContainerId, Container] = {}
         self.driven: dict[str, Application] = {}
+        self.restricted: dict[ApplicationId, Application] = {}
 
     def live_applications(self) -> list[Application]:
         return list(self.live.values())
@@ -269,6 +280,21 @@ class MasterState:
     def submitted_as(self, owner: str, submission_key: str) -> Application | None:
         """The live application of this try of this driver: another owner's has another key."""
         return self.live.get(self._by_key.get((owner, submission_key), ApplicationId("")))
+
+    def require(self, app: Application, requires: NodeRequirement | None) -> None:
+        """Enter what a node must meet to get this application's containers."""
+        app.requires = requires
+        if requires is None or app.life.state.ended:
+            self.restricted.pop(app.application_id, None)
+        else:
+            self.restricted[app.application_id] = app
+
+    def unsuited(self, container: Container) -> str:
+        """Why its node is none for this container, as words after the node's name; empty if it is,
+        or if the container has none."""
+        app = self.applications[container.application_id]
+        node = None if container.node is None else self.nodes.get(container.node)
+        return "" if node is None else unmet(app.requires, node.properties)
 
     def claim(self, app: Application, owner: str) -> None:
         """Enter the owner of an application that has none yet."""
@@ -337,6 +363,7 @@ class MasterState:
             changes["first_running_at_s"] = now
         if to.ended:
             del self.live[app.application_id]
+            self.restricted.pop(app.application_id, None)
             self.places.forget(app.application_id)
             self._by_key.pop(_key(app.record), None)
             if self.driven.get(app.record.submission_id) is app:

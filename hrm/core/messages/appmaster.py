@@ -27,6 +27,7 @@ __all__ = [
     "DriverFinished",
     "EndOrdered",
     "Event",
+    "ExclusionsChanged",
     "ExecutorEnded",
     "ExecutorStarted",
     "ExecutorsKilled",
@@ -37,6 +38,7 @@ __all__ = [
     "ProfileTarget",
     "ReleaseContainers",
     "ReportClass",
+    "ReportExclusions",
     "RequestContainers",
     "SessionLost",
     "SessionOpened",
@@ -141,6 +143,13 @@ class ClassObserved(_Event):
 
 
 @record
+class ExclusionsChanged(_Event):
+    """All hosts on which Spark schedules nothing now (``spark.excludeOnFailure``)."""
+
+    hosts: tuple[str, ...]
+
+
+@record
 class DriverFinished(_Event):
     succeeded: bool
     message: str
@@ -190,6 +199,7 @@ Event = (
     TargetsChanged
     | ExecutorsKilled
     | ClassObserved
+    | ExclusionsChanged
     | DriverFinished
     | SessionOpened
     | SessionLost
@@ -235,6 +245,13 @@ class ReportClass:
 
 
 @record
+class ReportExclusions:
+    """To the master: these hosts, and no others, are to get nothing more."""
+
+    hosts: tuple[str, ...]
+
+
+@record
 class FinishApplication:
     """To the master; the last command about this application."""
 
@@ -272,6 +289,7 @@ Command = (
     RequestContainers
     | ReleaseContainers
     | ReportClass
+    | ReportExclusions
     | FinishApplication
     | ExecutorStarted
     | ExecutorEnded

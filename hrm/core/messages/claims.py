@@ -20,6 +20,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
     WorkloadClass,
 )
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 from hrm.core.vocabulary.quick import quick
 
 __all__ = ["Claim", "Decision", "Entry", "GpuPart", "Outcome", "Proposal"]
@@ -95,7 +96,8 @@ class GpuPart(NamedTuple):
 class Proposal:
     """The claims of one scheduling round. ``lease_token``: 0 for batch. ``gang``: how many claims,
     the first ones, must all run at once. ``must_run``: demands whose claims may not wait at a unit,
-    for others have a share in what they use."""
+    for others have a share in what they use. ``requires``: what the nodes must
+    meet; None: nothing."""
 
     scheduler: str
     application_id: ApplicationId
@@ -104,6 +106,7 @@ class Proposal:
     lease_token: int = 0
     gang: int = 0
     must_run: frozenset[Vector] = frozenset()
+    requires: NodeRequirement | None = None
 
 
 class Decision(enum.Enum):

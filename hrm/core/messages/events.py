@@ -29,6 +29,7 @@ from hrm.core.vocabulary.model import (
     Usage,
     WorkloadClass,
 )
+from hrm.core.vocabulary.node_requirement import NodeRequirement, Runtime
 from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.core.vocabulary.quick import record
 
@@ -51,6 +52,7 @@ __all__ = [
     "EpochRaised",
     "Event",
     "HeartbeatDue",
+    "HostsExcluded",
     "KillRequested",
     "LeaseRequested",
     "LeaseReturned",
@@ -89,7 +91,8 @@ class NodeRegistered(Event):
     """An agent opened its stream. ``identity`` distinguishes agents of one name; ``incarnation`` is
     new with every process; ``sequence`` rises with every message of one incarnation. ``owner``: the
     digest of its ownership key, see ``core.vocabulary.ownership``. ``followed``: None where it has
-    followed no master since its start, as for AppMasters and schedulers."""
+    followed no master since its start, as for AppMasters and schedulers. ``labels`` and
+    ``runtimes``: see ``NodeProperties``."""
 
     call_id: int
     node: NodeName
@@ -106,6 +109,8 @@ class NodeRegistered(Event):
     remarks: tuple[str, ...] = ()
     owner: str = ""
     followed: Followed | None = None
+    labels: frozenset[str] = frozenset()
+    runtimes: tuple[Runtime, ...] | None = None
 
 
 @record
@@ -144,6 +149,7 @@ class ApplicationRegistered(Event):
     ``submission_id`` and ``submission_attempt``: the driver that registers, in cluster mode.
     ``owner``: the digest of its ownership key, see ``core.vocabulary.ownership``.
     ``first_executors``: of what holds a submitted driver: what that driver needs to begin.
+    ``requires``: what a node must meet to get its containers; None: nothing.
     ``input_bytes``: how much it reads, 0: not stated.
     """
 
@@ -167,6 +173,7 @@ class ApplicationRegistered(Event):
     owner: str = ""
     followed: Followed | None = None
     first_executors: FirstExecutors | None = None
+    requires: NodeRequirement | None = None
 
 
 @record
@@ -206,6 +213,14 @@ class ContainersReleased(Event):
 class ProgressReported(Event):
     application_id: ApplicationId
     progress: Progress
+
+
+@record
+class HostsExcluded(Event):
+    """All hosts that the application's driver excludes now: they are to get nothing more of it."""
+
+    application_id: ApplicationId
+    hosts: frozenset[str]
 
 
 @record
@@ -463,6 +478,7 @@ MasterEvent: TypeAlias = (
     | ContainersRequested
     | ContainersReleased
     | ProgressReported
+    | HostsExcluded
     | WorkloadClassObserved
     | ApplicationFinished
     | KillRequested

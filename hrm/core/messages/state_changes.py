@@ -21,6 +21,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
     WorkloadClass,
 )
+from hrm.core.vocabulary.node_requirement import NodeProperties, NodeRequirement
 from hrm.core.vocabulary.quick import record
 
 __all__ = ["SCHEDULER_BOUNDS", "JobImage", "StateChanged", "Subscribed", "UnitState"]
@@ -71,11 +72,15 @@ class JobImage:
     """Nodes that are excluded for it, by name."""
     gpu_parts: Mapping[Vector, GpuPart] = field(default_factory=dict)
     """Of the GPUs, in its next round, by demand; without one: all that it requests."""
+    requires: NodeRequirement | None = None
+    """What a node must meet; None: nothing."""
 
 
 @record
 class StateChanged:
-    """``has_freed``: something ended, which freed capacity; jobs that back off may try at once."""
+    """``has_freed``: something ended, which freed capacity; jobs that back off may try at once.
+    ``properties``: of the nodes of those ``units`` for which they have not been sent yet, or have
+    changed; a unit keeps its own until it is gone."""
 
     sequence: int
     now: float
@@ -83,3 +88,4 @@ class StateChanged:
     gone: tuple[ResourceUnitId, ...] = ()
     jobs: tuple[JobImage, ...] = ()
     has_freed: bool = False
+    properties: tuple[tuple[ResourceUnitId, NodeProperties], ...] = ()

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from hrm.core.vocabulary.bounds import BOUNDS
 from hrm.core.vocabulary.event_table import EventTable, Ignored, Impossible, Refused, to
 from hrm.core.vocabulary.model import FirstExecutors, Resources
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 from hrm.core.vocabulary.quick import record
 from hrm.errors import HrmError
 
@@ -249,6 +250,7 @@ class SubmissionRecord:
     0: it outlives its client. ``serial_key``: of a user's submissions that have the same one, one
     runs at a time, in the order in which they came; empty: with all others. ``attempt`` is 0 until
     its turn has come. ``fenced_until_s``: it has ended, but until then its lost driver may live.
+    ``requires``: what the driver's node must meet; None: nothing.
     """
 
     submission_id: str
@@ -280,6 +282,7 @@ class SubmissionRecord:
     tie_s: float = 0.0
     serial_key: str = ""
     fenced_until_s: float = 0.0
+    requires: NodeRequirement | None = None
 
 
 @record

@@ -4,20 +4,20 @@ A backlog can be thousands of jobs long, and two things happen to all of it agai
 container ends, and every job may be tried at once; a round finds no place, and all jobs that
 request no less go back to their back-off. Neither may cost as much as there are jobs.
 
-So jobs are kept in *cohorts*: those of one class that request the same, are expected to run and
-back off for as long, to which both happen alike. A cohort has one time for its members, but for
-those that got a time of their own since, by a round or a request of theirs. These join the others
-again when the common time passes theirs, so each costs no more than the event that gave it that
-time. What happens to the backlog then costs as much as there are cohorts: distinct demands, run
-times (rounded) and back-offs of each.
+So jobs are kept in *cohorts*: those of one class that request the same of the same nodes, are
+expected to run and back off for as long, to which both happen alike. A cohort has one time for its
+members, but for those that got a time of their own since, by a round or a request of theirs. These
+join the others again when the common time passes theirs, so each costs no more than the event that
+gave it that time. What happens to the backlog then costs as much as there are cohorts: distinct
+demands, run times (rounded), back-offs and requirements of each.
 
 The order does not depend on cohorts: streams go first, then jobs in order of arrival.
 
 A job is held back only where the round of another has shown that its own would fail. That round
 tried what it tried: one whose containers run for longer may find no queue where a short one is
-backfilled, units kept for GPUs were not among those it looked at, and what stands first somewhere
-needs no capacity. What is held back without a reason is held back for ever, since the other job,
-which came before, is tried before it every time.
+backfilled, units kept for GPUs were not among those it looked at, nor nodes that do not meet its
+requirement, and what stands first somewhere needs no capacity. What is held back without a reason
+is held back for ever, since the other job, which came before, is tried before it every time.
 
 Limits: a cohort's jobs request exactly the same. A backlog in which no two do is looked at whole.
 """
@@ -42,6 +42,7 @@ from hrm.core.vocabulary.model import (
     Resources,
     WorkloadClass,
 )
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 
 __all__ = ["Backlog", "Job", "rounded_run_s"]
 
@@ -49,8 +50,8 @@ _SLACK = 32
 _NO_DEMANDS: frozenset[Vector] = frozenset()
 _STEPS = 32
 
-_Key: TypeAlias = tuple[WorkloadClass, frozenset[Vector], float, float]
-_STREAMS: _Key = (WorkloadClass.STREAM, _NO_DEMANDS, 0.0, 0.0)
+_Key: TypeAlias = tuple[WorkloadClass, frozenset[Vector], float, float, NodeRequirement | None]
+_STREAMS: _Key = (WorkloadClass.STREAM, _NO_DEMANDS, 0.0, 0.0, None)
 
 
 def rounded_run_s(run_s: float) -> float:
@@ -74,7 +75,7 @@ class Job:
     rounds count; ``latest_s`` is what the latest request states of that.
     ``lacks``: demands for which the latest round found nothing for lack of capacity,
     and of nothing else, each with how long those that it tried run; empty until then.
-    ``avoid``: nodes that are excluded for it.
+    ``avoid``: nodes that are excluded for it. ``requires``: what a node must meet; None: nothing.
     ``gpus``: some of ``pending`` may use a GPU. ``gpu_parts``: what it may have of them in the next
     round, by demand; without one: all that it requests. ``gpus_declined``: in how many rounds, one
     after the other, it could have started some, and its policy proposed none of those.
@@ -89,8 +90,8 @@ class Job:
 
     Its backlog owns ``arrival`` (its place in the order), ``cohort``, ``own_s`` (its own time, None
     where the cohort's counts) and ``stamp``, which changes with each of these; and is notified
-    (``Backlog.place``) where ``workload_class``, ``demands``, ``run_s``, ``delay_s``, ``gang`` or
-    ``places`` change.
+    (``Backlog.place``) where ``workload_class``, ``demands``, ``run_s``, ``delay_s``, ``gang``,
+    ``places`` or ``requires`` change.
     """
 
     application_id: ApplicationId
@@ -110,6 +111,7 @@ class Job:
     run_s: float = math.inf
     lacks: dict[Vector, float] = field(default_factory=dict)
     avoid: frozenset[NodeName] = frozenset()
+    requires: NodeRequirement | None = None
     near: bool = False
     held_until_s: float = math.inf
     places: bool = False
@@ -328,6 +330,10 @@ class Backlog:
         elif self._passed.pop(job.application_id, None) is not None:
             self._enter(job)
 
+    def waits_for_others(self, job: Job) -> bool:
+        """Has it been passed, so that others go first?"""
+        return job.application_id in self._passed
+
     def capacity_freed(self) -> None:
         """Every job may be tried at once."""
         while self._passed:
@@ -338,12 +344,16 @@ class Backlog:
             job.gpus_declined = 0
         self._declining.clear()
 
-    def hold_back(self, lacks: Mapping[Vector, float], now: float) -> None:
-        """Nothing with these demands that runs for so long finds a place now: jobs that request no
-        less and run for no less, have been tried and may be held back (see ``_key``) wait for
+    def hold_back(
+        self, lacks: Mapping[Vector, float], now: float, requires: NodeRequirement | None = None
+    ) -> None:
+        """Nothing with these demands that runs for so long finds a place on nodes that meet
+        ``requires`` now: jobs that request no less, run for no less, and have the same requirement
+        (where there is none, any), have been tried and may be held back (see ``_key``) wait for
         another back-off from now on."""
-        for (_, wanted, run_s, delay_s), cohort in self._cohorts.items():
-            if wanted and _is_covered(wanted, run_s, lacks):
+        for (_, wanted, run_s, delay_s, needs), cohort in self._cohorts.items():
+            covers = requires is None or needs == requires
+            if wanted and covers and _is_covered(wanted, run_s, lacks):
                 cohort.hold(now + delay_s)
 
     def next_job(self, now: float) -> Job | None:
@@ -468,8 +478,9 @@ class Backlog:
         than their class in common: streams, gangs, what uses GPUs or may stand first at a unit."""
         never = job.gang or job.gpus or job.places or self.in_order
         if job.workload_class is WorkloadClass.BATCH and job.delay_s and not never:
-            return job.workload_class, frozenset(job.demands), job.run_s, job.delay_s
-        return job.workload_class, _NO_DEMANDS, 0.0, 0.0
+            demands = frozenset(job.demands)
+            return job.workload_class, demands, job.run_s, job.delay_s, job.requires
+        return job.workload_class, _NO_DEMANDS, 0.0, 0.0, None
 
 
 def _is_covered(wanted: frozenset[Vector], run_s: float, lacks: Mapping[Vector, float]) -> bool:

@@ -43,6 +43,7 @@ from hrm.core.vocabulary.feasibility import (
     serving_rows,
 )
 from hrm.core.vocabulary.model import NodeName, ResourceUnitId, WorkloadClass
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 
 __all__ = ["ClusterView"]
 
@@ -85,6 +86,7 @@ class ClusterView(TableColumns):
         self.open = self._open = _sealed(state.open.copy())
         self._pool = _sealed(state.pool.copy())
         self._avoided: Bools | None = None
+        self._suited: Bools | None = None
         self._allowed = self._open
         self._kinds = bool(self.gpu_only.any() or (self.gpus > 1).any())
         self._shape = state.shape
@@ -115,12 +117,18 @@ class ClusterView(TableColumns):
                 self._table[rows] = table[rows]
             self._reduced.clear()
         self._position = state.log_start + len(state.log)
-        self._avoided = None
+        self._avoided = self._suited = None
         self.open = self._allowed = self._open
 
     def avoid(self, nodes: frozenset[NodeName]) -> None:
         """Close the rows of these nodes to every demand that an open row of another could hold."""
         self._avoided = self._state.rows_of(nodes)
+
+    def require(self, requirement: NodeRequirement) -> None:
+        """Close the rows of nodes that do not meet this requirement, whatever others are left."""
+        if self._state.restricts(requirement):
+            self._suited = self._state.suited(requirement)
+            self.keep_rows(self._suited)
 
     def open_only(self, nodes: Iterable[NodeName], demand: Vector) -> bool:
         """Close the rows of all other nodes; ``open_to`` opens them again. False: none of those
@@ -142,6 +150,8 @@ class ClusterView(TableColumns):
             return rows
         rest = rows & ~self._avoided
         others = rest & self._open & self.could_ever_fit(demand)
+        if self._suited is not None:
+            others &= self._suited
         return rest if others.any() else rows
 
     @property
@@ -170,8 +180,12 @@ class ClusterView(TableColumns):
         return simulate(demand, self.image(row), now, run_s)
 
     def refusal(self, row: int, demand: Vector) -> str:
-        """See ``SharedState.refusal``; reads the state, whatever was written into this view."""
-        return self._state.refusal(row, demand)
+        """See ``SharedState.refusal``; reads the state, whatever was written into this view, and
+        ``require``."""
+        why = self._state.refusal(row, demand)
+        if not why and self._suited is not None and not self._suited[row]:
+            return f"row {row} is closed: its node does not meet the application's requirement"
+        return why
 
     def siblings(self, row: int) -> list[int]:
         """Rows of the other units that share this row's vcores and memory."""
@@ -211,9 +225,12 @@ class ClusterView(TableColumns):
         """Is ``refusal`` empty for every one of these rows?"""
         state = self._state
         if len(chosen) <= _FEW:
-            return not any(state.refusal(row, demand) for row in chosen)
+            refusal = state.refusal if self._suited is None else self.refusal
+            return not any(refusal(row, demand) for row in chosen)
         rows = np.array(chosen, np.int64)
         if rows.min() < 0 or rows.max() >= len(state.open) or not state.open[rows].all():
+            return False
+        if self._suited is not None and not self._suited[rows].all():
             return False
         if not serving_rows(demand, state.gpus[rows], state.gpu_only[rows]).all():
             return False
@@ -401,6 +418,8 @@ class ClusterView(TableColumns):
     def most_beside_endless(self, demand: Vector) -> int:
         """How many of ``demand`` all units together would hold if all batch had ended."""
         rows = self._state.serving(demand)
+        if self._suited is not None:
+            rows = rows & self._suited
         headroom = self.stream_headroom[rows]
         return folds(demand, headroom, self._pool[rows]) if rows.any() else 0
 

@@ -5,6 +5,9 @@ there, and each round that finds nothing examines every unit. But where one has 
 unit has capacity for a demand, nor a place in its queue, only units that have changed since can
 have any: a few rows of the state's log. So a round for such a demand is spared.
 
+A demand with a requirement is one of its own: that no node which meets it has capacity says nothing
+of the others. The other way round it does.
+
 Limits: batch that may go anywhere. Where places in queues are refused for the wait there, which
 shrinks with time, or where the table itself has changed, nothing is known.
 """
@@ -16,6 +19,7 @@ import numpy as np
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.columns import FREE, WAITERS_MAX, WAITING_BATCH, WAITING_STREAM, Bools
 from hrm.core.vocabulary.feasibility import Vector, fits, fitting_rows
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 
 __all__ = ["Exhaustion"]
 
@@ -36,46 +40,55 @@ class Exhaustion:
     def __init__(self, state: SharedState, waiting_limit: int) -> None:
         self._state = state
         self._waiting_limit = waiting_limit
-        self.known: dict[Vector, tuple[int, int]] = {}
+        self.known: dict[tuple[Vector, NodeRequirement | None], tuple[int, int]] = {}
 
-    def note(self, demand: Vector) -> None:
-        """A round has found no place for ``demand``: remember it if all rows show why."""
-        if self.holds(demand):
+    def note(self, demand: Vector, requires: NodeRequirement | None = None) -> None:
+        """A round has found no place for ``demand`` on nodes that meet ``requires``: remember it if
+        all their rows show why."""
+        if self.holds(demand, requires):
             return
         if len(self.known) >= _DEMANDS_KEPT:
             self.known.clear()
-        self.known.pop(demand, None)
-        if not self._chances(demand).any():
-            self.known[demand] = (self._state.shape, self._state.position)
+        key = (demand, requires)
+        self.known.pop(key, None)
+        if not self._chances(demand, requires).any():
+            self.known[key] = (self._state.shape, self._state.position)
 
-    def holds(self, demand: Vector) -> bool:
-        """Is it known that no row can take one more of ``demand``, now or in its queue?"""
-        known = self.known.get(demand)
+    def holds(self, demand: Vector, requires: NodeRequirement | None = None) -> bool:
+        """Is it known that no row of a node that meets ``requires`` can take one more of
+        ``demand``, now or in its queue?"""
+        if requires is not None and self.holds(demand):
+            return True
+        key = (demand, requires)
+        known = self.known.get(key)
         if known is None:
             return False
         state = self._state
         now = state.position
         shape, position = known
         if shape != state.shape or position < state.log_start:
-            del self.known[demand]
+            del self.known[key]
             return False
         if position == now:
             return True
         changed = set(state.log[position - state.log_start :])
+        if requires is not None:
+            suited = state.suited(requires)
+            changed = {row for row in changed if suited[row]}
         if len(changed) > _CHANGED_MAX or any(self._has_chance(demand, row) for row in changed):
             return False
-        self.known[demand] = (shape, now)
+        self.known[key] = (shape, now)
         return True
 
     def violations(self) -> list[str]:
         """What is taken for known and is not so; for tests and simulators."""
         return [
             f"a unit could take {demand}, which counts as exhausted"
-            for demand in list(self.known)
-            if self.holds(demand) and self._chances(demand).any()
+            for demand, requires in list(self.known)
+            if self.holds(demand, requires) and self._chances(demand, requires).any()
         ]
 
-    def _chances(self, demand: Vector) -> Bools:
+    def _chances(self, demand: Vector, requires: NodeRequirement | None) -> Bools:
         """At which rows one more batch container could start or wait."""
         state, table = self._state, self._state.table
         waiting = table[:, WAITING_STREAM] + table[:, WAITING_BATCH]
@@ -83,7 +96,7 @@ class Exhaustion:
         limit = np.minimum(self._waiting_limit, table[:, WAITERS_MAX])
         waits = (waiting < limit) & fitting_rows(demand, state.total)
         chances: Bools = state.open & ~state.gpu_only & (starts | waits)
-        return chances
+        return chances if requires is None else chances & state.suited(requires)
 
     def _has_chance(self, demand: Vector, row: int) -> bool:
         """``_chances`` of one row."""

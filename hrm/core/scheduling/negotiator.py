@@ -13,7 +13,9 @@ the same, for a preempted container     QUEUE: first at the unit where that one 
 the same, but the queue is at a bound,  ABORT: back to its scheduler, which tries a new snapshot
 or it is batch and the unit shares
 cores with others
-unit gone, closed or too small          ABORT
+unit gone, closed or too small, or of   ABORT
+a node that does not meet what the
+application requires
 a batch claim on what a stream's lease  PARK until the lease ends, then as above
 locks
 a stream claim without the lease, or    ABORT, whole proposal: the fencing token is stale
@@ -35,6 +37,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import replace
 
 from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
 from hrm.core.queue.estimate import simulate
@@ -43,7 +46,8 @@ from hrm.core.queue.start_rule import duration_s
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import Vector, leaves
-from hrm.core.vocabulary.model import ResourceUnitId, WorkloadClass
+from hrm.core.vocabulary.model import NO_UNIT, ResourceUnitId, WorkloadClass
+from hrm.core.vocabulary.node_requirement import NodeRequirement, unmet
 
 __all__ = ["Negotiator", "StreamLease"]
 
@@ -154,11 +158,7 @@ class Negotiator:
                 return self._abort_all(proposal, "too many commits wait for a stream's lease")
             self.parked.append(proposal)
             return None
-        gang = self._commit_together(proposal.claims[: proposal.gang], proposal, now)
-        if gang and gang[0].decision is Decision.ABORT:
-            return self._abort_all(proposal, gang[0].reason)
-        rest = self._commit_each(proposal.claims[proposal.gang :], now, proposal.must_run)
-        return self._count(gang + rest)
+        return self._commit(proposal, now, proposal.must_run)
 
     def unpark(self) -> list[Proposal]:
         """The proposals that waited for the lease, if it is free; the caller commits them again."""
@@ -199,11 +199,48 @@ class Negotiator:
         if not all(self.lease.covers(claim.unit_id) for claim in proposal.claims):
             reason = "a claim is outside of what the stream's lease locks"
             return self._abort_all(proposal, reason)
+        return self._commit(proposal, now, frozenset())
+
+    def _commit(self, proposal: Proposal, now: float, must_run: frozenset[Vector]) -> list[Outcome]:
+        """First the gang, then the rest one by one."""
+        unsuited: list[Outcome] = []
+        requires = proposal.requires
+        if requires is not None and self.state.restricts(requires):
+            proposal, unsuited = self._of_suited_nodes(proposal, requires)
+            if unsuited and proposal.gang:
+                self._count(unsuited)
+                return unsuited + self._abort_all(proposal, unsuited[0].reason)
         gang = self._commit_together(proposal.claims[: proposal.gang], proposal, now)
         if gang and gang[0].decision is Decision.ABORT:
             return self._abort_all(proposal, gang[0].reason)
-        rest = self._commit_each(proposal.claims[proposal.gang :], now, frozenset())
-        return self._count(gang + rest)
+        rest = self._commit_each(proposal.claims[proposal.gang :], now, must_run)
+        return self._count(unsuited + gang + rest)
+
+    def _of_suited_nodes(
+        self, proposal: Proposal, requires: NodeRequirement
+    ) -> tuple[Proposal, list[Outcome]]:
+        """The proposal without the claims on nodes that do not meet ``requires``, nor places there;
+        and those claims, aborted."""
+        state, suited = self.state, self.state.suited(requires)
+        find = state.rows.get
+        asked = [find(unit_id) for entry, unit_id, _ in proposal.claims]
+        asked += [find(entry.place) for entry, _, _ in proposal.claims if entry.place]
+        rows = [row for row in asked if row is not None]
+        if suited[rows].all():  # the common case
+            return proposal, []
+        kept: list[Claim] = []
+        aborted: list[Outcome] = []
+        for claim in proposal.claims:
+            place = find(claim.entry.place)
+            if place is not None and not suited[place]:
+                claim = claim._replace(entry=claim.entry._replace(place=NO_UNIT))
+            row = find(claim.unit_id)
+            if row is None or suited[row]:
+                kept.append(claim)
+            else:
+                why = unmet(requires, state.properties[row])
+                aborted.append(_abort(claim, f"{state.node(row)} {why}"))
+        return replace(proposal, claims=tuple(kept)), aborted
 
     def _commit_together(
         self, claims: tuple[Claim, ...], proposal: Proposal, now: float

@@ -37,6 +37,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
     WorkloadClass,
 )
+from hrm.core.vocabulary.node_requirement import UNKNOWN_PROPERTIES, NodeProperties, NodeRequirement
 from hrm.core.vocabulary.wakefulness import excused
 
 __all__ = ["SEND_INTERVAL_S", "Chances", "RemoteScheduler"]
@@ -82,9 +83,12 @@ class RemoteScheduler(Scheduler):
     that all jobs were found to avoid; of those in neither ``changed_jobs`` nor ``restricted``, each
     avoids these alone and has no gang. ``seen_sequence``: of the latest message that it had taken
     in when it made its latest proposal; ``_freed_sequence``: of the latest one with ``has_freed``.
-    ``_lacking``: demands that no unit could take, until a round that has seen one that can leaves
-    them waiting all the same. When a job may be tried again is the other side's to know; the times
-    of the backlog here only serve to find the first one that has a chance.
+    ``_lacking``: demands, with what is required of nodes, that no unit could take, until a round
+    that has seen one that can leaves them waiting all the same. When a job may be tried again is
+    the other side's to know; the times of the backlog here only serve to find the first one that
+    has a chance.
+    ``_described``: of the units at the other side, the properties of the node that were sent with
+    them; without any, nothing is known of the node.
     """
 
     def __init__(
@@ -102,7 +106,7 @@ class RemoteScheduler(Scheduler):
         self.sequence = 0
         self.seen_sequence = 0
         self._freed_sequence = 0
-        self._lacking: dict[Vector, None] = {}
+        self._lacking: dict[tuple[Vector, NodeRequirement | None], None] = {}
         self.due_at_s = now + SEND_INTERVAL_S
         self.heard_at_s = now
         self.excused_s = 0.0
@@ -110,6 +114,7 @@ class RemoteScheduler(Scheduler):
         self.call_id = 0
         self.lease_call_id = 0
         self.lease_for = ApplicationId("")
+        self._described: dict[ResourceUnitId, NodeProperties] = {}
 
     def add(
         self,
@@ -146,7 +151,7 @@ class RemoteScheduler(Scheduler):
             if job is None:
                 return Chances(any=passed > 0)
             if self.spare(job):
-                self.backlog.hold_back(job.lacks, now)
+                self.backlog.hold_back(job.lacks, now, job.requires)
                 job.lacks = {}
                 spared += 1
             elif self._could_not(job):
@@ -158,8 +163,9 @@ class RemoteScheduler(Scheduler):
 
     def _could_not(self, job: Job) -> bool:
         """Was it known that no unit could take any of it?"""
-        lacking = self._lacking
-        return not job.near and self._takes_any(job) and all(x in lacking for x in job.demands)
+        if job.near or not self._takes_any(job):
+            return False
+        return all((demand, job.requires) in self._lacking for demand in job.demands)
 
     def note_lack(self, job: Job) -> None:
         """A round has left some of a job waiting: keep what no unit can take. Where one can, that
@@ -168,11 +174,12 @@ class RemoteScheduler(Scheduler):
             return
         has_seen = not self.has_freed and self.seen_sequence >= self._freed_sequence
         for demand in job.demands:
-            self.exhaustion.note(demand)
-            if self.exhaustion.holds(demand):
-                self._lacking[demand] = None
+            key = (demand, job.requires)
+            self.exhaustion.note(*key)
+            if self.exhaustion.holds(*key):
+                self._lacking[key] = None
             elif has_seen:
-                self._lacking.pop(demand, None)
+                self._lacking.pop(key, None)
         while len(self._lacking) > _LACKING_MAX:
             del self._lacking[next(iter(self._lacking))]
 
@@ -248,6 +255,8 @@ class RemoteScheduler(Scheduler):
         if has_freed:
             self._freed_sequence = self.sequence
         self.due_at_s = now + SEND_INTERVAL_S
+        for unit_id in gone:
+            self._described.pop(unit_id, None)
         return StateChanged(
             sequence=self.sequence,
             now=now,
@@ -255,7 +264,19 @@ class RemoteScheduler(Scheduler):
             gone=tuple(gone),
             jobs=jobs,
             has_freed=has_freed,
+            properties=tuple(self._new_properties(units)),
         )
+
+    def _new_properties(
+        self, units: list[ResourceUnitId]
+    ) -> Iterator[tuple[ResourceUnitId, NodeProperties]]:
+        """What the other side does not know yet of the nodes of these units."""
+        rows, known, described = self.state.rows, self.state.properties, self._described
+        for unit_id in units:
+            properties = known[rows[unit_id]]
+            if properties is not described.get(unit_id, UNKNOWN_PROPERTIES):
+                described[unit_id] = properties
+                yield unit_id, properties
 
     def _image(self, application_id: ApplicationId) -> JobImage:
         job = self.jobs.get(application_id) or Job(application_id, WorkloadClass.BATCH)
@@ -269,4 +290,5 @@ class RemoteScheduler(Scheduler):
             ),
             avoid=tuple(sorted(job.avoid)),
             gpu_parts=job.gpu_parts,
+            requires=job.requires,
         )

@@ -14,22 +14,27 @@ from hrm.core.scheduling.scheduler import Scheduler
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import demand_vector
 from hrm.core.vocabulary.model import ResourceUnitId
+from hrm.core.vocabulary.node_requirement import UNKNOWN_PROPERTIES, NodeProperties
 
 __all__ = ["Replica"]
 
 
 class Replica:
-    """``sequence``: the number of the latest message taken in."""
+    """``sequence``: the number of the latest message taken in. ``_properties``: of each unit's
+    node, as they were sent latest, until the unit is gone."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.state = SharedState()
         self.sequence = 0
+        self._properties: dict[ResourceUnitId, NodeProperties] = {}
 
     def apply(self, message: StateChanged) -> None:
         for unit_id in message.gone:
+            self._properties.pop(unit_id, None)
             if unit_id in self.state.rows:
                 self.state.remove(unit_id)
+        self._properties.update(message.properties)
         self._put(message.units)
         for job in message.jobs:
             self._update(job, message.now)
@@ -47,7 +52,7 @@ class Replica:
             for entry in (*image.stream_waiting, *image.batch_waiting):
                 queue.restore(entry)
         known = [x for x in images if x.unit.unit_id in self.state.rows]
-        if all(self.state.queue(self.state.rows[x.unit.unit_id]).unit == x.unit for x in known):
+        if all(map(self._is_as_known, known)):
             for image in known:
                 self.state.exchange(queues[image.unit.unit_id])
             for image in known:
@@ -63,8 +68,17 @@ class Replica:
             if image.unit.unit_id not in here:
                 self._add(image, queues)
 
+    def _is_as_known(self, image: UnitState) -> bool:
+        """Is it the same unit of the same node, with other contents?"""
+        unit_id = image.unit.unit_id
+        row = self.state.rows[unit_id]
+        same = self.state.properties[row] == self._properties.get(unit_id, UNKNOWN_PROPERTIES)
+        return same and self.state.queue(row).unit == image.unit
+
     def _add(self, image: UnitState, queues: dict[ResourceUnitId, UnitQueue]) -> None:
-        self.state.add(image.node, queues[image.unit.unit_id])
+        unit_id = image.unit.unit_id
+        properties = self._properties.get(unit_id, UNKNOWN_PROPERTIES)
+        self.state.add(image.node, queues[unit_id], properties)
         self._open(image)
 
     def _open(self, image: UnitState) -> None:
@@ -86,11 +100,12 @@ class Replica:
         pending = {container_id: request for container_id, request, _ in image.pending}
         changed_class = job.workload_class is not image.workload_class
         changed = changed_class or job.avoid != frozenset(image.avoid)
-        changed = changed or job.gpu_parts != image.gpu_parts
+        changed = changed or job.gpu_parts != image.gpu_parts or job.requires != image.requires
         asks_more = changed or job.gang != image.gang or not pending.keys() <= job.pending.keys()
         job.workload_class = image.workload_class
         job.gang = image.gang
         job.avoid = frozenset(image.avoid)
+        job.requires = image.requires
         job.demands = {demand_vector(request.resources) for request in pending.values()}
         job.run_s = min(map(self.scheduler.run_s, pending.values()))
         job.near = any(request.near for request in pending.values())

@@ -37,6 +37,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
     is_driver,
 )
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 from hrm.core.vocabulary.quick import quick
 from hrm.errors import PolicyFault
 
@@ -175,10 +176,20 @@ class Scheduler:
         job.renewed = True
         self.backlog.place(job, now)
 
-    def restrict(self, job: Job, gang: int, avoid: frozenset[NodeName]) -> None:
-        """Set how many containers a job needs at once, and the nodes that it avoids."""
+    def restrict(
+        self,
+        job: Job,
+        gang: int,
+        avoid: frozenset[NodeName],
+        requires: NodeRequirement | None,
+    ) -> None:
+        """Set how many containers a job needs at once, the nodes that it avoids, and what a node
+        must meet."""
         was_gang, job.gang, job.avoid = job.gang, gang, avoid
-        if bool(was_gang) != bool(gang):
+        changed = bool(was_gang) != bool(gang)
+        if requires != job.requires:
+            changed, job.requires = True, requires
+        if changed:
             self.backlog.place(job)
 
     def _settled(self, job: Job, container_ids: Sequence[ContainerId]) -> None:
@@ -212,7 +223,8 @@ class Scheduler:
         without outcomes instead."""
         if self.exhaustion is None or job.near or not self._takes_any(job):
             return False
-        if not all(map(self.exhaustion.holds, job.demands)):
+        requires = itertools.repeat(job.requires)
+        if not all(map(self.exhaustion.holds, job.demands, requires)):
             return False
         job.policy_fault = ""
         job.held_until_s = math.inf
@@ -239,6 +251,8 @@ class Scheduler:
         wanted = dict(itertools.islice(pending.items(), job.gang)) if job.gang else pending
         if job.rows is not None:
             view.keep_rows(job.rows)
+        if job.requires is not None:
+            view.require(job.requires)
         if job.avoid:
             view.avoid(job.avoid)
         try:
@@ -266,7 +280,13 @@ class Scheduler:
         if len(claims) < job.gang:
             claims = []
         return Proposal(
-            self.name, job.application_id, job.workload_class, tuple(claims), lease_token, job.gang
+            self.name,
+            job.application_id,
+            job.workload_class,
+            tuple(claims),
+            lease_token,
+            job.gang,
+            requires=job.requires,
         )
 
     def _place_near(
@@ -328,10 +348,10 @@ class Scheduler:
             if not outcomes and job.lacks:
                 if not self._freed:
                     # Spare other jobs the round that has just failed.
-                    self.backlog.hold_back(job.lacks, now)
+                    self.backlog.hold_back(job.lacks, now, job.requires)
                 if self.exhaustion is not None:
                     for demand in job.lacks:
-                        self.exhaustion.note(demand)
+                        self.exhaustion.note(demand, job.requires)
             self.backlog.place(job, min(at_s, job.held_until_s))
         job.lacks = {}
         job.renewed = False

@@ -44,6 +44,12 @@ from hrm.core.vocabulary.feasibility import (
     serving_rows,
 )
 from hrm.core.vocabulary.model import NodeName, ResourceUnitId
+from hrm.core.vocabulary.node_requirement import (
+    UNKNOWN_PROPERTIES,
+    NodeProperties,
+    NodeRequirement,
+    suits,
+)
 
 __all__ = ["SharedState"]
 
@@ -53,6 +59,7 @@ _LOG_MIN = 4_096
 _FEW = 4
 _DEMANDS_KEPT = 256
 _NODE_SETS_KEPT = 64
+_REQUIREMENTS_KEPT = 256
 
 _NOTHING: Mapping[int, Vector] = MappingProxyType({})
 
@@ -69,7 +76,10 @@ class SharedState(TableColumns):
         A row that is not in use is closed, with zeros in ``total`` and ``free``.
         ``waiting_limit`` is how many may wait at a row; ``limit_waiting`` sets it.
         ``rows`` maps all and only the unit ids in use to their rows, ``ids`` the rows to them;
-        ``queues`` and ``nodes`` hold each row's queue and its node, None where it is not in use.
+        ``queues`` and ``nodes`` hold each row's queue and its node, None where it is not in use;
+        ``properties`` what is known of that node.
+        ``_suited`` has, of requirements that were asked for lately, the rows of nodes that meet
+        them, right for every row in use.
         ``log`` lists the rows that have changed, the latest last, from entry ``log_start`` on;
         ``shape`` rises when rows come, go, open or close, which the log does not contain.
         ``_states`` has units that have not changed since ``unit_state`` returned this; it is empty
@@ -81,6 +91,9 @@ class SharedState(TableColumns):
         self.queues: list[UnitQueue | None] = [None] * _FIRST_ROWS
         self.nodes: list[NodeName | None] = [None] * _FIRST_ROWS
         self.ids: list[ResourceUnitId] = [ResourceUnitId("")] * _FIRST_ROWS
+        self.properties: list[NodeProperties] = [UNKNOWN_PROPERTIES] * _FIRST_ROWS
+        self._suited: dict[NodeRequirement, Bools] = {}
+        self._restricting: dict[NodeRequirement, tuple[int, bool]] = {}
         self._unused: list[int] = list(range(_FIRST_ROWS - 1, -1, -1))
         self._waits = WaitTable()
         self._table: Ints = np.zeros((_FIRST_ROWS, CELLS), dtype=np.int64)
@@ -96,7 +109,7 @@ class SharedState(TableColumns):
         self.log: list[int] = []
         self.log_start = 0
         self.shape = 0
-        self._could_hold: dict[Vector, bool] = {}
+        self._could_hold: dict[tuple[Vector, NodeRequirement | None], bool] = {}
         self._could_hold_at = 0
         self._rows_of: dict[frozenset[NodeName], Bools] = {}
         self._rows_of_at = 0
@@ -126,8 +139,10 @@ class SharedState(TableColumns):
             known = self._states[unit_id] = self._unit_state(self.rows[unit_id])
         return known
 
-    def add(self, node: NodeName, queue: UnitQueue) -> int:
-        """Give a unit a row; returns it. The unit's id must be new."""
+    def add(
+        self, node: NodeName, queue: UnitQueue, properties: NodeProperties = UNKNOWN_PROPERTIES
+    ) -> int:
+        """Give a unit a row; returns it. The unit's id must be new. ``properties``: its node's."""
         unit_id = queue.unit.unit_id
         assert unit_id not in self.rows, f"{unit_id} has a row already"
         if not self._unused:
@@ -137,6 +152,9 @@ class SharedState(TableColumns):
         self.queues[row] = queue
         self.nodes[row] = node
         self.ids[row] = unit_id
+        self.properties[row] = properties
+        for requirement, rows in self._suited.items():
+            rows[row] = suits(requirement, properties)
         self.total[row] = capacity_vector(queue.unit)
         self.open[row] = queue.unit.takes_more
         self.gpu_only[row] = queue.unit.gpu_only
@@ -170,6 +188,7 @@ class SharedState(TableColumns):
         self.queues[row] = None
         self.nodes[row] = None
         self.ids[row] = ResourceUnitId("")
+        self.properties[row] = UNKNOWN_PROPERTIES
         self.open[row] = False
         self.gpu_only[row] = False
         self.shares[row] = False
@@ -330,24 +349,35 @@ class SharedState(TableColumns):
             return all(self.open[row] for row in rows)
         return bool(self.open[rows].all())
 
-    def could_hold(self, demand: Vector) -> bool:
-        """Would any unit, closed or not, hold ``demand`` when it is empty?"""
+    def could_hold(self, demand: Vector, requires: NodeRequirement | None = None) -> bool:
+        """Would any unit, closed or not, of a node that meets ``requires``, hold ``demand`` when it
+        is empty?"""
         if self._could_hold_at != self.shape or len(self._could_hold) > _DEMANDS_KEPT:
             self._could_hold.clear()
             self._could_hold_at = self.shape
-        if demand not in self._could_hold:
+        key = (demand, requires)
+        if key not in self._could_hold:
             fitting = fitting_rows(demand, self.total) & self.serving(demand)
-            self._could_hold[demand] = bool(fitting.any())
-        return self._could_hold[demand]
+            if requires is not None:
+                fitting &= self.suited(requires)
+            self._could_hold[key] = bool(fitting.any())
+        return self._could_hold[key]
 
-    def most(self, demand: Vector, held: Mapping[int, Vector] = _NOTHING) -> int:
-        """How many of ``demand`` all units, closed or not, would hold when they are empty, but for
-        what is ``held`` at some rows."""
+    def most(
+        self,
+        demand: Vector,
+        held: Mapping[int, Vector] = _NOTHING,
+        requires: NodeRequirement | None = None,
+    ) -> int:
+        """How many of ``demand`` all units, closed or not, of nodes that meet ``requires``, would
+        hold when they are empty, but for what is ``held`` at some rows."""
         total = self.total.copy() if held else self.total
         for row, part in held.items():
             total[row] -= part
             total[self.siblings(row)] -= pooled_part(part)
         fitting = fitting_rows(demand, total) & self.serving(demand)
+        if requires is not None:
+            fitting &= self.suited(requires)
         return folds(demand, total[fitting], self.pool[fitting]) if fitting.any() else 0
 
     def serving(self, demand: Vector) -> Bools:
@@ -365,9 +395,41 @@ class SharedState(TableColumns):
             )
         return self._rows_of[nodes]
 
-    def has_capacity_outside(self, nodes: frozenset[NodeName], demand: Vector) -> bool:
-        """Could any open unit of another node hold ``demand`` when it is empty?"""
+    def suited(self, requirement: NodeRequirement) -> Bools:
+        """True at the rows of nodes that meet this requirement, anything at rows that are not in
+        use; shape (rows,). It is computed once, and then kept up to date row by row."""
+        rows = self._suited.pop(requirement, None)
+        if rows is None:
+            rows = np.fromiter(
+                (suits(requirement, x) for x in self.properties), np.bool_, len(self.properties)
+            )
+            if len(self._suited) >= _REQUIREMENTS_KEPT:
+                del self._suited[next(iter(self._suited))]
+        self._suited[requirement] = rows
+        return rows
+
+    def restricts(self, requirement: NodeRequirement) -> bool:
+        """Is there a node that does not meet it? Most often there is none: of a cluster with one
+        Spark."""
+        known = self._restricting.get(requirement)
+        if known is None or known[0] != self.shape:
+            unsuited = ~self.suited(requirement) & (self.total[:, Column.VCORES] > 0)
+            if len(self._restricting) >= _REQUIREMENTS_KEPT:
+                self._restricting.clear()
+            known = self._restricting[requirement] = (self.shape, bool(unsuited.any()))
+        return known[1]
+
+    def has_capacity_outside(
+        self,
+        nodes: frozenset[NodeName],
+        demand: Vector,
+        requires: NodeRequirement | None = None,
+    ) -> bool:
+        """Could any open unit of another node, one that meets ``requires``, hold ``demand`` when it
+        is empty?"""
         rows = self.open & ~self.rows_of(nodes) & fitting_rows(demand, self.total)
+        if requires is not None:
+            rows &= self.suited(requires)
         return bool((rows & self.serving(demand)).any())
 
     def _unit_state(self, row: int) -> UnitState:
@@ -396,6 +458,9 @@ class SharedState(TableColumns):
         self.queues.extend([None] * old)
         self.nodes.extend([None] * old)
         self.ids.extend([ResourceUnitId("")] * old)
+        self.properties.extend([UNKNOWN_PROPERTIES] * old)
+        unused = np.zeros(old, np.bool_)
+        self._suited = {x: np.concatenate([rows, unused]) for x, rows in self._suited.items()}
         self._unused = list(range(2 * old - 1, old - 1, -1))
         more = np.zeros_like(self._table)
         more[:, WAITERS_MAX] = _NO_LIMIT

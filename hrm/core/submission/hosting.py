@@ -271,7 +271,8 @@ class SubmissionHost:
             self._held(holding, None, now)
             return
         self._out.append(Listen(app_id))
-        launch = LaunchContext(driver=self._document(record))
+        spark = record.requires.spark if record.requires is not None else ""
+        launch = LaunchContext(driver=self._document(record), spark_version=spark)
         self._call(holding, holder_registration(record, launch, known=known is not None, now=now))
 
     def _call(
@@ -448,6 +449,7 @@ def holder_registration(
         launch=launch,
         owner=MASTER,
         first_executors=record.first_executors,
+        requires=record.requires,
     )
 
 

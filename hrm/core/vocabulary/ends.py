@@ -11,7 +11,7 @@ codes mean that neither it nor its tasks have failed, as Spark's own cluster man
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from hrm.core.vocabulary.model import ContainerEnd, EndCause
@@ -25,6 +25,7 @@ __all__ = [
     "end_rule",
     "ends_badly",
     "is_failure",
+    "without_choice",
 ]
 
 
@@ -123,6 +124,7 @@ END_RULES: Mapping[EndCause, EndRule] = {
     EndCause.DISK_LIMIT: _row(Blame.APPLICATION),
     EndCause.GPU_MEMORY_LIMIT: _row(Blame.APPLICATION),
     EndCause.UNSUITABLE: _row(Blame.APPLICATION, "avoids_node", start=StartEvidence.FAILED),
+    EndCause.MISPLACED: _row(Blame.NONE, "avoids_node", start=StartEvidence.FAILED),
 }
 """Of every cause; ``EXITED`` with an exit code that has no row of its own."""
 
@@ -132,6 +134,14 @@ _BY_VALUE = {cause.value: cause for cause in EndCause}
 def end_rule(end: ContainerEnd) -> EndRule:
     """The row of an end."""
     return _rule(end.cause, end.exit_code)
+
+
+def without_choice(end: ContainerEnd) -> ContainerEnd:
+    """The end of one whose node was not chosen by versions: that it lacks them is no mistake of the
+    master, and nothing else would end an application whose versions no node has."""
+    if end.cause is not EndCause.MISPLACED:
+        return end
+    return replace(end, cause=EndCause.UNSUITABLE)
 
 
 def ends_badly(cause: str, exit_code: int) -> bool:

@@ -13,6 +13,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import NewType
 
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 from hrm.core.vocabulary.quick import quick, record
 
 __all__ = [
@@ -134,6 +135,7 @@ class EndCause(enum.Enum):
     DISK_LIMIT = "disk-limit"
     GPU_MEMORY_LIMIT = "gpu-memory-limit"
     UNSUITABLE = "unsuitable"
+    MISPLACED = "misplaced"
 
 
 @quick
@@ -338,13 +340,15 @@ class FirstExecutors:
     ``resources`` each, with a GPU each where ``gpus`` is 1.
 
     ``stated``: by ``spark.hrm.gang.min`` or ``spark.hrm.stream.min``, so that the driver is of no
-    use without them. Otherwise one executor is assumed, of the submission's size.
+    use without them. Otherwise one executor is assumed, of the submission's size. ``requires``:
+    what a node must meet to get them; None: nothing.
     """
 
     count: int
     resources: Resources
     gpus: int = 0
     stated: bool = False
+    requires: NodeRequirement | None = None
 
 
 @record

@@ -28,6 +28,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.sim import event_format
+from hrm.sim.faults.labels import requirement_of
 from hrm.sim.faults.network import CALL_TIMEOUT_S, Peer, Stream
 from hrm.sim.faults.plan import ApplicationPlan
 
@@ -77,6 +78,7 @@ class Driver:
         if plan.other is not None:
             self._wanted.append(plan.other.targets[0][1])
         self._class = ""
+        self._excluded: tuple[str, ...] = ()
         self._done_s = 0.0
         self._begun = False
         clock = world.clock
@@ -89,6 +91,8 @@ class Driver:
             clock.at(max(begin_s, clock.now + at_s), self._want, _OTHER, count)
         for at_s, name in plan.classes:
             clock.at(begin_s + at_s, self._observe, name)
+        for at_s, hosts in plan.exclusions:
+            clock.at(max(begin_s, clock.now + at_s), self._exclude, hosts)
 
     def targets(self) -> tuple[am.ProfileTarget, ...]:
         target = self._profile_target(0, self.plan.resources)
@@ -131,6 +135,7 @@ class Driver:
             gang_min=self.plan.gang_min,
             stream_min=self.plan.stream_min,
             owner=self.owner,
+            requires=requirement_of(self.plan),
         )
 
     def start_appmaster(self) -> None:
@@ -141,6 +146,8 @@ class Driver:
             self.appmaster.begin({x: self.profiles[x] for x in known})
             if self._class:
                 self._observe(self._class)
+            if self._excluded:
+                self._exclude(self._excluded)
 
     def start_appmaster_if_begun(self) -> None:
         """Start another AppMaster where one has crashed."""
@@ -214,6 +221,12 @@ class Driver:
             self.appmaster.deliver(
                 am.ClassObserved(now=0.0, workload_class=name, evidence="observed")
             )
+
+    def _exclude(self, hosts: tuple[str, ...]) -> None:
+        """Tasks failed on these hosts, or the time of earlier exclusions is over."""
+        self._excluded = hosts
+        if self.appmaster is not None and not self.outcome:
+            self.appmaster.deliver(am.ExclusionsChanged(now=0.0, hosts=hosts))
 
 
 class _AppMaster(Peer):
@@ -321,6 +334,10 @@ class _AppMaster(Peer):
                     application_id=application_id,
                     workload_class=WorkloadClass[command.workload_class],
                     evidence=command.evidence,
+                )
+            case am.ReportExclusions():
+                message = e.HostsExcluded(
+                    now=0.0, application_id=application_id, hosts=frozenset(command.hosts)
                 )
             case am.FinishApplication():
                 ended = ApplicationState.SUCCEEDED if command.succeeded else ApplicationState.FAILED

@@ -28,6 +28,7 @@ from hrm.core.vocabulary.partitioning import partition
 from hrm.runtime.node import NodeReport, NodeRuntime, order
 from hrm.sim import event_format
 from hrm.sim.actors.runner import Runner
+from hrm.sim.faults.labels import properties_of
 from hrm.sim.faults.network import Peer, Stream
 from hrm.sim.faults.plan import NodePlan, source
 
@@ -73,6 +74,7 @@ class _Agent(NodeRuntime):
         super().__init__(core, machine.agent_clock, incarnation)
         self._machine = machine
         self._newest_epoch = 0
+        self.properties = properties_of(machine.plan)
 
     def decide(self, event: e.NodeEvent) -> list[c.NodeCommand]:
         core, world = self.core, self._machine.world
@@ -314,6 +316,7 @@ class MachineActor:
         here = [p.spec for p in self.processes.values() if p.spec.unit_id == spec.unit_id]
         capacity = self.core.units[spec.unit_id].capacity
         self.world.oracle.process_began(self.name, spec, here, capacity)
+        self.world.oracle.requirements.began(self.name, spec)
         if self.plan.hardware is not None:
             held = [(p.spec, p.gpus) for p in self.processes.values()]
             self.world.oracle.machine_holds(self.name, self.plan.hardware, held)

@@ -98,6 +98,7 @@ TRAITS = {
     "sizes": 0.3,
     "several-gpus": 0.5,
     "serial": 0.5,
+    "labels": 0.35,
 }
 """What a run may have in addition to the plain cluster, with its probability."""
 
@@ -136,7 +137,8 @@ class NodePlan:
 
     ``hardware`` and ``binding``: what ``units`` are partitions of, where the node can be
     partitioned again. ``preemption_grace_s``: time that preempted batch has; None: no preemption.
-    ``auto_binding``: by which rules it moves the border of a partial binding itself.
+    ``auto_binding``: by which rules it moves the border of a partial binding itself. ``labels`` and
+    ``sparks``, the versions of Spark that it has; no ``sparks``: not known.
     """
 
     name: str
@@ -148,6 +150,8 @@ class NodePlan:
     binding: Partitioning | None = None
     preemption_grace_s: float | None = None
     auto_binding: AutoBindingRules | None = None
+    labels: tuple[str, ...] = ()
+    sparks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +183,8 @@ class ApplicationPlan:
     are to start together; 0: each by itself.
     ``stream_min``: the same where it is a stream; 0: all that it requests at first. ``hosts``:
     where its data lies, and how many executors that would fill in ``local_executors``.
-    ``title``: the name that it registers under, as others may; empty: its own.
+    ``title``: the name that it registers under, as others may; empty: its own. ``labels`` and
+    ``spark``: what a node must have. ``exclusions``: from when on its driver excludes which hosts.
     """
 
     name: str
@@ -198,6 +203,9 @@ class ApplicationPlan:
     local_executors: int = 0
     title: str = ""
     other: OtherSize | None = None
+    labels: tuple[str, ...] = ()
+    spark: str = ""
+    exclusions: tuple[tuple[float, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning, partition
 from hrm.sim.actors.policies import POLICIES
 from hrm.sim.faults.capacity import demand_of, how_many, next_to
+from hrm.sim.faults.labels import nodes_for, with_labels, with_wishes
 from hrm.sim.faults.plan import (
     MESSAGE_KINDS,
     QUIET_CHANCE,
@@ -76,7 +77,7 @@ def draw(seed: int, limits: Limits | None = None) -> Plan:
         applications = rival_applications(seed, horizon_s, nodes, count)
     else:
         each = range(1, count + 1)
-        applications = tuple(_application(seed, n, horizon_s, nodes, traits) for n in each)
+        applications = tuple(_application_for_some(seed, n, horizon_s, nodes, traits) for n in each)
     rates = {kind: _rate(seed, kind, top, limits) for kind, top in MESSAGE_KINDS.items()}
     faults = [
         fault
@@ -216,6 +217,8 @@ def _node(seed: int, number: int, limits: Limits, traits: tuple[str, ...]) -> No
         node = _with_hardware(seed, number, node)
     if "several-gpus" in traits:
         node = with_several_gpus(source(seed, f"several-{number}"), node)
+    if "labels" in traits:
+        node = with_labels(source(seed, f"labels-{number}"), node)
     return _with_rules(seed, number, node) if "auto-binding" in traits else node
 
 
@@ -314,6 +317,17 @@ def _application(
         plan = with_other_size(source(seed, f"sizes-{number}"), plan, nodes, horizon_s)
     plan = _that_begins(plan, nodes)
     return _that_runs_at_once(plan, nodes) if must_run_at_once(traits) else plan
+
+
+def _application_for_some(
+    seed: int, number: int, horizon_s: float, nodes: tuple[NodePlan, ...], traits: tuple[str, ...]
+) -> ApplicationPlan:
+    """One that may require something of nodes, and fits those that have it."""
+    wishes = ApplicationPlan(f"app-{number}", 0.0, SMALL_EXECUTOR, (), 0.0)
+    if "labels" in traits:
+        wishes = with_wishes(source(seed, f"wishes-{number}"), wishes, nodes, horizon_s)
+    plan = _application(seed, number, horizon_s, nodes_for(wishes, nodes), traits)
+    return replace(plan, labels=wishes.labels, spark=wishes.spark, exclusions=wishes.exclusions)
 
 
 def must_run_at_once(traits: tuple[str, ...]) -> bool:

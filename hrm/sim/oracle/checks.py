@@ -44,6 +44,7 @@ from hrm.sim.oracle.pauses import Pauses
 from hrm.sim.oracle.place_keeping import PlaceKeeping, out_of_place
 from hrm.sim.oracle.preemptions import needless_preemptions
 from hrm.sim.oracle.replies import CallReplies
+from hrm.sim.oracle.requirements import Requirements
 from hrm.sim.oracle.rounds import Rounds
 from hrm.sim.oracle.silences import Silences
 from hrm.sim.oracle.stop_causes import StopCauses
@@ -79,6 +80,7 @@ class Oracle:
         self.copies = Copies(self.violated)
         self.departures = Departures(self.violated)
         self.grants = Grants(self.violated)
+        self.requirements = Requirements(self.violated)
         self.drivers = DriverPlacesChecks(self.violated)
         self.overtaking = Overtaking(self.violated)
         self.rounds = Rounds(self.violated, self.silences.awake_s, at_once_max)
@@ -109,6 +111,7 @@ class Oracle:
         self.strict_order.master_began()
         self.grants.master_began(core)
         self.places.master_began()
+        self.requirements.master_began()
         self.classes.master_began(core)
         self.drivers.master_began()
         self.stop_causes.master_began()
@@ -136,6 +139,7 @@ class Oracle:
         self.silences.after(core, event, commands)
         self.replies.after(core, event, commands)
         self.grants.after(core, event, commands)
+        self.requirements.after(core, event, commands)
         self.places.after(core, event, commands)
         self.classes.after(core, event, commands)
         self.drivers.after(core, event, commands)

@@ -11,7 +11,8 @@ Where executors are preempted for a fairer share, none goes below its own, but f
 differ leave over.
 
 Shares are handed out here one container at a time, to the one that has least. Left out: gangs,
-which are placed whole; applications that avoid a node; policies that may leave a GPU idle.
+which are placed whole; applications that avoid a node; policies that may leave a GPU idle; all,
+while one of them may not use every node.
 """
 
 from __future__ import annotations
@@ -194,8 +195,12 @@ class GpuFairness:
 
 
 def _contenders(core: MasterCore) -> dict[int, _Rivals]:
-    """By how many GPUs each uses: batch applications, but gangs, with live containers that do."""
+    """By how many GPUs each uses: batch applications, but gangs, with live containers that do;
+    none while one may not use every node, for then it is not the same GPUs that they share."""
     kinds: dict[int, _Rivals] = {}
+    restricted = core.master_state.restricted.keys()
+    if not restricted.isdisjoint(core.master_state.gpus.uses):
+        return kinds
     for app in core.master_state.live_applications():
         if app.record.workload_class is not WorkloadClass.BATCH or app.record.gang_min >= 2:
             continue

@@ -26,6 +26,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
     is_driver,
 )
+from hrm.sim.faults.labels import meets
 
 __all__ = ["Grants"]
 
@@ -153,8 +154,10 @@ class Grants:
         avoided = core.master_state.exclusions.avoided(spec.application_id, now)
         if spec.unit_id.partition("/")[0] not in avoided:
             return
+        requires = core.master_state.applications[spec.application_id].requires
         for node in core.master_state.nodes.values():
-            if node.name not in avoided and _could_take(node, spec.resources):
+            suited = node.name not in avoided and meets(requires, node.properties)
+            if suited and _could_take(node, spec.resources):
                 self._violated(
                     f"{spec.container_id} is granted {spec.unit_id}, whose node is excluded, and "
                     f"{node.name} could hold it"
@@ -176,7 +179,9 @@ class Grants:
                 continue
             for name in asked.near:
                 node = core.master_state.nodes.get(name)
-                if node and name not in avoided and _could_take(node, asked.resources):
+                if not node or name in avoided or not meets(app.requires, node.properties):
+                    continue
+                if _could_take(node, asked.resources):
                     self._violated(
                         f"{container.container_id} is to go to {claim.unit_id}, and could wait "
                         f"for {name}, where its data is"

@@ -36,6 +36,7 @@ from hrm.core.vocabulary.model import (
     container_id_of,
 )
 from hrm.sim.faults.capacity import fits_offer
+from hrm.sim.faults.labels import meets
 
 __all__ = ["PlaceKeeping", "out_of_place"]
 
@@ -171,6 +172,8 @@ class PlaceKeeping:
         queue = state.queue(row)
         avoided = core.master_state.exclusions.avoided(app.application_id, now)
         if len(queue.pool) > 1 or state.node(row) in avoided:
+            return False
+        if not meets(app.requires, state.properties[row]):
             return False
         left = list(queue.capacity)
         for entry in (*queue.running.values(), *queue.stream_waiting.values()):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from hrm.core.master.core import MasterCore
-from hrm.core.master.state import Container, Node
+from hrm.core.master.state import Application, Container, Node
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Entry
@@ -22,11 +22,13 @@ from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
     ContainerState,
+    NodeName,
     NodeState,
     WorkloadClass,
     is_driver,
 )
 from hrm.sim.faults.capacity import fits_offer, serves
+from hrm.sim.faults.labels import meets
 
 __all__ = ["WaitingStreams"]
 
@@ -111,7 +113,7 @@ def _batch_held_up(core: MasterCore, now: float) -> Iterator[str]:
                 continue
             if app.application_id not in free:
                 avoided = core.master_state.exclusions.avoided(app.application_id, now)
-                nodes = [x for x in core.master_state.nodes.values() if x.name not in avoided]
+                nodes = _nodes_for(core, app, avoided)
                 free[app.application_id] = [*_idle(core, nodes)]
             demand = demand_vector(container.request.resources)
             for queue in free[app.application_id]:
@@ -132,7 +134,7 @@ def _left_in_queues(core: MasterCore, now: float) -> Iterator[str]:
             if container.state is not ContainerState.WAITING or waited_s < _LIMIT_S:
                 continue
             avoided = core.master_state.exclusions.avoided(app.application_id, now)
-            nodes = [x for x in core.master_state.nodes.values() if x.name not in avoided]
+            nodes = _nodes_for(core, app, avoided)
             demand = demand_vector(container.request.resources)
             for queue in _idle(core, nodes):
                 if serves(demand, queue.unit) and fits_offer(demand, queue.free):
@@ -141,6 +143,15 @@ def _left_in_queues(core: MasterCore, now: float) -> Iterator[str]:
                         f"at {queue.unit.unit_id}"
                     )
                     break
+
+
+def _nodes_for(core: MasterCore, app: Application, avoided: frozenset[NodeName]) -> list[Node]:
+    """Those that may get containers of the application."""
+    return [
+        node
+        for node in core.master_state.nodes.values()
+        if node.name not in avoided and meets(app.requires, node.properties)
+    ]
 
 
 def _may_go_anywhere(container: Container, now: float) -> bool:

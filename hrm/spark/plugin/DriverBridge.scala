@@ -17,6 +17,9 @@ private[hrm] trait AppMasterListener {
       reason: String,
       causedByApp: Boolean,
       lostHost: String): Unit
+
+  /** The hosts on which Spark schedules nothing now (spark.excludeOnFailure). Takes no lock. */
+  def excludedHosts: Set[String]
 }
 
 /**
@@ -35,6 +38,8 @@ class DriverBridge private[hrm] (
 
   private val json = new ObjectMapper()
   @volatile private var open = true
+  /** As this AppMaster has heard of them; only nextEvents uses it. */
+  private var excluded = Set.empty[String]
 
   private[hrm] def close(): Unit = {
     open = false
@@ -48,6 +53,14 @@ class DriverBridge private[hrm] (
   def nextEvents(timeoutMs: Int): String = {
     val news = events.poll(generation, timeoutMs.toLong)
     val batch = new JList[JMap[String, Any]]()
+    // Before the targets: what is requested next must not be placed there.
+    val hosts = listener.excludedHosts
+    if (hosts != excluded) {
+      excluded = hosts
+      val list = new JList[String]()
+      hosts.toSeq.sorted.foreach(list.add)
+      batch.add(event("excluded", "hosts" -> list))
+    }
     // Targets go before kills: Spark lowers the target first and then names the victim.
     news.targets.foreach(targets => batch.add(event("targets", "targets" -> targets)))
     if (news.kills.nonEmpty) {

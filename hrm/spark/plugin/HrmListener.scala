@@ -12,8 +12,10 @@ import org.apache.spark.scheduler._
  *
  * It only signals to `events` that something has changed; the reader then fetches the values.
  */
-private[hrm] final class HrmListener(events: EventQueue, executorAdded: () => Unit)
-  extends SparkListener {
+private[hrm] final class HrmListener(
+    events: EventQueue,
+    executorAdded: () => Unit,
+    exclusionsChanged: () => Unit) extends SparkListener {
   import HrmListener._
 
   private val streams = new StreamDetector()
@@ -33,6 +35,10 @@ private[hrm] final class HrmListener(events: EventQueue, executorAdded: () => Un
   def workload: Option[StreamDetector.Workload] = streams.workload
 
   override def onExecutorAdded(added: SparkListenerExecutorAdded): Unit = executorAdded()
+
+  override def onNodeExcluded(excluded: SparkListenerNodeExcluded): Unit = exclusionsChanged()
+
+  override def onNodeUnexcluded(admitted: SparkListenerNodeUnexcluded): Unit = exclusionsChanged()
 
   override def onOtherEvent(event: SparkListenerEvent): Unit = say(streams.observe(event))
 

@@ -50,10 +50,11 @@ import org.apache.spark.{SparkContext, SparkException}
 import org.apache.spark.internal.config
 import org.apache.spark.launcher.SparkAppHandle.State
 import org.apache.spark.resource.ResourceProfile
-import org.apache.spark.rpc.{RpcAddress, RpcEndpointAddress}
+import org.apache.spark.rpc.{RpcAddress, RpcCallContext, RpcEndpointAddress}
 import org.apache.spark.scheduler.{ExecutorDecommission, ExecutorExited, ExecutorProcessLost}
 import org.apache.spark.scheduler.TaskSchedulerImpl
 import org.apache.spark.scheduler.cluster.{CoarseGrainedSchedulerBackend, SchedulerBackendUtils}
+import org.apache.spark.scheduler.cluster.CoarseGrainedClusterMessages.RegisterExecutor
 import org.apache.spark.util.ThreadUtils
 
 /**
@@ -78,12 +79,13 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     conf.get(config.SCHEDULER_MIN_REGISTERED_RESOURCES_RATIO).getOrElse(0.8)
 
   private val events = new EventQueue
-  private val listener = new HrmListener(events, () => wakeScheduler())
+  private val listener = new HrmListener(events, () => wakeScheduler(), () => exclusionsChanged())
   sc.listenerBus.addToQueue(listener, "hrm")
 
   private val gangMin = firstExecutors("spark.hrm.gang.min")
   private val streamMin = firstExecutors("spark.hrm.stream.min")
   private val inputBytes = conf.getSizeAsBytes("spark.hrm.input.size", "0")
+  private val nodeRequirement = NodeRequirement.describe(conf)
 
   @volatile private var appId: Option[String] = None
   @volatile private var nodeTimeoutMs = 0L
@@ -221,6 +223,19 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     }
   }
 
+  /**
+   * Spark's tracker of exclusions is made when it is first asked for, and takes the backend of the SparkContext as it
+   * then is, to kill executors with: so not before the context has one. Until then nothing is excluded.
+   */
+  override def excludedHosts: Set[String] =
+    if (contextReady) scheduler.excludedNodes() else Set.empty
+
+  /** Spark posts the event before it changes the set, so the set is read once more a little later. */
+  private def exclusionsChanged(): Unit = {
+    events.progressed()
+    onTimer(HrmSchedulerBackend.ExclusionsAgainMs)(events.progressed())
+  }
+
   private def throwProblem(): Unit = Option(problem.get()).foreach { message =>
     finish(message)
     launcher.ended(State.FAILED)
@@ -289,7 +304,9 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     val tasksAt = rpHostToLocalTaskCount.getOrElse(profile.id, Map.empty[String, Int])
     val tasks = numLocalityAwareTasksPerResourceProfileId.getOrElse(profile.id, 0)
     if (tasks > 0 && tasksAt.nonEmpty) {
-      val best = tasksAt.toSeq.sortBy { case (host, count) => (-count, host) }.take(HrmSchedulerBackend.HostsMax)
+      val excluded = excludedHosts
+      val best = tasksAt.toSeq.filterNot { case (host, _) => excluded(host) }
+        .sortBy { case (host, count) => (-count, host) }.take(HrmSchedulerBackend.HostsMax)
       val hosts = new JList[String]()
       best.foreach { case (host, _) => hosts.add(host) }
       target.put("hosts", hosts)
@@ -323,6 +340,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("launch", ExecutorLaunch.describe(sc, driver.toString))
     hello.put("files", ExecutorLaunch.shipped(conf))
     hello.put("localize", conf.get("spark.hrm.localize", "named"))
+    hello.put("node", nodeRequirement)
     hello.put("registration_timeout_ms", registrationMs)
     hello.put("master_timeout_ms", conf.getTimeAsMs("spark.hrm.master.timeout", "1h"))
     hello.put("stop_timeout_ms", stopMs)
@@ -373,6 +391,20 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
    * leaves it alone.
    */
   private class HrmDriverEndpoint extends DriverEndpoint {
+    /**
+     * Spark rejects an executor of a host that it excludes, as one that was placed before HRM knew. It is released
+     * here, so that its end counts neither against the application nor against its node.
+     */
+    override def receiveAndReply(context: RpcCallContext): PartialFunction[Any, Unit] = {
+      val ofSpark = super.receiveAndReply(context)
+      val release: PartialFunction[Any, Any] = {
+        case registers: RegisterExecutor if excludedHosts(registers.hostname) =>
+          events.kill(Seq(registers.executorId))
+          registers
+      }
+      release.orElse[Any, Any] { case message => message }.andThen(ofSpark)
+    }
+
     override def onDisconnected(remoteAddress: RpcAddress): Unit =
       addressToExecutorId.get(remoteAddress).foreach { executorId =>
         // Without a host: whether the whole machine goes is not known here.
@@ -391,6 +423,7 @@ private[hrm] object HrmSchedulerBackend {
   private val StartCheckMs = 500L
   private val LossReason = "spark.hrm.executor.lossReasonTimeout"
   private val ReportMs = 5000L // from the node's agent through the master to here
+  private val ExclusionsAgainMs = 200L
 
   private val driver = java.util.UUID.randomUUID().toString
 

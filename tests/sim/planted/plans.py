@@ -44,7 +44,7 @@ __all__ = [
     "waves_of_streams",
 ]
 
-LATER = frozenset({"serial", "sizes", "several-gpus"})
+LATER = frozenset({"serial", "sizes", "several-gpus", "labels"})
 """Traits that seeds which found something had not yet, when they did."""
 
 

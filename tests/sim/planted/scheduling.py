@@ -52,6 +52,7 @@ from hrm.core.vocabulary.model import (
     NodeName,
     WorkloadClass,
 )
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 from hrm.core.vocabulary.run_times import RunTime, RunTimeKey, RunTimeTable
 from hrm.policies import placement_helpers
 from hrm.policies.min_wait import MinWait
@@ -196,6 +197,26 @@ def excluded_node_granted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         PlacementCoordinator, "_without_excluded", lambda self, proposal, claims, gang, now: claims
     )
+
+
+def requirement_ignored(patch: pytest.MonkeyPatch) -> None:
+    """What an application requires of nodes is checked neither by schedulers nor at the commit."""
+    patch.setattr(ClusterView, "require", lambda *_: None)
+    patch.setattr(Negotiator, "_of_suited_nodes", lambda self, proposal, _: (proposal, []))
+
+
+def some_nodes_taken_for_all(patch: pytest.MonkeyPatch) -> None:
+    """That nodes which meet a requirement have no capacity is taken for a lack of all nodes."""
+    note = Exhaustion.note
+
+    def note_for_all(
+        self: Exhaustion, demand: Vector, requires: NodeRequirement | None = None
+    ) -> None:
+        note(self, demand, requires)
+        if (demand, requires) in self.known:
+            self.known[demand, None] = self.known[demand, requires]
+
+    patch.setattr(Exhaustion, "note", note_for_all)
 
 
 def data_not_waited_for(patch: pytest.MonkeyPatch) -> None:
@@ -490,6 +511,8 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     policy_that_ignores_the_view,
     view_that_is_not_renewed,
     excluded_node_granted,
+    requirement_ignored,
+    some_nodes_taken_for_all,
     data_not_waited_for,
     reply_before_its_changes,
     place_forgotten,
