@@ -17,6 +17,7 @@ PATHS = [
     for daemon in DAEMONS
     for name, field in daemon.model_fields.items()
     if Path in (field.annotation, *typing.get_args(field.annotation))
+    and typing.get_origin(field.annotation) is not tuple
 ]
 
 

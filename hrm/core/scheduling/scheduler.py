@@ -223,8 +223,11 @@ class Scheduler:
         without outcomes instead."""
         if self.exhaustion is None or job.near or not self._takes_any(job):
             return False
-        requires = itertools.repeat(job.requires)
-        if not all(map(self.exhaustion.holds, job.demands, requires)):
+        holds = self.exhaustion.holds
+        known = map(holds, job.demands)
+        if job.requires is not None:
+            known = map(holds, job.demands, itertools.repeat(job.requires))
+        if not all(known):
             return False
         job.policy_fault = ""
         job.held_until_s = math.inf

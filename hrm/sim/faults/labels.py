@@ -16,7 +16,7 @@ from random import Random
 from hrm.core.vocabulary.node_requirement import NodeProperties, NodeRequirement, Runtime
 from hrm.sim.faults.plan import ApplicationPlan, NodePlan
 
-__all__ = ["meets", "nodes_for", "properties_of", "requirement_of", "with_labels", "with_wishes"]
+__all__ = ["meets", "nodes_for", "properties_of", "requirement_of", "with_labels", "with_needs"]
 
 _LABELS = ("zone=a", "zone=b", "ssd")
 _SPARKS = ("3.5.5", "4.0.1", "4.3.0")
@@ -30,7 +30,7 @@ def with_labels(chance: Random, node: NodePlan) -> NodePlan:
     return replace(node, labels=labels, sparks=sparks)
 
 
-def with_wishes(
+def with_needs(
     chance: Random, plan: ApplicationPlan, nodes: Sequence[NodePlan], horizon_s: float
 ) -> ApplicationPlan:
     """Most applications require what one node has; some exclude hosts, and admit them again."""

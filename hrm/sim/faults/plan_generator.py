@@ -25,7 +25,7 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning, partition
 from hrm.sim.actors.policies import POLICIES
 from hrm.sim.faults.capacity import demand_of, how_many, next_to
-from hrm.sim.faults.labels import nodes_for, with_labels, with_wishes
+from hrm.sim.faults.labels import nodes_for, with_labels, with_needs
 from hrm.sim.faults.plan import (
     MESSAGE_KINDS,
     QUIET_CHANCE,
@@ -323,11 +323,11 @@ def _application_for_some(
     seed: int, number: int, horizon_s: float, nodes: tuple[NodePlan, ...], traits: tuple[str, ...]
 ) -> ApplicationPlan:
     """One that may require something of nodes, and fits those that have it."""
-    wishes = ApplicationPlan(f"app-{number}", 0.0, SMALL_EXECUTOR, (), 0.0)
+    needs = ApplicationPlan(f"app-{number}", 0.0, SMALL_EXECUTOR, (), 0.0)
     if "labels" in traits:
-        wishes = with_wishes(source(seed, f"wishes-{number}"), wishes, nodes, horizon_s)
-    plan = _application(seed, number, horizon_s, nodes_for(wishes, nodes), traits)
-    return replace(plan, labels=wishes.labels, spark=wishes.spark, exclusions=wishes.exclusions)
+        needs = with_needs(source(seed, f"needs-{number}"), needs, nodes, horizon_s)
+    plan = _application(seed, number, horizon_s, nodes_for(needs, nodes), traits)
+    return replace(plan, labels=needs.labels, spark=needs.spark, exclusions=needs.exclusions)
 
 
 def must_run_at_once(traits: tuple[str, ...]) -> bool:
