@@ -17,6 +17,7 @@
     │   └── TlsFailed           it can, but one side speaks TLS and the other not, or is not trusted
     ├── LaunchFailed            a process could not be started
     │   └── Unsuitable          the node lacks what this application needs
+    │       └── Misplaced       the same, of a version that it was chosen for
     ├── PolicyFault             a placement policy failed, or proposed what no policy may
     ├── PluginBuildFailed       the Spark plugin does not compile against this Spark
     ├── InvalidTransition       a bug: an event that the entity's transition table lacks
@@ -40,6 +41,7 @@ __all__ = [
     "InvalidTransition",
     "LaunchFailed",
     "LimitReached",
+    "Misplaced",
     "NotFound",
     "NotOwner",
     "PermissionDenied",

@@ -55,10 +55,13 @@ def test_a_run_without_faults_is_quiet() -> None:
         assert result.faults == {}
         too_large = {a.name for a in result.plan.applications if a.resources.vcores == 64}
         if "auto-binding" in result.plan.traits:
-            # A gang that fits what the nodes begin with may ask when their units are smaller.
-            gangs = {a.name for a in result.plan.applications if a.gang_min}
-            outcomes = result.outcomes
+            # What fits the nodes that it requires, or the gang those that there are, may be
+            # requested when their units are smaller.
+            applications, outcomes = result.plan.applications, result.outcomes
+            gangs = {a.name for a in applications if a.gang_min}
             too_large |= {x for x in gangs if "start together" in outcomes.get(x, "")}
+            choosy = {a.name for a in applications if a.labels or a.spark}
+            too_large |= {x for x in choosy if "but the largest node" in outcomes.get(x, "")}
         for name, outcome in result.outcomes.items():
             assert (outcome == "succeeded") != (name in too_large), (seed, name, outcome)
 

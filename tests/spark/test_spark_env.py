@@ -431,6 +431,7 @@ def test_the_defaults_file_names_the_settings_that_are_read() -> None:
     listed = re.findall(r"^#   (spark\.hrm\.\S+)", (CONF / "spark-defaults.conf").read_text(), re.M)
     sources = [*(CONF.parent / "hrm" / "spark").rglob("*.scala")]
     sources += (CONF.parent / "hrm" / "spark").glob("*.py")
+    sources.append(CONF.parent / "hrm" / "wire" / "requirements.py")
     texts = [path.read_text() for path in sources]
     read = {name for text in texts for name in re.findall(r'"(spark\.hrm\.[\w.]+)"', text)}
     assert set(listed) == read
