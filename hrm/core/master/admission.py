@@ -62,7 +62,8 @@ def refusal(
     if requires is not None and master_state.nodes:
         if not nodes:
             return f"{asks}, but {no_such_node(master_state, requires)}"
-        asks += f" on a node with {requires}"
+        if len(nodes) < len(master_state.nodes):
+            asks += f" on a node with {requires}"
     units = [(unit, node) for node in nodes for unit in node.units]
     if not units or any(could_hold(demand, unit) for unit, _ in units):
         return ""  # of a node that is lost, and may come back
@@ -150,7 +151,7 @@ def gpu_refusal(
         requires = lasting(requires)
         nodes = suited_nodes(master_state, requires)
         asks = f"an executor requests {_many(request.gpus)}"
-        if requires is not None:
+        if requires is not None and len(nodes) < len(master_state.nodes):
             asks += f" on a node with {requires}"
         units = [(unit, node) for node in nodes for unit in node.units]
         if any(unit.gpus for unit, _ in units):
