@@ -270,3 +270,15 @@ def test_a_unit_lends_and_borrows_no_more_than_it_has(field: str, dimension: str
     setattr(part, dimension, getattr(message.capacity, dimension) + 1)
     with pytest.raises(InvalidRequest, match=f"{field} of resource unit .* is more than it has"):
         to_unit(message)
+
+
+@pytest.mark.parametrize("preempts", [True, False])
+def test_a_unit_says_whether_batch_is_preempted_there(preempts: bool) -> None:
+    one = replace(unit("n1"), preempts=preempts)
+    assert to_unit(from_unit(one)) == one
+
+
+def test_an_agent_that_does_not_say_so_preempts() -> None:
+    message = from_unit(unit("n1"))
+    message.ClearField("no_preemption")
+    assert to_unit(message).preempts

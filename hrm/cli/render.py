@@ -296,7 +296,7 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
 
 
 def _gang_start(app: admin_pb2.Application) -> str:
-    """A stream has a gang without one being stated, until its first executors are placed."""
+    """A stream has a gang without one being stated, until its first executors have started."""
     if app.gang_min > 1:
         return f"the first {app.gang_min} executors start together"
     if app.workload_class != common_pb2.WORKLOAD_CLASS_STREAM:
@@ -397,7 +397,8 @@ def _state(name: str, prefix: str) -> str:
 
 def _layout_note(unit: node_pb2.ResourceUnit, *, shares: bool) -> str:
     """What its row does not show: that other units of the node take the same cores and memory
-    (``shares``), and how it differs from the layout while containers of an earlier one run."""
+    (``shares``), how it differs from the layout while containers of an earlier one run, and that
+    batch is not preempted there."""
     notes = ["shared cores"] if shares else []
     if unit.draining:
         notes.append("draining")
@@ -405,6 +406,8 @@ def _layout_note(unit: node_pb2.ResourceUnit, *, shares: bool) -> str:
         notes.append(f"{unit.borrowed.vcores} vcores borrowed")
     if unit.lent.vcores:
         notes.append(f"{unit.lent.vcores} vcores lent")
+    if unit.no_preemption:
+        notes.append("no preemption")
     return f" ({', '.join(notes)})" if notes else ""
 
 

@@ -383,7 +383,9 @@ class AgentSettings(ServerSettings):
         "this work directory, for restarts and upgrades; SIGINT ends them in any case",
     )
     preemption: bool = Field(
-        default=True, description="batch executors are preempted for stream executors that wait"
+        default=True,
+        description="batch executors are preempted for stream executors that wait; off: a stream's "
+        "first executors start here only where there is capacity, and wait in no queue",
     )
     preemption_grace_s: float = Field(
         default=PREEMPTION_GRACE_S,

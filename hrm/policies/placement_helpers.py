@@ -66,7 +66,8 @@ def queueable(view: ClusterView, placement: Placement, now: float) -> tuple[Ints
     The wait is Algorithm 1's: estimated seconds for batch, stream waiters for streams. Batch waits
     at no unit that shares its cores (see ``hrm.core.scheduling.negotiator``). A stream waits only
     where batch can make capacity for it (section 4.3.1). Other streams have no end:
-    what they hold it waits for at its scheduler, bound to no unit.
+    what they hold it waits for at its scheduler, bound to no unit. Nor is it certain when batch
+    ends that is not preempted: there wait none that start together, and others as a last resort.
     """
     admitting = (
         view.open
@@ -76,6 +77,9 @@ def queueable(view: ClusterView, placement: Placement, now: float) -> tuple[Ints
     rows = np.flatnonzero(admitting)
     if placement.workload_class is WorkloadClass.STREAM:
         rows = rows[view.streams_leave(placement.demand)[rows]]
+        certain = rows[view.preempts[rows]]
+        if placement.together or len(certain):
+            rows = certain
         return rows, view.waiting_stream[rows].astype(np.float64)
     rows = rows[~view.shares[rows]]
     if not len(rows):
@@ -93,6 +97,7 @@ def may_still_wait(
     limit = min(placement.waiting_limit, int(view.waiting_limit[row]))
     if placement.workload_class is WorkloadClass.STREAM:
         left = leaves(view.stream_headroom[row].tolist(), placement.demand)
+        left = left and (bool(view.preempts[row]) or not placement.together)
         return left and waiters < limit, float(view.waiting_stream[row])
     if waiters >= limit or view.shares[row]:
         return False, math.inf

@@ -316,6 +316,7 @@ def to_unit(message: pb.ResourceUnit) -> ResourceUnit:
         lent=_to_part(message, "lent"),
         borrowed=_to_part(message, "borrowed"),
         more_gpus=tuple(map(_to_gpu, message.more_gpus)),
+        preempts=not message.no_preemption,
     )
 
 
@@ -369,6 +370,7 @@ def from_unit(value: ResourceUnit) -> pb.ResourceUnit:
         lent=None if value.lent == NOTHING else codec.from_resources(value.lent),
         borrowed=None if value.borrowed == NOTHING else codec.from_resources(value.borrowed),
         more_gpus=map(_from_gpu, value.more_gpus),
+        no_preemption=not value.preempts,
     )
 
 

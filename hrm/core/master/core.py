@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from hrm.core.master.application_registry import ApplicationRegistry
 from hrm.core.master.epochs import Epochs, Registration
+from hrm.core.master.gang_starts import GangStarts
 from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.repartitioning import Repartitioning
@@ -73,6 +74,7 @@ class MasterCore:
         self.subscriptions = Subscriptions(self.master_state, self.placement, self.negotiator)
         self.nodes = NodeRegistry(self.master_state, self.placement, known_nodes, drained_nodes)
         self.repartitioning = Repartitioning(self.master_state)
+        self.gang_starts = GangStarts(self.master_state)
         self.epochs = Epochs(self.master_state, now)
         self.master_state.epoch_id = epoch_id
         self.applications = ApplicationRegistry(self.master_state, self.placement, self.nodes)
@@ -83,8 +85,7 @@ class MasterCore:
             for name_and_user in self.master_state.learned_classes.put(learned):
                 self.master_state.out.append(c.ForgetLearnedClass(key=name_and_user))
         self._awake = Wakefulness(bounds.asleep_s, now)
-        self._began_s = now
-        self._excused_s = float("-inf")
+        self._began_s, self._excused_s = now, float("-inf")
         self.slept_s = 0.0
         """Seconds slept that have not been reported yet; the reporter resets it to 0."""
         for record in records:
@@ -154,6 +155,7 @@ class MasterCore:
         self.applications.woke(now, slept_s)
         self.placement.woke(now, slept_s)
         self.repartitioning.woke(slept_s)
+        self.gang_starts.woke(slept_s)
 
     def _epoch_raised(self, event: e.EpochRaised) -> None:
         """All nodes and AppMasters have time to come back, as after any start; the store may not
@@ -175,6 +177,7 @@ class MasterCore:
         if self.master_state.recovering and now >= self.recovery_ends_at_s:
             self.nodes.end_recovery(now)
         self.nodes.tick(now)
+        self.gang_starts.tick(now)
         self.repartitioning.tick(now)
         self.applications.tick(now)
         self.subscriptions.tick(now)

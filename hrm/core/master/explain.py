@@ -32,6 +32,7 @@ from hrm.core.vocabulary.model import (
     ContainerState,
     NodeState,
     Resources,
+    WorkloadClass,
     is_driver,
 )
 from hrm.core.vocabulary.node_requirement import lasting, unmet
@@ -40,6 +41,7 @@ __all__ = ["explain", "explain_past"]
 
 _DETAILS_MAX = 20
 _TROUBLES_MAX = 5
+_NAMED_MAX = 5
 
 
 def explain(
@@ -208,7 +210,7 @@ def _pending_line(
     tried = f"; the last try: {app.refusal}" if app.refusal else ""
     gang = gangs.missing(app)
     if gang:
-        return f"{since}: {_gang_reason(master_state, app, pending, gang)}{tried}"
+        return f"{since}: {_gang_reason(master_state, app, pending, gang, now)}{tried}"
     near = locality.waiting_line(pending[0].request, now - pending[0].requested_at_s)
     if near:
         return f"{since}: {near}"
@@ -252,9 +254,16 @@ def _most_free(master_state: MasterState, rows: Bools) -> str:
 
 
 def _gang_reason(
-    master_state: MasterState, app: Application, pending: list[Container], gang: int
+    master_state: MasterState, app: Application, pending: list[Container], gang: int, now: float
 ) -> str:
     start = f"its first {app.gang_min} start together ({gangs.reason(app)})"
+    if app.gang_lacks_since_s is not None:
+        left_s = master_state.bounds.gang_wait_s - (now - app.gang_lacks_since_s)
+        lost = "1 of them has lost its place" if gang == 1 else f"{gang} of them have lost theirs"
+        start += (
+            f"; {lost} before all had started, and what the others hold is given back unless there "
+            f"is another within {max(0.0, left_s):.0f} s"
+        )
     if len(pending) < gang:
         return f"{start}, and it has not requested {gang - len(pending)} of them yet"
     if unpacked := gangs.unpacked(master_state, app):
@@ -277,4 +286,17 @@ def _gang_reason(
             fitting_count += 1
     if fitting_count >= gang:
         return f"{start}; there is capacity for all, its scheduler has not come to it yet"
-    return f"{start}, and there is capacity for {fitting_count} of the {gang} now"
+    there = f"{start}, and there is capacity for {fitting_count} of the {gang} now"
+    return there + _not_preempting(master_state, app)
+
+
+def _not_preempting(master_state: MasterState, app: Application) -> str:
+    """That a stream would have batch preempted for it, but for the settings of some nodes."""
+    if app.record.workload_class is not WorkloadClass.STREAM:
+        return ""
+    nodes = [x for x in master_state.nodes.values() if x.state is NodeState.ALIVE]
+    kept = [x.name for x in nodes if not all(unit.preempts for unit in x.units)]
+    if not kept:
+        return ""
+    names = ", ".join(kept[:_NAMED_MAX]) + (", ..." if len(kept) > _NAMED_MAX else "")
+    return f"; batch is not preempted on {names} (preemption = false of the agent)"

@@ -8,12 +8,14 @@ the queue of a unit does not count.
 
 A stream starts whole: its gang is all of its first request, or ``spark.hrm.stream.min`` of it,
 since half a stream keeps no deadline. A container of it may also wait where batch is preempted for
-it. (The paper commits all that a stream requests together.)
+it, as its node has said of each unit (``ResourceUnit.preempts``): elsewhere batch need not end, and
+it must run at once like any gang. (The paper commits all that a stream requests together.)
 
-A gang protects the start only: later requests, and replacements, are placed one by one. Nor is
+A gang protects the start only: once all of it have started, requests and replacements are placed
+one by one. What is lost before makes it incomplete again (``hrm.core.master.gang_starts``). Nor is
 capacity accumulated for it: while smaller applications keep taking what becomes free, it waits. An
 application that needs fewer than its gang gets those together, once it has requested no more for as
-long as the longest back-off.
+long as the longest back-off, or for ``gang_wait_s`` if it had lost some.
 
 Limits: one number an application, counted over all its resource profiles in order of request. Where
 these are of several sizes, a gang is refused if there is too little for all of one size, or for the
@@ -44,6 +46,7 @@ from hrm.core.vocabulary.feasibility import (
 from hrm.core.vocabulary.model import (
     ContainerRequest,
     ContainerState,
+    EndCause,
     Resources,
     ResourceUnit,
     ResourceUnitId,
@@ -55,17 +58,19 @@ from hrm.core.vocabulary.node_requirement import NodeRequirement, lasting
 
 __all__ = [
     "begin_stream",
+    "granted",
     "missing",
     "no_stream",
     "reason",
     "refusal",
     "setting",
-    "settled",
+    "settle",
     "shrink",
     "unpacked",
 ]
 
 _NOTHING: Mapping[int, Vector] = {}
+_PLACED = (ContainerState.ASSIGNED, ContainerState.WAITING, ContainerState.RUNNING)
 
 
 def begin_stream(
@@ -151,10 +156,10 @@ def no_stream(app: Application) -> None:
 
 def missing(app: Application) -> int:
     """How many containers must be placed in one go before any other is; 0 where there is no gang,
-    or it has been admitted."""
+    or all of it have a place or have started. What is to stop has none."""
     if app.gang_min <= 1:
         return 0
-    placed = sum(x.state is not ContainerState.PENDING for x in app.containers.values())
+    placed = sum(x.state in _PLACED and x.stop_cause is None for x in app.containers.values())
     return max(0, app.gang_min - placed)
 
 
@@ -173,17 +178,34 @@ def reason(app: Application) -> str:
     return setting(app) if stated else "a stream starts whole"
 
 
-def settled(app: Application) -> None:
-    """Forget the gang once it is placed: what ends later is replaced one by one."""
-    if not missing(app):
+def granted(master_state: MasterState, app: Application) -> None:
+    """Some of its containers have been granted, and with the first of them its gang."""
+    if app.gang_min > 1:
+        master_state.starting[app.application_id] = app
+    else:
         app.gang_min = 0
 
 
-def shrink(app: Application) -> None:
+def settle(master_state: MasterState, app: Application) -> None:
+    """Forget the gang once all of it have started: what ends later is replaced one by one."""
+    run, least = ContainerState.RUNNING, app.gang_min
+    if least <= 1 or least <= sum(
+        x.state is run and x.stop_cause is None for x in app.containers.values()
+    ):
+        app.gang_min = 0
+        app.gang_lacks_since_s = None
+        master_state.starting.pop(app.application_id, None)
+
+
+def shrink(app: Application) -> bool:
     """What the application still requests is all there can be of its gang: it withdrew requests,
-    or has requested fewer for so long that no more will come."""
-    if missing(app):
-        app.gang_min = min(app.gang_min, len(app.containers))
+    or has requested fewer for so long that no more will come. Returns whether that is so."""
+    if not missing(app):
+        return False
+    released = EndCause.RELEASED
+    wanted = sum(x.stop_cause is not released for x in app.containers.values())
+    shrinks, app.gang_min = wanted < app.gang_min, min(app.gang_min, wanted)
+    return shrinks
 
 
 def refusal(

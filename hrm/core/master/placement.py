@@ -426,10 +426,12 @@ class PlacementCoordinator:
             # Its node notifies the application: it knows whether the container runs or waits.
             master_state.send(node, c.AssignContainer(spec=master_state.spec(container, app)))
         if granted:
-            gangs.settled(app)
+            gangs.granted(master_state, app)
         patience_s = self.master_state.bounds.retry_delay_max_s
         if not outcomes and job.delay_s >= patience_s:
-            if job.pending and now - max(job.requested_at_s.values()) >= patience_s:
+            comes_again = now - app.gang_lost_at_s < master_state.bounds.gang_wait_s
+            asked_at_s = max(job.requested_at_s.values(), default=now)
+            if not comes_again and now - asked_at_s >= patience_s:
                 gangs.shrink(app)
             self._refuse_hopeless(app, job, now)
             if job.gang and not app.unpacked:

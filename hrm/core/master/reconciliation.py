@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from hrm.core.master import gangs
 from hrm.core.master.drains import Drains
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.state import Application, Container, MasterState, Node
@@ -277,6 +278,9 @@ class NodeReconciler:
         if first:
             app.waits += 1
             app.waited_s += max(0.0, container.started_at_s - container.requested_at_s)
+        # As many must have started, at least: a large gang is not counted at each one's start.
+        if app.application_id in self.master_state.starting and app.waits >= app.gang_min:
+            gangs.settle(self.master_state, app)
         by = ApplicationHappening.CONTAINER_STARTED
         if app.life.takes(by):
             why = "its first container runs"

@@ -4,8 +4,9 @@ The order has no effect on one that has started meanwhile. A container that is r
 preempted, and its application requests it again.
 
 ``may_return`` says where that is of use: a driver stays, since its end would count as one of its
-attempts, and so does the container of a gang that is not complete. What cannot start where it
-waits is returned all the same (``hrm.core.master.drains``).
+attempts, and so does the container of a gang that is not complete, for which another module decides
+(``hrm.core.master.gang_starts``). What cannot start where it waits is returned all the same
+(``hrm.core.master.drains``).
 """
 
 from __future__ import annotations

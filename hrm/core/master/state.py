@@ -7,6 +7,7 @@ touch several tables at once, so that no part can change one without the other.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from dataclasses import dataclass, field, replace
 
@@ -121,8 +122,10 @@ class Application:
     (``hrm.core.vocabulary.wakefulness``). ``due_at_s``: when its tasks are expected to be done, by
     the report after which that was last corrected (``core.master.run_time_corrections``).
 
-    ``gang_min``: how many containers must be placed before the first of them may be, 0 once that is
-    so; see ``core.master.gangs``. ``kept_bytes``: of an ended one, see
+    ``gang_min``: how many containers must be placed before the first of them may be, 0 once all of
+    them have started; see ``core.master.gangs``. ``gang_lost_at_s``: when it last lost one that had
+    a place before that; ``gang_lacks_since_s``: since when its gang, once granted, has been
+    incomplete, None: it is not. ``kept_bytes``: of an ended one, see
     ``core.master.holdings``. ``first_executors``: see ``core.master.driver_places``. ``is_driver``:
     it stands for a driver on a node, which is its only container. ``unpacked``: it has been
     recorded that no way was found to place its gang (``gangs.unpacked``). ``requires``: what
@@ -146,6 +149,8 @@ class Application:
     recovered: bool = False
     doubtful_until_s: float | None = 0.0
     gang_min: int = 0
+    gang_lost_at_s: float = -math.inf
+    gang_lacks_since_s: float | None = None
     kept_bytes: int = 0
     excused_s: float = 0.0
     first_executors: FirstExecutors | None = None
@@ -234,6 +239,8 @@ class MasterState:
         ``drivers`` has all and only the live containers of submitted drivers, in order of request;
         ``driven`` the live applications that such drivers have registered, by submission.
         ``restricted`` has all and only the live applications that require something of nodes.
+        ``starting`` has all live applications whose gang has been granted by this master and has
+        not started whole, and until the next tick some of which that is no longer so.
 
     ``forgot_until_s``: until then the store may lack applications that run; what is unknown is left
     alone. ``has_forgotten``: it does; then it may lack nodes, too. ``ahead``: nodes and
@@ -273,6 +280,7 @@ class MasterState:
         self.drivers: dict[ContainerId, Container] = {}
         self.driven: dict[str, Application] = {}
         self.restricted: dict[ApplicationId, Application] = {}
+        self.starting: dict[ApplicationId, Application] = {}
 
     def live_applications(self) -> list[Application]:
         return list(self.live.values())
@@ -364,6 +372,7 @@ class MasterState:
         if to.ended:
             del self.live[app.application_id]
             self.restricted.pop(app.application_id, None)
+            self.starting.pop(app.application_id, None)
             self.places.forget(app.application_id)
             self._by_key.pop(_key(app.record), None)
             if self.driven.get(app.record.submission_id) is app:
@@ -391,6 +400,8 @@ class MasterState:
         container.usage = None
         self._leave_unit(container)
         app = self.applications[container.application_id]
+        if app.gang_min and container.node is not None:
+            app.gang_lost_at_s = now
         if container.started_at_s and end_rule(end).complete:
             ran_s = now - container.started_at_s
             if app.record.workload_class is WorkloadClass.BATCH:

@@ -170,8 +170,10 @@ class NodeCore:
 
     @property
     def offers(self) -> tuple[ResourceUnit, ...]:
-        """The units as reported to the master: those of a closed node take nothing new."""
-        units = (queue.unit for queue in self.units.values())
+        """The units as reported to the master: those of a closed node take nothing new, and what
+        waits for a stream's preemption waits in vain where there is none."""
+        preempts = self._preemption_grace_s is not None
+        units = (replace(queue.unit, preempts=preempts) for queue in self.units.values())
         return tuple(replace(x, draining=True) if self.closed else x for x in units)
 
     @property

@@ -62,9 +62,10 @@ class ClusterView(TableColumns):
     Attributes, each with one row a unit: ``free``, ``total`` and ``stream_headroom`` (what the
     streams of the unit leave to one more, see ``UnitQueue``), shape (rows, 4) in the order of
     ``feasibility.DIMENSIONS``; ``waiting_stream``, ``waiting_batch``, ``waiting_limit``,
-    ``version``, ``gpu_only``, ``gpus``, ``shares`` (cores and memory, with other units) and
-    ``open``, shape (rows,). Rows that are not open to the demand being placed, or that the round
-    may not use, are closed: see ``open_to`` and ``keep_open``.
+    ``version``, ``gpu_only``, ``gpus``, ``preempts`` (batch, for streams that wait), ``shares``
+    (cores and memory, with other units) and ``open``, shape (rows,). Rows that are not open to the
+    demand being placed, or that the round may not use, are closed: see ``open_to`` and
+    ``keep_open``.
     """
 
     def __init__(self, state: SharedState) -> None:
@@ -83,6 +84,7 @@ class ClusterView(TableColumns):
         self.gpu_only = _sealed(state.gpu_only.copy())
         self.shares = _sealed(state.shares.copy())
         self.gpus = _sealed(state.gpus.copy())
+        self.preempts = _sealed(state.preempts.copy())
         self.open = self._open = _sealed(state.open.copy())
         self._pool = _sealed(state.pool.copy())
         self._avoided: Bools | None = None

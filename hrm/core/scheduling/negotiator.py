@@ -25,7 +25,8 @@ outside of what it locks
 Proposals are committed claim by claim, but for the gang of an application that starts
 (``hrm.core.master.gangs``), which is all or nothing: half of it does no work and holds capacity
 that others need. Each claim of a batch gang must RUN. A stream may also QUEUE where batch is
-preempted for it, and nowhere else: other streams have no end.
+preempted for it (``ResourceUnit.preempts``), and nowhere else: other streams have no end, nor has
+batch, for all that is known, on a node that does not preempt it.
 
 Batch queues at no unit that shares its cores: containers of siblings take them before, and which
 unit of which node is free first cannot be estimated. At its scheduler it waits for all of them.
@@ -53,6 +54,7 @@ __all__ = ["Negotiator", "StreamLease"]
 
 _HELD = "streams and drivers hold what it needs there, and have no end"
 _GANG = "a gang must run at once"
+_NOT_PREEMPTED = "a stream's first executors wait only where batch is preempted for them"
 _SHARED = "GPUs that several applications want are not queued for"
 
 
@@ -250,8 +252,9 @@ class Negotiator:
             reason = f"all or nothing: {len(claims)} claims for a gang of {proposal.gang}"
             return [_abort(c, reason) for c in claims]
         outcomes: list[Outcome] = []
-        must_run = _GANG if proposal.workload_class is WorkloadClass.BATCH else ""
+        stream = proposal.workload_class is WorkloadClass.STREAM
         for claim in claims:
+            must_run = self._must_run(claim) if stream else _GANG
             outcome = self._commit_claim(claim, now, must_run=must_run)
             outcomes.append(outcome)
             if outcome.decision is Decision.ABORT:
@@ -261,6 +264,11 @@ class Negotiator:
                 return [_abort(c, reason) for c in claims]
         self._publish(outcomes)
         return outcomes
+
+    def _must_run(self, claim: Claim) -> str:
+        """Why this claim of a stream that starts may not wait; empty if it may."""
+        row = self.state.rows.get(claim.unit_id)
+        return "" if row is None or self.state.preempts[row] else _NOT_PREEMPTED
 
     def _commit_each(
         self, claims: tuple[Claim, ...], now: float, shared: frozenset[Vector]

@@ -70,7 +70,8 @@ class SharedState(TableColumns):
     Invariants:
         For every row in use: ``free``, ``waiting_stream`` and ``waiting_batch`` equal those of
         its queue's image; ``total`` is the unit's target capacity; ``open`` is True iff its node
-        and the unit take new containers; ``gpu_only`` and ``gpus`` (``gpus_used``) are the unit's;
+        and the unit take new containers; ``gpu_only``, ``gpus`` (``gpus_used``) and ``preempts``
+        are the unit's;
         ``pool`` is the same number for rows whose units share vcores and memory, and for no others;
         ``shares`` is True iff there is such another.
         A row that is not in use is closed, with zeros in ``total`` and ``free``.
@@ -103,6 +104,7 @@ class SharedState(TableColumns):
         self.open: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
         self.gpu_only: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
         self.gpus: Ints = np.zeros(_FIRST_ROWS, dtype=np.int64)
+        self.preempts: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
         self.pool: Ints = np.arange(_FIRST_ROWS, dtype=np.int64)
         self.shares: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
         self.pools = 0
@@ -159,6 +161,7 @@ class SharedState(TableColumns):
         self.open[row] = queue.unit.takes_more
         self.gpu_only[row] = queue.unit.gpu_only
         self.gpus[row] = queue.gpus
+        self.preempts[row] = queue.unit.preempts
         owner = self.find(queue.unit.pool)
         if owner is not None and owner not in queue.pool:
             queue.join(owner)
@@ -193,6 +196,7 @@ class SharedState(TableColumns):
         self.gpu_only[row] = False
         self.shares[row] = False
         self.gpus[row] = 0
+        self.preempts[row] = False
         self.total[row] = 0
         self._dirty.discard(row)
         self._table[row] = (*[0] * VERSION, self._table[row, VERSION] + 1, _NO_LIMIT)
@@ -470,6 +474,7 @@ class SharedState(TableColumns):
         self.gpu_only = np.concatenate([self.gpu_only, np.zeros(old, np.bool_)])
         self.shares = np.concatenate([self.shares, np.zeros(old, np.bool_)])
         self.gpus = np.concatenate([self.gpus, np.zeros(old, np.int64)])
+        self.preempts = np.concatenate([self.preempts, unused])
         self.pool = np.arange(2 * old, dtype=np.int64)
         self.pool[:old] = pool
         self.shape += 1

@@ -52,6 +52,7 @@ class Bounds:
     resend_delay_s: float = 3.0
     relocation_wait_s: float = 10.0
     relocation_period_s: float = 1.0
+    gang_wait_s: float = 20.0
     gpu_preemption: bool = False
     gpu_preemption_grace_s: float = PREEMPTION_GRACE_S
     recovery_window_s: float = 10.0

@@ -214,6 +214,7 @@ class ResourceUnit:
 
     ``gpu_only``: no container without device memory may hold what is bound to the GPU.
     ``draining``: takes no new containers; it goes when those that run there have ended.
+    ``preempts``: does its node preempt batch there for streams that wait? So the node has said.
     """
 
     unit_id: ResourceUnitId
@@ -227,6 +228,7 @@ class ResourceUnit:
     lent: Resources = NOTHING
     borrowed: Resources = NOTHING
     more_gpus: tuple[Gpu, ...] = ()
+    preempts: bool = True
 
     @property
     def target(self) -> Resources:

@@ -51,6 +51,7 @@ from hrm.sim.oracle.stop_causes import StopCauses
 from hrm.sim.oracle.strict_order import StrictOrder
 from hrm.sim.oracle.submission_checks import SubmissionChecks
 from hrm.sim.oracle.waiting_streams import WaitingStreams
+from hrm.sim.oracle.whole_starts import WholeStarts
 
 __all__ = ["Oracle"]
 
@@ -80,6 +81,7 @@ class Oracle:
         self.copies = Copies(self.violated)
         self.departures = Departures(self.violated)
         self.grants = Grants(self.violated)
+        self.whole_starts = WholeStarts(self.violated, self.grants.gangs)
         self.requirements = Requirements(self.violated)
         self.drivers = DriverPlacesChecks(self.violated)
         self.overtaking = Overtaking(self.violated)
@@ -110,6 +112,7 @@ class Oracle:
         self.waiting_streams.master_began()
         self.strict_order.master_began()
         self.grants.master_began(core)
+        self.whole_starts.master_began()
         self.places.master_began()
         self.requirements.master_began()
         self.classes.master_began(core)
@@ -139,6 +142,7 @@ class Oracle:
         self.silences.after(core, event, commands)
         self.replies.after(core, event, commands)
         self.grants.after(core, event, commands)
+        self.whole_starts.after(core, event)
         self.requirements.after(core, event, commands)
         self.places.after(core, event, commands)
         self.classes.after(core, event, commands)
@@ -325,9 +329,8 @@ class Oracle:
         if core.negotiator.parked:
             left.append(f"{len(core.negotiator.parked)} proposals are parked")
         for node_core in nodes:
-            units = tuple(queue.unit for queue in node_core.units.values())
             known = core.master_state.nodes.get(node_core.name)
-            if known is None or known.units != units:
+            if known is None or known.units != node_core.offers:
                 left.append(f"{node_core.name} is partitioned otherwise than the master knows")
             left += [f"{node_core.name} remembers {x}" for x in node_core.containers]
         return left

@@ -32,6 +32,7 @@ _COLUMNS = (
     "open",
     "gpu_only",
     "gpus",
+    "preempts",
 )
 _PROBE = Entry(ContainerId("nobody"), WorkloadClass.BATCH, (1, 256, 0, 1), 1.0)
 

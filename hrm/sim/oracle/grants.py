@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hrm.core.master.core import MasterCore
-from hrm.core.master.state import Node
+from hrm.core.master.state import Application, Node
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Proposal
@@ -20,6 +20,7 @@ from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerSpec,
     ContainerState,
+    EndCause,
     NodeState,
     Resources,
     ResourceUnitId,
@@ -30,6 +31,7 @@ from hrm.sim.faults.labels import meets
 
 __all__ = ["Grants"]
 
+_PLACED = (ContainerState.ASSIGNED, ContainerState.WAITING, ContainerState.RUNNING)
 _NODE_EVENTS = (e.NodeRegistered, e.NodeReported, e.ContainerReported)
 
 
@@ -48,27 +50,30 @@ class _Lease:
 
 class Grants:
     """``gangs``: of each application, how many of its first containers must start together; 0 once
-    they have."""
+    all of them have been seen running."""
 
     def __init__(self, violated: Callable[[str], None]) -> None:
         self._violated = violated
         self._lease = _Lease()
         self.gangs: dict[ApplicationId, int] = {}
         self._asked_at_s: dict[ApplicationId, float] = {}
+        self._fewer_since_s: dict[ApplicationId, float] = {}
         self._streams: set[ApplicationId] = set()
 
     def master_began(self, core: MasterCore) -> None:
         """What is written down holds: a gang that was never seen running starts together."""
         self._lease = _Lease()
         self._streams.clear()
-        self.gangs = {
-            app.application_id: 0 if app.record.first_running_at_s else app.record.gang_min
+        self.gangs.clear()
+        self.gangs.update(
+            (app.application_id, 0 if app.record.first_running_at_s else app.record.gang_min)
             for app in core.master_state.applications.values()
-        }
+        )
 
     def after(
         self, core: MasterCore, event: e.MasterEvent, commands: Iterable[c.MasterCommand]
     ) -> None:
+        self._started(core)
         lease = self._lease
         granted: list[ContainerSpec] = []
         for command in commands:
@@ -197,7 +202,8 @@ class Grants:
     def _together(
         self, core: MasterCore, event: e.MasterEvent, granted: list[ContainerSpec]
     ) -> None:
-        """The first containers of a gang are granted in one go, and none of them waits."""
+        """The first containers of a gang are granted in one go, and none of them waits, but for
+        batch that is preempted; so are those of them that are lost before all have started."""
         match event:
             case e.ContainersReleased():
                 self._shrink(core, event.application_id)
@@ -209,16 +215,20 @@ class Grants:
             case e.ContainersRequested():
                 self._asked_at_s[event.application_id] = event.now
                 self._first_of_stream(core, event)
+                self._compare(core, event.application_id, event.now)
+            case e.Ticked():
+                for application_id in self.gangs:
+                    self._compare(core, application_id, event.now)
+                    if application_id in self._fewer_since_s:
+                        self._shrink_in_time(core, application_id, event.now)
             case e.ClaimsProposed():
                 application_id = event.proposal.application_id
                 got_some = any(spec.application_id == application_id for spec in granted)
-                silent_s = event.now - self._asked_at_s.get(application_id, event.now)
-                if not got_some and silent_s >= core.master_state.bounds.retry_delay_max_s:
-                    self._shrink(core, application_id)
+                if not got_some:
+                    self._shrink_in_time(core, application_id, event.now)
         for application_id in dict.fromkeys(spec.application_id for spec in granted):
             mine = [spec for spec in granted if spec.application_id == application_id]
             missing = self._missing(core, application_id, len(mine))
-            self.gangs[application_id] = 0
             if len(mine) < missing:
                 self._violated(
                     f"{application_id} is granted {len(mine)} of a gang of which {missing} wait"
@@ -227,7 +237,11 @@ class Grants:
                 queue = core.master_state.state.find(spec.unit_id)
                 if queue is None or not (
                     spec.container_id in queue.running
-                    or (spec.container_id in queue.stream_waiting and _batch_gives_way(queue))
+                    or (
+                        spec.container_id in queue.stream_waiting
+                        and queue.unit.preempts
+                        and _batch_gives_way(queue)
+                    )
                 ):
                     self._violated(f"{spec.container_id} of a gang waits at {spec.unit_id}")
 
@@ -254,14 +268,50 @@ class Grants:
         if gang <= 1:
             return 0
         live = core.master_state.applications[application_id].containers.values()
-        placed = sum(x.state is not ContainerState.PENDING for x in live)
+        placed = sum(x.state in _PLACED and x.stop_cause is None for x in live)
         return max(0, gang - (placed - new))
+
+    def _started(self, core: MasterCore) -> None:
+        """All of a gang run, or it is a stream's and its application is none."""
+        for application_id, gang in self.gangs.items():
+            app = core.master_state.applications.get(application_id)
+            if gang > 1 and app is not None:
+                running = len(app.in_state(ContainerState.RUNNING))
+                if app.record.workload_class is WorkloadClass.BATCH:
+                    self.gangs[application_id] = min(gang, app.record.gang_min)
+                if running >= gang:
+                    self.gangs[application_id] = 0
 
     def _shrink(self, core: MasterCore, application_id: ApplicationId) -> None:
         """An application that takes requests back, or never made them all, has a smaller gang."""
         app = core.master_state.applications.get(application_id)
         if app is not None and not app.life.state.ended and self._missing(core, application_id, 0):
-            self.gangs[application_id] = min(self.gangs[application_id], len(app.containers))
+            self.gangs[application_id] = min(self.gangs[application_id], _wanted(app))
+
+    def _compare(self, core: MasterCore, application_id: ApplicationId, now: float) -> None:
+        """Since when has it requested fewer than its gang?"""
+        app, gang = (
+            core.master_state.applications.get(application_id),
+            self.gangs.get(application_id, 0),
+        )
+        if app is not None and gang > 1 and _wanted(app) < gang:
+            self._fewer_since_s.setdefault(application_id, now)
+        else:
+            self._fewer_since_s.pop(application_id, None)
+
+    def _shrink_in_time(self, core: MasterCore, application_id: ApplicationId, now: float) -> None:
+        """Some that it had may just have been lost, and are about to be requested again."""
+        since_s = max(
+            self._asked_at_s.get(application_id, now),
+            self._fewer_since_s.get(application_id, now),
+        )
+        if now - since_s >= core.master_state.bounds.retry_delay_max_s:
+            self._shrink(core, application_id)
+
+
+def _wanted(app: Application) -> int:
+    """How many containers an application has or requests, and has not given back."""
+    return sum(x.stop_cause is not EndCause.RELEASED for x in app.containers.values())
 
 
 def _batch_gives_way(queue: UnitQueue) -> bool:

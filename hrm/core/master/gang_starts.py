@@ -1,0 +1,100 @@
+"""Gangs that have been granted, until all of their containers have started.
+
+What is granted may be lost before it runs: its node is drained, closed or lost while batch there
+still has its grace period, or the container fails at its start. Then the gang is incomplete again.
+What has a place keeps it for ``gang_wait_s``, while the others, requested again, are placed
+together as the gang's rest. If they have no place by then, all is given back: what runs is stopped,
+what waits is returned, both as preempted, and the application waits for the whole as at first.
+
+It starts whole or it holds nothing: an operator who sees a stream run knows that it is all of it,
+and others get the capacity that half of it would hold. The pause spares a gang whose rest finds a
+place at once the loss of what it has done; it bounds how long half a gang holds anything.
+
+A member waits only where capacity is made for it, so that its wait has an end: a stream where batch
+is preempted. One that waits elsewhere, as when its node was restarted with another setting, or runs
+something else after all, is returned.
+
+Nothing goes round without end: to be given back, a gang must have lost a member after it was
+granted, and for each time a ``gang_wait_s`` passes. Limit: a restarted master has no record of what
+was granted as a gang; what runs of it counts as started.
+
+Source: not in the HRM paper, whose transactions end with the grant (section 4.3.1).
+"""
+
+from __future__ import annotations
+
+from hrm.core.master import gangs
+from hrm.core.master.returns import return_waiting
+from hrm.core.master.state import Application, Container, MasterState
+from hrm.core.vocabulary.model import ContainerState, EndCause, WorkloadClass
+
+__all__ = ["GangStarts"]
+
+_GIVEN_BACK = "the rest of what was to start together with it found no place"
+_IN_VAIN = "it is to start together with others, and nothing makes capacity for it where it waits"
+
+
+class GangStarts:
+    """Examines the applications of ``MasterState.starting``."""
+
+    def __init__(self, master_state: MasterState) -> None:
+        self._master_state = master_state
+
+    def tick(self, now: float) -> None:
+        master_state = self._master_state
+        if master_state.recovering:
+            return
+        for app in list(master_state.starting.values()):
+            gangs.settle(master_state, app)
+            if app.application_id not in master_state.starting:
+                continue
+            if gangs.missing(app):
+                self._lacks(app, now)
+            else:
+                app.gang_lacks_since_s = None
+            self._return_hopeless(app, now)
+
+    def woke(self, slept_s: float) -> None:
+        """This master slept: what was requested meanwhile is yet to be placed."""
+        for app in self._master_state.starting.values():
+            if app.gang_lacks_since_s is not None:
+                app.gang_lacks_since_s += slept_s
+
+    def _lacks(self, app: Application, now: float) -> None:
+        """Some of it have no place, or none any more."""
+        master_state = self._master_state
+        if app.gang_lacks_since_s is None:
+            app.gang_lacks_since_s = now
+        placed = [x for x in app.containers.values() if x.node is not None]
+        if not placed:
+            # It holds nothing, and waits as one that has not been granted yet.
+            del master_state.starting[app.application_id]
+            app.gang_lacks_since_s = None
+        elif now - app.gang_lacks_since_s >= master_state.bounds.gang_wait_s and not gangs.shrink(
+            app
+        ):
+            self._give_back(placed, now)
+
+    def _give_back(self, placed: list[Container], now: float) -> None:
+        master_state = self._master_state
+        for container in placed:
+            overdue = now - container.sent_at_s >= master_state.bounds.resend_delay_s
+            if container.state is ContainerState.STOPPING or not overdue:
+                continue
+            if container.state is not ContainerState.RUNNING:
+                return_waiting(master_state, container, _GIVEN_BACK, now)
+            elif container.stop_cause in (None, EndCause.PREEMPTED) and container.node is not None:
+                node, cause = master_state.nodes[container.node], EndCause.PREEMPTED
+                master_state.send_stop(node, container, cause, _GIVEN_BACK, now, decommission=True)
+
+    def _return_hopeless(self, app: Application, now: float) -> None:
+        """What waits where nothing makes capacity for it."""
+        master_state = self._master_state
+        for container in app.in_state(ContainerState.WAITING):
+            queue = master_state.state.find(container.unit_id)
+            promised = app.record.workload_class is WorkloadClass.STREAM and (
+                queue is not None and queue.unit.preempts
+            )
+            overdue = now - container.sent_at_s >= master_state.bounds.resend_delay_s
+            if not promised and overdue and container.stop_cause is None:
+                return_waiting(master_state, container, _IN_VAIN, now)

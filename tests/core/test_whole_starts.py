@@ -1,0 +1,226 @@
+"""What starts together runs whole or not at all, also where it loses some before all have started,
+and where batch is not preempted for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hrm.core.master.explain import explain
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerState,
+    EndCause,
+    NodeName,
+    Resources,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.testing.virtual import VirtualCluster, unit
+
+STREAM, BATCH = WorkloadClass.STREAM, WorkloadClass.BATCH
+EACH = pytest.mark.parametrize("schedulers", [1, 2, 6])
+ALL = Resources(10, 10_240)
+WAIT_S = Bounds().gang_wait_s
+
+
+def cluster_of(schedulers: int, *nodes: str, grace_s: float | None = 15.0) -> VirtualCluster:
+    """Batch that is preempted takes 14 s to end."""
+    cluster = VirtualCluster(schedulers=schedulers, preemption_grace_s=grace_s, drain_s=14.0)
+    for name in nodes:
+        cluster.add_node(unit(name, 10, 10_240))
+    cluster.settle()
+    return cluster
+
+
+def add_keeping_node(cluster: VirtualCluster, name: str) -> None:
+    """A node that preempts no batch."""
+    cluster.preemption_grace_s, before = None, cluster.preemption_grace_s
+    cluster.add_node(unit(name, 10, 10_240))
+    cluster.preemption_grace_s = before
+    cluster.settle()
+
+
+def requests_again(cluster: VirtualCluster, app: ApplicationId, seconds: float, many: int) -> int:
+    """As an AppMaster does: whatever ends is replaced. Returns for how long, at most, some of it
+    ran, and not all."""
+    partly = longest = 0
+    for _ in range(int(seconds)):
+        live = cluster.app(app).containers.values()
+        lacks = many - sum(x.state is not ContainerState.STOPPING for x in live)
+        first = cluster.app(app).last_executor_number + 1
+        cluster.request(app, range(first, first + lacks), ALL)
+        cluster.advance(1)
+        running = cluster.states(app).get("running", 0)
+        partly = partly + 1 if 0 < running < many else 0
+        longest = max(longest, partly)
+    return longest
+
+
+def why(cluster: VirtualCluster, app: ApplicationId) -> str:
+    return explain(cluster.master.master_state, cluster.app(app), cluster.now)[0]
+
+
+def leave(cluster: VirtualCluster, node: str, how: str) -> None:
+    if how == "lost":
+        cluster.disconnect(cluster.nodes[node])
+    else:
+        cluster.submit_to_master(
+            e.DrainRequested(now=cluster.now, call_id=9_999, nodes=(NodeName(node),))
+        )
+
+
+@EACH
+def test_a_stream_does_not_start_behind_batch_that_is_not_preempted(schedulers: int) -> None:
+    cluster = cluster_of(schedulers, "n1", "n2", grace_s=None)
+    batch = cluster.submit(1, ALL, BATCH)
+    cluster.settle()
+    stream = cluster.submit(2, ALL, STREAM)
+    cluster.advance(60)
+    assert cluster.states(stream) == {"pending": 2}
+    assert "batch is not preempted on n1, n2 (preemption = false" in why(cluster, stream)
+    late = cluster.submit(5, Resources(1, 1_024), BATCH)
+    cluster.advance(5)
+    assert cluster.states(late) == {"running": 5}, "it holds nothing that others could use"
+    cluster.finish(late)
+    cluster.finish(batch)
+    cluster.advance(5)
+    assert cluster.states(stream) == {"running": 2}
+
+
+@EACH
+def test_it_waits_where_batch_is_preempted_and_nowhere_else(schedulers: int) -> None:
+    cluster = cluster_of(schedulers, "n1", "n2")
+    add_keeping_node(cluster, "n3")
+    add_keeping_node(cluster, "n4")
+    batch = cluster.submit(4, ALL, BATCH)
+    cluster.settle()
+    stream = cluster.submit(2, ALL, STREAM)
+    cluster.advance(20)
+    assert cluster.states(stream) == {"running": 2}
+    assert {x.node for x in cluster.app(stream).containers.values()} == {"n1", "n2"}
+    assert cluster.states(batch)["running"] == 2
+    another = cluster.submit(2, ALL, STREAM)
+    cluster.advance(60)
+    assert cluster.states(another) == {"pending": 2}, "batch on n3 and n4 runs to its end"
+    one = cluster.submit(1, ALL, STREAM)
+    cluster.settle()
+    assert cluster.states(one) == {"waiting": 1}, "alone it has nothing to lose, and is next there"
+
+
+@EACH
+def test_one_executor_waits_where_batch_is_preempted_for_it(schedulers: int) -> None:
+    cluster = cluster_of(schedulers)
+    add_keeping_node(cluster, "n1")
+    cluster.add_node(unit("n2", 10, 10_240))
+    add_keeping_node(cluster, "n3")
+    cluster.submit(3, ALL, BATCH)
+    cluster.settle()
+    stream = cluster.submit(1, ALL, STREAM)
+    cluster.advance(20)
+    assert cluster.states(stream) == {"running": 1}
+    assert cluster.container(stream, 1).node == "n2"
+
+
+@EACH
+@pytest.mark.parametrize("how", ["lost", "drained"])
+def test_what_runs_is_given_back_if_the_rest_finds_no_place(schedulers: int, how: str) -> None:
+    cluster = cluster_of(schedulers, "n1", "n2")
+    batch = cluster.submit(1, ALL, BATCH)
+    cluster.settle()
+    stream = cluster.submit(2, ALL, STREAM)
+    cluster.settle()
+    assert cluster.states(stream) == {"running": 1, "waiting": 1}
+    busy = cluster.container(batch, 1).node
+    assert busy is not None
+    leave(cluster, busy, how)
+    bounds = Bounds()
+    requests_again(cluster, stream, bounds.node_timeout_s + 3, 2)
+    assert "1 of them has lost its place" in why(cluster, stream)
+    longest = requests_again(cluster, stream, 60, 2)
+    assert longest <= WAIT_S + bounds.node_timeout_s
+    assert cluster.states(stream) == {"pending": 2}
+    ended = [x.end.cause for x in cluster.app(stream).ended if x.end]
+    lost = EndCause.NODE_LOST if how == "lost" else EndCause.PREEMPTED
+    assert ended == [lost, EndCause.PREEMPTED]
+    other = cluster.submit(1, ALL, STREAM)
+    cluster.settle()
+    assert cluster.states(other) == {"running": 1}, "nobody waits for half a stream"
+    cluster.finish(other)
+    cluster.finish(batch)
+    cluster.add_node(unit("n3", 10, 10_240))
+    assert requests_again(cluster, stream, 20, 2) <= 1
+    assert cluster.states(stream) == {"running": 2}, "it starts whole when there is capacity"
+
+
+@EACH
+def test_what_runs_goes_on_if_the_rest_finds_a_place_in_time(schedulers: int) -> None:
+    cluster = cluster_of(schedulers, "n1", "n2")
+    batch = cluster.submit(1, ALL, BATCH)
+    cluster.settle()
+    stream = cluster.submit(2, ALL, STREAM)
+    cluster.settle()
+    busy = cluster.container(batch, 1).node
+    assert busy is not None
+    leave(cluster, busy, "drained")
+    requests_again(cluster, stream, WAIT_S - 5, 2)
+    cluster.add_node(unit("n3", 10, 10_240))
+    requests_again(cluster, stream, 60, 2)
+    assert cluster.states(stream) == {"running": 2}
+    assert len(cluster.app(stream).ended) == 1, "the one that had not started"
+
+
+@EACH
+def test_once_all_have_started_what_is_lost_is_replaced_alone(schedulers: int) -> None:
+    cluster = cluster_of(schedulers, "n1", "n2")
+    stream = cluster.submit(2, ALL, STREAM)
+    cluster.settle()
+    assert cluster.states(stream) == {"running": 2}
+    leave(cluster, "n2", "lost")
+    requests_again(cluster, stream, 120, 2)
+    assert cluster.states(stream) == {"running": 1, "pending": 1}, "half of it keeps what it knows"
+
+
+@EACH
+def test_a_batch_gang_that_loses_one_before_its_start_is_given_back(schedulers: int) -> None:
+    cluster = cluster_of(schedulers, "n1", "n2")
+    cluster.disconnect(cluster.nodes["n2"])  # what is granted there never arrives
+    gang = cluster.submit(2, ALL, BATCH, gang_min=2)
+    cluster.settle()
+    assert cluster.states(gang) == {"running": 1, "assigned": 1}
+    assert requests_again(cluster, gang, 90, 2) <= WAIT_S + Bounds().node_timeout_s + 5
+    assert cluster.states(gang) == {"pending": 2}
+
+
+@EACH
+def test_an_application_that_needs_fewer_keeps_them(schedulers: int) -> None:
+    cluster = cluster_of(schedulers, "n1", "n2")
+    batch = cluster.submit(1, ALL, BATCH)
+    cluster.settle()
+    stream = cluster.submit(2, ALL, STREAM)
+    cluster.settle()
+    busy = cluster.container(batch, 1).node
+    assert busy is not None
+    leave(cluster, busy, "drained")
+    cluster.advance(WAIT_S + 60)
+    assert cluster.states(stream) == {"running": 1}, "it has requested no other"
+
+
+@EACH
+def test_what_waits_at_a_node_that_preempts_no_more_is_returned(schedulers: int) -> None:
+    cluster = cluster_of(schedulers, "n1", "n2")
+    batch = cluster.submit(1, ALL, BATCH)
+    cluster.settle()
+    stream = cluster.submit(2, ALL, STREAM)
+    cluster.settle()
+    node = cluster.nodes[str(cluster.container(batch, 1).node)]
+    node.core._preemption_grace_s = None  # its agent has restarted with another setting
+    cluster.register(node)
+    cluster.advance(6)
+    (ended,) = cluster.app(stream).ended
+    assert ended.end is not None and ended.end.cause is EndCause.PREEMPTED
+    assert "nothing makes capacity for it" in ended.end.message
+    state = cluster.master.master_state.state
+    row = state.rows[ResourceUnitId(f"{node.core.name}/cpu")]
+    assert not state.preempts[row]
