@@ -87,6 +87,7 @@ TRAITS = {
     "remotes": 0.45,
     "policies": 0.4,
     "preemption": 0.6,
+    "kept-batch": 0.4,
     "auto-binding": 0.5,
     "exclusion": 0.5,
     "locality": 0.4,

@@ -162,6 +162,7 @@ def _bounds_of_traits(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bou
         waiting_bound="feedback" if "feedback" in traits else "limit",
         # In every second run, containers wait where they are.
         class_guess_s=source(seed, "guesses").uniform(2.0, 6.0),
+        gang_wait_s=source(seed, "gang-wait").uniform(1.0, 6.0),
         relocation_wait_s=math.inf if moves.random() >= 0.5 else moves.uniform(0.5, 10.0),
     )
 
@@ -213,6 +214,8 @@ def _node(seed: int, number: int, limits: Limits, traits: tuple[str, ...]) -> No
     if "preemption" in traits:
         grace_s = source(seed, f"preemption-{number}").uniform(0.2, 4.0)
         node = replace(node, preemption_grace_s=grace_s)
+    if "kept-batch" in traits and source(seed, f"kept-batch-{number}").random() < 0.5:
+        node = replace(node, preemption_grace_s=None)
     if "gpus" in traits:
         node = _with_hardware(seed, number, node)
     if "several-gpus" in traits:
@@ -307,6 +310,8 @@ def _application(
         plan = replace(plan, gpus=gpus, resources=replace(resources, gpu_memory_mib=4096))
     if "preemption" in traits:
         plan = _crowded(source(seed, f"crowd-{number}"), plan, stream=stream)
+    if "kept-batch" in traits and stream:
+        plan = replace(plan, work_s=plan.work_s + source(seed, f"lasting-{number}").uniform(0, 15))
     if "recurring" in traits:
         plan = _recurring(source(seed, f"title-{number}"), plan, number)
     if "gangs" in traits:

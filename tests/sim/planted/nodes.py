@@ -290,6 +290,13 @@ def replacement_at_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NodeCore, "_entry", without_place)
 
 
+def silent_about_preemption(patch: pytest.MonkeyPatch) -> None:
+    """A node that preempts no batch does not say so."""
+    offers: property = vars(NodeCore)["offers"]
+    silent = property(lambda self: tuple(replace(x, preempts=True) for x in offers.__get__(self)))
+    patch.setattr(NodeCore, "offers", silent)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     lost_release,
     release_ignored,
@@ -316,4 +323,5 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     cores_taken_from_a_stream,
     dead_agents_units,
     replacement_at_the_end,
+    silent_about_preemption,
 ]

@@ -35,6 +35,7 @@ __all__ = [
     "cut_drivers",
     "cut_series",
     "gpu_rivals",
+    "halved_streams",
     "hanging_agents",
     "late_streams",
     "recurring",
@@ -44,7 +45,7 @@ __all__ = [
     "waves_of_streams",
 ]
 
-LATER = frozenset({"serial", "sizes", "several-gpus", "labels"})
+LATER = frozenset({"serial", "sizes", "several-gpus", "labels", "kept-batch"})
 """Traits that seeds which found something had not yet, when they did."""
 
 
@@ -240,6 +241,43 @@ def late_streams(seed: int) -> Plan:
     )
     nodes = (replace(plan.nodes[0], units=(unit,)),)
     return replace(plan, nodes=nodes, applications=(holder, late))
+
+
+def halved_streams(seed: int, *, losses: bool = True) -> Plan:
+    """A stream of two fills two nodes. One is free; batch holds one that preempts it and one that
+    does not. ``losses``: the second of the three fails for good; else nothing does, and there are
+    the others alone."""
+    chance = source(seed, "halved streams")
+    without = frozenset({*KINDS, *TRAITS})
+    plan = draw(seed, Limits(nodes=3, applications=2, horizon_s=20.0, without=without))
+    free, preempting, keeping = (
+        replace(
+            node,
+            units=(
+                ResourceUnit(
+                    unit_id=ResourceUnitId(f"{node.name}/cpu"),
+                    capacity=Resources(4, memory_mib),
+                    run_limit=4,
+                ),
+            ),
+            preemption_grace_s=grace_s,
+        )
+        for node, memory_mib, grace_s in zip(
+            plan.nodes, (1_024, 8_192, 8_192), (4.0, 4.0, None), strict=True
+        )
+    )
+    nodes = (free, preempting, keeping) if losses else (free, keeping)
+    batch = ApplicationPlan(
+        "app-1", 0.5, Resources(1, 2_048), ((0.0, 8),), 200.0, declared=WorkloadClass.BATCH
+    )
+    stream = ApplicationPlan(
+        "app-2", 3.0, Resources(4, 512), ((0.0, 2),), 60.0, declared=WorkloadClass.STREAM
+    )
+    at_s = 3.5 + chance.uniform(0.0, 2.0)
+    faults = (TimedFault(at_s, "node-loss", 0.5, 0.0),) if losses else ()
+    bounds = replace(plan.bounds, gang_wait_s=2.0)
+    applications = (batch, stream)
+    return replace(plan, nodes=nodes, applications=applications, faults=faults, bounds=bounds)
 
 
 def waiting_streams(seed: int) -> Plan:

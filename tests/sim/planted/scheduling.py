@@ -22,6 +22,7 @@ from hrm.core.master import (
     returns,
 )
 from hrm.core.master.driver_places import DriverPlaces, Verdict
+from hrm.core.master.gang_starts import GangStarts
 from hrm.core.master.gpu_index import GpuIndex
 from hrm.core.master.gpu_preemption import Lack, victims
 from hrm.core.master.gpu_shares import FairGpuParts
@@ -497,8 +498,38 @@ def units_of_one_node_are_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(relocation, "return_waiting", to_others)
 
 
+def gang_settled_by_its_grant(patch: pytest.MonkeyPatch) -> None:
+    """A gang is forgotten once it has been granted, whether all of it start or not."""
+
+    def granted(_: MasterState, app: Application) -> None:
+        if not _missing(app):
+            app.gang_min = 0
+
+    patch.setattr(gangs, "granted", granted)
+
+
+def half_a_gang_kept(patch: pytest.MonkeyPatch) -> None:
+    """What runs of a gang keeps its capacity, however long the rest finds no place."""
+    patch.setattr(GangStarts, "_give_back", lambda *_: None)
+
+
+def stream_waits_for_kept_batch(patch: pytest.MonkeyPatch) -> None:
+    """A stream's first containers may wait where batch is not preempted for them."""
+    add = SharedState.add
+
+    def add_one(self: SharedState, *about: Any) -> int:
+        row = add(self, *about)
+        self.preempts[row] = True
+        return row
+
+    patch.setattr(SharedState, "add", add_one)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     stream_in_parts,
+    gang_settled_by_its_grant,
+    half_a_gang_kept,
+    stream_waits_for_kept_batch,
     double_commit,
     stale_lease,
     gang_in_parts,
