@@ -115,6 +115,23 @@ def test_a_node_that_fails_several_applications_is_excluded_for_all() -> None:
     assert "n1 is excluded for every application" in why(cluster, newcomer)
 
 
+def test_a_stream_that_needs_an_excluded_node_is_told_which() -> None:
+    subject = killer("n1", "n2", node_failing_applications=2)
+    cluster = subject.cluster
+    cluster.submit(6), cluster.submit(6)
+    subject.live(CONFIRM_S + 2.0)
+    assert cluster.master.master_state.exclusions.of_all(cluster.now)
+    for app in list(cluster.master.master_state.live_applications()):
+        cluster.finish(app.application_id)
+    cluster.settle()
+    stream = cluster.submit(2, Resources(4, 4096), WorkloadClass.STREAM)
+    cluster.advance(2)
+    assert cluster.states(stream) == {"pending": 2}
+    reason = why(cluster, stream)
+    assert "capacity for 1 of the 2 now, without n1, which is excluded (see the details)" in reason
+    assert "there is capacity for all" not in reason
+
+
 def test_drivers_that_fail_again_and_again_report_no_node() -> None:
     """The master holds their containers: it is always present, whatever is wrong with them."""
     subject = killer("n1", "n2", "n3", node_failing_applications=2, driver_share=1.0)

@@ -123,22 +123,25 @@ def test_a_job_alone_gets_all_of_them() -> None:
     assert cluster.states(app) == {"running": 8}
 
 
-def test_one_that_fits_nowhere_holds_no_share() -> None:
-    cluster = VirtualCluster([gpu_unit("n1", 4)], schedulers=1)
+@pytest.mark.parametrize(("inside", "processes"), [(1, 0), (2, 0), (0, 2), (1, 2)])
+def test_one_that_fits_nowhere_holds_no_share(inside: int, processes: int) -> None:
+    cluster = VirtualCluster([gpu_unit("n1", 4)], schedulers=inside)
+    for number in range(processes):
+        VirtualScheduler(cluster, f"process-{number}")
     filler = cluster.submit(0)
     cluster.request(filler, [1], GPU)
     cluster.settle()
-    apps = [cluster.submit(0), cluster.submit(0)]
-    cluster.request(apps[0], [1], Resources(1, 10, 4000))
-    cluster.request(apps[1], [1, 2, 3], GPU)
+    large, small = cluster.submit(0), cluster.submit(0)
+    cluster.request(large, [1], Resources(1, 10, 4000))
+    cluster.request(small, [1, 2, 3], GPU)
     cluster.settle()
-    running = cluster.states(apps[1]).get("running", 0)
-    waiting = cluster.states(apps[1]).get("waiting", 0)
-    assert (running, running + waiting) in ((3, 3), (0, 3)), "either passes or queues, none is lost"
+    assert running(cluster, large, small) == [0, 3], "no GPU is idle"
+    cluster.advance(20)
+    assert running(cluster, large, small) == [0, 3]
     cluster.finish(filler)
-    cluster.finish(apps[0])
+    cluster.finish(small)
     cluster.advance(5)
-    assert cluster.states(apps[1]) == {"running": 3}
+    assert running(cluster, large) == [1]
 
 
 def test_a_gang_that_does_not_fit_keeps_no_gpu_from_others() -> None:

@@ -13,6 +13,7 @@ from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerRequest,
     ContainerState,
+    EndCause,
     Gpu,
     NodeName,
     Resources,
@@ -204,3 +205,51 @@ def test_a_gang_with_gpus_and_cores_has_its_share(inside: int, processes: int) -
     request(cluster, gang, 1, Resources(5, 10))
     cluster.advance(10)
     assert running(cluster, greedy, gang) == [2, 3]
+
+
+@pytest.mark.parametrize(("inside", "processes"), [(1, 0), (2, 0), (6, 0), (0, 2), (1, 2)])
+def test_what_is_preempted_for_a_larger_executor_is_not_taken_back_meanwhile(
+    inside: int, processes: int
+) -> None:
+    """It needs what four others give, which end one by one and are requested again at once."""
+    cluster = cluster_of(inside, processes, ones=3, vcores=40, preemption=True)
+    *others, late = [cluster.submit(0, name=f"app-{x}") for x in range(4)]
+    small, large = Resources(1, 10, MIB // 4), Resources(1, 10, MIB)
+    wants = [*((app, 9, small, 0) for app in others), (late, 6, large, 0)]
+    for app in others:
+        request(cluster, app, 9, small)
+    cluster.advance(10)
+    assert running(cluster, *others) == [4, 4, 4]
+    before = preempted_count(cluster, *others)
+    request(cluster, late, 6, large)
+    advance_and_request_again(cluster, wants, 40)
+    assert (sum(running(cluster, *others)), *running(cluster, late)) == (8, 1)
+    assert preempted_count(cluster, *others) == before + 4, "no more than it needs"
+    assert preempted_count(cluster, late) == 0
+
+
+@pytest.mark.parametrize(("inside", "processes"), [(1, 0), (2, 0), (6, 0), (0, 2), (1, 2)])
+def test_preemption_for_shares_comes_to_rest(inside: int, processes: int) -> None:
+    """What one is given it requests again after its node has returned it from another queue; until
+    then it is not for the one that gave it."""
+    cluster = cluster_of(inside, processes, ones=0, preemption=True)
+    for number, vcores in enumerate((8, 4, 4, 2, 2)):
+        cluster.add_core(gpu_node(f"n{number}", vcores=vcores))
+    cluster.settle()
+    small, large = (cluster.submit(0, name=name) for name in ("small", "large"))
+    wants = [(small, 8, Resources(2, 10, MIB // 5), 0), (large, 6, Resources(3, 10, MIB), 0)]
+    for app, many, resources, _ in wants:
+        request(cluster, app, many, resources)
+        cluster.advance(5)
+    advance_and_request_again(cluster, wants, 20)
+    preempted = preempted_count(cluster, small, large)
+    assert running(cluster, small, large) == [6, 1]
+    assert preempted <= 5
+    advance_and_request_again(cluster, wants, 40)
+    assert preempted_count(cluster, small, large) == preempted
+
+
+def preempted_count(cluster: VirtualCluster, *apps: ApplicationId) -> int:
+    """How many of their executors have been preempted."""
+    ended = [x for app in apps for x in cluster.app(app).ended if x.started_at_s and x.end]
+    return sum(x.end.cause is EndCause.PREEMPTED for x in ended if x.end)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm.core.invariants import master_violations, node_violations
+from hrm.core.master.explain import explain
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
@@ -403,3 +404,22 @@ def test_slots_that_a_smaller_unit_does_not_have_are_kept_until_containers_end()
     for number in range(7):
         end(core, f"x{number}")
     assert core.units[CPU].unit == partition(NAME, MACHINE, core.binding)[0]
+
+
+def test_what_waits_for_cores_that_are_lent_is_told_so() -> None:
+    cluster = VirtualCluster()
+    cluster.add_hardware("n1", MACHINE, Partitioning(mode=BindingMode.PARTIAL, bound_cores=2))
+    cluster.settle()
+    batch = cluster.submit(12, Resources(1, 512))
+    cluster.settle()
+    cluster.rebind("n1", bound_cores=6)
+    cluster.advance(5)
+    stream = cluster.submit(2, Resources(4, 512, 1000), WorkloadClass.STREAM, stream_min=1)
+    cluster.advance(30)
+    assert cluster.states(stream)["pending"]
+    summary, _ = explain(cluster.master.master_state, cluster.app(stream), cluster.now)
+    assert "has lent 4 vcores" in summary and "to other units of n1" in summary, summary
+    for number in range(1, 13):
+        cluster.end_process(batch, number)
+    cluster.advance(5)
+    assert cluster.states(stream) == {"running": 2}

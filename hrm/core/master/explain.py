@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from hrm.core.master import gangs, locality
 from hrm.core.master.admission import size_settings
 from hrm.core.master.driver_places import DriverPlaces
@@ -18,7 +20,9 @@ from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.vocabulary.columns import Bools
 from hrm.core.vocabulary.feasibility import (
     Column,
+    Vector,
     could_hold,
+    current_vector,
     demand_vector,
     fits,
     fitting_rows,
@@ -30,6 +34,7 @@ from hrm.core.vocabulary.history import RequestRecord, StateEvent
 from hrm.core.vocabulary.model import (
     ApplicationState,
     ContainerState,
+    NodeName,
     NodeState,
     Resources,
     WorkloadClass,
@@ -221,7 +226,26 @@ def _pending_line(
     sooner = f", or sooner with less in {size_settings(driver=driver)}" if smaller.any() else ""
     return (
         f"{since}: no resource unit has that much free now; {_most_free(master_state, could)} "
-        f"(hrm nodes shows all){tried}. It starts when something ends there{sooner}"
+        f"(hrm nodes shows all){tried}. {_starts_when(master_state, could, demand)}{sooner}"
+    )
+
+
+def _starts_when(master_state: MasterState, rows: Bools, demand: Vector) -> str:
+    """What must end so that it starts at one of ``rows``: where units have lent what it lacks, that
+    is not what runs there."""
+    state = master_state.state
+    lenders = {
+        row: unit
+        for row in rows.nonzero()[0].tolist()
+        if not fits(demand, current_vector(unit := state.queue(row).unit))
+    }
+    if len(lenders) < np.count_nonzero(rows):
+        return "It starts when something ends there"
+    row, unit = max(lenders.items(), key=lambda x: (x[1].current.vcores, -x[0]))
+    return (
+        f"{unit.unit_id} has lent {unit.lent} of {unit.target} to other units of {state.node(row)} "
+        f"since that was bound otherwise; it starts once what runs there has ended and given that "
+        f"back, which nothing is preempted for (hrm nodes shows what is lent)"
     )
 
 
@@ -254,7 +278,11 @@ def _most_free(master_state: MasterState, rows: Bools) -> str:
 
 
 def _gang_reason(
-    master_state: MasterState, app: Application, pending: list[Container], gang: int, now: float
+    master_state: MasterState,
+    app: Application,
+    pending: list[Container],
+    gang: int,
+    now: float,
 ) -> str:
     start = f"its first {app.gang_min} start together ({gangs.reason(app)})"
     if app.gang_lacks_since_s is not None:
@@ -268,25 +296,16 @@ def _gang_reason(
         return f"{start}, and it has not requested {gang - len(pending)} of them yet"
     if unpacked := gangs.unpacked(master_state, app):
         return f"{start}; {unpacked}"
-    view = ClusterView(master_state.state)
-    if app.requires is not None:
-        view.require(app.requires)
-    rows = (view.open & (view.waiting_before(app.record.workload_class) == 0)).nonzero()[0].tolist()
-    queues = {row: master_state.state.queue(row) for row in rows}
-    offers = {row: queue.free for row, queue in queues.items()}
-    fitting_count = 0
-    for container in pending[:gang]:
-        demand = demand_vector(container.request.resources)
-        fitting = (row for row, free in offers.items() if fits(demand, free))
-        row = next((row for row in fitting if could_hold(demand, queues[row].unit)), None)
-        if row is not None:
-            offers[row] = minus(offers[row], demand)
-            for sibling in offers.keys() & set(view.siblings(row)):
-                offers[sibling] = minus(offers[sibling], pooled_part(demand))
-            fitting_count += 1
-    if fitting_count >= gang:
+    avoided = master_state.exclusions.avoided(app.application_id, now)
+    some = _fitting_count(master_state, app, pending[:gang], avoided)
+    if some >= gang:
         return f"{start}; there is capacity for all, its scheduler has not come to it yet"
-    there = f"{start}, and there is capacity for {fitting_count} of the {gang} now"
+    without = ""
+    if avoided and _fitting_count(master_state, app, pending[:gang], frozenset()) > some:
+        names = ", ".join(sorted(avoided)[:_DETAILS_MAX])
+        verb = "is" if len(avoided) == 1 else "are"
+        without = f", without {names}, which {verb} excluded (see the details)"
+    there = f"{start}, and there is capacity for {some} of the {gang} now{without}"
     return there + _not_preempting(master_state, app)
 
 
@@ -300,3 +319,32 @@ def _not_preempting(master_state: MasterState, app: Application) -> str:
         return ""
     names = ", ".join(kept[:_NAMED_MAX]) + (", ..." if len(kept) > _NAMED_MAX else "")
     return f"; batch is not preempted on {names} (preemption = false of the agent)"
+
+
+def _fitting_count(
+    master_state: MasterState,
+    app: Application,
+    members: Sequence[Container],
+    avoided: frozenset[NodeName],
+) -> int:
+    """How many of them could start now."""
+    view = ClusterView(master_state.state)
+    if app.requires is not None:
+        view.require(app.requires)
+    if avoided:
+        view.avoid(avoided)
+    free: dict[int, Vector] = {}
+    count = 0
+    for container in members:
+        demand = demand_vector(container.request.resources)
+        view.open_to(demand)
+        ahead = view.waiting_before(app.record.workload_class)
+        rows = (view.open & (ahead == 0) & view.could_ever_fit(demand)).nonzero()[0].tolist()
+        queues = {row: master_state.state.queue(row) for row in rows}
+        free = {row: queue.free for row, queue in queues.items()} | free
+        row = next((row for row in rows if fits(demand, free[row])), None)
+        if row is not None:
+            for each in {row, *(free.keys() & set(view.siblings(row)))}:
+                free[each] = minus(free[each], demand if each == row else pooled_part(demand))
+            count += 1
+    return count

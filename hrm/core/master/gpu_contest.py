@@ -11,9 +11,10 @@ what it lacks; what all lots of an application hold of a kind counts together, i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from hrm.core.master.gpu_holds import GpuHold
 from hrm.core.master.max_min import Lot, fair_lots
 from hrm.core.master.state import Container
 from hrm.core.messages.claims import GpuPart
@@ -51,6 +52,11 @@ class GpuUser(NamedTuple):
     lots: list[GpuLot]
 
     @property
+    def slots(self) -> int:
+        """How many GPUs each of its executors uses."""
+        return self.lots[0].demand[Column.SLOTS]
+
+    @property
     def declines(self) -> bool:
         """Does its policy leave what it could have? Once may be for an older state."""
         return self.job is not None and self.job.gpus_declined > 1
@@ -84,6 +90,18 @@ class Contest:
             ),
             default=0,
         )
+        self._held_back: set[ApplicationId] = set()
+
+    def keep(self, holds: Iterable[GpuHold], ending_mib: Callable[[GpuUser], int]) -> None:
+        """For some users capacity is held: none that has more than one of these starts any.
+        ``ending_mib``: what of a user's GPUs is about to be free."""
+        placed_mib = {user.application_id: user.placed_mib for user in self.users}
+        least_mib = min(placed_mib.get(hold.application_id, 0) for hold in holds)
+        self._held_back = {
+            user.application_id
+            for user in self.users
+            if user.placed_mib - ending_mib(user) > least_mib
+        }
 
     def starts(self, *, willing: bool = False) -> list[list[int]]:
         """How many of each user's lots are to start now. ``willing``: none of those that decline
@@ -91,11 +109,16 @@ class Contest:
         lots = [
             [
                 Lot(lot.size_mib, 0 if willing and user.declines else count)
-                for lot, count in zip(user.lots, counts, strict=True)
+                for lot, count in self._allowed(user, counts)
             ]
             for user, counts in zip(self.users, self.startable, strict=True)
         ]
         return fair_lots(self.free_mib, self._placed_mib, lots)
+
+    def _allowed(self, user: GpuUser, counts: Sequence[int]) -> Iterator[tuple[GpuLot, int]]:
+        """How many of each lot may start: none of one that is held back."""
+        held_back = user.application_id in self._held_back
+        yield from zip(user.lots, [0] * len(counts) if held_back else counts, strict=True)
 
     def shares_mib(self) -> list[int]:
         """What each would hold if all GPUs were shared out from the start, the containers that are
@@ -124,7 +147,7 @@ class Contest:
             if user.declines:
                 many = [
                     min(count, left_mib // lot.size_mib)
-                    for lot, count in zip(user.lots, startable, strict=True)
+                    for lot, count in self._allowed(user, startable)
                 ]
             lacks_mib = share_mib - user.placed_mib - user.queued_mib - _mib(user, many)
             parts = {}

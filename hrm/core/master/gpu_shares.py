@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 from hrm.core.master import gangs
 from hrm.core.master.gpu_contest import Contest, GpuLot, GpuUser
+from hrm.core.master.gpu_holds import GpuHolds
 from hrm.core.master.gpu_preemption import Lack, victims
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import Container, MasterState
@@ -72,6 +73,7 @@ class FairGpuParts:
         self._counts: dict[tuple[Vector, _Nodes], int] = {}
         self._next_run_s = 0.0
         self._preempted_s: dict[ContainerId, float] = {}
+        self._holds = GpuHolds(master_state)
 
     def update(self, jobs: Mapping[ApplicationId, Job], now: float) -> list[Job]:
         """Set ``gpu_parts`` of these jobs, which use GPUs; returns those for which they have
@@ -156,24 +158,30 @@ class FairGpuParts:
         for users in self._kinds():
             if len(users) < 2 or not any(user.waits for user in users):
                 continue
-            for container in self._victims(self._contest(users, now), now):
-                self._preempted_s[container.container_id] = now
-                assert container.node is not None
-                self._master_state.send_stop(
-                    self._master_state.nodes[container.node],
-                    container,
-                    EndCause.PREEMPTED,
-                    "another application has less than its fair share of the GPUs, and waits",
-                    now,
-                    grace_s=self._master_state.bounds.gpu_preemption_grace_s,
-                    decommission=True,
-                )
+            for lack, chosen in self._victims(self._contest(users, now), now):
+                self._holds.begin(lack.application_id, lack.demand, chosen, now)
+                for container in chosen:
+                    self._preempt_one(container, now)
 
-    def _victims(self, contest: Contest, now: float) -> list[Container]:
-        """What is preempted of one kind of GPUs."""
+    def _preempt_one(self, container: Container, now: float) -> None:
+        self._preempted_s[container.container_id] = now
+        assert container.node is not None
+        self._master_state.send_stop(
+            self._master_state.nodes[container.node],
+            container,
+            EndCause.PREEMPTED,
+            "another application has less than its fair share of the GPUs, and waits",
+            now,
+            grace_s=self._master_state.bounds.gpu_preemption_grace_s,
+            decommission=True,
+        )
+
+    def _victims(self, contest: Contest, now: float) -> list[tuple[Lack, list[Container]]]:
+        """What is preempted of one kind of GPUs, and for what."""
         master_state = self._master_state
         lacks, running = list[Lack](), list[Container]()
         above_mib: dict[ApplicationId, int] = {}
+        kept_mib: dict[ApplicationId, int] = {}
         coming_mib = 0
         shares_mib = contest.shares_mib()
         for user, share_mib, startable in zip(
@@ -191,26 +199,29 @@ class FairGpuParts:
             ]
             going_mib = sum(x.request.resources.gpu_memory_mib for x in going)
             coming_mib += going_mib
+            kept_mib[user.application_id] = user.placed_mib - going_mib
             lacking = _lacking(user, share_mib - user.placed_mib, startable)
             if lacking and not user.declines:
                 avoided = master_state.exclusions.avoided(user.application_id, now)
                 for lot, many in lacking:
                     queued_at = frozenset(x.unit_id for x in lot.queued)
-                    lacks.append(Lack(lot.demand, many, avoided, queued_at, app.requires))
-            elif user.placed_mib - going_mib > share_mib and app.record.gang_min < 2:
-                above_mib[user.application_id] = user.placed_mib - going_mib - share_mib
+                    name = user.application_id
+                    lacks.append(Lack(name, lot.demand, many, avoided, queued_at, app.requires))
+            elif kept_mib[user.application_id] > share_mib and app.record.gang_min < 2:
+                above_mib[user.application_id] = kept_mib[user.application_id] - share_mib
                 running += [x for x in live if x.state is ContainerState.RUNNING and x not in going]
         for index, lack in enumerate(lacks):
             coming = min(lack.containers, coming_mib // _mib(lack.demand))
             coming_mib -= coming * _mib(lack.demand)
             lacks[index] = lack._replace(containers=lack.containers - coming)
-        return list(victims(master_state, lacks, running, above_mib))
+        closed = self._holds.paused(now)
+        return list(victims(master_state, lacks, running, above_mib, kept_mib, closed))
 
     def _parts(self, now: float) -> dict[ApplicationId, dict[Vector, GpuPart]]:
         """Of each application that waits for GPUs of which others want some, too."""
         parts: dict[ApplicationId, dict[Vector, GpuPart]] = {}
         for users in self._kinds():
-            if _is_contested(users):
+            if _is_contested(users) or self._holds.of_kind(users[0].slots, now):
                 for application_id, some in self._contest(users, now).parts():
                     parts.setdefault(application_id, {}).update(some)
         return parts
@@ -236,7 +247,20 @@ class FairGpuParts:
         return [list(users.values()) for users in kinds.values()]
 
     def _contest(self, users: list[GpuUser], now: float) -> Contest:
-        return Contest(users, [self._startable_of(user, now) for user in users])
+        contest = Contest(users, [self._startable_of(user, now) for user in users])
+        if holds := self._holds.of_kind(users[0].slots, now):
+            contest.keep(holds, self._ending_mib)
+        return contest
+
+    def _ending_mib(self, user: GpuUser) -> int:
+        """What of that which it holds is about to end."""
+        containers = self._master_state.applications[user.application_id].containers.values()
+        return sum(
+            x.request.resources.gpu_memory_mib
+            for x in containers
+            if (x.state is ContainerState.STOPPING or x.container_id in self._preempted_s)
+            and demand_vector(x.request.resources)[Column.SLOTS] == user.slots
+        )
 
     def _startable_of(self, user: GpuUser, now: float) -> list[int]:
         """How many of each lot could start now."""

@@ -35,6 +35,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.sim.faults.capacity import fits_offer, how_many, serves
+from hrm.sim.oracle.freed_gpus import FreedGpus
 
 __all__ = ["GpuFairness", "even_shares"]
 
@@ -81,8 +82,10 @@ class GpuFairness:
         self._skipped = every_policy
         self._rivals: dict[int, dict[ApplicationId, _Rival]] = {}
         self._ordered: dict[ContainerId, float] = {}
+        self._freed = FreedGpus(violated)
 
     def master_began(self) -> None:
+        self._freed.master_began()
         self._rivals.clear()
         self._ordered.clear()
 
@@ -127,6 +130,9 @@ class GpuFairness:
             victims = Counter(owners[x] for x in stopped & owners.keys())
             self._ordered |= dict.fromkeys(stopped & owners.keys(), now)
             self._check_victims(apps, victims, now)
+            self._freed.ordered(apps, stopped, now)
+        for apps in kinds.values():
+            self._freed.sample(apps, core.master_state, now)
 
     def _check_victims(self, apps: _Rivals, victims: Counter[ApplicationId], now: float) -> None:
         wanted = {name: _sizes(some) for name, some in apps.items()}

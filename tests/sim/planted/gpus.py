@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from hrm.core.master.gpu_contest import GpuUser
+from hrm.core.master.gpu_holds import GpuHolds
 from hrm.core.master.gpu_shares import FairGpuParts
 from hrm.core.vocabulary.model import ApplicationId
 
@@ -39,7 +40,13 @@ def gpu_sizes_counted_alike(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GpuUser, "placed_mib", property(mean))
 
 
+def freed_gpus_taken_back(patch: pytest.MonkeyPatch) -> None:
+    """What one victim frees is anyone's, before the others have ended."""
+    patch.setattr(GpuHolds, "of_kind", lambda *_: [])
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     gpus_of_all_kinds_as_one,
     gpu_sizes_counted_alike,
+    freed_gpus_taken_back,
 ]

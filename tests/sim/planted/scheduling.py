@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +51,7 @@ from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerState,
     NodeName,
+    ResourceUnitId,
     WorkloadClass,
 )
 from hrm.core.vocabulary.node_requirement import NodeRequirement
@@ -305,9 +306,12 @@ def gpus_taken_below_a_share(patch: pytest.MonkeyPatch) -> None:
         lacks: Sequence[Lack],
         running: Sequence[Container],
         above_mib: dict[ApplicationId, int],
-    ) -> Iterator[Container]:
+        kept_mib: dict[ApplicationId, int],
+        closed: Collection[ResourceUnitId],
+    ) -> Iterator[tuple[Lack, list[Container]]]:
         some = [lack._replace(containers=len(running)) for lack in lacks]
-        return victims(master_state, some, running, dict.fromkeys(above_mib, 1 << 40))
+        any_mib = dict.fromkeys(above_mib, 1 << 40)
+        return victims(master_state, some, running, any_mib, kept_mib | any_mib, closed)
 
     patch.setattr(gpu_shares, "victims", any_of_them)
 

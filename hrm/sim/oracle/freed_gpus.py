@@ -1,0 +1,104 @@
+"""Is what was preempted for a fair share of GPUs taken back by those that gave it?
+
+Executors of one unit that are ordered to end in one turn end one after the other. Until the last
+has, an application that gave one of them starts none there: one with less still waits, for whose
+executor the first of them are too few.
+
+Left out: what was granted before the order, which its node may start; orders that are older than
+the time that victims have to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hrm.core.master.state import Container, MasterState
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState, ResourceUnitId
+
+__all__ = ["FreedGpus"]
+
+_HOLDS = (ContainerState.ASSIGNED, ContainerState.RUNNING)
+_WAITS = (ContainerState.PENDING, ContainerState.WAITING)
+
+
+@dataclass(slots=True)
+class _Order:
+    """``victims`` at a unit, ``givers`` their applications; ``poor``: those that waited then with
+    less than each of them kept."""
+
+    at_s: float
+    victims: set[ContainerId]
+    givers: set[ApplicationId]
+    poor: set[ApplicationId]
+
+
+class FreedGpus:
+    def __init__(self, violated: Callable[[str], None]) -> None:
+        self._violated = violated
+        self._orders: dict[ResourceUnitId, _Order] = {}
+
+    def master_began(self) -> None:
+        self._orders.clear()
+
+    def ordered(
+        self,
+        apps: Mapping[ApplicationId, Sequence[Container]],
+        stopped: set[ContainerId],
+        now: float,
+    ) -> None:
+        """These are preempted; ``apps``: what lives of one kind of GPUs."""
+        by_unit: dict[ResourceUnitId, list[Container]] = {}
+        for some in apps.values():
+            for container in some:
+                if container.container_id in stopped:
+                    by_unit.setdefault(container.unit_id, []).append(container)
+        kept_mib = {
+            name: sum(_mib(x) for x in some if x.container_id not in stopped and x.state in _HOLDS)
+            for name, some in apps.items()
+        }
+        for unit_id, victims in by_unit.items():
+            givers = {x.application_id for x in victims}
+            least_mib = min(kept_mib[name] for name in givers)
+            poor = {
+                name
+                for name, some in apps.items()
+                if kept_mib[name] < least_mib and any(x.state in _WAITS for x in some)
+            }
+            names = {x.container_id for x in victims}
+            self._orders[unit_id] = _Order(now, names, givers, poor)
+
+    def sample(
+        self,
+        apps: Mapping[ApplicationId, Sequence[Container]],
+        master_state: MasterState,
+        now: float,
+    ) -> None:
+        grace_s = master_state.bounds.gpu_preemption_grace_s
+        self._orders = {x: it for x, it in self._orders.items() if now - it.at_s < grace_s}
+        live = {x.container_id for some in apps.values() for x in some}
+        for unit_id, order in self._orders.items():
+            waits = {x for x in order.poor if any(y.state in _WAITS for y in apps.get(x, ()))}
+            if waits != order.poor or not waits or not order.victims & live:
+                continue
+            most_mib = max(_kept_mib(apps[name]) for name in waits)
+            for name in order.givers & apps.keys():
+                taken = [
+                    x
+                    for x in apps[name]
+                    if x.unit_id == unit_id and x.state in _HOLDS and x.assigned_at_s > order.at_s
+                ]
+                before_mib = _kept_mib(apps[name]) - sum(map(_mib, taken))
+                if taken and before_mib > most_mib:
+                    self._violated(
+                        f"{taken[0].container_id} takes back what was preempted at {unit_id} at "
+                        f"{order.at_s:.2f} s for {', '.join(sorted(waits))}, too soon"
+                    )
+
+
+def _mib(container: Container) -> int:
+    return container.request.resources.gpu_memory_mib
+
+
+def _kept_mib(containers: Sequence[Container]) -> int:
+    return sum(_mib(x) for x in containers if x.state in _HOLDS)
