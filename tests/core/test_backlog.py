@@ -437,7 +437,8 @@ def test_what_avoids_a_node_holds_up_nothing_that_only_that_node_could_hold(
     bounds = Bounds(waiting_limit=0, node_failures=1, node_failing_applications=99)
     cluster = VirtualCluster([unit("n0"), unit("n1", 2)], schedulers=schedulers, bounds=bounds)
     exclusions = cluster.master.master_state.exclusions
-    first, _ = cluster.submit(1, Resources(4, 1_024)), cluster.advance(1.0)
+    first = cluster.submit(1, Resources(4, 1_024))
+    cluster.advance(1.0)
     cluster.submit(2)
     cluster.advance(1.0)
     small = [cluster.submit(1) for _ in range(schedulers)]

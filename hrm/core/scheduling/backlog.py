@@ -393,8 +393,9 @@ class Backlog:
         none, any); of a gang, a stream or what avoids nodes, those that want the same.
         """
         lacks = job.lacks
-        if job.is_whole or job.avoid:
-            rules, whole = self._rules(job), job.is_whole
+        whole = job.gang > 0 or job.workload_class is WorkloadClass.STREAM
+        if whole or job.avoid:
+            rules = self._rules(job)
             for (kind, wanted, run_s, delay_s, others), cohort in self._cohorts.items():
                 same = kind is job.workload_class and wanted and others == rules
                 if same and all(
@@ -414,7 +415,7 @@ class Backlog:
             firsts = (self._first(), *self._passed.values())
             ready = [x for x in firsts if x is not None and x.not_before_s <= now]
             return min(ready, key=_is_batch, default=None)
-        stream = self._ready_stream(now)
+        stream = _first_ready(self._streams, now) if self._streams else None
         return stream if stream is not None else _first_ready(self._cohorts, now)
 
     def has_stream(self, now: float) -> bool:
@@ -522,19 +523,19 @@ class Backlog:
         has not been tried as it is now."""
         if job.places or not job.delay_s or self.in_order:
             return job.workload_class, _NO_DEMANDS, 0.0, 0.0, _NO_RULES
-        demands = frozenset(job.demands)
-        if not job.is_whole and not job.gpus:
-            return job.workload_class, demands, job.run_s, job.delay_s, self._rules(job)
-        if job.group is not None and (_is_stream(job) or not job.gpus):
+        demands, stream = frozenset(job.demands), job.workload_class is WorkloadClass.STREAM
+        if not job.gang and not stream:  # the common case, without a call
+            if job.gpus:
+                return job.workload_class, _NO_DEMANDS, 0.0, 0.0, _NO_RULES
+            plain = job.requires is None and not job.excluded
+            rules = _NO_RULES if plain else self._rules(job)
+            return job.workload_class, demands, job.run_s, job.delay_s, rules
+        if job.group is not None and (stream or not job.gpus):
             return job.workload_class, demands, 0.0, job.delay_s, self._rules(job)
         return job.workload_class, _NO_DEMANDS, 0.0, 0.0, _NO_RULES
 
     def _rules(self, job: Job) -> _Rules:
-        if job.is_whole:
-            return _Rules(job.requires, job.excluded, job.group)
-        if job.requires is None and not job.excluded:
-            return _NO_RULES
-        return _Rules(job.requires, job.excluded)
+        return _Rules(job.requires, job.excluded, job.group if job.is_whole else None)
 
 
 def _first_ready(cohorts: Mapping[_Key, _Cohort], now: float) -> Job | None:
@@ -568,10 +569,6 @@ def _arrival(job: Job) -> int:
 
 def _is_batch(job: Job) -> bool:
     return job.workload_class is WorkloadClass.BATCH
-
-
-def _is_stream(job: Job) -> bool:
-    return job.workload_class is WorkloadClass.STREAM
 
 
 def _rank(job: Job) -> tuple[bool, int]:

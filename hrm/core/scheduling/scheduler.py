@@ -289,7 +289,7 @@ class Scheduler:
             self.policy_faults += 1
             job.policy_fault = fault.message
             claims = []
-        found = len(claims) >= max(1, job.gang)
+        found = len(claims) >= (job.gang or 1)
         job.lacks = {} if found or not self._lacked_capacity(job) else lacks
         if self.strict_order:
             waits = not job.policy_fault and self._waits_for_endless(job, view, len(claims))
@@ -371,11 +371,12 @@ class Scheduler:
 
     def _note_lacks(self, job: Job, now: float) -> None:
         """Its round has failed: spare other jobs theirs."""
-        if job.is_whole:
+        takes_any = self._takes_any(job)
+        if not takes_any and job.is_whole:
             job.group = job.wanted()
         if not self._freed:
             self.backlog.hold_back(job, now)
-        if self.exhaustion is not None and self._takes_any(job):
+        if self.exhaustion is not None and takes_any:
             for demand in job.lacks:
                 self.exhaustion.note(demand, job.requires, job.avoid)
 
@@ -410,7 +411,7 @@ class Scheduler:
             return False
         if job.gpus and job.workload_class is WorkloadClass.BATCH:
             return False
-        return len(job.pending) >= job.gang
+        return not job.gang or len(job.pending) >= job.gang
 
     def _takes_any(self, job: Job) -> bool:
         """May it be placed one by one, wherever there is capacity?"""
