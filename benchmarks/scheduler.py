@@ -62,6 +62,7 @@ class Plan:
     containers: int = 40_000
     backlog_nodes: int = 1_000
     backlog_jobs: tuple[int, ...] = (0, 1_000, 10_000)
+    backlog_of_a_kind: int = 10_000
     ends: int = 1_000
     stream_requests: int = 500
     live_nodes: tuple[int, ...] = (1_000, 10_000)
@@ -74,6 +75,7 @@ class Plan:
 QUICK = Plan(
     tasks=(40,), classes=(BATCH,), policies=("min-wait",), durable_nodes=(10_000,),
     repetitions=3, decisions=8_000, containers=10_000, backlog_nodes=100, backlog_jobs=(0, 10_000),
+    backlog_of_a_kind=1_000,
     ends=300, stream_requests=150, live_nodes=(500,), live_s=8.0,
     memory_nodes=1_000,
     memory_containers=10_000,
@@ -131,23 +133,27 @@ def measure_durable(plan: Plan, results: Results) -> None:
 
 def measure_backlog(plan: Plan, results: Results) -> None:
     """One cluster for each size of the backlog; the ends of its repetitions in turns."""
+    sizes = [("", jobs) for jobs in plan.backlog_jobs]
+    sizes += [(kind, plan.backlog_of_a_kind) for kind in backlog.KINDS]
     clusters = {
-        jobs: backlog.FullCluster(plan.backlog_nodes, jobs, SCHEDULERS)
-        for jobs in plan.backlog_jobs
+        (kind, jobs): backlog.FullCluster(plan.backlog_nodes, jobs, SCHEDULERS, kind=kind)
+        for kind, jobs in sizes
     }
-    runs: dict[int, list[backlog.Ends]] = {jobs: [] for jobs in clusters}
+    runs: dict[tuple[str, int], list[backlog.Ends]] = {size: [] for size in clusters}
     for _ in range(plan.repetitions):
-        for jobs, cluster in clusters.items():
-            runs[jobs].append(backlog.measure_ends(cluster, plan.ends // plan.repetitions))
+        for size, cluster in clusters.items():
+            runs[size].append(backlog.measure_ends(cluster, plan.ends // plan.repetitions))
     rows = []
-    for jobs, each in runs.items():
+    for (kind, jobs), each in runs.items():
         ends = sum(len(x.ms) for x in each)
         ms = sorted(x.median_ms for x in each)
         rounds, placed = sum(x.rounds for x in each) / ends, sum(x.placed for x in each) / ends
-        results.numbers[f"end_ms_{_short(jobs)}"] = median(ms)
-        results.numbers[f"end_ms_{_short(jobs)}_least"] = min(min(x.ms) for x in each)
+        name = f"end_ms_{_short(jobs)}{'_' if kind else ''}{kind}"
+        results.numbers[name] = median(ms)
+        results.numbers[f"{name}_least"] = min(min(x.ms) for x in each)
+        waits = f"{jobs:,} {kind}".rstrip()
         rows.append(
-            [f"{jobs:,}", f"{median(ms):.3f} [{ms[0]:.3f}, {ms[-1]:.3f}]",
+            [waits, f"{median(ms):.3f} [{ms[0]:.3f}, {ms[-1]:.3f}]",
              f"{min(min(x.ms) for x in each):.3f}", f"{rounds:.2f}", f"{placed:.2f}"]
         )  # fmt: skip
     header = ["jobs that wait", "CPU ms an end [least, greatest]", "fastest", "rounds", "placed"]

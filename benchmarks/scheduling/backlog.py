@@ -2,7 +2,9 @@
 
 The master's core, its schedulers and the order of their rounds, without store and network, in
 virtual time. All slots of the cluster are taken, and nothing may wait at a unit, so each end gives
-one slot to one of the jobs that wait. These request one container each, of ``DEMANDS`` sizes. An
+one slot to one of the jobs that wait. These request one container each, of ``DEMANDS`` sizes, or
+are of one of the ``KINDS``: with one node excluded for all of them; gangs of two, none of which one
+slot serves; streams, none of which starts in less than what two ends free. An
 end is counted from the node's report until no round is due any more: it includes the placement that
 follows, and the rounds of other jobs that find nothing.
 """
@@ -17,9 +19,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.scheduling.cells import BATCH, NODE_SLOTS, TASK, building, node_names, unit_of
+from benchmarks.scheduling.cells import (
+    BATCH,
+    NODE_SLOTS,
+    STREAM,
+    TASK,
+    building,
+    node_names,
+    unit_of,
+)
 from hrm import policies
 from hrm.core.master.core import MasterCore
+from hrm.core.master.exclusion import CONFIRM_S
 from hrm.core.master.rounds import RoundSequencer
 from hrm.core.master.wake_timers import WakeTimers
 from hrm.core.messages import commands as c
@@ -35,12 +46,15 @@ from hrm.core.vocabulary.model import (
     EndCause,
     NodeName,
     Resources,
+    WorkloadClass,
 )
 
-__all__ = ["DEMANDS", "Ends", "FullCluster", "measure_ends", "measure_requests"]
+__all__ = ["DEMANDS", "KINDS", "Ends", "FullCluster", "measure_ends", "measure_requests"]
 
 DEMANDS = 4
+KINDS = ("excluded", "gang", "stream")
 _STEP_S = 0.01
+_FOR_EVER_S = 1e6
 _MORE = 100_000
 
 
@@ -63,11 +77,19 @@ class FullCluster:
     """A master's core over like nodes whose slots are all taken, and ``jobs`` that wait."""
 
     def __init__(
-        self, nodes: int, jobs: int, schedulers: int, *, policy: str = "min-wait", tasks: int = 1
+        self,
+        nodes: int,
+        jobs: int,
+        schedulers: int,
+        *,
+        policy: str = "min-wait",
+        tasks: int = 1,
+        kind: str = "",
     ) -> None:
         slots = nodes * NODE_SLOTS
         bounds = Bounds(
-            node_timeout_s=1e9, node_failures=0, waiting_limit=0, applications_limit=jobs + _MORE,
+            node_timeout_s=1e9, node_failures=int(kind == "excluded"), node_exclusion_s=_FOR_EVER_S,
+            node_exclusion_max_s=_FOR_EVER_S, waiting_limit=0, applications_limit=jobs + _MORE,
             containers_limit=2 * slots + jobs * tasks + _MORE,
         )  # fmt: skip
         self.core = MasterCore(1, [policies.load(policy, x) for x in range(schedulers)], bounds)
@@ -88,21 +110,42 @@ class FullCluster:
                     )
                 )  # fmt: skip
             self.request(self.register(), slots, TASK)
-            for number in range(jobs):
+            self._wait(jobs, tasks, kind)
+
+    def _wait(self, jobs: int, tasks: int, kind: str) -> None:
+        """``jobs`` of this kind arrive."""
+        if kind == "excluded":
+            self._exclude(next(iter(self.core.master_state.nodes)))
+        for number in range(jobs):
+            if kind == "gang":
+                self.request(self.register(gang_min=2), 2, TASK)
+            elif kind == "stream":
+                self.request(self.register(STREAM), 2, TASK)
+            else:
                 size = number % DEMANDS
                 self.request(self.register(), tasks, Resources(1, TASK.memory_mib * (1 + size)))
+
+    def _exclude(self, node: NodeName) -> None:
+        """For all, as after its containers of several applications have failed."""
+        exclusions = self.core.master_state.exclusions
+        end = ContainerEnd(cause=EndCause.EXITED, exit_code=1)
+        for number in range(Bounds().node_failing_applications):
+            exclusions.failed(ApplicationId(f"failing-{number}"), node, end, self.now)
+        self.now += 2 * CONFIRM_S
+        excluded = exclusions.tick(self.now, lambda _: True, len(self.core.master_state.nodes))
+        assert excluded == [node], "the node is excluded for all"
 
     @property
     def rounds(self) -> int:
         return sum(scheduler.rounds for scheduler in self.core.placement.schedulers.values())
 
-    def register(self) -> ApplicationId:
+    def register(self, declared_class: WorkloadClass = BATCH, gang_min: int = 0) -> ApplicationId:
         call_id = next(self._calls)
         self.submit(
             e.ApplicationRegistered(
                 now=self.now, call_id=call_id, application_id=ApplicationId(""),
-                submission_key=f"key-{call_id}", name="app", user="user", declared_class=BATCH,
-                gang_min=0,
+                submission_key=f"key-{call_id}", name="app", user="user",
+                declared_class=declared_class, gang_min=gang_min,
             )
         )  # fmt: skip
         return self._admitted

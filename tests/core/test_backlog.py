@@ -29,6 +29,7 @@ from hrm.core.vocabulary.model import (
     EndCause,
     FirstExecutors,
     Gpu,
+    NodeName,
     Resources,
     WorkloadClass,
 )
@@ -65,15 +66,27 @@ class ScannedBacklog(Backlog):
             job.own_s = 0.0
             job.gpus_declined = 0
 
-    def hold_back(self, lacks: Any, now: float, requires: NodeRequirement | None = None) -> None:
-        for job in self.jobs.values():
-            held = job.workload_class is BATCH and job.delay_s
-            held = held and requires in (None, job.requires)
-            if job.gang or job.gpus or job.places or not held:
-                continue
-            lacking = [x for x in lacks if lacks[x] <= job.run_s]
-            if all(any(fits(x, one) for x in lacking) for one in job.demands):
-                job.own_s = max(job.not_before_s, now + job.delay_s)
+    def hold_back(self, job: Job, now: float) -> None:
+        for other in self.jobs.values():
+            if other.delay_s and not other.places and self._wants_no_less(other, job):
+                other.own_s = max(other.not_before_s, now + other.delay_s)
+
+    def _wants_no_less(self, other: Job, job: Job) -> bool:
+        if other.is_whole != job.is_whole or other.gpus or job.gpus:
+            return False
+        if job.is_whole:
+            alike = other.group is not None and other.demands == job.demands
+            return alike and all(
+                getattr(other, x) == getattr(job, x)
+                for x in ("workload_class", "group", "requires", "excluded")
+            )
+        lacking = [x for x in job.lacks if job.lacks[x] <= other.run_s]
+        if job.avoid:
+            same = other.requires == job.requires and other.excluded == job.excluded
+            return same and other.demands <= set(lacking)
+        if job.requires not in (None, other.requires):
+            return False
+        return all(any(fits(x, one) for x in lacking) for one in other.demands)
 
     def next_job(self, now: float) -> Job | None:
         ready = [job for job in self._candidates() if job.not_before_s <= now]
@@ -112,6 +125,7 @@ STEPS = st.tuples(
             "more",
             "place",
             "require",
+            "exclude",
         ]
     ),
     st.integers(0, 11),
@@ -151,9 +165,16 @@ class Pair:
     def change(self, backlog: Backlog, job: Job, what: str, demand: Vector, delay_s: float) -> None:
         if what == "class":
             job.workload_class = STREAM if job.workload_class is BATCH else BATCH
+            job.group = None
             backlog.place(job, self.now)
         elif what == "gang":
             job.gang = 0 if job.gang else 2
+            job.group = None
+            backlog.place(job)
+        elif what == "exclude":
+            nodes = frozenset({NodeName("n1")}) if delay_s else frozenset()
+            job.avoid = nodes if delay_s < 0.2 else frozenset()
+            job.excluded = nodes
             backlog.place(job)
         elif what == "more":
             job.demands.add(demand)
@@ -176,8 +197,12 @@ class Pair:
             return
         job.delay_s = min(max(2 * job.delay_s, 0.05), 0.4)
         backlog.place(job, self.now + job.delay_s)
-        if hold and job.workload_class is BATCH and not job.gang:
-            backlog.hold_back(dict.fromkeys(job.demands, job.run_s), self.now, job.requires)
+        if hold and not job.places:
+            if job.is_whole:
+                job.group = (job.gang, frozenset(), frozenset())
+                backlog.place(job)
+            job.lacks = dict.fromkeys(job.demands, job.run_s)
+            backlog.hold_back(job, self.now)
 
     def compare(self) -> None:
         indexed, scanned = self.both
@@ -371,6 +396,65 @@ def test_long_ones_that_may_wait_nowhere_hold_up_no_short_one(schedulers: int) -
 
     assert ended == 40
     assert [cluster.states(app) for app in long] == [{"pending": 2}] * schedulers
+
+
+@pytest.mark.parametrize("workload_class", [BATCH, STREAM])
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+def test_what_starts_together_holds_up_nothing_smaller(
+    schedulers: int, workload_class: WorkloadClass
+) -> None:
+    """Neither at its own scheduler nor at others: each has a large one that came before."""
+    cluster = VirtualCluster([unit("n0")], schedulers=schedulers, bounds=Bounds(waiting_limit=0))
+    cluster.submit(2, workload_class=workload_class)  # of four cores; so four are never free
+    ends = cluster.submit(2, workload_class=workload_class)
+    cluster.advance(1.0)
+    large = [
+        cluster.submit(4, workload_class=workload_class, gang_min=4) for _ in range(schedulers)
+    ]
+    cluster.advance(5.0)
+    small = [
+        cluster.submit(2, workload_class=workload_class, gang_min=2) for _ in range(2 * schedulers)
+    ]
+    cluster.advance(5.0)
+    for app in (*large, *small):
+        assert set(cluster.states(app)) == {"pending"}
+
+    left = list(small)
+    while left:
+        assert end_all(cluster, ends) == 2
+        cluster.advance(0.5)
+        (ends,) = (app for app in left if cluster.states(app).get("running") == 2)
+        left.remove(ends)
+
+    assert [cluster.states(app) for app in large] == [{"pending": 4}] * schedulers
+
+
+@pytest.mark.parametrize("schedulers", [1, 2])
+def test_what_avoids_a_node_holds_up_nothing_that_only_that_node_could_hold(
+    schedulers: int,
+) -> None:
+    """What no other node could hold goes to an excluded one all the same."""
+    bounds = Bounds(waiting_limit=0, node_failures=1, node_failing_applications=99)
+    cluster = VirtualCluster([unit("n0"), unit("n1", 2)], schedulers=schedulers, bounds=bounds)
+    exclusions = cluster.master.master_state.exclusions
+    first = cluster.submit(1, Resources(4, 1_024))
+    cluster.advance(1.0)
+    cluster.submit(2)
+    cluster.advance(1.0)
+    small = [cluster.submit(1) for _ in range(schedulers)]
+    large = [cluster.submit(1, Resources(3, 1_024)) for _ in range(schedulers)]
+    crash = ContainerEnd(cause=EndCause.EXITED, exit_code=1)
+    for app in (*small, *large):
+        exclusions.failed(app, NodeName("n0"), crash, cluster.now)
+    cluster.advance(5.0)
+    for app in (*small, *large):
+        assert cluster.states(app) == {"pending": 1}
+
+    assert end_all(cluster, first) == 1
+    cluster.advance(0.5)
+
+    assert sorted(str(cluster.states(app)) for app in large)[-1] == "{'running': 1}"
+    assert [cluster.states(app) for app in small] == [{"pending": 1}] * schedulers
 
 
 def test_a_driver_waits_where_its_place_is_granted() -> None:

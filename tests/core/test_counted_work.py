@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.scheduling import backlog
 from benchmarks.scheduling.backlog import FullCluster
 from hrm import policies
 from hrm.core.master.core import MasterCore
@@ -280,6 +281,22 @@ def test_an_end_costs_the_same_however_many_jobs_wait(schedulers: int, jobs: int
 
     assert many <= 1.02 * ends_calls(120, schedulers)
     assert many <= {1: 740, 2: 870, 6: 1_720}[schedulers]
+
+
+@pytest.mark.parametrize("kind", backlog.KINDS)
+def test_an_end_costs_the_same_whatever_kind_of_jobs_wait(kind: str) -> None:
+    def cost(jobs: int) -> tuple[int, int]:
+        cluster = FullCluster(4, jobs, 1, kind=kind)
+        for _ in range(8):
+            cluster.end_one()
+        before = cluster.rounds
+        return max(calls_of(cluster.end_one) for _ in range(4)), cluster.rounds - before
+
+    (few, few_rounds), (many, many_rounds) = cost(100), cost(1_000)
+
+    assert many_rounds <= few_rounds <= 8
+    assert many <= 1.02 * few
+    assert many <= 1_200
 
 
 def test_an_end_costs_no_look_at_each_container_that_jobs_in_vain_request() -> None:

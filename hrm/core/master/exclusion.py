@@ -29,6 +29,7 @@ counts failures of tasks and needs a live executor; this one counts failures of 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -84,7 +85,8 @@ class ExclusionTracker:
 
     Invariants: an exclusion is in force iff ``now < until_s``, which is never further away than
     ``node_exclusion_max_s``. What can no longer matter is forgotten at the next ``tick``. ``watch``
-    is called once when an exclusion begins, and once, at a ``tick``, when it is over.
+    is called once when an exclusion begins, and once, at a ``tick``, when it is over. ``version``
+    rises then, and ``changed`` gets the application, if it was about one, for the owner to empty.
     """
 
     def __init__(self, bounds: Bounds, watch: Watch | None = None) -> None:
@@ -94,6 +96,8 @@ class ExclusionTracker:
         self._nodes: dict[NodeName, _Standing] = {}
         self._reports: dict[NodeName, dict[ApplicationId, _FailureReport]] = {}
         self._admitted = False
+        self.changed: dict[ApplicationId, None] = {}
+        self.version = 0
 
     @property
     def open(self) -> bool:
@@ -172,6 +176,16 @@ class ExclusionTracker:
         found += [node for node, x in (own or {}).items() if now < x.until_s]
         return frozenset(found) if found else NO_NODES
 
+    def avoided_alone(self, application_id: ApplicationId, now: float) -> frozenset[NodeName]:
+        """The nodes that are excluded for this application, whether or not for all."""
+        own = self._applications.get(application_id)
+        return frozenset(node for node, x in own.items() if now < x.until_s) if own else NO_NODES
+
+    def next_end_s(self, now: float) -> float:
+        """When the next exclusion in force will end; infinite without any."""
+        ends_s = (x.until_s for _, _, x in self._standings() if now < x.until_s)
+        return min(ends_s, default=math.inf)
+
     def avoided_by_all(self, now: float) -> frozenset[NodeName]:
         """The nodes that are to get no container of any application."""
         if not self._nodes:
@@ -229,6 +243,7 @@ class ExclusionTracker:
         standing.why = why
         standing.strikes.clear()
         standing.announced = True
+        self._note_change(application_id)
         if self._watch is not None:
             until = datetime.fromtimestamp(standing.until_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
             announced = f"{_for(application_id)} for {length_s:g} s, until {until} UTC: {why}"
@@ -241,11 +256,17 @@ class ExclusionTracker:
     ) -> None:
         standing.announced = False
         self._admitted = True
+        self._note_change(application_id)
         if self._watch is not None:
             was, announced = ExclusionState.EXCLUDED, f"{_for(application_id)}: {why}"
             self._watch(
                 ("node", node, application_id, was, ExclusionState.ADMITTED, now, announced)
             )
+
+    def _note_change(self, application_id: str) -> None:
+        self.version += 1
+        if application_id:
+            self.changed[ApplicationId(application_id)] = None
 
     def _age(self, standing: _Standing, now: float) -> None:
         while standing.strikes and standing.strikes[0] <= now - self._bounds.node_failure_window_s:

@@ -151,7 +151,7 @@ class PlacementCoordinator:
         scheduler = self.schedulers[app.scheduler]
         job = scheduler.jobs.get(app.application_id)
         if job is not None:
-            scheduler.restrict(job, job.gang, job.avoid, app.requires)
+            scheduler.restrict(job, job.gang, job.avoid, app.requires, job.excluded)
             scheduler.backlog.place(job, min(now, job.not_before_s))
             if isinstance(scheduler, RemoteScheduler):
                 scheduler.changed_jobs[app.application_id] = None
@@ -216,9 +216,7 @@ class PlacementCoordinator:
             if begins_at_s > now:
                 self.wake(scheduler, begins_at_s)
                 return
-        app = self.master_state.applications[job.application_id]
-        avoid = self.master_state.exclusions.avoided(job.application_id, now)
-        scheduler.restrict(job, gangs.missing(app), avoid, app.requires)
+        app = self._restrict(scheduler, job, now)
         if app.is_driver:
             job.rows = self._rows_of_driver(job)
         if job.gpus:
@@ -245,17 +243,38 @@ class PlacementCoordinator:
         container = self.master_state.drivers[next(iter(job.pending))]
         return self.drivers.at_commit(container).rows
 
+    def _restrict(self, scheduler: Scheduler, job: Job, now: float) -> Application:
+        """Set what limits a job of a scheduler inside of the master; returns its application."""
+        exclusions = self.master_state.exclusions
+        app = self.master_state.applications[job.application_id]
+        avoid = exclusions.avoided(job.application_id, now)
+        excluded = exclusions.avoided_alone(job.application_id, now) if avoid else avoid
+        scheduler.restrict(job, gangs.missing(app), avoid, app.requires, excluded)
+        return app
+
+    def _follow_exclusions(self, now: float) -> None:
+        """Jobs whose own exclusions have changed are not like others any more, or are again."""
+        changed = self.master_state.exclusions.changed
+        while changed:
+            application_id, _ = changed.popitem()
+            app = self.master_state.applications.get(application_id)
+            scheduler = None if app is None else self.schedulers.get(app.scheduler)
+            if scheduler is not None and not isinstance(scheduler, RemoteScheduler):
+                job = scheduler.jobs.get(application_id)
+                if job is not None:
+                    self._restrict(scheduler, job, now)
+
     def _next_job(self, scheduler: Scheduler, now: float) -> Job | None:
         """The next job, after those for which it is known that a round would find nothing: they
         back off as if it had."""
         assert scheduler.exhaustion is not None, "only schedulers inside of the master are woken"
+        if self.master_state.exclusions.changed:
+            self._follow_exclusions(now)
         for _ in range(SPARED_MAX if scheduler.exhaustion.known else 0):
             job = scheduler.next_job(now)
             if job is None or job.workload_class is WorkloadClass.STREAM:
                 return job
-            app = self.master_state.applications[job.application_id]
-            avoid = self.master_state.exclusions.avoided(job.application_id, now)
-            scheduler.restrict(job, gangs.missing(app), avoid, app.requires)
+            self._restrict(scheduler, job, now)
             if not scheduler.spare(job):
                 return job
             self._settle(scheduler, job, [], now)
@@ -367,6 +386,8 @@ class PlacementCoordinator:
 
     def tick(self, now: float) -> None:
         """End leases and proposals whose time is over; keep shares of GPUs fair."""
+        if self.master_state.exclusions.changed:
+            self._follow_exclusions(now)
         self.gpu_shares.tick(now)
         self._hand_over_drivers(now)
         if self.negotiator.lease.expire(now) or self.negotiator.lease.holder is None:

@@ -4,12 +4,13 @@ A backlog can be thousands of jobs long, and two things happen to all of it agai
 container ends, and every job may be tried at once; a round finds no place, and all jobs that
 request no less go back to their back-off. Neither may cost as much as there are jobs.
 
-So jobs are kept in *cohorts*: those of one class that request the same of the same nodes, are
-expected to run and back off for as long, to which both happen alike. A cohort has one time for its
-members, but for those that got a time of their own since, by a round or a request of theirs. These
-join the others again when the common time passes theirs, so each costs no more than the event that
-gave it that time. What happens to the backlog then costs as much as there are cohorts: distinct
-demands, run times (rounded), back-offs and requirements of each.
+So jobs are kept in *cohorts*: those of one class that request the same of the same nodes, in a
+gang or one by one, are expected to run and back off for as long, to which both happen alike. A
+cohort has one time for its members, but for those that got a time of their own since, by a round or
+a request of theirs. These join the others again when the common time passes theirs, so each costs
+no more than the event that gave it that time. What happens to the backlog then costs as much as
+there are cohorts: distinct
+demands, run times (rounded), back-offs, sizes of gangs, requirements and exclusions of each.
 
 The order does not depend on cohorts: streams go first, then jobs in order of arrival.
 
@@ -18,8 +19,14 @@ tried what it tried: one whose containers run for longer may find no queue where
 backfilled, units kept for GPUs were not among those it looked at, nor nodes that do not meet its
 requirement, and what stands first somewhere needs no capacity. What is held back without a reason
 is held back for ever, since the other job, which came before, is tried before it every time.
+Between batch jobs that are placed one by one this is known of each demand. A stream, or a gang, is
+held back by one that requests exactly the same: what would let it start lets the other one start.
 
-Limits: a cohort's jobs request exactly the same. A backlog in which no two do is looked at whole.
+Where nodes are excluded, a demand may still go to them if no other node could hold it, so a larger
+demand may have more nodes than a smaller one: there, too, only what is the same is held back.
+
+Limits: a cohort's jobs request exactly the same. A backlog in which no two do is looked at whole,
+and so is batch that uses GPUs: what one may have of them depends on what all others have.
 """
 
 from __future__ import annotations
@@ -27,13 +34,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from hrm.core.messages.claims import GpuPart
 from hrm.core.vocabulary.columns import Bools
-from hrm.core.vocabulary.feasibility import Vector, fits
+from hrm.core.vocabulary.feasibility import Vector, demand_vector, fits
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
@@ -50,8 +58,21 @@ _SLACK = 32
 _NO_DEMANDS: frozenset[Vector] = frozenset()
 _STEPS = 32
 
-_Key: TypeAlias = tuple[WorkloadClass, frozenset[Vector], float, float, NodeRequirement | None]
-_STREAMS: _Key = (WorkloadClass.STREAM, _NO_DEMANDS, 0.0, 0.0, None)
+_Group: TypeAlias = tuple[int, frozenset[tuple[Vector, int]], frozenset[tuple[Vector, int]]]
+"""What is requested together: how many, and where these are of several sizes how many of each, of
+the gang and of all."""
+
+
+class _Rules(NamedTuple):
+    """Where and how jobs are placed, as of ``Job``."""
+
+    requires: NodeRequirement | None = None
+    excluded: frozenset[NodeName] = frozenset()
+    group: _Group | None = None
+
+
+_NO_RULES = _Rules()
+_Key: TypeAlias = tuple[WorkloadClass, frozenset[Vector], float, float, _Rules]
 
 
 def rounded_run_s(run_s: float) -> float:
@@ -75,7 +96,10 @@ class Job:
     rounds count; ``latest_s`` is what the latest request states of that.
     ``lacks``: demands for which the latest round found nothing for lack of capacity,
     and of nothing else, each with how long those that it tried run; empty until then.
-    ``avoid``: nodes that are excluded for it. ``requires``: what a node must meet; None: nothing.
+    ``group``: what the latest round wanted of a gang or a stream, and did not find; None: it has
+    changed since, or there was none.
+    ``avoid``: nodes that are excluded for it; ``excluded``: of these at least those that are not
+    excluded for all. ``requires``: what a node must meet; None: nothing.
     ``gpus``: some of ``pending`` may use a GPU. ``gpu_parts``: what it may have of them in the next
     round, by demand; without one: all that it requests. ``gpus_declined``: in how many rounds, one
     after the other, it could have started some, and its policy proposed none of those.
@@ -91,7 +115,7 @@ class Job:
     Its backlog owns ``arrival`` (its place in the order), ``cohort``, ``own_s`` (its own time, None
     where the cohort's counts) and ``stamp``, which changes with each of these; and is notified
     (``Backlog.place``) where ``workload_class``, ``demands``, ``run_s``, ``delay_s``, ``gang``,
-    ``places`` or ``requires`` change.
+    ``group``, ``gpus``, ``places``, ``requires`` or ``excluded`` change.
     """
 
     application_id: ApplicationId
@@ -110,7 +134,9 @@ class Job:
     latest_s: float = -1.0
     run_s: float = math.inf
     lacks: dict[Vector, float] = field(default_factory=dict)
+    group: _Group | None = None
     avoid: frozenset[NodeName] = frozenset()
+    excluded: frozenset[NodeName] = frozenset()
     requires: NodeRequirement | None = None
     near: bool = False
     held_until_s: float = math.inf
@@ -130,6 +156,21 @@ class Job:
         if self.own_s is not None:
             return self.own_s
         return 0.0 if self.cohort is None else self.cohort.level_s
+
+    @property
+    def is_whole(self) -> bool:
+        """Is it a stream, or does it wait for a gang?"""
+        return self.gang > 0 or self.workload_class is WorkloadClass.STREAM
+
+    def wanted(self) -> _Group | None:
+        """What its round wants together; None: there is not all of its gang yet."""
+        if len(self.pending) < self.gang:
+            return None
+        if len(self.demands) < 2 or not self.gang:
+            return self.gang, frozenset(), frozenset()
+        each = [demand_vector(request.resources) for request in self.pending.values()]
+        first, whole = Counter(each[: self.gang]), Counter(each)
+        return self.gang, frozenset(first.items()), frozenset(whole.items())
 
 
 class _Heap:
@@ -257,7 +298,7 @@ class Backlog:
 
     Invariants: ``jobs`` is in order of arrival. Each job is in the cohort of its fields
     (``violations`` compares), and none is empty but those of jobs that are never held back, one a
-    class. ``gpu_jobs`` are those with ``gpus``.
+    class. ``_streams`` are the cohorts of streams. ``gpu_jobs`` are those with ``gpus``.
 
     Args:
         in_order: only the first job is ever tried, streams before batch (``strict_order``), and
@@ -270,6 +311,7 @@ class Backlog:
         self.jobs: dict[ApplicationId, Job] = {}
         self.gpu_jobs: dict[ApplicationId, Job] = {}
         self._cohorts: dict[_Key, _Cohort] = {}
+        self._streams: dict[_Key, _Cohort] = {}
         self._declining: dict[ApplicationId, Job] = {}
         self._passed: dict[ApplicationId, Job] = {}
         self._arrivals = itertools.count(1)
@@ -344,15 +386,26 @@ class Backlog:
             job.gpus_declined = 0
         self._declining.clear()
 
-    def hold_back(
-        self, lacks: Mapping[Vector, float], now: float, requires: NodeRequirement | None = None
-    ) -> None:
-        """Nothing with these demands that runs for so long finds a place on nodes that meet
-        ``requires`` now: jobs that request no less, run for no less, and have the same requirement
-        (where there is none, any), have been tried and may be held back (see ``_key``) wait for
-        another back-off from now on."""
-        for (_, wanted, run_s, delay_s, needs), cohort in self._cohorts.items():
-            covers = requires is None or needs == requires
+    def hold_back(self, job: Job, now: float) -> None:
+        """What ``job`` lacks is not there now: jobs that want no less have been tried and may be
+        held back (see ``_key``) wait for another back-off from now on. Those want no less that
+        request as much or more, run for as long, and have the same requirement (where there is
+        none, any); of a gang, a stream or what avoids nodes, those that want the same.
+        """
+        lacks = job.lacks
+        whole = job.gang > 0 or job.workload_class is WorkloadClass.STREAM
+        if whole or job.avoid:
+            rules = self._rules(job)
+            for (kind, wanted, run_s, delay_s, others), cohort in self._cohorts.items():
+                same = kind is job.workload_class and wanted and others == rules
+                if same and all(
+                    demand in lacks and (whole or lacks[demand] <= run_s) for demand in wanted
+                ):
+                    cohort.hold(now + delay_s)
+            return
+        requires = job.requires
+        for (_, wanted, run_s, delay_s, rules), cohort in self._cohorts.items():
+            covers = rules.group is None and (requires is None or rules.requires == requires)
             if wanted and covers and _is_covered(wanted, run_s, lacks):
                 cohort.hold(now + delay_s)
 
@@ -362,18 +415,8 @@ class Backlog:
             firsts = (self._first(), *self._passed.values())
             ready = [x for x in firsts if x is not None and x.not_before_s <= now]
             return min(ready, key=_is_batch, default=None)
-        stream = self._ready_stream(now)
-        if stream is not None:
-            return stream
-        best, earliest = None, math.inf
-        for cohort in self._cohorts.values():
-            if cohort.times.entries:
-                job = cohort.first_ready(now)
-            else:  # the common case, without a call
-                job = cohort.shared.first() if cohort.level_s <= now else None
-            if job is not None and job.arrival < earliest:
-                best, earliest = job, job.arrival
-        return best
+        stream = _first_ready(self._streams, now) if self._streams else None
+        return stream if stream is not None else _first_ready(self._cohorts, now)
 
     def has_stream(self, now: float) -> bool:
         """Is ``next_job`` a stream's?"""
@@ -383,9 +426,7 @@ class Backlog:
         return self._ready_stream(now) is not None
 
     def _ready_stream(self, now: float) -> Job | None:
-        """All streams are one cohort (``_key``)."""
-        cohort = self._cohorts.get(_STREAMS)
-        return cohort.first_ready(now) if cohort is not None and cohort.members else None
+        return _first_ready(self._streams, now) if self._streams else None
 
     def next_time_s(self) -> float | None:
         """When the next job may be tried; None without jobs."""
@@ -433,6 +474,8 @@ class Backlog:
         cohort = self._cohorts.get(key)
         if cohort is None:
             cohort = self._cohorts[key] = _Cohort(key, self._stamps)
+            if key[0] is WorkloadClass.STREAM:
+                self._streams[key] = cohort
             if key[1]:  # its first member: there is no other time than its own
                 cohort.level_s = at_s
         job.cohort = cohort
@@ -454,6 +497,7 @@ class Backlog:
         cohort.leave(job)
         if not cohort.members and cohort.key[1]:
             del self._cohorts[cohort.key]
+            self._streams.pop(cohort.key, None)
 
     def _first(self) -> Job | None:
         """The first job of all that are not passed, ready or not."""
@@ -475,12 +519,36 @@ class Backlog:
 
     def _key(self, job: Job) -> _Key:
         """What a job shares with those of its cohort. Jobs that are never held back need no more
-        than their class in common: streams, gangs, what uses GPUs or may stand first at a unit."""
-        never = job.gang or job.gpus or job.places or self.in_order
-        if job.workload_class is WorkloadClass.BATCH and job.delay_s and not never:
-            demands = frozenset(job.demands)
-            return job.workload_class, demands, job.run_s, job.delay_s, job.requires
-        return job.workload_class, _NO_DEMANDS, 0.0, 0.0, None
+        than their class in common: batch that uses GPUs, what may stand first at a unit, and what
+        has not been tried as it is now."""
+        if job.places or not job.delay_s or self.in_order:
+            return job.workload_class, _NO_DEMANDS, 0.0, 0.0, _NO_RULES
+        demands, stream = frozenset(job.demands), job.workload_class is WorkloadClass.STREAM
+        if not job.gang and not stream:  # the common case, without a call
+            if job.gpus:
+                return job.workload_class, _NO_DEMANDS, 0.0, 0.0, _NO_RULES
+            plain = job.requires is None and not job.excluded
+            rules = _NO_RULES if plain else self._rules(job)
+            return job.workload_class, demands, job.run_s, job.delay_s, rules
+        if job.group is not None and (stream or not job.gpus):
+            return job.workload_class, demands, 0.0, job.delay_s, self._rules(job)
+        return job.workload_class, _NO_DEMANDS, 0.0, 0.0, _NO_RULES
+
+    def _rules(self, job: Job) -> _Rules:
+        return _Rules(job.requires, job.excluded, job.group if job.is_whole else None)
+
+
+def _first_ready(cohorts: Mapping[_Key, _Cohort], now: float) -> Job | None:
+    """The first in order of arrival, of all these, that may be tried now."""
+    best, earliest = None, math.inf
+    for cohort in cohorts.values():
+        if cohort.times.entries:
+            job = cohort.first_ready(now)
+        else:  # the common case, without a call
+            job = cohort.shared.first() if cohort.level_s <= now else None
+        if job is not None and job.arrival < earliest:
+            best, earliest = job, job.arrival
+    return best
 
 
 def _is_covered(wanted: frozenset[Vector], run_s: float, lacks: Mapping[Vector, float]) -> bool:

@@ -5,8 +5,8 @@ there, and each round that finds nothing examines every unit. But where one has 
 unit has capacity for a demand, nor a place in its queue, only units that have changed since can
 have any: a few rows of the state's log. So a round for such a demand is spared.
 
-A demand with a requirement is one of its own: that no node which meets it has capacity says nothing
-of the others. The other way round it does.
+A demand with a requirement, or with nodes to avoid, is one of its own: that no node which is left
+has capacity says nothing of the others. The other way round it does.
 
 Limits: batch that may go anywhere. Where places in queues are refused for the wait there, which
 shrinks with time, or where the table itself has changed, nothing is known.
@@ -14,17 +14,23 @@ shrinks with time, or where the table itself has changed, nothing is known.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.columns import FREE, WAITERS_MAX, WAITING_BATCH, WAITING_STREAM, Bools
 from hrm.core.vocabulary.feasibility import Vector, fits, fitting_rows
+from hrm.core.vocabulary.model import NodeName
 from hrm.core.vocabulary.node_requirement import NodeRequirement
 
 __all__ = ["Exhaustion"]
 
 _CHANGED_MAX = 64
 _DEMANDS_KEPT = 256
+_NO_NODES: frozenset[NodeName] = frozenset()
+
+_Known: TypeAlias = tuple[Vector, NodeRequirement | None, frozenset[NodeName]]
 
 
 class Exhaustion:
@@ -40,26 +46,36 @@ class Exhaustion:
     def __init__(self, state: SharedState, waiting_limit: int) -> None:
         self._state = state
         self._waiting_limit = waiting_limit
-        self.known: dict[tuple[Vector, NodeRequirement | None], tuple[int, int]] = {}
+        self.known: dict[_Known, tuple[int, int]] = {}
 
-    def note(self, demand: Vector, requires: NodeRequirement | None = None) -> None:
-        """A round has found no place for ``demand`` on nodes that meet ``requires``: remember it if
-        all their rows show why."""
-        if self.holds(demand, requires):
+    def note(
+        self,
+        demand: Vector,
+        requires: NodeRequirement | None = None,
+        avoid: frozenset[NodeName] = _NO_NODES,
+    ) -> None:
+        """A round has found no place for ``demand`` on nodes that meet ``requires`` and are not to
+        be avoided: remember it if all their rows show why."""
+        if self.holds(demand, requires, avoid):
             return
         if len(self.known) >= _DEMANDS_KEPT:
             self.known.clear()
-        key = (demand, requires)
+        key = (demand, requires, avoid)
         self.known.pop(key, None)
-        if not self._chances(demand, requires).any():
+        if not self._chances(key).any():
             self.known[key] = (self._state.shape, self._state.position)
 
-    def holds(self, demand: Vector, requires: NodeRequirement | None = None) -> bool:
-        """Is it known that no row of a node that meets ``requires`` can take one more of
-        ``demand``, now or in its queue?"""
-        if requires is not None and self.holds(demand):
+    def holds(
+        self,
+        demand: Vector,
+        requires: NodeRequirement | None = None,
+        avoid: frozenset[NodeName] = _NO_NODES,
+    ) -> bool:
+        """Is it known that no row of a node that meets ``requires``, and is not to be avoided, can
+        take one more of ``demand``, now or in its queue?"""
+        if (avoid or requires is not None) and self.holds(demand):
             return True
-        key = (demand, requires)
+        key = (demand, requires, avoid)
         known = self.known.get(key)
         if known is None:
             return False
@@ -72,7 +88,10 @@ class Exhaustion:
         if position == now:
             return True
         changed = set(state.log[position - state.log_start :])
-        if requires is not None:
+        if avoid:
+            allowed = self._allowed(key)
+            changed = {row for row in changed if allowed[row]}
+        elif requires is not None:
             suited = state.suited(requires)
             changed = {row for row in changed if suited[row]}
         if len(changed) > _CHANGED_MAX or any(self._has_chance(demand, row) for row in changed):
@@ -83,20 +102,34 @@ class Exhaustion:
     def violations(self) -> list[str]:
         """What is taken for known and is not so; for tests and simulators."""
         return [
-            f"a unit could take {demand}, which counts as exhausted"
-            for demand, requires in list(self.known)
-            if self.holds(demand, requires) and self._chances(demand, requires).any()
+            f"a unit could take {key[0]}, which counts as exhausted"
+            for key in list(self.known)
+            if self.holds(*key) and self._chances(key).any()
         ]
 
-    def _chances(self, demand: Vector, requires: NodeRequirement | None) -> Bools:
+    def _allowed(self, key: _Known) -> Bools:
+        """The rows to which a view would open the demand; see ``ClusterView.avoid``."""
+        demand, requires, avoid = key
+        state = self._state
+        rows = state.open & ~state.gpu_only
+        if requires is not None:
+            rows = rows & state.suited(requires)
+        if avoid:
+            rest = rows & ~state.rows_of(avoid)
+            if (rest & fitting_rows(demand, state.total)).any():
+                return rest
+        return rows
+
+    def _chances(self, key: _Known) -> Bools:
         """At which rows one more batch container could start or wait."""
+        demand, _, _ = key
         state, table = self._state, self._state.table
         waiting = table[:, WAITING_STREAM] + table[:, WAITING_BATCH]
         starts = (waiting == 0) & fitting_rows(demand, table[:, FREE])
         limit = np.minimum(self._waiting_limit, table[:, WAITERS_MAX])
         waits = (waiting < limit) & fitting_rows(demand, state.total)
-        chances: Bools = state.open & ~state.gpu_only & (starts | waits)
-        return chances if requires is None else chances & state.suited(requires)
+        chances: Bools = self._allowed(key) & (starts | waits)
+        return chances
 
     def _has_chance(self, demand: Vector, row: int) -> bool:
         """``_chances`` of one row."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from hrm.core.messages.state_changes import JobImage, StateChanged
 from hrm.core.scheduling.cluster_view import ClusterView
@@ -47,6 +48,7 @@ UNITS_PER_MESSAGE = 500
 SEND_INTERVAL_S = 0.02
 """Changes of units, and that capacity was freed, are collected that long; jobs and replies take
 them along at once."""
+_Lack: TypeAlias = tuple[Vector, NodeRequirement | None, frozenset[NodeName]]
 _LACKING_MAX = 256
 _SPARED_MAX = 64
 _PASSED_MAX = 8
@@ -83,10 +85,10 @@ class RemoteScheduler(Scheduler):
     that all jobs were found to avoid; of those in neither ``changed_jobs`` nor ``restricted``, each
     avoids these alone and has no gang. ``seen_sequence``: of the latest message that it had taken
     in when it made its latest proposal; ``_freed_sequence``: of the latest one with ``has_freed``.
-    ``_lacking``: demands, with what is required of nodes, that no unit could take, until a round
-    that has seen one that can leaves them waiting all the same. When a job may be tried again is
-    the other side's to know; the times of the backlog here only serve to find the first one that
-    has a chance.
+    ``_lacking``: demands, with the nodes on which they may be placed, that no unit could take,
+    until a round that has seen one that can leaves them waiting all the same. When a job may be
+    tried again is the other side's to know; the times of the backlog here only serve to find the
+    first one that has a chance.
     ``_described``: of the units at the other side, the properties of the node that were sent with
     them; without any, nothing is known of the node.
     """
@@ -106,7 +108,7 @@ class RemoteScheduler(Scheduler):
         self.sequence = 0
         self.seen_sequence = 0
         self._freed_sequence = 0
-        self._lacking: dict[tuple[Vector, NodeRequirement | None], None] = {}
+        self._lacking: dict[_Lack, None] = {}
         self.due_at_s = now + SEND_INTERVAL_S
         self.heard_at_s = now
         self.excused_s = 0.0
@@ -151,7 +153,7 @@ class RemoteScheduler(Scheduler):
             if job is None:
                 return Chances(any=passed > 0)
             if self.spare(job):
-                self.backlog.hold_back(job.lacks, now, job.requires)
+                self.backlog.hold_back(job, now)
                 job.lacks = {}
                 spared += 1
             elif self._could_not(job):
@@ -165,7 +167,8 @@ class RemoteScheduler(Scheduler):
         """Was it known that no unit could take any of it?"""
         if job.near or not self._takes_any(job):
             return False
-        return all((demand, job.requires) in self._lacking for demand in job.demands)
+        nodes = job.requires, job.avoid
+        return all((demand, *nodes) in self._lacking for demand in job.demands)
 
     def note_lack(self, job: Job) -> None:
         """A round has left some of a job waiting: keep what no unit can take. Where one can, that
@@ -174,7 +177,7 @@ class RemoteScheduler(Scheduler):
             return
         has_seen = not self.has_freed and self.seen_sequence >= self._freed_sequence
         for demand in job.demands:
-            key = (demand, job.requires)
+            key = (demand, job.requires, job.avoid)
             self.exhaustion.note(*key)
             if self.exhaustion.holds(*key):
                 self._lacking[key] = None

@@ -101,10 +101,14 @@ class Replica:
         changed_class = job.workload_class is not image.workload_class
         changed = changed_class or job.avoid != frozenset(image.avoid)
         changed = changed or job.gpu_parts != image.gpu_parts or job.requires != image.requires
+        if job.gang != image.gang or changed_class or pending.keys() != job.pending.keys():
+            job.group = None
+            if job.is_whole:
+                job.lacks = {}
         asks_more = changed or job.gang != image.gang or not pending.keys() <= job.pending.keys()
         job.workload_class = image.workload_class
         job.gang = image.gang
-        job.avoid = frozenset(image.avoid)
+        job.avoid = job.excluded = frozenset(image.avoid)
         job.requires = image.requires
         job.demands = {demand_vector(request.resources) for request in pending.values()}
         job.run_s = min(map(self.scheduler.run_s, pending.values()))

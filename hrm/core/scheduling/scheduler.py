@@ -135,6 +135,8 @@ class Scheduler:
         job.requested_at_s[container_id] = now
         job.renewed = True
         changed = False
+        if job.group is not None or job.lacks:
+            changed = _wants_otherwise(job)
         if request.resources is not job.latest:
             job.latest = request.resources
             demand = demand_vector(request.resources)
@@ -169,11 +171,14 @@ class Scheduler:
         job.requested_at_s.pop(container_id, None)
         if not job.pending:
             self.backlog.remove(application_id)
+        elif _wants_otherwise(job):
+            self.backlog.place(job)
 
     def reclassify(self, job: Job, workload_class: WorkloadClass, now: float) -> None:
         """The class of a job's application has changed; it may be tried now."""
         job.workload_class = workload_class
         job.renewed = True
+        job.group, job.lacks = None, {}
         self.backlog.place(job, now)
 
     def restrict(
@@ -182,14 +187,21 @@ class Scheduler:
         gang: int,
         avoid: frozenset[NodeName],
         requires: NodeRequirement | None,
+        excluded: frozenset[NodeName] | None = None,
     ) -> None:
         """Set how many containers a job needs at once, the nodes that it avoids, and what a node
-        must meet."""
-        was_gang, job.gang, job.avoid = job.gang, gang, avoid
-        changed = bool(was_gang) != bool(gang)
-        if requires != job.requires:
-            changed, job.requires = True, requires
+        must meet. ``excluded``: of those to avoid at least the ones that not all avoid; None: all.
+        """
+        changed = job.gang != gang
         if changed:
+            job.gang, job.group = gang, None
+        job.avoid = avoid
+        if excluded is None:
+            excluded = avoid
+        if requires != job.requires or excluded != job.excluded:
+            changed, job.requires, job.excluded = True, requires, excluded
+        if changed:
+            job.lacks = {}
             self.backlog.place(job)
 
     def _settled(self, job: Job, container_ids: Sequence[ContainerId]) -> None:
@@ -225,8 +237,9 @@ class Scheduler:
             return False
         holds = self.exhaustion.holds
         known = map(holds, job.demands)
-        if job.requires is not None:
-            known = map(holds, job.demands, itertools.repeat(job.requires))
+        if job.requires is not None or job.avoid:
+            same = itertools.repeat
+            known = map(holds, job.demands, same(job.requires), same(job.avoid))
         if not all(known):
             return False
         job.policy_fault = ""
@@ -276,7 +289,8 @@ class Scheduler:
             self.policy_faults += 1
             job.policy_fault = fault.message
             claims = []
-        job.lacks = {} if claims or not self._lacked_capacity(job) else lacks
+        found = len(claims) >= (job.gang or 1)
+        job.lacks = {} if found or not self._lacked_capacity(job) else lacks
         if self.strict_order:
             waits = not job.policy_fault and self._waits_for_endless(job, view, len(claims))
             self.backlog.passed(job, is_passed=waits)
@@ -347,18 +361,24 @@ class Scheduler:
             job.delay_s = least_s if granted else min(max(2 * job.delay_s, least_s), most_s)
             at_s = self._next_try_s(job, now, any_granted=bool(granted))
             if granted:
-                job.gang = 0
+                job.gang, job.group = 0, None
             if not outcomes and job.lacks:
-                if not self._freed:
-                    # Spare other jobs the round that has just failed.
-                    self.backlog.hold_back(job.lacks, now, job.requires)
-                if self.exhaustion is not None:
-                    for demand in job.lacks:
-                        self.exhaustion.note(demand, job.requires)
+                self._note_lacks(job, now)
             self.backlog.place(job, min(at_s, job.held_until_s))
         job.lacks = {}
         job.renewed = False
         return granted
+
+    def _note_lacks(self, job: Job, now: float) -> None:
+        """Its round has failed: spare other jobs theirs."""
+        takes_any = self._takes_any(job)
+        if not takes_any and job.is_whole:
+            job.group = job.wanted()
+        if not self._freed:
+            self.backlog.hold_back(job, now)
+        if self.exhaustion is not None and takes_any:
+            for demand in job.lacks:
+                self.exhaustion.note(demand, job.requires, job.avoid)
 
     def _next_try_s(self, job: Job, now: float, *, any_granted: bool) -> float:
         """When what is left of a job after a round may be tried again: at once where that round
@@ -387,11 +407,15 @@ class Scheduler:
     def _lacked_capacity(self, job: Job) -> bool:
         """Could a round that has placed nothing have lacked capacity alone?"""
         held = job.held_until_s < math.inf or job.rows is not None
-        return self._takes_any(job) and not (held or job.policy_fault)
+        if held or job.policy_fault or job.places or self.strict_order:
+            return False
+        if job.gpus and job.workload_class is WorkloadClass.BATCH:
+            return False
+        return not job.gang or len(job.pending) >= job.gang
 
     def _takes_any(self, job: Job) -> bool:
         """May it be placed one by one, wherever there is capacity?"""
-        other_rules = job.gang or job.avoid or job.places or self.strict_order
+        other_rules = job.gang or job.places or self.strict_order
         return not (other_rules or job.gpus or job.workload_class is WorkloadClass.STREAM)
 
     def entry(
@@ -447,6 +471,16 @@ class Scheduler:
         return Placement(
             workload_class, demand, entries, limit, wait_max_s, together=together, run_s=run_s
         )
+
+
+def _wants_otherwise(job: Job) -> bool:
+    """What a job wants has changed: what its latest round found says nothing of others, where it is
+    placed whole. Does its cohort change with that?"""
+    if job.lacks and job.is_whole:
+        job.lacks = {}
+    was_known = job.group is not None
+    job.group = None
+    return was_known
 
 
 def _each(kind: type[T], columns: Iterable[tuple[Any, ...]]) -> Iterator[T]:

@@ -212,11 +212,14 @@ def some_nodes_taken_for_all(patch: pytest.MonkeyPatch) -> None:
     note = Exhaustion.note
 
     def note_for_all(
-        self: Exhaustion, demand: Vector, requires: NodeRequirement | None = None
+        self: Exhaustion,
+        demand: Vector,
+        requires: NodeRequirement | None = None,
+        avoid: frozenset[NodeName] = frozenset(),
     ) -> None:
-        note(self, demand, requires)
-        if (demand, requires) in self.known:
-            self.known[demand, None] = self.known[demand, requires]
+        note(self, demand, requires, avoid)
+        if (demand, requires, avoid) in self.known:
+            self.known[demand, None, frozenset()] = self.known[demand, requires, avoid]
 
     patch.setattr(Exhaustion, "note", note_for_all)
 
