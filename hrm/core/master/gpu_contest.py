@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from hrm.core.master.gpu_holds import GpuHold
+from hrm.core.master.gpu_holds import HeldCapacity
 from hrm.core.master.max_min import Lot, fair_lots
 from hrm.core.master.state import Container
 from hrm.core.messages.claims import GpuPart
@@ -92,7 +92,7 @@ class Contest:
         )
         self._held_back: set[ApplicationId] = set()
 
-    def keep(self, holds: Iterable[GpuHold], ending_mib: Callable[[GpuUser], int]) -> None:
+    def keep(self, holds: Iterable[HeldCapacity], ending_mib: Callable[[GpuUser], int]) -> None:
         """For some users capacity is held: none that has more than one of these starts any.
         ``ending_mib``: what of a user's GPUs is about to be free."""
         placed_mib = {user.application_id: user.placed_mib for user in self.users}

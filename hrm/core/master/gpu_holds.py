@@ -29,7 +29,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
 )
 
-__all__ = ["GpuHold", "GpuHolds"]
+__all__ = ["GpuHolds", "HeldCapacity"]
 
 _PAUSE_MAX_S = 600.0
 """The longest time for which a unit is left alone."""
@@ -37,7 +37,7 @@ _DOUBLED_MAX = 16
 
 
 @dataclass(slots=True)
-class GpuHold:
+class HeldCapacity:
     """``victims`` are preempted at a unit since ``since_s`` for one executor of ``demand``. It
     lasts until ``until_s``, which is sooner once all of them have ended (``freed``). ``wanted_s``:
     when such an executor waited last; what its node returns is requested again a little later."""
@@ -67,7 +67,7 @@ class GpuHolds:
 
     def __init__(self, master_state: MasterState) -> None:
         self._master_state = master_state
-        self._holds: list[GpuHold] = []
+        self._holds: list[HeldCapacity] = []
         self._served: set[ContainerId] = set()
         self._pauses: dict[ResourceUnitId, _Pause] = {}
         self._seen_at = (-1.0, -1)
@@ -84,10 +84,12 @@ class GpuHolds:
         assert first.node is not None
         until_s = now + bounds.gpu_preemption_grace_s + bounds.resend_delay_s
         owners = {x.container_id: x.application_id for x in victims}
-        hold = GpuHold(application_id, demand, first.node, first.unit_id, owners, now, until_s, now)
+        hold = HeldCapacity(
+            application_id, demand, first.node, first.unit_id, owners, now, until_s, now
+        )
         self._holds.append(hold)
 
-    def of_kind(self, slots: int, now: float) -> list[GpuHold]:
+    def of_kind(self, slots: int, now: float) -> list[HeldCapacity]:
         """What is held of units with so many GPUs."""
         seen_at = (now, self._master_state.gpus.version)
         if self._holds and seen_at != self._seen_at:
@@ -103,7 +105,7 @@ class GpuHolds:
         self._pauses = {x: it for x, it in self._pauses.items() if it.until_s > long_ago_s}
         return {unit_id for unit_id, pause in self._pauses.items() if now < pause.until_s}
 
-    def _lasts(self, hold: GpuHold, now: float) -> bool:
+    def _lasts(self, hold: HeldCapacity, now: float) -> bool:
         started = self._started(hold)
         if started is not None:
             self._served.add(started.container_id)
@@ -125,7 +127,7 @@ class GpuHolds:
         pause.until_s = now + min(pause_s, _PAUSE_MAX_S)
         return False
 
-    def _is_wanted(self, hold: GpuHold) -> bool:
+    def _is_wanted(self, hold: HeldCapacity) -> bool:
         """Does such an executor wait, or has just been granted a place?"""
         use = self._master_state.gpus.uses.get(hold.application_id, {}).get(hold.demand)
         if use is None:
@@ -133,11 +135,11 @@ class GpuHolds:
         waits = use.pending > 0 or bool(use.waiting)
         return waits or self._at_unit(hold, ContainerState.ASSIGNED) is not None
 
-    def _started(self, hold: GpuHold) -> Container | None:
+    def _started(self, hold: HeldCapacity) -> Container | None:
         """The executor that has started where capacity was freed for it."""
         return self._at_unit(hold, ContainerState.RUNNING)
 
-    def _at_unit(self, hold: GpuHold, state: ContainerState) -> Container | None:
+    def _at_unit(self, hold: HeldCapacity, state: ContainerState) -> Container | None:
         """One of these executors there that is in ``state`` since the hold began."""
         node = self._master_state.nodes.get(hold.node)
         for container in () if node is None else node.containers.values():
