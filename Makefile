@@ -87,7 +87,7 @@ SPARK_WORKERS ?= 3
 # Without the thousands of other tests, which each process would read first.
 SPARK_MODULES = $$(grep -rlE 'mark\.spark\b' --include='test_*.py' tests)
 test-spark: export HRM_TEST_PATIENCE ?= $(SPARK_WORKERS)
-test-spark: $(READY) ## tests that run a real Spark, all those on a real cluster among them (half an hour)
+test-spark: $(READY) ## tests that run a real Spark, all those on a real cluster among them (some twenty minutes)
 	$(BIN)/python -m pytest -ra -m "spark and not extra" -n $(SPARK_WORKERS) --dist loadfile \
 	  --no-loadscope-reorder --durations=5 $(SPARK_MODULES)
 	@echo "not run here: make test-extra (no cluster: the benchmarks' applications; the plugin alone)"
