@@ -49,7 +49,7 @@ PAPERS = (
 """Where the tests of papers' figures and of traces are, in this folder."""
 
 LONG_FIRST = (
-    *("test_lost_nodes.py", "test_embedding.py", "test_spark.py", "test_start_up.py"),
+    *("test_embedding.py", "test_spark.py", "test_lost_nodes.py", "test_start_up.py"),
     *("test_submissions.py", "test_parts_fail.py", "test_settings.py", "test_localisation.py"),
     *("test_node_requirement.py", "test_plugin.py", "test_gpus.py", "test_fence.py"),
 )
