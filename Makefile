@@ -19,7 +19,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PROTO := $(wildcard proto/hrm/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint audit proto-check test-unit test-spark test-papers test-full test-campaign test-extra test-hostile test-matrix examples format proto docs weights clean
+.PHONY: help venv demo test lint audit proto-check spark-tools test-unit test-spark test-papers test-full test-campaign test-extra test-hostile test-matrix examples format proto docs weights clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,7 +50,10 @@ demo: $(USABLE) ## start a cluster, run WordCount and a streaming Top-K on it, s
 # Tests that run at once. HRM_TEST_PATIENCE=4 is for a machine with other work, not more of these.
 WORKERS ?= 2
 
-test: lint proto-check test-unit test-spark ## what every change must pass; it says what it leaves out
+# Style and types keep one core busy, and so does what the tests of Spark share: both at once.
+test: $(READY) ## what every change must pass; it says what it leaves out
+	$(MAKE) --jobs=2 --output-sync lint spark-tools
+	$(MAKE) proto-check test-unit test-spark
 	@echo "make test-full runs everything"
 
 lint: $(READY) ## style, types, layering and what is dangerous
@@ -67,17 +70,26 @@ audit: ## known vulnerabilities of the versions in constraints.txt (needs the ne
 proto-check: $(READY) ## hrm/v1 is what proto/ generates
 	$(BIN)/python -m pytest -q -ra tests/test_generated.py
 
+# Tests make it themselves where it is missing, and wait for it.
+spark-tools: $(READY) ## the plugin and the archives that tests of a real Spark share (some two minutes, once)
+	$(BIN)/python -m tests.spark_tools
+
 UNIT := not spark and not hostile and not papers
 test-unit: $(READY) ## tests that need no Spark (some ten minutes)
 	$(BIN)/python -m pytest -ra -m "$(UNIT)" -n $(WORKERS) --dist worksteal --durations=5
 	@echo "not run here: make test-papers (papers' figures, traces), make test-hostile (long attacks)," \
 	  "make test-campaign (thousands of fault seeds)"
 
-# A module stays with one process, for it may have a cluster of its own. Clusters share the cores, so
-# limits of time are wider by as much.
-test-spark: export HRM_TEST_PATIENCE ?= $(WORKERS)
-test-spark: $(READY) ## tests that run a real Spark, all those on a real cluster among them (half an hour)
-	$(BIN)/python -m pytest -ra -m "spark and not extra" -n $(WORKERS) --dist loadfile --durations=5
+# A module stays with one process, for it may have a cluster of its own; the longest begin first
+# (LONG_FIRST in tests/conftest.py). They wait for processes to start and to end more than they
+# compute: three at once keep two cores busy. They share them, so limits of time are wider by as much.
+SPARK_WORKERS ?= 3
+# Without the thousands of other tests, which each process would read first.
+SPARK_MODULES = $$(grep -rlE 'mark\.spark\b' --include='test_*.py' tests)
+test-spark: export HRM_TEST_PATIENCE ?= $(SPARK_WORKERS)
+test-spark: $(READY) ## tests that run a real Spark, all those on a real cluster among them (some twenty minutes)
+	$(BIN)/python -m pytest -ra -m "spark and not extra" -n $(SPARK_WORKERS) --dist loadfile \
+	  --no-loadscope-reorder --durations=5 $(SPARK_MODULES)
 	@echo "not run here: make test-extra (no cluster: the benchmarks' applications; the plugin alone)"
 
 # Each process computes with one thread, for there are as many processes as cores.

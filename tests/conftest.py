@@ -14,7 +14,12 @@ from typing import TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.spark_tools import ARCHIVES_FROM, SparkTools, kept_for_later_runs
+from tests.spark_tools import (
+    ARCHIVES_FROM,
+    SparkTools,
+    kept_for_later_runs,
+    variables_of_users,
+)
 
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
@@ -42,6 +47,14 @@ PAPERS = (
     *("benchmarks/test_paper_", "benchmarks/test_filter_", "benchmarks/test_neural_"),
 )
 """Where the tests of papers' figures and of traces are, in this folder."""
+
+LONG_FIRST = (
+    *("test_embedding.py", "test_spark.py", "test_lost_nodes.py", "test_start_up.py"),
+    *("test_submissions.py", "test_parts_fail.py", "test_settings.py", "test_localisation.py"),
+    *("test_node_requirement.py", "test_plugin.py", "test_gpus.py", "test_fence.py"),
+)
+"""Modules of tests of Spark that take a minute or more, the longest first: one that was begun last
+would keep one process busy while the others are done."""
 
 POLL_S, POLL_SHARE, POLL_MAX_S = 0.02, 0.05, 0.25
 """How often a condition is tested: the pause is a share of the wait so far, within bounds."""
@@ -75,9 +88,8 @@ def _own_home(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every test has an empty ``HRM_HOME``, and nothing of HRM's or Spark's in its environment."""
-    for name in tuple(os.environ):
-        if name.startswith("HRM_") or name in ("SPARK_HOME", "SPARK_CONF_DIR"):
-            monkeypatch.delenv(name)
+    for name in variables_of_users():
+        monkeypatch.delenv(name)
     home = tmp_path / "hrm-home"
     monkeypatch.setenv("HRM_HOME", str(home))
     monkeypatch.setenv("HRM_AGENT_CLASS_ARCHIVE", "false")
@@ -139,11 +151,13 @@ def _missing_for_spark() -> str:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of a real Spark are skipped with a reason where there is none; those of papers are
-    marked by their location.
+    marked by their location. The longest modules come first.
 
     Marked tests and the tests on real daemons share the machine with other load: one that fails is
     tried once more, and both tries are in the summary (``RERUN``), to be investigated.
     """
+    rank = {name: number for number, name in enumerate(LONG_FIRST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
     marked = {item for item in items if item.get_closest_marker("spark")}
     for item in marked if PATIENCE != 1 else ():
         limit = item.get_closest_marker("timeout")

@@ -6,6 +6,9 @@ and into an optimising compiler whose code then hardly runs. Here ``java`` is a 
 the machine's own with its first compiler alone, and classes come from HRM's own archives, which
 `hrm env --archive` makes once: a driver's start takes a third of the time. Command lines that
 name another compiler or archive take precedence.
+
+Tests make what is missing as they need it; ``python -m tests.spark_tools`` makes it before, so that
+no process of theirs has to wait.
 """
 
 from __future__ import annotations
@@ -24,9 +27,18 @@ from pathlib import Path
 from hrm.spark.archive import KINDS, Archives
 from hrm.spark.launch import find_java, find_spark
 
-__all__ = ["ARCHIVES_FROM", "SparkTools", "executor_archive", "kept_for_later_runs"]
+__all__ = [
+    "ARCHIVES_FROM",
+    "SparkTools",
+    "executor_archive",
+    "kept_for_later_runs",
+    "variables_of_users",
+]
 
-HRM = Path(__file__).parents[1] / "hrm"
+REPOSITORY = Path(__file__).parents[1]
+HRM = REPOSITORY / "hrm"
+CACHE = REPOSITORY / ".pytest_cache" / "d" / "spark-tools"
+"""Where pytest keeps what ``config.cache.mkdir("spark-tools")`` has."""
 
 ARCHIVES_FROM = 8
 """Tests with a real Spark in a run from which on making archives, some 40 s, pays."""
@@ -150,3 +162,21 @@ def executor_archive() -> str:
     root = Path(os.environ["HRM_HOME"]) / "archives"
     archives = Archives(str(root), str(find_java().command), str(find_spark().home))
     return "" if archives.problem("executor") else archives.path("executor")
+
+
+def variables_of_users() -> list[str]:
+    """What the environment has of HRM's and Spark's, which no test may depend on."""
+    return [x for x in os.environ if x.startswith("HRM_") or x in ("SPARK_HOME", "SPARK_CONF_DIR")]
+
+
+def main() -> None:
+    """Make all of it where the next run of tests looks for it."""
+    kept = os.environ.get("HRM_TEST_ARCHIVES")
+    for name in variables_of_users():
+        del os.environ[name]
+    CACHE.mkdir(parents=True, exist_ok=True)
+    SparkTools(Path(kept) if kept else kept_for_later_runs(CACHE)).use_archives(make=True)
+
+
+if __name__ == "__main__":
+    main()

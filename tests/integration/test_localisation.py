@@ -133,21 +133,36 @@ def submit(cluster: Cluster, name: str, *arguments: str, **more: Any) -> Submitt
     return cluster.submit(*one, *arguments, str(APPS / "environment.py"), name, **more)
 
 
-def test_agents_and_class_paths_are_there_before_the_jvm(
-    two: Cluster, jars: Jars, tmp_path: Path
-) -> None:
-    (tmp_path / "data.txt").write_text("data")
+@pytest.fixture(scope="module")
+def early(two: Cluster, jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Submitted:
+    """An application with an agent, a class path and a configuration of its log, after its end."""
+    directory = tmp_path_factory.mktemp("early")
+    (directory / "data.txt").write_text("data")
+    (directory / "log4j2.properties").write_text(LOG4J)
+    files = f"{directory}/data.txt,{directory}/log4j2.properties"
     app = submit(
         two,
-        "agent",
-        *("--jars", f"{jars.agent},{jars.plugins}", "--files", str(tmp_path / "data.txt")),
+        "early",
+        *("--jars", f"{jars.agent},{jars.plugins}", "--files", files),
         *("--conf", "spark.executor.extraJavaOptions=-javaagent:./agent.jar=port=1"),
         *("--conf", "spark.executor.extraClassPath=plugins.jar"),
     )
     assert app.wait(240) == 0, app.output()
-    assert "AGENT port=1, codec, false" in executor_log(two, "agent", "stdout"), app.output()
-    cached = list(two.state.glob("nodes/*/files/*/*"))
-    assert len({path.name for path in cached}) == 2, "the agent and the plug-ins, not the data"
+    return app
+
+
+def test_agents_and_class_paths_are_there_before_the_jvm(two: Cluster, early: Submitted) -> None:
+    assert "AGENT port=1, codec, false" in executor_log(two, "early", "stdout"), early.output()
+    cached = {path.name for path in two.state.glob("nodes/*/files/*/*")}
+    assert len(cached) == 3, "the agent, the plug-ins and the log's configuration, not the data"
+
+
+def test_logging_is_configured_by_a_file_from_the_first_line_on(
+    two: Cluster, early: Submitted
+) -> None:
+    log = executor_log(two, "early", "stderr").splitlines()
+    started = next(line for line in log if "Started daemon" in line)
+    assert started.startswith("OWN-LAYOUT INFO "), early.output()
 
 
 def test_all_files_are_there_where_that_is_set(two: Cluster, jars: Jars, tmp_path: Path) -> None:
@@ -161,28 +176,6 @@ def test_all_files_are_there_where_that_is_set(two: Cluster, jars: Jars, tmp_pat
     )
     assert app.wait(240) == 0, app.output()
     assert "AGENT all, no codec, true" in executor_log(two, "all", "stdout")
-
-
-def test_logging_is_configured_by_a_file_from_the_first_line_on(
-    two: Cluster, tmp_path: Path
-) -> None:
-    (tmp_path / "log4j2.properties").write_text(LOG4J)
-    app = submit(two, "layout", "--files", str(tmp_path / "log4j2.properties"))
-    assert app.wait(240) == 0, app.output()
-    log = executor_log(two, "layout", "stderr").splitlines()
-    started = next(line for line in log if "Started daemon" in line)
-    assert started.startswith("OWN-LAYOUT INFO "), started
-
-
-def test_a_shuffle_manager_of_a_jar(two: Cluster, jars: Jars) -> None:
-    app = submit(
-        two,
-        "shuffle",
-        *("--jars", str(jars.plugins)),
-        *("--conf", "spark.shuffle.manager=org.apache.spark.hrmtest.Shuffle"),
-        *("--conf", "spark.executor.extraClassPath=./*"),
-    )
-    assert app.wait(240) == 0, app.output()
 
 
 def test_an_archive_that_must_not_be_unpacked_ends_the_application_with_the_reason(
@@ -243,11 +236,16 @@ def test_a_packed_environment_in_cluster_mode(
     assert "EXECUTOR from-the-archive environment" in done.stdout
 
 
-def test_blocks_are_on_all_scratch_disks_and_go_with_the_executors(
-    two: Cluster, disks: tuple[Path, Path], tmp_path: Path, eventually: Callable[..., Any]
-) -> None:
+def test_a_shuffle_managers_blocks_are_on_all_scratch_disks_and_go_with_the_executors(
+    two: Cluster, jars: Jars, disks: tuple[Path, Path], tmp_path: Path,
+    eventually: Callable[..., Any],
+) -> None:  # fmt: skip
+    """The manager is of a jar of the application's, which a pattern puts on the class path."""
     app = two.submit(
-        *("--conf", "spark.executor.instances=2"), str(APPS / "block_places.py"), str(tmp_path)
+        *("--conf", "spark.executor.instances=2", "--jars", str(jars.plugins)),
+        *("--conf", "spark.shuffle.manager=org.apache.spark.hrmtest.Shuffle"),
+        *("--conf", "spark.executor.extraClassPath=./*"),
+        *(str(APPS / "block_places.py"), str(tmp_path)),
     )
     eventually((tmp_path / "ready").exists, 240.0, "the blocks are written")
     for disk in disks:

@@ -13,7 +13,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,6 @@ __all__ = ["tables"]
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 NODE_TIMEOUT_S = 8.0 * PATIENCE
-AWAY_S = 20.0
 OTHER_HOST = "127.0.0.2"
 SUM = 499500
 FRAGILE = ("--conf", "spark.task.maxFailures=1")
@@ -131,17 +129,12 @@ def _at_work(cluster: Cluster, tables: Path, directory: Path, eventually: Eventu
 
 
 def _without_the_master(daemons: TwoHosts, queries: Queries, eventually: Eventually) -> None:
-    """It is away for a while, and an executor dies on a node whose agent lives."""
+    """It is away, and an executor dies on a node whose agent lives: its tasks do not wait for the
+    master, which does not come back before they have run again."""
     daemons.end("master", signal.SIGKILL)
-    back_at_s = time.monotonic() + PATIENCE * AWAY_S
     queries.go_on(eventually, "without a master")
-    victim = queries.executors().pop()
-    victim.kill()
-    died_at_s = time.monotonic()
+    queries.executors().pop().kill()
     queries.go_on(eventually, "without a master, with one executor less")
-    waited_s = time.monotonic() - died_at_s
-    assert waited_s < PATIENCE * AWAY_S, "its tasks have not waited for the master"
-    eventually(lambda: time.monotonic() > back_at_s, AWAY_S + 1, "the time is over")
     daemons.start_master()
     eventually(lambda: len(queries.running()) == 4, 60.0, "it is replaced")
     queries.go_on(eventually, "with another master")
@@ -163,36 +156,6 @@ def _preempted(cluster: Cluster, queries: Queries, directory: Path, eventually: 
     for name in ("stop", "stop.end"):
         (directory / name).touch()
     assert stream.wait() == 0, stream.output()
-
-
-@pytest.mark.parametrize("code", [53, 56])
-def test_no_task_is_charged_with_an_exit_that_is_not_its_own(
-    cluster: Cluster, tmp_path: Path, code: int
-) -> None:
-    """No local directory could be made; the driver could not be reached by heartbeat."""
-    cluster.up("--nodes", "1", "--cores", "2", "--memory", "3g")
-    app = cluster.submit(
-        *(*FRAGILE, "--conf", "spark.executor.instances=1"),
-        *("--conf", "spark.hrm.executor.maxFailures=1", str(APPS / "exits.py")),
-        *(str(code), str(tmp_path / "made")),
-    )
-    assert app.wait() == 0, app.output()[-4000:]
-    assert f"TOTAL {SUM}" in app.output()
-    shown = cluster.application("exits")
-    assert shown is not None
-    codes = [c["end"].get("exit_code", 0) for c in shown["containers"]]
-    assert codes[0] == code
-    assert len(codes) == 2, "one replacement"
-
-
-def test_any_other_exit_is_charged(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.up("--nodes", "1", "--cores", "2", "--memory", "3g")
-    app = cluster.submit(
-        *(*FRAGILE, "--conf", "spark.executor.instances=1", str(APPS / "exits.py")),
-        *("54", str(tmp_path / "made")),
-    )
-    assert app.wait() != 0
-    assert "failed 1 times" in app.output(), app.output()[-4000:]
 
 
 def test_what_a_lost_nodes_shuffle_service_kept_is_computed_again_before_it_is_missed(

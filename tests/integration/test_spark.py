@@ -201,64 +201,57 @@ def test_a_container_over_its_memory_is_killed_with_the_limit_named(
     assert "memoryOverhead" in killed[0]["message"]
 
 
-@pytest.mark.parametrize(
-    ("trigger", "expected"),
-    [
-        pytest.param("processing-time", "STREAM", marks=pytest.mark.core),
-        ("default", "STREAM"),
-        ("available-now", "BATCH"),
-        ("dstream", "STREAM"),
-    ],
-)
+CLASSES = {
+    "available-now": "BATCH",
+    "processing-time": "STREAM",
+    "default": "STREAM",
+    "dstream": "STREAM",
+}
+"""Of applications with a query of each trigger."""
+
+
+@pytest.mark.core
 def test_the_class_is_found_not_declared(
-    cluster: Cluster, tmp_path: Path, eventually: Callable[..., Any], trigger: str, expected: str
+    cluster: Cluster, tmp_path: Path, eventually: Callable[..., Any]
 ) -> None:
-    stop = tmp_path / "stop.file"
-    app = cluster.submit(
-        "--conf", "spark.executor.instances=1", str(APPS / "stream.py"), trigger, str(stop)
-    )
-    name = f"stream-{trigger}"
+    """One application has queries of all kinds, one after the other."""
+    stops = {trigger: tmp_path / f"{trigger}.stop" for trigger in CLASSES}
+    pairs = (word for trigger, path in stops.items() for word in (trigger, str(path)))
+    app = cluster.submit(*ONE_EXECUTOR, str(APPS / "stream.py"), *pairs)
+
+    def shown() -> dict[str, Any]:
+        return cluster.application("stream-available-now") or {}
 
     def progressed() -> bool:
-        shown = cluster.application(name)
-        return bool(shown and shown.get("progress", {}).get("tasks_completed", "0") != "0")
+        return bool(shown().get("progress", {}).get("tasks_completed", "0") != "0")
 
-    def workload_class() -> str:
-        shown = cluster.application(name)
-        return str(shown["workload_class"]) if shown else ""
+    def is_a(name: str) -> bool:
+        return str(shown().get("workload_class")).endswith(name)
 
-    if expected == "STREAM":
-        eventually(lambda: workload_class().endswith("STREAM"), 60.0, "it is seen as a stream")
-        shown = cluster.application(name)
-        assert shown is not None
-        seen = "DStreams" if trigger == "dstream" else "ticks"
-        assert seen in shown["class_evidence"]
-    else:
-        eventually(progressed, 60.0, "the query works")
-        assert workload_class().endswith("BATCH")
-    stop.touch()
-    eventually(stop.with_suffix(".stopped").exists, 30.0, "the query has stopped")
-    if trigger != "dstream":  # their end emits no event
-        eventually(lambda: workload_class().endswith("BATCH"), 5.0, "without a query it is batch")
-    stop.with_suffix(".end").touch()
+    for trigger, stop in stops.items():
+        if CLASSES[trigger] == "STREAM":
+            eventually(lambda: is_a("STREAM"), 60.0, f"{trigger} is seen as a stream")
+            seen = "DStreams" if trigger == "dstream" else "ticks"
+            assert seen in shown()["class_evidence"], trigger
+        else:
+            eventually(progressed, 60.0, f"the query works: {trigger}")
+            assert is_a("BATCH"), trigger
+        stop.touch()
+        eventually(stop.with_suffix(".stopped").exists, 30.0, f"{trigger} has stopped")
+        if trigger != "dstream":  # their end emits no event
+            eventually(lambda: is_a("BATCH"), 5.0, f"without {trigger} it is batch")
+        stop.with_suffix(".end").touch()
     assert app.wait() == 0, app.output()
 
 
-def test_a_declared_class_overrides(cluster: Cluster) -> None:
-    declared = ("--conf", "spark.hrm.class=stream")
-    app = cluster.submit(*ONE_EXECUTOR, *declared, str(APPS / "total.py"), "2", "0")
-    assert app.wait() == 0, app.output()
-    shown = cluster.application("total")
-    assert shown is not None
-    assert shown["workload_class"] == "WORKLOAD_CLASS_STREAM"
-    assert "spark.hrm.class" in shown["class_evidence"]
-
-
-def test_kill_ends_the_application_and_states_why(
+def test_a_declared_class_overrides_and_kill_ends_the_application_and_states_why(
     cluster: Cluster, tmp_path: Path, running_app: Callable[..., Any]
 ) -> None:
-    app = cluster.submit(str(APPS / "total.py"), "2", "200", str(tmp_path / "tasks-run"))
+    declared = ("--conf", "spark.hrm.class=stream")
+    app = cluster.submit(*declared, str(APPS / "total.py"), "2", "200", str(tmp_path / "tasks-run"))
     shown = running_app("total", 2)
+    assert shown["workload_class"] == "WORKLOAD_CLASS_STREAM"
+    assert "spark.hrm.class" in shown["class_evidence"]
     done = cluster.run(
         "app", "kill", shown["application_id"], "--reason", "enough", "--master", cluster.address
     )

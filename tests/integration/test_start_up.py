@@ -128,11 +128,6 @@ def test_a_warm_jvm_becomes_the_executor_of_an_application_with_encryption(
     logs = prepared.run("app", "logs", application["application_id"], "--master", prepared.address)
     assert "Successfully registered with driver" in logs.stdout
     assert "rehearsal" not in logs.stdout, "what it did before belongs to nobody's log"
-    eventually(
-        lambda: shortcut(prepared, "warm-executors")["state"] == "ready",
-        READY_LIMIT_S,
-        "there is another",
-    )
 
 
 @pytest.mark.parametrize(
@@ -153,3 +148,16 @@ def test_unusual_executors_start_as_ever(
     run(prepared, "--conf", setting, "--conf", "spark.executor.instances=1")
     eventually(lambda: why in shortcut(prepared, "warm-executors")["why_missed"], 10.0, why)
     assert shortcut(prepared, "warm-executors")["used"] == used
+
+
+def test_another_warm_jvm_takes_the_place_of_the_one_that_was_taken(
+    prepared: Cluster, eventually: Callable[..., Any]
+) -> None:
+    """It is made while the tests before this one run."""
+    if shortcut(prepared, "warm-executors")["state"] == "waiting":  # where this one runs alone
+        run(prepared, "--conf", "spark.executor.instances=1")
+    eventually(
+        lambda: shortcut(prepared, "warm-executors")["state"] == "ready",
+        READY_LIMIT_S,
+        "there is another",
+    )

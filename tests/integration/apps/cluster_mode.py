@@ -19,10 +19,12 @@ spark = SparkSession.builder.getOrCreate()
 total = spark.sparkContext.parallelize(range(100), 4).map(helper.square).sum()
 file = Path(sys.argv[2])
 found = file if file.exists() else Path(SparkFiles.get(file.name))
-print("SUM", total, found.read_text().strip(), "sent" if found is file else "fetched", flush=True)
+came = "sent" if found is file else "fetched"
+print(f"SUM {total} {found.read_text().strip()} {came}", flush=True)
 workers = spark.sparkContext.parallelize([0], 1)
-print("PYTHON", workers.map(lambda _: os.environ.get("HRM_DRIVER_PYTHON")).first(), flush=True)
-print("CONF", spark.conf.get("spark.test.words"), Path.cwd().name, flush=True)
+python = workers.map(lambda _: os.environ.get("HRM_DRIVER_PYTHON")).first()
+print(f"PYTHON {python}", flush=True)
+print(f"CONF {spark.conf.get('spark.test.words')} {Path.cwd().name}", flush=True)
 if way == "stop":
     spark.stop()
 elif way == "no-stop":

@@ -15,7 +15,8 @@ def slow(numbers):  # type: ignore[no-untyped-def]
     return [sum(numbers)]
 
 
-print("TOTAL", sum(context.parallelize(range(100), 6).mapPartitions(slow).collect()), flush=True)
+total = sum(context.parallelize(range(100), 6).mapPartitions(slow).collect())
+print(f"TOTAL {total}", flush=True)
 deadline = time.monotonic() + 120
 while not Path(sys.argv[1]).exists() and time.monotonic() < deadline:
     time.sleep(0.1)

@@ -17,6 +17,7 @@ def found(_: int) -> str:
 
 
 spark = SparkSession.builder.appName(sys.argv[1]).getOrCreate()
-print("DRIVER", os.path.relpath(sys.prefix))
-print("EXECUTOR", *set(spark.sparkContext.parallelize(range(2), 2).map(found).collect()))
+print(f"DRIVER {os.path.relpath(sys.prefix)}")
+words = set(spark.sparkContext.parallelize(range(2), 2).map(found).collect())
+print(f"EXECUTOR {' '.join(words)}")
 spark.stop()

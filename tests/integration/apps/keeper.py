@@ -48,8 +48,8 @@ cached.sum(), shuffled.count()
 (directory / "ready").touch()
 while not there("finish"):
     context.parallelize(range(6), 6).map(work).sum()
-print("CACHED", cached.sum(), "COMPUTED", cached_count.value, flush=True)
-print(
-    "SHUFFLED", sum(v for _, v in shuffled.collect()), "COMPUTED", shuffled_count.value, flush=True
-)
+cached_sum = cached.sum()
+print(f"CACHED {cached_sum} COMPUTED {cached_count.value}", flush=True)
+shuffled_sum = sum(v for _, v in shuffled.collect())
+print(f"SHUFFLED {shuffled_sum} COMPUTED {shuffled_count.value}", flush=True)
 spark.stop()

@@ -25,7 +25,8 @@ for host in sys.argv[1:]:
     preferring = jvm.java.util.ArrayList()
     for number in range(2):
         preferring.add(jvm.scala.Tuple2(number, python.toSeq([host])))
-    print("COUNTED", context.makeRDD(python.toSeq(preferring), any_class).count(), flush=True)
+    counted = context.makeRDD(python.toSeq(preferring), any_class).count()
+    print(f"COUNTED {counted}", flush=True)
     deadline = time.monotonic() + 60
     while executors() and time.monotonic() < deadline:
         time.sleep(0.1)

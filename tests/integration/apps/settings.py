@@ -12,5 +12,5 @@ for name in sys.argv[1:]:
     row = spark.range(0, 1, 1, 1).selectExpr("id", found).collect()[0]
     print(f"EXECUTOR {name} {row['found']}", flush=True)
 hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-print("HADOOP", hadoop.get("of.the.site"), flush=True)
+print(f"HADOOP {hadoop.get('of.the.site')}", flush=True)
 spark.stop()

@@ -7,7 +7,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.appName("shuffled").getOrCreate()
-print("COUNT", spark.range(0, 100_000, 1, 4).repartition(3).distinct().count(), flush=True)
+count = spark.range(0, 100_000, 1, 4).repartition(3).distinct().count()
+print(f"COUNT {count}", flush=True)
 deadline = time.monotonic() + 300
 while not Path(sys.argv[1]).exists() and time.monotonic() < deadline:
     time.sleep(0.1)

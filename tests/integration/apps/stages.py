@@ -38,10 +38,10 @@ def total(tasks: int, profile: ResourceProfile | None = None) -> int:
     return int((rdd.withResources(profile) if profile else rdd).map(slow).sum())
 
 
-print("PLAIN", total(1), flush=True)
-print("LARGE", total(8, profile), flush=True)
+print(f"PLAIN {total(1)}", flush=True)
+print(f"LARGE {total(8, profile)}", flush=True)
 deadline = time.monotonic() + 300
 while not Path(sys.argv[2]).exists() and time.monotonic() < deadline:
     time.sleep(0.1)
-print("PLAIN AGAIN", total(1), flush=True)
+print(f"PLAIN AGAIN {total(1)}", flush=True)
 spark.stop()

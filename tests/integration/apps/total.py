@@ -19,5 +19,5 @@ def square(numbers):  # type: ignore[no-untyped-def]
 
 spark = SparkSession.builder.appName("total").getOrCreate()
 rdd = spark.sparkContext.parallelize(range(1000), tasks).mapPartitions(square)
-print("TOTAL", sum(rdd.collect()), flush=True)
+print(f"TOTAL {sum(rdd.collect())}", flush=True)
 spark.stop()

@@ -12,6 +12,7 @@ def mine(_: object) -> list[tuple[int, str]]:
 
 spark = SparkSession.builder.appName("whoami").getOrCreate()
 found = spark.sparkContext.parallelize(range(4), 2).mapPartitions(mine).collect()
-print("DRIVER", *mine(None)[0], flush=True)
-print("TASKS", *sorted({f"{uid} {python}" for uid, python in found}), flush=True)
+print(f"DRIVER {' '.join(map(str, mine(None)[0]))}", flush=True)
+tasks = sorted({f"{uid} {python}" for uid, python in found})
+print(f"TASKS {' '.join(tasks)}", flush=True)
 spark.stop()
