@@ -98,5 +98,9 @@ def test_a_decommissioned_executor_that_disconnects_is_gone_at_once(
     assert "OK gone after" in run("DepartingExecutor")
 
 
+def test_executors_of_a_host_that_spark_excludes_are_killed(run: Callable[..., str]) -> None:
+    assert "OK killed 1" in run("ExcludedHost")
+
+
 def test_a_context_that_cannot_be_made_leaves_no_appmaster(run: Callable[..., str]) -> None:
     assert run("AbandonedContext").splitlines()[-1] == "OK"

@@ -223,12 +223,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     }
   }
 
-  /**
-   * Spark's tracker of exclusions is made when it is first asked for, and takes the backend of the SparkContext as it
-   * then is, to kill executors with: so not before the context has one. Until then nothing is excluded.
-   */
-  override def excludedHosts: Set[String] =
-    if (contextReady) scheduler.excludedNodes() else Set.empty
+  override def excludedHosts: Set[String] = scheduler.excludedNodes()
 
   /** Spark posts the event before it changes the set, so the set is read once more a little later. */
   private def exclusionsChanged(): Unit = {

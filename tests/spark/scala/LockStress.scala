@@ -271,7 +271,7 @@ exec cat > /dev/null
       file
     }
 
-    /** What the one of now has heard last: of class, queries, jobs, targets, finish. */
+    /** What the one of now has heard last: of class, queries, jobs, targets, excluded, finish. */
     def heard: ConcurrentHashMap[String, String] = current.get.heard
 
     def start(): Unit = thread("appmasters") {
@@ -331,6 +331,8 @@ exec cat > /dev/null
             kills.incrementAndGet()
             connection.call("executorEnded", s"s${id.asText}", "i0", "skilled", "bfalse", "s")
           }
+          case "excluded" =>
+            heard.put("excluded", event.get("hosts").asScala.map(_.asText).mkString(" "))
           case "finish" =>
             heard.put("finish", event.get("state").asText)
             // Spark has stopped to listen; that is no failure, and does not end the AppMaster.
