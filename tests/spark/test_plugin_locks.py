@@ -41,6 +41,7 @@ def java(*arguments: str, timeout_s: float) -> str:
     done = subprocess.run(
         [build._java(), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         check=False, timeout=PATIENCE * timeout_s, stdin=subprocess.DEVNULL,
+        env={**os.environ, "SPARK_HOME": str(SPARK_HOME), "SPARK_CONF_DIR": os.devnull},
     )  # fmt: skip
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout[-30_000:]}"
     return done.stdout
@@ -104,3 +105,7 @@ def test_executors_of_a_host_that_spark_excludes_are_killed(run: Callable[..., s
 
 def test_a_context_that_cannot_be_made_leaves_no_appmaster(run: Callable[..., str]) -> None:
     assert run("AbandonedContext").splitlines()[-1] == "OK"
+
+
+def test_an_application_that_its_launcher_stops_is_killed(run: Callable[..., str]) -> None:
+    assert run("StoppedByLauncher").splitlines()[-1] == "OK"

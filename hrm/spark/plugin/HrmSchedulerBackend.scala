@@ -170,7 +170,10 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
       events.endTargets()
       // Executors first: they end by themselves before the master removes their containers.
       try super.stop() finally {
-        events.setFinish(if (failure.isEmpty) "SUCCEEDED" else "FAILED", failure.getOrElse(""))
+        failure match {
+          case None => events.setFinish("SUCCEEDED", "")
+          case Some(why) => events.setFinish(unsuccessful, why)
+        }
         appMaster.stop(stopMs)
         timer.shutdownNow()
         launcher.ended(if (failure.isEmpty) State.FINISHED else State.FAILED)
@@ -243,9 +246,11 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     timer.shutdownNow()
   }
 
+  private def unsuccessful: String = if (launcher.stopRequested) "KILLED" else "FAILED"
+
   private def finish(failure: String): Unit = {
     appMaster.finishing()
-    events.setFinish("FAILED", failure)
+    events.setFinish(unsuccessful, failure)
     appMaster.stop(stopMs)
   }
 
