@@ -104,6 +104,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
 
   ExecutorLaunch.checkAuthentication(conf)
   ExecutorLaunch.checkKerberos(conf)
+  ExecutorLaunch.checkListsOfYarn(conf)
   ExecutorLaunch.checkShuffleService(conf)
   StageProfiles.allow(sc.resourceProfileManager)
   ExecutorLaunch.prepareDecommissioning(conf)

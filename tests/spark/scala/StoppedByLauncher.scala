@@ -12,6 +12,8 @@ import org.apache.spark.launcher.{InProcessLauncher, SparkAppHandle}
  * Argument: a directory. Exit: 0 all is well, 1 it is not, 4 not done in time.
  */
 object StoppedByLauncher {
+  val StartLimitS = 60L // of a spark-submit in this JVM
+
   def main(arguments: Array[String]): Unit = {
     LockStress.watch()
     val master = new LockStress.PlayedAppMaster(new File(arguments(0)))
@@ -25,7 +27,7 @@ object StoppedByLauncher {
       "spark.hrm.python" -> master.program.toString
     ).foreach { case (name, value) => launcher.setConf(name, value) }
     val handle = launcher.startApplication()
-    LockStress.until("it runs")(handle.getState == SparkAppHandle.State.RUNNING)
+    LockStress.until("it runs", StartLimitS)(handle.getState == SparkAppHandle.State.RUNNING)
     handle.stop()
     LockStress.until("its AppMaster hears of the end")(master.heard.containsKey("finish"))
     LockStress.check(master.heard.get("finish") == "KILLED", s"heard at last: ${master.heard}")
@@ -40,6 +42,6 @@ object StoppedByLauncher {
 object Launched {
   def main(arguments: Array[String]): Unit = {
     val sc = new SparkContext(new SparkConf().set("spark.executor.instances", "0"))
-    LockStress.until("it is stopped")(sc.isStopped)
+    LockStress.until("it is stopped", StoppedByLauncher.StartLimitS)(sc.isStopped)
   }
 }
