@@ -18,7 +18,7 @@ private[hrm] trait AppMasterListener {
       causedByApp: Boolean,
       lostHost: String): Unit
 
-  /** The hosts on which Spark schedules nothing now (spark.excludeOnFailure). Takes no lock. */
+  /** The hosts on which Spark schedules nothing now (spark.excludeOnFailure). Takes no lock after the backend's start. */
   def excludedHosts: Set[String]
 }
 

@@ -114,6 +114,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
 
   override def start(): Unit = {
     begun = true
+    // Makes the tracker of exclusions, which takes 2: doRequestTotalExecutors asks for them with 3 held.
+    scheduler.excludedNodes()
     launcher.submitted()
     super.start()
     val limitMs = registrationMs + ExecutorLaunch.sendingMs(conf)
