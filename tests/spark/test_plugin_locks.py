@@ -19,7 +19,7 @@ from hrm.spark import build
 from tests.conftest import PATIENCE
 from tests.spark_tools import SparkTools
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.core, pytest.mark.timeout(300)]
 
 SPARK_HOME = Path(pyspark.__file__).parent
 PROGRAMS = Path(__file__).parent / "scala"
