@@ -71,6 +71,7 @@ def launched(output: str) -> tuple[list[str], str]:
     return list(dict.fromkeys(lines["STATES"].split())), lines["ID"]
 
 
+@pytest.mark.core
 def test_a_launcher_follows_its_application(
     cluster: Cluster, embedding: Callable[..., str]
 ) -> None:
