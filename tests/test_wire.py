@@ -240,10 +240,11 @@ UPDATES: list[tuple[am.Command, e.MasterEvent]] = [
     ),
     *(
         (
-            am.FinishApplication(succeeded=state is ApplicationState.SUCCEEDED, message="why"),
+            am.FinishApplication(state=state, message="why"),
             e.ApplicationFinished(now=9.0, application_id=APP, state=state, message="why"),
         )
-        for state in (ApplicationState.SUCCEEDED, ApplicationState.FAILED)
+        for state in ApplicationState
+        if state.ended
     ),
 ]
 TO_SPARK = {am.ExecutorStarted, am.ExecutorEnded, am.FailApplication}

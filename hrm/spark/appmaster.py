@@ -44,6 +44,7 @@ from hrm.core.vocabulary import retries
 from hrm.core.vocabulary.backoff import Backoff
 from hrm.core.vocabulary.bounds import BOUNDS
 from hrm.core.vocabulary.latest_timer import LatestTimer, Ring
+from hrm.core.vocabulary.model import ApplicationState
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.spark.bridge import DriverBridge
 from hrm.spark.outgoing import Outgoing
@@ -70,6 +71,8 @@ LATE_S = 5.0
 INT32_MAX = 2**31 - 1
 EXIT_FILE_TIMEOUT_S = 5.0
 EXIT_FILE_PERIOD_S = 0.05
+_ENDS = {state.name: state for state in ApplicationState if state.ended}
+"""As the driver names them."""
 
 
 class AppMaster:
@@ -221,8 +224,7 @@ class AppMaster:
                 if self._outgoing is not None:
                     self._outgoing.report(self._progress)
             case "finish":
-                succeeded = event["state"] == "SUCCEEDED"
-                self._finish(succeeded, event["message"])
+                self._finish(_ENDS.get(event["state"], ApplicationState.FAILED), event["message"])
 
     def _driver_lost(self, why: str) -> None:
         self._orphaned = True
@@ -230,21 +232,22 @@ class AppMaster:
         if exit_file and self._parting is None:
             self._parting = asyncio.create_task(self._part(Path(exit_file), why))
         elif not exit_file:
-            self._finish(False, f"the driver is gone: {why}")
+            self._finish(ApplicationState.FAILED, f"the driver is gone: {why}")
 
     async def _part(self, exit_file: Path, why: str) -> None:
         """In cluster mode the driver's runner reports how it ended. Exit code 0 is a success, as on
         YARN, whether or not the context was stopped before."""
         code = await asyncio.to_thread(_exit_code, exit_file)
         if code is None:
-            self._finish(False, f"the driver is gone: {why}")
+            self._finish(ApplicationState.FAILED, f"the driver is gone: {why}")
         else:
-            self._finish(code == 0, f"the driver exited with code {code}" if code else "")
+            state = ApplicationState.FAILED if code else ApplicationState.SUCCEEDED
+            self._finish(state, f"the driver exited with code {code}" if code else "")
 
-    def _finish(self, succeeded: bool, message: str) -> None:
+    def _finish(self, state: ApplicationState, message: str) -> None:
         if not self._finishing.is_set():
             self._handle(
-                messages.DriverFinished(now=time.monotonic(), succeeded=succeeded, message=message)
+                messages.DriverFinished(now=time.monotonic(), state=state, message=message)
             )
             self._finishing.set()
 

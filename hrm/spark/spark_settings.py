@@ -187,12 +187,26 @@ FAMILIES: dict[str, SettingSupport] = {
     ),
     "spark.executor.resource.{resource}.vendor": _not_applicable("3.0.0", "of Kubernetes alone"),
     "spark.executorEnv.NAME": _honoured("1.0.0", "the variable NAME of executors"),
+    "spark.yarn.dist.archives, .files, .jars, .pyFiles": _refused(
+        "1.0.0",
+        "in favour of spark.archives, spark.files, spark.jars and spark.submit.pyFiles, which "
+        "count on YARN, too",
+    ),
     "spark.kubernetes.*, spark.yarn.*": _not_applicable(
-        "1.0.0", "of other cluster managers; no warning, as one configuration may serve several"
+        "1.0.0",
+        "of other cluster managers, but for those above; no warning, as one configuration may "
+        "serve several",
     ),
 }
 """Settings whose names have a part that is the user's: Spark's registry does not have them."""
 
+_LISTS_OF_YARN = {
+    "spark.yarn.dist.archives": "spark.archives",
+    "spark.yarn.dist.files": "spark.files",
+    "spark.yarn.dist.jars": "spark.jars",
+    "spark.yarn.dist.pyFiles": "spark.submit.pyFiles",
+}
+"""Also in ``ExecutorLaunch.scala``, for drivers in client mode."""
 _OF_DRIVER = re.compile(r"spark\.driver\.resource\.(\w+)\.amount")
 
 
@@ -210,8 +224,15 @@ def check_submission(conf: Mapping[str, str]) -> None:
     """Refuse what no driver on a node can have.
 
     Raises:
-        InvalidRequest: ``conf`` asks for a device of the driver's own.
+        InvalidRequest: ``conf`` asks for a device of the driver's own, or names files where only
+            YARN looks.
     """
+    for name, ours in _LISTS_OF_YARN.items():
+        if conf.get(name, "").strip():
+            raise InvalidRequest(
+                f"{name} is read by YARN alone; set {ours}={conf[name]} in its place, which "
+                f"counts on YARN, too"
+            )
     for name, value in conf.items():
         asked = _OF_DRIVER.fullmatch(name)
         if asked is not None and value.strip() not in ("", "0"):

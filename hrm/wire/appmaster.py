@@ -16,7 +16,7 @@ from hrm.core.vocabulary.node_requirement import NodeRequirement
 from hrm.text import shortened
 from hrm.v1 import application_pb2, common_pb2
 from hrm.wire import requirements
-from hrm.wire.enums import TO_CONTAINER_STATE, TO_END_CAUSE
+from hrm.wire.enums import APPLICATION_STATE, TO_CONTAINER_STATE, TO_END_CAUSE
 
 __all__ = [
     "attach",
@@ -164,14 +164,9 @@ def update(command: messages.Command) -> application_pb2.ApplicationUpdate | Non
                 excluded_hosts=application_pb2.ExcludedHosts(hosts=hosts)
             )
         case messages.FinishApplication():
-            state = (
-                common_pb2.APPLICATION_STATE_SUCCEEDED
-                if command.succeeded
-                else common_pb2.APPLICATION_STATE_FAILED
-            )
             return application_pb2.ApplicationUpdate(
                 finished=application_pb2.ApplicationFinished(
-                    state=state, message=_words(command.message)
+                    state=APPLICATION_STATE[command.state], message=_words(command.message)
                 )
             )
         case _:

@@ -35,6 +35,7 @@ from hrm.core.messages.appmaster import (
     TargetsChanged,
 )
 from hrm.core.vocabulary.ends import Blame
+from hrm.core.vocabulary.model import ApplicationState
 
 
 def target(count: int, profile: int = 0) -> ProfileTarget:
@@ -104,8 +105,8 @@ def test_the_life_of_an_application() -> None:
     assert core.wake_at_s() == 3.1
     assert asked(core.handle(AppMasterTicked(now=3.1))) == ["3"]
     assert core.wake_at_s() is None
-    assert core.handle(DriverFinished(now=5, succeeded=True, message="")) == [
-        FinishApplication(succeeded=True, message="")
+    assert core.handle(DriverFinished(now=5, state=ApplicationState.SUCCEEDED, message="")) == [
+        FinishApplication(state=ApplicationState.SUCCEEDED, message="")
     ]
     assert core.handle(changed(6, ended("2", 0, Blame.NONE)))  # reported, but not replaced
     assert core.wake_at_s() is None
@@ -177,7 +178,7 @@ def test_too_many_failures_end_the_application_and_name_the_last() -> None:
     assert "3 executors failed" in failure.message
     assert "exit code 42" in failure.message
     assert "hrm app logs" in failure.message
-    assert FinishApplication(succeeded=False, message=failure.message) in commands
+    assert FinishApplication(state=ApplicationState.FAILED, message=failure.message) in commands
     assert asked(core.handle(AppMasterTicked(now=1000))) == []
 
 

@@ -19,6 +19,7 @@ from hrm.core.appmaster.lifecycle import (
 from hrm.core.messages import appmaster as am
 from hrm.core.vocabulary.ends import Blame
 from hrm.core.vocabulary.event_table import Ignored, Impossible
+from hrm.core.vocabulary.model import ApplicationState
 
 EVENTS: tuple[type[Any], ...] = get_args(am.Event)
 TARGET = am.ProfileTarget(profile=0, count=3, vcores=1, heap_mib=512, memory_mib=896)
@@ -46,7 +47,7 @@ def core_in(state: AppMasterState) -> AppMasterCore:
     if not state.attached:
         core.handle(am.SessionLost(now=1.0))
     if state.ended:
-        core.handle(am.DriverFinished(now=1.0, succeeded=True, message=""))
+        core.handle(am.DriverFinished(now=1.0, state=ApplicationState.SUCCEEDED, message=""))
     assert core.life.state is state
     assert [core.containers[x].phase for x in "123"] == [P.RUNNING, P.REQUESTED, P.STOPPING]
     return core
@@ -66,7 +67,9 @@ def events_of(kind: type[Any]) -> list[am.Event]:
         am.ClassObserved: [am.ClassObserved(now=now, workload_class="BATCH", evidence="why")],
         am.ExclusionsChanged: [am.ExclusionsChanged(now=now, hosts=("h1",))],
         am.DriverFinished: [
-            am.DriverFinished(now=now, succeeded=done, message="") for done in (True, False)
+            am.DriverFinished(now=now, state=state, message="")
+            for state in ApplicationState
+            if state.ended
         ],
         am.SessionOpened: [
             opened(now),

@@ -71,6 +71,7 @@ def launched(output: str) -> tuple[list[str], str]:
     return list(dict.fromkeys(lines["STATES"].split())), lines["ID"]
 
 
+@pytest.mark.core
 def test_a_launcher_follows_its_application(
     cluster: Cluster, embedding: Callable[..., str]
 ) -> None:
@@ -94,7 +95,7 @@ def test_a_launcher_stops_its_application(
     states, application_id = launched(output)
     assert states == ["CONNECTED", "SUBMITTED", "RUNNING", "KILLED"], output
     shown = cluster.ask("app", "show", application_id)
-    assert shown["state"] == "APPLICATION_STATE_FAILED"
+    assert shown["state"] == "APPLICATION_STATE_KILLED"
     assert "the program that launched the driver has stopped it" in shown["message"]
 
 

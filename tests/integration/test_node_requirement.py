@@ -100,10 +100,6 @@ def test_a_driver_on_a_node_has_labels_of_its_own(two_hosts: Cluster) -> None:
     assert set(places(two_hosts, "total")) == {"node-1"}
 
 
-@pytest.mark.xfail(
-    reason="the master learns of the exclusion, and the executor there is not ended in time",
-    strict=False,
-)
 def test_a_host_that_spark_excludes_gets_no_executor_until_it_is_admitted(
     two_hosts: Cluster, go: Path, eventually: Callable[..., Any]
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from hrm.core.messages import appmaster as messages
 from hrm.core.vocabulary.ends import Blame
+from hrm.core.vocabulary.model import ApplicationState
 from hrm.v1 import common_pb2
 from hrm.wire import appmaster as app_wire
 
@@ -84,11 +85,12 @@ def test_what_is_for_spark_is_not_for_the_master() -> None:
 
 
 def test_a_finish_carries_how_it_ended() -> None:
-    for succeeded, state in (
-        (True, common_pb2.APPLICATION_STATE_SUCCEEDED),
-        (False, common_pb2.APPLICATION_STATE_FAILED),
+    for ended, state in (
+        (ApplicationState.SUCCEEDED, common_pb2.APPLICATION_STATE_SUCCEEDED),
+        (ApplicationState.FAILED, common_pb2.APPLICATION_STATE_FAILED),
+        (ApplicationState.KILLED, common_pb2.APPLICATION_STATE_KILLED),
     ):
-        update = app_wire.update(messages.FinishApplication(succeeded=succeeded, message="m"))
+        update = app_wire.update(messages.FinishApplication(state=ended, message="m"))
         assert update is not None
         assert (update.finished.state, update.finished.message) == (state, "m")
 

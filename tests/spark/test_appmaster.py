@@ -293,6 +293,19 @@ async def test_every_registration_and_session_proves_its_application(
     assert {x.submission_ownership_key for x in master.registrations} == {"s" * 64}
 
 
+@pytest.mark.parametrize("end", ["SUCCEEDED", "FAILED", "KILLED"])
+async def test_the_master_hears_how_the_driver_says_that_it_ended(
+    master: FakeMaster, tmp_path: Path, end: str
+) -> None:
+    async with fake_driver(master, tmp_path) as driver:
+        driver.send(target(1))
+        await until_registered(driver)
+        driver.finish(end)
+        assert await driver.end() == 0
+    assert master.finished is not None
+    assert master.finished.state == common_pb2.ApplicationState.Value(f"APPLICATION_STATE_{end}")
+
+
 @pytest.mark.parametrize("code", [0, 3, None])
 async def test_in_cluster_mode_the_exit_status_states_how_it_ended(
     master: FakeMaster, tmp_path: Path, code: int | None, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,7 @@ from hrm.spark import build
 from tests.conftest import PATIENCE
 from tests.spark_tools import SparkTools
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.core, pytest.mark.timeout(300)]
 
 SPARK_HOME = Path(pyspark.__file__).parent
 PROGRAMS = Path(__file__).parent / "scala"
@@ -41,6 +41,7 @@ def java(*arguments: str, timeout_s: float) -> str:
     done = subprocess.run(
         [build._java(), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         check=False, timeout=PATIENCE * timeout_s, stdin=subprocess.DEVNULL,
+        env={**os.environ, "SPARK_HOME": str(SPARK_HOME), "SPARK_CONF_DIR": os.devnull},
     )  # fmt: skip
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout[-30_000:]}"
     return done.stdout
@@ -98,5 +99,27 @@ def test_a_decommissioned_executor_that_disconnects_is_gone_at_once(
     assert "OK gone after" in run("DepartingExecutor")
 
 
+def test_executors_of_a_host_that_spark_excludes_are_killed(run: Callable[..., str]) -> None:
+    assert "OK killed 1" in run("ExcludedHost")
+
+
 def test_a_context_that_cannot_be_made_leaves_no_appmaster(run: Callable[..., str]) -> None:
     assert run("AbandonedContext").splitlines()[-1] == "OK"
+
+
+def test_a_context_whose_files_are_named_for_yarn_alone_is_refused(run: Callable[..., str]) -> None:
+    printed = run("RefusedLists").splitlines()
+    assert [line for line in printed if line.startswith("spark.yarn.dist")] == [
+        f"spark.yarn.dist.{kind} is read by YARN alone; set spark.{ours}=a,b in its place, which "
+        "counts on YARN, too"
+        for kind, ours in (
+            ("archives", "archives"),
+            ("files", "files"),
+            ("jars", "jars"),
+            ("pyFiles", "submit.pyFiles"),
+        )
+    ]
+
+
+def test_an_application_that_its_launcher_stops_is_killed(run: Callable[..., str]) -> None:
+    assert "OK" in run("StoppedByLauncher").splitlines()

@@ -110,6 +110,17 @@ def test_what_spark_sets_itself_is_no_reason_for_a_warning() -> None:
     assert without_effect(own) == []
 
 
+@pytest.mark.parametrize(
+    ("list_of_yarn", "ours"),
+    [("archives", "archives"), ("files", "files"), ("jars", "jars"), ("pyFiles", "submit.pyFiles")],
+)
+def test_files_that_are_named_for_yarn_alone_are_refused(list_of_yarn: str, ours: str) -> None:
+    why = rf"spark\.yarn\.dist\.{list_of_yarn} is read by YARN alone; set spark\.{ours}=a,b in"
+    with pytest.raises(InvalidRequest, match=why):
+        check_submission({f"spark.yarn.dist.{list_of_yarn}": "a,b"})
+    check_submission({f"spark.yarn.dist.{list_of_yarn}": "", f"spark.{ours}": "a,b"})
+
+
 def test_a_driver_on_a_node_gets_no_device() -> None:
     check_submission({"spark.driver.resource.gpu.amount": "0", "spark.driver.memory": "1g"})
     with pytest.raises(InvalidRequest, match=r"is 1, but drivers on nodes get no gpu; leave it"):

@@ -72,6 +72,7 @@ from hrm.core.messages.appmaster import (
     TargetsChanged,
 )
 from hrm.core.vocabulary.event_table import Lifecycle
+from hrm.core.vocabulary.model import ApplicationState
 from hrm.core.vocabulary.wakefulness import Wakefulness
 
 __all__ = ["FAILURES_SETTING", "AppMasterCore", "AppMasterLimits"]
@@ -231,7 +232,7 @@ class AppMasterCore:
             case ExclusionsChanged():
                 self._exclusions_changed(event)
             case DriverFinished():
-                self._end(event.succeeded, event.message, event)
+                self._end(event.state, event.message, event)
             case SessionOpened():
                 self._session_opened(event)
             case SessionLost():
@@ -442,12 +443,12 @@ class AppMasterCore:
     def _fail(self, message: str, event: Event) -> None:
         if not self.ended:
             self._commands.append(FailApplication(message=message))
-            self._end(False, message, event)
+            self._end(ApplicationState.FAILED, message, event)
 
-    def _end(self, succeeded: bool, message: str, event: Event) -> None:
+    def _end(self, state: ApplicationState, message: str, event: Event) -> None:
         to = AppMasterState.FINISHED if self.attached else AppMasterState.FINISHING
         self.life.follow(type(event), to, event.now)
-        self._finish = FinishApplication(succeeded=succeeded, message=message)
+        self._finish = FinishApplication(state=state, message=message)
         if self.attached:
             self._commands.append(self._finish)
 

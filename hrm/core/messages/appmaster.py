@@ -13,7 +13,7 @@ from dataclasses import replace
 from enum import Enum
 
 from hrm.core.vocabulary.ends import Blame, end_rule
-from hrm.core.vocabulary.model import ContainerEnd, ContainerState
+from hrm.core.vocabulary.model import ApplicationState, ContainerEnd, ContainerState
 from hrm.core.vocabulary.quick import record
 
 __all__ = [
@@ -151,7 +151,7 @@ class ExclusionsChanged(_Event):
 
 @record
 class DriverFinished(_Event):
-    succeeded: bool
+    state: ApplicationState
     message: str
 
 
@@ -255,7 +255,7 @@ class ReportExclusions:
 class FinishApplication:
     """To the master; the last command about this application."""
 
-    succeeded: bool
+    state: ApplicationState
     message: str
 
 

@@ -169,14 +169,14 @@ class Driver:
         if with_appmaster:
             self.crash_appmaster()
         elif self.appmaster is not None:
-            self.appmaster.finish(False, "the driver is gone", _ORPHAN_S)
+            self.appmaster.finish(ApplicationState.FAILED, "the driver is gone", _ORPHAN_S)
 
     def end(self) -> None:
         """It has done its work."""
         self.world.log.emit(self.name, "driver is done")
         self.outcome = "succeeded"
         if self.appmaster is not None:
-            self.appmaster.finish(True, "done", _FINAL_UPDATE_S)
+            self.appmaster.finish(ApplicationState.SUCCEEDED, "done", _FINAL_UPDATE_S)
 
     def failed(self, why: str) -> None:
         """The AppMaster reports that the application cannot go on."""
@@ -184,7 +184,7 @@ class Driver:
             self.world.log.emit(self.name, f"driver gives up: {why}")
             self.outcome = why
             if self.appmaster is not None:
-                self.appmaster.finish(False, why, _FINAL_UPDATE_S)
+                self.appmaster.finish(ApplicationState.FAILED, why, _FINAL_UPDATE_S)
 
     def alive(self) -> list[str]:
         """Executors that run, wherever: they talk to the driver themselves."""
@@ -259,8 +259,8 @@ class _AppMaster(Peer):
         self.handle(am.TargetsChanged(now=now, targets=self.driver.targets()))
         self._register()
 
-    def finish(self, succeeded: bool, message: str, limit_s: float) -> None:
-        self.deliver(am.DriverFinished(now=0.0, succeeded=succeeded, message=message))
+    def finish(self, state: ApplicationState, message: str, limit_s: float) -> None:
+        self.deliver(am.DriverFinished(now=0.0, state=state, message=message))
         self.clock.after(limit_s, self.leave)
 
     def leave(self) -> None:
@@ -340,9 +340,11 @@ class _AppMaster(Peer):
                     now=0.0, application_id=application_id, hosts=frozenset(command.hosts)
                 )
             case am.FinishApplication():
-                ended = ApplicationState.SUCCEEDED if command.succeeded else ApplicationState.FAILED
                 message = e.ApplicationFinished(
-                    now=0.0, application_id=application_id, state=ended, message=command.message
+                    now=0.0,
+                    application_id=application_id,
+                    state=command.state,
+                    message=command.message,
                 )
         if self._stream is not None:
             self._stream.send_to_server(message)

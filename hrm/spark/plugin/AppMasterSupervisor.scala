@@ -105,13 +105,15 @@ private[hrm] final class AppMasterSupervisor(
       process.say(new ObjectMapper().writeValueAsString(hello), startMs)
     } catch {
       case e: Throwable =>
+        // Before its end is seen, which would be reported in the place of this reason. One that has been counted as
+        // dead meanwhile is not counted twice.
+        val counts = begun.forall(forget)
         begun.foreach { incarnation =>
           incarnation.process.kill()
           incarnation.close()
         }
         if (!e.isInstanceOf[IOException]) throw e
-        // An AppMaster that has been counted as dead meanwhile is not counted twice.
-        if (begun.forall(forget)) died(s"cannot be started (${e.getMessage}); " +
+        if (counts) died(s"cannot be started (${e.getMessage}); " +
           "HRM_PYTHON or spark.hrm.python must name a Python that has hrm installed")
     } finally launched()
   }

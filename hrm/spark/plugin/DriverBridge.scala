@@ -18,7 +18,10 @@ private[hrm] trait AppMasterListener {
       causedByApp: Boolean,
       lostHost: String): Unit
 
-  /** The hosts on which Spark schedules nothing now (spark.excludeOnFailure). Takes no lock. */
+  /**
+   * The hosts on which Spark schedules nothing now (spark.excludeOnFailure). Takes no lock once the
+   * backend has started.
+   */
   def excludedHosts: Set[String]
 }
 

@@ -21,6 +21,9 @@ private[hrm] object ExecutorLaunch {
   private val UserFirst = "spark.executor.userClassPathFirst"
   private val Decommission = "spark.decommission.enabled"
   private val Shipped = Seq("file" -> "spark.files", "jar" -> "spark.jars", "archive" -> "spark.archives")
+  /** Also in spark_settings.py, for drivers in cluster deploy mode. */
+  private val ListsOfYarn = Seq("archives" -> "spark.archives", "files" -> "spark.files", "jars" -> "spark.jars",
+    "pyFiles" -> "spark.submit.pyFiles").map { case (kind, ours) => s"spark.yarn.dist.$kind" -> ours }
   private val SentBytesMs = 4096L
   private val DecommissionSignal = "spark.executor.decommission.signal"
   private val Authentication = "hadoop.security.authentication"
@@ -169,6 +172,14 @@ private[hrm] object ExecutorLaunch {
     if (UserGroupInformation.isSecurityEnabled) {
       throw new SparkException(s"HRM: Hadoop's settings demand Kerberos ($Authentication in core-site.xml): $why; " +
         s"for an application that uses none, give spark-submit --conf spark.hadoop.$Authentication=simple")
+    }
+  }
+
+  /** Nothing here reads these. Without this check, tasks would fail for files that were named and never came. */
+  def checkListsOfYarn(conf: SparkConf): Unit = ListsOfYarn.foreach { case (name, ours) =>
+    conf.getOption(name).filter(_.trim.nonEmpty).foreach { value =>
+      throw new SparkException(s"HRM: $name is read by YARN alone; set $ours=$value in its place, which counts on " +
+        "YARN, too")
     }
   }
 

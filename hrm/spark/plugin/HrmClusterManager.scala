@@ -20,7 +20,7 @@ class HrmClusterManager extends ExternalClusterManager {
     HrmClusterManager.Schemes.exists(scheme => masterURL.startsWith(scheme))
 
   override def createTaskScheduler(sc: SparkContext, masterURL: String): TaskScheduler =
-    new TaskSchedulerImpl(sc)
+    new HrmTaskScheduler(sc)
 
   override def createSchedulerBackend(
       sc: SparkContext,

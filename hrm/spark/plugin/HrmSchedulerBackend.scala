@@ -104,6 +104,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
 
   ExecutorLaunch.checkAuthentication(conf)
   ExecutorLaunch.checkKerberos(conf)
+  ExecutorLaunch.checkListsOfYarn(conf)
   ExecutorLaunch.checkShuffleService(conf)
   StageProfiles.allow(sc.resourceProfileManager)
   ExecutorLaunch.prepareDecommissioning(conf)
@@ -113,6 +114,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
 
   override def start(): Unit = {
     begun = true
+    // Makes the tracker of exclusions, which takes 2: doRequestTotalExecutors asks for them with 3 held.
+    scheduler.excludedNodes()
     launcher.submitted()
     super.start()
     val limitMs = registrationMs + ExecutorLaunch.sendingMs(conf)
@@ -170,7 +173,10 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
       events.endTargets()
       // Executors first: they end by themselves before the master removes their containers.
       try super.stop() finally {
-        events.setFinish(if (failure.isEmpty) "SUCCEEDED" else "FAILED", failure.getOrElse(""))
+        failure match {
+          case None => events.setFinish("SUCCEEDED", "")
+          case Some(why) => events.setFinish(unsuccessful, why)
+        }
         appMaster.stop(stopMs)
         timer.shutdownNow()
         launcher.ended(if (failure.isEmpty) State.FINISHED else State.FAILED)
@@ -223,12 +229,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     }
   }
 
-  /**
-   * Spark's tracker of exclusions is made when it is first asked for, and takes the backend of the SparkContext as it
-   * then is, to kill executors with: so not before the context has one. Until then nothing is excluded.
-   */
-  override def excludedHosts: Set[String] =
-    if (contextReady) scheduler.excludedNodes() else Set.empty
+  override def excludedHosts: Set[String] = scheduler.excludedNodes()
 
   /** Spark posts the event before it changes the set, so the set is read once more a little later. */
   private def exclusionsChanged(): Unit = {
@@ -248,9 +249,11 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     timer.shutdownNow()
   }
 
+  private def unsuccessful: String = if (launcher.stopRequested) "KILLED" else "FAILED"
+
   private def finish(failure: String): Unit = {
     appMaster.finishing()
-    events.setFinish("FAILED", failure)
+    events.setFinish(unsuccessful, failure)
     appMaster.stop(stopMs)
   }
 

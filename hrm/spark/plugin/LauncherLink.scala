@@ -20,12 +20,14 @@ import org.apache.spark.launcher.{LauncherBackend, SparkAppHandle}
 private[hrm] final class LauncherLink(sparkConf: SparkConf, requestStop: () => Unit)
   extends LauncherBackend with Logging {
 
-  @volatile private var stopRequested = false
+  @volatile private var stopping = false
 
   override protected def conf: SparkConf = sparkConf
 
+  def stopRequested: Boolean = stopping
+
   override protected def onStopRequest(): Unit = {
-    stopRequested = true
+    stopping = true
     requestStop()
   }
 

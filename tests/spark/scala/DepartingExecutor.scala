@@ -31,7 +31,7 @@ object DepartingExecutor {
       .set("spark.hrm.executor.lossReasonTimeout", "1h")
     val sc = new SparkContext(conf)
     val backend = sc.schedulerBackend.asInstanceOf[CoarseGrainedSchedulerBackend]
-    val Seq(departing, silent) = Seq("1", "2").map(register(sc, _))
+    val Seq(departing, silent) = Seq("1", "2").map(register(sc, _, "127.0.0.1"))
     LockStress.until("both are registered")(backend.getExecutorIds().toSet == Set("1", "2"))
     LockStress.check(
       backend.decommissionExecutor("1", ExecutorDecommissionInfo("drained"), adjustTargetNumExecutors = false),
@@ -50,7 +50,7 @@ object DepartingExecutor {
   }
 
   /** A client of the driver's, as executors are; it answers nothing. */
-  private def register(sc: SparkContext, id: String): RpcEnv = {
+  def register(sc: SparkContext, id: String, host: String): RpcEnv = {
     val env = RpcEnv.create(
       s"executor-$id", "127.0.0.1", 0, sc.conf, sc.env.securityManager, clientMode = true)
     val deaf = env.setupEndpoint(s"executor-$id", new RpcEndpoint {
@@ -59,7 +59,7 @@ object DepartingExecutor {
     })
     val driver = env.setupEndpointRef(sc.env.rpcEnv.address, CoarseGrainedSchedulerBackend.ENDPOINT_NAME)
     driver.askSync[Boolean](
-      RegisterExecutor(id, deaf, "127.0.0.1", 1, Map.empty, Map.empty, Map.empty, 0))
+      RegisterExecutor(id, deaf, host, 1, Map.empty, Map.empty, Map.empty, 0))
     env
   }
 }

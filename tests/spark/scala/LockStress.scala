@@ -118,10 +118,10 @@ object LockStress {
   /** Waits a moment of the storm; false: it is over. */
   def pause(ms: Long): Boolean = !storm.await(ms, TimeUnit.MILLISECONDS)
 
-  def until(what: String)(condition: => Boolean): Unit = {
-    val deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(StepLimitS)
+  def until(what: String, limitS: Long = StepLimitS)(condition: => Boolean): Unit = {
+    val deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(limitS)
     while (!condition) {
-      if (System.nanoTime() > deadline) give(4, s"not within $StepLimitS s: $what")
+      if (System.nanoTime() > deadline) give(4, s"not within $limitS s: $what")
       Thread.sleep(5)
     }
   }
@@ -206,13 +206,15 @@ object LockStress {
       number
     }
 
+    private def blank(parameter: Class[_]): AnyRef = parameter match {
+      case text if text == classOf[String] => ""
+      case option if option == classOf[Option[_]] => None
+    }
+
     /** Their constructors differ between versions of Spark in what comes last. */
     private def post(kind: String, first: AnyRef*): Unit = {
       val maker = Class.forName(events + kind).getConstructors.minBy(_.getParameterCount)
-      val rest = maker.getParameterTypes.drop(first.size).map[AnyRef] {
-        case text if text == classOf[String] => ""
-        case option if option == classOf[Option[_]] => None
-      }
+      val rest = maker.getParameterTypes.drop(first.size).toSeq.map(blank(_))
       val event = maker.newInstance((first ++ rest): _*)
       sc.listenerBus.post(event.asInstanceOf[SparkListenerEvent])
     }
@@ -271,7 +273,7 @@ exec cat > /dev/null
       file
     }
 
-    /** What the one of now has heard last: of class, queries, jobs, targets, finish. */
+    /** What the one of now has heard last: of class, queries, jobs, targets, excluded, finish. */
     def heard: ConcurrentHashMap[String, String] = current.get.heard
 
     def start(): Unit = thread("appmasters") {
@@ -331,6 +333,8 @@ exec cat > /dev/null
             kills.incrementAndGet()
             connection.call("executorEnded", s"s${id.asText}", "i0", "skilled", "bfalse", "s")
           }
+          case "excluded" =>
+            heard.put("excluded", event.get("hosts").asScala.map(_.asText).mkString(" "))
           case "finish" =>
             heard.put("finish", event.get("state").asText)
             // Spark has stopped to listen; that is no failure, and does not end the AppMaster.
