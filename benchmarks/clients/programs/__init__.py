@@ -1,0 +1,5 @@
+"""What runs in the clients' environments: programs as a user would write them.
+
+None names a master: ``PYSPARK_SUBMIT_ARGS`` or a connection does. Each prints its answer as the
+last line, a JSON object.
+"""
