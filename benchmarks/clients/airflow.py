@@ -23,7 +23,7 @@ from benchmarks.processes import BenchmarkError, start, tail, wait_until
 __all__ = ["client_mode", "cluster_mode", "retry", "time_out"]
 
 _TASK = ("airflow", "tasks", "test", "clients", "total", "2026-01-01")
-_HOLD_S = 150.0
+_HOLD_S = 90.0
 _TIE = "20s"
 _GONE_S = 90.0
 
