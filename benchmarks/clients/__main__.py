@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -49,7 +50,7 @@ def attempt(
     try:
         with cluster.witnessed() if isinstance(cluster, ClientsHrm) else nullcontext():
             answer = check.answer(place)
-    except BenchmarkError as error:
+    except (BenchmarkError, OSError, ValueError, subprocess.TimeoutExpired) as error:
         note(f"  {cluster.name}: {error}")
         return None, time.monotonic() - began_s, reason(str(error))
     return answer, time.monotonic() - began_s, ""
