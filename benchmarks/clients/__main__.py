@@ -126,7 +126,7 @@ def benchmark(options: argparse.Namespace, directory: Path) -> int:
 
 
 def _report(rows: Sequence[Row]) -> str:
-    return table.report(rows, len(CHECKS))
+    return table.report(rows, [check.name for check in CHECKS])
 
 
 def _figures(mine: Sequence[Row], rows: Sequence[Row]) -> dict[str, Any]:

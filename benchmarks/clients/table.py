@@ -64,8 +64,8 @@ def merged(before: Sequence[Row], now: Sequence[Row], order: Sequence[str]) -> l
     return [known[name] for name in order if name in known]
 
 
-def report(rows: Sequence[Row], checks: int) -> str:
-    """The Markdown below the head of the results file."""
+def report(rows: Sequence[Row], checks: Sequence[str]) -> str:
+    """The Markdown below the head of the results file; ``checks``: the names of all."""
     kinds = (PASSED, FAILED, WITHOUT, MISSING)
     counts = ", ".join(f"{sum(row.result == kind for row in rows)} {kind}" for kind in kinds)
     cells = [
@@ -81,13 +81,15 @@ def report(rows: Sequence[Row], checks: int) -> str:
         "what HRM needed", "note", "commit",
     ]  # fmt: skip
     about = (
-        f"{len(rows)} of {checks} checks run: {counts}. Each client is in an environment of its "
-        "own, unchanged, and is pointed at `local[2]` and at a cluster of two nodes on loopback in "
-        "turn. *Equal* means: it ended well on both with the same answer, and on HRM the master "
-        "has an application of it with an executor. Seconds are of one run, with other work on "
-        "the machine: they show that it runs, not how fast."
+        f"{len(rows)} of {len(checks)} checks run: {counts}. Each client is in an environment "
+        "of its own, unchanged, and is pointed at `local[2]` and at a cluster of two nodes on "
+        "loopback in turn. *Equal* means: it ended well on both with the same answer, and on HRM "
+        "the master has an application of it with an executor. Seconds are of one run, with other "
+        "work on the machine: they show that it runs, not how fast."
     )
-    return "\n\n".join([about, common.table(header, cells)])
+    left = [name for name in checks if name not in {row.check for row in rows}]
+    rest = [f"Not run: {'; '.join(left)}."] if left else []
+    return "\n\n".join([about, common.table(header, cells), *rest])
 
 
 def _cell(text: str | None) -> str | None:
