@@ -49,7 +49,7 @@ def _connect(place: Place) -> dict[str, Any]:
 
 def _thrift(place: Place) -> dict[str, Any]:
     with place.serving(THRIFT) as (host, port):
-        return place.program("thrift.py", host, port)
+        return place.program("hive_client.py", host, port)
 
 
 _AIRFLOW_CHECK = partial(Check, packages=_AIRFLOW, shows="apache-airflow")

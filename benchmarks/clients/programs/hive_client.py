@@ -1,4 +1,4 @@
-"""A client of the Thrift server, by PyHive: ``thrift.py HOST PORT``."""
+"""A client of the Thrift server, by PyHive: ``hive_client.py HOST PORT``."""
 
 from __future__ import annotations
 
