@@ -3,7 +3,7 @@
 #
 # Point SPARK_CONF_DIR at this directory. Spark's launcher sources this file in its own shell, so it
 # may rewrite the launcher's arguments. It looks for the master where Spark does: in the arguments,
-# then in the properties file or spark-defaults.conf, then in the variable MASTER. It does eight
+# then in the properties file or spark-defaults.conf, then in the variable MASTER. It does nine
 # things, for hrm:// masters alone:
 #
 #   1. hrm://host:port becomes spark+hrm://host:port, the form that spark-submit lets pass;
@@ -19,7 +19,9 @@
 #   7. the settings directory that Spark has without SPARK_CONF_DIR, $SPARK_HOME/conf, counts, too, but
 #      for its spark-defaults.conf and its spark-env.sh;
 #   8. what spark-submit would ignore without a word is not: --num-executors becomes the setting that
-#      HRM obeys, and a limit on all cores is warned of.
+#      HRM obeys, and a limit on all cores is warned of;
+#   9. a principal with its keytab logs the driver in from the first moment, as on YARN: by variables
+#      that Hadoop reads itself.
 #
 # For --help and --version Spark answers alone, and none of that is done.
 #
@@ -77,6 +79,8 @@ _hrm_rewrite() {
   HRM_MASTER_VARIABLE=
   HRM_DEPLOY_MODE=
   HRM_CORES_MAX=
+  HRM_PRINCIPAL=
+  HRM_KEYTAB=
   HRM_ASKS=
   HRM_INFORMS=
   shift
@@ -132,6 +136,7 @@ _hrm_rewrite() {
     HRM_FOUND= # the arguments as they were given: nothing will run
   elif [ -n "$HRM_FOUND" ]; then
     _hrm_judge
+    [ -n "$HRM_ASKS" ] || _hrm_login "${files[@]}"
   fi
 }
 
@@ -146,6 +151,12 @@ _hrm_adapt() {
       HRM_DEPLOY_MODE="${HRM_DEPLOY_MODE:-${2#*=}}" ;; # the option wins, as in spark-submit
     "--total-executor-cores "*) HRM_CORES_MAX="$1" ;;
     "--conf spark.cores.max="*|"-c spark.cores.max="*) HRM_CORES_MAX="spark.cores.max" ;;
+    "--principal "*) HRM_PRINCIPAL="$2" ;;
+    "--keytab "*) HRM_KEYTAB="$2" ;;
+    "--conf spark.kerberos.principal="*|"-c spark.kerberos.principal="*)
+      HRM_PRINCIPAL="${HRM_PRINCIPAL:-${2#*=}}" ;;
+    "--conf spark.kerberos.keytab="*|"-c spark.kerberos.keytab="*)
+      HRM_KEYTAB="${HRM_KEYTAB:-${2#*=}}" ;;
   esac
   shift 2
   HRM_ARGUMENTS+=("$@")
@@ -159,6 +170,20 @@ _hrm_judge() {
   if [ -n "$HRM_CORES_MAX" ]; then
     echo "HRM: warning: $HRM_CORES_MAX has no effect here; set spark.executor.instances and spark.executor.cores instead" >&2
   fi
+}
+
+# $@: properties files. Spark itself logs in only once it has a context, and only for masters that it
+# knows: too late for --jars in HDFS, and for the user's name.
+_hrm_login() {
+  local principal keytab
+  principal="${HRM_PRINCIPAL:-$(_hrm_property spark.kerberos.principal "$@")}"
+  keytab="${HRM_KEYTAB:-$(_hrm_property spark.kerberos.keytab "$@")}"
+  [ -n "$principal" ] && [ -n "$keytab" ] || return 0
+  keytab="${keytab#local:}"
+  keytab="${keytab#file:}"
+  case "$keytab" in ///*) keytab="${keytab#//}" ;; esac
+  [ -r "$keytab" ] || _hrm_fail "the keytab $keytab cannot be read on this machine by $(id -un); put it there, or name another with --keytab"
+  export KRB5PRINCIPAL="$principal" KRB5KEYTAB="$keytab"
 }
 
 # $1: what stands before the master, $2: the master, $3: the variable to hold the rewritten two.
@@ -325,9 +350,10 @@ if [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ "${2:-}" != pyspark-s
     _hrm_offer_plugin
   fi
   unset HRM_ARGUMENTS HRM_FOUND HRM_OTHER_MASTER HRM_MASTER_VARIABLE HRM_DEPLOY_MODE HRM_CORES_MAX
-  unset HRM_ASKS HRM_INFORMS HRM_SPARK_DIR
+  unset HRM_ASKS HRM_INFORMS HRM_SPARK_DIR HRM_PRINCIPAL HRM_KEYTAB
 fi
 # A program that a driver starts may call spark-submit itself, and must come by here again.
 unset SPARK_ENV_LOADED
 unset -f _hrm_fail _hrm_is_master _hrm_rewrite _hrm_take _hrm_default_master _hrm_find_python
 unset -f _hrm_add_conf _hrm_offer_plugin _hrm_start_appmaster _hrm_secret _hrm_event_log _hrm_adapt _hrm_judge _hrm_property
+unset -f _hrm_login

@@ -187,6 +187,9 @@ FAMILIES: dict[str, SettingSupport] = {
     ),
     "spark.executor.resource.{resource}.vendor": _not_applicable("3.0.0", "of Kubernetes alone"),
     "spark.executorEnv.NAME": _honoured("1.0.0", "the variable NAME of executors"),
+    "spark.kerberos.*, spark.security.credentials.*": _honoured(
+        "3.0.0", "by Spark itself: docs/kerberos.md; spark.yarn.keytab and .principal are the same"
+    ),
     "spark.yarn.dist.archives, .files, .jars, .pyFiles": _refused(
         "1.0.0",
         "in favour of spark.archives, spark.files, spark.jars and spark.submit.pyFiles, which "

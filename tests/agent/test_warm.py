@@ -133,6 +133,10 @@ def test_two_applications_of_one_heap_can_use_one_jvm() -> None:
             with_context(java_options=("-Dspark.executor.userClassPathFirst=true",)),
             "userClassPathFirst",
         ),
+        (
+            with_context(java_options=("-Dspark.hadoop.hadoop.security.authentication=kerberos",)),
+            "it uses Kerberos",
+        ),
         (with_context(extra_class_path=("/my.jar",)), "class path entries of its own"),
         (with_context(environment=(("LD_PRELOAD", "/x.so"),)), "environment variable LD_PRELOAD"),
         (with_context(environment=(("HADOOP_HOME", "/h"),)), "environment variable HADOOP_HOME"),

@@ -172,23 +172,36 @@ def test_settings_of_executors_reach_their_jvms(
     assert app.wait() == 0, app.output()
 
 
-@pytest.mark.parametrize("option", ["--keytab", "core-site.xml"])
-def test_kerberos_is_refused_at_the_start(configured: Cluster, tmp_path: Path, option: str) -> None:
-    (tmp_path / "core-site.xml").write_text(KERBEROS)
-    (tmp_path / "krb5.conf").write_text(REALM)
+@pytest.mark.parametrize(
+    ("options", "site", "words"),
+    [
+        ((), True, "neither a ticket nor tokens"),
+        (("--principal", "u", "--keytab"), False, "Hadoop's settings do not demand Kerberos"),
+        pytest.param(
+            ("--conf", "spark.kerberos.principal=u"), True, "belong together; give both, or none",
+            marks=pytest.mark.extra,
+        ),
+    ],
+    ids=["no-ticket", "no-kerberos", "no-keytab"],
+)  # fmt: skip
+def test_kerberos_that_cannot_work_is_refused_at_the_start(
+    configured: Cluster, tmp_path: Path, options: tuple[str, ...], site: bool, words: str
+) -> None:
+    for name, text in (("core-site.xml", KERBEROS), ("krb5.conf", REALM), ("u.keytab", "")):
+        (tmp_path / name).write_text(text)
     before = configured.ask("apps", "--all")["applications"]
+    given = (*options, str(tmp_path / "u.keytab")) if "--keytab" in options else options
     realm = ("--driver-java-options", f"-Djava.security.krb5.conf={tmp_path}/krb5.conf")
-    given: tuple[str, ...] = ("--keytab", "/none", "--principal", "u@EXAMPLE.ORG")
-    environment = {}
-    if option != "--keytab":
-        given, environment = (), {"HADOOP_CONF_DIR": str(tmp_path)}
+    environment = {"KRB5CCNAME": str(tmp_path / "none")}
+    if site:
+        environment["HADOOP_CONF_DIR"] = str(tmp_path)
     app = configured.submit(
         *realm, *ONE, *given, str(APPS / "settings.py"), environment=environment
     )
     assert app.wait() != 0
     lines = [line for line in app.output().splitlines() if "SparkException: HRM: " in line]
     assert lines, app.output()
-    assert "obtains no delegation tokens" in lines[0]
+    assert words in lines[0]
     assert configured.ask("apps", "--all")["applications"] == before, "it has not registered"
 
 

@@ -371,6 +371,43 @@ def test_a_limit_on_all_cores_is_warned_of(launcher: Launcher, given: list[str],
 
 
 @pytest.mark.parametrize(
+    "given",
+    [
+        ["--principal", "alice", "--keytab", "{keytab}", "a.py"],
+        ["--principal=alice", "--keytab={keytab}", "a.py"],
+        ["--conf", "spark.kerberos.principal=alice", "--keytab", "file:{keytab}", "a.py"],
+        ["--conf", "spark.kerberos.principal=eve", "--principal", "alice",
+         "--conf", "spark.kerberos.keytab=local://{keytab}", "a.py"],
+        ["--properties-file", "{file}", "a.py"],
+    ],
+)  # fmt: skip
+def test_a_keytab_logs_the_driver_in_from_its_first_moment(
+    launcher: Launcher, given: list[str]
+) -> None:
+    keytab, file = launcher.directory / "alice.keytab", launcher.directory / "p.conf"
+    keytab.touch()
+    file.write_text(f"spark.kerberos.principal alice\nspark.kerberos.keytab={keytab}\n")
+    filled = [each.format(keytab=keytab, file=file) for each in given]
+    assert launcher.rewritten("--master", "hrm://h:1", *filled)[2:] == filled
+    exported = launcher.exported()
+    assert (exported["KRB5PRINCIPAL"], exported["KRB5KEYTAB"]) == ("alice", str(keytab))
+    assert not {"HRM_PRINCIPAL", "HRM_KEYTAB"} & set(exported)
+
+
+def test_a_keytab_of_another_master_or_of_an_application_is_left_alone(launcher: Launcher) -> None:
+    login = ("--principal", "alice", "--keytab", "/none")
+    for given in (("--master", "yarn", *login), ("--master", "hrm://h:1", "a.py", *login)):
+        assert launcher.run(SUBMIT, *given).returncode == 0
+        assert not {"KRB5PRINCIPAL", "KRB5KEYTAB"} & set(launcher.exported())
+
+
+def test_a_keytab_that_cannot_be_read_is_one_clear_line(launcher: Launcher) -> None:
+    done = launcher.run(SUBMIT, "--master", "hrm://h:1", "--principal", "a", "--keytab", "/none")
+    assert done.returncode == 1
+    assert done.stderr.startswith("HRM: the keytab /none cannot be read on this machine by ")
+
+
+@pytest.mark.parametrize(
     "master",
     ["hrm://h", "hrm://h:", "hrm://h:port", "hrm://:1", "hrm://h:0", "hrm://h:65536", "hrm:h:1",
      "hrm://h:1/path", "hrm://user@h:1", "hrm+ssl://h:1"],

@@ -37,6 +37,8 @@ _FIXED_OPTIONS = re.compile(
     r"-Djava\.net\.preferIPv6Addresses=(true|false)|-Djdk\.reflect\.useDirectMethodHandle=false|"
     r"-Dio\.netty\.[\w.]+=\w+"
 )
+_KERBEROS = "-Dspark.hadoop.hadoop.security.authentication=kerberos"
+"""A warm JVM has settled before its assignment how users prove who they are."""
 _HEAP = re.compile(r"-Xmx(\d+)m")
 
 
@@ -70,6 +72,8 @@ def profile_of(launch: Launch, class_path: str) -> WarmProfile | str:
     for option in launch.argv[1 : launch.argv.index(EXECUTOR_CLASS)]:
         if option.startswith(("@", "-Djava.io.tmpdir=")) or _LATE_PROPERTIES.fullmatch(option):
             continue
+        if option == _KERBEROS:
+            return "it uses Kerberos"
         if not _FIXED_OPTIONS.fullmatch(option):
             return f"it has the Java option {option.partition('=')[0]}"
         fixed.append(option)

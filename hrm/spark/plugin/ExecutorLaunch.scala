@@ -5,8 +5,6 @@ import java.util.{ArrayList => JList, LinkedHashMap => JMap}
 
 import scala.util.Try
 
-import org.apache.hadoop.security.UserGroupInformation
-
 import org.apache.spark.{SecurityManager, SparkConf, SparkContext, SparkException}
 import org.apache.spark.internal.config
 import org.apache.spark.launcher.JavaModuleOptions
@@ -26,7 +24,6 @@ private[hrm] object ExecutorLaunch {
     "pyFiles" -> "spark.submit.pyFiles").map { case (kind, ours) => s"spark.yarn.dist.$kind" -> ours }
   private val SentBytesMs = 4096L
   private val DecommissionSignal = "spark.executor.decommission.signal"
-  private val Authentication = "hadoop.security.authentication"
   private val LimitProcessors = "spark.executor.limitActiveProcessorCount.enabled"
   /** Signals that Java keeps to itself, and those that no process can handle. */
   private val UnhandledSignals = Set("FPE", "ILL", "SEGV", "QUIT", "KILL", "STOP")
@@ -160,21 +157,6 @@ private[hrm] object ExecutorLaunch {
   private def limitProcessors(conf: SparkConf): Seq[String] =
     if (conf.getBoolean(LimitProcessors, defaultValue = false)) Seq(s"-D$LimitProcessors=true") else Nil
 
-  /**
-   * Executors act as the user without a ticket: they reach what wants Kerberos by delegation tokens alone, which
-   * nothing here obtains. Without this check, tasks would fail late, with errors of the service that they call.
-   */
-  def checkKerberos(conf: SparkConf): Unit = {
-    val why = "HRM obtains no delegation tokens, so executors would reach no service that wants Kerberos"
-    if (conf.get(config.KEYTAB).isDefined || conf.get(config.PRINCIPAL).isDefined) {
-      throw new SparkException(s"HRM: --keytab and --principal (spark.kerberos.*) cannot be used: $why; leave both out")
-    }
-    if (UserGroupInformation.isSecurityEnabled) {
-      throw new SparkException(s"HRM: Hadoop's settings demand Kerberos ($Authentication in core-site.xml): $why; " +
-        s"for an application that uses none, give spark-submit --conf spark.hadoop.$Authentication=simple")
-    }
-  }
-
   /** Nothing here reads these. Without this check, tasks would fail for files that were named and never came. */
   def checkListsOfYarn(conf: SparkConf): Unit = ListsOfYarn.foreach { case (name, ours) =>
     conf.getOption(name).filter(_.trim.nonEmpty).foreach { value =>
@@ -182,10 +164,6 @@ private[hrm] object ExecutorLaunch {
         "YARN, too")
     }
   }
-
-  /** Executors take over the user's identity before they have the driver's settings. */
-  private def authentication(conf: SparkConf): Seq[String] =
-    conf.getOption(s"spark.hadoop.$Authentication").map(value => s"-Dspark.hadoop.$Authentication=$value").toSeq
 
   /** The nodes' shuffle services admit only applications with a secret of their own. */
   def checkShuffleService(conf: SparkConf): Unit =
@@ -200,7 +178,7 @@ private[hrm] object ExecutorLaunch {
       decommissioning(conf) ++
       shuffleService(conf) ++
       limitProcessors(conf) ++
-      authentication(conf) ++
+      Kerberos.javaOptions(conf) ++
       // Executors receive it later anyway; the node needs it before it takes a warm JVM.
       conf.getOption(UserFirst).filter(_ != "false").map(value => s"-D$UserFirst=$value") ++
       Utils.splitCommandString(JavaModuleOptions.defaultModuleOptions()) ++

@@ -47,6 +47,7 @@ import scala.concurrent.Future
 import scala.util.control.NonFatal
 
 import org.apache.spark.{SparkContext, SparkException}
+import org.apache.spark.deploy.security.HadoopDelegationTokenManager
 import org.apache.spark.internal.config
 import org.apache.spark.launcher.SparkAppHandle.State
 import org.apache.spark.resource.ResourceProfile
@@ -103,12 +104,13 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     conf, events, listener, this, timer, () => introduction())
 
   ExecutorLaunch.checkAuthentication(conf)
-  ExecutorLaunch.checkKerberos(conf)
+  Kerberos.prepare(conf)
   ExecutorLaunch.checkListsOfYarn(conf)
   ExecutorLaunch.checkShuffleService(conf)
   StageProfiles.allow(sc.resourceProfileManager)
   ExecutorLaunch.prepareDecommissioning(conf)
-  setTargets(Map(sc.resourceProfileManager.defaultResourceProfile -> initialExecutors))
+  private val givesTokens = Kerberos.givesTokens(conf)
+  if (!givesTokens) requestFirst()
   appMaster.start()
   awaitStart()
 
@@ -117,7 +119,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     // Makes the tracker of exclusions, which takes 2: doRequestTotalExecutors asks for them with 3 held.
     scheduler.excludedNodes()
     launcher.submitted()
-    super.start()
+    obtainTokens()
     val limitMs = registrationMs + ExecutorLaunch.sendingMs(conf)
     if (!answered.await(limitMs, TimeUnit.MILLISECONDS)) {
       failed(s"the AppMaster has not registered with the HRM master $master within " +
@@ -126,6 +128,24 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     throwProblem()
     launcher.running(applicationId())
   }
+
+  /** In super.start(); no executor is requested before there are tokens for it. */
+  private def obtainTokens(): Unit = {
+    try super.start() catch {
+      case NonFatal(e) if givesTokens =>
+        logError("The delegation tokens", e)
+        problem.compareAndSet(null, Kerberos.noTokens(e))
+        throwProblem()
+    }
+    if (givesTokens) requestFirst()
+  }
+
+  private def requestFirst(): Unit =
+    setTargets(Map(sc.resourceProfileManager.defaultResourceProfile -> initialExecutors))
+
+  /** Public, as it is inherited from a trait since Spark 4.3, and from the base class before. */
+  override def createTokenManager(): Option[HadoopDelegationTokenManager] = Some(
+    new HadoopDelegationTokenManager(conf, Kerberos.hadoopSettings(sc.hadoopConfiguration), driverEndpoint))
 
   override def applicationId(): String = appId.getOrElse(super.applicationId())
 
