@@ -88,7 +88,7 @@ METHODS: dict[str, int] = {
     "/hrm.v1.SharedStateService/Propose": 16 * MIB,
     "/hrm.v1.SubmissionService/FindFiles": 4 * MIB,
     "/hrm.v1.SubmissionService/PutPiece": 2 * MIB,
-    "/hrm.v1.SubmissionService/Submit": DOCUMENT + 64 * KIB,
+    "/hrm.v1.SubmissionService/Submit": DOCUMENT + 320 * KIB,
 }
 
 TEXTS: dict[str, FieldBound] = {
@@ -230,6 +230,7 @@ FIELDS: dict[str, FieldBound] = {
     "FileDigest.name": _TEXT,
     "PutPieceRequest.data": FieldBound(2 * MIB),
     "SubmitRequest.key": _ID,
+    "SubmitRequest.tokens": FieldBound(256 * KIB),
     "DriverSpec.name": _LABEL,
     "DriverSpec.main_class": FieldBound(LABEL, executed=True),
     "DriverSpec.arguments": _ARGUMENTS,

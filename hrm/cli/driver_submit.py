@@ -97,7 +97,9 @@ def run_submit(arguments: Sequence[str]) -> int:
         return 0
     try:
         options, master = _parsed(arguments)
-        spec, files = (None, {}) if options.status or options.kill else _spec(options)
+        asks = bool(options.status or options.kill)
+        tokens = b"" if asks else _tokens(options)
+        spec, files = (None, {}) if asks else _spec(options)
     except errors.InvalidRequest as error:
         console.error_line(error.message)
         return BAD_USAGE
@@ -114,7 +116,7 @@ def run_submit(arguments: Sequence[str]) -> int:
         if spec is None:
             return _status_or_kill(client, options.status, options.kill)
         with _launcher() as launcher:
-            submission = client.submit(spec, files)
+            submission = client.submit(spec, files, tokens)
             submission_id = submission.submission_id
             console.note(f"HRM: submitted {submission_id} to hrm://{client.target}")
             if launcher is not None:
@@ -225,6 +227,30 @@ def _parsed(arguments: Sequence[str]) -> tuple[Options, str]:
     if master:
         address.parse_master(master)
     return options, master
+
+
+def _tokens(options: Options) -> bytes:
+    """Delegation tokens for the driver, where Hadoop's settings demand Kerberos and it has no
+    keytab. They are the proxy user's, as which it then runs: it could not become another there.
+
+    Raises:
+        HrmError: there are none to be had.
+    """
+    from hrm.spark import delegation_tokens
+    from hrm.spark.conf import DRIVER_ENVIRONMENT
+    from hrm.spark.submit_options import KEYTAB
+
+    conf = options.conf
+    if conf.get(KEYTAB) or not delegation_tokens.demands_kerberos(conf, os.environ):
+        return b""
+    proxy_user = options.proxy_user
+    tokens, warnings = delegation_tokens.obtain(conf, os.environ, options.main, proxy_user)
+    for warning in warnings:
+        console.note(f"HRM: {warning}")
+    if proxy_user:
+        options.passed_on = ()
+        options.conf[DRIVER_ENVIRONMENT.replace("NAME", "SPARK_USER")] = proxy_user
+    return tokens
 
 
 def _spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:

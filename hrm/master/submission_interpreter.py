@@ -24,6 +24,7 @@ from hrm.core.submission.hosting import SubmissionHost
 from hrm.core.submission.submissions import SubmissionEntry, SubmissionsCore
 from hrm.core.vocabulary.model import ApplicationId, NodeName, container_id_of
 from hrm.errors import HrmError, NotFound, Unavailable
+from hrm.master.driver_tokens import DriverTokens
 from hrm.master.file_store import FileStore
 from hrm.master.interpreter import Interpreter, Outbox
 
@@ -56,6 +57,7 @@ class Submissions:
             file_mib_max=settings.file_mib_max,
             held_mib_max=settings.files_held_mib,
         )
+        self._tokens = DriverTokens()
         self._host = SubmissionHost(self.core, master.core.master_state, master.gate, _document)
         self._keep_s = settings.files_keep_s
         self._master = master
@@ -86,23 +88,43 @@ class Submissions:
     # --- requests ------------------------------------------------------------------------------
 
     async def submit(
-        self, key: str, make: Callable[[str, float], m.SubmissionRecord]
+        self,
+        key: str,
+        make: Callable[[str, float], m.SubmissionRecord],
+        tokens: bytes = b"",
     ) -> SubmissionEntry:
-        """A new submission with the record that ``make`` builds from an id and the time.
+        """A new submission with the record that ``make`` builds from an id and the time, and the
+        delegation tokens of its driver.
 
         Raises:
             HrmError: it is refused.
         """
         known = self._host.admit(key)
         if known is not None:
-            return await self._enter(known)
+            return self._with_tokens(await self._enter(known), tokens)
+        self._tokens.check(tokens)
         now = self.now()
         record = make(self.core.new_id(now), now)
         await self.files.require(record.files)
         entry = await self._enter(record)
         if entry.record.submission_id == record.submission_id:
             log.info("submitted", submission=record.submission_id, name=record.name)
+        return self._with_tokens(entry, tokens)
+
+    def _with_tokens(self, entry: SubmissionEntry, tokens: bytes) -> SubmissionEntry:
+        if tokens and not entry.record.state.ended:
+            self._tokens.keep(entry.record.submission_id, tokens)
         return entry
+
+    def tokens_of(self, submission_id: str, attempt: int, ownership_key: str) -> bytes:
+        """The delegation tokens of a driver that has its lease.
+
+        Raises:
+            NotFound: it may not run, or there are none.
+            NotOwner: the submission has another key.
+        """
+        self.core.check_driver(submission_id, attempt, ownership_key)
+        return self._tokens.of(submission_id)
 
     async def _enter(self, record: m.SubmissionRecord) -> SubmissionEntry:
         """The submission of this record's key, once it is on the disk."""
@@ -253,8 +275,15 @@ class Submissions:
                 case hosting.CompleteCall():
                     self._complete_call(step.call_id, step.result)
                 case hosting.NotifyWatchers():
+                    self._drop_tokens(step.submission_id)
                     for changed in self._watchers.get(step.submission_id, ()):
                         changed.set()
+
+    def _drop_tokens(self, submission_id: str) -> None:
+        """Once it has ended. A restarted driver gets the same again."""
+        entry = self.core.entries.get(submission_id)
+        if entry is None or entry.record.state.ended:
+            self._tokens.drop(submission_id)
 
     def _begin(self, work: Coroutine[Any, Any, list[hosting.Step]]) -> None:
         task = asyncio.create_task(self._follow(work))

@@ -61,7 +61,9 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
         self, request: pb.SubmitRequest, context: _Context
     ) -> pb.Submission:
         entry = self._submissions.submit(
-            request.key, lambda submission_id, now: sw.to_record(request, submission_id, now)
+            request.key,
+            lambda submission_id, now: sw.to_record(request, submission_id, now),
+            request.tokens,
         )
         return self._message(await entry)
 
@@ -112,6 +114,14 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
         )
         lease_s, renew_s = await asked
         return pb.LeaseDriverResponse(lease_s=lease_s, renew_s=renew_s)
+
+    async def GetTokens(  # noqa: N802
+        self, request: pb.GetTokensRequest, context: _Context
+    ) -> pb.GetTokensResponse:
+        tokens = self._submissions.tokens_of(
+            request.submission_id, request.attempt, request.ownership_key
+        )
+        return pb.GetTokensResponse(tokens=tokens)
 
     def _message(self, entry: SubmissionEntry) -> pb.Submission:
         submissions = self._submissions

@@ -337,8 +337,10 @@ class SubmissionClient:
         self._notify = notify
         self._ownership_key = ownership_keys.new_key()
 
-    def submit(self, spec: pb.DriverSpec, files: dict[str, LocalFile]) -> pb.Submission:
-        """Send what the master does not have, and submit.
+    def submit(
+        self, spec: pb.DriverSpec, files: dict[str, LocalFile], tokens: bytes = b""
+    ) -> pb.Submission:
+        """Send what the master does not have, and submit, with the driver's delegation tokens.
 
         Raises:
             HrmError: nothing was submitted.
@@ -347,10 +349,10 @@ class SubmissionClient:
         for resource in spec.resources:
             if resource.name in files and not resource.uri:
                 resource.file.CopyFrom(files[resource.name].message())
-        submission: pb.Submission = self.call(
-            "Submit",
-            pb.SubmitRequest(key=uuid.uuid4().hex, driver=spec, ownership_key=self._ownership_key),
+        request = pb.SubmitRequest(
+            key=uuid.uuid4().hex, driver=spec, ownership_key=self._ownership_key, tokens=tokens
         )
+        submission: pb.Submission = self.call("Submit", request)
         return submission
 
     @contextmanager

@@ -20,7 +20,16 @@ from pathlib import Path
 
 from hrm.spark.conf import conf_dir
 
-__all__ = ["ARCHIVE_NAME", "BYTES_MAX", "HADOOP", "SPARK", "YARN", "conf_archive", "is_script"]
+__all__ = [
+    "ARCHIVE_NAME",
+    "BYTES_MAX",
+    "HADOOP",
+    "SPARK",
+    "YARN",
+    "conf_archive",
+    "directories",
+    "is_script",
+]
 
 ARCHIVE_NAME = "__spark_conf__.zip"
 BYTES_MAX = 3 * 1024 * 1024 // 2
@@ -42,7 +51,7 @@ def conf_archive(environment: Mapping[str, str]) -> tuple[bytes, list[str]]:
     Its entries are ``spark/NAME``, ``hadoop/NAME`` and ``yarn/NAME``.
     """
     found: list[tuple[str, Path]] = []
-    for part, directory in _directories(environment).items():
+    for part, directory in directories(environment).items():
         found += [(f"{part}/{path.name}", path) for path in _files(directory)]
     left, sent, large = BYTES_MAX, {}, []
     for entry, path in sorted(found, key=lambda each: (_size(each[1]), each[0])):
@@ -59,7 +68,8 @@ def conf_archive(environment: Mapping[str, str]) -> tuple[bytes, list[str]]:
     return _packed(sent) if sent else b"", sorted(large)
 
 
-def _directories(environment: Mapping[str, str]) -> dict[str, Path]:
+def directories(environment: Mapping[str, str]) -> dict[str, Path]:
+    """Those of this machine by their part, in the order of a driver's class path."""
     named = environment.get("SPARK_CONF_DIR", "")
     home = environment.get("SPARK_HOME", "")
     if not named or Path(named).resolve() == conf_dir().resolve():

@@ -18,7 +18,11 @@ from hrm.errors import InvalidRequest
 from hrm.spark.spark_settings import without_effect
 from hrm.spark_servers import INTERNAL, SERVERS
 
-__all__ = ["Options", "parse", "read_properties"]
+__all__ = ["KEYTAB", "PRINCIPAL", "Options", "parse", "read_properties"]
+
+PRINCIPAL, KEYTAB = "spark.kerberos.principal", "spark.kerberos.keytab"
+_OLD = {"spark.yarn.principal": PRINCIPAL, "spark.yarn.keytab": KEYTAB}
+_ON_NODES = "local:"
 
 SWITCHES = ("--supervise", "--verbose", "-v", "--load-spark-defaults", "--help", "-h", "--version")
 SETTINGS = {
@@ -40,26 +44,18 @@ SETTINGS = {
     "--files": "spark.files",
     "--archives": "spark.archives",
     "--py-files": "spark.submit.pyFiles",
+    "--principal": PRINCIPAL,
+    "--keytab": KEYTAB,
 }
 """Options that are only another way to write a setting."""
 
-PASSED_ON = ("--proxy-user",)
+PROXY_USER = "--proxy-user"
+PASSED_ON = (PROXY_USER,)
 IGNORED = {
     "--queue": "HRM has no queues",
     "--total-executor-cores": "set spark.executor.instances and spark.executor.cores instead",
 }
-_NO_TOKENS = (
-    "HRM obtains no delegation tokens, so executors would reach no service that wants Kerberos; "
-    "leave it out"
-)
-REFUSED_SETTINGS = (
-    *("spark.kerberos.principal", "spark.kerberos.keytab"),
-    *("spark.yarn.principal", "spark.yarn.keytab"),
-)
-"""What such options are another way to write."""
 REFUSED = {
-    "--principal": _NO_TOKENS,
-    "--keytab": _NO_TOKENS,
     "--remote": "a Spark Connect server is no cluster to submit to",
 }
 SHELLS = ("pyspark-shell", "spark-shell", "sparkr-shell")
@@ -98,6 +94,11 @@ class Options:
     def sends_conf(self) -> bool:
         """Whether the submitter's configuration directories go to the driver's node."""
         return self.conf.get("spark.hrm.submit.confDirs", "true").lower() != "false"
+
+    @property
+    def proxy_user(self) -> str:
+        """Whom the driver acts for; empty: the submitter."""
+        return dict(zip(self.passed_on[::2], self.passed_on[1::2], strict=True)).get(PROXY_USER, "")
 
     def shell(self) -> str:
         """The interactive program that this would start; empty for an application."""
@@ -158,7 +159,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     if "/" in shipped and not shipped.startswith("/"):
         # In an archive that is unpacked on each node. Others name a Python of this machine.
         options.conf.setdefault("spark.pyspark.python", shipped)
-    _check_settings(options.conf)
+    _check_keytab(options.conf, acts_for_another=bool(options.proxy_user))
     options.main = arguments[position] if position < len(arguments) else ""
     options.arguments = (*servers, *arguments[position + 1 :])
     options.main_class = found.get("--class", "")
@@ -173,10 +174,29 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     return options
 
 
-def _check_settings(conf: Mapping[str, str]) -> None:
-    for setting in REFUSED_SETTINGS:
-        if conf.get(setting):
-            raise InvalidRequest(f"{setting} cannot be used with HRM: {_NO_TOKENS}")
+def _check_keytab(conf: dict[str, str], *, acts_for_another: bool) -> None:
+    """Check what a driver on a node logs in with; older names in ``conf`` become today's.
+
+    Raises:
+        InvalidRequest: it could not.
+    """
+    for old, new in _OLD.items():
+        value = conf.pop(old, "")
+        if value:
+            conf.setdefault(new, value)
+    principal, keytab = conf.get(PRINCIPAL), conf.get(KEYTAB)
+    if bool(principal) != bool(keytab):
+        raise InvalidRequest("--principal and --keytab belong together; give both, or none")
+    if not keytab:
+        return
+    if acts_for_another:
+        raise InvalidRequest("--proxy-user and --keytab exclude each other; leave one of them out")
+    if not keytab.startswith(f"{_ON_NODES}/"):
+        raise InvalidRequest(
+            f"--keytab {keytab} cannot be used in cluster mode: no keytab is sent to nodes; put it "
+            f"on each node that may run the driver, readable for the driver's user alone, and "
+            f"write --keytab local:/PATH; or leave both out and run kinit: the driver gets tokens"
+        )
 
 
 def _defaults(found: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:

@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17hrm/v1/submission.proto\x12\x06hrm.v1\">\n\nFileDigest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x0c\n\x04name\x18\x03 \x01(\t\"5\n\x10\x46indFilesRequest\x12!\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x12.hrm.v1.FileDigest\"$\n\x11\x46indFilesResponse\x12\x0f\n\x07offsets\x18\x01 \x03(\x03\"Q\n\x0fPutPieceRequest\x12 \n\x04\x66ile\x18\x01 \x01(\x0b\x32\x12.hrm.v1.FileDigest\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\"\n\x10PutPieceResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\"0\n\x0eGetFileRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"\x19\n\tFilePiece\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x83\x01\n\x0e\x44riverResource\x12\"\n\x04role\x18\x01 \x01(\x0e\x32\x14.hrm.v1.ResourceRole\x12\x0c\n\x04name\x18\x02 \x01(\t\x12 \n\x04\x66ile\x18\x03 \x01(\x0b\x32\x12.hrm.v1.FileDigest\x12\x0b\n\x03uri\x18\x04 \x01(\t\x12\x10\n\x08\x66ragment\x18\x05 \x01(\t\"\x9b\x02\n\nDriverSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04user\x18\x02 \x01(\t\x12\x12\n\nmain_class\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x03(\t\x12\"\n\x04\x63onf\x18\x05 \x03(\x0b\x32\x14.hrm.v1.SparkSetting\x12)\n\tresources\x18\x06 \x03(\x0b\x32\x16.hrm.v1.DriverResource\x12\x0e\n\x06vcores\x18\x07 \x01(\x05\x12\x12\n\nmemory_mib\x18\x08 \x01(\x05\x12\x10\n\x08heap_mib\x18\t \x01(\x05\x12\x11\n\tsupervise\x18\n \x01(\x08\x12\x0f\n\x07options\x18\x0b \x03(\t\x12\r\n\x05tie_s\x18\x0c \x01(\x01\x12\x12\n\nserial_key\x18\r \x01(\t\"*\n\x0cSparkSetting\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"W\n\rSubmitRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\"\n\x06\x64river\x18\x02 \x01(\x0b\x32\x12.hrm.v1.DriverSpec\x12\x15\n\rownership_key\x18\x03 \x01(\t\"\xc6\x02\n\nSubmission\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04user\x18\x03 \x01(\t\x12&\n\x05state\x18\x04 \x01(\x0e\x32\x17.hrm.v1.SubmissionState\x12\x11\n\tsupervise\x18\x05 \x01(\x08\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\x05\x12\x17\n\x0f\x61pplication_ids\x18\x07 \x03(\t\x12\x0c\n\x04node\x18\x08 \x01(\t\x12\x16\n\x0esubmitted_at_s\x18\t \x01(\x01\x12\x14\n\x0cstarted_at_s\x18\n \x01(\x01\x12\x12\n\nended_at_s\x18\x0b \x01(\x01\x12\x14\n\x0crestart_at_s\x18\x0c \x01(\x01\x12\x11\n\texit_code\x18\r \x01(\x05\x12\x0f\n\x07message\x18\x0e \x01(\t\x12\x16\n\x0eserver_address\x18\x0f \x01(\t\"-\n\x14GetSubmissionRequest\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\"e\n\x16ListSubmissionsRequest\x12\x15\n\rinclude_ended\x18\x01 \x01(\x08\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\r\n\x05limit\x18\x04 \x01(\x05\"[\n\x17ListSubmissionsResponse\x12\'\n\x0bsubmissions\x18\x01 \x03(\x0b\x32\x12.hrm.v1.Submission\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\">\n\x15KillSubmissionRequest\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"D\n\x14TieSubmissionRequest\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x15\n\rownership_key\x18\x02 \x01(\t\"\x17\n\x15TieSubmissionResponse\"a\n\x12LeaseDriverRequest\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0c\n\x04gone\x18\x03 \x01(\x08\x12\x15\n\rownership_key\x18\x04 \x01(\t\"7\n\x13LeaseDriverResponse\x12\x0f\n\x07lease_s\x18\x01 \x01(\x01\x12\x0f\n\x07renew_s\x18\x02 \x01(\x01*\xc2\x01\n\x0cResourceRole\x12\x1d\n\x19RESOURCE_ROLE_UNSPECIFIED\x10\x00\x12\x16\n\x12RESOURCE_ROLE_MAIN\x10\x01\x12\x19\n\x15RESOURCE_ROLE_PY_FILE\x10\x02\x12\x15\n\x11RESOURCE_ROLE_JAR\x10\x03\x12\x16\n\x12RESOURCE_ROLE_FILE\x10\x04\x12\x19\n\x15RESOURCE_ROLE_ARCHIVE\x10\x05\x12\x16\n\x12RESOURCE_ROLE_CONF\x10$*\xb1\x02\n\x0fSubmissionState\x12 \n\x1cSUBMISSION_STATE_UNSPECIFIED\x10\x00\x12\x1e\n\x1aSUBMISSION_STATE_SUBMITTED\x10\x01\x12\x1e\n\x1aSUBMISSION_STATE_LAUNCHING\x10\x02\x12\x1c\n\x18SUBMISSION_STATE_RUNNING\x10\x03\x12\'\n#SUBMISSION_STATE_WAITING_TO_RESTART\x10\x04\x12\x1c\n\x18SUBMISSION_STATE_KILLING\x10\x05\x12\x1d\n\x19SUBMISSION_STATE_FINISHED\x10\x06\x12\x1b\n\x17SUBMISSION_STATE_FAILED\x10\x07\x12\x1b\n\x17SUBMISSION_STATE_KILLED\x10\x08\x32\x81\x05\n\x11SubmissionService\x12@\n\tFindFiles\x12\x18.hrm.v1.FindFilesRequest\x1a\x19.hrm.v1.FindFilesResponse\x12=\n\x08PutPiece\x12\x17.hrm.v1.PutPieceRequest\x1a\x18.hrm.v1.PutPieceResponse\x12\x36\n\x07GetFile\x12\x16.hrm.v1.GetFileRequest\x1a\x11.hrm.v1.FilePiece0\x01\x12\x33\n\x06Submit\x12\x15.hrm.v1.SubmitRequest\x1a\x12.hrm.v1.Submission\x12\x37\n\x03Get\x12\x1c.hrm.v1.GetSubmissionRequest\x1a\x12.hrm.v1.Submission\x12G\n\x04List\x12\x1e.hrm.v1.ListSubmissionsRequest\x1a\x1f.hrm.v1.ListSubmissionsResponse\x12\x39\n\x04Kill\x12\x1d.hrm.v1.KillSubmissionRequest\x1a\x12.hrm.v1.Submission\x12;\n\x05Watch\x12\x1c.hrm.v1.GetSubmissionRequest\x1a\x12.hrm.v1.Submission0\x01\x12\x42\n\x03Tie\x12\x1c.hrm.v1.TieSubmissionRequest\x1a\x1d.hrm.v1.TieSubmissionResponse\x12@\n\x05Lease\x12\x1a.hrm.v1.LeaseDriverRequest\x1a\x1b.hrm.v1.LeaseDriverResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17hrm/v1/submission.proto\x12\x06hrm.v1\">\n\nFileDigest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x0c\n\x04name\x18\x03 \x01(\t\"5\n\x10\x46indFilesRequest\x12!\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x12.hrm.v1.FileDigest\"$\n\x11\x46indFilesResponse\x12\x0f\n\x07offsets\x18\x01 \x03(\x03\"Q\n\x0fPutPieceRequest\x12 \n\x04\x66ile\x18\x01 \x01(\x0b\x32\x12.hrm.v1.FileDigest\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\"\n\x10PutPieceResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\"0\n\x0eGetFileRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"\x19\n\tFilePiece\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x83\x01\n\x0e\x44riverResource\x12\"\n\x04role\x18\x01 \x01(\x0e\x32\x14.hrm.v1.ResourceRole\x12\x0c\n\x04name\x18\x02 \x01(\t\x12 \n\x04\x66ile\x18\x03 \x01(\x0b\x32\x12.hrm.v1.FileDigest\x12\x0b\n\x03uri\x18\x04 \x01(\t\x12\x10\n\x08\x66ragment\x18\x05 \x01(\t\"\x9b\x02\n\nDriverSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04user\x18\x02 \x01(\t\x12\x12\n\nmain_class\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x03(\t\x12\"\n\x04\x63onf\x18\x05 \x03(\x0b\x32\x14.hrm.v1.SparkSetting\x12)\n\tresources\x18\x06 \x03(\x0b\x32\x16.hrm.v1.DriverResource\x12\x0e\n\x06vcores\x18\x07 \x01(\x05\x12\x12\n\nmemory_mib\x18\x08 \x01(\x05\x12\x10\n\x08heap_mib\x18\t \x01(\x05\x12\x11\n\tsupervise\x18\n \x01(\x08\x12\x0f\n\x07options\x18\x0b \x03(\t\x12\r\n\x05tie_s\x18\x0c \x01(\x01\x12\x12\n\nserial_key\x18\r \x01(\t\"*\n\x0cSparkSetting\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"g\n\rSubmitRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\"\n\x06\x64river\x18\x02 \x01(\x0b\x32\x12.hrm.v1.DriverSpec\x12\x15\n\rownership_key\x18\x03 \x01(\t\x12\x0e\n\x06tokens\x18\x04 \x01(\x0c\"\xc6\x02\n\nSubmission\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04user\x18\x03 \x01(\t\x12&\n\x05state\x18\x04 \x01(\x0e\x32\x17.hrm.v1.SubmissionState\x12\x11\n\tsupervise\x18\x05 \x01(\x08\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\x05\x12\x17\n\x0f\x61pplication_ids\x18\x07 \x03(\t\x12\x0c\n\x04node\x18\x08 \x01(\t\x12\x16\n\x0esubmitted_at_s\x18\t \x01(\x01\x12\x14\n\x0cstarted_at_s\x18\n \x01(\x01\x12\x12\n\nended_at_s\x18\x0b \x01(\x01\x12\x14\n\x0crestart_at_s\x18\x0c \x01(\x01\x12\x11\n\texit_code\x18\r \x01(\x05\x12\x0f\n\x07message\x18\x0e \x01(\t\x12\x16\n\x0eserver_address\x18\x0f \x01(\t\"-\n\x14GetSubmissionRequest\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\"e\n\x16ListSubmissionsRequest\x12\x15\n\rinclude_ended\x18\x01 \x01(\x08\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\r\n\x05limit\x18\x04 \x01(\x05\"[\n\x17ListSubmissionsResponse\x12\'\n\x0bsubmissions\x18\x01 \x03(\x0b\x32\x12.hrm.v1.Submission\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\">\n\x15KillSubmissionRequest\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"D\n\x14TieSubmissionRequest\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x15\n\rownership_key\x18\x02 \x01(\t\"\x17\n\x15TieSubmissionResponse\"a\n\x12LeaseDriverRequest\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0c\n\x04gone\x18\x03 \x01(\x08\x12\x15\n\rownership_key\x18\x04 \x01(\t\"7\n\x13LeaseDriverResponse\x12\x0f\n\x07lease_s\x18\x01 \x01(\x01\x12\x0f\n\x07renew_s\x18\x02 \x01(\x01\"Q\n\x10GetTokensRequest\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x15\n\rownership_key\x18\x03 \x01(\t\"#\n\x11GetTokensResponse\x12\x0e\n\x06tokens\x18\x01 \x01(\x0c*\xc2\x01\n\x0cResourceRole\x12\x1d\n\x19RESOURCE_ROLE_UNSPECIFIED\x10\x00\x12\x16\n\x12RESOURCE_ROLE_MAIN\x10\x01\x12\x19\n\x15RESOURCE_ROLE_PY_FILE\x10\x02\x12\x15\n\x11RESOURCE_ROLE_JAR\x10\x03\x12\x16\n\x12RESOURCE_ROLE_FILE\x10\x04\x12\x19\n\x15RESOURCE_ROLE_ARCHIVE\x10\x05\x12\x16\n\x12RESOURCE_ROLE_CONF\x10$*\xb1\x02\n\x0fSubmissionState\x12 \n\x1cSUBMISSION_STATE_UNSPECIFIED\x10\x00\x12\x1e\n\x1aSUBMISSION_STATE_SUBMITTED\x10\x01\x12\x1e\n\x1aSUBMISSION_STATE_LAUNCHING\x10\x02\x12\x1c\n\x18SUBMISSION_STATE_RUNNING\x10\x03\x12\'\n#SUBMISSION_STATE_WAITING_TO_RESTART\x10\x04\x12\x1c\n\x18SUBMISSION_STATE_KILLING\x10\x05\x12\x1d\n\x19SUBMISSION_STATE_FINISHED\x10\x06\x12\x1b\n\x17SUBMISSION_STATE_FAILED\x10\x07\x12\x1b\n\x17SUBMISSION_STATE_KILLED\x10\x08\x32\xc3\x05\n\x11SubmissionService\x12@\n\tFindFiles\x12\x18.hrm.v1.FindFilesRequest\x1a\x19.hrm.v1.FindFilesResponse\x12=\n\x08PutPiece\x12\x17.hrm.v1.PutPieceRequest\x1a\x18.hrm.v1.PutPieceResponse\x12\x36\n\x07GetFile\x12\x16.hrm.v1.GetFileRequest\x1a\x11.hrm.v1.FilePiece0\x01\x12\x33\n\x06Submit\x12\x15.hrm.v1.SubmitRequest\x1a\x12.hrm.v1.Submission\x12\x37\n\x03Get\x12\x1c.hrm.v1.GetSubmissionRequest\x1a\x12.hrm.v1.Submission\x12G\n\x04List\x12\x1e.hrm.v1.ListSubmissionsRequest\x1a\x1f.hrm.v1.ListSubmissionsResponse\x12\x39\n\x04Kill\x12\x1d.hrm.v1.KillSubmissionRequest\x1a\x12.hrm.v1.Submission\x12;\n\x05Watch\x12\x1c.hrm.v1.GetSubmissionRequest\x1a\x12.hrm.v1.Submission0\x01\x12\x42\n\x03Tie\x12\x1c.hrm.v1.TieSubmissionRequest\x1a\x1d.hrm.v1.TieSubmissionResponse\x12@\n\x05Lease\x12\x1a.hrm.v1.LeaseDriverRequest\x1a\x1b.hrm.v1.LeaseDriverResponse\x12@\n\tGetTokens\x12\x18.hrm.v1.GetTokensRequest\x1a\x19.hrm.v1.GetTokensResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hrm.v1.submission_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RESOURCEROLE']._serialized_start=1829
-  _globals['_RESOURCEROLE']._serialized_end=2023
-  _globals['_SUBMISSIONSTATE']._serialized_start=2026
-  _globals['_SUBMISSIONSTATE']._serialized_end=2331
+  _globals['_RESOURCEROLE']._serialized_start=1965
+  _globals['_RESOURCEROLE']._serialized_end=2159
+  _globals['_SUBMISSIONSTATE']._serialized_start=2162
+  _globals['_SUBMISSIONSTATE']._serialized_end=2467
   _globals['_FILEDIGEST']._serialized_start=35
   _globals['_FILEDIGEST']._serialized_end=97
   _globals['_FINDFILESREQUEST']._serialized_start=99
@@ -56,25 +56,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SPARKSETTING']._serialized_start=808
   _globals['_SPARKSETTING']._serialized_end=850
   _globals['_SUBMITREQUEST']._serialized_start=852
-  _globals['_SUBMITREQUEST']._serialized_end=939
-  _globals['_SUBMISSION']._serialized_start=942
-  _globals['_SUBMISSION']._serialized_end=1268
-  _globals['_GETSUBMISSIONREQUEST']._serialized_start=1270
-  _globals['_GETSUBMISSIONREQUEST']._serialized_end=1315
-  _globals['_LISTSUBMISSIONSREQUEST']._serialized_start=1317
-  _globals['_LISTSUBMISSIONSREQUEST']._serialized_end=1418
-  _globals['_LISTSUBMISSIONSRESPONSE']._serialized_start=1420
-  _globals['_LISTSUBMISSIONSRESPONSE']._serialized_end=1511
-  _globals['_KILLSUBMISSIONREQUEST']._serialized_start=1513
-  _globals['_KILLSUBMISSIONREQUEST']._serialized_end=1575
-  _globals['_TIESUBMISSIONREQUEST']._serialized_start=1577
-  _globals['_TIESUBMISSIONREQUEST']._serialized_end=1645
-  _globals['_TIESUBMISSIONRESPONSE']._serialized_start=1647
-  _globals['_TIESUBMISSIONRESPONSE']._serialized_end=1670
-  _globals['_LEASEDRIVERREQUEST']._serialized_start=1672
-  _globals['_LEASEDRIVERREQUEST']._serialized_end=1769
-  _globals['_LEASEDRIVERRESPONSE']._serialized_start=1771
-  _globals['_LEASEDRIVERRESPONSE']._serialized_end=1826
-  _globals['_SUBMISSIONSERVICE']._serialized_start=2334
-  _globals['_SUBMISSIONSERVICE']._serialized_end=2975
+  _globals['_SUBMITREQUEST']._serialized_end=955
+  _globals['_SUBMISSION']._serialized_start=958
+  _globals['_SUBMISSION']._serialized_end=1284
+  _globals['_GETSUBMISSIONREQUEST']._serialized_start=1286
+  _globals['_GETSUBMISSIONREQUEST']._serialized_end=1331
+  _globals['_LISTSUBMISSIONSREQUEST']._serialized_start=1333
+  _globals['_LISTSUBMISSIONSREQUEST']._serialized_end=1434
+  _globals['_LISTSUBMISSIONSRESPONSE']._serialized_start=1436
+  _globals['_LISTSUBMISSIONSRESPONSE']._serialized_end=1527
+  _globals['_KILLSUBMISSIONREQUEST']._serialized_start=1529
+  _globals['_KILLSUBMISSIONREQUEST']._serialized_end=1591
+  _globals['_TIESUBMISSIONREQUEST']._serialized_start=1593
+  _globals['_TIESUBMISSIONREQUEST']._serialized_end=1661
+  _globals['_TIESUBMISSIONRESPONSE']._serialized_start=1663
+  _globals['_TIESUBMISSIONRESPONSE']._serialized_end=1686
+  _globals['_LEASEDRIVERREQUEST']._serialized_start=1688
+  _globals['_LEASEDRIVERREQUEST']._serialized_end=1785
+  _globals['_LEASEDRIVERRESPONSE']._serialized_start=1787
+  _globals['_LEASEDRIVERRESPONSE']._serialized_end=1842
+  _globals['_GETTOKENSREQUEST']._serialized_start=1844
+  _globals['_GETTOKENSREQUEST']._serialized_end=1925
+  _globals['_GETTOKENSRESPONSE']._serialized_start=1927
+  _globals['_GETTOKENSRESPONSE']._serialized_end=1962
+  _globals['_SUBMISSIONSERVICE']._serialized_start=2470
+  _globals['_SUBMISSIONSERVICE']._serialized_end=3177
 # @@protoc_insertion_point(module_scope)

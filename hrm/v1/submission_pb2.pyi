@@ -150,14 +150,16 @@ class SparkSetting(_message.Message):
     def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("key", "driver", "ownership_key")
+    __slots__ = ("key", "driver", "ownership_key", "tokens")
     KEY_FIELD_NUMBER: _ClassVar[int]
     DRIVER_FIELD_NUMBER: _ClassVar[int]
     OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
     key: str
     driver: DriverSpec
     ownership_key: str
-    def __init__(self, key: _Optional[str] = ..., driver: _Optional[_Union[DriverSpec, _Mapping]] = ..., ownership_key: _Optional[str] = ...) -> None: ...
+    tokens: bytes
+    def __init__(self, key: _Optional[str] = ..., driver: _Optional[_Union[DriverSpec, _Mapping]] = ..., ownership_key: _Optional[str] = ..., tokens: _Optional[bytes] = ...) -> None: ...
 
 class Submission(_message.Message):
     __slots__ = ("submission_id", "name", "user", "state", "supervise", "attempt", "application_ids", "node", "submitted_at_s", "started_at_s", "ended_at_s", "restart_at_s", "exit_code", "message", "server_address")
@@ -258,3 +260,19 @@ class LeaseDriverResponse(_message.Message):
     lease_s: float
     renew_s: float
     def __init__(self, lease_s: _Optional[float] = ..., renew_s: _Optional[float] = ...) -> None: ...
+
+class GetTokensRequest(_message.Message):
+    __slots__ = ("submission_id", "attempt", "ownership_key")
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
+    submission_id: str
+    attempt: int
+    ownership_key: str
+    def __init__(self, submission_id: _Optional[str] = ..., attempt: _Optional[int] = ..., ownership_key: _Optional[str] = ...) -> None: ...
+
+class GetTokensResponse(_message.Message):
+    __slots__ = ("tokens",)
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: bytes
+    def __init__(self, tokens: _Optional[bytes] = ...) -> None: ...

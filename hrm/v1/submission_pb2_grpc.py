@@ -84,6 +84,11 @@ class SubmissionServiceStub(object):
                 request_serializer=hrm_dot_v1_dot_submission__pb2.LeaseDriverRequest.SerializeToString,
                 response_deserializer=hrm_dot_v1_dot_submission__pb2.LeaseDriverResponse.FromString,
                 _registered_method=True)
+        self.GetTokens = channel.unary_unary(
+                '/hrm.v1.SubmissionService/GetTokens',
+                request_serializer=hrm_dot_v1_dot_submission__pb2.GetTokensRequest.SerializeToString,
+                response_deserializer=hrm_dot_v1_dot_submission__pb2.GetTokensResponse.FromString,
+                _registered_method=True)
 
 
 class SubmissionServiceServicer(object):
@@ -161,6 +166,14 @@ class SubmissionServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetTokens(self, request, context):
+        """The delegation tokens of a driver that has its lease. NOT_FOUND: it may not run, or the master has no tokens for it
+        (any more). PERMISSION_DENIED: it does not have the submission's ownership key.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SubmissionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -213,6 +226,11 @@ def add_SubmissionServiceServicer_to_server(servicer, server):
                     servicer.Lease,
                     request_deserializer=hrm_dot_v1_dot_submission__pb2.LeaseDriverRequest.FromString,
                     response_serializer=hrm_dot_v1_dot_submission__pb2.LeaseDriverResponse.SerializeToString,
+            ),
+            'GetTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTokens,
+                    request_deserializer=hrm_dot_v1_dot_submission__pb2.GetTokensRequest.FromString,
+                    response_serializer=hrm_dot_v1_dot_submission__pb2.GetTokensResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -485,6 +503,33 @@ class SubmissionService(object):
             '/hrm.v1.SubmissionService/Lease',
             hrm_dot_v1_dot_submission__pb2.LeaseDriverRequest.SerializeToString,
             hrm_dot_v1_dot_submission__pb2.LeaseDriverResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hrm.v1.SubmissionService/GetTokens',
+            hrm_dot_v1_dot_submission__pb2.GetTokensRequest.SerializeToString,
+            hrm_dot_v1_dot_submission__pb2.GetTokensResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -83,6 +83,7 @@ def to_record(request: pb.SubmitRequest, submission_id: str, now: float) -> Subm
         "conf": conf,
         "resources": resources,
         "supervise": driver.supervise,
+        "has_tokens": bool(request.tokens),
     }
     memory_mib = driver.memory_mib
     if not 0 < driver.heap_mib <= memory_mib <= codec.MEMORY_MIB_MAX:

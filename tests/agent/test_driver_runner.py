@@ -69,6 +69,13 @@ class FakeMaster(submission_pb2_grpc.SubmissionServiceServicer):
         self.stalls = False
         self.more = b""
         self.over = threading.Event()
+        self.tokens = b""
+
+    def GetTokens(self, request: Any, context: Any) -> pb.GetTokensResponse:  # noqa: N802
+        assert self.asked, "not before the lease"
+        if not self.tokens or request.ownership_key != "proof":
+            context.abort(grpc.StatusCode.NOT_FOUND, "the tokens are gone")
+        return pb.GetTokensResponse(tokens=self.tokens)
 
     def Lease(self, request: Any, context: Any) -> pb.LeaseDriverResponse:  # noqa: N802
         if self.silent:
@@ -183,6 +190,28 @@ def test_a_driver_gets_its_files_and_its_settings(node: Node, master: FakeMaster
     assert [(x.submission_id, x.attempt, x.gone) for x in (master.asked[0], master.asked[-1])] == [
         ("driver-1", 2, False), ("driver-1", 2, True),
     ]  # fmt: skip
+
+
+def test_tokens_are_in_memory_alone_and_of_the_drivers_programs_too(
+    node: Node, master: FakeMaster
+) -> None:
+    node.document |= {"has_tokens": True, "ownership_key": "proof"}
+    master.tokens = b"HDTS-tokens"
+    code, out, err = node.run(
+        'echo "$KRB5CCNAME"; sh -c \'test -f "$HADOOP_TOKEN_FILE_LOCATION" && '
+        'cat "$HADOOP_TOKEN_FILE_LOCATION" "$HADOOP_TOKEN_FILE_LOCATION"\''
+    )
+    assert code == 0, err
+    assert out == f"{node.work_dir}/no-tickets\nHDTS-tokensHDTS-tokens"
+    for path in filter(Path.is_file, node.directory.rglob("*")):
+        assert b"HDTS" not in path.read_bytes(), f"{path} has them"
+
+
+def test_a_driver_whose_tokens_are_gone_is_not_started(node: Node, master: FakeMaster) -> None:
+    node.document |= {"has_tokens": True, "ownership_key": "proof"}
+    code, out, err = node.run("echo started")
+    assert (code, out, err) == (1, "", "HRM: the tokens are gone\n")
+    assert master.asked[-1].gone, "its lease is given back"
 
 
 def archive_of(node: Node, master: FakeMaster, name: str, fragment: str) -> None:

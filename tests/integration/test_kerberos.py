@@ -94,9 +94,11 @@ def site(
     with kdc.realm(directory / "realm", eventually) as realm:
         keytab = realm.keytab("alice")
         realm.keytab("door/127.0.0.1")
+        tickets = realm.tickets("alice", keytab)
         cluster = Cluster(directory, _tools)
+        cluster.environment["HRM_MASTER_DRIVER_SHARE"] = "1"
         cluster.up("--nodes", "1", "--cores", "2", "--memory", "4g")
-        yield Site(cluster, realm, keytab, realm.tickets("alice", keytab), hadoop, jar)
+        yield Site(cluster, realm, keytab, tickets, hadoop, jar)
         cluster.down()
 
 
@@ -119,3 +121,61 @@ def test_a_ticket_gives_tokens_for_another_user(site: Site, tmp_path: Path) -> N
     assert app.wait() == 0, app.output()
     user, _, *seen = (tmp_path / "seen").read_text().splitlines()
     assert (user, seen) == ("bob", ["bob-alice-1"])
+
+
+def passes(out: Path) -> tuple[str, list[str]]:
+    """The driver's user, and the tokens that executors had."""
+    user, _, *seen = out.read_text().splitlines()
+    return user, seen
+
+
+def has(path: Path, text: bytes) -> bool:
+    try:
+        return path.is_file() and text in path.read_bytes()
+    except OSError:
+        return False  # it has been removed meanwhile
+
+
+@pytest.mark.extra
+def test_a_ticket_of_the_submitter_gives_tokens_to_a_driver_on_a_node(
+    site: Site, tmp_path: Path
+) -> None:
+    app = site.submit(
+        "cluster", tmp_path / "seen", "--deploy-mode", "cluster", tickets=site.tickets
+    )
+    assert app.wait() == 0, app.output()
+    assert passes(tmp_path / "seen")[1] == ["alice-alice-1"]
+    kept = [path for path in site.cluster.state.rglob("*") if has(path, b"alice-alice")]
+    assert not kept, "no token is on the disk"
+
+
+@pytest.mark.extra
+def test_a_driver_on_a_node_acts_for_another_user(site: Site, tmp_path: Path) -> None:
+    app = site.submit(
+        "cluster-proxy", tmp_path / "seen", "--deploy-mode", "cluster", "--proxy-user", "bob",
+        tickets=site.tickets,
+    )  # fmt: skip
+    assert app.wait() == 0, app.output()
+    assert passes(tmp_path / "seen") == ("bob", ["bob-alice-1"])
+
+
+@pytest.mark.extra
+def test_a_driver_on_a_node_logs_in_from_a_keytab_there(site: Site, tmp_path: Path) -> None:
+    app = site.submit(
+        "cluster-keytab", tmp_path / "seen", "--deploy-mode", "cluster", "--principal", "alice",
+        "--keytab", f"local:{site.keytab}", passes=2,
+    )  # fmt: skip
+    assert app.wait() == 0, app.output()
+    user, seen = passes(tmp_path / "seen")
+    assert (user, len(seen) >= 2) == ("alice", True)
+
+
+@pytest.mark.extra
+def test_a_submitter_without_a_ticket_is_refused_before_anything_is_sent(
+    site: Site, tmp_path: Path
+) -> None:
+    before = site.cluster.ask("submissions", "--all")["submissions"]
+    app = site.submit("none", tmp_path / "seen", "--deploy-mode", "cluster")
+    assert app.wait() == 2
+    assert "neither a ticket nor tokens" in app.output()
+    assert site.cluster.ask("submissions", "--all")["submissions"] == before

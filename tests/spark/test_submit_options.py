@@ -9,7 +9,7 @@ import pytest
 from hrm.errors import InvalidRequest
 from hrm.executor_size import memory_mib
 from hrm.spark.conf import properties_text
-from hrm.spark.submit_options import parse, read_properties
+from hrm.spark.submit_options import KEYTAB, PRINCIPAL, parse, read_properties
 from hrm.spark_servers import THRIFT_CLASS
 
 
@@ -85,18 +85,31 @@ def test_what_has_no_effect_is_reported() -> None:
         (["--nonsense", "x"], "--nonsense is no option"),
         (["--class"], "--class needs a value"),
         (["--conf", "spark.x"], "NAME=VALUE"),
-        (["--keytab", "x"], "--keytab cannot be used with HRM: .* wants Kerberos"),
+        (["--keytab", "local:/k"], "belong together; give both, or none"),
+        (["--conf", "spark.yarn.principal=u"], "belong together; give both, or none"),
         (
-            ["--conf", "spark.kerberos.principal=u"],
-            "spark.kerberos.principal cannot be .* Kerberos",
+            ["--principal", "u", "--keytab", "/k"],
+            "no keytab is sent to nodes; .* write --keytab local:/PATH; or .* run kinit",
         ),
-        (["--conf", "spark.yarn.keytab=u"], "spark.yarn.keytab cannot be used .* Kerberos"),
+        (
+            ["--principal", "u", "--keytab", "local:/k", "--proxy-user", "v"],
+            "--proxy-user and --keytab exclude each other",
+        ),
         (["--properties-file", "/no/such.conf"], "/no/such.conf"),
     ],
 )
 def test_bad_options_are_refused(given: list[str], expected: str) -> None:
     with pytest.raises(InvalidRequest, match=expected):
         parse([*given], {})
+
+
+def test_a_keytab_of_the_nodes_is_a_setting() -> None:
+    for old in ("spark.kerberos", "spark.yarn"):
+        given = ["--conf", f"{old}.principal=u", "--conf", f"{old}.keytab=local:///k", "a.py"]
+        found = parse(given, {})
+        assert found.conf == {PRINCIPAL: "u", KEYTAB: "local:///k"}
+    assert parse(["--principal", "u", "--keytab", "local:/k", "a.py"], {}).proxy_user == ""
+    assert parse(["--proxy-user", "v", "a.py"], {}).proxy_user == "v"
 
 
 @pytest.mark.parametrize(

@@ -59,11 +59,13 @@ __all__ = ["DriverRunner", "Lease", "main", "spark_submit_arguments"]
 
 FAILED = 1
 LEASE_LIMITS = LeaseLimits()
+TOKENS_LIMIT_S = 30.0
 EXIT_WAIT_MAX_S = 35.0
 EXIT_POLL_PERIOD_S = 0.05
 LATE_S = 2.0
 """A wake this much later than due means that this process was suspended: limits start again."""
 EXIT_FILE = "exit-code"
+NO_TICKETS = "no-tickets"
 CONF_DIR = "conf"
 """The driver's directories of settings, below its home."""
 
@@ -189,6 +191,7 @@ class DriverRunner:
             )  # fmt: skip
             lease.take()
             try:
+                self._bring_tokens(stub)
                 self._start(conf)
             except BaseException:
                 lease.give_back()
@@ -234,6 +237,36 @@ class DriverRunner:
                 cache = None if resource["role"] == _CONF else Path(self._document["cache_dir"])
                 bring(fetch, resource["sha256"], target, cache)
         self._unpack_archives()
+
+    def _bring_tokens(self, stub: Any) -> None:
+        """Delegation tokens that came with the submission, as a file in this process's memory.
+
+        It is named by way of this process, which outlives the driver, so that programs that the
+        driver starts find it, too; the kernel shows it to no other user. Tickets of the driver's
+        user on this node are not the submitter's, so none are looked for.
+
+        Raises:
+            HrmError: the master has none.
+        """
+        document = self._document
+        if not document.get("has_tokens"):
+            return
+        request = pb.GetTokensRequest(
+            submission_id=document["submission_id"],
+            attempt=document["attempt"],
+            ownership_key=document.get("ownership_key", ""),
+        )
+        try:
+            tokens = stub.GetTokens(request, timeout=TOKENS_LIMIT_S, wait_for_ready=True).tokens
+        except grpc.RpcError as error:
+            raise rpc.error_from(error, document["master"]) from error
+        descriptor = os.memfd_create("delegation-tokens")
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(tokens)
+        self._variables |= {
+            "HADOOP_TOKEN_FILE_LOCATION": f"/proc/{os.getpid()}/fd/{descriptor}",
+            "KRB5CCNAME": str(self._dir / NO_TICKETS),
+        }
 
     def _unpack_archives(self) -> None:
         """As on YARN: the driver's own Python may be in one of them. Spark unpacks them again, for

@@ -6,7 +6,7 @@ import java.net.URI
 import scala.util.Try
 
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.security.UserGroupInformation
+import org.apache.hadoop.security.{Credentials, UserGroupInformation}
 
 import org.apache.spark.{SparkConf, SparkException}
 import org.apache.spark.internal.config
@@ -72,12 +72,20 @@ private[hrm] object Kerberos {
   private def checkCredentials(): Unit = {
     val user = UserGroupInformation.getCurrentUser
     val real = Option(user.getRealUser).getOrElse(user)
-    val given = user.getCredentials
-    if (!real.hasKerberosCredentials && given.numberOfTokens + given.numberOfSecretKeys == 0) {
+    if (!real.hasKerberosCredentials && isEmpty(user.getCredentials)) {
       refuse(s"Hadoop's settings demand Kerberos ($Authentication in core-site.xml), and this driver has neither a " +
         "ticket nor tokens, so executors would reach no service that wants Kerberos; run kinit first, or give " +
         s"--principal and --keytab; for an application that uses no such service: spark-submit --conf $Simple")
     }
+  }
+
+  private def isEmpty(tokens: Credentials): Boolean = tokens.numberOfTokens + tokens.numberOfSecretKeys == 0
+
+  /** A driver on a node would be refused without any. */
+  def checkTokens(tokens: Credentials): Unit = if (isEmpty(tokens)) {
+    refuse("no service has given delegation tokens; name the file systems in " +
+      "spark.kerberos.access.hadoopFileSystems, and see spark.security.credentials.*.enabled; for an application " +
+      s"that uses no service with Kerberos: spark-submit --conf $Simple")
   }
 
   /** What to tell the user of a failure of Spark's while it obtained tokens. */
