@@ -61,7 +61,8 @@ object Kerberized {
       seen ++= sc.parallelize(1 to 2, 2).map { _ => Thread.sleep(100); Pass.held() }.collect()
     }
     val file = new PrintWriter(new File(arguments(1)))
-    try (Seq(sc.sparkUser, Pass.held()) ++ seen.distinct).foreach(line => file.println(line)) finally file.close()
+    val lines = Seq(sc.sparkUser, Pass.held()) ++ seen.distinct
+    try lines.foreach(line => file.println(line)) finally file.close()
     sc.stop()
   }
 }
