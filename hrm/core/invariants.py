@@ -268,6 +268,10 @@ def _jobs(core: MasterCore) -> list[str]:
         core.placement.drivers.waiting, key=list(master_state.drivers).index
     ):
         found.append(f"{len(waiting)} drivers wait, the queue of drivers has others")
+    unqueued = master_state.drivers.keys() - {x.container_id for x in waiting}
+    if unqueued != master_state.unqueued_drivers.keys():
+        found.append(f"{len(unqueued)} drivers are not in their queue, the index has others")
+    found += core.placement.drivers.violations()
     found += [f"{x.container_id} waits, and is placed" for x in waiting if x.node is not None]
     for scheduler in core.placement.schedulers.values():
         found += [f"{scheduler.name}: {what}" for what in scheduler.backlog.violations()]

@@ -195,7 +195,7 @@ class Submissions:
         record = entry.record
         name = container_id_of(ApplicationId(record.submission_id), str(record.attempt))
         driver = self._master.core.master_state.drivers.get(name)
-        return "" if driver is None else driver.waits_for
+        return "" if driver is None or driver.waits_for is None else driver.waits_for.why
 
     async def watch(self, submission_id: str) -> AsyncIterator[SubmissionEntry]:
         """The submission as it is, and again after changes, until it has ended."""

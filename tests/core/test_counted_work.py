@@ -16,6 +16,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -36,6 +37,7 @@ from hrm.core.vocabulary.model import (
     ContainerState,
     ContainerStatus,
     EndCause,
+    FirstExecutors,
     NodeName,
     Resources,
     ResourceUnit,
@@ -43,7 +45,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.core.vocabulary.node_requirement import NodeRequirement
-from hrm.testing import VirtualCluster
+from hrm.testing import VirtualCluster, virtual
 
 TASK = Resources(1, 1024)
 SSD = NodeRequirement(labels=frozenset({"ssd"}))
@@ -297,6 +299,33 @@ def test_an_end_costs_the_same_whatever_kind_of_jobs_wait(kind: str) -> None:
     assert many_rounds <= few_rounds <= 8
     assert many <= 1.02 * few
     assert many <= 1_200
+
+
+@pytest.mark.parametrize("workload_class", CLASSES)
+def test_an_end_and_a_tick_cost_the_same_however_many_drivers_wait(
+    workload_class: WorkloadClass, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drivers of this class hold their share. Those that wait are of four sizes."""
+    monkeypatch.setattr(virtual, "master_violations", lambda _: [])
+    first = FirstExecutors(count=1, resources=TASK)
+
+    def cost(drivers: int) -> list[int]:
+        cluster = VirtualCluster([virtual.unit(f"n{x}", 10, 10_240) for x in range(10)])
+        for x in range(drivers + 10):
+            name = ApplicationId(f"driver-20260101000000-{x:04d}")
+            kind, vcores = (workload_class, 2) if x < 10 else (WorkloadClass.BATCH, 1 + x % 4)
+            cluster.submit(1, Resources(vcores, 10), kind, new_id=name, first_executors=first)
+            if x == 10:
+                cluster.advance(2)
+        placement, now = cluster.master.placement, cluster.now
+        assert len(placement.drivers.waiting) == drivers
+        works = (placement.capacity_freed, placement.tick)
+        return [max(calls_of(partial(work, now)) for _ in range(2)) for work in works]
+
+    few, many = cost(100), cost(1_000)
+
+    assert many == few
+    assert max(many) <= 1_000
 
 
 def test_an_end_costs_no_look_at_each_container_that_jobs_in_vain_request() -> None:

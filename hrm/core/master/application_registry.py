@@ -85,6 +85,7 @@ class ApplicationRegistry:
             app = self._new(event)
         self.master_state.holdings.took(app, event.launch)
         app.first_executors = event.first_executors
+        self.placement.drivers.changed(app)
         self._require(app, event.requires, event.now)
         self._admit(event.call_id, app)
 
@@ -394,6 +395,7 @@ class ApplicationRegistry:
             self.master_state.claim(app, event.owner)
         self.master_state.holdings.took(app, event.launch)
         app.first_executors = event.first_executors
+        self.placement.drivers.changed(app)
         self._require(app, event.requires, event.now)
         if app.session is None:
             app.detached_at_s = event.now

@@ -137,7 +137,7 @@ class DriverPlaces:
         self._verdicts: dict[_Case, Verdict] = {}
         """Of drivers within the share: thousands may wait that request the same."""
         self._apps: dict[ApplicationId, Application] = {}
-        for container in master_state.drivers.values():
+        for container in master_state.unqueued_drivers.values():
             row = self._state.rows.get(container.unit_id)
             app = master_state.applications[container.application_id]
             if (

@@ -16,15 +16,29 @@ for ever, and a large one gets its place as soon as what is there has ended with
 
 What is proposed is checked again when it is committed: several schedulers may have chosen on the
 same state. A driver that came too late goes back into the queue.
+
+Thousands may wait, and whenever a container ends some of them might start. Drivers that request the
+same are in one line, of which none can start where its first cannot: what those before it will hold
+only becomes more. So the queue is looked at by the first of each line, and the others of it cost
+nothing, not even a word: what a driver waits for is said when it is asked for.
+
+Limits: a driver whose application is there already has a line of its own, since what it needs is
+seen from what that requests. Where no two request the same, all are looked at.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
 from hrm.core.master import driver_places
 from hrm.core.master.driver_places import DriverPlaces, Verdict
-from hrm.core.master.state import Container, MasterState
+from hrm.core.master.state import Application, Container, MasterState
 from hrm.core.vocabulary.feasibility import Vector, demand_vector, plus
-from hrm.core.vocabulary.model import ContainerId, ContainerState
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState, FirstExecutors
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 
 __all__ = ["DriverQueue", "holds_up"]
 
@@ -36,68 +50,200 @@ PASS_S = 60.0
 _RECOVERING = "the master has restarted, and does not know yet which drivers its nodes run"
 
 
+_SLACK = 32
+
+_Kind: TypeAlias = tuple[Vector, FirstExecutors | None, NodeRequirement | None, ContainerId | None]
+"""What a driver requests, what it is to start with, what its node must meet; and which it is, if
+its application is there already."""
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """Drivers of one kind, in order of request. ``why``: why the first may not start, empty until
+    it has been looked at.
+
+    ``entries`` has the number of each of the ``members``, and may have those of others that have
+    left. These are removed when they come up, or when one joins and they are most of all.
+    """
+
+    kind: _Kind
+    why: str = ""
+    members: dict[ContainerId, Container] = field(default_factory=dict)
+    entries: list[tuple[int, ContainerId]] = field(default_factory=list)
+
+    def add(self, container: Container) -> None:
+        self.members[container.container_id] = container
+        heapq.heappush(self.entries, (container.number, container.container_id))
+        if len(self.entries) > 2 * len(self.members) + _SLACK:
+            self.entries = sorted((x.number, x.container_id) for x in self.members.values())
+
+    def first(self) -> Container | None:
+        while self.entries:
+            number, container_id = self.entries[0]
+            known = self.members.get(container_id)
+            if known is not None and known.number == number:
+                return known
+            heapq.heappop(self.entries)
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class _Waits:
+    """A driver's wait. ``said``: why it waits, until its line has been looked at."""
+
+    queue: DriverQueue
+    container: Container
+    line: _Line
+    said: str
+
+    @property
+    def why(self) -> str:
+        return self.queue.why(self)
+
+
 class DriverQueue:
-    """Invariant: ``waiting`` has all and only the PENDING drivers with a ``waits_for``."""
+    """Invariants: ``waiting`` has all and only the PENDING drivers with a ``waits_for``; each is in
+    the one line of its kind, and none is empty. ``_apart`` are those whose application was there
+    when they were last looked at. ``_turn``: the number of the one that holds up all after it, and
+    what these wait for."""
 
     def __init__(self, master_state: MasterState) -> None:
         self._master_state = master_state
-        self.waiting: dict[ContainerId, Container] = {}
+        self.waiting: dict[ContainerId, _Waits] = {}
+        self._lines: dict[_Kind, _Line] = {}
+        self._apart: dict[ContainerId, Container] = {}
+        self._turn: tuple[int, str] | None = None
         self._first: tuple[ContainerId, float] | None = None
         """Which could start if all drivers of batch ended, and since when it has been the first."""
 
     def put(self, container: Container, why: str = "it was requested just now") -> None:
         """It waits from now on, until ``take`` returns it."""
-        container.waits_for = why
-        self.waiting[container.container_id] = container
+        waits = _Waits(self, container, self._enter(container), why)
+        self.waiting[container.container_id] = waits
+        self._master_state.driver_waits(container, waits)
 
     def drop(self, container: Container) -> None:
-        """It is requested no more."""
-        container.waits_for = ""
-        self.waiting.pop(container.container_id, None)
+        """It is requested no more, or its turn has come."""
+        self._master_state.driver_waits(container, None)
+        waits = self.waiting.pop(container.container_id, None)
+        if waits is not None:
+            self._leave(container, waits.line)
+
+    def changed(self, app: Application) -> None:
+        """What its drivers need, or their nodes must meet, may be another from now on."""
+        for container in app.containers.values():
+            waits = self.waiting.get(container.container_id)
+            if waits is not None and waits.line.kind != self._kind(container):
+                self._leave(container, waits.line)
+                waits.line = self._enter(container)
+
+    def why(self, waits: _Waits) -> str:
+        if self._master_state.recovering:
+            return _RECOVERING
+        if self._turn is not None and waits.container.number > self._turn[0]:
+            return self._turn[1]
+        return waits.line.why or waits.said
 
     def take(self, now: float) -> tuple[list[Container], list[tuple[Container, str]]]:
         """Those whose turn it is now, in order, which no longer wait here; and those that can never
         start in this cluster, with the reason."""
-        if not self.waiting:
-            return [], []
-        if self._master_state.recovering:
-            for container in self.waiting.values():
-                container.waits_for = _RECOVERING
-            return [], []
-        places = DriverPlaces(self._master_state)
-        endless = DriverPlaces(self._master_state, endless=True)
         taken: list[Container] = []
         hopeless: list[tuple[Container, str]] = []
+        if not self.waiting or self._master_state.recovering:
+            return taken, hopeless
+        self._follow_applications()
+        places = DriverPlaces(self._master_state)
+        endless = DriverPlaces(self._master_state, endless=True)
         reserved: Vector = (0, 0, 0, 0)
-        turn = why = ""
         first: tuple[ContainerId, float] | None = None
-        for container in list(self._master_state.drivers.values()):
-            if container.state is not ContainerState.PENDING or container.held:
-                continue
-            is_here = container.container_id in self.waiting
-            if is_here and turn:
-                container.waits_for = f"{turn} came before it, and waits: {why}"
-                continue
+        self._turn = None
+        heads = self._heads()
+        while heads:
+            _, container, line = heapq.heappop(heads)
             verdict = self._verdict(places, container, reserved)
-            if not is_here or not verdict.why:
-                if is_here:
+            if line is None or not verdict.why:
+                if line is not None:
                     self.drop(container)
                     taken.append(container)
+                    _push_first(heads, line)
                 demand = demand_vector(container.request.resources)
                 if places.could_get_a_place(demand, verdict.rows):
                     reserved = plus(reserved, demand)
                 continue
             if not places.held and (never := self._never(container)):
-                hopeless.append((container, never))
+                hopeless += [(x, never) for x in line.members.values()]
                 continue
-            container.waits_for = why = verdict.why
+            line.why = verdict.why
             if first is None and not self._verdict(endless, container).why:
                 first = self._first
                 if first is None or first[0] != container.container_id:
                     first = (container.container_id, now)
-                turn = container.application_id if holds_up(now - first[1]) else ""
+                if holds_up(now - first[1]):
+                    before = f"{container.application_id} came before it, and waits"
+                    self._turn = container.number, f"{before}: {verdict.why}"
+                    break
         self._first = first
+        last = math.inf if self._turn is None else self._turn[0]
+        hopeless = [x for x in hopeless if x[0].number < last]
+        hopeless.sort(key=lambda x: x[0].number)
         return taken, hopeless
+
+    def violations(self) -> list[str]:
+        """What the lines state otherwise than the drivers do; for tests and simulators, linear."""
+        found, members = [], sum(len(x.members) for x in self._lines.values())
+        if members != len(self.waiting):
+            found.append(f"the lines of drivers have {members}, {len(self.waiting)} wait")
+        for container_id, waits in self.waiting.items():
+            line = waits.line
+            is_there = self._lines.get(line.kind) is line and container_id in line.members
+            if not is_there or line.kind[:-1] != self._kind(waits.container)[:-1]:
+                found.append(f"{container_id} is in another line than that of its kind")
+        return found
+
+    def _heads(self) -> list[tuple[int, Container, _Line | None]]:
+        """A heap, by number, of the first of each line, and of all drivers that are with their
+        schedulers."""
+        pending = ContainerState.PENDING
+        heads: list[tuple[int, Container, _Line | None]] = [
+            (x.number, x, None)
+            for x in self._master_state.unqueued_drivers.values()
+            if x.state is pending and not x.held
+        ]
+        heapq.heapify(heads)
+        for line in self._lines.values():
+            _push_first(heads, line)
+        return heads
+
+    def _follow_applications(self) -> None:
+        """Drivers whose application is there, or no longer is, change their lines."""
+        master_state = self._master_state
+        there = [master_state.applications.get(ApplicationId(x)) for x in master_state.driven]
+        gone = [master_state.applications[x.application_id] for x in self._apart.values()]
+        for app in (*there, *gone):
+            if app is not None:
+                self.changed(app)
+
+    def _enter(self, container: Container) -> _Line:
+        kind = self._kind(container)
+        line = self._lines.get(kind)
+        if line is None:
+            line = self._lines[kind] = _Line(kind)
+        if kind[-1] is not None:
+            self._apart[container.container_id] = container
+        line.add(container)
+        return line
+
+    def _leave(self, container: Container, line: _Line) -> None:
+        self._apart.pop(container.container_id, None)
+        del line.members[container.container_id]
+        if not line.members:
+            del self._lines[line.kind]
+
+    def _kind(self, container: Container) -> _Kind:
+        app = self._master_state.applications[container.application_id]
+        is_apart = app.application_id in self._master_state.driven
+        one = container.container_id if is_apart else None
+        return demand_vector(container.request.resources), app.first_executors, app.requires, one
 
     def _never(self, container: Container) -> str:
         app = self._master_state.applications[container.application_id]
@@ -112,6 +258,12 @@ class DriverQueue:
     ) -> Verdict:
         app = self._master_state.applications[container.application_id]
         return places.verdict(app, demand_vector(container.request.resources), reserved)
+
+
+def _push_first(heads: list[tuple[int, Container, _Line | None]], line: _Line) -> None:
+    head = line.first()
+    if head is not None:
+        heapq.heappush(heads, (head.number, head, line))
 
 
 def holds_up(waited_s: float) -> bool:

@@ -197,7 +197,7 @@ def _pending_line(
     if not alive:
         return f"{since}: no node is alive; start one with hrm agent, or see hrm nodes"
     if pending[0].waits_for:
-        return f"{since}: {pending[0].waits_for}"
+        return f"{since}: {pending[0].waits_for.why}"
     if pending[0].held:
         return f"{since}: the master has restarted and waits for its nodes to come back"
     state, demand = master_state.state, demand_vector(request)

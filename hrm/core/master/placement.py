@@ -133,7 +133,7 @@ class PlacementCoordinator:
 
     def withdraw(self, container: Container) -> None:
         app = self.master_state.applications[container.application_id]
-        if container.waits_for:
+        if container.waits_for is not None:
             self.drivers.drop(container)
         self.schedulers[app.scheduler].withdraw(app.application_id, container.container_id)
 
@@ -157,6 +157,7 @@ class PlacementCoordinator:
                 scheduler.changed_jobs[app.application_id] = None
             self.wake(scheduler, now)
         if app.is_driver:
+            self.drivers.changed(app)
             self._hand_over_drivers(now)
 
     def capacity_freed(self, now: float) -> None:

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections import deque
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from hrm.core.master.exclusion import ExclusionTracker
 from hrm.core.master.gpu_index import GpuIndex
@@ -71,7 +72,15 @@ from hrm.core.vocabulary.transitions import (
 )
 from hrm.errors import HrmError, NotFound
 
-__all__ = ["Application", "Container", "MasterState", "Node", "node_not_found"]
+__all__ = ["Application", "Container", "DriverWaits", "MasterState", "Node", "node_not_found"]
+
+
+class DriverWaits(Protocol):
+    """That a driver waits for its turn."""
+
+    @property
+    def why(self) -> str:
+        """What it waits for now, in words."""
 
 
 @dataclass(slots=True)
@@ -79,9 +88,9 @@ class Container:
     """One container, from the request to the end. ``end`` is set iff it is ENDED;
     ``stop_cause``: of the last order to stop that this master has given; None: it has given none.
     ``held``: a node that is not back yet may be running it. ``preempted``: its node ends it for a
-    stream. ``waits_for``: why a driver is not given to its scheduler yet
-    (``core.master.driver_queue``); empty where it is, and for executors. ``number``: of two that
-    use GPUs, the one requested later has the greater."""
+    stream. ``waits_for``: a driver's wait for its turn, before it is given to its scheduler
+    (``core.master.driver_queue``); None where it is, and for executors. ``number``: of two that
+    use GPUs, and of two drivers, the one requested later has the greater."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -97,7 +106,7 @@ class Container:
     stop_cause: EndCause | None = None
     held: bool = False
     preempted: bool = False
-    waits_for: str = ""
+    waits_for: DriverWaits | None = None
     end: ContainerEnd | None = None
     stdout_url: str = ""
     stderr_url: str = ""
@@ -237,6 +246,7 @@ class MasterState:
         ``recovering``: a node that has not come back yet may be running those; and iff they wait
         for no other driver (``waits_for``).
         ``drivers`` has all and only the live containers of submitted drivers, in order of request;
+        ``unqueued_drivers`` those of them without a ``waits_for``, in any order;
         ``driven`` the live applications that such drivers have registered, by submission.
         ``restricted`` has all and only the live applications that require something of nodes.
         ``starting`` has all live applications whose gang has been granted by this master and has
@@ -278,6 +288,7 @@ class MasterState:
         self.gpus = GpuIndex()
         self._numbers = itertools.count(1)
         self.drivers: dict[ContainerId, Container] = {}
+        self.unqueued_drivers: dict[ContainerId, Container] = {}
         self.driven: dict[str, Application] = {}
         self.restricted: dict[ApplicationId, Application] = {}
         self.starting: dict[ApplicationId, Application] = {}
@@ -318,7 +329,8 @@ class MasterState:
         container = Container(container_id, application_id, request, life, now)
         app.containers[container_id] = container
         if app.is_driver:
-            self.drivers[container_id] = container
+            container.number = next(self._numbers)
+            self.drivers[container_id] = self.unqueued_drivers[container_id] = container
         if request.resources.gpu_memory_mib or request.gpus:
             container.number = next(self._numbers)
             self.gpus.changed(container)
@@ -328,6 +340,14 @@ class MasterState:
         if executor_id.isdecimal() and (number := int(executor_id)) > app.last_executor_number:
             app.last_executor_number = number
         return container
+
+    def driver_waits(self, container: Container, waits: DriverWaits | None) -> None:
+        """It waits for its turn from now on; None: it does no longer."""
+        container.waits_for = waits
+        if waits is not None:
+            self.unqueued_drivers.pop(container.container_id, None)
+        elif container.container_id in self.drivers:
+            self.unqueued_drivers[container.container_id] = container
 
     def change_request(self, container: Container, request: ContainerRequest) -> None:
         """What it requests is known better."""
@@ -416,6 +436,7 @@ class MasterState:
             self.places.waiter_ended(app.application_id, container.request, end, now)
         del app.containers[container.container_id]
         self.drivers.pop(container.container_id, None)
+        self.unqueued_drivers.pop(container.container_id, None)
         if container.request.resources.gpu_memory_mib:
             self.gpus.changed(container)
         app.ended.append(container)
