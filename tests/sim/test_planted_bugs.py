@@ -16,6 +16,7 @@ from hrm.sim.run import run_plan
 from tests.sim.planted import gpus, masters, nodes, scheduling, turns
 from tests.sim.planted.plans import (
     LATER,
+    behind_a_large_gang,
     behind_a_stream,
     behind_large_requests,
     beside_a_free_gpu,
@@ -104,6 +105,7 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     gpus.freed_gpus_taken_back: rivals_of_sizes(4, preemption=True),
     scheduling.stream_that_stops_batch: late_streams(1),
     scheduling.earlier_requests_count: behind_large_requests(0),
+    scheduling.gangs_of_all_sizes_alike: behind_a_large_gang(0),
     scheduling.gang_of_one_size: draw(1597, Limits(without=frozenset({"labels"}))),
     scheduling.units_of_one_node_are_one: beside_a_free_gpu(0),
     scheduling.gpu_granted_twice: gpu_rivals(0, preemption=True),

@@ -3,8 +3,9 @@
 Streams have no end, so one may be queued at a unit only where batch could make capacity for it:
 while it waits there no batch starts. That is checked for each grant. Once faults have stopped,
 more things have a bound of time: a stream that other streams keep from starting, as one that was
-batch when it was queued, is taken back; batch that fits a unit at which nothing waits starts; and
-what has waited long at one unit goes to another that could start it, where that is allowed.
+batch when it was queued, is taken back; batch that fits a unit at which nothing waits starts, and
+so do a gang and a stream if all that they lack fits such units together; and what has waited long
+at one unit goes to another that could start it, where that is allowed.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class WaitingStreams:
         lasting = [*_streams_held_up(core)]
         if not self._every_policy:
             lasting += _batch_held_up(core, now)
+            lasting += _whole_held_up(core, now)
             lasting += _left_in_queues(core, now)
         self._since_s = {what: self._since_s.get(what, now) for what in lasting}
         for what, since_s in self._since_s.items():
@@ -120,6 +122,32 @@ def _batch_held_up(core: MasterCore, now: float) -> Iterator[str]:
                 if fits_offer(demand, queue.free) and not queue.unit.gpu_only:
                     yield f"{container.container_id} waits, and fits {queue.unit.unit_id}"
                     break
+
+
+def _whole_held_up(core: MasterCore, now: float) -> Iterator[str]:
+    """Gangs and streams of one size that lack no more than is free. What GPUs, or cores that
+    several units share, would hold is not counted."""
+    for app in core.master_state.live_applications():
+        is_stream = app.record.workload_class is WorkloadClass.STREAM
+        if is_driver(app.application_id) or not (is_stream or app.record.gang_min):
+            continue
+        pending = [x for x in app.containers.values() if x.state is ContainerState.PENDING]
+        lacks = max(1, app.gang_min - len(app.containers) + len(pending))
+        demands = {demand_vector(x.request.resources) for x in pending}
+        if len(pending) < lacks or len(demands) != 1:
+            continue
+        if not all(_may_go_anywhere(x, now) for x in pending):
+            continue
+        demand = demands.pop()
+        avoided = core.master_state.exclusions.avoided(app.application_id, now)
+        units = [x for x in _idle(core, _nodes_for(core, app, avoided)) if len(x.pool) == 1]
+        room = sum(_how_many(demand, x.free) for x in units if not x.unit.gpu_only)
+        if room >= lacks:
+            yield f"{app.application_id} waits for {lacks} more, and units have room for {room}"
+
+
+def _how_many(demand: Vector, free: Vector) -> int:
+    return max(0, min(free[x] // demand[x] for x in Column if demand[x]))
 
 
 def _left_in_queues(core: MasterCore, now: float) -> Iterator[str]:

@@ -28,6 +28,7 @@ from hrm.sim.faults.rivals import rival_applications, with_rival_gpus
 
 __all__ = [
     "LATER",
+    "behind_a_large_gang",
     "behind_a_stream",
     "behind_large_requests",
     "beside_a_free_gpu",
@@ -318,6 +319,26 @@ def behind_large_requests(seed: int) -> Plan:
     nodes = (replace(plan.nodes[0], units=(unit,)),)
     applications = (stream, large, ends, waits)
     return replace(plan, nodes=nodes, schedulers=1, bounds=bounds, applications=applications)
+
+
+def behind_a_large_gang(seed: int) -> Plan:
+    """Nothing fails. A stream holds a part of a node for good, and batch the rest for a while; two
+    gangs wait, of which the first wants more than the stream leaves, and the second less."""
+    without = frozenset({*KINDS, *TRAITS})
+    plan = draw(seed, Limits(nodes=1, applications=4, horizon_s=20.0, without=without))
+    unit = ResourceUnit(
+        unit_id=ResourceUnitId("node-1/cpu"), capacity=Resources(8, 8_192), run_limit=8
+    )
+    one = Resources(1, 512)
+    stream = ApplicationPlan(
+        "app-1", 0.5, Resources(3, 512), ((0.0, 1),), 90.0, declared=WorkloadClass.STREAM
+    )
+    batch = ApplicationPlan("app-2", 1.0, one, ((0.0, 5),), 120.0)
+    large = ApplicationPlan("app-3", 2.0, one, ((0.0, 6),), 5.0, gang_min=6)
+    small = ApplicationPlan("app-4", 3.0, one, ((0.0, 2),), 5.0, gang_min=2)
+    nodes = (replace(plan.nodes[0], units=(unit,)),)
+    applications = (stream, batch, large, small)
+    return replace(plan, nodes=nodes, schedulers=1, applications=applications)
 
 
 def behind_a_stream(seed: int) -> Plan:

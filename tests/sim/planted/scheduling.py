@@ -418,6 +418,18 @@ def earlier_requests_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "choose", as_ever)
 
 
+def gangs_of_all_sizes_alike(patch: pytest.MonkeyPatch) -> None:
+    """A gang or a stream that finds nothing holds back those that want fewer at once."""
+    rules = Backlog._rules
+
+    def alike(self: Backlog, job: Job) -> Any:
+        each = rules(self, job)
+        no_sizes: frozenset[Any] = frozenset()
+        return each._replace(group=each.group and (0, no_sizes, no_sizes))
+
+    patch.setattr(Backlog, "_rules", alike)
+
+
 def gang_of_one_size(patch: pytest.MonkeyPatch) -> None:
     """Whatever an application requests while its gang waits counts as if all of it were so."""
 
@@ -570,6 +582,7 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     job_that_is_never_due,
     freed_unit_overlooked,
     earlier_requests_count,
+    gangs_of_all_sizes_alike,
     gang_of_one_size,
     several_gpus_as_one,
     gpus_of_any_number,
