@@ -30,6 +30,7 @@ __all__ = [
     "LATER",
     "behind_a_large_gang",
     "behind_a_stream",
+    "behind_an_excluded_job",
     "behind_large_requests",
     "beside_a_free_gpu",
     "crashing_agents",
@@ -339,6 +340,51 @@ def behind_a_large_gang(seed: int) -> Plan:
     nodes = (replace(plan.nodes[0], units=(unit,)),)
     applications = (stream, batch, large, small)
     return replace(plan, nodes=nodes, schedulers=1, applications=applications)
+
+
+def behind_an_excluded_job(seed: int) -> Plan:
+    """A stream fills one node. At the other, what starts first fails, so the node is excluded for
+    that application, which waits for the stream; then batch fills it for a while, and another
+    application waits for that."""
+    without = frozenset({*KINDS, *TRAITS})
+    plan = draw(seed, Limits(nodes=2, applications=4, horizon_s=20.0, without=without))
+    nodes = tuple(
+        replace(
+            node,
+            units=(
+                ResourceUnit(
+                    unit_id=ResourceUnitId(f"{node.name}/cpu"),
+                    capacity=Resources(4, 8_192),
+                    run_limit=4,
+                ),
+            ),
+        )
+        for node in plan.nodes
+    )
+    one = Resources(1, 512)
+    stream = ApplicationPlan(
+        "app-1", 0.5, Resources(4, 512), ((0.0, 1),), 90.0, declared=WorkloadClass.STREAM
+    )
+    fails = ApplicationPlan("app-2", 1.5, one, ((0.0, 1),), 5.0)
+    batch = ApplicationPlan("app-3", 4.0, one, ((0.0, 4),), 120.0)
+    waits = ApplicationPlan("app-4", 6.0, one, ((0.0, 1),), 5.0)
+    bounds = replace(
+        plan.bounds,
+        waiting_limit=0,
+        node_failures=1,
+        node_failure_run_s=5.0,
+        node_failing_applications=3,
+        node_exclusion_s=300.0,
+        node_exclusion_max_s=300.0,
+    )
+    return replace(
+        plan,
+        nodes=nodes,
+        bounds=bounds,
+        schedulers=1,
+        applications=(stream, fails, batch, waits),
+        faults=(TimedFault(1.0, "bad-node", 0.9, 0.1),),
+    )
 
 
 def behind_a_stream(seed: int) -> Plan:

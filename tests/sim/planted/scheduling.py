@@ -430,6 +430,16 @@ def gangs_of_all_sizes_alike(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Backlog, "_rules", alike)
 
 
+def exclusions_of_all_alike(patch: pytest.MonkeyPatch) -> None:
+    """A job that may not go to some nodes holds back those that may."""
+    rules = Backlog._rules
+
+    def alike(self: Backlog, job: Job) -> Any:
+        return rules(self, job)._replace(excluded=frozenset())
+
+    patch.setattr(Backlog, "_rules", alike)
+
+
 def gang_of_one_size(patch: pytest.MonkeyPatch) -> None:
     """Whatever an application requests while its gang waits counts as if all of it were so."""
 
@@ -583,6 +593,7 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     freed_unit_overlooked,
     earlier_requests_count,
     gangs_of_all_sizes_alike,
+    exclusions_of_all_alike,
     gang_of_one_size,
     several_gpus_as_one,
     gpus_of_any_number,
