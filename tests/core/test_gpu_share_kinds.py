@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
 from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.feasibility import demand_vector, fits
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerRequest,
@@ -20,6 +23,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnit,
     ResourceUnitId,
 )
+from hrm.sim.oracle.gpu_fairness import even_shares
 from hrm.testing.virtual import VirtualCluster, unit
 from tests.virtual_scheduler import VirtualScheduler
 
@@ -253,3 +257,79 @@ def preempted_count(cluster: VirtualCluster, *apps: ApplicationId) -> int:
     """How many of their executors have been preempted."""
     ended = [x for app in apps for x in cluster.app(app).ended if x.started_at_s and x.end]
     return sum(x.end.cause is EndCause.PREEMPTED for x in ended if x.end)
+
+
+SIZES = [(1, MIB), (1, MIB // 2), (1, MIB // 4), (2, 2 * MIB), (2, MIB)]
+"""How many GPUs an executor uses, and how much device memory of them."""
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("request"), st.integers(0, 3), st.integers(1, 7), st.sampled_from(SIZES)),
+        st.tuples(st.just("end"), st.integers(0, 3), st.integers(0, 9), st.just(SIZES[0])),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def held_of_kind(cluster: VirtualCluster, app: ApplicationId, gpus: int) -> int:
+    return sum(
+        x.request.resources.gpu_memory_mib
+        for x in cluster.app(app).in_state(ContainerState.RUNNING)
+        if x.request.resources.gpus == gpus
+    )
+
+
+def sizes_of_kind(
+    cluster: VirtualCluster, app: ApplicationId, gpus: int, *states: ContainerState
+) -> list[int]:
+    containers = [x for x in cluster.app(app).in_state(*states) if x.request.resources.gpus == gpus]
+    return [x.request.resources.gpu_memory_mib for x in containers]
+
+
+def startable_but_pending(cluster: VirtualCluster, app: ApplicationId) -> list[str]:
+    """Those for which a unit has room at which nothing waits. What is free at the others is kept
+    for the first that waits there, see ``core.queue.reservation``."""
+    state = cluster.master.master_state.state
+    every = (state.queue(row) for row in state.rows.values())
+    queues = [queue for queue in every if not queue.waiting_count]
+    return [
+        x.container_id
+        for x in cluster.app(app).in_state(ContainerState.PENDING)
+        for demand in [demand_vector(x.request.resources)]
+        if any(queue.could_hold(demand) and fits(demand, queue.free) for queue in queues)
+    ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 4), st.integers(0, 2), st.sampled_from([1, 2, 3]), st.integers(0, 1), STEPS)
+def test_none_gets_more_of_a_kind_while_another_has_less_and_waits(
+    ones: int,
+    twos: int,
+    inside: int,
+    processes: int,
+    steps: list[tuple[str, int, int, tuple[int, int]]],
+) -> None:
+    """Of each kind by itself, in device memory, where executors differ in size."""
+    cluster = cluster_of(inside, processes, ones, twos, vcores=16)
+    apps = [cluster.submit(0, name=f"app-{x}") for x in range(4)]
+    live = ContainerState.RUNNING, ContainerState.PENDING, ContainerState.WAITING
+    for what, index, number, (gpus, mib) in steps:
+        before = {x: [held_of_kind(cluster, app, x) for app in apps] for x in (1, 2)}
+        if what == "request":
+            request(cluster, apps[index], number, Resources(1, 10, mib, gpus))
+        elif some := cluster.app(apps[index]).in_state(ContainerState.RUNNING):
+            executor = some[number % len(some)].request.executor_id
+            cluster.end_process(apps[index], int(executor))
+        cluster.advance(6)
+        for kind, total_mib in ((1, ones * MIB), (2, twos * 2 * MIB)):
+            after = [held_of_kind(cluster, app, kind) for app in apps]
+            sizes = {app: sizes_of_kind(cluster, app, kind, *live) for app in apps}
+            one_mib = max((x for some in sizes.values() for x in some), default=0)
+            waiting = {app: sizes_of_kind(cluster, app, kind, *live[1:]) for app in apps}
+            least = min((x for app, x in zip(apps, after, strict=True) if waiting[app]), default=0)
+            shares = even_shares(total_mib, sizes)
+            for app, had, has in zip(apps, before[kind], after, strict=True):
+                most = max(had, shares[app] + one_mib, least + one_mib)
+                assert has <= most, (kind, before[kind], after, shares)
+        idle = [name for app in apps for name in startable_but_pending(cluster, app)]
+        assert not idle, "no GPU is idle while one waits that it could serve"
