@@ -287,7 +287,7 @@ def sizes_of_kind(
 
 
 def startable_but_pending(cluster: VirtualCluster, app: ApplicationId) -> list[str]:
-    """Those for which a unit has room at which nothing waits. What is free at the others is kept
+    """Those that a unit has free at which nothing waits. What is free at the others is kept
     for the first that waits there, see ``core.queue.reservation``."""
     state = cluster.master.master_state.state
     every = (state.queue(row) for row in state.rows.values())

@@ -141,9 +141,9 @@ def _whole_held_up(core: MasterCore, now: float) -> Iterator[str]:
         demand = demands.pop()
         avoided = core.master_state.exclusions.avoided(app.application_id, now)
         units = [x for x in _idle(core, _nodes_for(core, app, avoided)) if len(x.pool) == 1]
-        room = sum(_how_many(demand, x.free) for x in units if not x.unit.gpu_only)
-        if room >= lacks:
-            yield f"{app.application_id} waits for {lacks} more, and units have room for {room}"
+        many = sum(_how_many(demand, x.free) for x in units if not x.unit.gpu_only)
+        if many >= lacks:
+            yield f"{app.application_id} waits for {lacks} more, and units hold {many} more"
 
 
 def _how_many(demand: Vector, free: Vector) -> int:
