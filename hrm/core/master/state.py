@@ -81,7 +81,8 @@ class Container:
     ``held``: a node that is not back yet may be running it. ``preempted``: its node ends it for a
     stream. ``waits_for``: why a driver is not given to its scheduler yet
     (``core.master.driver_queue``); empty where it is, and for executors. ``number``: of two that
-    use GPUs, the one requested later has the greater."""
+    use GPUs, the one requested later has the greater. ``queued``: it was granted a place in a
+    unit's queue."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -96,6 +97,7 @@ class Container:
     sent_at_s: float = 0.0
     stop_cause: EndCause | None = None
     held: bool = False
+    queued: bool = False
     preempted: bool = False
     waits_for: str = ""
     end: ContainerEnd | None = None
