@@ -4,9 +4,11 @@ The master's core, its schedulers and the order of their rounds, without store a
 virtual time. All slots of the cluster are taken, and nothing may wait at a unit, so each end gives
 one slot to one of the jobs that wait. These request one container each, of ``DEMANDS`` sizes, or
 are of one of the ``KINDS``: with one node excluded for all of them; gangs of two, none of which one
-slot serves; streams, none of which starts in less than what two ends free. An
-end is counted from the node's report until no round is due any more: it includes the placement that
-follows, and the rounds of other jobs that find nothing.
+slot serves; streams, none of which starts in less than what two ends free; applications that want a
+GPU each, in a cluster of ``GPU_NODES`` at most, whose every slot has one.
+
+An end is counted from the node's report until no round is due any more: it includes the placement
+that follows, and the rounds of other jobs that find nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from benchmarks.scheduling.cells import (
@@ -46,14 +48,25 @@ from hrm.core.vocabulary.model import (
     EndCause,
     NodeName,
     Resources,
+    ResourceUnit,
     WorkloadClass,
 )
 
-__all__ = ["DEMANDS", "KINDS", "Ends", "FullCluster", "measure_ends", "measure_requests"]
+__all__ = [
+    "DEMANDS",
+    "GPU_NODES",
+    "KINDS",
+    "Ends",
+    "FullCluster",
+    "measure_ends",
+    "measure_requests",
+]
 
 DEMANDS = 4
-KINDS = ("excluded", "gang", "stream")
+GPU_NODES = 1
+KINDS = ("excluded", "gang", "stream", "gpu")
 _STEP_S = 0.01
+_GPU_TASK = replace(TASK, gpu_memory_mib=1_000)
 _FOR_EVER_S = 1e6
 _MORE = 100_000
 
@@ -86,6 +99,7 @@ class FullCluster:
         tasks: int = 1,
         kind: str = "",
     ) -> None:
+        nodes = min(nodes, GPU_NODES) if kind == "gpu" else nodes
         slots = nodes * NODE_SLOTS
         bounds = Bounds(
             node_timeout_s=1e9, node_failures=int(kind == "excluded"), node_exclusion_s=_FOR_EVER_S,
@@ -106,10 +120,10 @@ class FullCluster:
                     e.NodeRegistered(
                         now=self.now, call_id=next(self._calls), node=name, identity=name,
                         incarnation="1", sequence=1, host="h", endpoint="h:1",
-                        units=(unit_of(name),),
+                        units=(_unit_of(name, kind),),
                     )
                 )  # fmt: skip
-            self.request(self.register(), slots, TASK)
+            self.request(self.register(), slots, _GPU_TASK if kind == "gpu" else TASK)
             self._wait(jobs, tasks, kind)
 
     def _wait(self, jobs: int, tasks: int, kind: str) -> None:
@@ -121,6 +135,8 @@ class FullCluster:
                 self.request(self.register(gang_min=2), 2, TASK)
             elif kind == "stream":
                 self.request(self.register(STREAM), 2, TASK)
+            elif kind == "gpu":
+                self.request(self.register(), tasks, _GPU_TASK)
             else:
                 size = number % DEMANDS
                 self.request(self.register(), tasks, Resources(1, TASK.memory_mib * (1 + size)))
@@ -197,6 +213,14 @@ class FullCluster:
                 self.running.append((command.node, command.message))
         elif isinstance(command, c.Reply) and isinstance(command.result, c.ApplicationAdmitted):
             self._admitted = command.result.application_id
+
+
+def _unit_of(node: NodeName, kind: str) -> ResourceUnit:
+    unit = unit_of(node)
+    if kind != "gpu":
+        return unit
+    gpus_mib = NODE_SLOTS * _GPU_TASK.gpu_memory_mib
+    return replace(unit, capacity=replace(unit.capacity, gpu_memory_mib=gpus_mib))
 
 
 def measure_ends(cluster: FullCluster, ends: int) -> Ends:

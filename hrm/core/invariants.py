@@ -263,6 +263,7 @@ def _jobs(core: MasterCore) -> list[str]:
             )
     live = (x for app in master_state.applications.values() for x in app.containers.values())
     found += master_state.gpus.violations(live)
+    found += core.placement.gpu_shares.violations()
     waiting = [x for x in master_state.drivers.values() if x.waits_for]
     if [x.container_id for x in waiting] != sorted(
         core.placement.drivers.waiting, key=list(master_state.drivers).index

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm.core.messages.claims import Outcome, Proposal
+from hrm.core.messages.claims import GpuPart, Outcome, Proposal
 from hrm.core.scheduling import scheduler as scheduler_module
 from hrm.core.scheduling.backlog import Backlog, Job
 from hrm.core.scheduling.scheduler import Scheduler
@@ -72,8 +72,11 @@ class ScannedBacklog(Backlog):
                 other.own_s = max(other.not_before_s, now + other.delay_s)
 
     def _wants_no_less(self, other: Job, job: Job) -> bool:
-        if other.is_whole != job.is_whole or other.gpus or job.gpus:
+        if other.is_whole != job.is_whole or other.gets_no_gpu != job.gets_no_gpu:
             return False
+        if job.gets_no_gpu:
+            same = other.requires == job.requires and other.excluded == job.excluded
+            return same and other.demands <= job.lacks.keys()
         if job.is_whole:
             alike = other.group is not None and other.demands == job.demands
             return alike and all(
@@ -126,6 +129,7 @@ STEPS = st.tuples(
             "place",
             "require",
             "exclude",
+            "gpu",
         ]
     ),
     st.integers(0, 11),
@@ -176,6 +180,11 @@ class Pair:
             job.avoid = nodes if delay_s < 0.2 else frozenset()
             job.excluded = nodes
             backlog.place(job)
+        elif what == "gpu":
+            job.gpus = True
+            part = GpuPart(int(delay_s == 0.2), 0)
+            job.gpu_parts = dict.fromkeys(job.demands, part) if delay_s else {}
+            backlog.place(job)
         elif what == "more":
             job.demands.add(demand)
             job.run_s = min(job.run_s, 10.0 + delay_s)
@@ -197,7 +206,7 @@ class Pair:
             return
         job.delay_s = min(max(2 * job.delay_s, 0.05), 0.4)
         backlog.place(job, self.now + job.delay_s)
-        if hold and not job.places:
+        if hold and not job.places and job.gpus == job.gets_no_gpu:
             if job.is_whole:
                 job.group = (job.gang, frozenset(), frozenset())
                 backlog.place(job)

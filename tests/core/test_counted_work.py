@@ -298,7 +298,7 @@ def test_an_end_costs_the_same_whatever_kind_of_jobs_wait(kind: str) -> None:
 
     assert many_rounds <= few_rounds <= 8
     assert many <= 1.02 * few
-    assert many <= 1_200
+    assert many <= (10_500 if kind == "gpu" else 1_200), "for GPUs some for each of the 16"
 
 
 @pytest.mark.parametrize("workload_class", CLASSES)

@@ -102,7 +102,7 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     scheduling.newcomer_without_gpus: gpu_rivals(10),
     scheduling.gpus_taken_below_a_share: gpu_rivals(0, preemption=True),
     gpus.gpus_of_all_kinds_as_one: rivals_of_kinds(0, preemption=True),
-    gpus.gpu_sizes_counted_alike: rivals_of_sizes(10),
+    gpus.gpu_sizes_counted_alike: rivals_of_sizes(3, preemption=True),
     gpus.freed_gpus_taken_back: rivals_of_sizes(4, preemption=True),
     scheduling.stream_that_stops_batch: late_streams(1),
     scheduling.earlier_requests_count: behind_large_requests(0),

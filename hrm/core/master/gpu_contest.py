@@ -76,10 +76,17 @@ class GpuUser(NamedTuple):
 
 class Contest:
     """One kind of GPUs. ``startable``: of each user's lots, how many of those that wait could start
-    now if nothing else did."""
+    now if nothing else did. ``may_queue``: may any wait at a unit?"""
 
-    def __init__(self, users: Sequence[GpuUser], startable: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self,
+        users: Sequence[GpuUser],
+        startable: Sequence[Sequence[int]],
+        *,
+        may_queue: bool = True,
+    ) -> None:
         self.users = users
+        self.may_queue = may_queue
         self.startable = startable
         self._placed_mib = [user.placed_mib for user in users]
         self.free_mib = max(
@@ -150,6 +157,8 @@ class Contest:
                     for lot, count in self._allowed(user, startable)
                 ]
             lacks_mib = share_mib - user.placed_mib - user.queued_mib - _mib(user, many)
+            if not self.may_queue:
+                lacks_mib = 0
             parts = {}
             for lot, could, count in zip(user.lots, startable, many, strict=True):
                 queues = 0 if could else min(lot.pending, max(0, lacks_mib // lot.size_mib))

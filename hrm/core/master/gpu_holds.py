@@ -89,6 +89,10 @@ class GpuHolds:
         )
         self._holds.append(hold)
 
+    def __bool__(self) -> bool:
+        """Is anything held?"""
+        return bool(self._holds)
+
     def of_kind(self, slots: int, now: float) -> list[HeldCapacity]:
         """What is held of units with so many GPUs."""
         seen_at = (now, self._master_state.gpus.version)

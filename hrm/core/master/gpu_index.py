@@ -9,6 +9,7 @@ Limits: the order of those that wait at units is found by sorting them, in each 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -24,12 +25,14 @@ __all__ = ["GpuIndex", "GpuUse"]
 
 
 class _Container(Protocol):
-    """What counts of a container. ``number``: greater in the later request."""
+    """What counts of a container. ``number``: greater in the later request. ``queued``: it was
+    granted a place in a unit's queue."""
 
     container_id: ContainerId
     application_id: ApplicationId
     request: ContainerRequest
     number: int
+    queued: bool
 
     @property
     def state(self) -> ContainerState: ...
@@ -37,7 +40,7 @@ class _Container(Protocol):
 
 class GpuUse:
     """Of one application's live containers of one demand: how many there are (``live``), how many
-    are PENDING, and the numbers of those that are WAITING."""
+    are PENDING, and the numbers of those that wait at units, or are about to."""
 
     __slots__ = ("live", "pending", "waiting")
 
@@ -63,11 +66,15 @@ class GpuIndex:
     """Invariants, if ``changed`` is called as it says: ``uses`` has all and only the applications
     with live containers that use GPUs, in the order in which they got the first of them; of each
     all and only the demands of these, with what a count of all containers gives (``violations``
-    compares). ``version`` rises with every change."""
+    compares). ``numbers`` are in that order. ``version`` rises with every change, and ``renewed``
+    gets the application, for the owner of the shares to empty."""
 
     def __init__(self) -> None:
         self.uses: dict[ApplicationId, dict[Vector, GpuUse]] = {}
+        self.numbers: dict[ApplicationId, int] = {}
+        self.renewed: dict[ApplicationId, None] = {}
         self.version = 0
+        self._arrivals = itertools.count(1)
         self._known: dict[ContainerId, tuple[ContainerState, Vector]] = {}
 
     def changed(self, container: _Container) -> None:
@@ -80,7 +87,12 @@ class GpuIndex:
         if before is None and not counts:
             return
         self.version += 1
-        uses = self.uses.setdefault(container.application_id, {})
+        application_id = container.application_id
+        self.renewed[application_id] = None
+        uses = self.uses.get(application_id)
+        if uses is None:
+            uses = self.uses[application_id] = {}
+            self.numbers[application_id] = next(self._arrivals)
         demand = demand_vector(resources)
         if counts:
             self._known[container_id] = (state, demand)
@@ -95,10 +107,15 @@ class GpuIndex:
             use.waiting.pop(container_id, None)
             if not use.live:
                 del uses[old_demand]
-        if counts and state is ContainerState.WAITING:
+        if counts and _waits(container):
             uses[demand].waiting[container_id] = container.number
         if not uses:
-            del self.uses[container.application_id]
+            del self.uses[application_id], self.numbers[application_id]
+
+    def renew(self, application_id: ApplicationId) -> None:
+        """Something else has changed that its share of GPUs depends on."""
+        if application_id in self.uses:
+            self.renewed[application_id] = None
 
     def violations(self, containers: Iterable[_Container]) -> list[str]:
         """What the index states otherwise than ``containers``, all that live, those of an
@@ -110,7 +127,7 @@ class GpuIndex:
                 use = walked.setdefault((container.application_id, demand), GpuUse())
                 use.live += 1
                 use.pending += container.state is ContainerState.PENDING
-                if container.state is ContainerState.WAITING:
+                if _waits(container):
                     use.waiting[container.container_id] = place
         counted = {
             (name, demand): use for name, uses in self.uses.items() for demand, use in uses.items()
@@ -122,3 +139,10 @@ class GpuIndex:
             for mine, true in [(counted.get((name, demand)), walked.get((name, demand)))]
             if mine is None or true is None or mine.counts() != true.counts()
         ]
+
+
+def _waits(container: _Container) -> bool:
+    state = container.state
+    return state is ContainerState.WAITING or (
+        container.queued and state is ContainerState.ASSIGNED
+    )

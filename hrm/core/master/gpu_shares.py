@@ -17,7 +17,13 @@ to end: see ``hrm.core.master.gpu_preemption``. Without it nothing that runs is 
 What is shared out, and how executors count that differ in size, is in
 ``hrm.core.master.gpu_contest``.
 
-Limits: gangs and streams are placed whole, and count as what they hold.
+All this is computed again only when something has changed, and of applications that are alike and
+hold nothing only for the first (``hrm.core.master.gpu_lines``). What is not seen to change, as that
+a part of a gang is ordered to stop, counts from the next tick on.
+
+Limits: gangs and streams are placed whole, and count as what they hold. While something is held for
+an application (``hrm.core.master.gpu_holds``), all is computed again at each event. Jobs of remote
+schedulers get their parts when changes are sent to them.
 """
 
 from __future__ import annotations
@@ -26,16 +32,17 @@ import itertools
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from hrm.core.master import gangs
 from hrm.core.master.gpu_contest import Contest, GpuLot, GpuUser
 from hrm.core.master.gpu_holds import GpuHolds
+from hrm.core.master.gpu_lines import GpuLines, Nodes
 from hrm.core.master.gpu_preemption import Lack, victims
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import Container, MasterState
 from hrm.core.messages.claims import Claim, Entry, GpuPart, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Job, Scheduler
 from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector
 from hrm.core.vocabulary.model import (
@@ -43,23 +50,13 @@ from hrm.core.vocabulary.model import (
     ContainerId,
     ContainerState,
     EndCause,
-    NodeName,
     WorkloadClass,
 )
-from hrm.core.vocabulary.node_requirement import NodeRequirement
 
 __all__ = ["FairGpuParts"]
 
 _Parts = Mapping[Vector, GpuPart]
 _UNBOUND: _Parts = {}
-
-
-class _Nodes(NamedTuple):
-    """Where an application may be: not at nodes to be ``avoided``, nor at those that do not meet
-    what it ``requires``."""
-
-    avoided: frozenset[NodeName]
-    requires: NodeRequirement | None
 
 
 class FairGpuParts:
@@ -68,26 +65,68 @@ class FairGpuParts:
     def __init__(self, master_state: MasterState, schedulers: Mapping[str, Scheduler]) -> None:
         self._master_state = master_state
         self._schedulers = schedulers
+        self._users = GpuLines(master_state, schedulers)
+        self._known: dict[ApplicationId, dict[Vector, GpuPart]] = {}
+        self._known_at: tuple[object, ...] = ()
+        self._known_s = 0.0
+        self._shared: set[int] = set()
+        self._stale: dict[ApplicationId, None] = {}
+        self._changes = 0
         self._view: ClusterView | None = None
-        self._counted_at = (-1, -1)
-        self._counts: dict[tuple[Vector, _Nodes], int] = {}
+        self._counted_at: tuple[int, ...] = ()
+        self._counts: dict[tuple[Vector, Nodes], int] = {}
+        self._could_start: dict[tuple[ApplicationId, int], list[int]] = {}
         self._next_run_s = 0.0
         self._preempted_s: dict[ContainerId, float] = {}
         self._holds = GpuHolds(master_state)
+
+    def changed(self) -> None:
+        """Something that is not seen to change may have: compute the parts again."""
+        self._changes += 1
+
+    def follow(self, now: float) -> list[Scheduler]:
+        """Set ``gpu_parts`` of all jobs for which they have changed, of remote schedulers when
+        their changes are sent; returns the schedulers inside of the master that have jobs which may
+        have GPUs now and could not before. These may be tried at once."""
+        self._renew(now)
+        found: dict[str, Scheduler] = {}
+        stale, self._stale = self._stale, {}
+        for application_id in stale:
+            app = self._master_state.applications.get(application_id)
+            scheduler = None if app is None else self._schedulers.get(app.scheduler)
+            job = None if scheduler is None else scheduler.jobs.get(application_id)
+            if scheduler is None or job is None or not job.gpus:
+                continue
+            if isinstance(scheduler, RemoteScheduler):
+                scheduler.parts_changed[application_id] = None
+                continue
+            got_none = job.gets_no_gpu
+            if self._set(scheduler, job, now) and got_none and not job.gets_no_gpu:
+                found[scheduler.name] = scheduler
+        return list(found.values())
 
     def update(self, jobs: Mapping[ApplicationId, Job], now: float) -> list[Job]:
         """Set ``gpu_parts`` of these jobs, which use GPUs; returns those for which they have
         changed, in order of arrival."""
         if not jobs:
             return []
-        parts = self._parts(now)
+        self._renew(now)
         changed = []
         for job in jobs.values():
-            own = parts.get(job.application_id, _UNBOUND) if _is_bound(job) else _UNBOUND
-            if own != job.gpu_parts:
-                job.gpu_parts = own
+            app = self._master_state.applications[job.application_id]
+            if self._set(self._schedulers[app.scheduler], job, now):
                 changed.append(job)
         return sorted(changed, key=lambda job: job.arrival)
+
+    def _set(self, scheduler: Scheduler, job: Job, now: float) -> bool:
+        """Set its parts. Have they changed? One that gets some and got none may be tried now."""
+        own = self._part_of(job.application_id) if _is_bound(job) else _UNBOUND
+        if own == job.gpu_parts:
+            return False
+        got_none, job.gpu_parts = job.gets_no_gpu, own
+        is_due = got_none and not job.gets_no_gpu
+        scheduler.backlog.place(job, min(now, job.not_before_s) if is_due else None)
+        return True
 
     def within(self, proposal: Proposal, job: Job, now: float) -> Proposal:
         """The proposal with no more claims for GPUs than its job may have now."""
@@ -100,7 +139,8 @@ class FairGpuParts:
         self._note_declined(proposal.scheduler, job, claimed.keys(), now)
         if not claimed or not _is_bound(job):
             return proposal
-        parts = self._parts(now).get(job.application_id, _UNBOUND)
+        self._renew(now)
+        parts = self._part_of(job.application_id)
         dropped = {
             claim
             for demand, part in parts.items()
@@ -119,7 +159,8 @@ class FairGpuParts:
         that found no place for all of it leaves GPUs to others until capacity is freed."""
         parts: _Parts = job.gpu_parts
         if job.gang and not claimed:
-            parts = self._parts(now).get(job.application_id, _UNBOUND)
+            self._renew(now)
+            parts = self._part_of(job.application_id)
         could_start = {demand for demand, part in parts.items() if part.starts}
         if could_start and could_start.isdisjoint(claimed):
             declined = job.gpus_declined + 1
@@ -127,10 +168,13 @@ class FairGpuParts:
             return
         else:
             declined = 0
+        if declined != job.gpus_declined:
+            self._master_state.gpus.renew(job.application_id)
         self._schedulers[scheduler].backlog.declined(job, declined)
 
     def tick(self, now: float) -> None:
         """Take back from time to time what is queued where it should not be."""
+        self.changed()
         if now >= self._next_run_s:
             self._next_run_s = now + self._master_state.bounds.relocation_period_s
             self.rebalance(now)
@@ -143,7 +187,7 @@ class FairGpuParts:
         if self._master_state.recovering or len(self._master_state.gpus.uses) < 2:
             return
         reason = "another application has fewer GPUs and waits for one"
-        for users in self._kinds():
+        for users in self._kinds(now):
             if not _is_contested(users) or not any(user.queued_mib for user in users):
                 continue
             for container in self._contest(users, now).misplaced():
@@ -155,7 +199,7 @@ class FairGpuParts:
         resend_s = self._master_state.bounds.resend_delay_s
         recent = {x: at_s for x, at_s in self._preempted_s.items() if now - at_s < resend_s}
         self._preempted_s = recent
-        for users in self._kinds():
+        for users in self._kinds(now):
             if len(users) < 2 or not any(user.waits for user in users):
                 continue
             for lack, chosen in self._victims(self._contest(users, now), now):
@@ -165,6 +209,7 @@ class FairGpuParts:
 
     def _preempt_one(self, container: Container, now: float) -> None:
         self._preempted_s[container.container_id] = now
+        self.changed()
         assert container.node is not None
         self._master_state.send_stop(
             self._master_state.nodes[container.node],
@@ -217,37 +262,83 @@ class FairGpuParts:
         closed = self._holds.paused(now)
         return list(victims(master_state, lacks, running, above_mib, kept_mib, closed))
 
-    def _parts(self, now: float) -> dict[ApplicationId, dict[Vector, GpuPart]]:
-        """Of each application that waits for GPUs of which others want some, too."""
-        parts: dict[ApplicationId, dict[Vector, GpuPart]] = {}
-        for users in self._kinds():
-            if _is_contested(users) or self._holds.of_kind(users[0].slots, now):
-                for application_id, some in self._contest(users, now).parts():
-                    parts.setdefault(application_id, {}).update(some)
-        return parts
+    def _renew(self, now: float) -> None:
+        """Compute the parts again if what they depend on has changed."""
+        self._users.refresh(now)
+        state = self._master_state.state
+        held_at_s = now if self._holds else None
+        at = state.shape, state.position, self._users.version, self._changes, held_at_s
+        if at == self._known_at:
+            return
+        self._known_at, self._known_s = at, now
+        known, shared = self._known, self._shared
+        self._compute(now)
+        for changed in (self._users.renewed, known, self._known):
+            self._stale.update(dict.fromkeys(changed))
+        self._users.renewed.clear()
+        for slots in shared ^ self._shared:
+            if slots in self._users.kinds:
+                self._stale.update(dict.fromkeys(self._users.kinds[slots].users))
 
-    def _kinds(self) -> list[list[GpuUser]]:
-        """The batch applications with live containers that use GPUs, by how many each uses."""
-        master_state = self._master_state
-        kinds: dict[int, dict[ApplicationId, GpuUser]] = {}
-        for application_id, uses in master_state.gpus.uses.items():
-            app = master_state.applications[application_id]
-            if app.record.workload_class is not WorkloadClass.BATCH:
-                continue
-            scheduler = self._schedulers.get(app.scheduler)
-            job = scheduler.jobs.get(application_id) if scheduler is not None else None
-            if job is not None and job.policy_fault:
-                job = None
-            for demand, use in uses.items():
-                pending = use.pending if job is not None else 0
-                queued = [app.containers[x] for x in use.queued]
-                users = kinds.setdefault(demand[Column.SLOTS], {})
-                user = users.setdefault(application_id, GpuUser(application_id, job, []))
-                user.lots.append(GpuLot(demand, use.placed, pending, queued))
-        return [list(users.values()) for users in kinds.values()]
+    def _compute(self, now: float) -> None:
+        """The parts of each application that waits for GPUs of which others want some, too, but for
+        those of lines to which nothing goes; and the kinds of these GPUs."""
+        self._known, self._shared = {}, set()
+        for users in self._kinds(now):
+            if _is_contested(users) or self._holds.of_kind(users[0].slots, now):
+                self._shared.add(users[0].slots)
+                for application_id, some in self._contest(users, now).parts():
+                    self._known.setdefault(application_id, {}).update(some)
+
+    def _part_of(self, application_id: ApplicationId) -> _Parts:
+        """What an application may have, as of the latest ``_renew``."""
+        own: _Parts = self._known.get(application_id, _UNBOUND)
+        line = self._users.line_of(application_id)
+        for slots, nothing in () if line is None else line.nothing.items():
+            if slots in self._shared:
+                own = {**nothing, **own}
+        return own
+
+    def violations(self) -> list[str]:
+        """What the parts state otherwise than those over all applications, as of the latest change;
+        for tests and simulators, linear."""
+        found, state = self._users.violations(), self._master_state.state
+        at = state.shape, state.position, self._users.version, self._changes, None
+        if found or self._holds or self._known_at != at or self._master_state.gpus.renewed:
+            return found
+        parts: dict[ApplicationId, dict[Vector, GpuPart]] = {}
+        for users in self._users.everyone():
+            if _is_contested(users):
+                contest = Contest(
+                    users, [self._startable_of(user, self._known_s) for user in users]
+                )
+                for application_id, some in contest.parts():
+                    parts.setdefault(application_id, {}).update(some)
+        names = {user.application_id for users in self._users.everyone() for user in users}
+        return [
+            f"{name} may have {self._part_of(name)} of the GPUs, and is due {parts.get(name)}"
+            for name in names
+            if self._part_of(name) != parts.get(name, _UNBOUND)
+        ]
+
+    def _kinds(self, now: float) -> list[list[GpuUser]]:
+        """The batch applications that use GPUs or wait for some, by how many each uses; of those
+        that are alike and have none, as many as could get one."""
+        self._users.refresh(now)
+        return [self._first(slots, now) for slots in self._users.kinds]
+
+    def _first(self, slots: int, now: float) -> list[GpuUser]:
+        free_mib = max(
+            count * lot.size_mib
+            for user in self._users.samples(slots)
+            for lot, count in zip(user.lots, self._startable_of(user, now), strict=True)
+        )
+        return self._users.first(slots, free_mib)
 
     def _contest(self, users: list[GpuUser], now: float) -> Contest:
-        contest = Contest(users, [self._startable_of(user, now) for user in users])
+        startable = [self._startable_of(user, now) for user in users]
+        may_queue = self._master_state.bounds.waiting_limit > 0
+        contest = Contest(users, startable, may_queue=may_queue)
         if holds := self._holds.of_kind(users[0].slots, now):
             contest.keep(holds, self._ending_mib)
         return contest
@@ -266,10 +357,20 @@ class FairGpuParts:
         """How many of each lot could start now."""
         if not user.waits:
             return [0] * len(user.lots)
+        state = self._master_state.state
+        counted_at = state.shape, state.position, self._users.version, self._changes
+        if self._counted_at != counted_at:
+            self._counted_at = counted_at
+            self._counts.clear()
+            self._could_start.clear()
+        key = user.application_id, user.slots
+        if key not in self._could_start:
+            self._could_start[key] = self._counted(user, now)
+        return self._could_start[key]
+
+    def _counted(self, user: GpuUser, now: float) -> list[int]:
         app = self._master_state.applications[user.application_id]
-        nodes = _Nodes(
-            self._master_state.exclusions.avoided(user.application_id, now), app.requires
-        )
+        nodes = Nodes(self._master_state.exclusions.avoided(user.application_id, now), app.requires)
         gang = gangs.missing(app)
         if gang and user.job is not None and not self._gang_could_start(user.job, gang, nodes):
             return [0] * len(user.lots)
@@ -278,7 +379,7 @@ class FairGpuParts:
             for lot in user.lots
         ]
 
-    def _gang_could_start(self, job: Job, gang: int, nodes: _Nodes) -> bool:
+    def _gang_could_start(self, job: Job, gang: int, nodes: Nodes) -> bool:
         """Is there capacity for all of a gang, also for those of it that use no GPU?"""
         requests = itertools.islice(job.pending.values(), gang)
         members = Counter(demand_vector(request.resources) for request in requests)
@@ -288,7 +389,7 @@ class FairGpuParts:
             return False
         return len(members) == 1 or self._could_start_together(members, nodes)
 
-    def _could_start_together(self, members: Counter[Vector], nodes: _Nodes) -> bool:
+    def _could_start_together(self, members: Counter[Vector], nodes: Nodes) -> bool:
         """Is there a place for each where the larger ones take the first that they find?"""
         view = self._renewed_view(nodes)
         for demand, left in sorted(members.items(), reverse=True):
@@ -301,7 +402,7 @@ class FairGpuParts:
                 left -= sum(view.apply(row, entry, 0.0) for row in rows.tolist())
         return True
 
-    def _renewed_view(self, nodes: _Nodes) -> ClusterView:
+    def _renewed_view(self, nodes: Nodes) -> ClusterView:
         if self._view is None:
             self._view = ClusterView(self._master_state.state)
         else:
@@ -312,11 +413,7 @@ class FairGpuParts:
             self._view.avoid(nodes.avoided)
         return self._view
 
-    def _startable(self, demand: Vector, nodes: _Nodes) -> int:
-        state = self._master_state.state
-        if self._counted_at != (state.shape, state.position):
-            self._counted_at = (state.shape, state.position)
-            self._counts.clear()
+    def _startable(self, demand: Vector, nodes: Nodes) -> int:
         key = demand, nodes
         if key not in self._counts:
             view = self._renewed_view(nodes)

@@ -129,6 +129,8 @@ class PlacementCoordinator:
         scheduler = self.schedulers[app.scheduler]
         container_id, workload_class = container.container_id, app.record.workload_class
         scheduler.add(app.application_id, workload_class, container_id, container.request, now)
+        if container.request.resources.gpu_memory_mib or app.gang_min > 1:
+            self.master_state.gpus.renew(app.application_id)
         self.wake(scheduler, now)
 
     def withdraw(self, container: Container) -> None:
@@ -136,8 +138,11 @@ class PlacementCoordinator:
         if container.waits_for is not None:
             self.drivers.drop(container)
         self.schedulers[app.scheduler].withdraw(app.application_id, container.container_id)
+        if app.gang_min > 1:
+            self.master_state.gpus.renew(app.application_id)
 
     def reclassify(self, app: Application, now: float) -> None:
+        self.master_state.gpus.renew(app.application_id)
         scheduler = self.schedulers[app.scheduler]
         job = scheduler.jobs.get(app.application_id)
         if job is not None:
@@ -148,6 +153,7 @@ class PlacementCoordinator:
 
     def requirement_changed(self, app: Application, now: float) -> None:
         """What waits for a place waits for others from now on, and may be tried at once."""
+        self.master_state.gpus.renew(app.application_id)
         scheduler = self.schedulers[app.scheduler]
         job = scheduler.jobs.get(app.application_id)
         if job is not None:
@@ -165,9 +171,13 @@ class PlacementCoordinator:
         one whose job has waited longest first, or the others' jobs would starve behind it."""
         self.gpu_shares.rebalance(now)
         self._hand_over_drivers(now)
+        if self.master_state.gpus.uses:
+            self.gpu_shares.changed()
         asleep = []
         for scheduler in self.schedulers.values():
             if scheduler.jobs:
+                for application_id in scheduler.backlog.declining:
+                    self.master_state.gpus.renew(application_id)
                 scheduler.capacity_freed()
                 if scheduler.wake_at_s is None or scheduler.wake_at_s > now:
                     asleep.append(scheduler)
@@ -271,15 +281,29 @@ class PlacementCoordinator:
         assert scheduler.exhaustion is not None, "only schedulers inside of the master are woken"
         if self.master_state.exclusions.changed:
             self._follow_exclusions(now)
-        for _ in range(SPARED_MAX if scheduler.exhaustion.known else 0):
+        may_spare = scheduler.exhaustion.known or scheduler.backlog.gpu_jobs
+        for _ in range(SPARED_MAX if may_spare else 0):
             job = scheduler.next_job(now)
+            if job is not None and job.gpus:
+                self._follow_shares(now, scheduler)
+                job = scheduler.next_job(now)
             if job is None or job.workload_class is WorkloadClass.STREAM:
                 return job
             self._restrict(scheduler, job, now)
+            if job.gpus:
+                self.gpu_shares.update({job.application_id: job}, now)
             if not scheduler.spare(job):
                 return job
             self._settle(scheduler, job, [], now)
         return scheduler.next_job(now)
+
+    def _follow_shares(self, now: float, here: Scheduler | None = None) -> None:
+        """Jobs that may have GPUs now, and could not before, are tried at once. ``here``: a
+        scheduler whose next job is about to be taken."""
+        if self.master_state.gpus.uses:
+            for scheduler in self.gpu_shares.follow(now):
+                if scheduler is not here:
+                    self.wake(scheduler, now)
 
     def _view_of(self, scheduler: Scheduler) -> ClusterView:
         """The scheduler's own view, which costs no more than what has changed since its last."""
@@ -321,6 +345,8 @@ class PlacementCoordinator:
         if proposal.workload_class is WorkloadClass.STREAM:
             self.negotiator.lease.release(scheduler.name, proposal.lease_token)
             self.lease_free(now)
+        if job is not None and job.gpus:
+            self._follow_shares(now)
         if isinstance(scheduler, RemoteScheduler):
             self.send_changes(scheduler, now)
             result = c.ClaimsSettled(outcomes=tuple(outcomes), sequence=scheduler.sequence)
@@ -390,6 +416,7 @@ class PlacementCoordinator:
         if self.master_state.exclusions.changed:
             self._follow_exclusions(now)
         self.gpu_shares.tick(now)
+        self._follow_shares(now)
         self._hand_over_drivers(now)
         if self.negotiator.lease.expire(now) or self.negotiator.lease.holder is None:
             self.lease_free(now)
@@ -440,7 +467,8 @@ class PlacementCoordinator:
             container.unit_id = unit_id
             container.node = node.name
             container.assigned_at_s = container.sent_at_s = now
-            how = "starts at once" if decision is Decision.RUN else "queued at the unit"
+            container.queued = decision is Decision.QUEUE
+            how = "queued at the unit" if container.queued else "starts at once"
             container.life.take(ContainerHappening.GRANTED, now, how)
             if entry.demand[Column.GPU_MEMORY_MIB]:
                 master_state.gpus.changed(container)
@@ -448,6 +476,8 @@ class PlacementCoordinator:
             # Its node notifies the application: it knows whether the container runs or waits.
             master_state.send(node, c.AssignContainer(spec=master_state.spec(container, app)))
         if granted:
+            if app.gang_min > 1:
+                master_state.gpus.renew(app.application_id)
             gangs.granted(master_state, app)
         patience_s = self.master_state.bounds.retry_delay_max_s
         if not outcomes and job.delay_s >= patience_s:
@@ -549,13 +579,14 @@ class PlacementCoordinator:
             if gang != job.gang or avoid != job.avoid or app.requires != job.requires:
                 scheduler.restrict(job, gang, avoid, app.requires)
                 scheduler.changed_jobs[app.application_id] = None
+                if job.gpus:
+                    scheduler.parts_changed[app.application_id] = None
             scheduler.restricted.pop(app.application_id, None)
             if app.gang_min > 1 or gang or avoid != scheduler.avoid:
                 scheduler.restricted[app.application_id] = None
         if all_of_them or scheduler.changed_jobs or scheduler.parts_are_old(now):
             scheduler.parts_at_s = now
-            for job in self.gpu_shares.update(scheduler.backlog.gpu_jobs, now):
-                scheduler.changed_jobs[job.application_id] = None
+            self._update_parts(scheduler, now)
         freed_at_s = now
         if scheduler.has_freed:
             freed_at_s = self.head_starts.notified_at_s(scheduler, now)
@@ -576,6 +607,17 @@ class PlacementCoordinator:
             at_s = max(scheduler.due_at_s, freed_at_s)
             if scheduler.wake_at_s is None or scheduler.wake_at_s > at_s:
                 self._set_wake(scheduler, at_s)
+
+    def _update_parts(self, scheduler: RemoteScheduler, now: float) -> None:
+        """Set the parts of GPUs of its jobs; those for which they have changed are to be sent."""
+        if not scheduler.backlog.gpu_jobs:
+            return
+        self._follow_shares(now)
+        gpu_jobs, changed = scheduler.backlog.gpu_jobs, scheduler.parts_changed
+        jobs = {x: gpu_jobs[x] for x in changed if x in gpu_jobs}
+        changed.clear()
+        for job in self.gpu_shares.update(jobs, now):
+            scheduler.changed_jobs[job.application_id] = None
 
     def _perhaps_restricted(self, scheduler: RemoteScheduler, now: float) -> list[Job]:
         """The jobs whose gang, or whose nodes to avoid, may not be as they were sent; in order."""

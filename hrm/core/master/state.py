@@ -90,7 +90,8 @@ class Container:
     ``held``: a node that is not back yet may be running it. ``preempted``: its node ends it for a
     stream. ``waits_for``: a driver's wait for its turn, before it is given to its scheduler
     (``core.master.driver_queue``); None where it is, and for executors. ``number``: of two that
-    use GPUs, and of two drivers, the one requested later has the greater."""
+    use GPUs, and of two drivers, the one requested later has the greater. ``queued``:
+    it was granted a place in a unit's queue."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -105,6 +106,7 @@ class Container:
     sent_at_s: float = 0.0
     stop_cause: EndCause | None = None
     held: bool = False
+    queued: bool = False
     preempted: bool = False
     waits_for: DriverWaits | None = None
     end: ContainerEnd | None = None

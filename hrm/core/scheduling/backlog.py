@@ -25,8 +25,12 @@ held back by one that requests exactly the same: what would let it start lets th
 Where nodes are excluded, a demand may still go to them if no other node could hold it, so a larger
 demand may have more nodes than a smaller one: there, too, only what is the same is held back.
 
+What batch may have of the GPUs depends on what all others have. Jobs to which nothing goes now are
+a cohort, and the round of one is that of all; whoever gives some to one of them (``gpu_parts``)
+takes it out.
+
 Limits: a cohort's jobs request exactly the same. A backlog in which no two do is looked at whole,
-and so is batch that uses GPUs: what one may have of them depends on what all others have.
+and so are jobs that may have GPUs and find none, and gangs with GPUs.
 """
 
 from __future__ import annotations
@@ -72,6 +76,9 @@ class _Rules(NamedTuple):
 
 
 _NO_RULES = _Rules()
+_NO_GPUS: _Group = (-1, frozenset(), frozenset())
+"""In place of a group: nothing goes to these of the GPUs that they want."""
+_NO_PART = GpuPart(0, 0)
 _Key: TypeAlias = tuple[WorkloadClass, frozenset[Vector], float, float, _Rules]
 
 
@@ -115,7 +122,7 @@ class Job:
     Its backlog owns ``arrival`` (its place in the order), ``cohort``, ``own_s`` (its own time, None
     where the cohort's counts) and ``stamp``, which changes with each of these; and is notified
     (``Backlog.place``) where ``workload_class``, ``demands``, ``run_s``, ``delay_s``, ``gang``,
-    ``group``, ``gpus``, ``places``, ``requires`` or ``excluded`` change.
+    ``group``, ``gpus``, ``gpu_parts``, ``places``, ``requires`` or ``excluded`` change.
     """
 
     application_id: ApplicationId
@@ -161,6 +168,14 @@ class Job:
     def is_whole(self) -> bool:
         """Is it a stream, or does it wait for a gang?"""
         return self.gang > 0 or self.workload_class is WorkloadClass.STREAM
+
+    @property
+    def gets_no_gpu(self) -> bool:
+        """Does nothing go to it, of all that it requests?"""
+        parts = self.gpu_parts
+        if not parts or self.gang or self.workload_class is WorkloadClass.STREAM:
+            return False
+        return all(parts.get(demand) == _NO_PART for demand in self.demands)
 
     def wanted(self) -> _Group | None:
         """What its round wants together; None: there is not all of its gang yet."""
@@ -298,7 +313,8 @@ class Backlog:
 
     Invariants: ``jobs`` is in order of arrival. Each job is in the cohort of its fields
     (``violations`` compares), and none is empty but those of jobs that are never held back, one a
-    class. ``_streams`` are the cohorts of streams. ``gpu_jobs`` are those with ``gpus``.
+    class. ``_streams`` are the cohorts of streams. ``gpu_jobs`` are those with ``gpus``,
+    ``declining`` those with ``gpus_declined``.
 
     Args:
         in_order: only the first job is ever tried, streams before batch (``strict_order``), and
@@ -312,7 +328,7 @@ class Backlog:
         self.gpu_jobs: dict[ApplicationId, Job] = {}
         self._cohorts: dict[_Key, _Cohort] = {}
         self._streams: dict[_Key, _Cohort] = {}
-        self._declining: dict[ApplicationId, Job] = {}
+        self.declining: dict[ApplicationId, Job] = {}
         self._passed: dict[ApplicationId, Job] = {}
         self._arrivals = itertools.count(1)
         self._stamps = itertools.count(1)
@@ -333,7 +349,7 @@ class Backlog:
             return
         if job.gpus:
             self.gpu_jobs.pop(application_id, None)
-            self._declining.pop(application_id, None)
+            self.declining.pop(application_id, None)
         self._passed.pop(application_id, None)
         self._leave(job)
         job.own_s = 0.0
@@ -361,9 +377,9 @@ class Backlog:
         """Set ``gpus_declined``."""
         job.gpus_declined = rounds
         if rounds:
-            self._declining[job.application_id] = job
+            self.declining[job.application_id] = job
         else:
-            self._declining.pop(job.application_id, None)
+            self.declining.pop(job.application_id, None)
 
     def passed(self, job: Job, *, is_passed: bool) -> None:
         """Does it wait for what has no end? Then others go first, until capacity is freed."""
@@ -382,18 +398,18 @@ class Backlog:
             self._enter(self._passed.popitem()[1])
         for cohort in self._cohorts.values():
             cohort.free()
-        for job in self._declining.values():
+        for job in self.declining.values():
             job.gpus_declined = 0
-        self._declining.clear()
+        self.declining.clear()
 
     def hold_back(self, job: Job, now: float) -> None:
         """What ``job`` lacks is not there now: jobs that want no less have been tried and may be
         held back (see ``_key``) wait for another back-off from now on. Those want no less that
         request as much or more, run for as long, and have the same requirement (where there is
-        none, any); of a gang, a stream or what avoids nodes, those that want the same.
+        none, any); of a gang, a stream, what avoids nodes or gets no GPU, those that want the same.
         """
         lacks = job.lacks
-        whole = job.gang > 0 or job.workload_class is WorkloadClass.STREAM
+        whole = job.gang > 0 or job.workload_class is WorkloadClass.STREAM or job.gpus
         if whole or job.avoid:
             rules = self._rules(job)
             for (kind, wanted, run_s, delay_s, others), cohort in self._cohorts.items():
@@ -519,13 +535,15 @@ class Backlog:
 
     def _key(self, job: Job) -> _Key:
         """What a job shares with those of its cohort. Jobs that are never held back need no more
-        than their class in common: batch that uses GPUs, what may stand first at a unit, and what
-        has not been tried as it is now."""
+        than their class in common: batch that may have GPUs, what may stand first at a unit, and
+        what has not been tried as it is now."""
         if job.places or not job.delay_s or self.in_order:
             return job.workload_class, _NO_DEMANDS, 0.0, 0.0, _NO_RULES
         demands, stream = frozenset(job.demands), job.workload_class is WorkloadClass.STREAM
         if not job.gang and not stream:  # the common case, without a call
             if job.gpus:
+                if job.gpu_parts and job.gets_no_gpu:
+                    return job.workload_class, demands, 0.0, job.delay_s, self._rules(job)
                 return job.workload_class, _NO_DEMANDS, 0.0, 0.0, _NO_RULES
             plain = job.requires is None and not job.excluded
             rules = _NO_RULES if plain else self._rules(job)
@@ -535,7 +553,8 @@ class Backlog:
         return job.workload_class, _NO_DEMANDS, 0.0, 0.0, _NO_RULES
 
     def _rules(self, job: Job) -> _Rules:
-        return _Rules(job.requires, job.excluded, job.group if job.is_whole else None)
+        group = job.group if job.is_whole else _NO_GPUS if job.gpus and job.gets_no_gpu else None
+        return _Rules(job.requires, job.excluded, group)
 
 
 def _first_ready(cohorts: Mapping[_Key, _Cohort], now: float) -> Job | None:

@@ -89,6 +89,7 @@ class RemoteScheduler(Scheduler):
     until a round that has seen one that can leaves them waiting all the same. When a job may be
     tried again is the other side's to know; the times of the backlog here only serve to find the
     first one that has a chance.
+    ``parts_changed``: those whose parts of GPUs may not be as ``Job.gpu_parts`` states.
     ``_described``: of the units at the other side, the properties of the node that were sent with
     them; without any, nothing is known of the node.
     """
@@ -113,6 +114,7 @@ class RemoteScheduler(Scheduler):
         self.heard_at_s = now
         self.excused_s = 0.0
         self.parts_at_s = now
+        self.parts_changed: dict[ApplicationId, None] = {}
         self.call_id = 0
         self.lease_call_id = 0
         self.lease_for = ApplicationId("")

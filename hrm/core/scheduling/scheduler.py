@@ -233,15 +233,19 @@ class Scheduler:
     def spare(self, job: Job) -> bool:
         """Would a round of this job, the next one, certainly find nothing? Then ``settle`` it
         without outcomes instead."""
-        if self.exhaustion is None or job.near or not self._takes_any(job):
+        if job.gpus:
+            if not job.gets_no_gpu or job.gpus_declined or self.strict_order:
+                return False
+        elif self.exhaustion is None or job.near or not self._takes_any(job):
             return False
-        holds = self.exhaustion.holds
-        known = map(holds, job.demands)
-        if job.requires is not None or job.avoid:
-            same = itertools.repeat
-            known = map(holds, job.demands, same(job.requires), same(job.avoid))
-        if not all(known):
-            return False
+        else:
+            holds = self.exhaustion.holds
+            known = map(holds, job.demands)
+            if job.requires is not None or job.avoid:
+                same = itertools.repeat
+                known = map(holds, job.demands, same(job.requires), same(job.avoid))
+            if not all(known):
+                return False
         job.policy_fault = ""
         job.held_until_s = math.inf
         job.renewed = self._freed = False

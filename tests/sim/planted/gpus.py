@@ -18,9 +18,9 @@ def gpus_of_all_kinds_as_one(patch: pytest.MonkeyPatch) -> None:
     """What an application holds of pairs of GPUs counts in its share of single ones."""
     kinds = FairGpuParts._kinds
 
-    def as_one(self: FairGpuParts) -> list[list[GpuUser]]:
+    def as_one(self: FairGpuParts, now: float) -> list[list[GpuUser]]:
         users: dict[ApplicationId, GpuUser] = {}
-        for each in kinds(self):
+        for each in kinds(self, now):
             for name, job, lots in each:
                 users.setdefault(name, GpuUser(name, job, [])).lots.extend(lots)
         return [list(users.values())]

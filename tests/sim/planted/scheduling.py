@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from hrm.core.master import (
 )
 from hrm.core.master.driver_places import DriverPlaces, Verdict
 from hrm.core.master.gang_starts import GangStarts
+from hrm.core.master.gpu_contest import GpuUser
 from hrm.core.master.gpu_index import GpuIndex
 from hrm.core.master.gpu_preemption import Lack, victims
 from hrm.core.master.gpu_shares import FairGpuParts
@@ -31,7 +32,7 @@ from hrm.core.master.places import KeptPlaces
 from hrm.core.master.relocation import Relocation
 from hrm.core.master.state import Application, Container, MasterState
 from hrm.core.master.subscriptions import Subscriptions
-from hrm.core.messages.claims import Claim, Entry, GpuPart, Outcome, Proposal
+from hrm.core.messages.claims import Claim, Entry, Outcome, Proposal
 from hrm.core.messages.state_changes import UnitState
 from hrm.core.queue import resource_unit
 from hrm.core.queue.resource_unit import UnitQueue
@@ -258,31 +259,17 @@ def place_not_kept_at_the_unit(patch: pytest.MonkeyPatch) -> None:
 
 def gpu_shares_of_each_scheduler(patch: pytest.MonkeyPatch) -> None:
     """Each scheduler shares out GPUs among its own jobs alone."""
-    parts, within = FairGpuParts._parts, FairGpuParts.within
+    kinds = FairGpuParts._kinds
 
-    def of_one(
-        self: FairGpuParts, now: float, only: str
-    ) -> dict[ApplicationId, dict[Vector, GpuPart]]:
-        apps = self._master_state.applications
-        gpus = self._master_state.gpus
-        mine = {name: use for name, use in gpus.uses.items() if apps[name].scheduler == only}
-        with pytest.MonkeyPatch.context() as kept:
-            kept.setattr(gpus, "uses", mine)
-            return parts(self, now)
+    def of_each(self: FairGpuParts, now: float) -> list[list[GpuUser]]:
+        by_scheduler: dict[tuple[int, str], list[GpuUser]] = {}
+        for index, users in enumerate(kinds(self, now)):
+            for user in users:
+                name = self._master_state.applications[user.application_id].scheduler
+                by_scheduler.setdefault((index, name), []).append(user)
+        return list(by_scheduler.values())
 
-    def within_own(self: FairGpuParts, proposal: Proposal, job: Job, now: float) -> Proposal:
-        with pytest.MonkeyPatch.context() as kept:
-            kept.setattr(self, "_parts", lambda at_s: of_one(self, at_s, proposal.scheduler))
-            return within(self, proposal, job, now)
-
-    def update_own(self: FairGpuParts, jobs: Mapping[ApplicationId, Job], now: float) -> list[Job]:
-        for job in jobs.values():
-            name = self._master_state.applications[job.application_id].scheduler
-            job.gpu_parts = of_one(self, now, name).get(job.application_id, {})
-        return list(jobs.values())
-
-    patch.setattr(FairGpuParts, "within", within_own)
-    patch.setattr(FairGpuParts, "update", update_own)
+    patch.setattr(FairGpuParts, "_kinds", of_each)
 
 
 def gpus_counted_by_request(patch: pytest.MonkeyPatch) -> None:
