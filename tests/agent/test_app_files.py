@@ -27,6 +27,7 @@ from hrm.agent.run_as import Account, may_switch
 from hrm.core.vocabulary.model import ContainerSpec, LaunchContext, LaunchFile
 from hrm.errors import LaunchFailed, NotFound, Unavailable
 from hrm.spark.launch import Launch
+from tests.agent.conftest import until
 from tests.agent.test_containers import spec_of
 
 
@@ -183,6 +184,7 @@ async def test_an_order_to_stop_ends_a_fetch(node_of: NodeOf, away: bool) -> Non
         for name in ("c1", "c2")  # the second waits for the first one's fetch
     ]
     await asyncio.to_thread(store.stalled.wait, 20)
+    await until(lambda: len(node.files._bringing) == len(starts))
     for name in ("c2", "c1"):
         node.containers.give_up_start(name)
         store.may_go_on.set() if name == "c1" else None
