@@ -70,10 +70,11 @@ class GangStarts:
             # It holds nothing, and waits as one that has not been granted yet.
             del master_state.starting[app.application_id]
             app.gang_lacks_since_s = None
-        elif now - app.gang_lacks_since_s >= master_state.bounds.gang_wait_s and not gangs.shrink(
-            app
-        ):
-            self._give_back(placed, now)
+        elif now - app.gang_lacks_since_s >= master_state.bounds.gang_wait_s:
+            # What has just been lost, as by giving back the others, is about to be requested again.
+            comes_again = now - app.gang_lost_at_s < master_state.bounds.gang_wait_s
+            if comes_again or not gangs.shrink(app):
+                self._give_back(placed, now)
 
     def _give_back(self, placed: list[Container], now: float) -> None:
         master_state = self._master_state

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from hrm.core.master.state import Container, MasterState
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState, ResourceUnitId
 
-__all__ = ["FreedGpus"]
+__all__ = ["FreedGpus", "has_capacity"]
 
-_HOLDS = (ContainerState.ASSIGNED, ContainerState.RUNNING)
 _WAITS = (ContainerState.PENDING, ContainerState.WAITING)
 
 
@@ -54,7 +53,7 @@ class FreedGpus:
                 if container.container_id in stopped:
                     by_unit.setdefault(container.unit_id, []).append(container)
         kept_mib = {
-            name: sum(_mib(x) for x in some if x.container_id not in stopped and x.state in _HOLDS)
+            name: sum(_mib(x) for x in some if x.container_id not in stopped and has_capacity(x))
             for name, some in apps.items()
         }
         for unit_id, victims in by_unit.items():
@@ -86,7 +85,10 @@ class FreedGpus:
                 taken = [
                     x
                     for x in apps[name]
-                    if x.unit_id == unit_id and x.state in _HOLDS and x.assigned_at_s > order.at_s
+                    if x.unit_id == unit_id
+                    and has_capacity(x)
+                    and x.assigned_at_s > order.at_s
+                    and x.container_id not in order.victims
                 ]
                 before_mib = _kept_mib(apps[name]) - sum(map(_mib, taken))
                 if taken and before_mib > most_mib:
@@ -96,9 +98,17 @@ class FreedGpus:
                     )
 
 
+def has_capacity(container: Container) -> bool:
+    """Does it run, or start, as far as the master knows? What was granted a place in a queue waits
+    there, though its node has not reported it yet."""
+    if container.state is ContainerState.ASSIGNED:
+        return not container.queued
+    return container.state is ContainerState.RUNNING
+
+
 def _mib(container: Container) -> int:
     return container.request.resources.gpu_memory_mib
 
 
 def _kept_mib(containers: Sequence[Container]) -> int:
-    return sum(_mib(x) for x in containers if x.state in _HOLDS)
+    return sum(_mib(x) for x in containers if has_capacity(x))

@@ -35,14 +35,12 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.sim.faults.capacity import fits_offer, how_many, serves
-from hrm.sim.oracle.freed_gpus import FreedGpus
+from hrm.sim.oracle.freed_gpus import FreedGpus, has_capacity
 
 __all__ = ["GpuFairness", "even_shares"]
 
 _SETTLED_S = 6.0
 """Longer than the master takes to take back what is queued beyond a share."""
-_HOLDS = (ContainerState.ASSIGNED, ContainerState.RUNNING, ContainerState.STOPPING)
-
 
 _Rivals: TypeAlias = dict[ApplicationId, list[Container]]
 
@@ -146,9 +144,7 @@ class GpuFairness:
             kept_mib = sum(
                 _mib(x)
                 for x in apps[name]
-                if x.state in _HOLDS
-                and x.state is not ContainerState.STOPPING
-                and self._ordered.get(x.container_id) != now
+                if has_capacity(x) and self._ordered.get(x.container_id) != now
             )
             if kept_mib < share_mib:
                 self._violated(
@@ -220,7 +216,7 @@ def _contenders(core: MasterCore) -> dict[int, _Rivals]:
 
 def _instead(started: Iterable[Container], others: Iterable[Container]) -> str:
     """One of ``started`` in place of which one of ``others`` that waits could have."""
-    demands = {_demand(x) for x in others if x.state not in _HOLDS}
+    demands = {_demand(x) for x in others if not _holds(x)}
     return next(
         (x.container_id for x in started if any(fits_offer(y, _demand(x)) for y in demands)), ""
     )
@@ -236,11 +232,15 @@ def _mib(container: Container) -> int:
 
 def _sizes(containers: Iterable[Container]) -> list[int]:
     """Of each its device memory, those that hold some first."""
-    return [_mib(x) for x in sorted(containers, key=lambda x: x.state not in _HOLDS)]
+    return [_mib(x) for x in sorted(containers, key=lambda x: not _holds(x))]
+
+
+def _holds(container: Container) -> bool:
+    return has_capacity(container) or container.state is ContainerState.STOPPING
 
 
 def _held_mib(containers: Iterable[Container]) -> int:
-    return sum(_mib(x) for x in containers if x.state in _HOLDS)
+    return sum(_mib(x) for x in containers if _holds(x))
 
 
 def _capacity_mib(core: MasterCore, apps: _Rivals) -> int:
