@@ -395,6 +395,9 @@ async def test_tokens_are_for_the_driver_with_the_lease_alone(
         assert not files_with(b"the-tokens", tmp_path)
         await one.report_state(spec, ENDED)
         await state_of(master, submission_id, pb.SUBMISSION_STATE_FINISHED)
+        async with asyncio.timeout(TIMEOUT_S):
+            while held._tokens:  # noqa: ASYNC110 - dropped once the end is on the disk
+                await asyncio.sleep(0.01)
     with pytest.raises(NotFound, match="are gone"):
         held.of(submission_id)
 
