@@ -1,6 +1,6 @@
 """Delegation tokens of submitted drivers: in the master's memory alone, until a submission ends.
 
-They open the user's files to whoever has them, so no disk gets them. The price: they are lost when
+Who has them can read the user's files, so no disk gets them. The price: they are lost when
 the master stops, and a driver that has yet to start then is refused, with what to do.
 """
 

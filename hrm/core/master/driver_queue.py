@@ -48,9 +48,8 @@ PASS_S = 60.0
 """How long it then lets them pass."""
 
 _RECOVERING = "the master has restarted, and does not know yet which drivers its nodes run"
-
-
 _SLACK = 32
+"""So many entries of drivers that have left a line may always stay in it."""
 
 _Kind: TypeAlias = tuple[Vector, FirstExecutors | None, NodeRequirement | None, ContainerId | None]
 """What a driver requests, what it is to start with, what its node must meet; and which it is, if

@@ -9,8 +9,8 @@ gang or one by one, are expected to run and back off for as long, to which both 
 cohort has one time for its members, but for those that got a time of their own since, by a round or
 a request of theirs. These join the others again when the common time passes theirs, so each costs
 no more than the event that gave it that time. What happens to the backlog then costs as much as
-there are cohorts: distinct
-demands, run times (rounded), back-offs, sizes of gangs, requirements and exclusions of each.
+there are cohorts: distinct demands, run times (rounded), back-offs, sizes of gangs, requirements
+and exclusions of each.
 
 The order does not depend on cohorts: streams go first, then jobs in order of arrival.
 
@@ -26,8 +26,7 @@ Where nodes are excluded, a demand may still go to them if no other node could h
 demand may have more nodes than a smaller one: there, too, only what is the same is held back.
 
 What batch may have of the GPUs depends on what all others have. Jobs to which nothing goes now are
-a cohort, and the round of one is that of all; whoever gives some to one of them (``gpu_parts``)
-takes it out.
+a cohort, and the round of one is that of all; one that gets some (``gpu_parts``) leaves it.
 
 Limits: a cohort's jobs request exactly the same. A backlog in which no two do is looked at whole,
 and so are jobs that may have GPUs and find none, and gangs with GPUs.
