@@ -9,7 +9,8 @@ An application that wants GPUs alone gets all that it requests, and queues for m
 another wants some, too, free ones go to the one that holds least (``hrm.core.master.max_min``). A
 place in a unit's queue is a share of the future: none may have more containers queued than it lacks
 to its share, and what is queued beyond that, as by an application that was alone when
-it queued, is taken back.
+it queued, is taken back. Until its application requests it again, it counts as what waits
+(``hrm.core.master.gpu_index``).
 
 With ``gpu_preemption`` one that holds less than its share, and waits, does not wait for containers
 to end: see ``hrm.core.master.gpu_preemption``. Without it nothing that runs is ended.

@@ -8,6 +8,7 @@ import pytest
 
 from hrm.core.master.gpu_contest import GpuUser
 from hrm.core.master.gpu_holds import GpuHolds
+from hrm.core.master.gpu_index import GpuIndex
 from hrm.core.master.gpu_shares import FairGpuParts
 from hrm.core.vocabulary.model import ApplicationId
 
@@ -45,8 +46,14 @@ def freed_gpus_taken_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GpuHolds, "of_kind", lambda *_: [])
 
 
+def returned_and_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """What a node returns from its queue counts for nothing until it is requested again."""
+    patch.setattr(GpuIndex, "expect_again", lambda *_: None)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     gpus_of_all_kinds_as_one,
     gpu_sizes_counted_alike,
     freed_gpus_taken_back,
+    returned_and_forgotten,
 ]
