@@ -38,7 +38,8 @@ _DOUBLED_MAX = 16
 
 @dataclass(slots=True)
 class HeldCapacity:
-    """``victims`` are preempted at a unit since ``since_s`` for one executor of ``demand``. It
+    """``victims`` are preempted at a unit since ``since_s`` for one executor of ``demand``, among
+    them those at other units for others of its gang. It
     lasts until ``until_s``, which is sooner once all of them have ended (``freed``)."""
 
     application_id: ApplicationId
@@ -76,12 +77,14 @@ class GpuHolds:
         demand: Vector,
         victims: Sequence[Container],
         now: float,
+        others: Sequence[Container] = (),
     ) -> None:
-        """These of one unit are ordered to end for an executor."""
+        """These of one unit are ordered to end for an executor. ``others``: what ends elsewhere,
+        without which it does not start either."""
         first, bounds = victims[0], self._master_state.bounds
         assert first.node is not None
         until_s = now + bounds.gpu_preemption_grace_s + bounds.resend_delay_s
-        owners = {x.container_id: x.application_id for x in victims}
+        owners = {x.container_id: x.application_id for x in (*victims, *others)}
         hold = HeldCapacity(application_id, demand, first.node, first.unit_id, owners, now, until_s)
         self._holds.append(hold)
 
