@@ -41,6 +41,7 @@ __all__ = [
     "hanging_agents",
     "late_streams",
     "recurring",
+    "rival_gang",
     "rivals_of_kinds",
     "rivals_of_sizes",
     "waiting_streams",
@@ -202,6 +203,18 @@ def rivals_of_sizes(seed: int, *, preemption: bool = False) -> Plan:
     """The same; applications request whole GPUs and parts of one."""
     plan = gpu_rivals(seed, preemption=preemption)
     return _with_others(plan, Resources(1, 512, 2048), gpus=1)
+
+
+def rival_gang(seed: int) -> Plan:
+    """The same; the last comes when the others hold all, and its first executors, most of what
+    there is, start together. Executors are preempted for fair shares."""
+    plan = gpu_rivals(seed, preemption=True)
+    *others, last = plan.applications
+    gpus = sum(unit.gpu is not None for node in plan.nodes for unit in node.units)
+    many = source(seed, "gang").randint(2, gpus - 1)
+    targets = ((0.0, many), (60.0, many))
+    gang = replace(last, start_s=5.0, targets=targets, gang_min=many)
+    return replace(plan, applications=(*others, gang))
 
 
 def _with_others(plan: Plan, resources: Resources, gpus: int) -> Plan:
