@@ -32,6 +32,7 @@ from tests.sim.planted.plans import (
     rival_gang,
     rivals_of_kinds,
     rivals_of_sizes,
+    rivals_that_want_more,
     waiting_streams,
     waves_of_streams,
 )
@@ -105,7 +106,7 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     gpus.gpus_of_all_kinds_as_one: rivals_of_kinds(0, preemption=True),
     gpus.gpu_sizes_counted_alike: rivals_of_sizes(32, preemption=True),
     gpus.freed_gpus_taken_back: rivals_of_sizes(100, preemption=True),
-    gpus.returned_and_forgotten: rivals_of_sizes(14),
+    gpus.returned_and_forgotten: rivals_that_want_more(0),
     gpus.preempted_for_parts_of_gangs: rival_gang(3),
     scheduling.stream_that_stops_batch: late_streams(1),
     scheduling.earlier_requests_count: behind_large_requests(0),

@@ -8,7 +8,8 @@ held less than its share but for one. One more is as much as the largest. What r
 newcomer gets its part as containers end.
 
 Where executors are preempted for a fairer share, none goes below its own, but for what sizes that
-differ leave over; nor are any for a gang that would not start (``gang_victims``).
+differ leave over; nor are any for a gang that would not start (``gang_victims``). What is queued is
+not taken back again and again (``taken_back``).
 
 Shares are handed out here one container at a time, to the one that has least. Left out: gangs,
 which are placed whole; applications that avoid a node; policies that may leave a GPU idle; all,
@@ -37,6 +38,7 @@ from hrm.core.vocabulary.model import (
 from hrm.sim.faults.capacity import fits_offer, how_many, serves
 from hrm.sim.oracle.freed_gpus import FreedGpus, has_capacity
 from hrm.sim.oracle.gang_victims import check_gang_victims
+from hrm.sim.oracle.taken_back import TakenBack
 
 __all__ = ["GpuFairness", "even_shares"]
 
@@ -82,9 +84,11 @@ class GpuFairness:
         self._rivals: dict[int, dict[ApplicationId, _Rival]] = {}
         self._ordered: dict[ContainerId, float] = {}
         self._freed = FreedGpus(violated)
+        self._taken_back = TakenBack(violated)
 
     def master_began(self) -> None:
         self._freed.master_began()
+        self._taken_back.master_began()
         self._rivals.clear()
         self._ordered.clear()
 
@@ -95,6 +99,7 @@ class GpuFairness:
         commands: Iterable[c.MasterCommand],
         quiet_since_s: float,
     ) -> None:
+        self._taken_back.after(core, commands)
         if not isinstance(event, e.Ticked):
             return
         kinds = _contenders(core)
