@@ -269,6 +269,81 @@ def test_one_that_wants_no_more_than_it_has_gives_what_is_above_its_share() -> N
     assert running(cluster, first, second) == [13, 3]
 
 
+def request_again_after(
+    cluster: VirtualCluster, app: ApplicationId, want: int, late_s: float
+) -> None:
+    """Its AppMaster looks for executors that it lacks once in so many seconds."""
+
+    def look() -> None:
+        live = cluster.app(app).containers.values()
+        kept = sum(x.state is not ContainerState.STOPPING for x in live)
+        first = cluster.app(app).last_executor_number + 1
+        if kept < want:
+            cluster.request(app, range(first, first + want - kept), GPU)
+        cluster.at(cluster.now + late_s, look)
+
+    cluster.at(cluster.now + late_s, look)
+
+
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+@pytest.mark.parametrize("lates_s", [(1.0, 1.37), (0.1, 0.23), (0.3, 1.0), (2.5, 0.1)])
+def test_two_that_lose_places_in_queues_do_not_take_them_in_turn(
+    schedulers: int, lates_s: tuple[float, float]
+) -> None:
+    """While one requests again what was returned, the other is not alone."""
+    cluster = gpus(2, schedulers=schedulers)
+    apps = submit_together(cluster, 1, 1)
+    cluster.settle()
+    for app, late_s in zip(apps, lates_s, strict=True):
+        request_again_after(cluster, app, 6, late_s)
+    cluster.advance(10)
+    last = [cluster.app(app).last_executor_number for app in apps]
+    assert sum(last) <= 27, "each lost its places twice at most"
+    cluster.advance(60)
+    assert [cluster.app(app).last_executor_number for app in apps] == last, "then all is quiet"
+    assert [cluster.states(app) for app in apps] == [{"running": 1, "pending": 5}] * 2
+
+
+def one_freed_elsewhere(cluster: VirtualCluster, late_s: float) -> list[ApplicationId]:
+    """Two applications: an executor of the second waits at a unit, and one of the first ends at
+    another, which is requested again after ``late_s``."""
+    first, second = submit_together(cluster, 8, 0)
+    cluster.advance(3)
+    cluster.request(second, [1], GPU)
+    cluster.advance(3)
+    assert cluster.states(second) == {"waiting": 1}
+    (queued,) = cluster.app(second).in_state(ContainerState.WAITING)
+    request_again_after(cluster, first, 8, late_s)
+    elsewhere = next(
+        x
+        for x in cluster.app(first).in_state(ContainerState.RUNNING)
+        if x.unit_id != queued.unit_id
+    )
+    cluster.end_process(first, int(elsewhere.request.executor_id))
+    return [first, second]
+
+
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+@pytest.mark.parametrize("late_s", [0.3, 2.0])
+def test_what_one_could_start_elsewhere_is_left_to_it_until_it_requests_again(
+    schedulers: int, late_s: float
+) -> None:
+    cluster = gpus(4, schedulers=schedulers)
+    first, second = one_freed_elsewhere(cluster, late_s)
+    request_again_after(cluster, second, 1, late_s)
+    cluster.advance(2 * late_s + 2)
+    assert running(cluster, first, second) == [3, 1]
+
+
+def test_a_gpu_is_kept_only_for_a_while_for_what_is_not_requested_again() -> None:
+    cluster = gpus(4)
+    first, second = one_freed_elsewhere(cluster, 0.5)
+    cluster.advance(Bounds().resend_delay_s - 1)
+    assert running(cluster, first, second) == [3, 0]
+    cluster.advance(3)
+    assert running(cluster, first, second) == [4, 0]
+
+
 def test_nothing_that_runs_ends_for_a_newcomer_by_default() -> None:
     cluster = gpus(16)
     (first,) = submit_together(cluster, 16)
@@ -344,7 +419,8 @@ def test_none_gets_a_gpu_while_another_has_two_fewer_and_waits(
         elif live := app.in_state(ContainerState.RUNNING):
             executor = live[number % len(live)].request.executor_id
             cluster.end_process(apps[index], int(executor))
-        cluster.advance(4)
+        # What is returned is requested again by none here; for so long a GPU is left to it.
+        cluster.advance(4 + cluster.bounds.resend_delay_s)
         after = running(cluster, *apps)
         unserved = [
             count

@@ -53,10 +53,11 @@ def cluster_of(
     *,
     vcores: int = 8,
     preemption: bool = False,
+    drain_s: float = 1.0,
 ) -> VirtualCluster:
     """``ones`` units of one GPU, ``twos`` of two."""
     bounds = Bounds(gpu_preemption=preemption)
-    cluster = VirtualCluster(schedulers=inside, bounds=bounds)
+    cluster = VirtualCluster(schedulers=inside, bounds=bounds, drain_s=drain_s)
     for x in range(processes):
         VirtualScheduler(cluster, f"process-{x}")
     for x in range(ones):
@@ -251,6 +252,111 @@ def test_preemption_for_shares_comes_to_rest(inside: int, processes: int) -> Non
     assert preempted <= 5
     advance_and_request_again(cluster, wants, 40)
     assert preempted_count(cluster, small, large) == preempted
+
+
+ALL = pytest.mark.parametrize(("inside", "processes"), [(1, 0), (2, 0), (6, 0), (0, 2), (1, 2)])
+
+
+@ALL
+@pytest.mark.parametrize("of_gpus", [5, 3], ids=["share", "cores"])
+def test_nothing_is_preempted_for_a_gang_that_could_not_start(
+    inside: int, processes: int, of_gpus: int
+) -> None:
+    """Its share does not hold all of it; one that uses no GPU has no place."""
+    cluster = cluster_of(inside, processes, ones=8, preemption=True)
+    cluster.add_node(unit("cores", 20))
+    cluster.submit(1, Resources(20 if of_gpus == 3 else 1, 10), name="hog")
+    greedy, gang = (
+        cluster.submit(0, name="greedy"),
+        cluster.submit(0, name="gang", gang_min=of_gpus + 1),
+    )
+    request(cluster, greedy, 12, SMALL, gpus=1)
+    cluster.advance(10)
+    request(cluster, gang, of_gpus, SMALL, gpus=1)
+    request(cluster, gang, 1, Resources(19, 10))
+    advance_and_request_again(cluster, [(greedy, 12, SMALL, 1)], 40)
+    assert preempted_count(cluster, greedy) == 0
+    assert running(cluster, greedy, gang) == [8, 0]
+
+
+@ALL
+def test_for_a_gang_all_that_it_lacks_is_preempted_at_once(inside: int, processes: int) -> None:
+    """Also the cores for one of it that uses no GPU are those that victims free."""
+    cluster = cluster_of(inside, processes, ones=6, preemption=True)
+    greedy, gang = cluster.submit(0, name="greedy"), cluster.submit(0, name="gang", gang_min=4)
+    large = Resources(6, 10)
+    request(cluster, greedy, 8, large, gpus=1)
+    cluster.advance(10)
+    assert running(cluster, greedy) == [6]
+    request(cluster, gang, 3, SMALL, gpus=1)
+    request(cluster, gang, 1, Resources(6, 10))
+    wants = [(greedy, 8, large, 1)]
+    advance_and_request_again(cluster, wants, 20)
+    assert running(cluster, greedy, gang) == [3, 4]
+    assert preempted_count(cluster, greedy) == 3
+    advance_and_request_again(cluster, wants, 40)
+    assert preempted_count(cluster, greedy) == 3
+
+
+@ALL
+def test_what_is_preempted_for_a_gang_is_held_until_the_last_has_ended(
+    inside: int, processes: int
+) -> None:
+    cluster = cluster_of(inside, processes, ones=8, preemption=True, drain_s=12.0)
+    greedy, gang = cluster.submit(0, name="greedy"), cluster.submit(0, name="gang", gang_min=4)
+    wants = [(greedy, 12, SMALL, 1)]
+    request(cluster, greedy, 12, SMALL, gpus=1)
+    cluster.advance(10)
+    request(cluster, gang, 4, SMALL, gpus=1)
+    cluster.advance(3)
+    live = cluster.app(greedy).in_state(ContainerState.RUNNING, ContainerState.STOPPING)
+    ending = [x for x in live if x.stop_cause is EndCause.PREEMPTED]
+    assert len(ending) == 4
+    for container in ending[:2]:
+        cluster.end_process(greedy, int(container.request.executor_id))
+    advance_and_request_again(cluster, wants, 8)
+    assert running(cluster, gang) == [0]
+    advance_and_request_again(cluster, wants, 10)
+    assert running(cluster, greedy, gang) == [4, 4]
+    advance_and_request_again(cluster, wants, 30)
+    ended = [x for x in cluster.app(greedy).ended if x.started_at_s]
+    assert len(ended) == 4
+
+
+@ALL
+def test_a_gang_gets_several_places_of_one_unit(inside: int, processes: int) -> None:
+    cluster = cluster_of(inside, processes, ones=1, preemption=True)
+    greedy, gang = cluster.submit(0, name="greedy"), cluster.submit(0, name="gang", gang_min=2)
+    small = Resources(1, 10, MIB // 4)
+    request(cluster, greedy, 6, small)
+    cluster.advance(10)
+    assert running(cluster, greedy) == [4]
+    request(cluster, gang, 2, small)
+    advance_and_request_again(cluster, [(greedy, 6, small, 0)], 40)
+    assert running(cluster, greedy, gang) == [2, 2]
+    assert preempted_count(cluster, greedy) == 2
+
+
+@ALL
+def test_one_that_gets_nothing_for_its_gang_takes_nothing_from_the_next(
+    inside: int, processes: int
+) -> None:
+    cluster = cluster_of(inside, processes, ones=8, preemption=True)
+    cluster.add_node(unit("cores", 9))
+    cluster.submit(1, Resources(9, 10), name="hog")
+    greedy, gang, other = (
+        cluster.submit(0, name="greedy"),
+        cluster.submit(0, name="gang", gang_min=3),
+        cluster.submit(0, name="other"),
+    )
+    request(cluster, greedy, 12, SMALL, gpus=1)
+    cluster.advance(10)
+    request(cluster, gang, 2, SMALL, gpus=1)
+    request(cluster, gang, 1, Resources(9, 10))
+    request(cluster, other, 3, SMALL, gpus=1)
+    advance_and_request_again(cluster, [(greedy, 12, SMALL, 1)], 40)
+    assert running(cluster, greedy, gang, other) == [5, 0, 3]
+    assert preempted_count(cluster, greedy) == 3
 
 
 def preempted_count(cluster: VirtualCluster, *apps: ApplicationId) -> int:

@@ -27,12 +27,14 @@ __all__ = ["Contest", "GpuLot", "GpuUser"]
 
 class GpuLot(NamedTuple):
     """Containers of one demand: how many are ``placed``, for how many its job wants a place, and
-    those that wait at units, in order of request."""
+    those that wait at units, in order of request; ``returned``: how many more are expected to be
+    requested again."""
 
     demand: Vector
     placed: int
     pending: int
     queued: list[Container]
+    returned: int = 0
 
     @property
     def size_mib(self) -> int:
@@ -40,7 +42,8 @@ class GpuLot(NamedTuple):
 
     @property
     def waiting(self) -> int:
-        return len(self.queued) + self.pending
+        """How many have no place, or one in a queue, those to be requested again among them."""
+        return len(self.queued) + self.pending + self.returned
 
 
 class GpuUser(NamedTuple):
@@ -173,7 +176,7 @@ class Contest:
         for user, share_mib, starts in columns:
             kept = _within(user, max(0, share_mib - user.placed_mib))
             for lot, allowed, many in zip(user.lots, kept, starts, strict=True):
-                due = max(0, many - lot.pending)
+                due = max(0, many - lot.pending - lot.returned)
                 yield from lot.queued[max(0, min(allowed, len(lot.queued) - due)) :]
 
 

@@ -38,9 +38,9 @@ _DOUBLED_MAX = 16
 
 @dataclass(slots=True)
 class HeldCapacity:
-    """``victims`` are preempted at a unit since ``since_s`` for one executor of ``demand``. It
-    lasts until ``until_s``, which is sooner once all of them have ended (``freed``). ``wanted_s``:
-    when such an executor waited last; what its node returns is requested again a little later."""
+    """``victims`` are preempted at a unit since ``since_s`` for one executor of ``demand``, among
+    them those at other units for others of its gang. It
+    lasts until ``until_s``, which is sooner once all of them have ended (``freed``)."""
 
     application_id: ApplicationId
     demand: Vector
@@ -49,7 +49,6 @@ class HeldCapacity:
     victims: dict[ContainerId, ApplicationId]
     since_s: float
     until_s: float
-    wanted_s: float
     freed: bool = False
 
 
@@ -78,15 +77,15 @@ class GpuHolds:
         demand: Vector,
         victims: Sequence[Container],
         now: float,
+        others: Sequence[Container] = (),
     ) -> None:
-        """These of one unit are ordered to end for an executor."""
+        """These of one unit are ordered to end for an executor. ``others``: what ends elsewhere,
+        without which it does not start either."""
         first, bounds = victims[0], self._master_state.bounds
         assert first.node is not None
         until_s = now + bounds.gpu_preemption_grace_s + bounds.resend_delay_s
-        owners = {x.container_id: x.application_id for x in victims}
-        hold = HeldCapacity(
-            application_id, demand, first.node, first.unit_id, owners, now, until_s, now
-        )
+        owners = {x.container_id: x.application_id for x in (*victims, *others)}
+        hold = HeldCapacity(application_id, demand, first.node, first.unit_id, owners, now, until_s)
         self._holds.append(hold)
 
     def __bool__(self) -> bool:
@@ -116,9 +115,7 @@ class GpuHolds:
             self._pauses.pop(hold.unit_id, None)
             return False
         bounds = self._master_state.bounds
-        if self._is_wanted(hold):
-            hold.wanted_s = now
-        elif now - hold.wanted_s >= bounds.resend_delay_s:
+        if not self._is_wanted(hold):
             return False
         if not hold.freed and not any(map(self._is_live, hold.victims, hold.victims.values())):
             hold.freed = True
@@ -132,11 +129,12 @@ class GpuHolds:
         return False
 
     def _is_wanted(self, hold: HeldCapacity) -> bool:
-        """Does such an executor wait, or has just been granted a place?"""
+        """Does such an executor wait, or is to be requested again, or has just been granted a
+        place?"""
         use = self._master_state.gpus.uses.get(hold.application_id, {}).get(hold.demand)
         if use is None:
             return False
-        waits = use.pending > 0 or bool(use.waiting)
+        waits = use.pending > 0 or bool(use.waiting) or use.returned > 0
         return waits or self._at_unit(hold, ContainerState.ASSIGNED) is not None
 
     def _started(self, hold: HeldCapacity) -> Container | None:

@@ -4,12 +4,18 @@ Shares of GPUs are computed in every round for a job that wants some, and after 
 container. An application may have thousands of containers; what the shares need of them are a few
 counts and those that wait at units. These are kept up to date instead, one container at a time.
 
+What a node returns from a queue its application requests again, a little later. Meanwhile it wants
+as much as before; did it count for nothing, others would take in that moment what is due to it, as
+places in queues, to be returned in their turn as soon as it requests again, without end. So what is
+returned counts as wanted until it is requested again, for a while at most (``expect_again``).
+
 Limits: the order of those that wait at units is found by sorting them, in each round.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -40,18 +46,25 @@ class _Container(Protocol):
 
 class GpuUse:
     """Of one application's live containers of one demand: how many there are (``live``), how many
-    are PENDING, and the numbers of those that wait at units, or are about to."""
+    are PENDING, and the numbers of those that wait at units, or are about to. ``returned_until_s``:
+    for each that is no more, and expected to be requested again, until when; in this order."""
 
-    __slots__ = ("live", "pending", "waiting")
+    __slots__ = ("live", "pending", "returned_until_s", "waiting")
 
     def __init__(self) -> None:
         self.live = self.pending = 0
+        self.returned_until_s: deque[float] = deque()
         self.waiting: dict[ContainerId, int] = {}
 
     @property
     def placed(self) -> int:
         """How many hold GPUs, or are about to."""
         return self.live - self.pending - len(self.waiting)
+
+    @property
+    def returned(self) -> int:
+        """How many are expected to be requested again."""
+        return len(self.returned_until_s)
 
     @property
     def queued(self) -> list[ContainerId]:
@@ -64,10 +77,11 @@ class GpuUse:
 
 class GpuIndex:
     """Invariants, if ``changed`` is called as it says: ``uses`` has all and only the applications
-    with live containers that use GPUs, in the order in which they got the first of them; of each
-    all and only the demands of these, with what a count of all containers gives (``violations``
-    compares). ``numbers`` are in that order. ``version`` rises with every change, and ``renewed``
-    gets the application, for the owner of the shares to empty."""
+    with containers that use GPUs, and live or are expected to be requested again, in the order in
+    which they got the first of them; of each all and only the demands of these, with what a count
+    of all containers gives (``violations`` compares). ``numbers`` are in that order. ``version``
+    rises with every change, and ``renewed`` gets the application, for the owner of the shares to
+    empty."""
 
     def __init__(self) -> None:
         self.uses: dict[ApplicationId, dict[Vector, GpuUse]] = {}
@@ -76,6 +90,7 @@ class GpuIndex:
         self.version = 0
         self._arrivals = itertools.count(1)
         self._known: dict[ContainerId, tuple[ContainerState, Vector]] = {}
+        self._expected: dict[tuple[ApplicationId, Vector], None] = {}
 
     def changed(self, container: _Container) -> None:
         """To be called after each change of its state or of what it requests, and when it is new. A
@@ -86,9 +101,8 @@ class GpuIndex:
         counts = resources.gpu_memory_mib > 0 and state is not ContainerState.ENDED
         if before is None and not counts:
             return
-        self.version += 1
         application_id = container.application_id
-        self.renewed[application_id] = None
+        self._note(application_id)
         uses = self.uses.get(application_id)
         if uses is None:
             uses = self.uses[application_id] = {}
@@ -99,16 +113,55 @@ class GpuIndex:
             use = uses.setdefault(demand, GpuUse())
             use.live += 1
             use.pending += state is ContainerState.PENDING
+            if before is None and use.returned_until_s:
+                use.returned_until_s.popleft()
         if before is not None:
             old_state, old_demand = before
             use = uses[old_demand]
             use.live -= 1
             use.pending -= old_state is ContainerState.PENDING
             use.waiting.pop(container_id, None)
-            if not use.live:
-                del uses[old_demand]
+            self._drop_unused(application_id, old_demand)
         if counts and _waits(container):
             uses[demand].waiting[container_id] = container.number
+
+    def expect_again(self, container: _Container, until_s: float) -> None:
+        """Its node has returned it, and it is about to end: its application is expected to request
+        such a one again by then."""
+        known = self._known.get(container.container_id)
+        if known is not None:
+            application_id, (_, demand) = container.application_id, known
+            self.uses[application_id][demand].returned_until_s.append(until_s)
+            self._expected[application_id, demand] = None
+
+    def expire(self, now: float) -> None:
+        """What has not been requested again by now is not expected any more."""
+        for application_id, demand in list(self._expected):
+            use = self.uses.get(application_id, {}).get(demand)
+            if use is not None and use.returned and use.returned_until_s[0] <= now:
+                while use.returned and use.returned_until_s[0] <= now:
+                    use.returned_until_s.popleft()
+                self._note(application_id)
+                self._drop_unused(application_id, demand)
+            if use is None or not use.returned:
+                del self._expected[application_id, demand]
+
+    def forget(self, application_id: ApplicationId) -> None:
+        """It has ended, and requests nothing again."""
+        for demand, use in list(self.uses.get(application_id, {}).items()):
+            if use.returned:
+                use.returned_until_s.clear()
+                self._note(application_id)
+                self._drop_unused(application_id, demand)
+
+    def _note(self, application_id: ApplicationId) -> None:
+        self.version += 1
+        self.renewed[application_id] = None
+
+    def _drop_unused(self, application_id: ApplicationId, demand: Vector) -> None:
+        uses = self.uses[application_id]
+        if not uses[demand].live and not uses[demand].returned:
+            del uses[demand]
         if not uses:
             del self.uses[application_id], self.numbers[application_id]
 
@@ -137,8 +190,15 @@ class GpuIndex:
             f"{true and true.counts()}"
             for name, demand in dict.fromkeys([*counted, *walked])
             for mine, true in [(counted.get((name, demand)), walked.get((name, demand)))]
-            if mine is None or true is None or mine.counts() != true.counts()
+            if not _agree(mine, true)
         ]
+
+
+def _agree(mine: GpuUse | None, true: GpuUse | None) -> bool:
+    """Is what is counted what there is? Of what is only expected again there is none."""
+    if mine is not None and true is None:
+        return mine.returned > 0 and mine.counts() == GpuUse().counts()
+    return mine is not None and true is not None and mine.counts() == true.counts()
 
 
 def _waits(container: _Container) -> bool:

@@ -95,6 +95,7 @@ class GpuLines:
     def refresh(self, now: float) -> None:
         """Look again at what has changed."""
         gpus, exclusions = self._master_state.gpus, self._master_state.exclusions
+        gpus.expire(now)
         if exclusions.version != self._exclusions_version or now >= self._exclusions_until_s:
             self._exclusions_version = exclusions.version
             self._exclusions_until_s = exclusions.next_end_s(now)
@@ -195,12 +196,12 @@ class GpuLines:
         for demand, use in uses.items():
             pending = use.pending if job is not None else 0
             queued = [app.containers[x] for x in use.queued]
-            lot = GpuLot(demand, use.placed, pending, queued)
+            lot = GpuLot(demand, use.placed, pending, queued, use.returned)
             user = users.setdefault(demand[Column.SLOTS], GpuUser(application_id, job, []))
             user.lots.append(lot)
         if job is None or app.gang_min > 1 or job.gpus_declined:
             return users, None
-        if any(use.live > use.pending for use in uses.values()):
+        if any(use.live > use.pending or use.returned for use in uses.values()):
             return users, None
         avoided = self._master_state.exclusions.avoided(application_id, now)
         wanted = tuple((demand, use.pending) for demand, use in uses.items())

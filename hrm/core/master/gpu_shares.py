@@ -9,7 +9,8 @@ An application that wants GPUs alone gets all that it requests, and queues for m
 another wants some, too, free ones go to the one that holds least (``hrm.core.master.max_min``). A
 place in a unit's queue is a share of the future: none may have more containers queued than it lacks
 to its share, and what is queued beyond that, as by an application that was alone when
-it queued, is taken back.
+it queued, is taken back. Until its application requests it again, it counts as what waits
+(``hrm.core.master.gpu_index``).
 
 With ``gpu_preemption`` one that holds less than its share, and waits, does not wait for containers
 to end: see ``hrm.core.master.gpu_preemption``. Without it nothing that runs is ended.
@@ -30,16 +31,16 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hrm.core.master import gangs
-from hrm.core.master.gpu_contest import Contest, GpuLot, GpuUser
+from hrm.core.master.gpu_contest import Contest, GpuUser
 from hrm.core.master.gpu_holds import GpuHolds
 from hrm.core.master.gpu_lines import GpuLines, Nodes
-from hrm.core.master.gpu_preemption import Lack, victims
+from hrm.core.master.gpu_preemption import Lack, lacking, lacking_together, victims
 from hrm.core.master.returns import may_return, return_waiting
-from hrm.core.master.state import Container, MasterState
+from hrm.core.master.state import Application, Container, MasterState
 from hrm.core.messages.claims import Claim, Entry, GpuPart, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
@@ -50,6 +51,7 @@ from hrm.core.vocabulary.model import (
     ContainerId,
     ContainerState,
     EndCause,
+    NodeName,
     WorkloadClass,
 )
 
@@ -202,8 +204,14 @@ class FairGpuParts:
         for users in self._kinds(now):
             if len(users) < 2 or not any(user.waits for user in users):
                 continue
-            for lack, chosen in self._victims(self._contest(users, now), now):
-                self._holds.begin(lack.application_id, lack.demand, chosen, now)
+            found = self._victims(self._contest(users, now), now)
+            ends: dict[ApplicationId, list[Container]] = {}
+            for lack, chosen in found:
+                if lack.together:
+                    ends.setdefault(lack.application_id, []).extend(chosen)
+            for lack, chosen in found:
+                gang = ends.get(lack.application_id, ())
+                self._holds.begin(lack.application_id, lack.demand, chosen, now, gang)
                 for container in chosen:
                     self._preempt_one(container, now)
 
@@ -227,7 +235,7 @@ class FairGpuParts:
         lacks, running = list[Lack](), list[Container]()
         above_mib: dict[ApplicationId, int] = {}
         kept_mib: dict[ApplicationId, int] = {}
-        coming_mib = 0
+        coming = list[Container]()
         shares_mib = contest.shares_mib()
         for user, share_mib, startable in zip(
             contest.users, shares_mib, contest.startable, strict=True
@@ -243,24 +251,47 @@ class FairGpuParts:
                 if x.state is ContainerState.STOPPING or x.container_id in self._preempted_s
             ]
             going_mib = sum(x.request.resources.gpu_memory_mib for x in going)
-            coming_mib += going_mib
+            coming += going
             kept_mib[user.application_id] = user.placed_mib - going_mib
-            lacking = _lacking(user, share_mib - user.placed_mib, startable)
-            if lacking and not user.declines:
-                avoided = master_state.exclusions.avoided(user.application_id, now)
-                for lot, many in lacking:
-                    queued_at = frozenset(x.unit_id for x in lot.queued)
-                    name = user.application_id
-                    lacks.append(Lack(name, lot.demand, many, avoided, queued_at, app.requires))
+            own = self._lacks(user, share_mib - user.placed_mib, startable, now)
+            if own and not user.declines:
+                lacks += own
             elif kept_mib[user.application_id] > share_mib and app.record.gang_min < 2:
                 above_mib[user.application_id] = kept_mib[user.application_id] - share_mib
                 running += [x for x in live if x.state is ContainerState.RUNNING and x not in going]
-        for index, lack in enumerate(lacks):
-            coming = min(lack.containers, coming_mib // _mib(lack.demand))
-            coming_mib -= coming * _mib(lack.demand)
-            lacks[index] = lack._replace(containers=lack.containers - coming)
+        coming_mib = sum(x.request.resources.gpu_memory_mib for x in coming)
+
+        def could_start(application_id: ApplicationId, ending: Sequence[Container]) -> bool:
+            return self._gang_could_start_after(application_id, (*coming, *ending), now)
+
         closed = self._holds.paused(now)
-        return list(victims(master_state, lacks, running, above_mib, kept_mib, closed))
+        found = victims(
+            master_state, lacks, running, above_mib, kept_mib, closed, coming_mib, could_start
+        )
+        return list(found)
+
+    def _lacks(
+        self, user: GpuUser, lacks_mib: int, startable: Sequence[int], now: float
+    ) -> list[Lack]:
+        """Those of a user that cannot start now, and would if it held ``lacks_mib`` more."""
+        if not user.waits:
+            return []
+        name = user.application_id
+        app, avoided = self._master_state.applications[name], self._avoided(name, now)
+        members = self._gang_members(user.job, app)
+        if members is None:
+            found = lacking(user, lacks_mib, startable)
+        else:
+            counts = [self._startable(x.demand, Nodes(avoided, app.requires)) for x in user.lots]
+            found = lacking_together(user, lacks_mib, counts, members)
+        gang, lacks = members is not None, list[Lack]()
+        for lot, many in found:
+            queued_at = frozenset(x.unit_id for x in lot.queued)
+            lacks.append(Lack(name, lot.demand, many, avoided, queued_at, app.requires, gang))
+        return lacks
+
+    def _avoided(self, application_id: ApplicationId, now: float) -> frozenset[NodeName]:
+        return self._master_state.exclusions.avoided(application_id, now)
 
     def _renew(self, now: float) -> None:
         """Compute the parts again if what they depend on has changed."""
@@ -370,28 +401,54 @@ class FairGpuParts:
 
     def _counted(self, user: GpuUser, now: float) -> list[int]:
         app = self._master_state.applications[user.application_id]
-        nodes = Nodes(self._master_state.exclusions.avoided(user.application_id, now), app.requires)
-        gang = gangs.missing(app)
-        if gang and user.job is not None and not self._gang_could_start(user.job, gang, nodes):
+        nodes = Nodes(self._avoided(user.application_id, now), app.requires)
+        members = None if user.job is None else self._gang_members(user.job, app)
+        if members is not None and not self._gang_could_start(members, nodes):
             return [0] * len(user.lots)
         return [
             min(lot.waiting, self._startable(lot.demand, nodes)) if lot.waiting else 0
             for lot in user.lots
         ]
 
-    def _gang_could_start(self, job: Job, gang: int, nodes: Nodes) -> bool:
-        """Is there capacity for all of a gang, also for those of it that use no GPU?"""
-        requests = itertools.islice(job.pending.values(), gang)
+    def _gang_members(self, job: Job | None, app: Application) -> Counter[Vector] | None:
+        """What of an application's gang has no place, by demand: nothing while not all of it has
+        been requested. None: it has no gang to be placed."""
+        gang = gangs.missing(app)
+        if not gang:
+            return None
+        requests = () if job is None else itertools.islice(job.pending.values(), gang)
         members = Counter(demand_vector(request.resources) for request in requests)
-        if members.total() < gang:
+        return members if members.total() == gang else Counter()
+
+    def _gang_could_start(self, members: Counter[Vector], nodes: Nodes) -> bool:
+        """Is there capacity for all of a gang, also for those of it that use no GPU?"""
+        if not members:
             return False
         if any(self._startable(demand, nodes) < many for demand, many in members.items()):
             return False
         return len(members) == 1 or self._could_start_together(members, nodes)
 
-    def _could_start_together(self, members: Counter[Vector], nodes: Nodes) -> bool:
-        """Is there a place for each where the larger ones take the first that they find?"""
+    def _gang_could_start_after(
+        self, application_id: ApplicationId, ending: Iterable[Container], now: float
+    ) -> bool:
+        """Is there, once these have ended?"""
+        app = self._master_state.applications[application_id]
+        scheduler = self._schedulers.get(app.scheduler)
+        job = None if scheduler is None else scheduler.jobs.get(application_id)
+        members = self._gang_members(job, app)
+        nodes = Nodes(self._avoided(application_id, now), app.requires)
+        return bool(members) and self._could_start_together(members or Counter(), nodes, ending)
+
+    def _could_start_together(
+        self, members: Counter[Vector], nodes: Nodes, ending: Iterable[Container] = ()
+    ) -> bool:
+        """Is there a place for each where the larger ones take the first that they find, once
+        these have ended?"""
         view = self._renewed_view(nodes)
+        for container in ending:
+            row = self._master_state.state.rows.get(container.unit_id)
+            if row is not None:
+                view.give_back(row, demand_vector(container.request.resources))
         for demand, left in sorted(members.items(), reverse=True):
             view.open_to(demand)
             while left:
@@ -427,23 +484,6 @@ def _is_contested(users: list[GpuUser]) -> bool:
     return sum(user.waits for user in users) > 1
 
 
-def _lacking(user: GpuUser, lacks_mib: int, startable: Sequence[int]) -> list[tuple[GpuLot, int]]:
-    """How many of each lot that cannot start now would, if the user held ``lacks_mib`` more."""
-    lacking = []
-    for lot, could in zip(user.lots, startable, strict=True):
-        lacks_mib -= could * lot.size_mib
-    for lot, could in zip(user.lots, startable, strict=True):
-        many = min(lot.waiting - could, max(0, lacks_mib) // lot.size_mib)
-        if many > 0:
-            lacking.append((lot, many))
-            lacks_mib -= many * lot.size_mib
-    return lacking
-
-
 def _is_bound(job: Job) -> bool:
     """Streams and gangs are placed whole."""
     return job.gpus and not job.gang and job.workload_class is WorkloadClass.BATCH
-
-
-def _mib(demand: Vector) -> int:
-    return demand[Column.GPU_MEMORY_MIB]

@@ -396,6 +396,7 @@ class MasterState:
             self.restricted.pop(app.application_id, None)
             self.starting.pop(app.application_id, None)
             self.places.forget(app.application_id)
+            self.gpus.forget(app.application_id)
             self._by_key.pop(_key(app.record), None)
             if self.driven.get(app.record.submission_id) is app:
                 del self.driven[app.record.submission_id]
@@ -440,6 +441,9 @@ class MasterState:
         self.drivers.pop(container.container_id, None)
         self.unqueued_drivers.pop(container.container_id, None)
         if container.request.resources.gpu_memory_mib:
+            was_returned = end.cause is EndCause.PREEMPTED and container.node is not None
+            if was_returned and not container.started_at_s and not app.life.state.ended:
+                self.gpus.expect_again(container, now + self.bounds.resend_delay_s)
             self.gpus.changed(container)
         app.ended.append(container)
         app.ended_ids.add(container.container_id)

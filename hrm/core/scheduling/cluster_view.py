@@ -344,6 +344,15 @@ class ClusterView(TableColumns):
         self._together.append((numbers, entries, now))
         return True
 
+    def give_back(self, row: int, demand: Vector) -> None:
+        """Count what one that runs at ``row`` holds as free, in every unit that shares its cores;
+        not in unit images."""
+        self._reduced.add(row)
+        self._table[row, FREE] += np.asarray(demand, np.int64)
+        for sibling in self.siblings(row) if self._state.pools else ():
+            self._table[sibling, FREE] += np.asarray(pooled_part(demand), np.int64)
+            self._reduced.add(sibling)
+
     def _part(self) -> None:
         """Split by row what came together: few rounds need it."""
         for rows, entries, now in self._together:

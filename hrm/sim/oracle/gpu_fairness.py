@@ -8,7 +8,8 @@ held less than its share but for one. One more is as much as the largest. What r
 newcomer gets its part as containers end.
 
 Where executors are preempted for a fairer share, none goes below its own, but for what sizes that
-differ leave over.
+differ leave over; nor are any for a gang that would not start (``gang_victims``). What is queued is
+not taken back again and again (``taken_back``).
 
 Shares are handed out here one container at a time, to the one that has least. Left out: gangs,
 which are placed whole; applications that avoid a node; policies that may leave a GPU idle; all,
@@ -36,6 +37,8 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.sim.faults.capacity import fits_offer, how_many, serves
 from hrm.sim.oracle.freed_gpus import FreedGpus, has_capacity
+from hrm.sim.oracle.gang_victims import check_gang_victims
+from hrm.sim.oracle.taken_back import TakenBack
 
 __all__ = ["GpuFairness", "even_shares"]
 
@@ -81,9 +84,11 @@ class GpuFairness:
         self._rivals: dict[int, dict[ApplicationId, _Rival]] = {}
         self._ordered: dict[ContainerId, float] = {}
         self._freed = FreedGpus(violated)
+        self._taken_back = TakenBack(violated)
 
     def master_began(self) -> None:
         self._freed.master_began()
+        self._taken_back.master_began()
         self._rivals.clear()
         self._ordered.clear()
 
@@ -94,6 +99,7 @@ class GpuFairness:
         commands: Iterable[c.MasterCommand],
         quiet_since_s: float,
     ) -> None:
+        self._taken_back.after(core, commands)
         if not isinstance(event, e.Ticked):
             return
         kinds = _contenders(core)
@@ -123,11 +129,14 @@ class GpuFairness:
                 case c.SendToNode(message=c.StopContainer(decommission=True) as stop):
                     if core.master_state.nodes[command.node].state is NodeState.ALIVE:
                         stopped.add(stop.container_id)
-        for apps in kinds.values() if stopped else ():
+        for slots, apps in kinds.items() if stopped else ():
             owners = {x.container_id: name for name, some in apps.items() for x in some}
             victims = Counter(owners[x] for x in stopped & owners.keys())
             self._ordered |= dict.fromkeys(stopped & owners.keys(), now)
-            self._check_victims(apps, victims, now)
+            everyone = _contenders(core, with_gangs=True)[slots]
+            self._check_victims(everyone, victims, now)
+            if why := check_gang_victims(core, everyone, stopped & owners.keys(), even_shares):
+                self._violated(why)
             self._freed.ordered(apps, stopped, now)
         for apps in kinds.values():
             self._freed.sample(apps, core.master_state, now)
@@ -196,7 +205,7 @@ class GpuFairness:
                     break
 
 
-def _contenders(core: MasterCore) -> dict[int, _Rivals]:
+def _contenders(core: MasterCore, *, with_gangs: bool = False) -> dict[int, _Rivals]:
     """By how many GPUs each uses: batch applications, but gangs, with live containers that do;
     none while one may not use every node, for then it is not the same GPUs that they share."""
     kinds: dict[int, _Rivals] = {}
@@ -204,7 +213,9 @@ def _contenders(core: MasterCore) -> dict[int, _Rivals]:
     if not restricted.isdisjoint(core.master_state.gpus.uses):
         return kinds
     for app in core.master_state.live_applications():
-        if app.record.workload_class is not WorkloadClass.BATCH or app.record.gang_min >= 2:
+        if app.record.workload_class is not WorkloadClass.BATCH:
+            continue
+        if app.record.gang_min >= 2 and not with_gangs:
             continue
         for container in app.containers.values():
             demand = _demand(container)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from hrm.core.master.gpu_contest import GpuUser
+from hrm.core.master import gpu_shares
+from hrm.core.master.gpu_contest import GpuLot, GpuUser
 from hrm.core.master.gpu_holds import GpuHolds
+from hrm.core.master.gpu_index import GpuIndex
+from hrm.core.master.gpu_preemption import lacking
 from hrm.core.master.gpu_shares import FairGpuParts
+from hrm.core.vocabulary.feasibility import Vector
 from hrm.core.vocabulary.model import ApplicationId
 
 __all__ = ["BUGS"]
@@ -45,8 +50,27 @@ def freed_gpus_taken_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GpuHolds, "of_kind", lambda *_: [])
 
 
+def returned_and_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """What a node returns from its queue counts for nothing until it is requested again."""
+    patch.setattr(GpuIndex, "expect_again", lambda *_: None)
+
+
+def preempted_for_parts_of_gangs(patch: pytest.MonkeyPatch) -> None:
+    """For a gang as much is preempted as its share holds, though it starts whole or not at all."""
+
+    def some(
+        user: GpuUser, lacks_mib: int, startable: Sequence[int], members: Counter[Vector]
+    ) -> list[tuple[GpuLot, int]]:
+        return lacking(user, lacks_mib, [0] * len(startable))
+
+    patch.setattr(gpu_shares, "lacking_together", some)
+    patch.setattr(FairGpuParts, "_gang_could_start_after", lambda *_: True)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     gpus_of_all_kinds_as_one,
     gpu_sizes_counted_alike,
     freed_gpus_taken_back,
+    returned_and_forgotten,
+    preempted_for_parts_of_gangs,
 ]

@@ -41,8 +41,10 @@ __all__ = [
     "hanging_agents",
     "late_streams",
     "recurring",
+    "rival_gang",
     "rivals_of_kinds",
     "rivals_of_sizes",
+    "rivals_that_want_more",
     "waiting_streams",
     "waves_of_streams",
 ]
@@ -202,6 +204,38 @@ def rivals_of_sizes(seed: int, *, preemption: bool = False) -> Plan:
     """The same; applications request whole GPUs and parts of one."""
     plan = gpu_rivals(seed, preemption=preemption)
     return _with_others(plan, Resources(1, 512, 2048), gpus=1)
+
+
+def rivals_that_want_more(seed: int) -> Plan:
+    """Nothing fails. Two applications hold half of the GPUs each; then both want more of them, one
+    a little later, and none ends for long."""
+    plan = gpu_rivals(seed)
+    gpus = sum(unit.gpu is not None for node in plan.nodes for unit in node.units)
+    late_s = source(seed, "more").uniform(0.5, 2.5)
+    applications = tuple(
+        replace(
+            application,
+            start_s=1.0,
+            targets=((0.0, many), (at_s, many + 6), (40.0, many + 6)),
+            work_s=60.0 * many,
+        )
+        for application, many, at_s in zip(
+            plan.applications, (gpus // 2, gpus - gpus // 2), (6.0, 6.0 + late_s), strict=False
+        )
+    )
+    return replace(plan, applications=applications)
+
+
+def rival_gang(seed: int) -> Plan:
+    """The same; the last comes when the others hold all, and its first executors, most of what
+    there is, start together. Executors are preempted for fair shares."""
+    plan = gpu_rivals(seed, preemption=True)
+    *others, last = plan.applications
+    gpus = sum(unit.gpu is not None for node in plan.nodes for unit in node.units)
+    many = source(seed, "gang").randint(2, gpus - 1)
+    targets = ((0.0, many), (60.0, many))
+    gang = replace(last, start_s=5.0, targets=targets, gang_min=many)
+    return replace(plan, applications=(*others, gang))
 
 
 def _with_others(plan: Plan, resources: Resources, gpus: int) -> Plan:

@@ -298,10 +298,13 @@ def gpus_taken_below_a_share(patch: pytest.MonkeyPatch) -> None:
         above_mib: dict[ApplicationId, int],
         kept_mib: dict[ApplicationId, int],
         closed: Collection[ResourceUnitId],
+        coming_mib: int,
+        could_start: Callable[[ApplicationId, Sequence[Container]], bool],
     ) -> Iterator[tuple[Lack, list[Container]]]:
         some = [lack._replace(containers=len(running)) for lack in lacks]
         any_mib = dict.fromkeys(above_mib, 1 << 40)
-        return victims(master_state, some, running, any_mib, kept_mib | any_mib, closed)
+        kept = kept_mib | any_mib
+        return victims(master_state, some, running, any_mib, kept, closed, 0, could_start)
 
     patch.setattr(gpu_shares, "victims", any_of_them)
 
