@@ -47,6 +47,7 @@ __all__ = ["explain", "explain_past"]
 _DETAILS_MAX = 20
 _TROUBLES_MAX = 5
 _NAMED_MAX = 5
+_KEPT_SETTING = "preemption = false of the agent"
 
 
 def explain(
@@ -175,10 +176,13 @@ def _waiting_line(master_state: MasterState, container: Container) -> str:
         return f"{label} was sent to {container.unit_id}"
     place = ", in the place of one that was preempted there"
     kept = place if container.request.place == container.unit_id else ""
+    ends = ""
+    if container.container_id in queue.stream_waiting and not queue.unit.preempts:
+        ends = f"; batch is not preempted there ({_KEPT_SETTING})"
     return (
         f"{label} waits at {container.unit_id} with {waiting.index(container.container_id)} before "
         f"it{kept}; {len(queue.running)} run there; it requests {asks}, and "
-        f"{Resources(*queue.free[: Column.SLOTS])} of {queue.unit.current} are free"
+        f"{Resources(*queue.free[: Column.SLOTS])} of {queue.unit.current} are free{ends}"
     )
 
 
@@ -318,7 +322,7 @@ def _not_preempting(master_state: MasterState, app: Application) -> str:
     if not kept:
         return ""
     names = ", ".join(kept[:_NAMED_MAX]) + (", ..." if len(kept) > _NAMED_MAX else "")
-    return f"; batch is not preempted on {names} (preemption = false of the agent)"
+    return f"; batch is not preempted on {names} ({_KEPT_SETTING})"
 
 
 def _fitting_count(

@@ -33,6 +33,7 @@ __all__ = [
     "behind_an_excluded_job",
     "behind_large_requests",
     "beside_a_free_gpu",
+    "beside_kept_batch",
     "crashing_agents",
     "cut_drivers",
     "cut_series",
@@ -280,6 +281,39 @@ def halved_streams(seed: int, *, losses: bool = True) -> Plan:
     bounds = replace(plan.bounds, gang_wait_s=2.0)
     applications = (batch, stream)
     return replace(plan, nodes=nodes, applications=applications, faults=faults, bounds=bounds)
+
+
+def beside_kept_batch(seed: int) -> Plan:
+    """Nothing fails. Batch holds a node that preempts none; a stream holds another, for a while. A
+    second one, which comes meanwhile, waits; batch that comes after it takes what the first leaves.
+    """
+    without = frozenset({*KINDS, *TRAITS})
+    plan = draw(seed, Limits(nodes=2, applications=4, horizon_s=20.0, without=without))
+    small, large = Resources(1, 512), Resources(4, 512)
+    keeping, preempting = (
+        replace(
+            node,
+            units=(
+                ResourceUnit(
+                    unit_id=ResourceUnitId(f"{node.name}/cpu"),
+                    capacity=Resources(4, memory_mib),
+                    run_limit=4,
+                ),
+            ),
+            preemption_grace_s=grace_s,
+        )
+        for node, memory_mib, grace_s in zip(plan.nodes, (8_192, 2_048), (None, 4.0), strict=True)
+    )
+    stream = WorkloadClass.STREAM
+    applications = (
+        ApplicationPlan("app-1", 0.5, Resources(1, 2_048), ((0.0, 4),), 200.0),
+        ApplicationPlan("app-2", 3.0, large, ((0.0, 1),), 10.0, declared=stream),
+        ApplicationPlan("app-3", 5.0, large, ((0.0, 1),), 20.0, declared=stream),
+        ApplicationPlan("app-4", 6.0, small, ((0.0, 4),), 90.0),
+    )
+    bounds = replace(plan.bounds, relocation_wait_s=2.0, waiting_limit=64)
+    nodes = (keeping, preempting)
+    return replace(plan, nodes=nodes, applications=applications, bounds=bounds)
 
 
 def waiting_streams(seed: int) -> Plan:

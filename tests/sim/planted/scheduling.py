@@ -541,8 +541,14 @@ def stream_waits_for_kept_batch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SharedState, "add", add_one)
 
 
+def stream_left_with_kept_batch(patch: pytest.MonkeyPatch) -> None:
+    """A stream that waits for batch which is not preempted stays, though it is elsewhere."""
+    patch.setattr(Relocation, "_preempting", lambda *_: None)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     stream_in_parts,
+    stream_left_with_kept_batch,
     gang_settled_by_its_grant,
     half_a_gang_kept,
     stream_waits_for_kept_batch,
