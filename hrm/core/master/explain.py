@@ -83,6 +83,9 @@ def explain(
     if not app.containers:
         return "it requests no executors now", details
     run = f"{len(running)} container{'s run' if len(running) != 1 else ' runs'}"
+    if (gang := gangs.missing(app)) and app.gang_lacked_s is not None:
+        lost, _ = _lost(master_state, app, gang, app.gang_lacked_s, now)
+        return f"{run}; {_start(app)}{lost}", details
     return f"it waits for nothing: {run}", details
 
 
@@ -288,14 +291,12 @@ def _gang_reason(
     gang: int,
     now: float,
 ) -> str:
-    start = f"its first {app.gang_min} start together ({gangs.reason(app)})"
-    if app.gang_lacks_since_s is not None:
-        left_s = master_state.bounds.gang_wait_s - (now - app.gang_lacks_since_s)
-        lost = "1 of them has lost its place" if gang == 1 else f"{gang} of them have lost theirs"
-        start += (
-            f"; {lost} before all had started, and what the others hold is given back unless there "
-            f"is another within {max(0.0, left_s):.0f} s"
-        )
+    start = _start(app)
+    if app.gang_lacked_s is not None:
+        lost, is_over = _lost(master_state, app, gang, app.gang_lacked_s, now)
+        start += lost
+        if is_over:
+            return start
     if len(pending) < gang:
         return f"{start}, and it has not requested {gang - len(pending)} of them yet"
     if unpacked := gangs.unpacked(master_state, app):
@@ -311,6 +312,30 @@ def _gang_reason(
         without = f", without {names}, which {verb} excluded (see the details)"
     there = f"{start}, and there is capacity for {some} of the {gang} now{without}"
     return there + _not_preempting(master_state, app)
+
+
+def _start(app: Application) -> str:
+    return f"its first {app.gang_min} start together ({gangs.reason(app)})"
+
+
+def _lost(
+    master_state: MasterState, app: Application, gang: int, lacked_s: float, now: float
+) -> tuple[str, bool]:
+    """That a gang has lost a part before all of it had started, and what becomes of the rest; has
+    that been decided?"""
+    bounds = master_state.bounds
+    holds = any(x.node is not None and x.stop_cause is None for x in app.containers.values())
+    if not holds or lacked_s >= bounds.gang_wait_s:
+        how = "some of them lost their places before all had started"
+        return f"; {how}, so the others give theirs back and wait for the whole", True
+    lost = "1 of them has lost its place" if gang == 1 else f"{gang} of them have lost theirs"
+    start = f"; {lost} before all had started, and"
+    if gangs.unasked(app):
+        left_s = max(0.0, bounds.application_grace_s - gangs.silence_s(app, now))
+        return f"{start} the others go on alone if no more is requested in {left_s:.0f} s", False
+    left_s = max(0.0, bounds.gang_wait_s - lacked_s)
+    until = f"unless there is another within {left_s:.0f} s"
+    return f"{start} what the others hold is given back {until}", False
 
 
 def _not_preempting(master_state: MasterState, app: Application) -> str:

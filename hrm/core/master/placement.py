@@ -481,7 +481,8 @@ class PlacementCoordinator:
             gangs.granted(master_state, app)
         patience_s = self.master_state.bounds.retry_delay_max_s
         if not outcomes and job.delay_s >= patience_s:
-            comes_again = now - app.gang_lost_at_s < master_state.bounds.gang_wait_s
+            comes_again = now - app.gang_lost_at_s < master_state.bounds.application_grace_s
+            comes_again |= job.application_id in master_state.starting
             asked_at_s = max(job.requested_at_s.values(), default=now)
             if not comes_again and now - asked_at_s >= patience_s:
                 gangs.shrink(app)
