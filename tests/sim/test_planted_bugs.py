@@ -16,6 +16,7 @@ from hrm.sim.run import run_plan
 from tests.sim.planted import gpus, masters, nodes, scheduling, turns
 from tests.sim.planted.plans import (
     LATER,
+    behind_a_labelled_gang,
     behind_a_large_gang,
     behind_a_stream,
     behind_an_excluded_job,
@@ -109,6 +110,7 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     scheduling.stream_that_stops_batch: late_streams(1),
     scheduling.earlier_requests_count: behind_large_requests(0),
     scheduling.gangs_of_all_sizes_alike: behind_a_large_gang(0),
+    scheduling.gangs_behind_any_smaller: behind_a_labelled_gang(0),
     scheduling.exclusions_of_all_alike: behind_an_excluded_job(0),
     scheduling.gang_of_one_size: draw(1597, Limits(without=frozenset({"labels"}))),
     scheduling.units_of_one_node_are_one: beside_a_free_gpu(0),

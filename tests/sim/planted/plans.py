@@ -28,6 +28,7 @@ from hrm.sim.faults.rivals import rival_applications, with_rival_gpus
 
 __all__ = [
     "LATER",
+    "behind_a_labelled_gang",
     "behind_a_large_gang",
     "behind_a_stream",
     "behind_an_excluded_job",
@@ -374,6 +375,42 @@ def behind_a_large_gang(seed: int) -> Plan:
     nodes = (replace(plan.nodes[0], units=(unit,)),)
     applications = (stream, batch, large, small)
     return replace(plan, nodes=nodes, schedulers=1, applications=applications)
+
+
+def behind_a_labelled_gang(seed: int) -> Plan:
+    """Nothing fails. A stream holds the node that has a label, batch the other one for a while. Two
+    gangs wait: a small one for the label, a larger one for any node."""
+    without = frozenset({*KINDS, *TRAITS})
+    plan = draw(seed, Limits(nodes=2, applications=4, horizon_s=20.0, without=without))
+    labelled, other = (
+        replace(
+            node,
+            labels=labels,
+            units=(
+                ResourceUnit(
+                    unit_id=ResourceUnitId(f"{node.name}/cpu"),
+                    capacity=Resources(4, 8_192),
+                    run_limit=4,
+                ),
+            ),
+        )
+        for node, labels in zip(plan.nodes, (("ssd",), ()), strict=True)
+    )
+    one, ssd = Resources(1, 512), ("ssd",)
+    stream = ApplicationPlan(
+        "app-1",
+        0.5,
+        Resources(4, 512),
+        ((0.0, 1),),
+        90.0,
+        declared=WorkloadClass.STREAM,
+        labels=ssd,
+    )
+    batch = ApplicationPlan("app-2", 1.5, one, ((0.0, 4),), 60.0)
+    small = ApplicationPlan("app-3", 3.0, one, ((0.0, 2),), 5.0, gang_min=2, labels=ssd)
+    large = ApplicationPlan("app-4", 4.0, one, ((0.0, 3),), 5.0, gang_min=3)
+    applications = (stream, batch, small, large)
+    return replace(plan, nodes=(labelled, other), schedulers=1, applications=applications)
 
 
 def behind_an_excluded_job(seed: int) -> Plan:
