@@ -310,6 +310,28 @@ def test_an_end_costs_one_round_however_many_sizes_of_gangs_wait(kind: str) -> N
     assert cluster.rounds - before <= 30
 
 
+class ExcludedHosts(FullCluster):
+    """Each of those that wait has excluded a host on which there is no node."""
+
+    def _wait(self, jobs: int, tasks: int, kind: str) -> None:
+        for number in range(jobs):
+            app = self.register()
+            hosts = frozenset({f"gone-{number}"})
+            self.submit(e.HostsExcluded(now=self.now, application_id=app, hosts=hosts))
+            self.request(app, tasks, TASK)
+
+
+def test_an_end_costs_one_round_whatever_hosts_without_a_node_are_excluded() -> None:
+    cluster = ExcludedHosts(4, 200, 1)
+    for _ in range(8):
+        cluster.end_one()
+    before = cluster.rounds
+    for _ in range(10):
+        cluster.end_one()
+
+    assert cluster.rounds - before <= 20
+
+
 @pytest.mark.parametrize("kind", backlog.KINDS)
 def test_an_end_costs_the_same_whatever_kind_of_jobs_wait(kind: str) -> None:
     def cost(jobs: int) -> tuple[int, int]:

@@ -81,7 +81,7 @@ class Relocation:
         hopeless: set[_Wanted] = set()
         for container, demand in sorted(self._waiting(rows, now), key=_age):
             avoided = master_state.exclusions.avoided(container.application_id, now)
-            requires = master_state.applications[container.application_id].requires
+            requires = master_state.required(master_state.applications[container.application_id])
             waits_in_vain = self._waits_in_vain(container)
             wanted = _Wanted(demand, avoided, requires, waits_in_vain)
             if wanted in hopeless:

@@ -52,6 +52,7 @@ from hrm.core.vocabulary.node_requirement import (
     UNKNOWN_PROPERTIES,
     NodeProperties,
     NodeRequirement,
+    among,
     unmet,
 )
 from hrm.core.vocabulary.records import ApplicationRecord
@@ -311,6 +312,15 @@ class MasterState:
             self.restricted.pop(app.application_id, None)
         else:
             self.restricted[app.application_id] = app
+
+    def required(self, app: Application) -> NodeRequirement | None:
+        """What its nodes must meet, without excluded hosts that no node is on: many applications
+        require the same then. A job has it as it was before its latest round, so a host whose node
+        came later may cost a round; a commit has it as it is."""
+        requires = app.requires
+        if requires is None or not requires.excluded_hosts:
+            return requires
+        return among(requires, self.state.hosts)
 
     def unsuited(self, container: Container) -> str:
         """Why its node is none for this container, as words after the node's name; empty if it is,
