@@ -171,7 +171,7 @@ def _run(daemon: Coroutine[Any, Any, int], *, own_log: bool = False) -> None:
 async def _to_its_end(daemon: Coroutine[Any, Any, int]) -> None:
     """End the process with the daemon's status; it has closed its files by then.
 
-    The loop is not taken down in order: gRPC tells of each call that ends by a byte in a socket
+    The loop is not taken down in order: gRPC reports each call that ends by a byte in a socket
     that only the loop reads. With some hundred open calls that socket is full, its thread waits in
     the write, and the loop, in its last steps, for that thread: for ever.
     """
