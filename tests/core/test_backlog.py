@@ -78,10 +78,12 @@ class ScannedBacklog(Backlog):
             same = other.requires == job.requires and other.excluded == job.excluded
             return same and other.demands <= job.lacks.keys()
         if job.is_whole:
-            alike = other.group is not None and other.demands == job.demands
-            return alike and all(
+            if other.group is None or job.group is None or other.demands != job.demands:
+                return False
+            more = len(job.demands) == 1 and other.group[0] >= job.group[0]
+            return (more or other.group == job.group) and all(
                 getattr(other, x) == getattr(job, x)
-                for x in ("workload_class", "group", "requires", "excluded")
+                for x in ("workload_class", "requires", "excluded")
             )
         lacking = [x for x in job.lacks if job.lacks[x] <= other.run_s]
         if job.avoid:
@@ -172,7 +174,7 @@ class Pair:
             job.group = None
             backlog.place(job, self.now)
         elif what == "gang":
-            job.gang = 0 if job.gang else 2
+            job.gang = 0 if job.gang == 4 else job.gang + 2
             job.group = None
             backlog.place(job)
         elif what == "exclude":

@@ -285,6 +285,53 @@ def test_an_end_costs_the_same_however_many_jobs_wait(schedulers: int, jobs: int
     assert many <= {1: 740, 2: 870, 6: 1_720}[schedulers]
 
 
+class GangsOfSizes(FullCluster):
+    """Gangs or streams of 20 sizes wait, one after the other."""
+
+    def _wait(self, jobs: int, tasks: int, kind: str) -> None:
+        for number in range(jobs):
+            size = 2 + number % 20
+            if kind == "stream":
+                app = self.register(WorkloadClass.STREAM)
+            else:
+                app = self.register(gang_min=size)
+            self.request(app, size, TASK)
+
+
+@pytest.mark.parametrize("kind", ["gang", "stream"])
+def test_an_end_costs_one_round_however_many_sizes_of_gangs_wait(kind: str) -> None:
+    cluster = GangsOfSizes(4, 200, 1, kind=kind)
+    for _ in range(8):
+        cluster.end_one()
+    before = cluster.rounds
+    for _ in range(10):
+        cluster.end_one()
+
+    assert cluster.rounds - before <= 30
+
+
+class ExcludedHosts(FullCluster):
+    """Each of those that wait has excluded a host on which there is no node."""
+
+    def _wait(self, jobs: int, tasks: int, kind: str) -> None:
+        for number in range(jobs):
+            app = self.register()
+            hosts = frozenset({f"gone-{number}"})
+            self.submit(e.HostsExcluded(now=self.now, application_id=app, hosts=hosts))
+            self.request(app, tasks, TASK)
+
+
+def test_an_end_costs_one_round_whatever_hosts_without_a_node_are_excluded() -> None:
+    cluster = ExcludedHosts(4, 200, 1)
+    for _ in range(8):
+        cluster.end_one()
+    before = cluster.rounds
+    for _ in range(10):
+        cluster.end_one()
+
+    assert cluster.rounds - before <= 20
+
+
 @pytest.mark.parametrize("kind", backlog.KINDS)
 def test_an_end_costs_the_same_whatever_kind_of_jobs_wait(kind: str) -> None:
     def cost(jobs: int) -> tuple[int, int]:

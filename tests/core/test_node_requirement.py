@@ -41,6 +41,7 @@ from hrm.core.vocabulary.node_requirement import (
     NodeProperties,
     NodeRequirement,
     Runtime,
+    among,
     excluding,
     lasting,
     suits,
@@ -104,6 +105,9 @@ def test_nothing_required_is_none() -> None:
     some = excluding(SSD, frozenset({"h1"}))
     assert excluding(NodeRequirement(), frozenset()) is None
     assert lasting(excluding(None, frozenset({"h1"}))) is None
+    assert among(some, frozenset({"h1", "h2"})) is some
+    assert among(some, frozenset({"h2"})) == SSD
+    assert among(excluding(None, frozenset({"h1"})), frozenset({"h2"})) is None
     assert lasting(some) == SSD
     assert excluding(some, frozenset()) == SSD
     assert str(some) == "the label ssd"
@@ -419,6 +423,32 @@ def test_what_waits_at_a_host_that_is_excluded_waits_elsewhere(outside: int) -> 
     assert cluster.container(app, 5).node != "n1"
     running = [x for x in cluster.app(app).containers.values() if x.state.value == "running"]
     assert {x.node for x in running} == {"n1", "n2"}, "what runs is Spark's to end"
+
+
+@pytest.mark.parametrize(("inside", "outside"), SCHEDULERS)
+def test_a_host_that_is_excluded_before_it_has_a_node_gets_nothing(
+    inside: int, outside: int
+) -> None:
+    at_h1 = ("n1", properties(host="h1"))
+    cluster = cluster_of(at_h1, vcores=1, inside=inside, outside=outside)
+    cluster.submit(1, workload_class=STREAM)
+    cluster.settle()
+    apps = {}
+    for number in range(8):
+        app = cluster.submit(0)
+        apps[app] = {"h3"} if number % 2 else {f"other-{number}"}
+        cluster.exclude(app, *apps[app])
+        cluster.request(app, [1])
+    cluster.advance(10)
+    assert all(cluster.states(app) == {"pending": 1} for app in apps)
+    cluster.add_node(unit("n3", vcores=6), properties=properties(host="h3"))
+    cluster.advance(10)
+    for app, hosts in apps.items():
+        expected = "pending" if "h3" in hosts else "running"
+        assert cluster.states(app) == {expected: 1}
+    cluster.add_node(unit("n4", vcores=6), properties=properties(host="h4"))
+    cluster.advance(10)
+    assert all(cluster.states(app) == {"running": 1} for app in apps)
 
 
 def test_an_order_to_return_that_was_lost_is_given_again() -> None:

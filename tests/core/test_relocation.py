@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hrm.core.master import relocation
+from hrm.core.master.explain import explain
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -174,3 +175,53 @@ def test_what_fits_nowhere_hides_nothing_and_all_units_have_their_turn(
     ends = [cluster.container(app, 1).end for app in behind]
     assert sum(end is not None and end.cause is EndCause.PREEMPTED for end in ends) == 1
     assert [cluster.states(app) for app in wide] == [{"running": 1}] * len(wide)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["running", "later"])
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+def test_a_stream_moves_from_batch_that_is_kept_to_batch_that_is_preempted(
+    schedulers: int, *, late: bool
+) -> None:
+    cluster = VirtualCluster(schedulers=schedulers, preemption_grace_s=None)
+    cluster.add_node(unit(N2, vcores=1))
+    cluster.settle()
+    kept = cluster.submit(1)
+    cluster.settle()
+    cluster.preemption_grace_s = 15.0
+    cluster.add_node(unit(N1, vcores=1))
+    cluster.settle()
+    before = cluster.submit(1, workload_class=WorkloadClass.STREAM)
+    cluster.settle()
+    stream = cluster.submit(1, workload_class=WorkloadClass.STREAM)
+    cluster.advance(20)
+    assert cluster.states(stream) == {"waiting": 1}, "a last resort: streams hold the other node"
+    _, details = explain(cluster.master.master_state, cluster.app(stream), cluster.now)
+    assert "batch is not preempted there (preemption = false of the agent)" in details[-1]
+    if late:
+        rival = cluster.submit(1)
+    cluster.finish(before)
+    if not late:
+        rival = cluster.submit(1)
+    cluster.advance(5)
+    assert cluster.states(rival) == {"running": 1}
+    (moved,) = cluster.app(stream).ended
+    assert moved.end is not None and moved.end.cause is EndCause.PREEMPTED
+    cluster.request(stream, [2])
+    cluster.advance(20)
+    assert cluster.container(stream, 2).node == N1
+    assert cluster.states(stream) == {"running": 1}
+    assert cluster.states(kept) == {"running": 1}
+    assert len(cluster.app(stream).ended) == 1
+
+
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+def test_a_stream_stays_where_nothing_would_preempt_batch_for_it(schedulers: int) -> None:
+    cluster = VirtualCluster(schedulers=schedulers, preemption_grace_s=None)
+    cluster.add_node(unit(N1, vcores=1))
+    cluster.add_node(unit(N2, vcores=1))
+    cluster.submit(2)
+    cluster.settle()
+    stream = cluster.submit(1, workload_class=WorkloadClass.STREAM)
+    cluster.advance(60)
+    assert cluster.states(stream) == {"waiting": 1}
+    assert not cluster.app(stream).ended

@@ -119,6 +119,19 @@ def test_a_job_whose_call_fails_backs_off_and_is_tried_again(
     assert type(session.step(due_s)) is type(first)
 
 
+def test_what_is_due_is_tried_then_however_clocks_differ() -> None:
+    for n in range(200):
+        session = subscribed()
+        now = 1_000.1 * n / 7
+        session.changed(job(1, WorkloadClass.BATCH), now)
+        assert session.step(now) is not None
+        session.reply_received(None, now)
+        due_s = session.due_s()
+        assert due_s is not None
+        assert due_s > now
+        assert session.step(due_s) is not None
+
+
 def test_the_session_ends_when_the_changes_before_a_reply_do_not_come() -> None:
     session = subscribed()
     session.changed(job(1, WorkloadClass.BATCH), 0.0)

@@ -183,6 +183,58 @@ def test_once_all_have_started_what_is_lost_is_replaced_alone(schedulers: int) -
 
 
 @EACH
+@pytest.mark.parametrize("after_s", [1, 15, 25])
+def test_a_slow_application_starts_whole_too(after_s: int, schedulers: int) -> None:
+    cluster = cluster_of(schedulers, "n1", "n2")
+    batch = cluster.submit(1, ALL, BATCH)
+    cluster.settle()
+    stream = cluster.submit(2, ALL, STREAM)
+    cluster.settle()
+    busy = cluster.container(batch, 1).node
+    assert busy is not None
+    leave(cluster, busy, "drained")
+    while not cluster.app(stream).ended:
+        cluster.advance(1)
+    cluster.advance(after_s)
+    left = f"the others go on alone if no more is requested in {30 - after_s} s"
+    assert left in why(cluster, stream)
+    cluster.request(stream, [3], ALL)
+    cluster.advance(WAIT_S - 2)
+    assert cluster.states(stream) == {"running": 1, "pending": 1}
+    cluster.advance(4)
+    assert "so the others give theirs back and wait for the whole" in why(cluster, stream)
+    requests_again(cluster, stream, 20, 2)
+    assert cluster.states(stream) == {"pending": 2}
+    late = cluster.submit(1, ALL, BATCH)
+    cluster.advance(2)
+    assert cluster.states(late) == {"running": 1}
+
+
+@EACH
+def test_an_application_that_is_away_requests_nothing_meanwhile(schedulers: int) -> None:
+    cluster = cluster_of(schedulers, "n1", "n2")
+    batch = cluster.submit(1, ALL, BATCH)
+    cluster.settle()
+    stream = cluster.submit(2, ALL, STREAM)
+    cluster.settle()
+    busy = cluster.container(batch, 1).node
+    assert busy is not None
+    leave(cluster, busy, "drained")
+    for _ in range(2):
+        cluster.advance(12)
+        session = cluster.app(stream).session
+        assert session is not None
+        lost = e.ApplicationDetached(now=cluster.now, application_id=stream, session=session)
+        cluster.submit_to_master(lost)
+        cluster.advance(25)
+        assert cluster.app(stream).gang_min == 2
+        cluster.attach(stream)
+    assert cluster.app(stream).gang_min == 2
+    requests_again(cluster, stream, 60, 2)
+    assert cluster.states(stream) == {"pending": 2}
+
+
+@EACH
 def test_a_batch_gang_that_loses_one_before_its_start_is_given_back(schedulers: int) -> None:
     cluster = cluster_of(schedulers, "n1", "n2")
     cluster.disconnect(cluster.nodes["n2"])  # what is granted there never arrives

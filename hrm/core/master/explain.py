@@ -47,6 +47,7 @@ __all__ = ["explain", "explain_past"]
 _DETAILS_MAX = 20
 _TROUBLES_MAX = 5
 _NAMED_MAX = 5
+_KEPT_SETTING = "preemption = false of the agent"
 
 
 def explain(
@@ -82,6 +83,9 @@ def explain(
     if not app.containers:
         return "it requests no executors now", details
     run = f"{len(running)} container{'s run' if len(running) != 1 else ' runs'}"
+    if (gang := gangs.missing(app)) and app.gang_lacked_s is not None:
+        lost, _ = _lost(master_state, app, gang, app.gang_lacked_s, now)
+        return f"{run}; {_start(app)}{lost}", details
     return f"it waits for nothing: {run}", details
 
 
@@ -175,10 +179,13 @@ def _waiting_line(master_state: MasterState, container: Container) -> str:
         return f"{label} was sent to {container.unit_id}"
     place = ", in the place of one that was preempted there"
     kept = place if container.request.place == container.unit_id else ""
+    ends = ""
+    if container.container_id in queue.stream_waiting and not queue.unit.preempts:
+        ends = f"; batch is not preempted there ({_KEPT_SETTING})"
     return (
         f"{label} waits at {container.unit_id} with {waiting.index(container.container_id)} before "
         f"it{kept}; {len(queue.running)} run there; it requests {asks}, and "
-        f"{Resources(*queue.free[: Column.SLOTS])} of {queue.unit.current} are free"
+        f"{Resources(*queue.free[: Column.SLOTS])} of {queue.unit.current} are free{ends}"
     )
 
 
@@ -284,14 +291,12 @@ def _gang_reason(
     gang: int,
     now: float,
 ) -> str:
-    start = f"its first {app.gang_min} start together ({gangs.reason(app)})"
-    if app.gang_lacks_since_s is not None:
-        left_s = master_state.bounds.gang_wait_s - (now - app.gang_lacks_since_s)
-        lost = "1 of them has lost its place" if gang == 1 else f"{gang} of them have lost theirs"
-        start += (
-            f"; {lost} before all had started, and what the others hold is given back unless there "
-            f"is another within {max(0.0, left_s):.0f} s"
-        )
+    start = _start(app)
+    if app.gang_lacked_s is not None:
+        lost, is_over = _lost(master_state, app, gang, app.gang_lacked_s, now)
+        start += lost
+        if is_over:
+            return start
     if len(pending) < gang:
         return f"{start}, and it has not requested {gang - len(pending)} of them yet"
     if unpacked := gangs.unpacked(master_state, app):
@@ -309,6 +314,30 @@ def _gang_reason(
     return there + _not_preempting(master_state, app)
 
 
+def _start(app: Application) -> str:
+    return f"its first {app.gang_min} start together ({gangs.reason(app)})"
+
+
+def _lost(
+    master_state: MasterState, app: Application, gang: int, lacked_s: float, now: float
+) -> tuple[str, bool]:
+    """That a gang has lost a part before all of it had started, and what becomes of the rest; has
+    that been decided?"""
+    bounds = master_state.bounds
+    holds = any(x.node is not None and x.stop_cause is None for x in app.containers.values())
+    if not holds or lacked_s >= bounds.gang_wait_s:
+        how = "some of them lost their places before all had started"
+        return f"; {how}, so the others give theirs back and wait for the whole", True
+    lost = "1 of them has lost its place" if gang == 1 else f"{gang} of them have lost theirs"
+    start = f"; {lost} before all had started, and"
+    if gangs.unasked(app):
+        left_s = max(0.0, bounds.application_grace_s - gangs.silence_s(app, now))
+        return f"{start} the others go on alone if no more is requested in {left_s:.0f} s", False
+    left_s = max(0.0, bounds.gang_wait_s - lacked_s)
+    until = f"unless there is another within {left_s:.0f} s"
+    return f"{start} what the others hold is given back {until}", False
+
+
 def _not_preempting(master_state: MasterState, app: Application) -> str:
     """That a stream would have batch preempted for it, but for the settings of some nodes."""
     if app.record.workload_class is not WorkloadClass.STREAM:
@@ -318,7 +347,7 @@ def _not_preempting(master_state: MasterState, app: Application) -> str:
     if not kept:
         return ""
     names = ", ".join(kept[:_NAMED_MAX]) + (", ..." if len(kept) > _NAMED_MAX else "")
-    return f"; batch is not preempted on {names} (preemption = false of the agent)"
+    return f"; batch is not preempted on {names} ({_KEPT_SETTING})"
 
 
 def _fitting_count(

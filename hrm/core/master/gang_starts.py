@@ -14,6 +14,10 @@ A member waits only where capacity is made for it, so that its wait has an end: 
 is preempted. One that waits elsewhere, as when its node was restarted with another setting, or runs
 something else after all, is returned.
 
+Only time for which all that it lacks is requested counts: an AppMaster may be slow, or away. One
+that is there and requests less for ``application_grace_s`` has what it needs, and its gang becomes
+smaller: what it requests later is placed one by one.
+
 Nothing goes round without end: to be given back, a gang must have lost a member after it was
 granted, and for each time a ``gang_wait_s`` passes. Limit: a restarted master has no record of what
 was granted as a gang; what runs of it counts as started.
@@ -22,6 +26,8 @@ Source: not in the HRM paper, whose transactions end with the grant (section 4.3
 """
 
 from __future__ import annotations
+
+import math
 
 from hrm.core.master import gangs
 from hrm.core.master.returns import return_waiting
@@ -39,9 +45,11 @@ class GangStarts:
 
     def __init__(self, master_state: MasterState) -> None:
         self._master_state = master_state
+        self._ticked_s = math.inf
 
     def tick(self, now: float) -> None:
         master_state = self._master_state
+        passed_s, self._ticked_s = max(0.0, now - self._ticked_s), now
         if master_state.recovering:
             return
         for app in list(master_state.starting.values()):
@@ -49,32 +57,35 @@ class GangStarts:
             if app.application_id not in master_state.starting:
                 continue
             if gangs.missing(app):
-                self._lacks(app, now)
+                self._lacks(app, passed_s, now)
             else:
-                app.gang_lacks_since_s = None
+                app.gang_lacked_s, app.gang_unasked_s = None, 0.0
             self._return_hopeless(app, now)
 
     def woke(self, slept_s: float) -> None:
         """This master slept: what was requested meanwhile is yet to be placed."""
-        for app in self._master_state.starting.values():
-            if app.gang_lacks_since_s is not None:
-                app.gang_lacks_since_s += slept_s
+        self._ticked_s += slept_s
 
-    def _lacks(self, app: Application, now: float) -> None:
+    def _lacks(self, app: Application, passed_s: float, now: float) -> None:
         """Some of it have no place, or none any more."""
-        master_state = self._master_state
-        if app.gang_lacks_since_s is None:
-            app.gang_lacks_since_s = now
+        bounds = self._master_state.bounds
         placed = [x for x in app.containers.values() if x.node is not None]
         if not placed:
             # It holds nothing, and waits as one that has not been granted yet.
-            del master_state.starting[app.application_id]
-            app.gang_lacks_since_s = None
-        elif now - app.gang_lacks_since_s >= master_state.bounds.gang_wait_s:
-            # What has just been lost, as by giving back the others, is about to be requested again.
-            comes_again = now - app.gang_lost_at_s < master_state.bounds.gang_wait_s
-            if comes_again or not gangs.shrink(app):
-                self._give_back(placed, now)
+            del self._master_state.starting[app.application_id]
+            app.gang_lacked_s, app.gang_unasked_s = None, 0.0
+            return
+        if app.gang_lacked_s is None:
+            app.gang_lacked_s, passed_s = 0.0, 0.0
+        if not gangs.unasked(app):
+            app.gang_lacked_s += passed_s
+            app.gang_unasked_s = 0.0
+        elif app.session is not None:
+            app.gang_unasked_s += passed_s
+        if app.gang_lacked_s >= bounds.gang_wait_s:
+            self._give_back(placed, now)
+        elif gangs.silence_s(app, now) >= bounds.application_grace_s:
+            gangs.shrink(app)
 
     def _give_back(self, placed: list[Container], now: float) -> None:
         master_state = self._master_state

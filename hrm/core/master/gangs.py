@@ -15,7 +15,7 @@ A gang protects the start only: once all of it have started, requests and replac
 one by one. What is lost before makes it incomplete again (``hrm.core.master.gang_starts``). Nor is
 capacity accumulated for it: while smaller applications keep taking what becomes free, it waits. An
 application that needs fewer than its gang gets those together, once it has requested no more for as
-long as the longest back-off, or for ``gang_wait_s`` if it had lost some.
+long as the longest back-off, or for ``application_grace_s`` if it had lost some.
 
 Limits: one number an application, counted over all its resource profiles in order of request. Where
 these are of several sizes, a gang is refused if there is too little for all of one size, or for the
@@ -66,6 +66,8 @@ __all__ = [
     "setting",
     "settle",
     "shrink",
+    "silence_s",
+    "unasked",
     "unpacked",
 ]
 
@@ -163,6 +165,16 @@ def missing(app: Application) -> int:
     return max(0, app.gang_min - placed)
 
 
+def unasked(app: Application) -> int:
+    """How many of those that are missing its AppMaster has yet to request, or to request again."""
+    return max(0, missing(app) - len(app.in_state(ContainerState.PENDING)))
+
+
+def silence_s(app: Application, now: float) -> float:
+    """For how long its AppMaster could have requested what a gang has lost, and has not."""
+    return min(app.gang_unasked_s, now - app.gang_lost_at_s)
+
+
 def setting(app: Application) -> str:
     """What says how large its gang is."""
     record = app.record
@@ -193,7 +205,7 @@ def settle(master_state: MasterState, app: Application) -> None:
         x.state is run and x.stop_cause is None for x in app.containers.values()
     ):
         app.gang_min = 0
-        app.gang_lacks_since_s = None
+        app.gang_lacked_s, app.gang_unasked_s = None, 0.0
         master_state.starting.pop(app.application_id, None)
 
 

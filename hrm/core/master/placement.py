@@ -157,7 +157,8 @@ class PlacementCoordinator:
         scheduler = self.schedulers[app.scheduler]
         job = scheduler.jobs.get(app.application_id)
         if job is not None:
-            scheduler.restrict(job, job.gang, job.avoid, app.requires, job.excluded)
+            requires = self.master_state.required(app)
+            scheduler.restrict(job, job.gang, job.avoid, requires, job.excluded)
             scheduler.backlog.place(job, min(now, job.not_before_s))
             if isinstance(scheduler, RemoteScheduler):
                 scheduler.changed_jobs[app.application_id] = None
@@ -260,7 +261,8 @@ class PlacementCoordinator:
         app = self.master_state.applications[job.application_id]
         avoid = exclusions.avoided(job.application_id, now)
         excluded = exclusions.avoided_alone(job.application_id, now) if avoid else avoid
-        scheduler.restrict(job, gangs.missing(app), avoid, app.requires, excluded)
+        requires = app.requires and self.master_state.required(app)
+        scheduler.restrict(job, gangs.missing(app), avoid, requires, excluded)
         return app
 
     def _follow_exclusions(self, now: float) -> None:
@@ -324,7 +326,7 @@ class PlacementCoordinator:
         wanted = tuple(x for x in proposal.claims if x.entry.container_id in pending)
         app = self.master_state.applications.get(proposal.application_id)
         gang = 0 if app is None else gangs.missing(app)
-        requires = None if app is None else app.requires
+        requires = None if app is None else app.requires and self.master_state.required(app)
         wanted = self._without_excluded(proposal, wanted, gang, now)
         if job is not None and job.places:
             avoided = self.master_state.exclusions.avoided(proposal.application_id, now)
@@ -379,7 +381,7 @@ class PlacementCoordinator:
             return claims
         state = self.master_state.state
         app = self.master_state.applications.get(proposal.application_id)
-        requires = None if app is None else app.requires
+        requires = None if app is None else self.master_state.required(app)
         kept = tuple(
             claim
             for claim in claims
@@ -481,7 +483,8 @@ class PlacementCoordinator:
             gangs.granted(master_state, app)
         patience_s = self.master_state.bounds.retry_delay_max_s
         if not outcomes and job.delay_s >= patience_s:
-            comes_again = now - app.gang_lost_at_s < master_state.bounds.gang_wait_s
+            comes_again = now - app.gang_lost_at_s < master_state.bounds.application_grace_s
+            comes_again |= job.application_id in master_state.starting
             asked_at_s = max(job.requested_at_s.values(), default=now)
             if not comes_again and now - asked_at_s >= patience_s:
                 gangs.shrink(app)
@@ -576,8 +579,9 @@ class PlacementCoordinator:
             app = self.master_state.applications[job.application_id]
             gang = gangs.missing(app)
             avoid = self.master_state.exclusions.avoided(app.application_id, now)
-            if gang != job.gang or avoid != job.avoid or app.requires != job.requires:
-                scheduler.restrict(job, gang, avoid, app.requires)
+            requires = app.requires and self.master_state.required(app)
+            if gang != job.gang or avoid != job.avoid or requires != job.requires:
+                scheduler.restrict(job, gang, avoid, requires)
                 scheduler.changed_jobs[app.application_id] = None
                 if job.gpus:
                     scheduler.parts_changed[app.application_id] = None

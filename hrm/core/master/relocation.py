@@ -9,6 +9,10 @@ A stream that waits where other streams or drivers hold what it needs is returne
 it may go: it may have been batch when it was queued. They have no end, and while it waits no batch
 starts there. At its scheduler it waits for any unit.
 
+A stream that waits where batch is not preempted waits for batch to end, which may be never. It
+moves to a unit where batch is preempted for it as to one that has capacity: batch that has come
+there before is preempted.
+
 One that waits at a node which does not meet its application's requirement, as when the node has
 changed or Spark has excluded its host, is returned at once, too; a driver as well.
 
@@ -22,6 +26,7 @@ Source: not in the HRM paper, whose containers stay with their unit (sections 3.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,6 +41,15 @@ __all__ = ["ROWS_MAX", "Relocation"]
 
 ROWS_MAX = 256
 """Units with waiters, and units with free capacity, examined in one tick; others come next time."""
+
+
+class _Wanted(NamedTuple):
+    """What a container needs of another unit. ``in_vain``: batch is not preempted for it."""
+
+    demand: Vector
+    avoided: frozenset[NodeName]
+    requires: NodeRequirement | None
+    in_vain: bool
 
 
 class Relocation:
@@ -57,23 +71,30 @@ class Relocation:
         self._return_streams(now)
         self._return_unsuited(now)
         waiting = state.waiting_batch + state.waiting_stream
-        rows = np.flatnonzero(waiting)
-        if not len(rows) or not (free_rows := self._free_rows(waiting, now)):
+        if not waiting.any():
             return
-        hopeless: set[tuple[Vector, frozenset[NodeName], NodeRequirement | None]] = set()
+        wait_s = master_state.bounds.relocation_wait_s
+        self._offered = {unit: at for unit, at in self._offered.items() if now - at < wait_s}
+        free_rows = self._free_rows(waiting)
+        unserved = (state.waiting_stream > 0) & ~state.preempts
+        rows = np.flatnonzero(waiting if free_rows else unserved)
+        hopeless: set[_Wanted] = set()
         for container, demand in sorted(self._waiting(rows, now), key=_age):
             avoided = master_state.exclusions.avoided(container.application_id, now)
-            requires = master_state.applications[container.application_id].requires
-            wanted = (demand, avoided, requires)
+            requires = master_state.required(master_state.applications[container.application_id])
+            waits_in_vain = self._waits_in_vain(container)
+            wanted = _Wanted(demand, avoided, requires, waits_in_vain)
             if wanted in hopeless:
                 continue
-            row = self._place(*wanted, free_rows)
+            why, row = "has capacity now", self._place(wanted, free_rows)
+            if row is None and waits_in_vain:
+                why, row = "preempts batch for it", self._preempting(wanted)
             if row is None:
                 hopeless.add(wanted)
                 continue
-            del free_rows[row]
+            free_rows.pop(row, None)
             self._offered[state.ids[row]] = now
-            return_waiting(master_state, container, f"{state.ids[row]} has capacity now", now)
+            return_waiting(master_state, container, f"{state.ids[row]} {why}", now)
 
     def _return_streams(self, now: float) -> None:
         """Streams for which batch could not make capacity where they wait, the latest first."""
@@ -103,15 +124,19 @@ class Relocation:
                     reason = f"{container.node} {why}"
                     return_waiting(self._master_state, container, reason, now)
 
-    def _place(
-        self,
-        demand: Vector,
-        avoided: frozenset[NodeName],
-        requires: NodeRequirement | None,
-        free_rows: dict[int, Vector],
-    ) -> int | None:
+    def _waits_in_vain(self, container: Container) -> bool:
+        """Is it a stream where batch is not preempted for it?"""
+        queue = self._master_state.state.find(container.unit_id)
+        return (
+            queue is not None
+            and container.container_id in queue.stream_waiting
+            and not queue.unit.preempts
+        )
+
+    def _place(self, wanted: _Wanted, free_rows: dict[int, Vector]) -> int | None:
         """A row that could start such a container at once. Nothing waits there, so it is another
         than the container's own, perhaps of the same node: each of its GPUs has one."""
+        demand, avoided, requires, _ = wanted
         state = self._master_state.state
         suited = None if requires is None else state.suited(requires)
         for row, free in free_rows.items():
@@ -123,12 +148,26 @@ class Relocation:
                 return row
         return None
 
-    def _free_rows(self, waiting: Ints, now: float) -> dict[int, Vector]:
+    def _preempting(self, wanted: _Wanted) -> int | None:
+        """A row at which such a stream may wait, and has batch preempted for it."""
+        demand, avoided, requires, _ = wanted
+        state, limit = self._master_state.state, self._master_state.bounds.waiting_limit
+        asked = np.flatnonzero(demand)
+        waiting = state.waiting_batch + state.waiting_stream
+        rows = state.open & state.preempts & state.serving(demand)
+        rows &= (state.stream_headroom[:, asked] >= np.asarray(demand)[asked]).all(axis=1)
+        rows &= waiting < np.minimum(limit, state.waiting_limit)
+        if requires is not None:
+            rows &= state.suited(requires)
+        if avoided:
+            rows &= ~state.rows_of(avoided)
+        found = (row for row in np.flatnonzero(rows) if state.ids[row] not in self._offered)
+        return next(map(int, found), None)
+
+    def _free_rows(self, waiting: Ints) -> dict[int, Vector]:
         """Rows without waiters and with something free, mapped to what is free. Rows to which a
         container is on its way are left out."""
-        state, wait_s = self._master_state.state, self._master_state.bounds.relocation_wait_s
-        self._offered = {unit: at for unit, at in self._offered.items() if now - at < wait_s}
-        free = state.free
+        state, free = self._master_state.state, self._master_state.state.free
         rows = np.flatnonzero(
             state.open & (free[:, Column.VCORES] > 0) & (free[:, Column.SLOTS] > 0) & (waiting == 0)
         )

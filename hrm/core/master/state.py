@@ -52,6 +52,7 @@ from hrm.core.vocabulary.node_requirement import (
     UNKNOWN_PROPERTIES,
     NodeProperties,
     NodeRequirement,
+    among,
     unmet,
 )
 from hrm.core.vocabulary.records import ApplicationRecord
@@ -135,8 +136,9 @@ class Application:
 
     ``gang_min``: how many containers must be placed before the first of them may be, 0 once all of
     them have started; see ``core.master.gangs``. ``gang_lost_at_s``: when it last lost one that had
-    a place before that; ``gang_lacks_since_s``: since when its gang, once granted, has been
-    incomplete, None: it is not. ``kept_bytes``: of an ended one, see
+    a place before that; ``gang_lacked_s``: for how long its gang, once granted, has been incomplete
+    while all that it lacked was requested, None: it is complete; ``gang_unasked_s``: for how long
+    its AppMaster has been there without having requested that. ``kept_bytes``: of an ended one, see
     ``core.master.holdings``. ``first_executors``: see ``core.master.driver_places``. ``is_driver``:
     it stands for a driver on a node, which is its only container. ``unpacked``: it has been
     recorded that no way was found to place its gang (``gangs.unpacked``). ``requires``: what
@@ -161,7 +163,8 @@ class Application:
     doubtful_until_s: float | None = 0.0
     gang_min: int = 0
     gang_lost_at_s: float = -math.inf
-    gang_lacks_since_s: float | None = None
+    gang_lacked_s: float | None = None
+    gang_unasked_s: float = 0.0
     kept_bytes: int = 0
     excused_s: float = 0.0
     first_executors: FirstExecutors | None = None
@@ -309,6 +312,15 @@ class MasterState:
             self.restricted.pop(app.application_id, None)
         else:
             self.restricted[app.application_id] = app
+
+    def required(self, app: Application) -> NodeRequirement | None:
+        """What its nodes must meet, without excluded hosts that no node is on: many applications
+        require the same then. A job has it as it was before its latest round, so a host whose node
+        came later may cost a round; a commit has it as it is."""
+        requires = app.requires
+        if requires is None or not requires.excluded_hosts:
+            return requires
+        return among(requires, self.state.hosts)
 
     def unsuited(self, container: Container) -> str:
         """Why its node is none for this container, as words after the node's name; empty if it is,

@@ -21,6 +21,7 @@ requirement, and what stands first somewhere needs no capacity. What is held bac
 is held back for ever, since the other job, which came before, is tried before it every time.
 Between batch jobs that are placed one by one this is known of each demand. A stream, or a gang, is
 held back by one that requests exactly the same: what would let it start lets the other one start.
+So is a gang of one demand by one that wants fewer of that: fewer are a part of it.
 
 Where nodes are excluded, a demand may still go to them if no other node could hold it, so a larger
 demand may have more nodes than a smaller one: there, too, only what is the same is held back.
@@ -405,14 +406,17 @@ class Backlog:
         """What ``job`` lacks is not there now: jobs that want no less have been tried and may be
         held back (see ``_key``) wait for another back-off from now on. Those want no less that
         request as much or more, run for as long, and have the same requirement (where there is
-        none, any); of a gang, a stream, what avoids nodes or gets no GPU, those that want the same.
+        none, any); of a gang, a stream, what avoids nodes or gets no GPU, those that want the same,
+        or, of one demand, as many or more at once.
         """
         lacks = job.lacks
         whole = job.gang > 0 or job.workload_class is WorkloadClass.STREAM or job.gpus
         if whole or job.avoid:
             rules = self._rules(job)
+            alike = job.is_whole and len(job.demands) == 1
             for (kind, wanted, run_s, delay_s, others), cohort in self._cohorts.items():
-                same = kind is job.workload_class and wanted and others == rules
+                same = kind is job.workload_class and bool(wanted)
+                same = same and (others == rules or (alike and _wants_more(others, rules)))
                 if same and all(
                     demand in lacks and (whole or lacks[demand] <= run_s) for demand in wanted
                 ):
@@ -579,6 +583,14 @@ def _is_covered(wanted: frozenset[Vector], run_s: float, lacks: Mapping[Vector, 
         else:
             return False
     return True
+
+
+def _wants_more(others: _Rules, rules: _Rules) -> bool:
+    """Are as many or more wanted at once, of one demand, with the same rules?"""
+    more, fewer = others.group, rules.group
+    if more is None or fewer is None or more[1] or more[0] < fewer[0]:
+        return False
+    return others.requires == rules.requires and others.excluded == rules.excluded
 
 
 def _arrival(job: Job) -> int:

@@ -121,7 +121,11 @@ class SchedulerSession:
         return None if at_s is None else at_s - self._offset_s
 
     def _begin(self, now: float) -> SchedulerCall | None:
-        job = self.scheduler.next_job(now + self._offset_s)
+        due_s, at_s = self.due_s(), self.scheduler.next_time_s()
+        if due_s is None or at_s is None or now < due_s:
+            return None
+        # At ``due_s`` it is due: the sum may have been rounded to a moment before that.
+        job = self.scheduler.next_job(max(at_s, now + self._offset_s))
         if job is None:
             return None
         if job.workload_class is WorkloadClass.BATCH:

@@ -94,6 +94,7 @@ class SharedState(TableColumns):
         self.ids: list[ResourceUnitId] = [ResourceUnitId("")] * _FIRST_ROWS
         self.properties: list[NodeProperties] = [UNKNOWN_PROPERTIES] * _FIRST_ROWS
         self._suited: dict[NodeRequirement, Bools] = {}
+        self._hosts: tuple[int, frozenset[str]] = (-1, frozenset())
         self._restricting: dict[NodeRequirement, tuple[int, bool]] = {}
         self._unused: list[int] = list(range(_FIRST_ROWS - 1, -1, -1))
         self._waits = WaitTable()
@@ -411,6 +412,16 @@ class SharedState(TableColumns):
                 del self._suited[next(iter(self._suited))]
         self._suited[requirement] = rows
         return rows
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Those of all nodes; the same object until one comes or goes."""
+        at, hosts = self._hosts
+        if at != self.shape:
+            found = frozenset(x.host for x in self.properties)
+            hosts = hosts if found == hosts else found
+            self._hosts = self.shape, hosts
+        return hosts
 
     def restricts(self, requirement: NodeRequirement) -> bool:
         """Is there a node that does not meet it? Most often there is none: of a cluster with one

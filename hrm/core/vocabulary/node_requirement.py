@@ -27,6 +27,7 @@ __all__ = [
     "NodeProperties",
     "NodeRequirement",
     "Runtime",
+    "among",
     "excluding",
     "lasting",
     "suits",
@@ -131,6 +132,13 @@ def excluding(requirement: NodeRequirement | None, hosts: frozenset[str]) -> Nod
     """The same requirement with these hosts excluded, and no others; None: nothing is required."""
     now = replace(requirement or _NOTHING, excluded_hosts=hosts)
     return None if now == _NOTHING else now
+
+
+def among(requirement: NodeRequirement | None, hosts: frozenset[str]) -> NodeRequirement | None:
+    """The same for a cluster on these hosts alone: others need not be excluded."""
+    if requirement is None or requirement.excluded_hosts <= hosts:
+        return requirement
+    return excluding(requirement, requirement.excluded_hosts & hosts)
 
 
 def lasting(requirement: NodeRequirement | None) -> NodeRequirement | None:

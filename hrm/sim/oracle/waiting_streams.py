@@ -5,7 +5,9 @@ while it waits there no batch starts. That is checked for each grant. Once fault
 more things have a bound of time: a stream that other streams keep from starting, as one that was
 batch when it was queued, is taken back; batch that fits a unit at which nothing waits starts, and
 so do a gang and a stream if all that they lack fits such units together; and what has waited long
-at one unit goes to another that could start it, where that is allowed.
+at one unit goes to another that could start it, where that is allowed. So does a stream that waits
+for batch which is not preempted, where elsewhere batch would be preempted for it; of several, the
+one that has waited longest.
 """
 
 from __future__ import annotations
@@ -73,15 +75,18 @@ class WaitingStreams:
         if core.master_state.recovering:
             self._since_s.clear()
             return
-        lasting = [*_streams_held_up(core)]
+        limits_s = dict.fromkeys(_streams_held_up(core), _LIMIT_S)
         if not self._every_policy:
-            lasting += _batch_held_up(core, now)
-            lasting += _whole_held_up(core, now)
-            lasting += _left_in_queues(core, now)
-        self._since_s = {what: self._since_s.get(what, now) for what in lasting}
+            limits_s |= dict.fromkeys(_batch_held_up(core, now), _LIMIT_S)
+            limits_s |= dict.fromkeys(_whole_held_up(core, now), _LIMIT_S)
+            limits_s |= dict.fromkeys(_left_in_queues(core, now), _LIMIT_S)
+            # Others may have been moved to the same unit until then.
+            turn_s = core.master_state.bounds.relocation_wait_s
+            limits_s |= dict.fromkeys(_left_with_kept_batch(core, now), _LIMIT_S + turn_s)
+        self._since_s = {what: self._since_s.get(what, now) for what in limits_s}
         for what, since_s in self._since_s.items():
-            if now - since_s >= _LIMIT_S:
-                self._violated(f"for {_LIMIT_S:.0f} s {what}")
+            if now - since_s >= limits_s[what]:
+                self._violated(f"for {limits_s[what]:.0f} s {what}")
                 return
 
 
@@ -171,6 +176,55 @@ def _left_in_queues(core: MasterCore, now: float) -> Iterator[str]:
                         f"at {queue.unit.unit_id}"
                     )
                     break
+
+
+def _left_with_kept_batch(core: MasterCore, now: float) -> Iterator[str]:
+    """The stream that has waited longest at a unit for batch that is not preempted, of those for
+    which batch would be preempted elsewhere."""
+    state, bounds = core.master_state.state, core.master_state.bounds
+    found: list[tuple[float, str, str]] = []
+    for app in core.master_state.live_applications():
+        if app.gang_min or is_driver(app.application_id):
+            continue
+        for container in app.containers.values():
+            queue = state.find(container.unit_id)
+            if (
+                queue is None
+                or queue.unit.preempts
+                or container.container_id not in queue.stream_waiting
+                or container.state is not ContainerState.WAITING
+                or now - container.assigned_at_s < bounds.relocation_wait_s
+            ):
+                continue
+            avoided = core.master_state.exclusions.avoided(app.application_id, now)
+            demand = demand_vector(container.request.resources)
+            nodes = _nodes_for(core, app, avoided)
+            if any(_would_preempt(core, x, demand) for x in nodes if x.state is NodeState.ALIVE):
+                where = f"{container.container_id} waits at {container.unit_id}"
+                found.append((container.assigned_at_s, container.container_id, where))
+    for _, _, where in sorted(found)[:1]:
+        yield f"{where} for batch that is not preempted, and would not have to elsewhere"
+
+
+def _would_preempt(core: MasterCore, node: Node, demand: Vector) -> bool:
+    """Is there a unit of the node at which such a stream may wait, where all batch gives way?"""
+    state, most = core.master_state.state, core.master_state.bounds.waiting_limit
+    for unit in node.units:
+        row = state.rows.get(unit.unit_id)
+        if row is None or not state.open[row] or not serves(demand, unit) or not unit.preempts:
+            continue
+        queue = state.queue(row)
+        held = list(demand)
+        for each in queue.pool:
+            for entry in (*each.running.values(), *each.stream_waiting.values()):
+                if entry.has_no_end:
+                    columns = Column if each is queue else (Column.VCORES, Column.MEMORY_MIB)
+                    for column in columns:
+                        held[column] += entry.demand[column]
+        full = queue.waiting_count >= min(most, int(state.waiting_limit[row]))
+        if not full and fits_offer((held[0], held[1], held[2], held[3]), queue.capacity):
+            return True
+    return False
 
 
 def _nodes_for(core: MasterCore, app: Application, avoided: frozenset[NodeName]) -> list[Node]:

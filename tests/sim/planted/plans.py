@@ -28,11 +28,13 @@ from hrm.sim.faults.rivals import rival_applications, with_rival_gpus
 
 __all__ = [
     "LATER",
+    "behind_a_labelled_gang",
     "behind_a_large_gang",
     "behind_a_stream",
     "behind_an_excluded_job",
     "behind_large_requests",
     "beside_a_free_gpu",
+    "beside_kept_batch",
     "crashing_agents",
     "cut_drivers",
     "cut_series",
@@ -316,6 +318,39 @@ def halved_streams(seed: int, *, losses: bool = True) -> Plan:
     return replace(plan, nodes=nodes, applications=applications, faults=faults, bounds=bounds)
 
 
+def beside_kept_batch(seed: int) -> Plan:
+    """Nothing fails. Batch holds a node that preempts none; a stream holds another, for a while. A
+    second one, which comes meanwhile, waits; batch that comes after it takes what the first leaves.
+    """
+    without = frozenset({*KINDS, *TRAITS})
+    plan = draw(seed, Limits(nodes=2, applications=4, horizon_s=20.0, without=without))
+    small, large = Resources(1, 512), Resources(4, 512)
+    keeping, preempting = (
+        replace(
+            node,
+            units=(
+                ResourceUnit(
+                    unit_id=ResourceUnitId(f"{node.name}/cpu"),
+                    capacity=Resources(4, memory_mib),
+                    run_limit=4,
+                ),
+            ),
+            preemption_grace_s=grace_s,
+        )
+        for node, memory_mib, grace_s in zip(plan.nodes, (8_192, 2_048), (None, 4.0), strict=True)
+    )
+    stream = WorkloadClass.STREAM
+    applications = (
+        ApplicationPlan("app-1", 0.5, Resources(1, 2_048), ((0.0, 4),), 200.0),
+        ApplicationPlan("app-2", 3.0, large, ((0.0, 1),), 10.0, declared=stream),
+        ApplicationPlan("app-3", 5.0, large, ((0.0, 1),), 20.0, declared=stream),
+        ApplicationPlan("app-4", 6.0, small, ((0.0, 4),), 90.0),
+    )
+    bounds = replace(plan.bounds, relocation_wait_s=2.0, waiting_limit=64)
+    nodes = (keeping, preempting)
+    return replace(plan, nodes=nodes, applications=applications, bounds=bounds)
+
+
 def waiting_streams(seed: int) -> Plan:
     """Nothing fails. Streams wait for batch, which is not preempted, while nodes move the border
     between GPU and CPU cores."""
@@ -374,6 +409,42 @@ def behind_a_large_gang(seed: int) -> Plan:
     nodes = (replace(plan.nodes[0], units=(unit,)),)
     applications = (stream, batch, large, small)
     return replace(plan, nodes=nodes, schedulers=1, applications=applications)
+
+
+def behind_a_labelled_gang(seed: int) -> Plan:
+    """Nothing fails. A stream holds the node that has a label, batch the other one for a while. Two
+    gangs wait: a small one for the label, a larger one for any node."""
+    without = frozenset({*KINDS, *TRAITS})
+    plan = draw(seed, Limits(nodes=2, applications=4, horizon_s=20.0, without=without))
+    labelled, other = (
+        replace(
+            node,
+            labels=labels,
+            units=(
+                ResourceUnit(
+                    unit_id=ResourceUnitId(f"{node.name}/cpu"),
+                    capacity=Resources(4, 8_192),
+                    run_limit=4,
+                ),
+            ),
+        )
+        for node, labels in zip(plan.nodes, (("ssd",), ()), strict=True)
+    )
+    one, ssd = Resources(1, 512), ("ssd",)
+    stream = ApplicationPlan(
+        "app-1",
+        0.5,
+        Resources(4, 512),
+        ((0.0, 1),),
+        90.0,
+        declared=WorkloadClass.STREAM,
+        labels=ssd,
+    )
+    batch = ApplicationPlan("app-2", 1.5, one, ((0.0, 4),), 60.0)
+    small = ApplicationPlan("app-3", 3.0, one, ((0.0, 2),), 5.0, gang_min=2, labels=ssd)
+    large = ApplicationPlan("app-4", 4.0, one, ((0.0, 3),), 5.0, gang_min=3)
+    applications = (stream, batch, small, large)
+    return replace(plan, nodes=(labelled, other), schedulers=1, applications=applications)
 
 
 def behind_an_excluded_job(seed: int) -> Plan:

@@ -420,6 +420,16 @@ def gangs_of_all_sizes_alike(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Backlog, "_rules", alike)
 
 
+def gangs_behind_any_smaller(patch: pytest.MonkeyPatch) -> None:
+    """A gang that finds nothing where it may go holds back larger ones, wherever those may go."""
+
+    def wants_more(others: Any, rules: Any) -> bool:
+        more, fewer = others.group, rules.group
+        return more is not None and fewer is not None and bool(more[0] >= fewer[0])
+
+    patch.setattr(backlog, "_wants_more", wants_more)
+
+
 def exclusions_of_all_alike(patch: pytest.MonkeyPatch) -> None:
     """A job that may not go to some nodes holds back those that may."""
     rules = Backlog._rules
@@ -544,8 +554,14 @@ def stream_waits_for_kept_batch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SharedState, "add", add_one)
 
 
+def stream_left_with_kept_batch(patch: pytest.MonkeyPatch) -> None:
+    """A stream that waits for batch which is not preempted stays, though it is elsewhere."""
+    patch.setattr(Relocation, "_preempting", lambda *_: None)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     stream_in_parts,
+    stream_left_with_kept_batch,
     gang_settled_by_its_grant,
     half_a_gang_kept,
     stream_waits_for_kept_batch,
@@ -583,6 +599,7 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     freed_unit_overlooked,
     earlier_requests_count,
     gangs_of_all_sizes_alike,
+    gangs_behind_any_smaller,
     exclusions_of_all_alike,
     gang_of_one_size,
     several_gpus_as_one,
