@@ -102,14 +102,24 @@ def nodes(
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
     """List the nodes and their resource units."""
-    from hrm.v1.admin_pb2 import ListNodesRequest
+    from hrm.v1.admin_pb2 import GetClusterRequest, ListNodesRequest
 
     with client.connect(master) as connection:
         response = client.all_pages(connection.admin.ListNodes, ListNodesRequest(), timeout)
-    if not response.nodes and output is Output.TABLE:
-        console.note("no node yet; start an agent: hrm agent --master HOST:PORT")
-        return
+        if not response.nodes and output is Output.TABLE:
+            _note_no_nodes(connection.admin.GetCluster(GetClusterRequest(), timeout=timeout))
+            return
     show(response, output, lambda render: render.nodes_table(response.nodes))
+
+
+def _note_no_nodes(cluster: admin_pb2.Cluster) -> None:
+    from hrm.cli import render
+
+    if cluster.HasField("recovery"):
+        recovery = render.recovery_line(cluster.recovery)
+        console.note(f"no node yet: the master has restarted; {recovery}")
+        return
+    console.note("no node yet; start an agent: hrm agent --master HOST:PORT")
 
 
 @app.command()

@@ -32,6 +32,7 @@ __all__ = [
     "memory",
     "node_view",
     "nodes_table",
+    "recovery_line",
     "submissions_table",
 ]
 
@@ -95,6 +96,8 @@ def cluster_view(cluster: admin_pb2.Cluster) -> RenderableType:
         else "free",
     }
     facts = _facts({name: plain(value) for name, value in rows.items()})
+    if cluster.HasField("recovery"):
+        facts.add_row("[bold yellow]recovering[/]", recovery_line(cluster.recovery))
     if cluster.paused:
         facts.add_row("[bold red]paused[/]", f"[red]{plain(cluster.paused)}[/]")
     schedulers = console.table(
@@ -111,16 +114,28 @@ def cluster_view(cluster: admin_pb2.Cluster) -> RenderableType:
     return Group(facts, "", schedulers)
 
 
+def recovery_line(recovery: admin_pb2.Recovery) -> str:
+    """What a master that has restarted waits for, and how long still."""
+    back, known = recovery.nodes_back, recovery.nodes_known
+    verb = "is" if back == 1 else "are"
+    more = " (there may be more, its store has lost some)" if recovery.may_lack_nodes else ""
+    return (
+        f"{back} of the {known} nodes known before the restart {verb} back{more}; it waits up to "
+        f"{age(recovery.ends_in_s)} more for the others, and so does what was requested before"
+    )
+
+
 def _run_time_errors(errors: admin_pb2.RunTimeErrors) -> str:
-    """How far off the estimates were."""
+    """How many run times are known, and how far off the estimates were."""
+    learned = f"{errors.learned} learned"
     if not errors.containers and not errors.unknown:
-        return "no executor has done its work yet"
+        return f"{learned}; no executor has done its work since this master started"
     unknown = f"{errors.unknown} executors without an estimate"
     if not errors.containers:
-        return unknown
+        return f"{learned}; {unknown}"
     return (
-        f"off by {errors.median:.0%} (median), {errors.p90:.0%} (90th percentile) over the latest "
-        f"{errors.containers} executors; {unknown}"
+        f"{learned}; off by {errors.median:.0%} (median), {errors.p90:.0%} (90th percentile) over "
+        f"the latest {errors.containers} executors; {unknown}"
     )
 
 

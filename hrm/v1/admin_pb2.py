@@ -26,7 +26,7 @@ from hrm.v1 import common_pb2 as hrm_dot_v1_dot_common__pb2
 from hrm.v1 import node_pb2 as hrm_dot_v1_dot_node__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12hrm/v1/admin.proto\x12\x06hrm.v1\x1a\x13hrm/v1/common.proto\x1a\x11hrm/v1/node.proto\"\x13\n\x11GetClusterRequest\"\xb0\x04\n\x07\x43luster\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x14\n\x0cstarted_at_s\x18\x03 \x01(\x01\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x13\n\x0bnodes_alive\x18\x05 \x01(\x05\x12\x16\n\x0enodes_draining\x18\x06 \x01(\x05\x12\x12\n\nnodes_lost\x18\x07 \x01(\x05\x12#\n\x08\x63\x61pacity\x18\x08 \x01(\x0b\x32\x11.hrm.v1.Resources\x12\x1f\n\x04\x66ree\x18\t \x01(\x0b\x32\x11.hrm.v1.Resources\x12\x19\n\x11\x61pplications_live\x18\n \x01(\x05\x12\x1a\n\x12\x61pplications_ended\x18\x0b \x01(\x05\x12\x1a\n\x12\x63ontainers_running\x18\x0c \x01(\x05\x12\x1a\n\x12\x63ontainers_waiting\x18\r \x01(\x05\x12\x1a\n\x12\x63ontainers_pending\x18\x0e \x01(\x05\x12%\n\nschedulers\x18\x0f \x03(\x0b\x32\x11.hrm.v1.Scheduler\x12\x1c\n\x05lease\x18\x10 \x01(\x0b\x32\r.hrm.v1.Lease\x12\x18\n\x10\x63laims_committed\x18\x11 \x01(\x03\x12\x15\n\rclaims_queued\x18\x12 \x01(\x03\x12\x16\n\x0e\x63laims_aborted\x18\x13 \x01(\x03\x12\x0e\n\x06paused\x18\x18 \x01(\t\x12.\n\x0frun_time_errors\x18\x19 \x01(\x0b\x32\x15.hrm.v1.RunTimeErrors\"Q\n\rRunTimeErrors\x12\x12\n\ncontainers\x18\x01 \x01(\x05\x12\x0e\n\x06median\x18\x02 \x01(\x01\x12\x0b\n\x03p90\x18\x03 \x01(\x01\x12\x0f\n\x07unknown\x18\x04 \x01(\x05\"\x89\x01\n\tScheduler\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueued_jobs\x18\x02 \x01(\x05\x12\x0e\n\x06rounds\x18\x03 \x01(\x03\x12\x0e\n\x06placed\x18\x04 \x01(\x03\x12\x0f\n\x07retries\x18\x05 \x01(\x03\x12\x13\n\x0b\x64\x65lay_p50_s\x18\x06 \x01(\x01\x12\x13\n\x0b\x64\x65lay_p99_s\x18\x07 \x01(\x01\"<\n\x05Lease\x12\x0e\n\x06holder\x18\x01 \x01(\t\x12\x14\n\x0c\x65xpires_in_s\x18\x02 \x01(\x01\x12\r\n\x05token\x18\x03 \x01(\x03\"G\n\x10ListNodesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"I\n\x11ListNodesResponse\x12\x1b\n\x05nodes\x18\x01 \x03(\x0b\x32\x0c.hrm.v1.Node\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xd4\x03\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12 \n\x05state\x18\x04 \x01(\x0e\x32\x11.hrm.v1.NodeState\x12\x32\n\x0eresource_units\x18\x05 \x03(\x0b\x32\x1a.hrm.v1.ResourceUnitStatus\x12\x11\n\tisolation\x18\x06 \x01(\t\x12\x16\n\x0espark_versions\x18\x07 \x03(\t\x12 \n\x05usage\x18\x08 \x01(\x0b\x32\x11.hrm.v1.NodeUsage\x12\x17\n\x0fregistered_at_s\x18\t \x01(\x01\x12\x18\n\x10last_heard_s_ago\x18\n \x01(\x01\x12\x10\n\x08platform\x18\x0b \x01(\t\x12#\n\tshortcuts\x18\x0f \x03(\x0b\x32\x10.hrm.v1.Shortcut\x12\x16\n\x0e\x65xcluded_for_s\x18\x0c \x01(\x01\x12\x11\n\texclusion\x18\r \x01(\t\x12\x1d\n\x15\x65xcluded_applications\x18\x0e \x01(\x05\x12\x0f\n\x07remarks\x18\x14 \x03(\t\x12\x0e\n\x06labels\x18$ \x03(\t\x12&\n\x08runtimes\x18% \x03(\x0b\x32\x14.hrm.v1.SparkRuntime\"\x99\x01\n\x12ResourceUnitStatus\x12\"\n\x04unit\x18\x01 \x01(\x0b\x32\x14.hrm.v1.ResourceUnit\x12\x1f\n\x04\x66ree\x18\x02 \x01(\x0b\x32\x11.hrm.v1.Resources\x12\x0f\n\x07running\x18\x03 \x01(\x05\x12\x16\n\x0ewaiting_stream\x18\x04 \x01(\x05\x12\x15\n\rwaiting_batch\x18\x05 \x01(\x05\"f\n\x17ListApplicationsRequest\x12\x15\n\rinclude_ended\x18\x01 \x01(\x08\x12\r\n\x05limit\x18\x02 \x01(\x05\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"^\n\x18ListApplicationsResponse\x12)\n\x0c\x61pplications\x18\x01 \x03(\x0b\x32\x13.hrm.v1.Application\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"/\n\x15GetApplicationRequest\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\"\xa2\x05\n\x0b\x41pplication\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04user\x18\x03 \x01(\t\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\'\n\x05state\x18\x05 \x01(\x0e\x32\x18.hrm.v1.ApplicationState\x12-\n\x0eworkload_class\x18\x06 \x01(\x0e\x32\x15.hrm.v1.WorkloadClass\x12\x16\n\x0e\x63lass_evidence\x18\x07 \x01(\t\x12\x15\n\rspark_version\x18\x08 \x01(\t\x12\x13\n\x0b\x64river_host\x18\t \x01(\t\x12\x0f\n\x07web_url\x18\n \x01(\t\x12\x16\n\x0esubmitted_at_s\x18\x0b \x01(\x01\x12\x1a\n\x12\x66irst_running_at_s\x18\x0c \x01(\x01\x12\x12\n\nended_at_s\x18\r \x01(\x01\x12\x0f\n\x07message\x18\x0e \x01(\t\x12\x11\n\tscheduler\x18\x0f \x01(\t\x12+\n\ncontainers\x18\x10 \x03(\x0b\x32\x17.hrm.v1.ContainerStatus\x12\"\n\x08progress\x18\x11 \x01(\x0b\x32\x10.hrm.v1.Progress\x12\x1a\n\x12\x63ontainers_running\x18\x12 \x01(\x05\x12\x1a\n\x12\x63ontainers_waiting\x18\x13 \x01(\x05\x12\x1a\n\x12\x63ontainers_pending\x18\x14 \x01(\x05\x12\x13\n\x0bmean_wait_s\x18\x15 \x01(\x01\x12\"\n\trun_times\x18\x16 \x03(\x0b\x32\x0f.hrm.v1.RunTime\x12\x10\n\x08gang_min\x18\x17 \x01(\x05\x12\x15\n\rsubmission_id\x18\x18 \x01(\t\x12\x1a\n\x12submission_attempt\x18\x19 \x01(\x05\x12\x13\n\x0binput_bytes\x18\x1a \x01(\x03\"x\n\x07RunTime\x12\x1b\n\x13resource_profile_id\x18\x01 \x01(\x05\x12\x0e\n\x06mean_s\x18\x02 \x01(\x01\x12\x12\n\ncontainers\x18\x03 \x01(\x03\x12\x12\n\nexpected_s\x18\x04 \x01(\x01\x12\x18\n\x10mean_input_bytes\x18\x05 \x01(\x01\"3\n\x19\x45xplainApplicationRequest\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\"G\n\x0b\x45xplanation\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x0f\n\x07summary\x18\x02 \x01(\t\x12\x0f\n\x07\x64\x65tails\x18\x03 \x03(\t\"@\n\x16KillApplicationRequest\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"G\n\x11\x44rainNodesRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\x0c\n\x04undo\x18\x02 \x01(\x08\x12\x15\n\rmove_within_s\x18\x03 \x01(\x01\"\x9a\x01\n\x0f\x42indNodeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x04mode\x18\x02 \x01(\x0e\x32\x13.hrm.v1.BindingMode\x12\x18\n\x0b\x62ound_cores\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x1a\n\rreserve_cores\x18\x04 \x01(\x05H\x01\x88\x01\x01\x42\x0e\n\x0c_bound_coresB\x10\n\x0e_reserve_cores\"#\n\x10\x42indNodeResponse\x12\x0f\n\x07message\x18\x01 \x01(\t\"r\n\x0fReadLogsRequest\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x13\n\x0b\x65xecutor_id\x18\x02 \x01(\t\x12\x0e\n\x06stream\x18\x03 \x01(\t\x12\x12\n\ntail_bytes\x18\x04 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x05 \x01(\x08\"\\\n\x0eLinkLogRequest\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x13\n\x0b\x65xecutor_id\x18\x02 \x01(\t\x12\x0e\n\x06stream\x18\x03 \x01(\t\x12\r\n\x05\x61sker\x18\x04 \x01(\t2\xad\x05\n\x0c\x41\x64minService\x12\x38\n\nGetCluster\x12\x19.hrm.v1.GetClusterRequest\x1a\x0f.hrm.v1.Cluster\x12@\n\tListNodes\x12\x18.hrm.v1.ListNodesRequest\x1a\x19.hrm.v1.ListNodesResponse\x12U\n\x10ListApplications\x12\x1f.hrm.v1.ListApplicationsRequest\x1a .hrm.v1.ListApplicationsResponse\x12\x44\n\x0eGetApplication\x12\x1d.hrm.v1.GetApplicationRequest\x1a\x13.hrm.v1.Application\x12L\n\x12\x45xplainApplication\x12!.hrm.v1.ExplainApplicationRequest\x1a\x13.hrm.v1.Explanation\x12\x46\n\x0fKillApplication\x12\x1e.hrm.v1.KillApplicationRequest\x1a\x13.hrm.v1.Application\x12\x42\n\nDrainNodes\x12\x19.hrm.v1.DrainNodesRequest\x1a\x19.hrm.v1.ListNodesResponse\x12=\n\x08\x42indNode\x12\x17.hrm.v1.BindNodeRequest\x1a\x18.hrm.v1.BindNodeResponse\x12\x37\n\x08ReadLogs\x12\x17.hrm.v1.ReadLogsRequest\x1a\x10.hrm.v1.LogChunk0\x01\x12\x32\n\x07LinkLog\x12\x16.hrm.v1.LinkLogRequest\x1a\x0f.hrm.v1.LogLinkb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12hrm/v1/admin.proto\x12\x06hrm.v1\x1a\x13hrm/v1/common.proto\x1a\x11hrm/v1/node.proto\"\x13\n\x11GetClusterRequest\"\xd4\x04\n\x07\x43luster\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x14\n\x0cstarted_at_s\x18\x03 \x01(\x01\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x13\n\x0bnodes_alive\x18\x05 \x01(\x05\x12\x16\n\x0enodes_draining\x18\x06 \x01(\x05\x12\x12\n\nnodes_lost\x18\x07 \x01(\x05\x12#\n\x08\x63\x61pacity\x18\x08 \x01(\x0b\x32\x11.hrm.v1.Resources\x12\x1f\n\x04\x66ree\x18\t \x01(\x0b\x32\x11.hrm.v1.Resources\x12\x19\n\x11\x61pplications_live\x18\n \x01(\x05\x12\x1a\n\x12\x61pplications_ended\x18\x0b \x01(\x05\x12\x1a\n\x12\x63ontainers_running\x18\x0c \x01(\x05\x12\x1a\n\x12\x63ontainers_waiting\x18\r \x01(\x05\x12\x1a\n\x12\x63ontainers_pending\x18\x0e \x01(\x05\x12%\n\nschedulers\x18\x0f \x03(\x0b\x32\x11.hrm.v1.Scheduler\x12\x1c\n\x05lease\x18\x10 \x01(\x0b\x32\r.hrm.v1.Lease\x12\x18\n\x10\x63laims_committed\x18\x11 \x01(\x03\x12\x15\n\rclaims_queued\x18\x12 \x01(\x03\x12\x16\n\x0e\x63laims_aborted\x18\x13 \x01(\x03\x12\x0e\n\x06paused\x18\x18 \x01(\t\x12.\n\x0frun_time_errors\x18\x19 \x01(\x0b\x32\x15.hrm.v1.RunTimeErrors\x12\"\n\x08recovery\x18\x1a \x01(\x0b\x32\x10.hrm.v1.Recovery\"^\n\x08Recovery\x12\x13\n\x0bnodes_known\x18\x01 \x01(\x05\x12\x12\n\nnodes_back\x18\x02 \x01(\x05\x12\x11\n\tends_in_s\x18\x03 \x01(\x01\x12\x16\n\x0emay_lack_nodes\x18\x04 \x01(\x08\"b\n\rRunTimeErrors\x12\x12\n\ncontainers\x18\x01 \x01(\x05\x12\x0e\n\x06median\x18\x02 \x01(\x01\x12\x0b\n\x03p90\x18\x03 \x01(\x01\x12\x0f\n\x07unknown\x18\x04 \x01(\x05\x12\x0f\n\x07learned\x18\x05 \x01(\x05\"\x89\x01\n\tScheduler\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueued_jobs\x18\x02 \x01(\x05\x12\x0e\n\x06rounds\x18\x03 \x01(\x03\x12\x0e\n\x06placed\x18\x04 \x01(\x03\x12\x0f\n\x07retries\x18\x05 \x01(\x03\x12\x13\n\x0b\x64\x65lay_p50_s\x18\x06 \x01(\x01\x12\x13\n\x0b\x64\x65lay_p99_s\x18\x07 \x01(\x01\"<\n\x05Lease\x12\x0e\n\x06holder\x18\x01 \x01(\t\x12\x14\n\x0c\x65xpires_in_s\x18\x02 \x01(\x01\x12\r\n\x05token\x18\x03 \x01(\x03\"G\n\x10ListNodesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"I\n\x11ListNodesResponse\x12\x1b\n\x05nodes\x18\x01 \x03(\x0b\x32\x0c.hrm.v1.Node\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xd4\x03\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12 \n\x05state\x18\x04 \x01(\x0e\x32\x11.hrm.v1.NodeState\x12\x32\n\x0eresource_units\x18\x05 \x03(\x0b\x32\x1a.hrm.v1.ResourceUnitStatus\x12\x11\n\tisolation\x18\x06 \x01(\t\x12\x16\n\x0espark_versions\x18\x07 \x03(\t\x12 \n\x05usage\x18\x08 \x01(\x0b\x32\x11.hrm.v1.NodeUsage\x12\x17\n\x0fregistered_at_s\x18\t \x01(\x01\x12\x18\n\x10last_heard_s_ago\x18\n \x01(\x01\x12\x10\n\x08platform\x18\x0b \x01(\t\x12#\n\tshortcuts\x18\x0f \x03(\x0b\x32\x10.hrm.v1.Shortcut\x12\x16\n\x0e\x65xcluded_for_s\x18\x0c \x01(\x01\x12\x11\n\texclusion\x18\r \x01(\t\x12\x1d\n\x15\x65xcluded_applications\x18\x0e \x01(\x05\x12\x0f\n\x07remarks\x18\x14 \x03(\t\x12\x0e\n\x06labels\x18$ \x03(\t\x12&\n\x08runtimes\x18% \x03(\x0b\x32\x14.hrm.v1.SparkRuntime\"\x99\x01\n\x12ResourceUnitStatus\x12\"\n\x04unit\x18\x01 \x01(\x0b\x32\x14.hrm.v1.ResourceUnit\x12\x1f\n\x04\x66ree\x18\x02 \x01(\x0b\x32\x11.hrm.v1.Resources\x12\x0f\n\x07running\x18\x03 \x01(\x05\x12\x16\n\x0ewaiting_stream\x18\x04 \x01(\x05\x12\x15\n\rwaiting_batch\x18\x05 \x01(\x05\"f\n\x17ListApplicationsRequest\x12\x15\n\rinclude_ended\x18\x01 \x01(\x08\x12\r\n\x05limit\x18\x02 \x01(\x05\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"^\n\x18ListApplicationsResponse\x12)\n\x0c\x61pplications\x18\x01 \x03(\x0b\x32\x13.hrm.v1.Application\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"/\n\x15GetApplicationRequest\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\"\xa2\x05\n\x0b\x41pplication\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04user\x18\x03 \x01(\t\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\'\n\x05state\x18\x05 \x01(\x0e\x32\x18.hrm.v1.ApplicationState\x12-\n\x0eworkload_class\x18\x06 \x01(\x0e\x32\x15.hrm.v1.WorkloadClass\x12\x16\n\x0e\x63lass_evidence\x18\x07 \x01(\t\x12\x15\n\rspark_version\x18\x08 \x01(\t\x12\x13\n\x0b\x64river_host\x18\t \x01(\t\x12\x0f\n\x07web_url\x18\n \x01(\t\x12\x16\n\x0esubmitted_at_s\x18\x0b \x01(\x01\x12\x1a\n\x12\x66irst_running_at_s\x18\x0c \x01(\x01\x12\x12\n\nended_at_s\x18\r \x01(\x01\x12\x0f\n\x07message\x18\x0e \x01(\t\x12\x11\n\tscheduler\x18\x0f \x01(\t\x12+\n\ncontainers\x18\x10 \x03(\x0b\x32\x17.hrm.v1.ContainerStatus\x12\"\n\x08progress\x18\x11 \x01(\x0b\x32\x10.hrm.v1.Progress\x12\x1a\n\x12\x63ontainers_running\x18\x12 \x01(\x05\x12\x1a\n\x12\x63ontainers_waiting\x18\x13 \x01(\x05\x12\x1a\n\x12\x63ontainers_pending\x18\x14 \x01(\x05\x12\x13\n\x0bmean_wait_s\x18\x15 \x01(\x01\x12\"\n\trun_times\x18\x16 \x03(\x0b\x32\x0f.hrm.v1.RunTime\x12\x10\n\x08gang_min\x18\x17 \x01(\x05\x12\x15\n\rsubmission_id\x18\x18 \x01(\t\x12\x1a\n\x12submission_attempt\x18\x19 \x01(\x05\x12\x13\n\x0binput_bytes\x18\x1a \x01(\x03\"x\n\x07RunTime\x12\x1b\n\x13resource_profile_id\x18\x01 \x01(\x05\x12\x0e\n\x06mean_s\x18\x02 \x01(\x01\x12\x12\n\ncontainers\x18\x03 \x01(\x03\x12\x12\n\nexpected_s\x18\x04 \x01(\x01\x12\x18\n\x10mean_input_bytes\x18\x05 \x01(\x01\"3\n\x19\x45xplainApplicationRequest\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\"G\n\x0b\x45xplanation\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x0f\n\x07summary\x18\x02 \x01(\t\x12\x0f\n\x07\x64\x65tails\x18\x03 \x03(\t\"@\n\x16KillApplicationRequest\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"G\n\x11\x44rainNodesRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\x0c\n\x04undo\x18\x02 \x01(\x08\x12\x15\n\rmove_within_s\x18\x03 \x01(\x01\"\x9a\x01\n\x0f\x42indNodeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x04mode\x18\x02 \x01(\x0e\x32\x13.hrm.v1.BindingMode\x12\x18\n\x0b\x62ound_cores\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x1a\n\rreserve_cores\x18\x04 \x01(\x05H\x01\x88\x01\x01\x42\x0e\n\x0c_bound_coresB\x10\n\x0e_reserve_cores\"#\n\x10\x42indNodeResponse\x12\x0f\n\x07message\x18\x01 \x01(\t\"r\n\x0fReadLogsRequest\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x13\n\x0b\x65xecutor_id\x18\x02 \x01(\t\x12\x0e\n\x06stream\x18\x03 \x01(\t\x12\x12\n\ntail_bytes\x18\x04 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x05 \x01(\x08\"\\\n\x0eLinkLogRequest\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x13\n\x0b\x65xecutor_id\x18\x02 \x01(\t\x12\x0e\n\x06stream\x18\x03 \x01(\t\x12\r\n\x05\x61sker\x18\x04 \x01(\t2\xad\x05\n\x0c\x41\x64minService\x12\x38\n\nGetCluster\x12\x19.hrm.v1.GetClusterRequest\x1a\x0f.hrm.v1.Cluster\x12@\n\tListNodes\x12\x18.hrm.v1.ListNodesRequest\x1a\x19.hrm.v1.ListNodesResponse\x12U\n\x10ListApplications\x12\x1f.hrm.v1.ListApplicationsRequest\x1a .hrm.v1.ListApplicationsResponse\x12\x44\n\x0eGetApplication\x12\x1d.hrm.v1.GetApplicationRequest\x1a\x13.hrm.v1.Application\x12L\n\x12\x45xplainApplication\x12!.hrm.v1.ExplainApplicationRequest\x1a\x13.hrm.v1.Explanation\x12\x46\n\x0fKillApplication\x12\x1e.hrm.v1.KillApplicationRequest\x1a\x13.hrm.v1.Application\x12\x42\n\nDrainNodes\x12\x19.hrm.v1.DrainNodesRequest\x1a\x19.hrm.v1.ListNodesResponse\x12=\n\x08\x42indNode\x12\x17.hrm.v1.BindNodeRequest\x1a\x18.hrm.v1.BindNodeResponse\x12\x37\n\x08ReadLogs\x12\x17.hrm.v1.ReadLogsRequest\x1a\x10.hrm.v1.LogChunk0\x01\x12\x32\n\x07LinkLog\x12\x16.hrm.v1.LinkLogRequest\x1a\x0f.hrm.v1.LogLinkb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,47 +36,49 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETCLUSTERREQUEST']._serialized_start=70
   _globals['_GETCLUSTERREQUEST']._serialized_end=89
   _globals['_CLUSTER']._serialized_start=92
-  _globals['_CLUSTER']._serialized_end=652
-  _globals['_RUNTIMEERRORS']._serialized_start=654
-  _globals['_RUNTIMEERRORS']._serialized_end=735
-  _globals['_SCHEDULER']._serialized_start=738
-  _globals['_SCHEDULER']._serialized_end=875
-  _globals['_LEASE']._serialized_start=877
-  _globals['_LEASE']._serialized_end=937
-  _globals['_LISTNODESREQUEST']._serialized_start=939
-  _globals['_LISTNODESREQUEST']._serialized_end=1010
-  _globals['_LISTNODESRESPONSE']._serialized_start=1012
-  _globals['_LISTNODESRESPONSE']._serialized_end=1085
-  _globals['_NODE']._serialized_start=1088
-  _globals['_NODE']._serialized_end=1556
-  _globals['_RESOURCEUNITSTATUS']._serialized_start=1559
-  _globals['_RESOURCEUNITSTATUS']._serialized_end=1712
-  _globals['_LISTAPPLICATIONSREQUEST']._serialized_start=1714
-  _globals['_LISTAPPLICATIONSREQUEST']._serialized_end=1816
-  _globals['_LISTAPPLICATIONSRESPONSE']._serialized_start=1818
-  _globals['_LISTAPPLICATIONSRESPONSE']._serialized_end=1912
-  _globals['_GETAPPLICATIONREQUEST']._serialized_start=1914
-  _globals['_GETAPPLICATIONREQUEST']._serialized_end=1961
-  _globals['_APPLICATION']._serialized_start=1964
-  _globals['_APPLICATION']._serialized_end=2638
-  _globals['_RUNTIME']._serialized_start=2640
-  _globals['_RUNTIME']._serialized_end=2760
-  _globals['_EXPLAINAPPLICATIONREQUEST']._serialized_start=2762
-  _globals['_EXPLAINAPPLICATIONREQUEST']._serialized_end=2813
-  _globals['_EXPLANATION']._serialized_start=2815
-  _globals['_EXPLANATION']._serialized_end=2886
-  _globals['_KILLAPPLICATIONREQUEST']._serialized_start=2888
-  _globals['_KILLAPPLICATIONREQUEST']._serialized_end=2952
-  _globals['_DRAINNODESREQUEST']._serialized_start=2954
-  _globals['_DRAINNODESREQUEST']._serialized_end=3025
-  _globals['_BINDNODEREQUEST']._serialized_start=3028
-  _globals['_BINDNODEREQUEST']._serialized_end=3182
-  _globals['_BINDNODERESPONSE']._serialized_start=3184
-  _globals['_BINDNODERESPONSE']._serialized_end=3219
-  _globals['_READLOGSREQUEST']._serialized_start=3221
-  _globals['_READLOGSREQUEST']._serialized_end=3335
-  _globals['_LINKLOGREQUEST']._serialized_start=3337
-  _globals['_LINKLOGREQUEST']._serialized_end=3429
-  _globals['_ADMINSERVICE']._serialized_start=3432
-  _globals['_ADMINSERVICE']._serialized_end=4117
+  _globals['_CLUSTER']._serialized_end=688
+  _globals['_RECOVERY']._serialized_start=690
+  _globals['_RECOVERY']._serialized_end=784
+  _globals['_RUNTIMEERRORS']._serialized_start=786
+  _globals['_RUNTIMEERRORS']._serialized_end=884
+  _globals['_SCHEDULER']._serialized_start=887
+  _globals['_SCHEDULER']._serialized_end=1024
+  _globals['_LEASE']._serialized_start=1026
+  _globals['_LEASE']._serialized_end=1086
+  _globals['_LISTNODESREQUEST']._serialized_start=1088
+  _globals['_LISTNODESREQUEST']._serialized_end=1159
+  _globals['_LISTNODESRESPONSE']._serialized_start=1161
+  _globals['_LISTNODESRESPONSE']._serialized_end=1234
+  _globals['_NODE']._serialized_start=1237
+  _globals['_NODE']._serialized_end=1705
+  _globals['_RESOURCEUNITSTATUS']._serialized_start=1708
+  _globals['_RESOURCEUNITSTATUS']._serialized_end=1861
+  _globals['_LISTAPPLICATIONSREQUEST']._serialized_start=1863
+  _globals['_LISTAPPLICATIONSREQUEST']._serialized_end=1965
+  _globals['_LISTAPPLICATIONSRESPONSE']._serialized_start=1967
+  _globals['_LISTAPPLICATIONSRESPONSE']._serialized_end=2061
+  _globals['_GETAPPLICATIONREQUEST']._serialized_start=2063
+  _globals['_GETAPPLICATIONREQUEST']._serialized_end=2110
+  _globals['_APPLICATION']._serialized_start=2113
+  _globals['_APPLICATION']._serialized_end=2787
+  _globals['_RUNTIME']._serialized_start=2789
+  _globals['_RUNTIME']._serialized_end=2909
+  _globals['_EXPLAINAPPLICATIONREQUEST']._serialized_start=2911
+  _globals['_EXPLAINAPPLICATIONREQUEST']._serialized_end=2962
+  _globals['_EXPLANATION']._serialized_start=2964
+  _globals['_EXPLANATION']._serialized_end=3035
+  _globals['_KILLAPPLICATIONREQUEST']._serialized_start=3037
+  _globals['_KILLAPPLICATIONREQUEST']._serialized_end=3101
+  _globals['_DRAINNODESREQUEST']._serialized_start=3103
+  _globals['_DRAINNODESREQUEST']._serialized_end=3174
+  _globals['_BINDNODEREQUEST']._serialized_start=3177
+  _globals['_BINDNODEREQUEST']._serialized_end=3331
+  _globals['_BINDNODERESPONSE']._serialized_start=3333
+  _globals['_BINDNODERESPONSE']._serialized_end=3368
+  _globals['_READLOGSREQUEST']._serialized_start=3370
+  _globals['_READLOGSREQUEST']._serialized_end=3484
+  _globals['_LINKLOGREQUEST']._serialized_start=3486
+  _globals['_LINKLOGREQUEST']._serialized_end=3578
+  _globals['_ADMINSERVICE']._serialized_start=3581
+  _globals['_ADMINSERVICE']._serialized_end=4266
 # @@protoc_insertion_point(module_scope)

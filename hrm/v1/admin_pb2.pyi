@@ -13,7 +13,7 @@ class GetClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Cluster(_message.Message):
-    __slots__ = ("version", "epoch", "started_at_s", "address", "nodes_alive", "nodes_draining", "nodes_lost", "capacity", "free", "applications_live", "applications_ended", "containers_running", "containers_waiting", "containers_pending", "schedulers", "lease", "claims_committed", "claims_queued", "claims_aborted", "paused", "run_time_errors")
+    __slots__ = ("version", "epoch", "started_at_s", "address", "nodes_alive", "nodes_draining", "nodes_lost", "capacity", "free", "applications_live", "applications_ended", "containers_running", "containers_waiting", "containers_pending", "schedulers", "lease", "claims_committed", "claims_queued", "claims_aborted", "paused", "run_time_errors", "recovery")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_S_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class Cluster(_message.Message):
     CLAIMS_ABORTED_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     RUN_TIME_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_FIELD_NUMBER: _ClassVar[int]
     version: str
     epoch: int
     started_at_s: float
@@ -56,19 +57,34 @@ class Cluster(_message.Message):
     claims_aborted: int
     paused: str
     run_time_errors: RunTimeErrors
-    def __init__(self, version: _Optional[str] = ..., epoch: _Optional[int] = ..., started_at_s: _Optional[float] = ..., address: _Optional[str] = ..., nodes_alive: _Optional[int] = ..., nodes_draining: _Optional[int] = ..., nodes_lost: _Optional[int] = ..., capacity: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., free: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., applications_live: _Optional[int] = ..., applications_ended: _Optional[int] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., schedulers: _Optional[_Iterable[_Union[Scheduler, _Mapping]]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., claims_committed: _Optional[int] = ..., claims_queued: _Optional[int] = ..., claims_aborted: _Optional[int] = ..., paused: _Optional[str] = ..., run_time_errors: _Optional[_Union[RunTimeErrors, _Mapping]] = ...) -> None: ...
+    recovery: Recovery
+    def __init__(self, version: _Optional[str] = ..., epoch: _Optional[int] = ..., started_at_s: _Optional[float] = ..., address: _Optional[str] = ..., nodes_alive: _Optional[int] = ..., nodes_draining: _Optional[int] = ..., nodes_lost: _Optional[int] = ..., capacity: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., free: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., applications_live: _Optional[int] = ..., applications_ended: _Optional[int] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., schedulers: _Optional[_Iterable[_Union[Scheduler, _Mapping]]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., claims_committed: _Optional[int] = ..., claims_queued: _Optional[int] = ..., claims_aborted: _Optional[int] = ..., paused: _Optional[str] = ..., run_time_errors: _Optional[_Union[RunTimeErrors, _Mapping]] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ...) -> None: ...
+
+class Recovery(_message.Message):
+    __slots__ = ("nodes_known", "nodes_back", "ends_in_s", "may_lack_nodes")
+    NODES_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    NODES_BACK_FIELD_NUMBER: _ClassVar[int]
+    ENDS_IN_S_FIELD_NUMBER: _ClassVar[int]
+    MAY_LACK_NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes_known: int
+    nodes_back: int
+    ends_in_s: float
+    may_lack_nodes: bool
+    def __init__(self, nodes_known: _Optional[int] = ..., nodes_back: _Optional[int] = ..., ends_in_s: _Optional[float] = ..., may_lack_nodes: bool = ...) -> None: ...
 
 class RunTimeErrors(_message.Message):
-    __slots__ = ("containers", "median", "p90", "unknown")
+    __slots__ = ("containers", "median", "p90", "unknown", "learned")
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
     MEDIAN_FIELD_NUMBER: _ClassVar[int]
     P90_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    LEARNED_FIELD_NUMBER: _ClassVar[int]
     containers: int
     median: float
     p90: float
     unknown: int
-    def __init__(self, containers: _Optional[int] = ..., median: _Optional[float] = ..., p90: _Optional[float] = ..., unknown: _Optional[int] = ...) -> None: ...
+    learned: int
+    def __init__(self, containers: _Optional[int] = ..., median: _Optional[float] = ..., p90: _Optional[float] = ..., unknown: _Optional[int] = ..., learned: _Optional[int] = ...) -> None: ...
 
 class Scheduler(_message.Message):
     __slots__ = ("name", "queued_jobs", "rounds", "placed", "retries", "delay_p50_s", "delay_p99_s")

@@ -118,13 +118,26 @@ def from_cluster(core: MasterCore, now: float, **agent_error: Any) -> pb.Cluster
         claims_committed=core.negotiator.committed,
         claims_queued=core.negotiator.queued,
         claims_aborted=core.negotiator.aborted,
-        run_time_errors=_from_errors(master_state.estimate_errors.summary()),
+        run_time_errors=_from_errors(
+            master_state.estimate_errors.summary(), learned=len(master_state.run_times.rows)
+        ),
+        recovery=_from_recovery(core, now) if master_state.recovering else None,
         **agent_error,
     )
 
 
-def _from_errors(errors: ErrorSummary) -> pb.RunTimeErrors:
-    message = pb.RunTimeErrors(containers=errors.known, unknown=errors.unknown)
+def _from_recovery(core: MasterCore, now: float) -> pb.Recovery:
+    nodes = core.nodes
+    return pb.Recovery(
+        nodes_known=nodes.known_at_start,
+        nodes_back=nodes.returned,
+        ends_in_s=max(0.0, core.recovery_ends_at_s - now),
+        may_lack_nodes=nodes.may_lack_nodes,
+    )
+
+
+def _from_errors(errors: ErrorSummary, *, learned: int) -> pb.RunTimeErrors:
+    message = pb.RunTimeErrors(containers=errors.known, unknown=errors.unknown, learned=learned)
     if errors.known:
         message.median, message.p90 = errors.median, errors.p90
     return message

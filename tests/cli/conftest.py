@@ -146,6 +146,7 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
         self.empty = False
         self.target = ""
         self.gang_min = 3
+        self.recovery: admin_pb2.Recovery | None = None
         self.token_file = Path()
 
     def _known(self, request: Any, context: grpc.ServicerContext) -> None:
@@ -154,7 +155,10 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
             context.abort(grpc.StatusCode.NOT_FOUND, f"no application\n{request.application_id}")
 
     def GetCluster(self, request: Any, context: grpc.ServicerContext) -> admin_pb2.Cluster:  # noqa: N802
-        return example_cluster()
+        cluster = example_cluster()
+        if self.recovery is not None:
+            cluster.recovery.CopyFrom(self.recovery)
+        return cluster
 
     def ListNodes(  # noqa: N802
         self, request: Any, context: grpc.ServicerContext

@@ -37,6 +37,35 @@ def test_status_states_what_is_there_and_what_is_free(hrm: Run, master: FakeMast
     assert result.stderr == ""
 
 
+def test_a_master_that_has_restarted_says_what_it_waits_for(hrm: Run, master: FakeMaster) -> None:
+    assert "recovering" not in hrm("status").stdout
+    master.recovery = admin_pb2.Recovery(nodes_known=4, nodes_back=1, ends_in_s=7.4)
+    shown = " ".join(hrm("status").stdout.split())
+    assert "recovering 1 of the 4 nodes known before the restart is back; it waits up to" in shown
+    assert "7.4s more for the others" in shown
+    document = json.loads(hrm("status", "-o", "json").stdout)
+    assert document["recovery"]["nodes_back"] == 1
+    master.empty = True
+    assert "no node yet: the master has restarted; 1 of the 4" in hrm("nodes").stderr
+    master.recovery.may_lack_nodes = True
+    assert "there may be more" in hrm("status").stdout
+
+
+def test_run_times_known_and_their_errors_are_two_things() -> None:
+    def shown(**fields: int) -> str:
+        errors = admin_pb2.RunTimeErrors(**fields)
+        cluster = admin_pb2.Cluster(started_at_s=time.time(), run_time_errors=errors)
+        console = Console(width=250)
+        with console.capture() as captured:
+            console.print(render.cluster_view(cluster))
+        return captured.get()
+
+    assert "12 learned; no executor has done its work since this master started" in shown(
+        learned=12
+    )
+    assert "12 learned; 3 executors without an estimate" in shown(learned=12, unknown=3)
+
+
 def test_nodes_are_listed_with_their_queues(hrm: Run, master: FakeMaster) -> None:
     header, row = hrm("nodes").stdout.splitlines()
     assert header.split()[:3] == ["NODE", "STATE", "UNIT"]
