@@ -37,8 +37,6 @@ __all__ = [
 ]
 
 NAME_SHOWN = 60
-CONTAINERS_SHOWN = 1_000
-"""Rows of one application; rich takes seconds for a larger table, which is unreadable anyway."""
 MESSAGE_SHOWN = 300
 """Characters of a name and a message in a list; what shows one thing alone shows them whole."""
 _COLOURS = {
@@ -304,9 +302,10 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
     rows["driver"] = plain(driver)
     facts = _facts(rows)
     containers = _containers_table(app.containers, now) if app.containers else "no executors"
-    if len(app.containers) > CONTAINERS_SHOWN:
-        earlier = len(app.containers) - CONTAINERS_SHOWN
-        facts.add_row("[bold]below[/]", f"the latest {CONTAINERS_SHOWN}; {earlier} more: -o json")
+    shown = len(app.containers)
+    if earlier := max(0, app.containers_total - shown):
+        more = f"hrm app show {plain(app.application_id)} --limit {app.containers_total}"
+        facts.add_row("[bold]below[/]", f"the latest {shown} executors; {earlier} more: {more}")
     return Group(facts, "", containers)
 
 
@@ -370,7 +369,7 @@ def _containers_table(
         "EXECUTOR", "STATE", "NODE", ">VCORES", ">MEMORY", ">USED", ">CPU", ">WAITED", ">RAN",
         "END",
     )  # fmt: skip
-    for container in containers[-CONTAINERS_SHOWN:]:
+    for container in containers:
         ended_at_s = container.ended_at_s or now
         started_at_s = container.started_at_s
         end = container.end

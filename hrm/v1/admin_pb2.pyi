@@ -115,14 +115,16 @@ class Lease(_message.Message):
     def __init__(self, holder: _Optional[str] = ..., expires_in_s: _Optional[float] = ..., token: _Optional[int] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
-    __slots__ = ("page_size", "page_token", "name")
+    __slots__ = ("page_size", "page_token", "name", "states")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
     name: str
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+    states: _containers.RepeatedScalarFieldContainer[_common_pb2.NodeState]
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., name: _Optional[str] = ..., states: _Optional[_Iterable[_Union[_common_pb2.NodeState, str]]] = ...) -> None: ...
 
 class ListNodesResponse(_message.Message):
     __slots__ = ("nodes", "next_page_token")
@@ -207,13 +209,15 @@ class ListApplicationsResponse(_message.Message):
     def __init__(self, applications: _Optional[_Iterable[_Union[Application, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class GetApplicationRequest(_message.Message):
-    __slots__ = ("application_id",)
+    __slots__ = ("application_id", "containers_limit")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTAINERS_LIMIT_FIELD_NUMBER: _ClassVar[int]
     application_id: str
-    def __init__(self, application_id: _Optional[str] = ...) -> None: ...
+    containers_limit: int
+    def __init__(self, application_id: _Optional[str] = ..., containers_limit: _Optional[int] = ...) -> None: ...
 
 class Application(_message.Message):
-    __slots__ = ("application_id", "name", "user", "tenant", "state", "workload_class", "class_evidence", "spark_version", "driver_host", "web_url", "submitted_at_s", "first_running_at_s", "ended_at_s", "message", "scheduler", "containers", "progress", "containers_running", "containers_waiting", "containers_pending", "mean_wait_s", "run_times", "gang_min", "submission_id", "submission_attempt", "input_bytes")
+    __slots__ = ("application_id", "name", "user", "tenant", "state", "workload_class", "class_evidence", "spark_version", "driver_host", "web_url", "submitted_at_s", "first_running_at_s", "ended_at_s", "message", "scheduler", "containers", "progress", "containers_running", "containers_waiting", "containers_pending", "mean_wait_s", "run_times", "gang_min", "submission_id", "submission_attempt", "input_bytes", "containers_total")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -240,6 +244,7 @@ class Application(_message.Message):
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     INPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONTAINERS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     name: str
     user: str
@@ -266,7 +271,8 @@ class Application(_message.Message):
     submission_id: str
     submission_attempt: int
     input_bytes: int
-    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., state: _Optional[_Union[_common_pb2.ApplicationState, str]] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., class_evidence: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., submitted_at_s: _Optional[float] = ..., first_running_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., message: _Optional[str] = ..., scheduler: _Optional[str] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., mean_wait_s: _Optional[float] = ..., run_times: _Optional[_Iterable[_Union[RunTime, _Mapping]]] = ..., gang_min: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., input_bytes: _Optional[int] = ...) -> None: ...
+    containers_total: int
+    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., state: _Optional[_Union[_common_pb2.ApplicationState, str]] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., class_evidence: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., submitted_at_s: _Optional[float] = ..., first_running_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., message: _Optional[str] = ..., scheduler: _Optional[str] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., mean_wait_s: _Optional[float] = ..., run_times: _Optional[_Iterable[_Union[RunTime, _Mapping]]] = ..., gang_min: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., input_bytes: _Optional[int] = ..., containers_total: _Optional[int] = ...) -> None: ...
 
 class RunTime(_message.Message):
     __slots__ = ("resource_profile_id", "mean_s", "containers", "expected_s", "mean_input_bytes")

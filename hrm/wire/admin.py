@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from hrm.core.master.core import MasterCore
@@ -33,6 +34,7 @@ __all__ = [
     "from_run_times",
     "to_drain",
     "to_kill",
+    "to_node_states",
     "to_rebinding",
 ]
 
@@ -87,6 +89,19 @@ def to_rebinding(request: pb.BindNodeRequest, call_id: int, now: float) -> e.Reb
     """
     node = NodeName(codec.to_name(request.name, "name"))
     return e.RebindRequested(now=now, call_id=call_id, node=node, **node_stream.to_binding(request))
+
+
+def to_node_states(numbers: Sequence[int]) -> set[NodeState]:
+    """The states of a filter.
+
+    Raises:
+        InvalidRequest: one is none.
+    """
+    known = {number: state for state, number in codec.NODE_STATE.items()}
+    for number in numbers:
+        if number not in known:
+            raise InvalidRequest(f"states has {number}, which is no state of a node")
+    return {known[number] for number in numbers}
 
 
 def from_cluster(core: MasterCore, now: float, **agent_error: Any) -> pb.Cluster:

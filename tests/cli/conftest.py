@@ -146,6 +146,9 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
         self.empty = False
         self.target = ""
         self.gang_min = 3
+        self.nodes = 1
+        self.drains_any = False
+        self.containers_total = 1
         self.recovery: admin_pb2.Recovery | None = None
         self.token_file = Path()
 
@@ -163,8 +166,13 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
     def ListNodes(  # noqa: N802
         self, request: Any, context: grpc.ServicerContext
     ) -> admin_pb2.ListNodesResponse:
-        nodes = [] if self.empty else [example_node()]
-        return admin_pb2.ListNodesResponse(nodes=nodes)
+        self.requests.append(request)
+        size, first = min(request.page_size or 1000, 1000), int(request.page_token or 0)
+        left = 0 if self.empty else self.nodes - first
+        return admin_pb2.ListNodesResponse(
+            nodes=[example_node()] * min(left, size),
+            next_page_token=str(first + size) if left > size else "",
+        )
 
     def ListApplications(  # noqa: N802
         self, request: Any, context: grpc.ServicerContext
@@ -179,6 +187,7 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
         self._known(request, context)
         application = example_application()
         application.gang_min = self.gang_min
+        application.containers_total = self.containers_total
         return application
 
     def ExplainApplication(  # noqa: N802
@@ -204,7 +213,7 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
         self, request: Any, context: grpc.ServicerContext
     ) -> admin_pb2.ListNodesResponse:
         self.requests.append(request)
-        if list(request.names) != ["node-1"]:
+        if list(request.names) != ["node-1"] and not self.drains_any:
             context.abort(grpc.StatusCode.NOT_FOUND, f"no such node: {request.names[-1]}")
         node = example_node()
         if not request.undo:
