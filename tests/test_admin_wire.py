@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hrm.core.master.core import MasterCore
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.model import NodeName
+from hrm.core.vocabulary.model import ApplicationId, NodeName, Resources
 from hrm.core.vocabulary.run_times import RunTime
 from hrm.policies import load
 from hrm.testing.virtual import VirtualCluster, unit
 from hrm.v1 import admin_pb2
 from hrm.wire.admin import from_cluster
+
+FULL_S = 60.0
 
 
 def status(cluster: VirtualCluster) -> admin_pb2.Cluster:
@@ -56,3 +60,68 @@ def test_run_times_that_the_store_knows_are_counted_from_the_start() -> None:
     core = MasterCore(epoch=2, policies=[load("min-wait", 0)], run_times=rows)
     errors = from_cluster(core, 0.0).run_time_errors
     assert (errors.learned, errors.containers, errors.unknown) == (2, 0, 0)
+
+
+def full(policy: str = "min-wait") -> tuple[VirtualCluster, ApplicationId]:
+    """One node, full of an application's four executors, which were placed at once."""
+    cluster = VirtualCluster(
+        [unit("n1", vcores=4)],
+        bounds=Bounds(waiting_limit=0),
+        policy=lambda index: load(policy, index),
+        schedulers=1,
+    )
+    app = cluster.submit(4)
+    cluster.settle()
+    assert cluster.states(app) == {"running": 4}
+    return cluster, app
+
+
+def scheduler_of(cluster: VirtualCluster) -> admin_pb2.Scheduler:
+    (scheduler,) = status(cluster).schedulers
+    return scheduler
+
+
+@pytest.mark.parametrize("policy", ["min-wait", "fifo"])
+@pytest.mark.parametrize("gang_min", [0, 4])
+def test_waiting_for_capacity_is_no_latency_of_the_scheduler(policy: str, gang_min: int) -> None:
+    """Also where its own round has never failed, because one that wants the same was tried."""
+    cluster, running = full(policy)
+    waiting = [cluster.submit(4, gang_min=gang_min) for _ in range(3)]
+    for app in (running, *waiting):
+        cluster.advance(FULL_S)
+        cluster.finish(app)
+    cluster.settle()
+    seen = scheduler_of(cluster)
+    assert seen.placed == 16
+    assert 0.0 <= seen.decision_p99_s < 1.0, "of the first four"
+    assert FULL_S - 1 < seen.capacity_wait_p50_s < seen.capacity_wait_p99_s
+    assert 3 * FULL_S - 1 < seen.capacity_wait_p99_s < 3 * FULL_S + 5
+    assert seen.delay_p99_s == seen.capacity_wait_p99_s, "all of them together"
+
+
+def test_what_is_granted_at_once_next_to_one_that_waits_was_decided() -> None:
+    cluster, running = full()
+    too_large = cluster.submit(1, Resources(4, 1024))
+    cluster.release(running, 1)
+    cluster.advance(FULL_S)
+    small = cluster.submit(1)
+    cluster.settle()
+    assert (cluster.states(too_large), cluster.states(small)) == ({"pending": 1}, {"running": 1})
+    seen = scheduler_of(cluster)
+    assert (seen.placed, seen.capacity_wait_p99_s) == (5, 0.0)
+    assert seen.decision_p99_s < 1.0
+
+
+def test_the_age_of_the_oldest_waiting_container_counts_by_itself() -> None:
+    cluster, running = full()
+    assert scheduler_of(cluster).oldest_wait_s == 0.0
+    app = cluster.submit(2)
+    cluster.advance(FULL_S)
+    cluster.submit(1)
+    seen = scheduler_of(cluster)
+    assert (seen.queued_jobs, seen.capacity_wait_p99_s) == (2, 0.0)
+    assert FULL_S <= seen.oldest_wait_s < FULL_S + 1
+    cluster.release(running, 1, 2)
+    cluster.settle()
+    assert cluster.states(app) == {"running": 2}
+    assert scheduler_of(cluster).oldest_wait_s < 2.0, "the other one's"

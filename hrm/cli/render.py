@@ -27,6 +27,7 @@ __all__ = [
     "application_view",
     "applications_table",
     "cluster_view",
+    "delay",
     "ended_after",
     "explanation_view",
     "memory",
@@ -84,10 +85,10 @@ def cluster_view(cluster: admin_pb2.Cluster) -> RenderableType:
         "free": f"{free.vcores} of {capacity.vcores} vcores, "
         f"{memory(free.memory_mib)} of {memory(capacity.memory_mib)}" + _gpu(free, capacity),
         "applications": f"{cluster.applications_live} live, {cluster.applications_ended} ended",
-        "containers": f"{cluster.containers_running} running, {cluster.containers_waiting} waiting "
-        f"at nodes, {cluster.containers_pending} unplaced",
-        "claims": f"{cluster.claims_committed} committed, {cluster.claims_queued} queued at nodes, "
-        f"{cluster.claims_aborted} aborted",
+        "containers": f"{cluster.containers_running} running, {cluster.containers_waiting} placed "
+        f"and not running yet, {cluster.containers_pending} without a place",
+        "places granted": f"{cluster.claims_committed} to start at once, {cluster.claims_queued} "
+        f"behind others of the unit; {cluster.claims_aborted} refused (since the start)",
         "run times": _run_time_errors(cluster.run_time_errors),
         "stream lease": f"{cluster.lease.holder}, {cluster.lease.expires_in_s:.1f}s left"
         if cluster.lease.holder
@@ -98,18 +99,35 @@ def cluster_view(cluster: admin_pb2.Cluster) -> RenderableType:
         facts.add_row("[bold yellow]recovering[/]", recovery_line(cluster.recovery))
     if cluster.paused:
         facts.add_row("[bold red]paused[/]", f"[red]{plain(cluster.paused)}[/]")
-    schedulers = console.table(
-        "SCHEDULER", ">QUEUED", ">ROUNDS", ">PLACED", ">RETRIES", ">P50", ">P99"
-    )
-    for scheduler in cluster.schedulers:
-        schedulers.add_row(
+    return Group(facts, "", _schedulers_table(cluster.schedulers))
+
+
+def _schedulers_table(schedulers: Iterable[admin_pb2.Scheduler]) -> Table:
+    table = console.table(
+        "SCHEDULER", ">APPS WAITING", ">OLDEST WAITS", ">ROUNDS", ">PLACED", ">RETRIES",
+        ">DECIDES P50", ">P99", ">CAPACITY AFTER P50", ">P99",
+    )  # fmt: skip
+    for scheduler in schedulers:
+        counts = (scheduler.rounds, scheduler.placed, scheduler.retries)
+        delays_s = (
+            scheduler.decision_p50_s, scheduler.decision_p99_s,
+            scheduler.capacity_wait_p50_s, scheduler.capacity_wait_p99_s,
+        )  # fmt: skip
+        table.add_row(
             plain(scheduler.name),
-            *map(str, (scheduler.queued_jobs, scheduler.rounds, scheduler.placed)),
-            str(scheduler.retries),
-            f"{scheduler.delay_p50_s * 1000:.1f}ms",
-            f"{scheduler.delay_p99_s * 1000:.1f}ms",
+            str(scheduler.queued_jobs),
+            age(scheduler.oldest_wait_s) if scheduler.queued_jobs else "-",
+            *map(str, counts),
+            *map(delay, delays_s),
         )
-    return Group(facts, "", schedulers)
+    return table
+
+
+def delay(seconds: float) -> str:
+    """A time that is mostly short: 2.1ms, 9.3s, 3m12s; a dash where none was measured."""
+    if not seconds:
+        return "-"
+    return f"{seconds * 1000:.1f}ms" if seconds < 1 else age(seconds)
 
 
 def recovery_line(recovery: admin_pb2.Recovery) -> str:

@@ -87,7 +87,7 @@ class RunTimeErrors(_message.Message):
     def __init__(self, containers: _Optional[int] = ..., median: _Optional[float] = ..., p90: _Optional[float] = ..., unknown: _Optional[int] = ..., learned: _Optional[int] = ...) -> None: ...
 
 class Scheduler(_message.Message):
-    __slots__ = ("name", "queued_jobs", "rounds", "placed", "retries", "delay_p50_s", "delay_p99_s")
+    __slots__ = ("name", "queued_jobs", "rounds", "placed", "retries", "delay_p50_s", "delay_p99_s", "decision_p50_s", "decision_p99_s", "capacity_wait_p50_s", "capacity_wait_p99_s", "oldest_wait_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUEUED_JOBS_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +95,11 @@ class Scheduler(_message.Message):
     RETRIES_FIELD_NUMBER: _ClassVar[int]
     DELAY_P50_S_FIELD_NUMBER: _ClassVar[int]
     DELAY_P99_S_FIELD_NUMBER: _ClassVar[int]
+    DECISION_P50_S_FIELD_NUMBER: _ClassVar[int]
+    DECISION_P99_S_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_WAIT_P50_S_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_WAIT_P99_S_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_WAIT_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     queued_jobs: int
     rounds: int
@@ -102,7 +107,12 @@ class Scheduler(_message.Message):
     retries: int
     delay_p50_s: float
     delay_p99_s: float
-    def __init__(self, name: _Optional[str] = ..., queued_jobs: _Optional[int] = ..., rounds: _Optional[int] = ..., placed: _Optional[int] = ..., retries: _Optional[int] = ..., delay_p50_s: _Optional[float] = ..., delay_p99_s: _Optional[float] = ...) -> None: ...
+    decision_p50_s: float
+    decision_p99_s: float
+    capacity_wait_p50_s: float
+    capacity_wait_p99_s: float
+    oldest_wait_s: float
+    def __init__(self, name: _Optional[str] = ..., queued_jobs: _Optional[int] = ..., rounds: _Optional[int] = ..., placed: _Optional[int] = ..., retries: _Optional[int] = ..., delay_p50_s: _Optional[float] = ..., delay_p99_s: _Optional[float] = ..., decision_p50_s: _Optional[float] = ..., decision_p99_s: _Optional[float] = ..., capacity_wait_p50_s: _Optional[float] = ..., capacity_wait_p99_s: _Optional[float] = ..., oldest_wait_s: _Optional[float] = ...) -> None: ...
 
 class Lease(_message.Message):
     __slots__ = ("holder", "expires_in_s", "token")

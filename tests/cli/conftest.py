@@ -40,7 +40,18 @@ def example_cluster() -> admin_pb2.Cluster:
         free=_resources(5, 12_288),
         applications_live=1,
         containers_running=3,
-        schedulers=[admin_pb2.Scheduler(name="scheduler-0", placed=41, delay_p50_s=0.0021)],
+        schedulers=[
+            admin_pb2.Scheduler(
+                name="scheduler-0",
+                queued_jobs=3,
+                placed=41,
+                decision_p50_s=0.0021,
+                decision_p99_s=0.0215,
+                capacity_wait_p50_s=12.0,
+                capacity_wait_p99_s=3600.0,
+                oldest_wait_s=300.0,
+            )
+        ],
         lease=admin_pb2.Lease(holder="scheduler-1", expires_in_s=1.5, token=7),
         claims_committed=41,
         run_time_errors=admin_pb2.RunTimeErrors(containers=40, median=0.124, p90=0.5, unknown=2),

@@ -37,6 +37,10 @@ def test_status_states_what_is_there_and_what_is_free(hrm: Run, master: FakeMast
     assert "up 1h02m" in result.stdout
     assert "scheduler-1, 1.5s left" in result.stdout
     assert "2.1ms" in result.stdout
+    row = result.stdout.splitlines()[-1].split()
+    assert row == ["scheduler-0", "3", "5m00s", "0", "41", "0", "2.1ms", "21.5ms", "12s", "1h00m"]
+    assert "3 running, 0 placed and not running yet, 0 without a place" in result.stdout
+    assert "41 to start at once, 0 behind others of the unit; 0 refused" in result.stdout
     shown = " ".join(result.stdout.split())
     assert "off by 12% (median), 50% (90th percentile) over the latest 40 executors" in shown
     assert "2 executors without an estimate" in shown
