@@ -287,6 +287,7 @@ class NodeRegistry:
             properties=NodeProperties(
                 host=event.host, labels=event.labels, runtimes=event.runtimes
             ),
+            preemption_grace_s=event.preemption_grace_s,
         )
         self.master_state.nodes[event.node] = node
         for unit in event.units:
