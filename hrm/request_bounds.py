@@ -124,6 +124,7 @@ FIELDS: dict[str, FieldBound] = {
     "DrainNodesRequest.names": FieldBound(ID, count=10_000),
     "BindNodeRequest.name": _ID,
     "ListNodesRequest.name": _ID,
+    "ListNodesRequest.states": FieldBound(count=16),
     # ApplicationService
     "RegisterApplicationRequest.name": _LABEL,
     "RegisterApplicationRequest.tenant": _LABEL,
@@ -149,6 +150,7 @@ FIELDS: dict[str, FieldBound] = {
     "ClassChanged.evidence": _TEXT,
     # EventService
     "WatchEventsRequest.resume": _ID,
+    "WatchEventsRequest.kinds": FieldBound(ID, count=16),
     "ExcludedHosts.hosts": FieldBound(LABEL, count=HOSTS),
     "SparkRuntime.spark": _LABEL,
     "SparkRuntime.scala": _LABEL,

@@ -240,7 +240,8 @@ def test_a_registration_arrives(statuses: tuple[ContainerStatus, ...]) -> None:
     part = replace(unit("n1", vcores=4), lent=Resources(2, 100), borrowed=Resources(0, 7))
     fields = {"name": "n1", "identity": "i", "incarnation": "i1", "host": "h", "endpoint": "h:1",
             "isolation": "none", "spark_versions": ["4.0"], "platform": "cpu", "remarks": ["r"],
-            "ownership_key": ownership_keys.new_key(), "labels": ["ssd", "zone=a"]}  # fmt: skip
+            "ownership_key": ownership_keys.new_key(), "labels": ["ssd", "zone=a"],
+            "preemption_grace_s": 0.0}  # fmt: skip
     runtime = Runtime(spark="4.0", scala="2.13", java="17", python="3.11")
     message = from_registration([part], statuses, Followed(7, "e7"), (runtime,), **fields)
     assert to_registration(message, 3.0) == e.NodeRegistered(
@@ -248,8 +249,10 @@ def test_a_registration_arrives(statuses: tuple[ContainerStatus, ...]) -> None:
         endpoint="h:1", units=(part,), containers=statuses, isolation="none",
         spark_versions=("4.0",), platform="cpu", remarks=("r",),
         owner=ownership_keys.owner_of(str(fields["ownership_key"])), followed=Followed(7, "e7"),
-        labels=frozenset({"ssd", "zone=a"}), runtimes=(runtime,),
+        labels=frozenset({"ssd", "zone=a"}), runtimes=(runtime,), preemption_grace_s=0.0,
     )  # fmt: skip
+    message.register.ClearField("preemption_grace_s")
+    assert to_registration(message, 3.0).preemption_grace_s is None
     del message.register.runtimes[:]
     older = to_registration(message, 3.0)
     assert older.runtimes == (Runtime(spark="4.0"),), "as one that reports versions alone"

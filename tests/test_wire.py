@@ -66,6 +66,7 @@ OF_A_COMMAND_LINE = {
     "DriverSpec": "spark/submit.py",
     "FileDigest": "spark/submit.py",
     "FindFilesRequest": "spark/submit.py",
+    "ListNodesRequest": "cli/queries.py",
     "PutPieceRequest": "spark/submit.py",
     "SubmitRequest": "spark/submit.py",
 }

@@ -66,6 +66,7 @@ class Reports:
             isolation=machine.isolation.driver.name,
             spark_versions=[runtime.spark for runtime in self._runtimes],
             labels=settings.labels,
+            preemption_grace_s=self._core.preemption_grace_s,
             platform=settings.platform,
             remarks=[remark for remark in (*machine.remarks, self._mps.remark, closed) if remark],
         )

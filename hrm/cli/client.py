@@ -35,8 +35,14 @@ class Master(NamedTuple):
 A = TypeVar("A", bound="Message")
 
 
-def all_pages(call: Callable[..., A], request: Any, timeout_s: float) -> A:
+def all_pages(
+    call: Callable[..., A],
+    request: Any,
+    timeout_s: float,
+    is_enough: Callable[[A], bool] = lambda _: False,
+) -> A:
     """The response of a list's ``call``, with all pages in one; ``timeout_s``: for each page.
+    With fewer, and the token of the next one, where those so far are enough.
 
     Raises:
         HrmError: the pages do not end.
@@ -49,10 +55,12 @@ def all_pages(call: Callable[..., A], request: Any, timeout_s: float) -> A:
         if not token:
             response.ClearField("next_page_token")
             return cast("A", response)
+        if is_enough(response):
+            return cast("A", response)
         asked.page_token = token
         more: Any = call(asked, timeout=timeout_s)
         response.MergeFrom(more)
-        token = more.next_page_token
+        token = response.next_page_token = more.next_page_token
     raise HrmError(f"the list does not end: the master has sent {PAGES_MAX} pages of it")
 
 

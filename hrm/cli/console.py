@@ -79,9 +79,9 @@ def plain(value: str, limit: int | None = None) -> str:
 
 def table(*columns: str) -> Table:
     """An unframed table; a column whose name begins with ``>`` is right-aligned."""
-    from rich.table import Table
+    from hrm.cli.row_table import RowTable
 
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    made = RowTable()
     for column in columns:
         right = column.startswith(">")
         made.add_column(
@@ -127,7 +127,7 @@ def json_line(value: Any) -> None:
 def view(renderable: RenderableType) -> None:
     """A table or a view on stdout; into a pipe without the blanks that pad its last column."""
     if sys.stdout.isatty():
-        stdout().print(renderable)
+        stdout().print(renderable, crop=False)  # long tables are not fitted to the width
         return
     screen = stdout()
     with screen.capture() as captured:

@@ -7,6 +7,7 @@ nothing: the restarted one is queried for what followed the last event shown.
 
 from __future__ import annotations
 
+import enum
 import re
 import sys
 import time
@@ -40,6 +41,16 @@ _LATEST_SINCE = 100_000
 app = typer.Typer(no_args_is_help=True)
 
 
+class KindChoice(enum.Enum):
+    """What events are about, as it is typed."""
+
+    APPLICATION = "application"
+    CONTAINER = "container"
+    NODE = "node"
+    MASTER = "master"
+    JOURNAL = "journal"
+
+
 @app.command()
 def events(
     follow: Annotated[
@@ -51,6 +62,10 @@ def events(
     node: Annotated[
         str, typer.Option("--node", metavar="NAME", help="Of this node, and of what runs there.")
     ] = "",
+    kinds: Annotated[
+        list[KindChoice] | None,
+        typer.Option("--kind", help="Of this kind alone; may be given several times."),
+    ] = None,
     since: Annotated[
         str, typer.Option("--since", metavar="AGE", help="Not older than this: 30s, 10m, 2h, 1d.")
     ] = "",
@@ -76,6 +91,7 @@ def events(
         since_s=time.time() - seconds_of(since) if since else 0.0,
         follow=follow,
         limit=limit or (_LATEST_SINCE if since else _LATEST),
+        kinds=[kind.value for kind in kinds or ()],
     )
     shown = _Shown(output, follow=follow)
     try:

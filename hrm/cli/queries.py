@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import getpass
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -30,6 +30,14 @@ __all__ = ["app", "show"]
 TIMEOUT_S = 10.0
 
 
+class NodeStateChoice(enum.Enum):
+    """States of nodes, as they are typed."""
+
+    ALIVE = "alive"
+    DRAINING = "draining"
+    LOST = "lost"
+
+
 class BindingChoice(enum.Enum):
     """How cores stand by GPUs."""
 
@@ -41,6 +49,11 @@ class BindingChoice(enum.Enum):
 app = typer.Typer(no_args_is_help=True)
 APPLICATIONS_DEFAULT = 100
 """The master's default: so many of the latest applications are listed if no limit is given."""
+
+CONTAINERS_DEFAULT = 100
+"""Executors in the table of one application."""
+NAMES_HINTED = 10
+"""Names that a hint repeats; a command of hundreds would bury what it is the hint to."""
 
 app_group = typer.Typer(
     no_args_is_help=True, help="Show one application, its logs and why it waits, or end it."
@@ -97,19 +110,66 @@ def status(
 
 @app.command()
 def nodes(
+    states: Annotated[
+        list[NodeStateChoice] | None,
+        typer.Option("--state", help="Those in this state alone; may be given several times."),
+    ] = None,
+    limit: Annotated[
+        int,
+        typer.Option(
+            "--limit", min=0, max=1_000_000, help="At most this many, in order of name; 0: all."
+        ),
+    ] = 0,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
     """List the nodes and their resource units."""
-    from hrm.v1.admin_pb2 import ListNodesRequest
+    from hrm.v1.admin_pb2 import GetClusterRequest
 
     with client.connect(master) as connection:
-        response = client.all_pages(connection.admin.ListNodes, ListNodesRequest(), timeout)
-    if not response.nodes and output is Output.TABLE:
-        console.note("no node yet; start an agent: hrm agent --master HOST:PORT")
-        return
+        response = _listed_nodes(connection, timeout, states=states or (), limit=limit)
+        if not response.nodes and output is Output.TABLE:
+            if states:
+                console.note("no node is in such a state; all of them: hrm nodes")
+            else:
+                _note_no_nodes(connection.admin.GetCluster(GetClusterRequest(), timeout=timeout))
+            return
+    there_are_more = bool(response.next_page_token) or 0 < limit < len(response.nodes)
+    if limit:
+        del response.nodes[limit:]
     show(response, output, lambda render: render.nodes_table(response.nodes))
+    if there_are_more:
+        console.note(f"the first {limit} are shown; for all: hrm nodes --limit 0")
+
+
+def _listed_nodes(
+    connection: client.Master,
+    timeout_s: float,
+    *,
+    name: str = "",
+    states: Iterable[NodeStateChoice] = (),
+    limit: int = 0,
+) -> admin_pb2.ListNodesResponse:
+    """With pages until there are ``limit`` nodes, or more; 0: all."""
+    from hrm.v1.admin_pb2 import ListNodesRequest
+
+    numbers = [f"NODE_STATE_{state.name}" for state in states]
+    request = ListNodesRequest(name=name, states=numbers, page_size=limit)
+    response: admin_pb2.ListNodesResponse = client.all_pages(
+        connection.admin.ListNodes, request, timeout_s, lambda x: 0 < limit <= len(x.nodes)
+    )
+    return response
+
+
+def _note_no_nodes(cluster: admin_pb2.Cluster) -> None:
+    from hrm.cli import render
+
+    if cluster.HasField("recovery"):
+        recovery = render.recovery_line(cluster.recovery)
+        console.note(f"no node yet: the master has restarted; {recovery}")
+        return
+    console.note("no node yet; start an agent: hrm agent --master HOST:PORT")
 
 
 @app.command()
@@ -141,6 +201,16 @@ def apps(
 @app_group.command("show")
 def app_show(
     application_id: ApplicationArgument,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            min=1,
+            max=1_000_000,
+            help=f"At most this many executors, the latest. Default: {CONTAINERS_DEFAULT}; "
+            "all in JSON.",
+        ),
+    ] = None,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
@@ -148,7 +218,8 @@ def app_show(
     """Show one application with its containers."""
     from hrm.v1.admin_pb2 import GetApplicationRequest
 
-    request = GetApplicationRequest(application_id=application_id)
+    containers = limit or (CONTAINERS_DEFAULT if output is Output.TABLE else 0)
+    request = GetApplicationRequest(application_id=application_id, containers_limit=containers)
     with _application_known(), client.connect(master) as connection:
         found = connection.admin.GetApplication(request, timeout=timeout)
     show(found, output, lambda render: render.application_view(found))
@@ -263,12 +334,8 @@ def node_show(
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
     """Show one node: its resource units, and by which shortcuts its executors start faster."""
-    from hrm.v1.admin_pb2 import ListNodesRequest
-
     with client.connect(master) as connection:
-        response = client.all_pages(
-            connection.admin.ListNodes, ListNodesRequest(name=name), timeout
-        )
+        response = _listed_nodes(connection, timeout, name=name)
     found = next((node for node in response.nodes if node.name == name), None)
     if found is None:
         raise errors.NotFound(f"no such node: {name}; hrm nodes lists them")
@@ -303,7 +370,10 @@ def node_drain(
         response = connection.admin.DrainNodes(request, timeout=timeout)
     show(response, output, lambda render: render.nodes_table(response.nodes))
     if not undo:
-        console.note(f"to return them to service: hrm node drain --undo {shlex.join(names)}")
+        again = shlex.join(names[:NAMES_HINTED])
+        if len(names) > NAMES_HINTED:
+            again += f" ... (all {len(names)} names)"
+        console.note(f"to return them to service: hrm node drain --undo {again}")
 
 
 @node_group.command("bind")

@@ -27,17 +27,17 @@ __all__ = [
     "application_view",
     "applications_table",
     "cluster_view",
+    "delay",
     "ended_after",
     "explanation_view",
     "memory",
     "node_view",
     "nodes_table",
+    "recovery_line",
     "submissions_table",
 ]
 
 NAME_SHOWN = 60
-CONTAINERS_SHOWN = 1_000
-"""Rows of one application; rich takes seconds for a larger table, which is unreadable anyway."""
 MESSAGE_SHOWN = 300
 """Characters of a name and a message in a list; what shows one thing alone shows them whole."""
 _COLOURS = {
@@ -85,42 +85,73 @@ def cluster_view(cluster: admin_pb2.Cluster) -> RenderableType:
         "free": f"{free.vcores} of {capacity.vcores} vcores, "
         f"{memory(free.memory_mib)} of {memory(capacity.memory_mib)}" + _gpu(free, capacity),
         "applications": f"{cluster.applications_live} live, {cluster.applications_ended} ended",
-        "containers": f"{cluster.containers_running} running, {cluster.containers_waiting} waiting "
-        f"at nodes, {cluster.containers_pending} unplaced",
-        "claims": f"{cluster.claims_committed} committed, {cluster.claims_queued} queued at nodes, "
-        f"{cluster.claims_aborted} aborted",
+        "containers": f"{cluster.containers_running} running, {cluster.containers_waiting} placed "
+        f"and not running yet, {cluster.containers_pending} without a place",
+        "places granted": f"{cluster.claims_committed} to start at once, {cluster.claims_queued} "
+        f"behind others of the unit; {cluster.claims_aborted} refused (since the start)",
         "run times": _run_time_errors(cluster.run_time_errors),
         "stream lease": f"{cluster.lease.holder}, {cluster.lease.expires_in_s:.1f}s left"
         if cluster.lease.holder
         else "free",
     }
     facts = _facts({name: plain(value) for name, value in rows.items()})
+    if cluster.HasField("recovery"):
+        facts.add_row("[bold yellow]recovering[/]", recovery_line(cluster.recovery))
     if cluster.paused:
         facts.add_row("[bold red]paused[/]", f"[red]{plain(cluster.paused)}[/]")
-    schedulers = console.table(
-        "SCHEDULER", ">QUEUED", ">ROUNDS", ">PLACED", ">RETRIES", ">P50", ">P99"
-    )
-    for scheduler in cluster.schedulers:
-        schedulers.add_row(
+    return Group(facts, "", _schedulers_table(cluster.schedulers))
+
+
+def _schedulers_table(schedulers: Iterable[admin_pb2.Scheduler]) -> Table:
+    table = console.table(
+        "SCHEDULER", ">APPS WAITING", ">OLDEST WAITS", ">ROUNDS", ">PLACED", ">RETRIES",
+        ">DECIDES P50", ">P99", ">CAPACITY AFTER P50", ">P99",
+    )  # fmt: skip
+    for scheduler in schedulers:
+        counts = (scheduler.rounds, scheduler.placed, scheduler.retries)
+        delays_s = (
+            scheduler.decision_p50_s, scheduler.decision_p99_s,
+            scheduler.capacity_wait_p50_s, scheduler.capacity_wait_p99_s,
+        )  # fmt: skip
+        table.add_row(
             plain(scheduler.name),
-            *map(str, (scheduler.queued_jobs, scheduler.rounds, scheduler.placed)),
-            str(scheduler.retries),
-            f"{scheduler.delay_p50_s * 1000:.1f}ms",
-            f"{scheduler.delay_p99_s * 1000:.1f}ms",
+            str(scheduler.queued_jobs),
+            age(scheduler.oldest_wait_s) if scheduler.queued_jobs else "-",
+            *map(str, counts),
+            *map(delay, delays_s),
         )
-    return Group(facts, "", schedulers)
+    return table
+
+
+def delay(seconds: float) -> str:
+    """A time that is mostly short: 2.1ms, 9.3s, 3m12s; a dash where none was measured."""
+    if not seconds:
+        return "-"
+    return f"{seconds * 1000:.1f}ms" if seconds < 1 else age(seconds)
+
+
+def recovery_line(recovery: admin_pb2.Recovery) -> str:
+    """What a master that has restarted waits for, and how long still."""
+    back, known = recovery.nodes_back, recovery.nodes_known
+    verb = "is" if back == 1 else "are"
+    more = " (there may be more, its store has lost some)" if recovery.may_lack_nodes else ""
+    return (
+        f"{back} of the {known} nodes known before the restart {verb} back{more}; it waits up to "
+        f"{age(recovery.ends_in_s)} more for the others, and so does what was requested before"
+    )
 
 
 def _run_time_errors(errors: admin_pb2.RunTimeErrors) -> str:
-    """How far off the estimates were."""
+    """How many run times are known, and how far off the estimates were."""
+    learned = f"{errors.learned} learned"
     if not errors.containers and not errors.unknown:
-        return "no executor has done its work yet"
+        return f"{learned}; no executor has done its work since this master started"
     unknown = f"{errors.unknown} executors without an estimate"
     if not errors.containers:
-        return unknown
+        return f"{learned}; {unknown}"
     return (
-        f"off by {errors.median:.0%} (median), {errors.p90:.0%} (90th percentile) over the latest "
-        f"{errors.containers} executors; {unknown}"
+        f"{learned}; off by {errors.median:.0%} (median), {errors.p90:.0%} (90th percentile) over "
+        f"the latest {errors.containers} executors; {unknown}"
     )
 
 
@@ -289,9 +320,10 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
     rows["driver"] = plain(driver)
     facts = _facts(rows)
     containers = _containers_table(app.containers, now) if app.containers else "no executors"
-    if len(app.containers) > CONTAINERS_SHOWN:
-        earlier = len(app.containers) - CONTAINERS_SHOWN
-        facts.add_row("[bold]below[/]", f"the latest {CONTAINERS_SHOWN}; {earlier} more: -o json")
+    shown = len(app.containers)
+    if earlier := max(0, app.containers_total - shown):
+        more = f"hrm app show {plain(app.application_id)} --limit {app.containers_total}"
+        facts.add_row("[bold]below[/]", f"the latest {shown} executors; {earlier} more: {more}")
     return Group(facts, "", containers)
 
 
@@ -355,7 +387,7 @@ def _containers_table(
         "EXECUTOR", "STATE", "NODE", ">VCORES", ">MEMORY", ">USED", ">CPU", ">WAITED", ">RAN",
         "END",
     )  # fmt: skip
-    for container in containers[-CONTAINERS_SHOWN:]:
+    for container in containers:
         ended_at_s = container.ended_at_s or now
         started_at_s = container.started_at_s
         end = container.end

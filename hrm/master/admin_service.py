@@ -23,7 +23,7 @@ from hrm.core.vocabulary.model import (
 from hrm.errors import InvalidRequest, NotFound, Unavailable
 from hrm.master.interpreter import Interpreter
 from hrm.master.log_sources import LogSources, no_log, refusal_of
-from hrm.master.paging import MESSAGE_LISTED, NAME_LISTED, page
+from hrm.master.paging import MESSAGE_LISTED, NAME_LISTED, check_limit, page
 from hrm.pipelines.core.cluster import PipelineCluster
 from hrm.pipelines.core.model import TaskId
 from hrm.v1 import admin_pb2 as pb
@@ -86,6 +86,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             listed = [] if one is None else [one]
         else:
             listed = list(nodes.values())
+        if request.states:
+            states = admin_wire.to_node_states(request.states)
+            listed = [node for node in listed if node.state in states]
         messages, token = page(
             listed,
             lambda x: (x.name,),
@@ -114,7 +117,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def GetApplication(  # noqa: N802
         self, request: pb.GetApplicationRequest, context: Any
     ) -> pb.Application:
-        return await self._whole(self._find(request.application_id))
+        limit = check_limit(request.containers_limit)
+        return await self._whole(self._find(request.application_id), limit)
 
     async def ExplainApplication(  # noqa: N802
         self, request: pb.ExplainApplicationRequest, context: Any
@@ -141,7 +145,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         await self._master.call(
             lambda call_id: admin_wire.to_kill(request, call_id, self._master.now())
         )
-        return await self._whole(app)
+        return await self._whole(app, 0)
 
     async def DrainNodes(  # noqa: N802
         self, request: pb.DrainNodesRequest, context: Any
@@ -232,19 +236,21 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         del message.progress.stages[:]
         return message
 
-    async def _whole(self, app: Application) -> pb.Application:
-        """With its containers, of which there may be 100,000: one such response is built at a time,
-        in parts, so that other calls are served in between."""
+    async def _whole(self, app: Application, limit: int) -> pb.Application:
+        """With its latest containers (``limit`` 0: all), of which there may be 100,000: one such
+        response is built at a time, in parts, so that other calls are served in between."""
         async with self._making:
             message = admin_wire.from_application(app)
             message.run_times.extend(admin_wire.from_run_times(self._master_state, app))
-            containers = (*app.ended, *app.containers.values())
+            containers = [*app.ended, *app.containers.values()]
+            message.containers_total = len(containers)
+            containers.sort(key=lambda x: x.requested_at_s)
+            containers = containers[-limit:] if limit else containers
             statuses: list[common_pb2.ContainerStatus] = []
             for first in range(0, len(containers), CONTAINERS_AT_ONCE):
                 part = containers[first : first + CONTAINERS_AT_ONCE]
                 statuses += [codec.from_status(self._master_state.status(x)) for x in part]
                 await asyncio.sleep(0)
-            statuses.sort(key=lambda x: x.requested_at_s)
             message.containers.extend(_latest(statuses))
             return message
 

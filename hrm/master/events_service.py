@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
+from hrm.core.vocabulary.history import EVENT_KINDS
 from hrm.errors import InvalidRequest, LimitReached
 from hrm.master.journal import EventFilter, Journal
 from hrm.peer_limits import address_of
@@ -106,10 +107,15 @@ def _event_filter(request: pb.WatchEventsRequest) -> EventFilter:
     since_s = request.since_s
     if not 0 <= since_s < 1e12:
         raise InvalidRequest(f"since_s is {since_s}; it is in seconds since the epoch")
+    unknown = sorted(set(request.kinds) - set(EVENT_KINDS))
+    if unknown:
+        kinds = ", ".join(EVENT_KINDS)
+        raise InvalidRequest(f"{unknown[0]!r} is no kind of event; there are: {kinds}")
     return EventFilter(
         application_id=codec.to_text(request.application_id, "application_id"),
         node=codec.to_text(request.node, "node"),
         since_s=since_s,
+        kinds=tuple(request.kinds),
     )
 
 

@@ -83,11 +83,13 @@ _APPLICATION = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """A reader's filter. Empty: all events; ``since_s``: none before that second."""
+    """A reader's filter. Empty: all events; ``since_s``: none before that second; ``kinds``: of
+    ``StateEvent``, others are left out."""
 
     application_id: str = ""
     node: str = ""
     since_s: float = 0.0
+    kinds: tuple[str, ...] = ()
 
     def where(self) -> tuple[str, list[str | int]]:
         """A condition of SQL, and its values."""
@@ -98,6 +100,9 @@ class EventFilter:
             if wanted:
                 chosen.append(f"{column} = ?")
                 values.append(wanted)
+        if self.kinds:
+            chosen.append(f"kind IN ({', '.join('?' * len(self.kinds))})")
+            values += self.kinds
         if chosen:
             # Events that were dropped may have matched any filter.
             gap = "(application = '' AND kind = 'journal')"

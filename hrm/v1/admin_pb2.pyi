@@ -13,7 +13,7 @@ class GetClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Cluster(_message.Message):
-    __slots__ = ("version", "epoch", "started_at_s", "address", "nodes_alive", "nodes_draining", "nodes_lost", "capacity", "free", "applications_live", "applications_ended", "containers_running", "containers_waiting", "containers_pending", "schedulers", "lease", "claims_committed", "claims_queued", "claims_aborted", "paused", "run_time_errors")
+    __slots__ = ("version", "epoch", "started_at_s", "address", "nodes_alive", "nodes_draining", "nodes_lost", "capacity", "free", "applications_live", "applications_ended", "containers_running", "containers_waiting", "containers_pending", "schedulers", "lease", "claims_committed", "claims_queued", "claims_aborted", "paused", "run_time_errors", "recovery")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_S_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class Cluster(_message.Message):
     CLAIMS_ABORTED_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     RUN_TIME_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_FIELD_NUMBER: _ClassVar[int]
     version: str
     epoch: int
     started_at_s: float
@@ -56,22 +57,37 @@ class Cluster(_message.Message):
     claims_aborted: int
     paused: str
     run_time_errors: RunTimeErrors
-    def __init__(self, version: _Optional[str] = ..., epoch: _Optional[int] = ..., started_at_s: _Optional[float] = ..., address: _Optional[str] = ..., nodes_alive: _Optional[int] = ..., nodes_draining: _Optional[int] = ..., nodes_lost: _Optional[int] = ..., capacity: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., free: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., applications_live: _Optional[int] = ..., applications_ended: _Optional[int] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., schedulers: _Optional[_Iterable[_Union[Scheduler, _Mapping]]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., claims_committed: _Optional[int] = ..., claims_queued: _Optional[int] = ..., claims_aborted: _Optional[int] = ..., paused: _Optional[str] = ..., run_time_errors: _Optional[_Union[RunTimeErrors, _Mapping]] = ...) -> None: ...
+    recovery: Recovery
+    def __init__(self, version: _Optional[str] = ..., epoch: _Optional[int] = ..., started_at_s: _Optional[float] = ..., address: _Optional[str] = ..., nodes_alive: _Optional[int] = ..., nodes_draining: _Optional[int] = ..., nodes_lost: _Optional[int] = ..., capacity: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., free: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., applications_live: _Optional[int] = ..., applications_ended: _Optional[int] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., schedulers: _Optional[_Iterable[_Union[Scheduler, _Mapping]]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., claims_committed: _Optional[int] = ..., claims_queued: _Optional[int] = ..., claims_aborted: _Optional[int] = ..., paused: _Optional[str] = ..., run_time_errors: _Optional[_Union[RunTimeErrors, _Mapping]] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ...) -> None: ...
+
+class Recovery(_message.Message):
+    __slots__ = ("nodes_known", "nodes_back", "ends_in_s", "may_lack_nodes")
+    NODES_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    NODES_BACK_FIELD_NUMBER: _ClassVar[int]
+    ENDS_IN_S_FIELD_NUMBER: _ClassVar[int]
+    MAY_LACK_NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes_known: int
+    nodes_back: int
+    ends_in_s: float
+    may_lack_nodes: bool
+    def __init__(self, nodes_known: _Optional[int] = ..., nodes_back: _Optional[int] = ..., ends_in_s: _Optional[float] = ..., may_lack_nodes: bool = ...) -> None: ...
 
 class RunTimeErrors(_message.Message):
-    __slots__ = ("containers", "median", "p90", "unknown")
+    __slots__ = ("containers", "median", "p90", "unknown", "learned")
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
     MEDIAN_FIELD_NUMBER: _ClassVar[int]
     P90_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    LEARNED_FIELD_NUMBER: _ClassVar[int]
     containers: int
     median: float
     p90: float
     unknown: int
-    def __init__(self, containers: _Optional[int] = ..., median: _Optional[float] = ..., p90: _Optional[float] = ..., unknown: _Optional[int] = ...) -> None: ...
+    learned: int
+    def __init__(self, containers: _Optional[int] = ..., median: _Optional[float] = ..., p90: _Optional[float] = ..., unknown: _Optional[int] = ..., learned: _Optional[int] = ...) -> None: ...
 
 class Scheduler(_message.Message):
-    __slots__ = ("name", "queued_jobs", "rounds", "placed", "retries", "delay_p50_s", "delay_p99_s")
+    __slots__ = ("name", "queued_jobs", "rounds", "placed", "retries", "delay_p50_s", "delay_p99_s", "decision_p50_s", "decision_p99_s", "capacity_wait_p50_s", "capacity_wait_p99_s", "oldest_wait_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUEUED_JOBS_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +95,11 @@ class Scheduler(_message.Message):
     RETRIES_FIELD_NUMBER: _ClassVar[int]
     DELAY_P50_S_FIELD_NUMBER: _ClassVar[int]
     DELAY_P99_S_FIELD_NUMBER: _ClassVar[int]
+    DECISION_P50_S_FIELD_NUMBER: _ClassVar[int]
+    DECISION_P99_S_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_WAIT_P50_S_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_WAIT_P99_S_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_WAIT_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     queued_jobs: int
     rounds: int
@@ -86,7 +107,12 @@ class Scheduler(_message.Message):
     retries: int
     delay_p50_s: float
     delay_p99_s: float
-    def __init__(self, name: _Optional[str] = ..., queued_jobs: _Optional[int] = ..., rounds: _Optional[int] = ..., placed: _Optional[int] = ..., retries: _Optional[int] = ..., delay_p50_s: _Optional[float] = ..., delay_p99_s: _Optional[float] = ...) -> None: ...
+    decision_p50_s: float
+    decision_p99_s: float
+    capacity_wait_p50_s: float
+    capacity_wait_p99_s: float
+    oldest_wait_s: float
+    def __init__(self, name: _Optional[str] = ..., queued_jobs: _Optional[int] = ..., rounds: _Optional[int] = ..., placed: _Optional[int] = ..., retries: _Optional[int] = ..., delay_p50_s: _Optional[float] = ..., delay_p99_s: _Optional[float] = ..., decision_p50_s: _Optional[float] = ..., decision_p99_s: _Optional[float] = ..., capacity_wait_p50_s: _Optional[float] = ..., capacity_wait_p99_s: _Optional[float] = ..., oldest_wait_s: _Optional[float] = ...) -> None: ...
 
 class Lease(_message.Message):
     __slots__ = ("holder", "expires_in_s", "token")
@@ -99,14 +125,16 @@ class Lease(_message.Message):
     def __init__(self, holder: _Optional[str] = ..., expires_in_s: _Optional[float] = ..., token: _Optional[int] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
-    __slots__ = ("page_size", "page_token", "name")
+    __slots__ = ("page_size", "page_token", "name", "states")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
     name: str
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+    states: _containers.RepeatedScalarFieldContainer[_common_pb2.NodeState]
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., name: _Optional[str] = ..., states: _Optional[_Iterable[_Union[_common_pb2.NodeState, str]]] = ...) -> None: ...
 
 class ListNodesResponse(_message.Message):
     __slots__ = ("nodes", "next_page_token")
@@ -191,13 +219,15 @@ class ListApplicationsResponse(_message.Message):
     def __init__(self, applications: _Optional[_Iterable[_Union[Application, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class GetApplicationRequest(_message.Message):
-    __slots__ = ("application_id",)
+    __slots__ = ("application_id", "containers_limit")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTAINERS_LIMIT_FIELD_NUMBER: _ClassVar[int]
     application_id: str
-    def __init__(self, application_id: _Optional[str] = ...) -> None: ...
+    containers_limit: int
+    def __init__(self, application_id: _Optional[str] = ..., containers_limit: _Optional[int] = ...) -> None: ...
 
 class Application(_message.Message):
-    __slots__ = ("application_id", "name", "user", "tenant", "state", "workload_class", "class_evidence", "spark_version", "driver_host", "web_url", "submitted_at_s", "first_running_at_s", "ended_at_s", "message", "scheduler", "containers", "progress", "containers_running", "containers_waiting", "containers_pending", "mean_wait_s", "run_times", "gang_min", "submission_id", "submission_attempt", "input_bytes")
+    __slots__ = ("application_id", "name", "user", "tenant", "state", "workload_class", "class_evidence", "spark_version", "driver_host", "web_url", "submitted_at_s", "first_running_at_s", "ended_at_s", "message", "scheduler", "containers", "progress", "containers_running", "containers_waiting", "containers_pending", "mean_wait_s", "run_times", "gang_min", "submission_id", "submission_attempt", "input_bytes", "containers_total")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -224,6 +254,7 @@ class Application(_message.Message):
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     INPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONTAINERS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     name: str
     user: str
@@ -250,7 +281,8 @@ class Application(_message.Message):
     submission_id: str
     submission_attempt: int
     input_bytes: int
-    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., state: _Optional[_Union[_common_pb2.ApplicationState, str]] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., class_evidence: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., submitted_at_s: _Optional[float] = ..., first_running_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., message: _Optional[str] = ..., scheduler: _Optional[str] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., mean_wait_s: _Optional[float] = ..., run_times: _Optional[_Iterable[_Union[RunTime, _Mapping]]] = ..., gang_min: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., input_bytes: _Optional[int] = ...) -> None: ...
+    containers_total: int
+    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., state: _Optional[_Union[_common_pb2.ApplicationState, str]] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., class_evidence: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., submitted_at_s: _Optional[float] = ..., first_running_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., message: _Optional[str] = ..., scheduler: _Optional[str] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., mean_wait_s: _Optional[float] = ..., run_times: _Optional[_Iterable[_Union[RunTime, _Mapping]]] = ..., gang_min: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., input_bytes: _Optional[int] = ..., containers_total: _Optional[int] = ...) -> None: ...
 
 class RunTime(_message.Message):
     __slots__ = ("resource_profile_id", "mean_s", "containers", "expected_s", "mean_input_bytes")

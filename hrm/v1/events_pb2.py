@@ -24,19 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13hrm/v1/events.proto\x12\x06hrm.v1\"z\n\x12WatchEventsRequest\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0f\n\x07since_s\x18\x03 \x01(\x01\x12\x0e\n\x06resume\x18\x04 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x05 \x01(\x08\x12\r\n\x05limit\x18\x06 \x01(\x05\"L\n\tEventPage\x12\"\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x12.hrm.v1.StateEvent\x12\x0e\n\x06resume\x18\x02 \x01(\t\x12\x0b\n\x03gap\x18\x03 \x01(\x08\"\xdd\x01\n\nStateEvent\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\x03\x12\x0c\n\x04\x61t_s\x18\x02 \x01(\x01\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x16\n\x0e\x61pplication_id\x18\x04 \x01(\t\x12\x14\n\x0c\x63ontainer_id\x18\x05 \x01(\t\x12\x0c\n\x04node\x18\x06 \x01(\t\x12\x12\n\nfrom_state\x18\x07 \x01(\t\x12\x10\n\x08to_state\x18\x08 \x01(\t\x12\x0e\n\x06reason\x18\t \x01(\t\x12\r\n\x05\x61\x63tor\x18\n \x01(\t\x12\r\n\x05\x63\x61use\x18\x0b \x01(\t\x12\x11\n\texit_code\x18\x0c \x01(\x05\x32N\n\x0c\x45ventService\x12>\n\x0bWatchEvents\x12\x1a.hrm.v1.WatchEventsRequest\x1a\x11.hrm.v1.EventPage0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13hrm/v1/events.proto\x12\x06hrm.v1\"\x89\x01\n\x12WatchEventsRequest\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0f\n\x07since_s\x18\x03 \x01(\x01\x12\x0e\n\x06resume\x18\x04 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x05 \x01(\x08\x12\r\n\x05limit\x18\x06 \x01(\x05\x12\r\n\x05kinds\x18\x07 \x03(\t\"L\n\tEventPage\x12\"\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x12.hrm.v1.StateEvent\x12\x0e\n\x06resume\x18\x02 \x01(\t\x12\x0b\n\x03gap\x18\x03 \x01(\x08\"\xdd\x01\n\nStateEvent\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\x03\x12\x0c\n\x04\x61t_s\x18\x02 \x01(\x01\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x16\n\x0e\x61pplication_id\x18\x04 \x01(\t\x12\x14\n\x0c\x63ontainer_id\x18\x05 \x01(\t\x12\x0c\n\x04node\x18\x06 \x01(\t\x12\x12\n\nfrom_state\x18\x07 \x01(\t\x12\x10\n\x08to_state\x18\x08 \x01(\t\x12\x0e\n\x06reason\x18\t \x01(\t\x12\r\n\x05\x61\x63tor\x18\n \x01(\t\x12\r\n\x05\x63\x61use\x18\x0b \x01(\t\x12\x11\n\texit_code\x18\x0c \x01(\x05\x32N\n\x0c\x45ventService\x12>\n\x0bWatchEvents\x12\x1a.hrm.v1.WatchEventsRequest\x1a\x11.hrm.v1.EventPage0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hrm.v1.events_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WATCHEVENTSREQUEST']._serialized_start=31
-  _globals['_WATCHEVENTSREQUEST']._serialized_end=153
-  _globals['_EVENTPAGE']._serialized_start=155
-  _globals['_EVENTPAGE']._serialized_end=231
-  _globals['_STATEEVENT']._serialized_start=234
-  _globals['_STATEEVENT']._serialized_end=455
-  _globals['_EVENTSERVICE']._serialized_start=457
-  _globals['_EVENTSERVICE']._serialized_end=535
+  _globals['_WATCHEVENTSREQUEST']._serialized_start=32
+  _globals['_WATCHEVENTSREQUEST']._serialized_end=169
+  _globals['_EVENTPAGE']._serialized_start=171
+  _globals['_EVENTPAGE']._serialized_end=247
+  _globals['_STATEEVENT']._serialized_start=250
+  _globals['_STATEEVENT']._serialized_end=471
+  _globals['_EVENTSERVICE']._serialized_start=473
+  _globals['_EVENTSERVICE']._serialized_end=551
 # @@protoc_insertion_point(module_scope)

@@ -7,20 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WatchEventsRequest(_message.Message):
-    __slots__ = ("application_id", "node", "since_s", "resume", "follow", "limit")
+    __slots__ = ("application_id", "node", "since_s", "resume", "follow", "limit", "kinds")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     SINCE_S_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     node: str
     since_s: float
     resume: str
     follow: bool
     limit: int
-    def __init__(self, application_id: _Optional[str] = ..., node: _Optional[str] = ..., since_s: _Optional[float] = ..., resume: _Optional[str] = ..., follow: bool = ..., limit: _Optional[int] = ...) -> None: ...
+    kinds: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, application_id: _Optional[str] = ..., node: _Optional[str] = ..., since_s: _Optional[float] = ..., resume: _Optional[str] = ..., follow: bool = ..., limit: _Optional[int] = ..., kinds: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EventPage(_message.Message):
     __slots__ = ("events", "resume", "gap")

@@ -78,7 +78,7 @@ class NodeMessage(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., register: _Optional[_Union[RegisterNode, _Mapping]] = ..., heartbeat: _Optional[_Union[NodeHeartbeat, _Mapping]] = ..., container: _Optional[_Union[_common_pb2.ContainerStatus, _Mapping]] = ..., rebinding: _Optional[_Union[RebindingAnswer, _Mapping]] = ...) -> None: ...
 
 class RegisterNode(_message.Message):
-    __slots__ = ("name", "identity", "incarnation", "host", "endpoint", "resource_units", "containers", "isolation", "spark_versions", "platform", "remarks", "ownership_key", "followed_epoch", "followed_epoch_id", "labels", "runtimes")
+    __slots__ = ("name", "identity", "incarnation", "host", "endpoint", "resource_units", "containers", "isolation", "spark_versions", "platform", "remarks", "ownership_key", "followed_epoch", "followed_epoch_id", "labels", "runtimes", "preemption_grace_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +95,7 @@ class RegisterNode(_message.Message):
     FOLLOWED_EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     RUNTIMES_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTION_GRACE_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     identity: str
     incarnation: str
@@ -111,7 +112,8 @@ class RegisterNode(_message.Message):
     followed_epoch_id: str
     labels: _containers.RepeatedScalarFieldContainer[str]
     runtimes: _containers.RepeatedCompositeFieldContainer[_common_pb2.SparkRuntime]
-    def __init__(self, name: _Optional[str] = ..., identity: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnit, _Mapping]]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ..., remarks: _Optional[_Iterable[str]] = ..., ownership_key: _Optional[str] = ..., followed_epoch: _Optional[int] = ..., followed_epoch_id: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., runtimes: _Optional[_Iterable[_Union[_common_pb2.SparkRuntime, _Mapping]]] = ...) -> None: ...
+    preemption_grace_s: float
+    def __init__(self, name: _Optional[str] = ..., identity: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnit, _Mapping]]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ..., remarks: _Optional[_Iterable[str]] = ..., ownership_key: _Optional[str] = ..., followed_epoch: _Optional[int] = ..., followed_epoch_id: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., runtimes: _Optional[_Iterable[_Union[_common_pb2.SparkRuntime, _Mapping]]] = ..., preemption_grace_s: _Optional[float] = ...) -> None: ...
 
 class NodeHeartbeat(_message.Message):
     __slots__ = ("usage", "containers", "shortcuts")

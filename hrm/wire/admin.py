@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from hrm.core.master.core import MasterCore
@@ -33,6 +34,7 @@ __all__ = [
     "from_run_times",
     "to_drain",
     "to_kill",
+    "to_node_states",
     "to_rebinding",
 ]
 
@@ -89,6 +91,19 @@ def to_rebinding(request: pb.BindNodeRequest, call_id: int, now: float) -> e.Reb
     return e.RebindRequested(now=now, call_id=call_id, node=node, **node_stream.to_binding(request))
 
 
+def to_node_states(numbers: Sequence[int]) -> set[NodeState]:
+    """The states of a filter.
+
+    Raises:
+        InvalidRequest: one is none.
+    """
+    known = {number: state for state, number in codec.NODE_STATE.items()}
+    for number in numbers:
+        if number not in known:
+            raise InvalidRequest(f"states has {number}, which is no state of a node")
+    return {known[number] for number in numbers}
+
+
 def from_cluster(core: MasterCore, now: float, **agent_error: Any) -> pb.Cluster:
     """``agent_error``: the fields of the message that the core does not know."""
     master_state = core.master_state
@@ -109,7 +124,7 @@ def from_cluster(core: MasterCore, now: float, **agent_error: Any) -> pb.Cluster
         containers_running=_count(master_state, ContainerState.RUNNING),
         containers_waiting=_count(master_state, *_WAITING),
         containers_pending=_count(master_state, ContainerState.PENDING),
-        schedulers=[_from_scheduler(x) for x in core.placement.schedulers.values()],
+        schedulers=[_from_scheduler(x, now) for x in core.placement.schedulers.values()],
         lease=pb.Lease(
             holder=lease.holder or "" if held else "",
             expires_in_s=lease.expires_at_s - now if held else 0.0,
@@ -118,13 +133,26 @@ def from_cluster(core: MasterCore, now: float, **agent_error: Any) -> pb.Cluster
         claims_committed=core.negotiator.committed,
         claims_queued=core.negotiator.queued,
         claims_aborted=core.negotiator.aborted,
-        run_time_errors=_from_errors(master_state.estimate_errors.summary()),
+        run_time_errors=_from_errors(
+            master_state.estimate_errors.summary(), learned=len(master_state.run_times.rows)
+        ),
+        recovery=_from_recovery(core, now) if master_state.recovering else None,
         **agent_error,
     )
 
 
-def _from_errors(errors: ErrorSummary) -> pb.RunTimeErrors:
-    message = pb.RunTimeErrors(containers=errors.known, unknown=errors.unknown)
+def _from_recovery(core: MasterCore, now: float) -> pb.Recovery:
+    nodes = core.nodes
+    return pb.Recovery(
+        nodes_known=nodes.known_at_start,
+        nodes_back=nodes.returned,
+        ends_in_s=max(0.0, core.recovery_ends_at_s - now),
+        may_lack_nodes=nodes.may_lack_nodes,
+    )
+
+
+def _from_errors(errors: ErrorSummary, *, learned: int) -> pb.RunTimeErrors:
+    message = pb.RunTimeErrors(containers=errors.known, unknown=errors.unknown, learned=learned)
     if errors.known:
         message.median, message.p90 = errors.median, errors.p90
     return message
@@ -205,18 +233,33 @@ def _resources(vector: Any) -> Resources:
     return Resources(*map(int, vector[: Column.SLOTS]))
 
 
-def _from_scheduler(scheduler: Scheduler) -> pb.Scheduler:
-    delays = sorted(scheduler.delays_s)
-    p99 = delays[min(len(delays) - 1, int(0.99 * len(delays)))] if delays else 0.0
+def _from_scheduler(scheduler: Scheduler, now: float) -> pb.Scheduler:
+    delays = scheduler.delays_s
+    delay_p50_s, delay_p99_s = _quantiles([seconds for seconds, _ in delays])
+    decision_p50_s, decision_p99_s = _quantiles([x for x, has_lacked in delays if not has_lacked])
+    wait_p50_s, wait_p99_s = _quantiles([x for x, has_lacked in delays if has_lacked])
     return pb.Scheduler(
         name=scheduler.name,
         queued_jobs=len(scheduler.jobs),
         rounds=scheduler.rounds,
         placed=scheduler.placed,
         retries=scheduler.retries,
-        delay_p50_s=statistics.median(delays) if delays else 0.0,
-        delay_p99_s=p99,
+        delay_p50_s=delay_p50_s,
+        delay_p99_s=delay_p99_s,
+        decision_p50_s=decision_p50_s,
+        decision_p99_s=decision_p99_s,
+        capacity_wait_p50_s=wait_p50_s,
+        capacity_wait_p99_s=wait_p99_s,
+        oldest_wait_s=scheduler.oldest_wait_s(now),
     )
+
+
+def _quantiles(seconds: Collection[float]) -> tuple[float, float]:
+    """The median and the 99th percentile; 0 where there are none."""
+    if not seconds:
+        return 0.0, 0.0
+    ordered = sorted(seconds)
+    return statistics.median(ordered), ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
 
 
 def from_node(master_state: MasterState, node: Node, now: float) -> pb.Node:

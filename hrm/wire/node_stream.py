@@ -135,6 +135,9 @@ def to_registration(message: pb.NodeMessage, now: float) -> e.NodeRegistered:
         followed=codec.to_followed(register),
         labels=requirements.to_labels(register.labels),
         runtimes=requirements.to_runtimes(register.runtimes) or _of_an_older_agent(register),
+        preemption_grace_s=codec.to_amount(register.preemption_grace_s, "preemption_grace_s")
+        if register.HasField("preemption_grace_s")
+        else None,
     )
 
 

@@ -40,7 +40,18 @@ def example_cluster() -> admin_pb2.Cluster:
         free=_resources(5, 12_288),
         applications_live=1,
         containers_running=3,
-        schedulers=[admin_pb2.Scheduler(name="scheduler-0", placed=41, delay_p50_s=0.0021)],
+        schedulers=[
+            admin_pb2.Scheduler(
+                name="scheduler-0",
+                queued_jobs=3,
+                placed=41,
+                decision_p50_s=0.0021,
+                decision_p99_s=0.0215,
+                capacity_wait_p50_s=12.0,
+                capacity_wait_p99_s=3600.0,
+                oldest_wait_s=300.0,
+            )
+        ],
         lease=admin_pb2.Lease(holder="scheduler-1", expires_in_s=1.5, token=7),
         claims_committed=41,
         run_time_errors=admin_pb2.RunTimeErrors(containers=40, median=0.124, p90=0.5, unknown=2),
@@ -146,6 +157,10 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
         self.empty = False
         self.target = ""
         self.gang_min = 3
+        self.nodes = 1
+        self.drains_any = False
+        self.containers_total = 1
+        self.recovery: admin_pb2.Recovery | None = None
         self.token_file = Path()
 
     def _known(self, request: Any, context: grpc.ServicerContext) -> None:
@@ -154,13 +169,21 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
             context.abort(grpc.StatusCode.NOT_FOUND, f"no application\n{request.application_id}")
 
     def GetCluster(self, request: Any, context: grpc.ServicerContext) -> admin_pb2.Cluster:  # noqa: N802
-        return example_cluster()
+        cluster = example_cluster()
+        if self.recovery is not None:
+            cluster.recovery.CopyFrom(self.recovery)
+        return cluster
 
     def ListNodes(  # noqa: N802
         self, request: Any, context: grpc.ServicerContext
     ) -> admin_pb2.ListNodesResponse:
-        nodes = [] if self.empty else [example_node()]
-        return admin_pb2.ListNodesResponse(nodes=nodes)
+        self.requests.append(request)
+        size, first = min(request.page_size or 1000, 1000), int(request.page_token or 0)
+        left = 0 if self.empty else self.nodes - first
+        return admin_pb2.ListNodesResponse(
+            nodes=[example_node()] * min(left, size),
+            next_page_token=str(first + size) if left > size else "",
+        )
 
     def ListApplications(  # noqa: N802
         self, request: Any, context: grpc.ServicerContext
@@ -175,6 +198,7 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
         self._known(request, context)
         application = example_application()
         application.gang_min = self.gang_min
+        application.containers_total = self.containers_total
         return application
 
     def ExplainApplication(  # noqa: N802
@@ -200,7 +224,7 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
         self, request: Any, context: grpc.ServicerContext
     ) -> admin_pb2.ListNodesResponse:
         self.requests.append(request)
-        if list(request.names) != ["node-1"]:
+        if list(request.names) != ["node-1"] and not self.drains_any:
             context.abort(grpc.StatusCode.NOT_FOUND, f"no such node: {request.names[-1]}")
         node = example_node()
         if not request.undo:

@@ -15,7 +15,8 @@ import pytest
 from typer.testing import Result
 
 from hrm import rpc
-from hrm.cli.events import line_of, seconds_of
+from hrm.cli.events import KindChoice, line_of, seconds_of
+from hrm.core.vocabulary.history import EVENT_KINDS
 from hrm.errors import InvalidRequest
 from hrm.v1 import events_pb2, events_pb2_grpc
 from tests.cli.conftest import FakeMaster
@@ -129,6 +130,10 @@ def test_events_for_users_and_for_programs(
     assert journal.requests[-1].since_s > 0
     assert journal.requests[-1].limit == 100_000
     assert "no such events" in hrm("events", "--limit", "99").stderr
+    assert hrm("events", "--kind", "node", "--kind", "master").exit_code == 0
+    assert list(journal.requests[-1].kinds) == ["node", "master"]
+    assert hrm("events", "--kind", "driver").exit_code == 2
+    assert tuple(kind.value for kind in KindChoice) == EVENT_KINDS
 
 
 def test_a_bad_age_is_one_clear_line(master: FakeMaster, hrm: Callable[..., Result]) -> None:

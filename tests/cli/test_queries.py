@@ -15,9 +15,16 @@ from rich.console import Console
 from typer.testing import Result
 
 from hrm.cli import client, render
+from hrm.cli.row_table import LAID_OUT_MAX
 from hrm.errors import HrmError
-from hrm.v1 import admin_pb2, node_pb2
-from tests.cli.conftest import APPLICATION, FakeMaster, example_application, gpu_node
+from hrm.v1 import admin_pb2, common_pb2, node_pb2
+from tests.cli.conftest import (
+    APPLICATION,
+    FakeMaster,
+    example_application,
+    example_node,
+    gpu_node,
+)
 
 Run = Callable[..., Result]
 
@@ -30,11 +37,44 @@ def test_status_states_what_is_there_and_what_is_free(hrm: Run, master: FakeMast
     assert "up 1h02m" in result.stdout
     assert "scheduler-1, 1.5s left" in result.stdout
     assert "2.1ms" in result.stdout
+    row = result.stdout.splitlines()[-1].split()
+    assert row == ["scheduler-0", "3", "5m00s", "0", "41", "0", "2.1ms", "21.5ms", "12s", "1h00m"]
+    assert "3 running, 0 placed and not running yet, 0 without a place" in result.stdout
+    assert "41 to start at once, 0 behind others of the unit; 0 refused" in result.stdout
     shown = " ".join(result.stdout.split())
     assert "off by 12% (median), 50% (90th percentile) over the latest 40 executors" in shown
     assert "2 executors without an estimate" in shown
     assert json.loads(hrm("status", "-o", "json").stdout)["run_time_errors"]["median"] == 0.124
     assert result.stderr == ""
+
+
+def test_a_master_that_has_restarted_says_what_it_waits_for(hrm: Run, master: FakeMaster) -> None:
+    assert "recovering" not in hrm("status").stdout
+    master.recovery = admin_pb2.Recovery(nodes_known=4, nodes_back=1, ends_in_s=7.4)
+    shown = " ".join(hrm("status").stdout.split())
+    assert "recovering 1 of the 4 nodes known before the restart is back; it waits up to" in shown
+    assert "7.4s more for the others" in shown
+    document = json.loads(hrm("status", "-o", "json").stdout)
+    assert document["recovery"]["nodes_back"] == 1
+    master.empty = True
+    assert "no node yet: the master has restarted; 1 of the 4" in hrm("nodes").stderr
+    master.recovery.may_lack_nodes = True
+    assert "there may be more" in hrm("status").stdout
+
+
+def test_run_times_known_and_their_errors_are_two_things() -> None:
+    def shown(**fields: int) -> str:
+        errors = admin_pb2.RunTimeErrors(**fields)
+        cluster = admin_pb2.Cluster(started_at_s=time.time(), run_time_errors=errors)
+        console = Console(width=250)
+        with console.capture() as captured:
+            console.print(render.cluster_view(cluster))
+        return captured.get()
+
+    assert "12 learned; no executor has done its work since this master started" in shown(
+        learned=12
+    )
+    assert "12 learned; 3 executors without an estimate" in shown(learned=12, unknown=3)
 
 
 def test_nodes_are_listed_with_their_queues(hrm: Run, master: FakeMaster) -> None:
@@ -43,6 +83,50 @@ def test_nodes_are_listed_with_their_queues(hrm: Run, master: FakeMaster) -> Non
     assert row.split()[:4] == ["node-1", "alive", "cpu-0", "1/4"]
     assert "2 GiB of 8 GiB" in row
     assert " 1/2 " in row  # waiting: stream, batch
+
+
+def test_nodes_may_be_fewer_of_them_or_those_in_a_state(hrm: Run, master: FakeMaster) -> None:
+    master.nodes = 2_500
+    result = hrm("nodes", "--limit", "1200")
+    assert len(result.stdout.splitlines()) == 1 + 1200
+    assert result.stderr == "the first 1200 are shown; for all: hrm nodes --limit 0\n"
+    assert len(json.loads(hrm("nodes", "--limit", "3", "-o", "json").stdout)["nodes"]) == 3
+    whole = hrm("nodes", "--limit", "2500")
+    assert (len(whole.stdout.splitlines()), whole.stderr) == (1 + 2500, "")
+    assert len(hrm("nodes").stdout.splitlines()) == 1 + 2500
+    master.requests.clear()
+    assert hrm("nodes", "--state", "lost", "--state", "draining").exit_code == 0
+    draining, lost = common_pb2.NODE_STATE_DRAINING, common_pb2.NODE_STATE_LOST
+    assert list(master.requests[0].states) == [lost, draining]
+    master.empty = True
+    assert "no node is in such a state" in hrm("nodes", "--state", "lost").stderr
+    assert hrm("nodes", "--state", "asleep").exit_code == 2
+
+
+def test_a_long_table_has_the_columns_of_a_short_one() -> None:
+    node = gpu_node(declared=True)
+    node.name, node.spark_versions[0] = "[bold]ä\\", "4.3.0 [x]"
+    node.excluded_for_s, node.exclusion = 9.0, "機械 fails"
+
+    def lines(count: int) -> list[str]:
+        console = Console(width=10_000)
+        with console.capture() as captured:
+            console.print(render.nodes_table([node] * count))
+        return [line.rstrip() for line in captured.get().splitlines()]
+
+    short, long = lines(LAID_OUT_MAX // 2), lines(LAID_OUT_MAX)
+    assert len(long) == 1 + 2 * LAID_OUT_MAX, "two units each"
+    assert long[: len(short)] == short
+
+
+def test_a_long_table_is_written_fast() -> None:
+    """rich took 0.65 ms a row."""
+    table = render.nodes_table([example_node()] * 4000)
+    console = Console(width=10_000)
+    began_s = time.process_time()
+    with console.capture():
+        console.print(table)
+    assert time.process_time() - began_s < 1.0
 
 
 def test_a_node_reports_how_it_keeps_its_containers_apart(hrm: Run, master: FakeMaster) -> None:
@@ -152,6 +236,25 @@ def test_drain_and_back(hrm: Run, master: FakeMaster) -> None:
     assert "draining" in drained.stdout
     assert drained.stderr == "to return them to service: hrm node drain --undo node-1\n"
     assert "alive" in hrm("node", "drain", "node-1", "--undo").stdout
+
+
+def test_the_way_back_from_a_drain_of_many_nodes_is_one_line(hrm: Run, master: FakeMaster) -> None:
+    master.drains_any = True
+    names = [f"node-{number}" for number in range(1, 501)]
+    (line,) = hrm("node", "drain", *names).stderr.splitlines()
+    assert line.endswith("--undo " + " ".join(names[:10]) + " ... (all 500 names)")
+
+
+def test_of_many_executors_the_latest_are_shown(hrm: Run, master: FakeMaster) -> None:
+    master.containers_total = 8_000
+    shown = hrm("app", "show", APPLICATION).stdout
+    more = f"hrm app show {APPLICATION} --limit 8000"
+    assert f"the latest 1 executors; 7999 more: {more}" in shown
+    hrm("app", "show", APPLICATION, "--limit", "7")
+    hrm("app", "show", APPLICATION, "-o", "json")
+    hrm("app", "show", APPLICATION, "-o", "json", "--limit", "7")
+    assert [request.containers_limit for request in master.requests] == [100, 7, 0, 7]
+    assert hrm("app", "show", APPLICATION, "--limit", "0").exit_code == 2
 
 
 def test_bind_states_what_to_change_and_what_came_of_it(hrm: Run, master: FakeMaster) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hrm.core.master.explain import explain
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Entry
@@ -167,6 +168,65 @@ def test_the_grace_period_is_limited() -> None:
     assert cluster.states(batch) == {"running": 3, "stopping": 1}
     cluster.advance(2.0)
     assert cluster.states(stream) == {"running": 1}
+
+
+def why(cluster: VirtualCluster, app: ApplicationId) -> tuple[str, str]:
+    """The summary, and the line about the first container that waits at a node."""
+    summary, details = explain(cluster.master.master_state, cluster.app(app), cluster.now)
+    return summary, next((line for line in details if "waits at" in line), "")
+
+
+def test_a_stream_that_waits_for_preemption_learns_until_when() -> None:
+    cluster = VirtualCluster([unit("n1")], preemption_grace_s=30.0, drain_s=1e6)
+    batch = cluster.submit(4)
+    cluster.settle()
+    stream = cluster.submit(2, workload_class=STREAM)
+    cluster.advance(10.0)
+    summary, line = why(cluster, stream)
+    ending = "2 batch containers are being preempted for streams and have 20 s more to end"
+    assert summary.startswith("0 of 2 containers run; the others wait")
+    assert f", where {ending} (preemption_grace_s of the agent)" in summary
+    assert f"4 run there ({ending} (preemption_grace_s of the agent));" in line
+    cluster.finish(stream)
+    other = cluster.submit(1)
+    cluster.settle()
+    summary, line = why(cluster, other)
+    assert "preempted" not in summary, "not for batch"
+    cluster.finish(batch)
+
+
+def test_one_that_waits_where_nothing_is_preempted_learns_of_none() -> None:
+    cluster = VirtualCluster([unit("n1")], preemption_grace_s=None)
+    cluster.submit(4)
+    cluster.settle()
+    stream = cluster.submit(1, workload_class=STREAM)
+    cluster.advance(10.0)
+    assert "preempted" not in "".join(why(cluster, stream))
+
+
+def test_of_an_agent_that_does_not_state_its_grace_period_no_end_is_named() -> None:
+    cluster = VirtualCluster([unit("n1")], preemption_grace_s=30.0, drain_s=1e6)
+    cluster.submit(4)
+    cluster.settle()
+    cluster.master.master_state.nodes[NodeName("n1")].preemption_grace_s = None
+    stream = cluster.submit(1, workload_class=STREAM)
+    cluster.advance(10.0)
+    assert why(cluster, stream)[0].endswith(
+        "where 1 batch container is being preempted for streams"
+    )
+
+
+def test_after_a_restart_of_the_master_the_whole_grace_period_is_the_bound() -> None:
+    cluster = VirtualCluster([unit("n1")], preemption_grace_s=30.0, drain_s=1e6)
+    cluster.submit(4)
+    cluster.settle()
+    stream = cluster.submit(1, workload_class=STREAM)
+    cluster.advance(10.0)
+    cluster.restart_master()
+    cluster.register(cluster.nodes["n1"])
+    cluster.attach(stream)
+    cluster.settle()
+    assert "and has 29 s more to end" in why(cluster, stream)[0]
 
 
 def test_what_is_released_in_its_grace_period_ends_at_once() -> None:

@@ -215,6 +215,10 @@ async def test_filters_select_events(journals: Callable[..., Journal]) -> None:
     assert await chosen(EventFilter(node="n1")) == ["n1"]
     assert await chosen(EventFilter(application_id="app-1")) == ["app-1"]
     assert await chosen(EventFilter(since_s=time.time() - 50.0)) == ["n2", "app-1"]
+    assert await chosen(EventFilter(kinds=("node",))) == ["n1", "n2"]
+    assert await chosen(EventFilter(kinds=("node",), node="n2")) == ["n2"]
+    assert await chosen(EventFilter(kinds=("application", "node"))) == ["n1", "n2", "app-1"]
+    assert await chosen(EventFilter(kinds=("container",))) == []
     assert (await journal.latest(EventFilter(application_id="app-1"), 1))[
         0
     ].actor == "administrator"
@@ -479,6 +483,7 @@ async def test_a_reader_that_follows_goes_on_at_the_next_master(tmp_path: Path) 
         ({"limit": 100_001}, "from 1 to 100000"),
         ({"since_s": -1.0}, "since_s is -1"),
         ({"since_s": float("nan")}, "since_s is nan"),
+        ({"kinds": ["node", "driver"]}, "'driver' is no kind of event; there are: application, "),
         ({"resume": "x"}, "no token"),
         ({"resume": "9" * 19}, "no token"),
         ({"node": "n" * 100_000}, "node has 100000 characters"),

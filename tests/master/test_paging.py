@@ -107,6 +107,14 @@ async def test_lists_of_the_master_come_in_pages(tmp_path: Path) -> None:
         (alone,) = (await master.admin.ListNodes(named, timeout=TIMEOUT_S)).nodes
         assert alone.name == "n1"
 
+        alive = admin_pb2.ListNodesRequest(states=["NODE_STATE_ALIVE"], page_size=2)
+        first_of_them = await master.admin.ListNodes(alive, timeout=TIMEOUT_S)
+        assert [x.name for x in first_of_them.nodes] == ["n0", "n1"]
+        lost = admin_pb2.ListNodesRequest(states=["NODE_STATE_LOST", "NODE_STATE_DRAINING"])
+        assert not (await master.admin.ListNodes(lost, timeout=TIMEOUT_S)).nodes
+        with refused(INVALID, "states has 77"):
+            await master.admin.ListNodes(admin_pb2.ListNodesRequest(states=[77]), timeout=TIMEOUT_S)  # type: ignore[list-item]
+
         submissions = submission_pb2_grpc.SubmissionServiceStub(master.channel)
         pipelines = pipeline_pb2_grpc.PipelineServiceStub(master.channel)
         for bad, part in (({"page_token": "x"}, "page_token"), ({"page_size": -1}, "page_size")):

@@ -443,6 +443,29 @@ async def test_a_restarted_master_knows_its_applications(tmp_path: Path) -> None
         assert back.epoch == registered.epoch + 1
 
 
+async def test_the_latest_containers_of_an_application_and_how_many_there_are(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as master:
+        session = await attached(master)
+        await session.write(asking_for(5))
+        release = application_pb2.ReleaseContainers(executor_ids=["1", "2", "3"])
+        await session.write(application_pb2.ApplicationUpdate(release=release))
+        await session.read()
+        (app,) = master.interpreter.core.master_state.applications
+        get = admin_pb2.GetApplicationRequest(application_id=app)
+        whole = await master.admin.GetApplication(get, timeout=TIMEOUT_S)
+        assert (len(whole.containers), whole.containers_total) == (5, 5)
+        get.containers_limit = 2
+        some = await master.admin.GetApplication(get, timeout=TIMEOUT_S)
+        assert [x.executor_id for x in some.containers] == ["4", "5"]
+        assert some.containers_total == 5
+        get.containers_limit = -1
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "limit is -1"):
+            await master.admin.GetApplication(get, timeout=TIMEOUT_S)
+        session.cancel()
+
+
 async def test_the_next_master_knows_how_many_tasks_an_ended_application_had(
     tmp_path: Path,
 ) -> None:

@@ -37,6 +37,7 @@ from hrm.core.vocabulary.model import (
     NodeName,
     NodeState,
     Resources,
+    ResourceUnitId,
     WorkloadClass,
     is_driver,
 )
@@ -72,14 +73,15 @@ def explain(
     pending = app.in_state(ContainerState.PENDING)
     placed = app.in_state(ContainerState.ASSIGNED, ContainerState.WAITING)
     running = app.in_state(ContainerState.RUNNING)
-    details += [_waiting_line(master_state, container) for container in placed[:_DETAILS_MAX]]
+    details += [_waiting_line(master_state, x, now) for x in placed[:_DETAILS_MAX]]
     if pending:
         details += _held_by_drivers(master_state, pending)
         return _pending_line(master_state, app, pending, now), details
     if placed:
         details += _held_by_drivers(master_state, placed)
         run = f"{len(running)} of {len(running) + len(placed)} containers run"
-        return f"{run}; the others wait in the queue of a resource unit", details
+        why = _preempting(master_state, app, placed, now)
+        return f"{run}; the others wait in the queue of a resource unit{why}", details
     if not app.containers:
         return "it requests no executors now", details
     run = f"{len(running)} container{'s run' if len(running) != 1 else ' runs'}"
@@ -167,7 +169,53 @@ def _excluded(master_state: MasterState, app: Application, now: float) -> list[s
     return lines
 
 
-def _waiting_line(master_state: MasterState, container: Container) -> str:
+def _preempting(
+    master_state: MasterState, app: Application, placed: list[Container], now: float
+) -> str:
+    """That what runs where a stream's containers wait is being preempted, and how long it has."""
+    if app.record.workload_class is not WorkloadClass.STREAM:
+        return ""
+    units = dict.fromkeys(container.unit_id for container in placed)
+    found = {x.container_id: x for unit_id in units for x in _victims(master_state, unit_id)}
+    if not found:
+        return ""
+    return f", where {_ending(master_state, list(found.values()), now)}"
+
+
+def _victims(master_state: MasterState, unit_id: ResourceUnitId) -> list[Container]:
+    """What is being preempted for streams at a unit, and at those that share its cores."""
+    queue = master_state.state.find(unit_id)
+    row = master_state.state.rows.get(unit_id)
+    if queue is None or row is None:
+        return []
+    node = master_state.nodes[master_state.state.node(row)]
+    pool = {each.unit.unit_id for each in queue.pool}
+    return [
+        x
+        for x in node.containers.values()
+        if x.preempted and x.state is ContainerState.STOPPING and x.unit_id in pool
+    ]
+
+
+def _ending(master_state: MasterState, victims: Sequence[Container], now: float) -> str:
+    """How many are being preempted, and by when the last of them has ended."""
+    ends_in_s: list[float] = []
+    for victim in victims:
+        node = None if victim.node is None else master_state.nodes.get(victim.node)
+        if node is not None and node.preemption_grace_s is not None:
+            ends_in_s.append(victim.preempted_at_s + node.preemption_grace_s - now)
+    many = len(victims)
+    text = f"{many} batch container{'s are' if many > 1 else ' is'} being preempted for streams"
+    if not ends_in_s:
+        return text
+    left_s = max(ends_in_s)
+    if left_s <= 0:
+        return f"{text}; the time to end is over (preemption_grace_s of the agent)"
+    have = "have" if many > 1 else "has"
+    return f"{text} and {have} {left_s:.0f} s more to end (preemption_grace_s of the agent)"
+
+
+def _waiting_line(master_state: MasterState, container: Container, now: float) -> str:
     label, asks = f"executor {container.request.executor_id}", container.request.resources
     if is_driver(container.application_id):
         label = "the driver"
@@ -179,13 +227,15 @@ def _waiting_line(master_state: MasterState, container: Container) -> str:
         return f"{label} was sent to {container.unit_id}"
     place = ", in the place of one that was preempted there"
     kept = place if container.request.place == container.unit_id else ""
-    ends = ""
+    victims = _victims(master_state, container.unit_id)
+    ends = f" ({_ending(master_state, victims, now)})" if victims else ""
+    kept_batch = ""
     if container.container_id in queue.stream_waiting and not queue.unit.preempts:
-        ends = f"; batch is not preempted there ({_KEPT_SETTING})"
+        kept_batch = f"; batch is not preempted there ({_KEPT_SETTING})"
     return (
         f"{label} waits at {container.unit_id} with {waiting.index(container.container_id)} before "
-        f"it{kept}; {len(queue.running)} run there; it requests {asks}, and "
-        f"{Resources(*queue.free[: Column.SLOTS])} of {queue.unit.current} are free{ends}"
+        f"it{kept}; {len(queue.running)} run there{ends}; it requests {asks}, and "
+        f"{Resources(*queue.free[: Column.SLOTS])} of {queue.unit.current} are free{kept_batch}"
     )
 
 

@@ -39,6 +39,7 @@ class NodeRegistry:
     may request again what runs there: the next master must know of them, too. One that comes back
     need not be written again. ``lost_s``: nodes that were lost, and when; the store keeps them
     until each AppMaster has been notified of what was lost with them, or its application has ended.
+    ``known_at_start``: how many nodes an earlier master knew.
     ``_written``: the nodes that the store keeps, with the digest of each one's ownership key.
 
     A name belongs to the agent that has its key and identity for as long as that agent may come
@@ -58,10 +59,21 @@ class NodeRegistry:
         self.reconciler = NodeReconciler(master_state, placement, self.drains)
         self._relocation = Relocation(master_state)
         self.awaited: set[str] = set(known)
+        self.known_at_start = len(known)
         self.absent: set[str] = set()
         self._written = dict(known)
         self.lost_s: dict[NodeName, float] = {}
         self._next_check_s = 0.0
+
+    @property
+    def returned(self) -> int:
+        """How many of ``known_at_start`` are not awaited any more."""
+        return self.known_at_start - len(self.awaited - {_FORGOTTEN})
+
+    @property
+    def may_lack_nodes(self) -> bool:
+        """Is one awaited of which the store does not know?"""
+        return _FORGOTTEN in self.awaited
 
     def refusal(self, event: e.NodeRegistered) -> HrmError | None:
         """Why this agent may not be the node that it names. To be checked before the stream that
@@ -275,6 +287,7 @@ class NodeRegistry:
             properties=NodeProperties(
                 host=event.host, labels=event.labels, runtimes=event.runtimes
             ),
+            preemption_grace_s=event.preemption_grace_s,
         )
         self.master_state.nodes[event.node] = node
         for unit in event.units:

@@ -164,7 +164,7 @@ class NodeReconciler:
         if container is None and app is not None and self._may_adopt(app, status):
             container = self._adopt(app, status, now)
         if container is not None and status.preempted and not container.preempted:
-            container.preempted = True
+            container.preempted, container.preempted_at_s = True, now
             profile = status.resource_profile_id
             self.master_state.places.keep(status.application_id, profile, status.unit_id, now)
         if status.state is ContainerState.ENDED:

@@ -89,10 +89,10 @@ class Container:
     """One container, from the request to the end. ``end`` is set iff it is ENDED;
     ``stop_cause``: of the last order to stop that this master has given; None: it has given none.
     ``held``: a node that is not back yet may be running it. ``preempted``: its node ends it for a
-    stream. ``waits_for``: a driver's wait for its turn, before it is given to its scheduler
-    (``core.master.driver_queue``); None where it is, and for executors. ``number``: of two that
-    use GPUs, and of two drivers, the one requested later has the greater. ``queued``:
-    it was granted a place in a unit's queue."""
+    stream, as it has reported at ``preempted_at_s``. ``waits_for``: a driver's wait for its turn,
+    before it is given to its scheduler (``core.master.driver_queue``); None where it is, and for
+    executors. ``number``: of two that use GPUs, and of two drivers, the one requested later has the
+    greater. ``queued``: it was granted a place in a unit's queue."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -109,6 +109,7 @@ class Container:
     held: bool = False
     queued: bool = False
     preempted: bool = False
+    preempted_at_s: float = 0.0
     waits_for: DriverWaits | None = None
     end: ContainerEnd | None = None
     stdout_url: str = ""
@@ -205,6 +206,7 @@ class Node:
     the digest of its agent's ownership key, ``incarnations`` the latest to register with it.
 
     ``excused_s``: until then its silence does not count (``hrm.core.vocabulary.wakefulness``).
+    ``preemption_grace_s``: see ``NodeRegistered``.
     """
 
     name: NodeName
@@ -229,6 +231,7 @@ class Node:
     excused_s: float = 0.0
     incarnations: tuple[str, ...] = ()
     properties: NodeProperties = UNKNOWN_PROPERTIES
+    preemption_grace_s: float | None = None
 
     @property
     def state(self) -> NodeState:

@@ -92,7 +92,8 @@ class NodeRegistered(Event):
     new with every process; ``sequence`` rises with every message of one incarnation. ``owner``: the
     digest of its ownership key, see ``core.vocabulary.ownership``. ``followed``: None where it has
     followed no master since its start, as for AppMasters and schedulers. ``labels`` and
-    ``runtimes``: see ``NodeProperties``."""
+    ``runtimes``: see ``NodeProperties``. ``preemption_grace_s``: how long what it preempts for
+    streams may take to end; None: it preempts nothing, or has not said."""
 
     call_id: int
     node: NodeName
@@ -111,6 +112,7 @@ class NodeRegistered(Event):
     followed: Followed | None = None
     labels: frozenset[str] = frozenset()
     runtimes: tuple[Runtime, ...] | None = None
+    preemption_grace_s: float | None = None
 
 
 @record

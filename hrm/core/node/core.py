@@ -121,7 +121,7 @@ class NodeCore:
         self.followed: Followed | None = None
         self.connected = False
         self._default_duration_s = default_duration_s
-        self._preemption_grace_s = preemption_grace_s
+        self.preemption_grace_s = preemption_grace_s
         self._tombstones: dict[ContainerId, None] = {}
         self._out: list[c.NodeCommand] = []
 
@@ -172,7 +172,7 @@ class NodeCore:
     def offers(self) -> tuple[ResourceUnit, ...]:
         """The units as reported to the master: those of a closed node take nothing new, and what
         waits for a stream's preemption waits in vain where there is none."""
-        preempts = self._preemption_grace_s is not None
+        preempts = self.preemption_grace_s is not None
         units = (replace(queue.unit, preempts=preempts) for queue in self.units.values())
         return tuple(replace(x, draining=True) if self.closed else x for x in units)
 
@@ -290,7 +290,7 @@ class NodeCore:
 
     def _preempt_batch(self, queue: UnitQueue, now: float) -> None:
         """Preempt batch containers for the streams that wait."""
-        grace_s, stopping = self._preemption_grace_s, ContainerState.STOPPING
+        grace_s, stopping = self.preemption_grace_s, ContainerState.STOPPING
         if grace_s is None or not any(unit.stream_waiting for unit in queue.pool):
             return
         ending = {x for x, k in self.containers.items() if k.life.state is stopping}

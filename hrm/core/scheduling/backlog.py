@@ -115,7 +115,9 @@ class Job:
     of ``pending`` may have a place (``ContainerRequest.place``). ``rows``: of a driver, where it
     may go in this round, shape (rows,); None: anywhere.
 
-    ``arrived_at_s``: since when it has waited for something, without a break. ``renewed``: has it
+    ``arrived_at_s``: since when it has waited for something, without a break. ``lacked_s``: when it
+    was last known that there is no place for what it requested until then; of those that were held
+    back with its cohort since, ``_Cohort.held_s``. ``renewed``: has it
     requested more, or has it changed, since its latest round began? ``is_retry``: is it to be tried
     at once because capacity was freed during that round?
 
@@ -150,6 +152,7 @@ class Job:
     places: bool = False
     rows: Bools | None = None
     arrived_at_s: float = 0.0
+    lacked_s: float = -math.inf
     renewed: bool = False
     is_retry: bool = False
     arrival: int = 0
@@ -228,12 +231,14 @@ class _Cohort:
     """
 
     __slots__ = (
-        "_due", "_placed", "_stamps", "_upcoming", "key", "level_s", "members", "shared", "times",
+        "_due", "_placed", "_stamps", "_upcoming", "held_s", "key", "level_s", "members", "shared",
+        "times",
     )  # fmt: skip
 
     def __init__(self, key: _Key, stamps: Iterator[int]) -> None:
         self.key = key
         self.level_s = 0.0
+        self.held_s = -math.inf
         self.members = 0
         self._placed = 0
         self._stamps = stamps
@@ -257,6 +262,8 @@ class _Cohort:
 
     def leave(self, job: Job) -> None:
         """A member is one of another cohort from now on, or of none."""
+        if job.lacked_s < self.held_s:
+            job.lacked_s = self.held_s
         job.cohort, job.stamp = None, 0
         self.members -= 1
         if self._placed > 2 * self.members + _SLACK:
@@ -274,8 +281,9 @@ class _Cohort:
         while times.entries and (job := times.first()) is not None:
             self.place(job, 0.0)
 
-    def hold(self, until_s: float) -> None:
-        """No member may be tried before ``until_s``."""
+    def hold(self, until_s: float, now: float) -> None:
+        """No member may be tried before ``until_s``: none would find a place now."""
+        self.held_s = now
         if self.level_s < until_s:
             self.level_s = until_s
         times = self.times
@@ -420,13 +428,13 @@ class Backlog:
                 if same and all(
                     demand in lacks and (whole or lacks[demand] <= run_s) for demand in wanted
                 ):
-                    cohort.hold(now + delay_s)
+                    cohort.hold(now + delay_s, now)
             return
         requires = job.requires
         for (_, wanted, run_s, delay_s, rules), cohort in self._cohorts.items():
             covers = rules.group is None and (requires is None or rules.requires == requires)
             if wanted and covers and _is_covered(wanted, run_s, lacks):
-                cohort.hold(now + delay_s)
+                cohort.hold(now + delay_s, now)
 
     def next_job(self, now: float) -> Job | None:
         """The job to place now: streams first, then in order of arrival."""

@@ -94,6 +94,8 @@ class RemoteScheduler(Scheduler):
     them; without any, nothing is known of the node.
     """
 
+    knows_lacks = False
+
     def __init__(
         self, name: str, session: int, state: SharedState, bounds: Bounds, now: float
     ) -> None:

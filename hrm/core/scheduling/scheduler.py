@@ -99,7 +99,14 @@ class Scheduler:
     in order of arrival; only the backlog changes them. ``exhaustion``: what is known of the state
     on which it chooses, None where nothing is. ``_freed``: has capacity been freed since its latest
     choice? A round that was under way then has not seen it.
+
+    ``delays_s``: of the latest grants, seconds from the request, and whether it was known in
+    between that there is no place. ``_lacked_s``: when a job was last known to lack one.
+    ``knows_lacks``: is that known of each job by itself? Where jobs go in strict order, or another
+    process chooses, a lack of one counts for all that waited then.
     """
+
+    knows_lacks = True
 
     def __init__(self, name: str, policy: PlacementPolicy, bounds: Bounds) -> None:
         self.name = name
@@ -117,7 +124,8 @@ class Scheduler:
         self.placed = 0
         self.retries = 0
         self.policy_faults = 0
-        self.delays_s: deque[float] = deque(maxlen=bounds.delays_kept)
+        self.delays_s: deque[tuple[float, bool]] = deque(maxlen=bounds.delays_kept)
+        self._lacked_s = -math.inf
 
     def add(
         self,
@@ -349,8 +357,17 @@ class Scheduler:
         granted = [outcome for outcome in outcomes if outcome.decision is not Decision.ABORT]
         entries = [x.claim.entry for x in granted]
         if granted:
-            requested_at_s = job.requested_at_s
-            self.delays_s.extend([now - requested_at_s.get(x.container_id, now) for x in entries])
+            requested_at_s, lacked_s = job.requested_at_s, job.lacked_s
+            if job.cohort is not None and job.cohort.held_s > lacked_s:
+                lacked_s = job.cohort.held_s
+            if self.strict_order or not self.knows_lacks:
+                lacked_s = self._any_lacked_s(lacked_s, now)
+            self.delays_s.extend(
+                [
+                    (now - (at_s := requested_at_s.get(x.container_id, now)), at_s <= lacked_s)
+                    for x in entries
+                ]
+            )
             self.placed += len(granted)
         self._settled(job, [x.container_id for x in entries])
         if len(granted) < len(outcomes):
@@ -361,6 +378,8 @@ class Scheduler:
             job.last_refusal = job.policy_fault or share
         if job.pending:
             self.retries += 1
+            if not job.renewed:  # or what is left may have been requested during the round
+                self._lacked_s = job.lacked_s = now
             least_s, most_s = self.bounds.retry_delay_s, self.bounds.retry_delay_max_s
             job.delay_s = least_s if granted else min(max(2 * job.delay_s, least_s), most_s)
             at_s = self._next_try_s(job, now, any_granted=bool(granted))
@@ -372,6 +391,18 @@ class Scheduler:
         job.lacks = {}
         job.renewed = False
         return granted
+
+    def _any_lacked_s(self, lacked_s: float, now: float) -> float:
+        """When any job was last known to lack a place; ``lacked_s``: the one that is granted some
+        now, which has lacked it until now if it ever did."""
+        if lacked_s > -math.inf:
+            self._lacked_s = now
+        return self._lacked_s
+
+    def oldest_wait_s(self, now: float) -> float:
+        """For how long the container has waited for a place that has waited longest; 0: none."""
+        asked_s = [next(iter(job.requested_at_s.values()), now) for job in self.jobs.values()]
+        return max(0.0, now - min(asked_s, default=now))
 
     def _note_lacks(self, job: Job, now: float) -> None:
         """Its round has failed: spare other jobs theirs."""

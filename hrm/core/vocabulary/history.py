@@ -12,7 +12,11 @@ from hrm.core.vocabulary.ends import ends_badly, is_failure
 from hrm.core.vocabulary.model import ApplicationState
 from hrm.core.vocabulary.quick import record
 
-__all__ = ["ExclusionState", "Reign", "RequestRecord", "Service", "StateEvent"]
+__all__ = ["EVENT_KINDS", "ExclusionState", "Reign", "RequestRecord", "Service", "StateEvent"]
+
+
+EVENT_KINDS = ("application", "container", "node", "master", "journal")
+"""Of what events are; the journal's are about itself."""
 
 
 class RequestRecord(enum.Enum):
@@ -50,7 +54,7 @@ _ENDED = frozenset(state.value for state in ApplicationState if state.ended)
 class StateEvent:
     """One change. ``event_id`` rises with every event of a cluster, across its masters.
 
-    ``kind``: application, container, node, master or journal (about itself).
+    ``kind``: one of ``EVENT_KINDS``.
     ``from_state`` is empty where the entity is new. ``exit_code`` is -1 where there is none.
     ``application_id`` of a node is that for which alone it was excluded or admitted.
     """
