@@ -267,7 +267,7 @@ def test_what_waits_at_a_node_that_preempts_no_more_is_returned(schedulers: int)
     stream = cluster.submit(2, ALL, STREAM)
     cluster.settle()
     node = cluster.nodes[str(cluster.container(batch, 1).node)]
-    node.core._preemption_grace_s = None  # its agent has restarted with another setting
+    node.core.preemption_grace_s = None  # its agent has restarted with another setting
     cluster.register(node)
     cluster.advance(6)
     (ended,) = cluster.app(stream).ended
