@@ -59,7 +59,7 @@ class ApplicationRegistry:
         """Take over an application from the store; its AppMaster has the grace period to return."""
         if is_driver(record.application_id) and not record.owner:  # written by an older HRM
             record = replace(record, owner=ownership.MASTER)
-        scheduler = self.placement.choose_scheduler(record.application_id)
+        scheduler = self.placement.pool.choose_scheduler(record.application_id)
         app = self.master_state.new_application(record, scheduler)
         app.recovered = True
         app.doubtful_until_s = None
@@ -370,7 +370,7 @@ class ApplicationRegistry:
             submission_attempt=event.submission_attempt,
             owner=event.owner,
         )
-        scheduler = self.placement.choose_scheduler(record.application_id)
+        scheduler = self.placement.pool.choose_scheduler(record.application_id)
         app = self.master_state.new_application(record, scheduler)
         app.detached_at_s = event.now
         app.life.begin(event.now, f"submitted by {event.user} as {event.name}")
