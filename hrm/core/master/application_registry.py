@@ -15,9 +15,10 @@ from datetime import UTC, datetime
 from hrm.core.master import driver_places, gangs, run_time_corrections
 from hrm.core.master.admission import gpu_refusal, malformed, refusal, resolve
 from hrm.core.master.class_guesses import ClassGuesses
+from hrm.core.master.entities import Application, Container
 from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.master.placement import PlacementCoordinator
-from hrm.core.master.state import Application, Container, MasterState
+from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary import ownership

@@ -13,13 +13,14 @@ from dataclasses import replace
 
 from hrm.core.master import admission, gangs, locality
 from hrm.core.master.driver_queue import DriverQueue
+from hrm.core.master.entities import Application, Container
 from hrm.core.master.gpu_shares import FairGpuParts
 from hrm.core.master.head_starts import HeadStarts
 from hrm.core.master.places import claims_at_places
 from hrm.core.master.remote_updates import RemoteUpdates
 from hrm.core.master.scheduler_pool import SchedulerPool
 from hrm.core.master.settlement import Settlement
-from hrm.core.master.state import Application, Container, MasterState
+from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages.claims import Claim, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView

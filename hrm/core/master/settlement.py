@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 from hrm.core.master import admission, driver_places, gangs
 from hrm.core.master.driver_queue import DriverQueue
-from hrm.core.master.state import Application, Container, MasterState
+from hrm.core.master.entities import Application, Container
+from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages.claims import Decision, Outcome
 from hrm.core.scheduling.scheduler import Job, Scheduler

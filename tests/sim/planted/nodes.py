@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from hrm.core.master.entities import Container, Node
 from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.master.reconciliation import NodeReconciler
 from hrm.core.master.repartitioning import Repartitioning
-from hrm.core.master.state import Container, MasterState, Node
+from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Entry

@@ -22,6 +22,7 @@ from hrm.core.master import (
     returns,
 )
 from hrm.core.master.driver_places import DriverPlaces, Verdict
+from hrm.core.master.entities import Application, Container
 from hrm.core.master.gang_starts import GangStarts
 from hrm.core.master.gpu_contest import GpuUser
 from hrm.core.master.gpu_index import GpuIndex
@@ -30,7 +31,7 @@ from hrm.core.master.gpu_shares import FairGpuParts
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.places import KeptPlaces
 from hrm.core.master.relocation import Relocation
-from hrm.core.master.state import Application, Container, MasterState
+from hrm.core.master.state import MasterState
 from hrm.core.master.subscriptions import Subscriptions
 from hrm.core.messages.claims import Claim, Entry, Outcome, Proposal
 from hrm.core.messages.state_changes import UnitState
