@@ -44,8 +44,8 @@ from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
 from hrm.core.queue.estimate import simulate
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.queue.start_rule import duration_s
-from hrm.core.scheduling.backlog import Job
 from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.jobs import Job
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import Vector, demand_vector, leaves

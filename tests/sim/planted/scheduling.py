@@ -38,9 +38,10 @@ from hrm.core.messages.state_changes import UnitState
 from hrm.core.queue import resource_unit
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling import backlog, negotiator, shared_state
-from hrm.core.scheduling.backlog import Backlog, Job
+from hrm.core.scheduling.backlog import Backlog
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.exhaustion import Exhaustion
+from hrm.core.scheduling.jobs import Cohort, Job
 from hrm.core.scheduling.negotiator import Negotiator, StreamLease
 from hrm.core.scheduling.replica import Replica
 from hrm.core.scheduling.scheduler import Placement, Scheduler
@@ -384,11 +385,10 @@ def job_in_the_cohort_of_before(patch: pytest.MonkeyPatch) -> None:
 def job_that_is_never_due(patch: pytest.MonkeyPatch) -> None:
     """The index of a backlog keeps a job whose own time has come among those to come."""
 
-    def shared_alone(self: Any, now: float) -> Job | None:
-        first: Job | None = self._shared.first() if self.level_s <= now else None
-        return first
+    def shared_alone(self: Cohort, now: float) -> Job | None:
+        return self.shared.first() if self.level_s <= now else None
 
-    patch.setattr(backlog._Cohort, "first_ready", shared_alone)
+    patch.setattr(Cohort, "first_ready", shared_alone)
 
 
 def freed_unit_overlooked(patch: pytest.MonkeyPatch) -> None:
