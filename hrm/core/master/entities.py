@@ -33,17 +33,9 @@ from hrm.core.vocabulary.model import (
     Usage,
     is_driver,
 )
-from hrm.core.vocabulary.node_requirement import (
-    UNKNOWN_PROPERTIES,
-    NodeProperties,
-    NodeRequirement,
-)
+from hrm.core.vocabulary.node_requirement import UNKNOWN_PROPERTIES, NodeProperties, NodeRequirement
 from hrm.core.vocabulary.records import ApplicationRecord
-from hrm.core.vocabulary.transitions import (
-    ApplicationHappening,
-    ContainerHappening,
-    NodeHappening,
-)
+from hrm.core.vocabulary.transitions import ApplicationHappening, ContainerHappening, NodeHappening
 
 __all__ = ["Application", "Container", "DriverWaits", "Node"]
 
