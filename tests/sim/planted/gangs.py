@@ -72,11 +72,11 @@ def gang_refused_for_a_lost_node(patch: pytest.MonkeyPatch) -> None:
     """A gang is refused permanently while a node is away."""
     refusal = gangs.refusal
 
-    def hasty(master_state: MasterState, app: Application, resources: Any) -> str:
+    def hasty(master_state: MasterState, app: Application, *about: Any) -> str:
         with pytest.MonkeyPatch.context() as there:
             live = {x: n for x, n in master_state.nodes.items() if n.state.value != "lost"}
             there.setattr(master_state, "nodes", live)
-            return refusal(master_state, app, resources)
+            return refusal(master_state, app, *about)
 
     patch.setattr(gangs, "refusal", hasty)
 

@@ -41,7 +41,12 @@ def gpus_of_all_kinds_as_one(patch: pytest.MonkeyPatch) -> None:
                 users.setdefault(name, GpuUser(name, job, [])).lots.extend(lots)
         return [list(users.values())]
 
+    def startable(self: FairGpuParts, user: GpuUser, now: float) -> list[int]:
+        """Not what has been counted for one kind of its lots alone."""
+        return self._counted(user, now) if user.waits else [0] * len(user.lots)
+
     patch.setattr(FairGpuParts, "_kinds", as_one)
+    patch.setattr(FairGpuParts, "_startable_of", startable)
 
 
 def gpu_sizes_counted_alike(patch: pytest.MonkeyPatch) -> None:
@@ -133,8 +138,8 @@ def gpus_taken_below_a_share(patch: pytest.MonkeyPatch) -> None:
 def several_gpus_as_one(patch: pytest.MonkeyPatch) -> None:
     """How many GPUs a request is for is forgotten once it is known how much memory they have."""
 
-    def of_one(master_state: MasterState, request: Any) -> Any:
-        resolved = resolve(master_state, request)
+    def of_one(master_state: MasterState, request: Any, *about: Any) -> Any:
+        resolved = resolve(master_state, request, *about)
         return replace(resolved, resources=replace(resolved.resources, gpus=1))
 
     resolve = admission.resolve

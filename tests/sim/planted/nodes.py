@@ -195,8 +195,8 @@ def draining_unit_granted(patch: pytest.MonkeyPatch) -> None:
     """A unit that goes is open to claims."""
     add = SharedState.add
 
-    def add_open(self: SharedState, name: NodeName, queue: UnitQueue) -> int:
-        row = add(self, name, queue)
+    def add_open(self: SharedState, *about: Any) -> int:
+        row = add(self, *about)
         self.open[row] = True
         return row
 

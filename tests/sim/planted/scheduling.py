@@ -20,7 +20,6 @@ from hrm.core.master.state import MasterState
 from hrm.core.master.subscriptions import Subscriptions
 from hrm.core.messages.claims import Entry, Proposal
 from hrm.core.messages.state_changes import UnitState
-from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling.backlog import Backlog
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.exhaustion import Exhaustion
@@ -205,8 +204,8 @@ def queued_where_cores_are_shared(patch: pytest.MonkeyPatch) -> None:
     """Batch queues at units whose cores other units may take."""
     add = SharedState.add
 
-    def unmarked(self: SharedState, node: NodeName, queue: UnitQueue) -> int:
-        row = add(self, node, queue)
+    def unmarked(self: SharedState, *about: Any) -> int:
+        row = add(self, *about)
         self.shares[:] = False
         return row
 
