@@ -4,6 +4,9 @@ A scheduler is woken, reads a snapshot, and proposes (``ProposeClaims``); the pr
 ``ClaimsProposed`` and is committed in order of arrival. Between the two others may commit: this is
 the optimism. A stream's scheduler first takes the lease, which parks the commits of batch.
 
+Which schedulers there are, and when each is woken, is ``scheduler_pool``'s; what follows from a
+round ``settlement``'s; what schedulers of other processes are sent ``remote_updates``'.
+
 Source: HRM paper, sections 4.3.1 (stream), 4.3.2 (batch), 4.3.3 (algorithms 2 and 3).
 """
 
