@@ -12,8 +12,9 @@ import grpc
 import grpc.aio
 
 from hrm import __version__, text
+from hrm.core.master.entities import Application
 from hrm.core.master.explain import explain, explain_past
-from hrm.core.master.state import Application, MasterState
+from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.vocabulary.history import StateEvent
 from hrm.core.vocabulary.model import (

@@ -29,7 +29,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
-from hrm.core.master.state import Container
+from hrm.core.master.entities import Container
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.event_table import Move, Watch

@@ -13,7 +13,8 @@ import grpc
 import grpc.aio
 
 from hrm import rpc, tls
-from hrm.core.master.state import Application, Container, MasterState, Node
+from hrm.core.master.entities import Application, Container, Node
+from hrm.core.master.state import MasterState
 from hrm.core.vocabulary.model import ApplicationId, NodeName, NodeState, is_driver
 from hrm.errors import HrmError, NotFound, Unsatisfiable
 from hrm.master.interpreter import Interpreter

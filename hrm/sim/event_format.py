@@ -142,6 +142,8 @@ def _fields(message_or_command: Any) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(_value, value))
+    if isinstance(value, frozenset):  # its own order differs between processes
+        return ",".join(sorted(map(_value, value)))
     if isinstance(value, float):
         return f"{value:.6f}"
     return str(getattr(value, "value", value))

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from hrm.core.invariants import master_violations, node_violations
 from hrm.core.master.core import MasterCore
-from hrm.core.master.state import Application, Container
+from hrm.core.master.entities import Application, Container
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.state_changes import StateChanged

@@ -10,7 +10,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from hrm.core.master.core import MasterCore
-from hrm.core.master.state import Application, MasterState, Node
+from hrm.core.master.entities import Application, Node
+from hrm.core.master.state import MasterState
 from hrm.core.messages import events as e
 from hrm.core.scheduling.scheduler import Scheduler
 from hrm.core.vocabulary.estimate_errors import ErrorSummary

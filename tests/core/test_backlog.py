@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from hrm.core.messages.claims import GpuPart, Outcome, Proposal
 from hrm.core.scheduling import scheduler as scheduler_module
-from hrm.core.scheduling.backlog import Backlog, Job
+from hrm.core.scheduling.backlog import Backlog
+from hrm.core.scheduling.jobs import Job
 from hrm.core.scheduling.scheduler import Scheduler
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import Vector, fits

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hrm.core.master import driver_queue
 from hrm.core.master.driver_places import DriverPlaces
 from hrm.core.master.driver_queue import DriverQueue, holds_up
-from hrm.core.master.state import Container
+from hrm.core.master.entities import Container
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import demand_vector, plus
 from hrm.core.vocabulary.model import (

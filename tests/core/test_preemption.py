@@ -201,7 +201,9 @@ def test_one_that_waits_where_nothing_is_preempted_learns_of_none() -> None:
     cluster.settle()
     stream = cluster.submit(1, workload_class=STREAM)
     cluster.advance(10.0)
-    assert "preempted" not in "".join(why(cluster, stream))
+    text = "".join(why(cluster, stream))
+    assert "batch is not preempted there (preemption = false of the agent)" in text
+    assert "being preempted" not in text
 
 
 def test_of_an_agent_that_does_not_state_its_grace_period_no_end_is_named() -> None:

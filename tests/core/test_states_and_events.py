@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hrm.core.master.state import Application, Node
+from hrm.core.master.entities import Application, Node
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m

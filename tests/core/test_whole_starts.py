@@ -34,6 +34,22 @@ def cluster_of(schedulers: int, *nodes: str, grace_s: float | None = 15.0) -> Vi
     return cluster
 
 
+def half_started(
+    schedulers: int,
+) -> tuple[VirtualCluster, ApplicationId, ApplicationId, NodeName]:
+    """A stream that has one of its two nodes and waits at the other, where batch is preempted for
+    it: the cluster, the batch, the stream, the node of the batch."""
+    cluster = cluster_of(schedulers, "n1", "n2")
+    batch = cluster.submit(1, ALL, BATCH)
+    cluster.settle()
+    stream = cluster.submit(2, ALL, STREAM)
+    cluster.settle()
+    assert cluster.states(stream) == {"running": 1, "waiting": 1}
+    busy = cluster.container(batch, 1).node
+    assert busy is not None
+    return cluster, batch, stream, busy
+
+
 def add_keeping_node(cluster: VirtualCluster, name: str) -> None:
     """A node that preempts no batch."""
     cluster.preemption_grace_s, before = None, cluster.preemption_grace_s
@@ -126,14 +142,7 @@ def test_one_executor_waits_where_batch_is_preempted_for_it(schedulers: int) -> 
 @EACH
 @pytest.mark.parametrize("how", ["lost", "drained"])
 def test_what_runs_is_given_back_if_the_rest_finds_no_place(schedulers: int, how: str) -> None:
-    cluster = cluster_of(schedulers, "n1", "n2")
-    batch = cluster.submit(1, ALL, BATCH)
-    cluster.settle()
-    stream = cluster.submit(2, ALL, STREAM)
-    cluster.settle()
-    assert cluster.states(stream) == {"running": 1, "waiting": 1}
-    busy = cluster.container(batch, 1).node
-    assert busy is not None
+    cluster, batch, stream, busy = half_started(schedulers)
     leave(cluster, busy, how)
     bounds = Bounds()
     requests_again(cluster, stream, bounds.node_timeout_s + 3, 2)
@@ -156,13 +165,7 @@ def test_what_runs_is_given_back_if_the_rest_finds_no_place(schedulers: int, how
 
 @EACH
 def test_what_runs_goes_on_if_the_rest_finds_a_place_in_time(schedulers: int) -> None:
-    cluster = cluster_of(schedulers, "n1", "n2")
-    batch = cluster.submit(1, ALL, BATCH)
-    cluster.settle()
-    stream = cluster.submit(2, ALL, STREAM)
-    cluster.settle()
-    busy = cluster.container(batch, 1).node
-    assert busy is not None
+    cluster, _, stream, busy = half_started(schedulers)
     leave(cluster, busy, "drained")
     requests_again(cluster, stream, WAIT_S - 5, 2)
     cluster.add_node(unit("n3", 10, 10_240))
@@ -185,13 +188,7 @@ def test_once_all_have_started_what_is_lost_is_replaced_alone(schedulers: int) -
 @EACH
 @pytest.mark.parametrize("after_s", [1, 15, 25])
 def test_a_slow_application_starts_whole_too(after_s: int, schedulers: int) -> None:
-    cluster = cluster_of(schedulers, "n1", "n2")
-    batch = cluster.submit(1, ALL, BATCH)
-    cluster.settle()
-    stream = cluster.submit(2, ALL, STREAM)
-    cluster.settle()
-    busy = cluster.container(batch, 1).node
-    assert busy is not None
+    cluster, _, stream, busy = half_started(schedulers)
     leave(cluster, busy, "drained")
     while not cluster.app(stream).ended:
         cluster.advance(1)
@@ -212,13 +209,7 @@ def test_a_slow_application_starts_whole_too(after_s: int, schedulers: int) -> N
 
 @EACH
 def test_an_application_that_is_away_requests_nothing_meanwhile(schedulers: int) -> None:
-    cluster = cluster_of(schedulers, "n1", "n2")
-    batch = cluster.submit(1, ALL, BATCH)
-    cluster.settle()
-    stream = cluster.submit(2, ALL, STREAM)
-    cluster.settle()
-    busy = cluster.container(batch, 1).node
-    assert busy is not None
+    cluster, _, stream, busy = half_started(schedulers)
     leave(cluster, busy, "drained")
     for _ in range(2):
         cluster.advance(12)
@@ -247,13 +238,7 @@ def test_a_batch_gang_that_loses_one_before_its_start_is_given_back(schedulers: 
 
 @EACH
 def test_an_application_that_needs_fewer_keeps_them(schedulers: int) -> None:
-    cluster = cluster_of(schedulers, "n1", "n2")
-    batch = cluster.submit(1, ALL, BATCH)
-    cluster.settle()
-    stream = cluster.submit(2, ALL, STREAM)
-    cluster.settle()
-    busy = cluster.container(batch, 1).node
-    assert busy is not None
+    cluster, _, stream, busy = half_started(schedulers)
     leave(cluster, busy, "drained")
     cluster.advance(WAIT_S + 60)
     assert cluster.states(stream) == {"running": 1}, "it has requested no other"
@@ -261,12 +246,8 @@ def test_an_application_that_needs_fewer_keeps_them(schedulers: int) -> None:
 
 @EACH
 def test_what_waits_at_a_node_that_preempts_no_more_is_returned(schedulers: int) -> None:
-    cluster = cluster_of(schedulers, "n1", "n2")
-    batch = cluster.submit(1, ALL, BATCH)
-    cluster.settle()
-    stream = cluster.submit(2, ALL, STREAM)
-    cluster.settle()
-    node = cluster.nodes[str(cluster.container(batch, 1).node)]
+    cluster, _, stream, busy = half_started(schedulers)
+    node = cluster.nodes[busy]
     node.core.preemption_grace_s = None  # its agent has restarted with another setting
     cluster.register(node)
     cluster.advance(6)

@@ -26,9 +26,9 @@ from hrm.v1 import (
     scheduler_pb2_grpc,
     submission_pb2,
 )
+from tests.master.submitting import RUNNING, agent, lease, stub, submission
 from tests.master.test_services import TIMEOUT_S, Running, node, refused, registration
 from tests.master.test_services import running as master_here
-from tests.master.test_submissions import RUNNING, agent, lease, stub, submission
 from tests.scheduler.test_daemon import Cluster, until
 
 KEY, OTHER = ownership_keys.new_key(), ownership_keys.new_key()

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from hrm.core.master.entities import Container
 from hrm.core.master.node_registry import NodeRegistry
-from hrm.core.master.state import Container, MasterState
+from hrm.core.master.state import MasterState
 from hrm.core.vocabulary.model import ContainerEnd, ContainerState, EndCause
 from hrm.sim.faults.plan import KINDS, Limits, TimedFault
 from hrm.sim.faults.plan_generator import draw

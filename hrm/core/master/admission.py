@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hrm.core.master.state import MasterState, Node
+from hrm.core.master.entities import Node
+from hrm.core.master.state import MasterState
 from hrm.core.vocabulary.feasibility import could_hold, demand_vector
 from hrm.core.vocabulary.model import ContainerRequest, Gpu, NodeState, Resources, ResourceUnit
 from hrm.core.vocabulary.node_requirement import NodeRequirement, lasting, suits, unmet

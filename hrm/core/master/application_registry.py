@@ -15,9 +15,10 @@ from datetime import UTC, datetime
 from hrm.core.master import driver_places, gangs, run_time_corrections
 from hrm.core.master.admission import gpu_refusal, malformed, refusal, resolve
 from hrm.core.master.class_guesses import ClassGuesses
+from hrm.core.master.entities import Application, Container
 from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.master.placement import PlacementCoordinator
-from hrm.core.master.state import Application, Container, MasterState
+from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary import ownership
@@ -59,7 +60,7 @@ class ApplicationRegistry:
         """Take over an application from the store; its AppMaster has the grace period to return."""
         if is_driver(record.application_id) and not record.owner:  # written by an older HRM
             record = replace(record, owner=ownership.MASTER)
-        scheduler = self.placement.choose_scheduler(record.application_id)
+        scheduler = self.placement.pool.choose_scheduler(record.application_id)
         app = self.master_state.new_application(record, scheduler)
         app.recovered = True
         app.doubtful_until_s = None
@@ -370,7 +371,7 @@ class ApplicationRegistry:
             submission_attempt=event.submission_attempt,
             owner=event.owner,
         )
-        scheduler = self.placement.choose_scheduler(record.application_id)
+        scheduler = self.placement.pool.choose_scheduler(record.application_id)
         app = self.master_state.new_application(record, scheduler)
         app.detached_at_s = event.now
         app.life.begin(event.now, f"submitted by {event.user} as {event.name}")

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hrm.core.master.state import Application, MasterState
+from hrm.core.master.entities import Application
+from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.learned_classes import LearnedClass

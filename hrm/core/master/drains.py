@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
+from hrm.core.master.entities import Container, Node
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.returns import return_waiting
-from hrm.core.master.state import Container, MasterState, Node, node_not_found
+from hrm.core.master.state import MasterState, node_not_found
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.feasibility import demand_vector

@@ -39,7 +39,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from hrm.core.master import admission, gangs
-from hrm.core.master.state import Application, MasterState, Node
+from hrm.core.master.entities import Application, Node
+from hrm.core.master.state import MasterState
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.columns import Bools, Ints
 from hrm.core.vocabulary.feasibility import (

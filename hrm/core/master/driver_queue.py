@@ -35,7 +35,8 @@ from typing import TypeAlias
 
 from hrm.core.master import driver_places
 from hrm.core.master.driver_places import DriverPlaces, Verdict
-from hrm.core.master.state import Application, Container, MasterState
+from hrm.core.master.entities import Application, Container
+from hrm.core.master.state import MasterState
 from hrm.core.vocabulary.feasibility import Vector, demand_vector, plus
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState, FirstExecutors
 from hrm.core.vocabulary.node_requirement import NodeRequirement

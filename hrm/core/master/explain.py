@@ -15,7 +15,8 @@ import numpy as np
 from hrm.core.master import gangs, locality
 from hrm.core.master.admission import size_settings
 from hrm.core.master.driver_places import DriverPlaces
-from hrm.core.master.state import Application, Container, MasterState
+from hrm.core.master.entities import Application, Container
+from hrm.core.master.state import MasterState
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.vocabulary.columns import Bools
 from hrm.core.vocabulary.feasibility import (

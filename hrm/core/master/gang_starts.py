@@ -30,8 +30,9 @@ from __future__ import annotations
 import math
 
 from hrm.core.master import gangs
+from hrm.core.master.entities import Application, Container
 from hrm.core.master.returns import return_waiting
-from hrm.core.master.state import Application, Container, MasterState
+from hrm.core.master.state import MasterState
 from hrm.core.vocabulary.model import ContainerState, EndCause, WorkloadClass
 
 __all__ = ["GangStarts"]

@@ -31,8 +31,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from hrm.core.master.admission import resolve, suited_nodes
+from hrm.core.master.entities import Application, Node
 from hrm.core.master.packing import left_over, times
-from hrm.core.master.state import Application, MasterState, Node
+from hrm.core.master.state import MasterState
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import (
     Column,

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from hrm.core.master.entities import Container
 from hrm.core.master.gpu_holds import HeldCapacity
 from hrm.core.master.max_min import Lot, fair_lots
-from hrm.core.master.state import Container
 from hrm.core.messages.claims import GpuPart
-from hrm.core.scheduling.backlog import Job
+from hrm.core.scheduling.jobs import Job
 from hrm.core.vocabulary.feasibility import Column, Vector
 from hrm.core.vocabulary.model import ApplicationId
 

@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hrm.core.master.state import Container, MasterState
+from hrm.core.master.entities import Container
+from hrm.core.master.state import MasterState
 from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector
 from hrm.core.vocabulary.model import (
     ApplicationId,

@@ -19,8 +19,9 @@ import bisect
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
+from hrm.core.master.entities import Application
 from hrm.core.master.gpu_contest import GpuLot, GpuUser
-from hrm.core.master.state import Application, MasterState
+from hrm.core.master.state import MasterState
 from hrm.core.messages.claims import GpuPart
 from hrm.core.scheduling.scheduler import Job, Scheduler
 from hrm.core.vocabulary.feasibility import Column, Vector

@@ -26,8 +26,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hrm.core.master.entities import Container
 from hrm.core.master.gpu_contest import GpuLot, GpuUser
-from hrm.core.master.state import Container, MasterState
+from hrm.core.master.state import MasterState
 from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector, fits, minus, plus
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, NodeName, ResourceUnitId
 from hrm.core.vocabulary.node_requirement import NodeRequirement

@@ -35,12 +35,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hrm.core.master import gangs
+from hrm.core.master.entities import Application, Container
 from hrm.core.master.gpu_contest import Contest, GpuUser
 from hrm.core.master.gpu_holds import GpuHolds
 from hrm.core.master.gpu_lines import GpuLines, Nodes
 from hrm.core.master.gpu_preemption import Lack, lacking, lacking_together, victims
 from hrm.core.master.returns import may_return, return_waiting
-from hrm.core.master.state import Application, Container, MasterState
+from hrm.core.master.state import MasterState
 from hrm.core.messages.claims import Claim, Entry, GpuPart, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hrm.core.master.drains import Drains
+from hrm.core.master.entities import Node
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.reconciliation import NodeReconciler
 from hrm.core.master.relocation import Relocation
-from hrm.core.master.state import MasterState, Node
+from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.queue.resource_unit import UnitQueue

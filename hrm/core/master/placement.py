@@ -4,43 +4,42 @@ A scheduler is woken, reads a snapshot, and proposes (``ProposeClaims``); the pr
 ``ClaimsProposed`` and is committed in order of arrival. Between the two others may commit: this is
 the optimism. A stream's scheduler first takes the lease, which parks the commits of batch.
 
+Which schedulers there are, and when each is woken, is ``scheduler_pool``'s; what follows from a
+round ``settlement``'s; what schedulers of other processes are sent ``remote_updates``'.
+
 Source: HRM paper, sections 4.3.1 (stream), 4.3.2 (batch), 4.3.3 (algorithms 2 and 3).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
-from hrm.core.master import admission, driver_places, gangs, locality
+from hrm.core.master import admission, gangs, locality
 from hrm.core.master.driver_queue import DriverQueue
+from hrm.core.master.entities import Application, Container
 from hrm.core.master.gpu_shares import FairGpuParts
 from hrm.core.master.head_starts import HeadStarts
 from hrm.core.master.places import claims_at_places
-from hrm.core.master.state import Application, Container, MasterState
+from hrm.core.master.remote_updates import RemoteUpdates
+from hrm.core.master.scheduler_pool import SchedulerPool
+from hrm.core.master.settlement import Settlement
+from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
-from hrm.core.messages.claims import Claim, Decision, Outcome, Proposal
+from hrm.core.messages.claims import Claim, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.exhaustion import Exhaustion
 from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Job, Scheduler
 from hrm.core.vocabulary.columns import Bools
-from hrm.core.vocabulary.feasibility import Column, demand_vector
-from hrm.core.vocabulary.history import RequestRecord
 from hrm.core.vocabulary.model import (
     NO_UNIT,
-    ApplicationId,
     ContainerEnd,
     ContainerRequest,
     EndCause,
-    ResourceUnitId,
     WorkloadClass,
-    is_driver,
 )
-from hrm.core.vocabulary.node_requirement import lasting
 from hrm.core.vocabulary.transitions import ContainerHappening
-from hrm.errors import NotFound, Unavailable
 
 __all__ = ["SPARED_MAX", "PlacementCoordinator"]
 
@@ -56,26 +55,19 @@ class PlacementCoordinator:
     ) -> None:
         self.master_state = master_state
         self.negotiator = negotiator
-        self.schedulers = {scheduler.name: scheduler for scheduler in schedulers}
+        self.pool = SchedulerPool(master_state, schedulers)
+        self.schedulers = self.pool.by_name
         for scheduler in schedulers:
             limit = master_state.bounds.waiting_limit
             scheduler.exhaustion = Exhaustion(master_state.state, limit)
         self.gpu_shares = FairGpuParts(master_state, self.schedulers)
         self.head_starts = HeadStarts()
         self.drivers = DriverQueue(master_state)
-        self._next = 0
+        self.remotes = RemoteUpdates(
+            master_state, negotiator, self.pool, self.gpu_shares, self.head_starts
+        )
+        self._settlement = Settlement(master_state, self.schedulers, self.drivers)
         self._views: dict[str, ClusterView] = {}
-
-    def choose_scheduler(self, application_id: str = "") -> str:
-        """The next scheduler in turn: applications stay with theirs. Those of drivers get one of
-        this process: where a driver may go depends on all others, which it alone knows."""
-        names = list(self.schedulers)
-        if is_driver(ApplicationId(application_id)):
-            here = [x for x, it in self.schedulers.items() if not isinstance(it, RemoteScheduler)]
-            names = here or names
-        name = names[self._next % len(names)]
-        self._next += 1
-        return name
 
     def request(
         self, app: Application, request: ContainerRequest, now: float, *, is_new: bool = False
@@ -112,7 +104,7 @@ class PlacementCoordinator:
         for driver in taken:
             self._hand_over(self.master_state.applications[driver.application_id], driver, now)
         for driver, why in hopeless:
-            self._refuse(driver, why, now)
+            self._settlement.refuse(driver, why, now)
 
     def _hand_over(self, app: Application, container: Container, now: float) -> None:
         if container.request.gpus:
@@ -131,15 +123,11 @@ class PlacementCoordinator:
         scheduler.add(app.application_id, workload_class, container_id, container.request, now)
         if container.request.resources.gpu_memory_mib or app.gang_min > 1:
             self.master_state.gpus.renew(app.application_id)
-        self.wake(scheduler, now)
+        self.pool.wake(scheduler, now)
 
     def withdraw(self, container: Container) -> None:
-        app = self.master_state.applications[container.application_id]
-        if container.waits_for is not None:
-            self.drivers.drop(container)
-        self.schedulers[app.scheduler].withdraw(app.application_id, container.container_id)
-        if app.gang_min > 1:
-            self.master_state.gpus.renew(app.application_id)
+        """A PENDING container waits for no place any more."""
+        self._settlement.withdraw(container)
 
     def reclassify(self, app: Application, now: float) -> None:
         self.master_state.gpus.renew(app.application_id)
@@ -149,7 +137,7 @@ class PlacementCoordinator:
             scheduler.reclassify(job, app.record.workload_class, now)
             if isinstance(scheduler, RemoteScheduler):
                 scheduler.changed_jobs[app.application_id] = None
-            self.wake(scheduler, now)
+            self.pool.wake(scheduler, now)
 
     def requirement_changed(self, app: Application, now: float) -> None:
         """What waits for a place waits for others from now on, and may be tried at once."""
@@ -162,7 +150,7 @@ class PlacementCoordinator:
             scheduler.backlog.place(job, min(now, job.not_before_s))
             if isinstance(scheduler, RemoteScheduler):
                 scheduler.changed_jobs[app.application_id] = None
-            self.wake(scheduler, now)
+            self.pool.wake(scheduler, now)
         if app.is_driver:
             self.drivers.changed(app)
             self._hand_over_drivers(now)
@@ -187,19 +175,7 @@ class PlacementCoordinator:
         if len(asleep) > 1:
             asleep.sort(key=lambda x: x.next_rank(now))
         for scheduler in asleep:
-            self.wake(scheduler, now)
-
-    def wake(self, scheduler: Scheduler, at_s: float) -> None:
-        """Ensure that the scheduler is woken for a round at ``at_s`` or before; remote ones have
-        rounds of their own."""
-        if scheduler.wake_at_s is not None and scheduler.wake_at_s <= at_s:
-            return
-        if scheduler.in_flight is None and not isinstance(scheduler, RemoteScheduler):
-            self._set_wake(scheduler, at_s)
-
-    def _set_wake(self, scheduler: Scheduler, at_s: float) -> None:
-        scheduler.wake_at_s = at_s
-        self.master_state.out.append(c.WakeScheduler(scheduler=scheduler.name, at_s=at_s))
+            self.pool.wake(scheduler, now)
 
     def has_stream(self, name: str, now: float) -> bool:
         """Would the scheduler, were it woken now, place a stream?"""
@@ -221,12 +197,12 @@ class PlacementCoordinator:
         if job is None or job.workload_class is WorkloadClass.BATCH:
             self.negotiator.lease.withdraw(scheduler.name)
         if job is None:
-            self._sleep(scheduler)
+            self.pool.wake_for_next(scheduler)
             return
         if self.head_starts.remotes:
             begins_at_s = self.head_starts.waits_until_s(job, now)
             if begins_at_s > now:
-                self.wake(scheduler, begins_at_s)
+                self.pool.wake(scheduler, begins_at_s)
                 return
         app = self._restrict(scheduler, job, now)
         if app.is_driver:
@@ -237,12 +213,12 @@ class PlacementCoordinator:
         token = 0
         if job.workload_class is WorkloadClass.STREAM:
             lease = self.negotiator.lease
-            granted = lease.acquire(scheduler.name, now, self._to_lock(job))
+            granted = self.negotiator.acquire_lease(scheduler.name, job, now)
             if granted is None:
                 if lease.holder is None:
                     self.lease_free(now)  # it has just expired: the first in line may be elsewhere
                 pause_s = self.master_state.bounds.retry_delay_s
-                self.wake(scheduler, max(lease.expires_at_s, now + pause_s))
+                self.pool.wake(scheduler, max(lease.expires_at_s, now + pause_s))
                 return
             token = granted
             view.keep_open(lease.units)
@@ -296,7 +272,7 @@ class PlacementCoordinator:
                 self.gpu_shares.update({job.application_id: job}, now)
             if not scheduler.spare(job):
                 return job
-            self._settle(scheduler, job, [], now)
+            self._settlement.settle(scheduler, job, [], now)
         return scheduler.next_job(now)
 
     def _follow_shares(self, now: float, here: Scheduler | None = None) -> None:
@@ -305,7 +281,7 @@ class PlacementCoordinator:
         if self.master_state.gpus.uses:
             for scheduler in self.gpu_shares.follow(now):
                 if scheduler is not here:
-                    self.wake(scheduler, now)
+                    self.pool.wake(scheduler, now)
 
     def _view_of(self, scheduler: Scheduler) -> ClusterView:
         """The scheduler's own view, which costs no more than what has changed since its last."""
@@ -343,34 +319,15 @@ class PlacementCoordinator:
             return
         scheduler.in_flight = None
         if job is not None:
-            self._settle(scheduler, job, outcomes, now)
+            self._settlement.settle(scheduler, job, outcomes, now)
         if proposal.workload_class is WorkloadClass.STREAM:
             self.negotiator.lease.release(scheduler.name, proposal.lease_token)
             self.lease_free(now)
         if job is not None and job.gpus:
             self._follow_shares(now)
         if isinstance(scheduler, RemoteScheduler):
-            self.send_changes(scheduler, now)
-            result = c.ClaimsSettled(outcomes=tuple(outcomes), sequence=scheduler.sequence)
-            self.master_state.reply(scheduler.call_id, result)
-            scheduler.call_id = 0
-            self._remote_round_over(scheduler, job, outcomes, now)
-        self._sleep(scheduler)
-
-    def _remote_round_over(
-        self, scheduler: RemoteScheduler, job: Job | None, outcomes: list[Outcome], now: float
-    ) -> None:
-        if job is not None:
-            scheduler.note_lack(job)
-        any_granted = any(x.decision is not Decision.ABORT for x in outcomes)
-        if self.head_starts.proposed(scheduler, now, any_granted=any_granted):
-            self._wake_inside()
-
-    def _wake_inside(self) -> None:
-        """What has waited for a remote scheduler's head start goes on."""
-        for scheduler in self.schedulers.values():
-            if scheduler.jobs and not isinstance(scheduler, RemoteScheduler):
-                self._sleep(scheduler)
+            self.remotes.send_outcomes(scheduler, job, outcomes, now)
+        self.pool.wake_for_next(scheduler)
 
     def _without_excluded(
         self, proposal: Proposal, claims: tuple[Claim, ...], gang: int, now: float
@@ -425,114 +382,18 @@ class PlacementCoordinator:
         for scheduler in self.schedulers.values():
             if scheduler.in_flight is None:
                 if scheduler.jobs and scheduler.wake_at_s is None:
-                    self.wake(scheduler, now)
+                    self.pool.wake(scheduler, now)
             elif now - scheduler.in_flight[1] > self.master_state.bounds.proposal_timeout_s:
                 scheduler.in_flight = None
                 self._give_up(scheduler)
-                self.wake(scheduler, now)
+                self.pool.wake(scheduler, now)
 
     def _give_up(self, scheduler: Scheduler) -> None:
         """Forget the claims of a scheduler that have waited too long, so that they are not taken
         for its next proposal; a remote one is notified."""
         self.negotiator.forget_parked(scheduler.name)
-        if not isinstance(scheduler, RemoteScheduler) or not scheduler.call_id:
-            return
-        limit_s = self.master_state.bounds.proposal_timeout_s
-        error = Unavailable(
-            f"the claims have waited {limit_s:g} s for the end of a stream's lease; choose again"
-        )
-        self.master_state.refuse(scheduler.call_id, error)
-        scheduler.call_id = 0
-
-    def _to_lock(self, job: Job) -> frozenset[ResourceUnitId] | None:
-        """The units that a stream's lease is to lock; None for all."""
-        if self.master_state.bounds.lease_scope == "global":
-            return None
-        demands = Counter(demand_vector(request.resources) for request in job.pending.values())
-        view = ClusterView(self.master_state.state)
-        if job.rows is not None:
-            view.keep_rows(job.rows)
-        if job.requires is not None:
-            view.require(job.requires)
-        if job.avoid:
-            view.avoid(job.avoid)
-        return view.candidates(demands)
-
-    def _settle(self, scheduler: Scheduler, job: Job, outcomes: list[Outcome], now: float) -> None:
-        master_state, state = self.master_state, self.master_state.state
-        app = master_state.applications[job.application_id]
-        granted = scheduler.settle(job, outcomes, now)
-        app.refusal = job.last_refusal
-        for (entry, unit_id, _), decision, _ in granted:
-            container = app.containers[entry.container_id]
-            node = master_state.nodes[state.node(state.rows[unit_id])]
-            container.unit_id = unit_id
-            container.node = node.name
-            container.assigned_at_s = container.sent_at_s = now
-            container.queued = decision is Decision.QUEUE
-            how = "queued at the unit" if container.queued else "starts at once"
-            container.life.take(ContainerHappening.GRANTED, now, how)
-            if entry.demand[Column.GPU_MEMORY_MIB]:
-                master_state.gpus.changed(container)
-            node.containers[entry.container_id] = container
-            # Its node notifies the application: it knows whether the container runs or waits.
-            master_state.send(node, c.AssignContainer(spec=master_state.spec(container, app)))
-        if granted:
-            if app.gang_min > 1:
-                master_state.gpus.renew(app.application_id)
-            gangs.granted(master_state, app)
-        patience_s = self.master_state.bounds.retry_delay_max_s
-        if not outcomes and job.delay_s >= patience_s:
-            comes_again = now - app.gang_lost_at_s < master_state.bounds.application_grace_s
-            comes_again |= job.application_id in master_state.starting
-            asked_at_s = max(job.requested_at_s.values(), default=now)
-            if not comes_again and now - asked_at_s >= patience_s:
-                gangs.shrink(app)
-            self._refuse_hopeless(app, job, now)
-            if job.gang and not app.unpacked:
-                self._record_unpacked(app, now)
-
-    def _record_unpacked(self, app: Application, now: float) -> None:
-        """A gang has waited: keep in its history where it may wait for ever."""
-        why = gangs.unpacked(self.master_state, app)
-        app.unpacked = bool(why)
-        if why and self.master_state.watch is not None:
-            became = RequestRecord.UNPACKED
-            self.master_state.watch(
-                ("application", app.application_id, None, None, became, now, why)
-            )
-
-    def _refuse_hopeless(self, app: Application, job: Job, now: float) -> None:
-        """Requested before it was known that no node would ever serve it; now it is known."""
-        driver = app.is_driver
-        state, requires = self.master_state.state, lasting(app.requires)
-        could = all(state.could_hold(demand, requires) for demand in job.demands)
-        if not driver and not gangs.missing(app) and could:
-            return
-        refusals = {
-            resources: admission.refusal(
-                self.master_state, resources, driver=driver, requires=requires
-            )
-            or gangs.refusal(self.master_state, app, resources)
-            or (driver_places.refusal(self.master_state, app, resources) if driver else "")
-            for resources in dict.fromkeys(request.resources for request in job.pending.values())
-        }
-        for container_id in list(job.pending):
-            container = app.containers[container_id]
-            why = refusals[container.request.resources]
-            if why:
-                self._refuse(container, why, now)
-
-    def _refuse(self, container: Container, why: str, now: float) -> None:
-        self.withdraw(container)
-        notice = c.RequestRefused(
-            executor_ids=(container.request.executor_id,),
-            resource_profile_id=container.request.resource_profile_id,
-            message=why,
-        )
-        self.master_state.notify(container.application_id, notice)
-        end = ContainerEnd(cause=EndCause.KILLED, message=why)
-        self.master_state.end_container(container, ContainerHappening.GIVEN_UP, end, now)
+        if isinstance(scheduler, RemoteScheduler):
+            self.remotes.refuse_proposal(scheduler)
 
     def lease_free(self, now: float) -> None:
         """First the batch commits that waited, then the next stream."""
@@ -543,105 +404,6 @@ class PlacementCoordinator:
             return
         scheduler = self.schedulers[waiting[0]]
         if isinstance(scheduler, RemoteScheduler):
-            self.grant_lease(scheduler, now)
+            self.remotes.grant_lease(scheduler, now)
         else:
-            self.wake(scheduler, now)
-
-    def grant_lease(self, scheduler: RemoteScheduler, now: float) -> None:
-        """Answer a remote scheduler's call for the lease, if it is its turn; else it is queued."""
-        lease = self.negotiator.lease
-        job = scheduler.jobs.get(scheduler.lease_for)
-        if job is None or not scheduler.lease_call_id:
-            lease.withdraw(scheduler.name)
-            if scheduler.lease_call_id:
-                error = NotFound("the job waits for nothing more")
-                self.master_state.refuse(scheduler.lease_call_id, error)
-            scheduler.lease_call_id = 0
-            return
-        token = lease.acquire(scheduler.name, now, self._to_lock(job))
-        if token is None:
-            return
-        self.send_changes(scheduler, now)
-        result = c.LeaseGranted(
-            token=token,
-            expires_in_s=lease.expires_at_s - now,
-            sequence=scheduler.sequence,
-            units=lease.units,
-        )
-        self.master_state.reply(scheduler.lease_call_id, result)
-        scheduler.lease_call_id = 0
-
-    def send_changes(
-        self, scheduler: RemoteScheduler, now: float, *, all_of_them: bool = True
-    ) -> None:
-        """Send a remote scheduler what has changed since the last time."""
-        for job in self._perhaps_restricted(scheduler, now):
-            app = self.master_state.applications[job.application_id]
-            gang = gangs.missing(app)
-            avoid = self.master_state.exclusions.avoided(app.application_id, now)
-            requires = app.requires and self.master_state.required(app)
-            if gang != job.gang or avoid != job.avoid or requires != job.requires:
-                scheduler.restrict(job, gang, avoid, requires)
-                scheduler.changed_jobs[app.application_id] = None
-                if job.gpus:
-                    scheduler.parts_changed[app.application_id] = None
-            scheduler.restricted.pop(app.application_id, None)
-            if app.gang_min > 1 or gang or avoid != scheduler.avoid:
-                scheduler.restricted[app.application_id] = None
-        if all_of_them or scheduler.changed_jobs or scheduler.parts_are_old(now):
-            scheduler.parts_at_s = now
-            self._update_parts(scheduler, now)
-        freed_at_s = now
-        if scheduler.has_freed:
-            freed_at_s = self.head_starts.notified_at_s(scheduler, now)
-        had_freed, notified = scheduler.has_freed, False
-        changes = scheduler.changes(now, all_of_them=all_of_them, notifies=freed_at_s <= now)
-        for message in changes:
-            notified = message.has_freed
-            self.master_state.out.append(
-                c.SendToScheduler(
-                    scheduler=scheduler.name, session=scheduler.session, message=message
-                )
-            )
-        if notified:
-            self.head_starts.sent(scheduler, now)
-        elif had_freed and not scheduler.has_freed and self.head_starts.withdraw(scheduler):
-            self._wake_inside()
-        if scheduler.has_freed:
-            at_s = max(scheduler.due_at_s, freed_at_s)
-            if scheduler.wake_at_s is None or scheduler.wake_at_s > at_s:
-                self._set_wake(scheduler, at_s)
-
-    def _update_parts(self, scheduler: RemoteScheduler, now: float) -> None:
-        """Set the parts of GPUs of its jobs; those for which they have changed are to be sent."""
-        if not scheduler.backlog.gpu_jobs:
-            return
-        self._follow_shares(now)
-        gpu_jobs, changed = scheduler.backlog.gpu_jobs, scheduler.parts_changed
-        jobs = {x: gpu_jobs[x] for x in changed if x in gpu_jobs}
-        changed.clear()
-        for job in self.gpu_shares.update(jobs, now):
-            scheduler.changed_jobs[job.application_id] = None
-
-    def _perhaps_restricted(self, scheduler: RemoteScheduler, now: float) -> list[Job]:
-        """The jobs whose gang, or whose nodes to avoid, may not be as they were sent; in order."""
-        exclusions = self.master_state.exclusions
-        avoid = exclusions.avoided_by_all(now)
-        if avoid != scheduler.avoid:
-            scheduler.avoid = avoid
-            return list(scheduler.jobs.values())
-        for application_id in exclusions.applications:
-            if application_id in scheduler.jobs:
-                scheduler.restricted[application_id] = None
-        if not (scheduler.restricted or scheduler.changed_jobs):
-            return []
-        for application_id in [x for x in scheduler.restricted if x not in scheduler.jobs]:
-            del scheduler.restricted[application_id]
-        perhaps = {**scheduler.restricted, **scheduler.changed_jobs}
-        jobs = [scheduler.jobs[x] for x in perhaps if x in scheduler.jobs]
-        return sorted(jobs, key=lambda job: job.arrival)
-
-    def _sleep(self, scheduler: Scheduler) -> None:
-        at_s = scheduler.next_time_s()
-        if at_s is not None:
-            self.wake(scheduler, at_s)
+            self.pool.wake(scheduler, now)

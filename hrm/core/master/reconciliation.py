@@ -15,8 +15,9 @@ from collections import defaultdict
 
 from hrm.core.master import gangs
 from hrm.core.master.drains import Drains
+from hrm.core.master.entities import Application, Container, Node
 from hrm.core.master.placement import PlacementCoordinator
-from hrm.core.master.state import Application, Container, MasterState, Node
+from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.resource_unit import UnitQueue

@@ -30,8 +30,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hrm.core.master.entities import Container
 from hrm.core.master.returns import may_return, return_waiting
-from hrm.core.master.state import Container, MasterState
+from hrm.core.master.state import MasterState
 from hrm.core.vocabulary.columns import Ints
 from hrm.core.vocabulary.feasibility import Column, Vector, fits, leaves, plus, serves
 from hrm.core.vocabulary.model import ContainerState, NodeName, ResourceUnitId

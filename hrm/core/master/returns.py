@@ -12,7 +12,8 @@ attempts, and so does the container of a gang that is not complete, for which an
 from __future__ import annotations
 
 from hrm.core.master import gangs
-from hrm.core.master.state import Container, MasterState
+from hrm.core.master.entities import Container
+from hrm.core.master.state import MasterState
 from hrm.core.vocabulary.model import ContainerState, EndCause, is_driver
 
 __all__ = ["may_return", "return_waiting"]

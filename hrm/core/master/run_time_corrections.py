@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 
-from hrm.core.master.state import Application, MasterState
+from hrm.core.master.entities import Application
+from hrm.core.master.state import MasterState
 from hrm.core.queue.start_rule import due_s
 from hrm.core.vocabulary.model import Progress, WorkloadClass
 

@@ -53,7 +53,7 @@ class Subscriptions:
             bounds=Bounds(**{x: getattr(bounds, x) for x in SCHEDULER_BOUNDS}),
         )
         self.master_state.reply(event.call_id, hello)
-        self.placement.send_changes(scheduler, event.now)
+        self.placement.remotes.send_changes(scheduler, event.now)
 
     def disconnected(self, event: e.SchedulerDisconnected) -> None:
         scheduler = self._find(event.scheduler, event.session)
@@ -105,7 +105,7 @@ class Subscriptions:
             )
         scheduler.lease_call_id = event.call_id
         scheduler.lease_for = event.application_id
-        self.placement.grant_lease(scheduler, event.now)
+        self.placement.remotes.grant_lease(scheduler, event.now)
 
     def lease_returned(self, event: e.LeaseReturned) -> None:
         scheduler = self._find(event.scheduler, event.session)
@@ -134,7 +134,7 @@ class Subscriptions:
         """Send each session the changes that concern it; after every event."""
         for scheduler in self.placement.schedulers.values():
             if isinstance(scheduler, RemoteScheduler):
-                self.placement.send_changes(scheduler, now, all_of_them=False)
+                self.placement.remotes.send_changes(scheduler, now, all_of_them=False)
 
     def _lose(self, scheduler: RemoteScheduler, now: float) -> None:
         """Give its jobs to other schedulers, and release what it held."""
@@ -151,7 +151,7 @@ class Subscriptions:
                 self.master_state.refuse(call_id, _over(scheduler.name))
         for app in self.master_state.applications.values():
             if app.scheduler == scheduler.name:
-                app.scheduler = self.placement.choose_scheduler(app.application_id)
+                app.scheduler = self.placement.pool.choose_scheduler(app.application_id)
         for application_id, job in scheduler.jobs.items():
             app = self.master_state.applications[application_id]
             for container_id in job.pending:

@@ -37,16 +37,18 @@ Source: HRM paper, section 4.3 (algorithms 2 and 3, table of conflicts).
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 
 from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
 from hrm.core.queue.estimate import simulate
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.queue.start_rule import duration_s
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.jobs import Job
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.feasibility import Vector, leaves
+from hrm.core.vocabulary.feasibility import Vector, demand_vector, leaves
 from hrm.core.vocabulary.model import NO_UNIT, ResourceUnitId, WorkloadClass
 from hrm.core.vocabulary.node_requirement import NodeRequirement, unmet
 
@@ -146,6 +148,11 @@ class Negotiator:
         self.queued = 0
         self.aborted = 0
 
+    def acquire_lease(self, scheduler: str, job: Job, now: float) -> int | None:
+        """The token of the lease for a stream's job, on what that may be placed on
+        (``lease_scope``); None: the scheduler is queued for it."""
+        return self.lease.acquire(scheduler, now, self._to_lock(job))
+
     def commit(self, proposal: Proposal, now: float) -> list[Outcome] | None:
         """Outcomes in the order of the claims; None if the proposal was parked behind the lease."""
         if proposal.workload_class is WorkloadClass.STREAM:
@@ -194,6 +201,20 @@ class Negotiator:
             if wait_s >= self.bounds.wait_max_s:
                 return f"the wait there would be {wait_s:.0f} s (wait_max_s)"
         return ""
+
+    def _to_lock(self, job: Job) -> frozenset[ResourceUnitId] | None:
+        """The units that a stream's lease is to lock; None for all."""
+        if self.bounds.lease_scope == "global":
+            return None
+        demands = Counter(demand_vector(request.resources) for request in job.pending.values())
+        view = ClusterView(self.state)
+        if job.rows is not None:
+            view.keep_rows(job.rows)
+        if job.requires is not None:
+            view.require(job.requires)
+        if job.avoid:
+            view.avoid(job.avoid)
+        return view.candidates(demands)
 
     def _commit_stream(self, proposal: Proposal, now: float) -> list[Outcome]:
         if not self.lease.holds(proposal.scheduler, proposal.lease_token, now):

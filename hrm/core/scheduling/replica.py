@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hrm.core.messages.state_changes import JobImage, StateChanged, UnitState
 from hrm.core.queue.resource_unit import UnitQueue, queues_of
-from hrm.core.scheduling.backlog import Job
+from hrm.core.scheduling.jobs import Job
 from hrm.core.scheduling.scheduler import Scheduler
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import demand_vector

@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
-from hrm.core.scheduling.backlog import Backlog, Job, rounded_run_s
+from hrm.core.scheduling.backlog import Backlog
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.exhaustion import Exhaustion
+from hrm.core.scheduling.jobs import Job, rounded_run_s
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import Vector, demand_vector
 from hrm.core.vocabulary.model import (

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hrm.core.master.core import MasterCore
-from hrm.core.master.state import Application
+from hrm.core.master.entities import Application
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import ApplicationId, ApplicationState, WorkloadClass

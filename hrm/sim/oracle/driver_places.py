@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from hrm.core.master.core import MasterCore
-from hrm.core.master.state import Container, MasterState
+from hrm.core.master.entities import Container
+from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import (

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hrm.core.master.state import Container, MasterState
+from hrm.core.master.entities import Container
+from hrm.core.master.state import MasterState
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState, ResourceUnitId
 
 __all__ = ["FreedGpus", "has_capacity"]

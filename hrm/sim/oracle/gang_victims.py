@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from hrm.core.master.core import MasterCore
-from hrm.core.master.state import Application, Container
+from hrm.core.master.entities import Application, Container
 from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector, plus
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState
 from hrm.sim.faults.capacity import fits_offer

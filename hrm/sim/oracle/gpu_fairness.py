@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from hrm.core.master.core import MasterCore
-from hrm.core.master.state import Container
+from hrm.core.master.entities import Container
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from hrm.core.master.core import MasterCore
-from hrm.core.master.state import Application
+from hrm.core.master.entities import Application
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Entry

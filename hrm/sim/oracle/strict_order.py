@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from hrm.core.master.core import MasterCore
 from hrm.core.messages import events as e
 from hrm.core.queue.resource_unit import UnitQueue
-from hrm.core.scheduling.backlog import Job
+from hrm.core.scheduling.jobs import Job
 from hrm.core.scheduling.scheduler import Scheduler
 from hrm.core.vocabulary.feasibility import Vector, demand_vector
 from hrm.core.vocabulary.model import DRIVER_PREFIX, NodeState, WorkloadClass, is_driver

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from hrm.core.master.core import MasterCore
-from hrm.core.master.state import Application, Container, Node
+from hrm.core.master.entities import Application, Container, Node
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Entry

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hrm.core.master.core import MasterCore
-from hrm.core.master.state import Application
+from hrm.core.master.entities import Application
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import ApplicationId, ContainerState
 

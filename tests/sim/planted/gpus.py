@@ -1,20 +1,31 @@
-"""Bugs of shares of GPUs where executors differ in what they use."""
+"""Bugs of GPUs: who gets them, and what a container holds of them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from hrm.core.master import gpu_shares
+from hrm.core.master import admission, application_registry, gangs, gpu_shares, relocation
+from hrm.core.master.entities import Container
 from hrm.core.master.gpu_contest import GpuLot, GpuUser
 from hrm.core.master.gpu_holds import GpuHolds
 from hrm.core.master.gpu_index import GpuIndex
-from hrm.core.master.gpu_preemption import lacking
+from hrm.core.master.gpu_preemption import Lack, lacking, victims
 from hrm.core.master.gpu_shares import FairGpuParts
-from hrm.core.vocabulary.feasibility import Vector
-from hrm.core.vocabulary.model import ApplicationId
+from hrm.core.master.state import MasterState
+from hrm.core.messages.claims import Entry
+from hrm.core.queue import resource_unit
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling import shared_state
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary import feasibility
+from hrm.core.vocabulary.feasibility import Column, Vector, pooled_part
+from hrm.core.vocabulary.model import ApplicationId, ContainerState, ResourceUnitId
 
 __all__ = ["BUGS"]
 
@@ -30,7 +41,12 @@ def gpus_of_all_kinds_as_one(patch: pytest.MonkeyPatch) -> None:
                 users.setdefault(name, GpuUser(name, job, [])).lots.extend(lots)
         return [list(users.values())]
 
+    def startable(self: FairGpuParts, user: GpuUser, now: float) -> list[int]:
+        """Not what has been counted for one kind of its lots alone."""
+        return self._counted(user, now) if user.waits else [0] * len(user.lots)
+
     patch.setattr(FairGpuParts, "_kinds", as_one)
+    patch.setattr(FairGpuParts, "_startable_of", startable)
 
 
 def gpu_sizes_counted_alike(patch: pytest.MonkeyPatch) -> None:
@@ -67,10 +83,127 @@ def preempted_for_parts_of_gangs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FairGpuParts, "_gang_could_start_after", lambda *_: True)
 
 
+def gpu_shares_of_each_scheduler(patch: pytest.MonkeyPatch) -> None:
+    """Each scheduler shares out GPUs among its own jobs alone."""
+    kinds = FairGpuParts._kinds
+
+    def of_each(self: FairGpuParts, now: float) -> list[list[GpuUser]]:
+        by_scheduler: dict[tuple[int, str], list[GpuUser]] = {}
+        for index, users in enumerate(kinds(self, now)):
+            for user in users:
+                name = self._master_state.applications[user.application_id].scheduler
+                by_scheduler.setdefault((index, name), []).append(user)
+        return list(by_scheduler.values())
+
+    patch.setattr(FairGpuParts, "_kinds", of_each)
+
+
+def gpus_counted_by_request(patch: pytest.MonkeyPatch) -> None:
+    """A container that starts or waits counts among those that wait for a place, until it ends."""
+    changed = GpuIndex.changed
+
+    def at_request_and_end(self: GpuIndex, container: Container) -> None:
+        if container.state in (ContainerState.PENDING, ContainerState.ENDED):
+            changed(self, container)
+
+    patch.setattr(GpuIndex, "changed", at_request_and_end)
+
+
+def newcomer_without_gpus(patch: pytest.MonkeyPatch) -> None:
+    """What an application queued for GPUs while it was alone starts before what comes later."""
+    patch.setattr(FairGpuParts, "rebalance", lambda *_: None)
+
+
+def gpus_taken_below_a_share(patch: pytest.MonkeyPatch) -> None:
+    """For a newcomer all containers of the others are preempted, not those above their share."""
+
+    def any_of_them(
+        master_state: MasterState,
+        lacks: Sequence[Lack],
+        running: Sequence[Container],
+        above_mib: dict[ApplicationId, int],
+        kept_mib: dict[ApplicationId, int],
+        closed: Collection[ResourceUnitId],
+        coming_mib: int,
+        could_start: Callable[[ApplicationId, Sequence[Container]], bool],
+    ) -> Iterator[tuple[Lack, list[Container]]]:
+        some = [lack._replace(containers=len(running)) for lack in lacks]
+        any_mib = dict.fromkeys(above_mib, 1 << 40)
+        kept = kept_mib | any_mib
+        return victims(master_state, some, running, any_mib, kept, closed, 0, could_start)
+
+    patch.setattr(gpu_shares, "victims", any_of_them)
+
+
+def several_gpus_as_one(patch: pytest.MonkeyPatch) -> None:
+    """How many GPUs a request is for is forgotten once it is known how much memory they have."""
+
+    def of_one(master_state: MasterState, request: Any, *about: Any) -> Any:
+        resolved = resolve(master_state, request, *about)
+        return replace(resolved, resources=replace(resolved.resources, gpus=1))
+
+    resolve = admission.resolve
+    patch.setattr(application_registry, "resolve", of_one)
+    patch.setattr(gangs, "resolve", of_one)
+
+
+def gpus_of_any_number(patch: pytest.MonkeyPatch) -> None:
+    """A container goes wherever there is enough device memory, over however many GPUs."""
+
+    def meant_for(demand: Vector, _gpus: int, gpu_only: bool) -> bool:
+        return bool(demand[Column.GPU_MEMORY_MIB]) or not gpu_only
+
+    def rows(self: SharedState, demand: Vector) -> Any:
+        return np.ones_like(self.open) if demand[Column.GPU_MEMORY_MIB] else ~self.gpu_only
+
+    for module in (feasibility, relocation, resource_unit, shared_state):
+        patch.setattr(module, "serves", meant_for)
+    patch.setattr(SharedState, "serving", rows)
+
+
+def gpu_granted_twice(patch: pytest.MonkeyPatch) -> None:
+    """What a batch container that runs holds of a GPU counts as free, at the master and its node:
+    their accounts agree with each other, and the GPU has two owners."""
+    run, taken, run_if_free = UnitQueue.run, SharedState.taken, UnitQueue.run_if_free
+
+    def counted(entry: Entry) -> Entry:
+        uses_gpu = entry.demand[Column.GPU_MEMORY_MIB] and not entry.has_no_end
+        return entry._replace(demand=pooled_part(entry.demand)) if uses_gpu else entry
+
+    def run_counted(self: UnitQueue, entry: Entry, now: float) -> Entry:
+        return run(self, counted(entry), now)
+
+    def run_if_fits(self: UnitQueue, entry: Entry, now: float) -> bool:
+        if counted(entry) is entry:
+            return run_if_free(self, entry, now)
+        known = entry.container_id in self
+        if known or not self.could_hold(entry.demand):
+            return False
+        if not self.runs_at_once(entry.demand, entry.workload_class):
+            return False
+        run_counted(self, entry, now)
+        return True
+
+    def taken_counted(self: SharedState, rows: list[int], demand: Vector, *, no_end: bool) -> None:
+        uses_gpu = demand[Column.GPU_MEMORY_MIB] and not no_end
+        taken(self, rows, pooled_part(demand) if uses_gpu else demand, no_end=no_end)
+
+    patch.setattr(UnitQueue, "run", run_counted)
+    patch.setattr(UnitQueue, "run_if_free", run_if_fits)
+    patch.setattr(SharedState, "taken", taken_counted)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     gpus_of_all_kinds_as_one,
     gpu_sizes_counted_alike,
     freed_gpus_taken_back,
     returned_and_forgotten,
     preempted_for_parts_of_gangs,
+    gpu_shares_of_each_scheduler,
+    gpus_counted_by_request,
+    newcomer_without_gpus,
+    gpus_taken_below_a_share,
+    several_gpus_as_one,
+    gpus_of_any_number,
+    gpu_granted_twice,
 ]

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from hrm.core.master.entities import Container, Node
 from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.master.reconciliation import NodeReconciler
 from hrm.core.master.repartitioning import Repartitioning
-from hrm.core.master.state import Container, MasterState, Node
+from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Entry
@@ -194,8 +195,8 @@ def draining_unit_granted(patch: pytest.MonkeyPatch) -> None:
     """A unit that goes is open to claims."""
     add = SharedState.add
 
-    def add_open(self: SharedState, name: NodeName, queue: UnitQueue) -> int:
-        row = add(self, name, queue)
+    def add_open(self: SharedState, *about: Any) -> int:
+        row = add(self, *about)
         self.open[row] = True
         return row
 
