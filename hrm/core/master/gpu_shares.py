@@ -37,7 +37,7 @@ from dataclasses import replace
 from hrm.core.master import gangs
 from hrm.core.master.gpu_contest import Contest, GpuUser
 from hrm.core.master.gpu_holds import GpuHolds
-from hrm.core.master.gpu_lines import GpuLines, Nodes
+from hrm.core.master.gpu_lines import GpuLines, Line, Nodes
 from hrm.core.master.gpu_preemption import Lack, lacking, lacking_together, victims
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import Application, Container, MasterState
@@ -74,10 +74,11 @@ class FairGpuParts:
         self._shared: set[int] = set()
         self._stale: dict[ApplicationId, None] = {}
         self._changes = 0
+        self._unseen = False
         self._view: ClusterView | None = None
         self._counted_at: tuple[int, ...] = ()
         self._counts: dict[tuple[Vector, Nodes], int] = {}
-        self._could_start: dict[tuple[ApplicationId, int], list[int]] = {}
+        self._could_start: dict[tuple[ApplicationId | Line, int], Sequence[int]] = {}
         self._next_run_s = 0.0
         self._preempted_s: dict[ContainerId, float] = {}
         self._holds = GpuHolds(master_state)
@@ -177,6 +178,7 @@ class FairGpuParts:
     def tick(self, now: float) -> None:
         """Take back from time to time what is queued where it should not be."""
         self.changed()
+        self._unseen = True
         if now >= self._next_run_s:
             self._next_run_s = now + self._master_state.bounds.relocation_period_s
             self.rebalance(now)
@@ -301,11 +303,14 @@ class FairGpuParts:
         at = state.shape, state.position, self._users.version, self._changes, held_at_s
         if at == self._known_at:
             return
+        unseen, self._unseen = self._unseen, False
         self._known_at, self._known_s = at, now
         known, shared = self._known, self._shared
         self._compute(now)
-        for changed in (self._users.renewed, known, self._known):
-            self._stale.update(dict.fromkeys(changed))
+        self._stale.update(self._users.renewed)
+        for application_id in {**known, **self._known}:
+            if unseen or known.get(application_id) != self._known.get(application_id):
+                self._stale[application_id] = None
         self._users.renewed.clear()
         for slots in shared ^ self._shared:
             if slots in self._users.kinds:
@@ -360,9 +365,12 @@ class FairGpuParts:
 
     def _first(self, slots: int, now: float) -> list[GpuUser]:
         free_mib = max(
-            count * lot.size_mib
-            for user in self._users.samples(slots)
-            for lot, count in zip(user.lots, self._startable_of(user, now), strict=True)
+            (
+                count * lot.size_mib
+                for user in self._users.samples(slots)
+                for lot, count in zip(user.lots, self._startable_of(user, now), strict=True)
+            ),
+            default=0,
         )
         return self._users.first(slots, free_mib)
 
@@ -384,27 +392,28 @@ class FairGpuParts:
             and demand_vector(x.request.resources)[Column.SLOTS] == user.slots
         )
 
-    def _startable_of(self, user: GpuUser, now: float) -> list[int]:
+    def _startable_of(self, user: GpuUser, now: float) -> Sequence[int]:
         """How many of each lot could start now."""
         if not user.waits:
-            return [0] * len(user.lots)
+            return user.nothing
         state = self._master_state.state
         counted_at = state.shape, state.position, self._users.version, self._changes
         if self._counted_at != counted_at:
             self._counted_at = counted_at
             self._counts.clear()
             self._could_start.clear()
-        key = user.application_id, user.slots
-        if key not in self._could_start:
-            self._could_start[key] = self._counted(user, now)
-        return self._could_start[key]
+        key = self._users.line_of(user.application_id) or user.application_id, user.slots
+        known = self._could_start.get(key)
+        if known is None:
+            known = self._could_start[key] = self._counted(user, now)
+        return known
 
-    def _counted(self, user: GpuUser, now: float) -> list[int]:
+    def _counted(self, user: GpuUser, now: float) -> Sequence[int]:
         app = self._master_state.applications[user.application_id]
         nodes = Nodes(self._avoided(user.application_id, now), app.requires)
         members = None if user.job is None else self._gang_members(user.job, app)
         if members is not None and not self._gang_could_start(members, nodes):
-            return [0] * len(user.lots)
+            return user.nothing
         return [
             min(lot.waiting, self._startable(lot.demand, nodes)) if lot.waiting else 0
             for lot in user.lots

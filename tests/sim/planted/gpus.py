@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from hrm.core.master import gpu_shares
+from hrm.core.master import gpu_contest, gpu_shares
 from hrm.core.master.gpu_contest import GpuLot, GpuUser
 from hrm.core.master.gpu_holds import GpuHolds
 from hrm.core.master.gpu_index import GpuIndex
@@ -26,8 +26,10 @@ def gpus_of_all_kinds_as_one(patch: pytest.MonkeyPatch) -> None:
     def as_one(self: FairGpuParts, now: float) -> list[list[GpuUser]]:
         users: dict[ApplicationId, GpuUser] = {}
         for each in kinds(self, now):
-            for name, job, lots in each:
-                users.setdefault(name, GpuUser(name, job, [])).lots.extend(lots)
+            for user in each:
+                name, others = user.application_id, users.get(user.application_id)
+                lots = user.lots if others is None else others.lots + user.lots
+                users[name] = GpuUser(name, user.job, lots)
         return [list(users.values())]
 
     patch.setattr(FairGpuParts, "_kinds", as_one)
@@ -37,12 +39,12 @@ def gpu_sizes_counted_alike(patch: pytest.MonkeyPatch) -> None:
     """An application holds as much device memory as if all of its containers, also those that
     wait, were of one size."""
 
-    def mean(self: GpuUser) -> int:
-        many = sum(lot.placed + lot.waiting for lot in self.lots)
-        all_mib = sum((lot.placed + lot.waiting) * lot.size_mib for lot in self.lots)
-        return sum(lot.placed for lot in self.lots) * all_mib // max(1, many)
+    def mean_mib(lots: Sequence[GpuLot]) -> int:
+        many = sum(lot.placed + lot.waiting for lot in lots)
+        all_mib = sum((lot.placed + lot.waiting) * lot.size_mib for lot in lots)
+        return sum(lot.placed for lot in lots) * all_mib // max(1, many)
 
-    patch.setattr(GpuUser, "placed_mib", property(mean))
+    patch.setattr(gpu_contest, "placed_mib", mean_mib)
 
 
 def freed_gpus_taken_back(patch: pytest.MonkeyPatch) -> None:
