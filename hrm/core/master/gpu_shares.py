@@ -30,6 +30,7 @@ schedulers get their parts when changes are sent to them.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -258,9 +259,11 @@ class FairGpuParts:
             own = self._lacks(user, share_mib - user.placed_mib, startable, now)
             if own and not user.declines:
                 lacks += own
-            elif kept_mib[user.application_id] > share_mib and app.record.gang_min < 2:
+            elif kept_mib[user.application_id] > share_mib:
                 above_mib[user.application_id] = kept_mib[user.application_id] - share_mib
-                running += [x for x in live if x.state is ContainerState.RUNNING and x not in going]
+                spared = {*map(_id_of, going), *_needed(app)}
+                some = (x for x in live if x.state is ContainerState.RUNNING)
+                running += [x for x in some if x.container_id not in spared]
         coming_mib = sum(x.request.resources.gpu_memory_mib for x in coming)
 
         def could_start(application_id: ApplicationId, ending: Sequence[Container]) -> bool:
@@ -486,6 +489,18 @@ class FairGpuParts:
             view.open_to(demand)
             self._counts[key] = view.startable_count(demand)
         return self._counts[key]
+
+
+def _id_of(container: Container) -> ContainerId:
+    return container.container_id
+
+
+def _needed(app: Application) -> list[ContainerId]:
+    """Those without which an application has fewer than its gang: its oldest executors."""
+    many = app.record.gang_min if app.record.gang_min > 1 else 0
+    placed = app.in_state(ContainerState.RUNNING, ContainerState.ASSIGNED)
+    oldest = sorted(placed, key=lambda x: (x.started_at_s or math.inf, x.number))
+    return [x.container_id for x in oldest[:many]]
 
 
 def _is_contested(users: list[GpuUser]) -> bool:
