@@ -327,8 +327,9 @@ def test_causes_are_distinguished_in_one_place() -> None:
     # They look at what is ordered for a victim, or at what may be requested again, not at whose
     # fault an end is.
     others = {
-        "core/master/places.py", "sim/oracle/bindings.py", "sim/oracle/grants.py",
-        "sim/oracle/place_keeping.py", "sim/oracle/preemptions.py",
+        "core/master/places.py", "core/master/state.py", "sim/oracle/bindings.py",
+        "sim/oracle/grants.py", "sim/oracle/place_keeping.py", "sim/oracle/preemptions.py",
+        "sim/oracle/taken_back.py",
     }  # fmt: skip
     found = {
         str(path.relative_to(HERE)): lines

@@ -554,6 +554,18 @@ def stream_waits_for_kept_batch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SharedState, "add", add_one)
 
 
+def batch_in_line_counts_for_streams(patch: pytest.MonkeyPatch) -> None:
+    """No stream waits where as much waits already as batch may."""
+    may_wait = Negotiator.may_wait
+
+    def bounded(self: Negotiator, queue: UnitQueue, entry: Entry, now: float) -> str:
+        if queue.waiting_count >= self.bounds.waiting_limit:
+            return "others wait there already"
+        return may_wait(self, queue, entry, now)
+
+    patch.setattr(Negotiator, "may_wait", bounded)
+
+
 def stream_left_with_kept_batch(patch: pytest.MonkeyPatch) -> None:
     """A stream that waits for batch which is not preempted stays, though it is elsewhere."""
     patch.setattr(Relocation, "_preempting", lambda *_: None)
@@ -561,6 +573,7 @@ def stream_left_with_kept_batch(patch: pytest.MonkeyPatch) -> None:
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     stream_in_parts,
+    batch_in_line_counts_for_streams,
     stream_left_with_kept_batch,
     gang_settled_by_its_grant,
     half_a_gang_kept,
