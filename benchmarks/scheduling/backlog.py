@@ -183,7 +183,7 @@ class FullCluster:
             executor_id=spec.executor_id, resource_profile_id=0,
             workload_class=spec.workload_class, resources=spec.resources,
             state=ContainerState.ENDED, node=node, unit_id=spec.unit_id, started_at_s=1.0,
-            end=ContainerEnd(cause=EndCause.EXITED),
+            end=ContainerEnd(cause=EndCause.EXITED, exit_code=0),
         )  # fmt: skip
         self.submit(
             e.ContainerReported(

@@ -136,7 +136,8 @@ class MasterSettings(ServerSettings):
     waiting_limit: int = Field(
         default=BOUNDS.waiting_limit,
         ge=0,
-        description="containers that may wait at a resource unit",
+        description="batch containers that may wait at a resource unit; streams wait for all that "
+        "batch holds there. 0: nothing waits at units, and nothing is preempted for streams",
     )
     waiting_bound: Literal["limit", "feedback"] = Field(
         default=BOUNDS.waiting_bound,

@@ -61,27 +61,26 @@ def immediately_feasible(view: ClusterView, placement: Placement) -> Ints:
 
 
 def queueable(view: ClusterView, placement: Placement, now: float) -> tuple[Ints, Floats]:
-    """Rows at which one more may wait under both bounds, in row order, with the wait at each.
+    """Rows at which one more may wait, in row order, with the wait at each.
 
     The wait is Algorithm 1's: estimated seconds for batch, stream waiters for streams. Batch waits
-    at no unit that shares its cores (see ``hrm.core.scheduling.negotiator``). A stream waits only
-    where batch can make capacity for it (section 4.3.1). Other streams have no end:
+    under both bounds, and at no unit that shares its cores (``hrm.core.scheduling.negotiator``). A
+    stream waits only where batch can make capacity for it (section 4.3.1), so there is no other
+    bound of how many do, and batch that waits is none. Other streams have no end:
     what they hold it waits for at its scheduler, bound to no unit. Nor is it certain when batch
     ends that is not preempted: there wait none that start together, and others as a last resort.
     """
-    admitting = (
-        view.open
-        & view.could_ever_fit(placement.demand)
-        & (view.waiting < np.minimum(placement.waiting_limit, view.waiting_limit))
-    )
-    rows = np.flatnonzero(admitting)
+    admitting = view.open & view.could_ever_fit(placement.demand)
     if placement.workload_class is WorkloadClass.STREAM:
-        rows = rows[view.streams_leave(placement.demand)[rows]]
+        if not placement.waiting_limit:
+            admitting = np.zeros_like(admitting)
+        rows = np.flatnonzero(admitting & view.streams_leave(placement.demand))
         certain = rows[view.preempts[rows]]
         if placement.together or len(certain):
             rows = certain
         return rows, view.waiting_stream[rows].astype(np.float64)
-    rows = rows[~view.shares[rows]]
+    admitting &= view.waiting < np.minimum(placement.waiting_limit, view.waiting_limit)
+    rows = np.flatnonzero(admitting & ~view.shares)
     if not len(rows):
         return rows, np.zeros(0)
     waits = view.waits_s(placement.demand, rows, now, placement.run_s)
@@ -93,13 +92,12 @@ def may_still_wait(
     view: ClusterView, placement: Placement, row: int, now: float
 ) -> tuple[bool, float]:
     """The same for one row that has just got a container: does it admit another, at what wait?"""
-    waiters = view.waiting_at(row)
-    limit = min(placement.waiting_limit, int(view.waiting_limit[row]))
     if placement.workload_class is WorkloadClass.STREAM:
         left = leaves(view.stream_headroom[row].tolist(), placement.demand)
         left = left and (bool(view.preempts[row]) or not placement.together)
-        return left and waiters < limit, float(view.waiting_stream[row])
-    if waiters >= limit or view.shares[row]:
+        return left and placement.waiting_limit > 0, float(view.waiting_stream[row])
+    limit = min(placement.waiting_limit, int(view.waiting_limit[row]))
+    if view.waiting_at(row) >= limit or view.shares[row]:
         return False, math.inf
     wait_s = view.wait_s(placement.demand, row, now, placement.run_s)
     return wait_s < placement.wait_max_s and not math.isinf(wait_s), wait_s

@@ -269,6 +269,21 @@ def test_one_that_wants_no_more_than_it_has_gives_what_is_above_its_share() -> N
     assert running(cluster, first, second) == [13, 3]
 
 
+@pytest.mark.parametrize(("gang", "shares"), [(2, [4, 4]), (6, [6, 2])])
+def test_of_a_gang_that_has_started_the_rest_is_preempted(gang: int, shares: list[int]) -> None:
+    """It holds all GPUs, most of them beyond the gang that it needs to run."""
+    cluster = gpus(8, bounds=Bounds(gpu_preemption=True))
+    first = cluster.submit(0, gang_min=gang)
+    cluster.request(first, range(1, 9), GPU)
+    cluster.advance(10)
+    oldest = [str(x) for x in range(1, gang + 1)]
+    (second,) = submit_together(cluster, 8)
+    cluster.advance(20)
+    assert running(cluster, first, second) == shares
+    kept = [x.request.executor_id for x in cluster.app(first).in_state(ContainerState.RUNNING)]
+    assert set(oldest) <= set(kept), "what has run for longest loses most"
+
+
 def request_again_after(
     cluster: VirtualCluster, app: ApplicationId, want: int, late_s: float
 ) -> None:

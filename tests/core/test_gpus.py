@@ -476,6 +476,17 @@ def test_why_a_gang_waits_counts_shared_cores_once() -> None:
         assert f"there is capacity for {free_count} of the" in reason
 
 
+def test_why_it_waits_names_the_device_memory_that_lacks() -> None:
+    cluster = cluster_of(BindingMode.SHARED)
+    cluster.submit(2, replace(ON_GPU, gpu_memory_mib=1_000))
+    cluster.settle()
+    app = cluster.submit(1, ON_GPU)
+    cluster.settle()
+    reason = explain(cluster.master.master_state, cluster.app(app), cluster.now)[0]
+    assert "has 2 vcores, 3072 MiB, too little device memory" in reason
+    assert "or sooner with less" not in reason, "no smaller executor would find a GPU"
+
+
 def test_cores_that_units_share_count_once_in_a_view() -> None:
     cluster = cluster_of(BindingMode.SHARED)
     view = ClusterView(cluster.master.master_state.state)

@@ -216,9 +216,9 @@ def test_none_is_committed_to_a_wait_beyond_the_bound(
         asked = asked._replace(entry=asked.entry._replace(duration_s=duration_s))
         wait_s, waiting = played(queue, asked.entry), queue.waiting_count
         at_once = queue.runs_at_once(asked.entry.demand, workload_class)
-        within = wait_s < wait_max_s
+        within = wait_s < wait_max_s and waiting < waiting_limit
         if workload_class is STREAM:
-            within = leaves(queue.stream_headroom, asked.entry.demand)
+            within = leaves(queue.stream_headroom, asked.entry.demand) and waiting_limit > 0
         token = subject.lease.acquire("s1", NOW) if workload_class is STREAM else 0
         assert token is not None
         outcomes = propose(subject, asked, token=token)
@@ -227,7 +227,7 @@ def test_none_is_committed_to_a_wait_beyond_the_bound(
         subject.lease.release("s1", token)
         if at_once:
             assert outcome.decision is Decision.RUN
-        elif within and waiting < waiting_limit:
+        elif within:
             assert outcome.decision is Decision.QUEUE
         else:
             assert outcome.decision is Decision.ABORT

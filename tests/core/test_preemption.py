@@ -15,6 +15,7 @@ from hrm.core.messages.claims import Entry
 from hrm.core.node.core import NodeCore
 from hrm.core.node.preemption import preemptions
 from hrm.core.queue.resource_unit import UnitQueue, queues_of
+from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import fits, plus
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -193,6 +194,37 @@ def test_a_stream_that_waits_for_preemption_learns_until_when() -> None:
     summary, line = why(cluster, other)
     assert "preempted" not in summary, "not for batch"
     cluster.finish(batch)
+
+
+@pytest.mark.parametrize(
+    ("executors", "bounds"),
+    [
+        (1, Bounds(waiting_limit=8)),
+        (12, Bounds(waiting_limit=8)),
+        (2, Bounds(waiting_bound="feedback")),
+    ],
+)
+@pytest.mark.parametrize("behind", [0, 8, 40])
+def test_no_batch_that_waits_keeps_a_stream_from_preempting(
+    executors: int, bounds: Bounds, behind: int
+) -> None:
+    """Nor does a stream of more executors than batch may wait at one unit."""
+    cluster = VirtualCluster([unit("n1", vcores=16, run_limit=16)], bounds=bounds)
+    batch = cluster.submit(16 + behind, Resources(1, 64))
+    cluster.advance(5.0)
+    stream = cluster.submit(executors, Resources(1, 64), workload_class=STREAM)
+    cluster.advance(30.0)
+    assert cluster.states(stream) == {"running": executors}
+    assert cluster.states(batch)["running"] == 16 - executors
+
+
+def test_where_nothing_waits_at_units_nothing_is_preempted() -> None:
+    cluster = VirtualCluster([unit("n1")], bounds=Bounds(waiting_limit=0))
+    cluster.submit(4)
+    cluster.settle()
+    stream = cluster.submit(1, workload_class=STREAM)
+    cluster.advance(30.0)
+    assert cluster.states(stream) == {"pending": 1}
 
 
 def test_one_that_waits_where_nothing_is_preempted_learns_of_none() -> None:

@@ -74,10 +74,10 @@ def bound_broken(view: ClusterView, placement: Placement, row: int) -> str:
     image = view.image(row)
     if image.runs_at_once(placement.demand, placement.workload_class):
         return ""
+    if placement.workload_class is STREAM:
+        return "" if placement.waiting_limit else "waiting_limit"
     if image.waiting >= placement.waiting_limit:
         return "waiting_limit"
-    if placement.workload_class is STREAM:
-        return ""
     wait_s = simulate(placement.demand, image, NOW, placement.run_s)
     return "" if wait_s < placement.wait_max_s and not math.isinf(wait_s) else "wait_max_s"
 

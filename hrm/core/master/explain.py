@@ -281,10 +281,12 @@ def _pending_line(
         why = app.refusal or "there is capacity, its scheduler has not come to it yet"
         return f"{since}: {why}"
     smaller = could & (state.free[:, Column.VCORES] > 0) & (state.free[:, Column.SLOTS] > 0)
+    smaller &= state.free[:, Column.GPU_MEMORY_MIB] >= demand[Column.GPU_MEMORY_MIB]
     sooner = f", or sooner with less in {size_settings(driver=driver)}" if smaller.any() else ""
+    most = _most_free(master_state, could, demand)
     return (
-        f"{since}: no resource unit has that much free now; {_most_free(master_state, could)} "
-        f"(hrm nodes shows all){tried}. {_starts_when(master_state, could, demand)}{sooner}"
+        f"{since}: no resource unit has that much free now; {most} (hrm nodes shows all){tried}. "
+        f"{_starts_when(master_state, could, demand)}{sooner}"
     )
 
 
@@ -326,13 +328,19 @@ def _held_by_drivers(master_state: MasterState, waiting: list[Container]) -> lis
     return []
 
 
-def _most_free(master_state: MasterState, rows: Bools) -> str:
-    """Of ``rows``, what the one with the most free vcores (of those, memory) has free."""
+def _most_free(master_state: MasterState, rows: Bools, demand: Vector) -> str:
+    """Of ``rows``, what the one with the most free has free, and what of that is too little: the
+    most vcores (of those, memory), for what uses GPUs first the most device memory."""
     state = master_state.state
-    most = max(rows.nonzero()[0].tolist(), key=lambda row: tuple(state.free[row].tolist()))
-    *free, slots = state.free[most].tolist()
+    free = {row: tuple(state.free[row].tolist()) for row in rows.nonzero()[0].tolist()}
+    gpu = Column.GPU_MEMORY_MIB
+    most = max(free, key=lambda row: (free[row][gpu] if demand[gpu] else 0, free[row]))
+    *parts, slots = free[most]
+    names = ("vcores", "memory", "device memory")
+    lacking = [x for x, has, asks in zip(names, parts, demand, strict=False) if has < asks]
+    less = f", too little {' and '.join(lacking)}" if lacking else ""
     full = "" if slots else ", and runs as many containers as it may (run_limit)"
-    return f"the most, {state.ids[most]}, has {Resources(*free)}{full}"
+    return f"the most, {state.ids[most]}, has {Resources(*parts)}{less}{full}"
 
 
 def _gang_reason(

@@ -12,17 +12,18 @@ what it lacks; what all lots of an application hold of a kind counts together, i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hrm.core.master.entities import Container
 from hrm.core.master.gpu_holds import HeldCapacity
-from hrm.core.master.max_min import Lot, fair_lots
+from hrm.core.master.max_min import Contender, Lot, contenders, fair_lots, fair_parts
 from hrm.core.messages.claims import GpuPart
 from hrm.core.scheduling.jobs import Job
 from hrm.core.vocabulary.feasibility import Column, Vector
 from hrm.core.vocabulary.model import ApplicationId
 
-__all__ = ["Contest", "GpuLot", "GpuUser"]
+__all__ = ["Contest", "GpuLot", "GpuUser", "placed_mib"]
 
 
 class GpuLot(NamedTuple):
@@ -46,35 +47,46 @@ class GpuLot(NamedTuple):
         return len(self.queued) + self.pending + self.returned
 
 
-class GpuUser(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class GpuUser:
     """One application's use of one kind of GPUs. ``job``: what waits for a place; None: nothing
-    does."""
+    does. What follows from its lots is counted once: an end of a container looks at all users.
+
+    ``slots``: how many GPUs each of its executors uses. ``waits``: do some wait? ``placed_mib``,
+    ``queued_mib``: device memory of those that are placed, and that wait at units. ``wants``: as a
+    contender for all that there is, what is placed before what waits. ``nothing``: 0 of each lot.
+    """
 
     application_id: ApplicationId
     job: Job | None
-    lots: list[GpuLot]
+    lots: tuple[GpuLot, ...]
+    slots: int = field(init=False)
+    waits: bool = field(init=False)
+    placed_mib: int = field(init=False)
+    queued_mib: int = field(init=False)
+    wants: tuple[Contender, ...] = field(init=False)
+    nothing: tuple[int, ...] = field(init=False)
 
-    @property
-    def slots(self) -> int:
-        """How many GPUs each of its executors uses."""
-        return self.lots[0].demand[Column.SLOTS]
+    def __post_init__(self) -> None:
+        lots, put = self.lots, object.__setattr__
+        put(self, "slots", lots[0].demand[Column.SLOTS])
+        put(self, "waits", any(lot.waiting for lot in lots))
+        put(self, "placed_mib", placed_mib(lots))
+        put(self, "queued_mib", sum(len(lot.queued) * lot.size_mib for lot in lots))
+        placed = [Lot(lot.size_mib, lot.placed) for lot in lots]
+        waiting = [Lot(lot.size_mib, lot.waiting) for lot in lots]
+        wants = (x for x in contenders(0, placed + waiting) if x.most)
+        put(self, "wants", tuple(wants))
+        put(self, "nothing", (0,) * len(lots))
 
     @property
     def declines(self) -> bool:
         """Does its policy leave what it could have? Once may be for an older state."""
         return self.job is not None and self.job.gpus_declined > 1
 
-    @property
-    def waits(self) -> bool:
-        return any(lot.waiting for lot in self.lots)
 
-    @property
-    def placed_mib(self) -> int:
-        return sum(lot.placed * lot.size_mib for lot in self.lots)
-
-    @property
-    def queued_mib(self) -> int:
-        return sum(len(lot.queued) * lot.size_mib for lot in self.lots)
+def placed_mib(lots: Iterable[GpuLot]) -> int:
+    return sum(lot.placed * lot.size_mib for lot in lots)
 
 
 class Contest:
@@ -91,11 +103,15 @@ class Contest:
         self.users = users
         self.may_queue = may_queue
         self.startable = startable
-        self._placed_mib = [user.placed_mib for user in users]
+        self._waiting = [
+            (index, user, counts)
+            for index, (user, counts) in enumerate(zip(users, startable, strict=True))
+            if user.waits
+        ]
         self.free_mib = max(
             (
                 count * lot.size_mib
-                for user, counts in zip(users, startable, strict=True)
+                for _, user, counts in self._waiting
                 for lot, count in zip(user.lots, counts, strict=True)
             ),
             default=0,
@@ -113,71 +129,79 @@ class Contest:
             if user.placed_mib - ending_mib(user) > least_mib
         }
 
-    def starts(self, *, willing: bool = False) -> list[list[int]]:
+    def starts(self, *, willing: bool = False) -> list[Sequence[int]]:
         """How many of each user's lots are to start now. ``willing``: none of those that decline
         what they could have."""
-        lots = [
-            [
-                Lot(lot.size_mib, 0 if willing and user.declines else count)
-                for lot, count in self._allowed(user, counts)
-            ]
-            for user, counts in zip(self.users, self.startable, strict=True)
+        found: list[Sequence[int]] = [user.nothing for user in self.users]
+        if not self.free_mib:
+            return found
+        able = [
+            (index, user, counts)
+            for index, user, counts in self._waiting
+            if any(counts) and not (willing and user.declines)
         ]
-        return fair_lots(self.free_mib, self._placed_mib, lots)
+        lots = [
+            [Lot(lot.size_mib, count) for lot, count in self._allowed(user, counts)]
+            for _, user, counts in able
+        ]
+        held_mib = [user.placed_mib for _, user, _ in able]
+        for (index, _, _), many in zip(able, fair_lots(self.free_mib, held_mib, lots), strict=True):
+            found[index] = many
+        return found
 
     def _allowed(self, user: GpuUser, counts: Sequence[int]) -> Iterator[tuple[GpuLot, int]]:
         """How many of each lot may start: none of one that is held back."""
         held_back = user.application_id in self._held_back
-        yield from zip(user.lots, [0] * len(counts) if held_back else counts, strict=True)
+        yield from zip(user.lots, user.nothing if held_back else counts, strict=True)
 
     def shares_mib(self) -> list[int]:
         """What each would hold if all GPUs were shared out from the start, the containers that are
         placed before those that wait."""
-        lots = [
-            [
-                *(Lot(lot.size_mib, lot.placed) for lot in user.lots),
-                *(Lot(lot.size_mib, lot.waiting) for lot in user.lots),
-            ]
-            for user in self.users
-        ]
-        counts = fair_lots(self.free_mib + sum(self._placed_mib), [0] * len(lots), lots)
-        return [
-            sum(count * lot.size_mib for count, lot in zip(some, own, strict=True))
-            for some, own in zip(counts, lots, strict=True)
-        ]
+        all_mib = self.free_mib + sum(user.placed_mib for user in self.users)
+        wants = [each for user in self.users for each in user.wants]
+        counts = iter(fair_parts(all_mib, wants))
+        return [sum(next(counts) * x.size_mib for x in user.wants) for user in self.users]
 
     def parts(self) -> Iterator[tuple[ApplicationId, dict[Vector, GpuPart]]]:
         """Of each user with a job, what it may have in a round for each demand that waits."""
-        starts = self.starts(willing=True)
-        left_mib = self.free_mib - sum(map(_mib, self.users, starts))
-        columns = zip(self.users, self.startable, starts, self.shares_mib(), strict=True)
-        for user, startable, many, share_mib in columns:
+        starts, shares_mib = self.starts(willing=True), self.shares_mib()
+        started_mib = sum(_mib(user, starts[index]) for index, user, _ in self._waiting)
+        left_mib = self.free_mib - started_mib
+        for index, user, startable in self._waiting:
             if user.job is None:
                 continue
+            many: Sequence[int] = starts[index]
             if user.declines:
                 many = [
                     min(count, left_mib // lot.size_mib)
                     for lot, count in self._allowed(user, startable)
                 ]
-            lacks_mib = share_mib - user.placed_mib - user.queued_mib - _mib(user, many)
+            lacks_mib = shares_mib[index] - user.placed_mib - user.queued_mib - _mib(user, many)
             if not self.may_queue:
                 lacks_mib = 0
-            parts = {}
-            for lot, could, count in zip(user.lots, startable, many, strict=True):
-                queues = 0 if could else min(lot.pending, max(0, lacks_mib // lot.size_mib))
-                lacks_mib -= queues * lot.size_mib
-                if lot.pending:
-                    parts[lot.demand] = GpuPart(min(count, lot.pending), queues)
-            yield user.application_id, parts
+            yield user.application_id, dict(_parts(user, startable, many, lacks_mib))
 
     def misplaced(self) -> Iterator[Container]:
         """What is queued beyond a fair share, and what could start elsewhere now and is due to."""
-        columns = zip(self.users, self.shares_mib(), self.starts(), strict=True)
-        for user, share_mib, starts in columns:
-            kept = _within(user, max(0, share_mib - user.placed_mib))
-            for lot, allowed, many in zip(user.lots, kept, starts, strict=True):
+        starts, shares_mib = self.starts(), self.shares_mib()
+        for index, user, _ in self._waiting:
+            if not user.queued_mib:
+                continue
+            kept = _within(user, max(0, shares_mib[index] - user.placed_mib))
+            for lot, allowed, many in zip(user.lots, kept, starts[index], strict=True):
                 due = max(0, many - lot.pending - lot.returned)
                 yield from lot.queued[max(0, min(allowed, len(lot.queued) - due)) :]
+
+
+def _parts(
+    user: GpuUser, startable: Sequence[int], starts: Sequence[int], lacks_mib: int
+) -> Iterator[tuple[Vector, GpuPart]]:
+    """For each demand that waits for a place how many may start, or may queue where none could."""
+    for lot, could, count in zip(user.lots, startable, starts, strict=True):
+        queues = 0 if could else min(lot.pending, max(0, lacks_mib // lot.size_mib))
+        lacks_mib -= queues * lot.size_mib
+        if lot.pending:
+            yield lot.demand, GpuPart(min(count, lot.pending), queues)
 
 
 def _mib(user: GpuUser, counts: Sequence[int]) -> int:

@@ -134,10 +134,9 @@ class GpuLines:
             yield [kind.users[name] for name in sorted(kind.users, key=self._numbers.__getitem__)]
 
     def samples(self, slots: int) -> Iterator[GpuUser]:
-        """One of those that are alike, of each."""
+        """Of those that wait one of each that are alike."""
         kind = self.kinds[slots]
-        for name in kind.singles:
-            yield kind.users[name]
+        yield from (user for name in kind.singles if (user := kind.users[name]).waits)
         for line in kind.lines.values():
             yield kind.users[line.members[0][1]]
 
@@ -194,12 +193,13 @@ class GpuLines:
         job = self._job_of(app)
         if app.gang_min <= 1 and not any(use.pending for use in uses.values()):
             job = None  # what else it waits for does not matter
+        lots: dict[int, list[GpuLot]] = {}
         for demand, use in uses.items():
             pending = use.pending if job is not None else 0
             queued = [app.containers[x] for x in use.queued]
             lot = GpuLot(demand, use.placed, pending, queued, use.returned)
-            user = users.setdefault(demand[Column.SLOTS], GpuUser(application_id, job, []))
-            user.lots.append(lot)
+            lots.setdefault(demand[Column.SLOTS], []).append(lot)
+        users = {x: GpuUser(application_id, job, tuple(own)) for x, own in lots.items()}
         if job is None or app.gang_min > 1 or job.gpus_declined:
             return users, None
         if any(use.live > use.pending or use.returned for use in uses.values()):

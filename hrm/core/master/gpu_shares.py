@@ -30,6 +30,7 @@ schedulers get their parts when changes are sent to them.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +39,7 @@ from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.gpu_contest import Contest, GpuUser
 from hrm.core.master.gpu_holds import GpuHolds
-from hrm.core.master.gpu_lines import GpuLines, Nodes
+from hrm.core.master.gpu_lines import GpuLines, Line, Nodes
 from hrm.core.master.gpu_preemption import Lack, lacking, lacking_together, victims
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import MasterState
@@ -75,10 +76,11 @@ class FairGpuParts:
         self._shared: set[int] = set()
         self._stale: dict[ApplicationId, None] = {}
         self._changes = 0
+        self._unseen = False
         self._view: ClusterView | None = None
         self._counted_at: tuple[int, ...] = ()
         self._counts: dict[tuple[Vector, Nodes], int] = {}
-        self._could_start: dict[tuple[ApplicationId, int], list[int]] = {}
+        self._could_start: dict[tuple[ApplicationId | Line, int], Sequence[int]] = {}
         self._next_run_s = 0.0
         self._preempted_s: dict[ContainerId, float] = {}
         self._holds = GpuHolds(master_state)
@@ -178,16 +180,24 @@ class FairGpuParts:
     def tick(self, now: float) -> None:
         """Take back from time to time what is queued where it should not be."""
         self.changed()
+        self._unseen = True
         if now >= self._next_run_s:
             self._next_run_s = now + self._master_state.bounds.relocation_period_s
             self.rebalance(now)
-            if self._master_state.bounds.gpu_preemption and not self._master_state.recovering:
+            if self._master_state.bounds.gpu_preemption and self._sees_all(now):
                 self._preempt(now)
+
+    def _sees_all(self, now: float) -> bool:
+        """Is all that runs counted? Not while nodes come back, nor while some of it belongs to
+        applications that the store has lost: what seems free to start is not."""
+        master_state = self._master_state
+        lost = master_state.has_forgotten and now < master_state.forgot_until_s
+        return not master_state.recovering and not lost
 
     def rebalance(self, now: float) -> None:
         """Take back what is queued beyond a fair share, and what could start elsewhere now and is
         due to, while several applications want GPUs."""
-        if self._master_state.recovering or len(self._master_state.gpus.uses) < 2:
+        if not self._sees_all(now) or len(self._master_state.gpus.uses) < 2:
             return
         reason = "another application has fewer GPUs and waits for one"
         for users in self._kinds(now):
@@ -257,9 +267,11 @@ class FairGpuParts:
             own = self._lacks(user, share_mib - user.placed_mib, startable, now)
             if own and not user.declines:
                 lacks += own
-            elif kept_mib[user.application_id] > share_mib and app.record.gang_min < 2:
+            elif kept_mib[user.application_id] > share_mib:
                 above_mib[user.application_id] = kept_mib[user.application_id] - share_mib
-                running += [x for x in live if x.state is ContainerState.RUNNING and x not in going]
+                spared = {*map(_id_of, going), *_needed(app)}
+                some = (x for x in live if x.state is ContainerState.RUNNING)
+                running += [x for x in some if x.container_id not in spared]
         coming_mib = sum(x.request.resources.gpu_memory_mib for x in coming)
 
         def could_start(application_id: ApplicationId, ending: Sequence[Container]) -> bool:
@@ -302,11 +314,14 @@ class FairGpuParts:
         at = state.shape, state.position, self._users.version, self._changes, held_at_s
         if at == self._known_at:
             return
+        unseen, self._unseen = self._unseen, False
         self._known_at, self._known_s = at, now
         known, shared = self._known, self._shared
         self._compute(now)
-        for changed in (self._users.renewed, known, self._known):
-            self._stale.update(dict.fromkeys(changed))
+        self._stale.update(self._users.renewed)
+        for application_id in {**known, **self._known}:
+            if unseen or known.get(application_id) != self._known.get(application_id):
+                self._stale[application_id] = None
         self._users.renewed.clear()
         for slots in shared ^ self._shared:
             if slots in self._users.kinds:
@@ -361,9 +376,12 @@ class FairGpuParts:
 
     def _first(self, slots: int, now: float) -> list[GpuUser]:
         free_mib = max(
-            count * lot.size_mib
-            for user in self._users.samples(slots)
-            for lot, count in zip(user.lots, self._startable_of(user, now), strict=True)
+            (
+                count * lot.size_mib
+                for user in self._users.samples(slots)
+                for lot, count in zip(user.lots, self._startable_of(user, now), strict=True)
+            ),
+            default=0,
         )
         return self._users.first(slots, free_mib)
 
@@ -385,27 +403,28 @@ class FairGpuParts:
             and demand_vector(x.request.resources)[Column.SLOTS] == user.slots
         )
 
-    def _startable_of(self, user: GpuUser, now: float) -> list[int]:
+    def _startable_of(self, user: GpuUser, now: float) -> Sequence[int]:
         """How many of each lot could start now."""
         if not user.waits:
-            return [0] * len(user.lots)
+            return user.nothing
         state = self._master_state.state
         counted_at = state.shape, state.position, self._users.version, self._changes
         if self._counted_at != counted_at:
             self._counted_at = counted_at
             self._counts.clear()
             self._could_start.clear()
-        key = user.application_id, user.slots
-        if key not in self._could_start:
-            self._could_start[key] = self._counted(user, now)
-        return self._could_start[key]
+        key = self._users.line_of(user.application_id) or user.application_id, user.slots
+        known = self._could_start.get(key)
+        if known is None:
+            known = self._could_start[key] = self._counted(user, now)
+        return known
 
-    def _counted(self, user: GpuUser, now: float) -> list[int]:
+    def _counted(self, user: GpuUser, now: float) -> Sequence[int]:
         app = self._master_state.applications[user.application_id]
         nodes = Nodes(self._avoided(user.application_id, now), app.requires)
         members = None if user.job is None else self._gang_members(user.job, app)
         if members is not None and not self._gang_could_start(members, nodes):
-            return [0] * len(user.lots)
+            return user.nothing
         return [
             min(lot.waiting, self._startable(lot.demand, nodes)) if lot.waiting else 0
             for lot in user.lots
@@ -478,6 +497,18 @@ class FairGpuParts:
             view.open_to(demand)
             self._counts[key] = view.startable_count(demand)
         return self._counts[key]
+
+
+def _id_of(container: Container) -> ContainerId:
+    return container.container_id
+
+
+def _needed(app: Application) -> list[ContainerId]:
+    """Those without which an application has fewer than its gang: its oldest executors."""
+    many = app.record.gang_min if app.record.gang_min > 1 else 0
+    placed = app.in_state(ContainerState.RUNNING, ContainerState.ASSIGNED)
+    oldest = sorted(placed, key=lambda x: (x.started_at_s or math.inf, x.number))
+    return [x.container_id for x in oldest[:many]]
 
 
 def _is_contested(users: list[GpuUser]) -> bool:

@@ -13,14 +13,15 @@ does, and over the jobs of all schedulers.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from hrm.core.vocabulary.columns import Ints
 
-__all__ = ["Contender", "Lot", "fair_lots", "fair_parts"]
+__all__ = ["Contender", "Lot", "contenders", "fair_lots", "fair_parts"]
 
 
 class Contender(NamedTuple):
@@ -46,13 +47,18 @@ def fair_lots(
     """How many of each lot start, for applications that hold ``held_mib`` and take their ``lots``
     in order: a lot counts what those before it take as held. The last of what is free may go to a
     later lot, where the containers of an earlier one are larger."""
-    users = []
+    users: list[Contender] = []
     for held, own in zip(held_mib, lots, strict=True):
-        for lot in own:
-            users.append(Contender(held, *lot))
-            held += lot.size_mib * lot.most
+        users += contenders(held, own)
     parts = iter(fair_parts(free_mib, users))
     return [[next(parts) for _ in own] for own in lots]
+
+
+def contenders(held_mib: int, lots: Iterable[Lot]) -> Iterator[Contender]:
+    """An application's lots in order, each after what those before it take."""
+    for lot in lots:
+        yield Contender(held_mib, *lot)
+        held_mib += lot.size_mib * lot.most
 
 
 def fair_parts(free_mib: int, users: Sequence[Contender]) -> list[int]:
@@ -63,26 +69,37 @@ def fair_parts(free_mib: int, users: Sequence[Contender]) -> list[int]:
     """
     if not users or free_mib <= 0:
         return [0] * len(users)
-    held, size, most = np.array(users, np.int64).T
+    alike = Counter(users)
+    held, size, most = np.array(list(alike), np.int64).T
+    all_mib = size * np.array(list(alike.values()), np.int64)
 
     def taken_below(level: int) -> Ints:
         """How many each takes if all take one more while they hold less than ``level``."""
-        taken: Ints = np.clip(-((held - level) // size), 0, most)
+        taken: Ints = np.minimum(np.maximum(-((held - level) // size), 0), most)
         return taken
 
     low, high = int(held.min()), int(held.max()) + free_mib + int(size.max())
     while low + 1 < high:
         level = (low + high) // 2
-        if int((taken_below(level) * size).sum()) <= free_mib:
+        if int(taken_below(level) @ all_mib) <= free_mib:
             low = level
         else:
             high = level
-    parts: list[int] = taken_below(low).tolist()
-    left_mib = free_mib - sum(part * x.size_mib for part, x in zip(parts, users, strict=True))
+    taken = taken_below(low)
+    part_of = dict(zip(alike, taken.tolist(), strict=True))
+    parts: list[int] = [part_of[user] for user in users]
+    _share_rest(free_mib - int(taken @ all_mib), users, parts)
+    return parts
+
+
+def _share_rest(left_mib: int, users: Sequence[Contender], parts: list[int]) -> None:
+    """What is less than one more for each goes to those that hold least, as far as it suffices."""
+    if not left_mib:
+        return
     least = [
         (x.held_mib + part * x.size_mib, index)
         for index, (part, x) in enumerate(zip(parts, users, strict=True))
-        if part < x.most
+        if part < x.most and x.size_mib <= left_mib
     ]
     heapq.heapify(least)
     while least and left_mib:
@@ -94,4 +111,3 @@ def fair_parts(free_mib: int, users: Sequence[Contender]) -> list[int]:
         left_mib -= user.size_mib
         if parts[index] < user.most:
             heapq.heappush(least, (holding_mib + user.size_mib, index))
-    return parts

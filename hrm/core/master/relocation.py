@@ -152,12 +152,12 @@ class Relocation:
     def _preempting(self, wanted: _Wanted) -> int | None:
         """A row at which such a stream may wait, and has batch preempted for it."""
         demand, avoided, requires, _ = wanted
-        state, limit = self._master_state.state, self._master_state.bounds.waiting_limit
+        state = self._master_state.state
+        if not self._master_state.bounds.waiting_limit:
+            return None
         asked = np.flatnonzero(demand)
-        waiting = state.waiting_batch + state.waiting_stream
         rows = state.open & state.preempts & state.serving(demand)
         rows &= (state.stream_headroom[:, asked] >= np.asarray(demand)[asked]).all(axis=1)
-        rows &= waiting < np.minimum(limit, state.waiting_limit)
         if requires is not None:
             rows &= state.suited(requires)
         if avoided:

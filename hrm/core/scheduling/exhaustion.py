@@ -47,6 +47,8 @@ class Exhaustion:
         self._state = state
         self._waiting_limit = waiting_limit
         self.known: dict[_Known, tuple[int, int]] = {}
+        self._rows: dict[tuple[Vector, frozenset[NodeName]], Bools] = {}
+        self._rows_at = -1
 
     def note(
         self,
@@ -108,7 +110,20 @@ class Exhaustion:
         ]
 
     def _allowed(self, key: _Known) -> Bools:
-        """The rows to which a view would open the demand; see ``ClusterView.avoid``."""
+        """The rows to which a view would open the demand; see ``ClusterView.avoid``. Those of a
+        demand without a requirement are kept until rows come, go, open or close."""
+        demand, requires, avoid = key
+        if requires is not None:
+            return self._opened(key)
+        if self._rows_at != self._state.shape or len(self._rows) >= _DEMANDS_KEPT:
+            self._rows.clear()
+            self._rows_at = self._state.shape
+        rows = self._rows.get((demand, avoid))
+        if rows is None:
+            rows = self._rows[demand, avoid] = self._opened(key)
+        return rows
+
+    def _opened(self, key: _Known) -> Bools:
         demand, requires, avoid = key
         state = self._state
         rows = state.open & ~state.gpu_only

@@ -182,24 +182,26 @@ class Negotiator:
         self.parked = deque(x for x in self.parked if x.scheduler != scheduler)
 
     def may_wait(self, queue: UnitQueue, entry: Entry, now: float) -> str:
-        """Why ``entry`` may not wait at ``queue``; empty if it may (sections 3.4.2, 3.4.3)."""
-        if queue.waiting_count >= self.bounds.waiting_limit:
-            return f"{self.bounds.waiting_limit} containers wait there already (waiting_limit)"
+        """Why ``entry`` may not wait at ``queue``; empty if it may (sections 3.4.2, 3.4.3). Of
+        streams as many may as batch can make capacity for, whatever waits behind them."""
+        limit, waiting = self.bounds.waiting_limit, queue.waiting_count
+        if entry.workload_class is WorkloadClass.STREAM:
+            if not limit:
+                return "containers wait at no resource unit (waiting_limit = 0)"
+            return "" if leaves(queue.stream_headroom, entry.demand) else _HELD
+        if waiting >= limit:
+            return f"{limit} containers wait there already (waiting_limit)"
         row = self.state.rows.get(queue.unit.unit_id)
-        if row is not None and queue.waiting_count >= self.state.waiting_limit[row]:
+        if row is not None and waiting >= self.state.waiting_limit[row]:
             limit = self.state.waiting_limit[row]
             return f"{limit} may wait there, as many as it finishes meanwhile (waiting_bound)"
-        if entry.workload_class is WorkloadClass.STREAM:
-            if not leaves(queue.stream_headroom, entry.demand):
-                return _HELD
-        elif len(queue.pool) > 1:
+        if len(queue.pool) > 1:
             return "it shares its cores with other units, whose containers would take them before"
-        else:
-            wait_s = simulate(entry.demand, queue.image(), now, duration_s(entry))
-            if math.isinf(wait_s):
-                return _HELD
-            if wait_s >= self.bounds.wait_max_s:
-                return f"the wait there would be {wait_s:.0f} s (wait_max_s)"
+        wait_s = simulate(entry.demand, queue.image(), now, duration_s(entry))
+        if math.isinf(wait_s):
+            return _HELD
+        if wait_s >= self.bounds.wait_max_s:
+            return f"the wait there would be {wait_s:.0f} s (wait_max_s)"
         return ""
 
     def _to_lock(self, job: Job) -> frozenset[ResourceUnitId] | None:

@@ -7,7 +7,8 @@ batch when it was queued, is taken back; batch that fits a unit at which nothing
 so do a gang and a stream if all that they lack fits such units together; and what has waited long
 at one unit goes to another that could start it, where that is allowed. So does a stream that waits
 for batch which is not preempted, where elsewhere batch would be preempted for it; of several, the
-one that has waited longest.
+one that has waited longest. And the stream that has waited longest for all that it lacks gets it
+where batch holds it and is preempted, however much batch waits there.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class WaitingStreams:
             # Others may have been moved to the same unit until then.
             turn_s = core.master_state.bounds.relocation_wait_s
             limits_s |= dict.fromkeys(_left_with_kept_batch(core, now), _LIMIT_S + turn_s)
+            limits_s |= dict.fromkeys(_preempts_nothing(core, now), _LIMIT_S)
         self._since_s = {what: self._since_s.get(what, now) for what in limits_s}
         for what, since_s in self._since_s.items():
             if now - since_s >= limits_s[what]:
@@ -132,23 +134,56 @@ def _batch_held_up(core: MasterCore, now: float) -> Iterator[str]:
 def _whole_held_up(core: MasterCore, now: float) -> Iterator[str]:
     """Gangs and streams of one size that lack no more than is free. What GPUs, or cores that
     several units share, would hold is not counted."""
-    for app in core.master_state.live_applications():
-        is_stream = app.record.workload_class is WorkloadClass.STREAM
-        if is_driver(app.application_id) or not (is_stream or app.record.gang_min):
-            continue
-        pending = [x for x in app.containers.values() if x.state is ContainerState.PENDING]
-        lacks = max(1, app.gang_min - len(app.containers) + len(pending))
-        demands = {demand_vector(x.request.resources) for x in pending}
-        if len(pending) < lacks or len(demands) != 1:
-            continue
-        if not all(_may_go_anywhere(x, now) for x in pending):
-            continue
-        demand = demands.pop()
+    for app, demand, lacks in _whole(core, now):
         avoided = core.master_state.exclusions.avoided(app.application_id, now)
         units = [x for x in _idle(core, _nodes_for(core, app, avoided)) if len(x.pool) == 1]
         many = sum(_how_many(demand, x.free) for x in units if not x.unit.gpu_only)
         if many >= lacks:
             yield f"{app.application_id} waits for {lacks} more, and units hold {many} more"
+
+
+def _preempts_nothing(core: MasterCore, now: float) -> Iterator[str]:
+    """The stream that has waited longest, of those of one size that lack no more than batch would
+    make capacity for. Of units that share their cores nothing is counted."""
+    found = list[tuple[float, str]]()
+    for app, demand, lacks in _whole(core, now) if core.master_state.bounds.waiting_limit else ():
+        if app.record.workload_class is not WorkloadClass.STREAM:
+            continue
+        avoided = core.master_state.exclusions.avoided(app.application_id, now)
+        units = [x for x in _open(core, _nodes_for(core, app, avoided)) if len(x.pool) == 1]
+        some = (x for x in units if x.unit.preempts and not x.unit.gpu_only)
+        many = sum(_how_many(demand, _beside_endless(x)) for x in some)
+        if many >= lacks:
+            since_s = max(x.requested_at_s for x in app.in_state(ContainerState.PENDING))
+            found.append((since_s, f"{app.application_id} waits for {lacks} more, and preempts"))
+    for _, what in sorted(found)[:1]:
+        yield f"{what} no batch of what would make capacity for it"
+
+
+def _whole(core: MasterCore, now: float) -> Iterator[tuple[Application, Vector, int]]:
+    """Gangs and streams that wait for places of one size, and how many they lack together."""
+    for app in core.master_state.live_applications():
+        is_stream = app.record.workload_class is WorkloadClass.STREAM
+        if is_driver(app.application_id) or not (is_stream or app.record.gang_min):
+            continue
+        pending = app.in_state(ContainerState.PENDING)
+        lacks = max(1, app.gang_min - len(app.containers) + len(pending))
+        demands = {demand_vector(x.request.resources) for x in pending}
+        if len(pending) < lacks or len(demands) != 1:
+            continue
+        if all(_may_go_anywhere(x, now) for x in pending):
+            yield app, demands.pop(), lacks
+
+
+def _beside_endless(queue: UnitQueue) -> Vector:
+    """What batch there holds or leaves free, and no stream waits for."""
+    held = [0, 0, 0, 0]
+    for entry in (*queue.running.values(), *queue.stream_waiting.values()):
+        if entry.has_no_end:
+            held = [a + b for a, b in zip(held, entry.demand, strict=True)]
+    left = (a - b for a, b in zip(queue.capacity, held, strict=True))
+    vcores, memory_mib, gpu_memory_mib, slots = left
+    return vcores, memory_mib, gpu_memory_mib, slots
 
 
 def _how_many(demand: Vector, free: Vector) -> int:
@@ -208,8 +243,8 @@ def _left_with_kept_batch(core: MasterCore, now: float) -> Iterator[str]:
 
 def _would_preempt(core: MasterCore, node: Node, demand: Vector) -> bool:
     """Is there a unit of the node at which such a stream may wait, where all batch gives way?"""
-    state, most = core.master_state.state, core.master_state.bounds.waiting_limit
-    for unit in node.units:
+    state = core.master_state.state
+    for unit in node.units if core.master_state.bounds.waiting_limit else ():
         row = state.rows.get(unit.unit_id)
         if row is None or not state.open[row] or not serves(demand, unit) or not unit.preempts:
             continue
@@ -221,8 +256,7 @@ def _would_preempt(core: MasterCore, node: Node, demand: Vector) -> bool:
                     columns = Column if each is queue else (Column.VCORES, Column.MEMORY_MIB)
                     for column in columns:
                         held[column] += entry.demand[column]
-        full = queue.waiting_count >= min(most, int(state.waiting_limit[row]))
-        if not full and fits_offer((held[0], held[1], held[2], held[3]), queue.capacity):
+        if fits_offer((held[0], held[1], held[2], held[3]), queue.capacity):
             return True
     return False
 
@@ -249,14 +283,18 @@ def _may_go_anywhere(container: Container, now: float) -> bool:
 
 def _idle(core: MasterCore, nodes: Iterable[Node]) -> Iterator[UnitQueue]:
     """Open units at which, and at whose siblings, nothing waits."""
+    for queue in _open(core, nodes):
+        if not any(each.waiting_count for each in queue.pool):
+            yield queue
+
+
+def _open(core: MasterCore, nodes: Iterable[Node]) -> Iterator[UnitQueue]:
     state = core.master_state.state
     for node in nodes:
         for unit in node.units if node.state is NodeState.ALIVE else ():
             row = state.rows.get(unit.unit_id)
             if row is not None and state.open[row]:
-                queue = state.queue(row)
-                if not any(each.waiting_count for each in queue.pool):
-                    yield queue
+                yield state.queue(row)
 
 
 def _stays(queue: UnitQueue, container_id: ContainerId) -> bool:

@@ -16,7 +16,8 @@ from hrm.core.master.entities import Application
 from hrm.core.master.gang_starts import GangStarts
 from hrm.core.master.relocation import Relocation
 from hrm.core.master.state import MasterState
-from hrm.core.messages.claims import Claim, Outcome, Proposal
+from hrm.core.messages.claims import Claim, Entry, Outcome, Proposal
+from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling import backlog, negotiator
 from hrm.core.scheduling.backlog import Backlog
 from hrm.core.scheduling.cluster_view import ClusterView
@@ -121,6 +122,18 @@ def stream_waits_for_kept_batch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SharedState, "add", add_one)
 
 
+def batch_in_line_counts_for_streams(patch: pytest.MonkeyPatch) -> None:
+    """No stream waits where as much waits already as batch may."""
+    may_wait = Negotiator.may_wait
+
+    def bounded(self: Negotiator, queue: UnitQueue, entry: Entry, now: float) -> str:
+        if queue.waiting_count >= self.bounds.waiting_limit:
+            return "others wait there already"
+        return may_wait(self, queue, entry, now)
+
+    patch.setattr(Negotiator, "may_wait", bounded)
+
+
 def stream_left_with_kept_batch(patch: pytest.MonkeyPatch) -> None:
     """A stream that waits for batch which is not preempted stays, though it is elsewhere."""
     patch.setattr(Relocation, "_preempting", lambda *_: None)
@@ -170,6 +183,7 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     half_a_gang_kept,
     stream_waits_for_kept_batch,
     stream_left_with_kept_batch,
+    batch_in_line_counts_for_streams,
     gangs_of_all_sizes_alike,
     gangs_behind_any_smaller,
     stream_queued_behind_streams,

@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hrm.core.master import admission, application_registry, gangs, gpu_shares, relocation
+from hrm.core.master import (
+    admission,
+    application_registry,
+    gangs,
+    gpu_contest,
+    gpu_shares,
+    relocation,
+)
 from hrm.core.master.entities import Container
 from hrm.core.master.gpu_contest import GpuLot, GpuUser
 from hrm.core.master.gpu_holds import GpuHolds
@@ -37,13 +44,15 @@ def gpus_of_all_kinds_as_one(patch: pytest.MonkeyPatch) -> None:
     def as_one(self: FairGpuParts, now: float) -> list[list[GpuUser]]:
         users: dict[ApplicationId, GpuUser] = {}
         for each in kinds(self, now):
-            for name, job, lots in each:
-                users.setdefault(name, GpuUser(name, job, [])).lots.extend(lots)
+            for user in each:
+                name, others = user.application_id, users.get(user.application_id)
+                lots = user.lots if others is None else others.lots + user.lots
+                users[name] = GpuUser(name, user.job, lots)
         return [list(users.values())]
 
-    def startable(self: FairGpuParts, user: GpuUser, now: float) -> list[int]:
+    def startable(self: FairGpuParts, user: GpuUser, now: float) -> Sequence[int]:
         """Not what has been counted for one kind of its lots alone."""
-        return self._counted(user, now) if user.waits else [0] * len(user.lots)
+        return self._counted(user, now) if user.waits else user.nothing
 
     patch.setattr(FairGpuParts, "_kinds", as_one)
     patch.setattr(FairGpuParts, "_startable_of", startable)
@@ -53,12 +62,12 @@ def gpu_sizes_counted_alike(patch: pytest.MonkeyPatch) -> None:
     """An application holds as much device memory as if all of its containers, also those that
     wait, were of one size."""
 
-    def mean(self: GpuUser) -> int:
-        many = sum(lot.placed + lot.waiting for lot in self.lots)
-        all_mib = sum((lot.placed + lot.waiting) * lot.size_mib for lot in self.lots)
-        return sum(lot.placed for lot in self.lots) * all_mib // max(1, many)
+    def mean_mib(lots: Sequence[GpuLot]) -> int:
+        many = sum(lot.placed + lot.waiting for lot in lots)
+        all_mib = sum((lot.placed + lot.waiting) * lot.size_mib for lot in lots)
+        return sum(lot.placed for lot in lots) * all_mib // max(1, many)
 
-    patch.setattr(GpuUser, "placed_mib", property(mean))
+    patch.setattr(gpu_contest, "placed_mib", mean_mib)
 
 
 def freed_gpus_taken_back(patch: pytest.MonkeyPatch) -> None:

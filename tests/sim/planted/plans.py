@@ -33,6 +33,7 @@ __all__ = [
     "behind_a_stream",
     "behind_an_excluded_job",
     "behind_large_requests",
+    "behind_waiting_batch",
     "beside_a_free_gpu",
     "beside_kept_batch",
     "crashing_agents",
@@ -316,6 +317,25 @@ def halved_streams(seed: int, *, losses: bool = True) -> Plan:
     bounds = replace(plan.bounds, gang_wait_s=2.0)
     applications = (batch, stream)
     return replace(plan, nodes=nodes, applications=applications, faults=faults, bounds=bounds)
+
+
+def behind_waiting_batch(seed: int) -> Plan:
+    """Nothing fails. Batch fills a node, and as much waits there as may; a stream comes then, in
+    every second plan one of more executors than that."""
+    without = frozenset({*KINDS, *TRAITS})
+    plan = draw(seed, Limits(nodes=1, applications=2, horizon_s=20.0, without=without))
+    unit = ResourceUnit(
+        unit_id=ResourceUnitId("node-1/cpu"), capacity=Resources(8, 8_192), run_limit=8
+    )
+    small, most = Resources(1, 512), 3
+    batch = ApplicationPlan("app-1", 0.5, small, ((0.0, 8 + most),), 200.0, duration_hint_s=200.0)
+    stream = ApplicationPlan(
+        "app-2", 4.0, small, ((0.0, 2 * most if seed % 2 else 1),), 60.0,
+        declared=WorkloadClass.STREAM,
+    )  # fmt: skip
+    bounds = replace(plan.bounds, waiting_limit=most, wait_max_s=900.0)
+    nodes = (replace(plan.nodes[0], units=(unit,), preemption_grace_s=4.0),)
+    return replace(plan, nodes=nodes, applications=(batch, stream), bounds=bounds)
 
 
 def beside_kept_batch(seed: int) -> Plan:
