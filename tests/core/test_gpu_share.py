@@ -113,7 +113,7 @@ def test_jobs_that_ask_together_share_the_gpus() -> None:
     )
     assert cluster.states(apps[2]) == {"running": 7, "pending": 13}
     summary, _ = explain(cluster.master.master_state, cluster.app(apps[2]), cluster.now)
-    assert "it has its fair share of the GPUs, and other applications wait" in summary
+    assert "GPUs go first to applications that have fewer of them" in summary
 
 
 def test_a_job_alone_gets_all_of_them() -> None:

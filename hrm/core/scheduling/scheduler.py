@@ -84,7 +84,9 @@ def rank_of(job: Job) -> tuple[bool, float]:
     return job.workload_class is not WorkloadClass.STREAM, job.arrived_at_s
 
 
-_HAS_SHARE = "it has its fair share of the GPUs, and other applications wait for theirs"
+_AFTER_OTHERS = (
+    "GPUs go first to applications that have fewer of them, or as few and came before, and wait"
+)
 
 _Members: TypeAlias = list[tuple[ContainerId, ContainerRequest]]
 _ROWS = frozenset({int, type(None)})
@@ -375,7 +377,7 @@ class Scheduler:
             refusals = [each.reason for each in outcomes if each.decision is Decision.ABORT]
             job.last_refusal = refusals[-1]
         else:
-            share = _HAS_SHARE if job.gpus and (0, 0) in job.gpu_parts.values() else ""
+            share = _AFTER_OTHERS if job.gpus and (0, 0) in job.gpu_parts.values() else ""
             job.last_refusal = job.policy_fault or share
         if job.pending:
             self.retries += 1
