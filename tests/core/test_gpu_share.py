@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hrm.core.master.explain import explain
@@ -359,6 +359,27 @@ def test_a_gpu_is_kept_only_for_a_while_for_what_is_not_requested_again() -> Non
     assert running(cluster, first, second) == [4, 0]
 
 
+@pytest.mark.parametrize("queued", [1, 3, 6])
+def test_a_gpu_is_kept_once_for_one_that_requests_nothing_again(queued: int) -> None:
+    """However many more of it are queued, that could be returned for the same GPU."""
+    cluster = gpus(12)
+    first, silent = submit_together(cluster, 12, 0)
+    cluster.advance(7)
+    cluster.request(silent, range(1, queued + 1), GPU)
+    cluster.advance(7)
+    assert cluster.states(silent) == {"waiting": queued}
+    cluster.request(first, [13], GPU)
+    cluster.advance(7)
+    waits_at = {x.unit_id for x in cluster.app(silent).in_state(ContainerState.WAITING)}
+    live = cluster.app(first).in_state(ContainerState.RUNNING)
+    free = next(x for x in live if x.unit_id not in waits_at)
+    cluster.end_process(first, int(free.request.executor_id))
+    cluster.advance(Bounds().resend_delay_s + 2)
+    assert running(cluster, first, silent) == [12, 0]
+    # A second one may be ordered back while the first is on its way.
+    assert cluster.states(silent).get("waiting", 0) >= queued - 2
+
+
 def test_nothing_that_runs_ends_for_a_newcomer_by_default() -> None:
     cluster = gpus(16)
     (first,) = submit_together(cluster, 16)
@@ -419,6 +440,7 @@ STEPS = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from([2, 4, 6]), st.sampled_from([1, 2, 3]), st.integers(0, 1), STEPS)
+@example(6, 1, 0, [("request", 1, 6), ("request", 0, 3), ("request", 1, 1), ("end", 1, 3)])
 def test_none_gets_a_gpu_while_another_has_two_fewer_and_waits(
     many: int, schedulers: int, processes: int, steps: list[tuple[str, int, int]]
 ) -> None:

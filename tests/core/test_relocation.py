@@ -17,6 +17,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning
 from hrm.testing.virtual import VirtualCluster, unit
+from tests.core.labelled_nodes import SSD, properties
 
 N1, N2 = "n1", "n2"
 
@@ -212,6 +213,30 @@ def test_a_stream_moves_from_batch_that_is_kept_to_batch_that_is_preempted(
     assert cluster.states(stream) == {"running": 1}
     assert cluster.states(kept) == {"running": 1}
     assert len(cluster.app(stream).ended) == 1
+
+
+@pytest.mark.parametrize("why_not", ["excluded", "unlabelled"])
+def test_a_stream_moves_to_no_node_that_is_not_for_it(why_not: str) -> None:
+    """Batch would be preempted for it there."""
+    cluster = VirtualCluster(preemption_grace_s=None)
+    requires = SSD if why_not == "unlabelled" else None
+    cluster.add_node(unit(N2, vcores=1), properties=properties("ssd", host="h2"))
+    cluster.settle()
+    cluster.submit(1)
+    cluster.settle()
+    stream = cluster.submit(1, workload_class=WorkloadClass.STREAM, requires=requires)
+    cluster.settle()
+    assert cluster.states(stream) == {"waiting": 1}
+    if why_not == "excluded":
+        cluster.exclude(stream, "h1")
+    cluster.preemption_grace_s = 15.0
+    cluster.add_node(unit(N1, vcores=1), properties=properties(host="h1"))
+    cluster.settle()
+    rival = cluster.submit(1)
+    cluster.advance(60)
+    assert cluster.states(rival) == {"running": 1}
+    assert cluster.states(stream) == {"waiting": 1}
+    assert not cluster.app(stream).ended
 
 
 @pytest.mark.parametrize("schedulers", [1, 2, 6])

@@ -50,7 +50,9 @@ class GpuLot(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class GpuUser:
     """One application's use of one kind of GPUs. ``job``: what waits for a place; None: nothing
-    does. What follows from its lots is counted once: an end of a container looks at all users.
+    does. ``late``: it has not requested again what was returned to it (``GpuIndex``), so what it
+    has queued could not start elsewhere. What follows
+    from its lots is counted once: an end of a container looks at all users.
 
     ``slots``: how many GPUs each of its executors uses. ``waits``: do some wait? ``placed_mib``,
     ``queued_mib``: device memory of those that are placed, and that wait at units. ``wants``: as a
@@ -60,6 +62,7 @@ class GpuUser:
     application_id: ApplicationId
     job: Job | None
     lots: tuple[GpuLot, ...]
+    late: bool = False
     slots: int = field(init=False)
     waits: bool = field(init=False)
     placed_mib: int = field(init=False)

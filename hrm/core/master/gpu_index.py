@@ -7,7 +7,9 @@ counts and those that wait at units. These are kept up to date instead, one cont
 What a node returns from a queue its application requests again, a little later. Meanwhile it wants
 as much as before; did it count for nothing, others would take in that moment what is due to it, as
 places in queues, to be returned in their turn as soon as it requests again, without end. So what is
-returned counts as wanted until it is requested again, for a while at most (``expect_again``).
+returned counts as wanted until it is requested again, for a while at most (``expect_again``). One
+that has not requested it by then is *late*: until it requests something, what it has queued is left
+where it is, and nothing is kept for it.
 
 Limits: the order of those that wait at units is found by sorting them, in each round.
 """
@@ -81,12 +83,13 @@ class GpuIndex:
     which they got the first of them; of each all and only the demands of these, with what a count
     of all containers gives (``violations`` compares). ``numbers`` are in that order. ``version``
     rises with every change, and ``renewed`` gets the application, for the owner of the shares to
-    empty."""
+    empty. ``late``: those of ``uses`` that have let what was returned to them go by."""
 
     def __init__(self) -> None:
         self.uses: dict[ApplicationId, dict[Vector, GpuUse]] = {}
         self.numbers: dict[ApplicationId, int] = {}
         self.renewed: dict[ApplicationId, None] = {}
+        self.late: set[ApplicationId] = set()
         self.version = 0
         self._arrivals = itertools.count(1)
         self._known: dict[ContainerId, tuple[ContainerState, Vector]] = {}
@@ -113,8 +116,10 @@ class GpuIndex:
             use = uses.setdefault(demand, GpuUse())
             use.live += 1
             use.pending += state is ContainerState.PENDING
-            if before is None and use.returned_until_s:
-                use.returned_until_s.popleft()
+            if before is None:
+                self.late.discard(application_id)
+                if use.returned_until_s:
+                    use.returned_until_s.popleft()
         if before is not None:
             old_state, old_demand = before
             use = uses[old_demand]
@@ -141,6 +146,7 @@ class GpuIndex:
             if use is not None and use.returned and use.returned_until_s[0] <= now:
                 while use.returned and use.returned_until_s[0] <= now:
                     use.returned_until_s.popleft()
+                self.late.add(application_id)
                 self._note(application_id)
                 self._drop_unused(application_id, demand)
             if use is None or not use.returned:
@@ -164,6 +170,7 @@ class GpuIndex:
             del uses[demand]
         if not uses:
             del self.uses[application_id], self.numbers[application_id]
+            self.late.discard(application_id)
 
     def renew(self, application_id: ApplicationId) -> None:
         """Something else has changed that its share of GPUs depends on."""

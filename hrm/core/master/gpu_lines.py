@@ -10,7 +10,7 @@ at, however long it is.
 What an application needs is looked at again where its containers that use GPUs have changed
 (``GpuIndex.renewed``), and the nodes to avoid have, of all.
 
-Limits: a gang, and an application that leaves what it could have, stand in no line.
+Limits: a gang, and an application that leaves what it could have or is late, stand in no line.
 """
 
 from __future__ import annotations
@@ -199,8 +199,9 @@ class GpuLines:
             queued = [app.containers[x] for x in use.queued]
             lot = GpuLot(demand, use.placed, pending, queued, use.returned)
             lots.setdefault(demand[Column.SLOTS], []).append(lot)
-        users = {x: GpuUser(application_id, job, tuple(own)) for x, own in lots.items()}
-        if job is None or app.gang_min > 1 or job.gpus_declined:
+        late = application_id in self._master_state.gpus.late
+        users = {x: GpuUser(application_id, job, tuple(own), late) for x, own in lots.items()}
+        if job is None or app.gang_min > 1 or job.gpus_declined or late:
             return users, None
         if any(use.live > use.pending or use.returned for use in uses.values()):
             return users, None

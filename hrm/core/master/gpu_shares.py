@@ -425,9 +425,10 @@ class FairGpuParts:
         members = None if user.job is None else self._gang_members(user.job, app)
         if members is not None and not self._gang_could_start(members, nodes):
             return user.nothing
+        many = [lot.pending if user.late else lot.waiting for lot in user.lots]
         return [
-            min(lot.waiting, self._startable(lot.demand, nodes)) if lot.waiting else 0
-            for lot in user.lots
+            min(count, self._startable(lot.demand, nodes)) if count else 0
+            for lot, count in zip(user.lots, many, strict=True)
         ]
 
     def _gang_members(self, job: Job | None, app: Application) -> Counter[Vector] | None:
