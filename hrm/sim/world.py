@@ -531,8 +531,11 @@ def _could_start(application: ApplicationPlan, units: list[ResourceUnit], *, oth
     said = application.stream_min or application.gang_min
     if application.other is not None and together and not said:
         return fits_whole(application, units)
-    if application.other is None or not other or application.gang_min:
+    if application.other is None or not other:
         return _could_run(application, together, units)
+    if application.gang_min:  # what has not been requested is taken to be like what has
+        size = application.other
+        return how_many(demand_of(size.resources, size.gpus, units), units) >= together
     return _holds(application.other, units)
 
 
