@@ -107,11 +107,10 @@ def _literal(view: ClusterView, placement: Placement, start: int, now: float) ->
             row: int | None = large[0]
             cursor = large[0] + 1
         else:
-            admitting = [
-                (r, view.image(r)) for r in order if view.image(r).waiting < placement.waiting_limit
-            ]
+            images = [(r, view.image(r)) for r in order]
+            admitting = [x for x in images if x[1].waiting < placement.waiting_limit]
             stream = placement.workload_class is WorkloadClass.STREAM
-            yielding = [x for x in admitting if _batch_could_be_preempted(placement.demand, x[1])]
+            yielding = [x for x in images if _batch_could_be_preempted(placement.demand, x[1])]
             candidates = yielding if stream else admitting
             best = estimate(placement.demand, placement.workload_class, candidates, now)
             admitted = stream or best.wait < placement.wait_max_s
