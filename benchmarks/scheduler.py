@@ -34,7 +34,7 @@ from benchmarks.processes import BenchmarkError, interruptible
 from benchmarks.scheduling import backlog, decisions, durable, live, streams
 from benchmarks.scheduling.cells import BATCH, NODE_SLOTS, STREAM, Cell, matrix
 from hrm import policies
-from hrm.core.vocabulary.bounds import SCHEDULERS
+from hrm.core.vocabulary.bounds import SCHEDULERS, Bounds
 from hrm.core.vocabulary.model import WorkloadClass
 from hrm.errors import HrmError
 
@@ -63,6 +63,8 @@ class Plan:
     backlog_nodes: int = 1_000
     backlog_jobs: tuple[int, ...] = (0, 1_000, 10_000)
     backlog_of_a_kind: int = 10_000
+    queued_nodes: int = 100
+    queued_waiters: int = 30
     ends: int = 1_000
     stream_requests: int = 500
     live_nodes: tuple[int, ...] = (1_000, 10_000)
@@ -75,7 +77,7 @@ class Plan:
 QUICK = Plan(
     tasks=(40,), classes=(BATCH,), policies=("min-wait",), durable_nodes=(10_000,),
     repetitions=3, decisions=8_000, containers=10_000, backlog_nodes=100, backlog_jobs=(0, 10_000),
-    backlog_of_a_kind=1_000,
+    backlog_of_a_kind=1_000, queued_nodes=20,
     ends=300, stream_requests=150, live_nodes=(500,), live_s=8.0,
     memory_nodes=1_000,
     memory_containers=10_000,
@@ -181,6 +183,24 @@ def measure_full(plan: Plan, results: Results) -> None:
     title = f"No free slot ({plan.backlog_nodes:,} nodes), {jobs} jobs of 40 tasks wait"
     header = ["CPU ms an end", "placed an end", "CPU ms a job that finds no place"]
     results.table(title, header, rows)
+    _measure_queued(plan, results)
+
+
+def _measure_queued(plan: Plan, results: Results) -> None:
+    """The same with queues at units, as by default: a request is placed in one."""
+    limit = Bounds().waiting_limit
+    cluster = backlog.FullCluster(plan.queued_nodes, 0, SCHEDULERS, waiting_limit=limit)
+    ms = backlog.measure_queued(cluster, plan.queued_waiters)
+    part = len(ms) // 3
+    rows = []
+    for third in range(3):
+        some = ms[third * part : (third + 1) * part]
+        waiters = f"{third * plan.queued_waiters // 3} to {(third + 1) * plan.queued_waiters // 3}"
+        rows.append([waiters, f"{median(some):.2f}", f"{sorted(some)[int(0.99 * part)]:.2f}"])
+    results.numbers["full_queued_ms"] = median(ms)
+    results.numbers["full_queued_ms_longest_queues"] = median(ms[-part:])
+    title = f"No free slot ({plan.queued_nodes:,} nodes), containers wait at units"
+    results.table(title, ["waiters at each unit", "CPU ms a request, p50", "p99"], rows)
 
 
 def measure_streams(plan: Plan, results: Results) -> None:

@@ -7,6 +7,8 @@ are of one of the ``KINDS``: with one node excluded for all of them; gangs of tw
 slot serves; streams, none of which starts in less than what two ends free; applications that want a
 GPU each, in a cluster of ``GPU_NODES`` at most, whose every slot has one.
 
+With ``waiting_limit`` containers do wait at units, as by default: a request is then placed there.
+
 An end is counted from the node's report until no round is due any more: it includes the placement
 that follows, and the rounds of other jobs that find nothing.
 """
@@ -59,6 +61,7 @@ __all__ = [
     "Ends",
     "FullCluster",
     "measure_ends",
+    "measure_queued",
     "measure_requests",
 ]
 
@@ -98,13 +101,14 @@ class FullCluster:
         policy: str = "min-wait",
         tasks: int = 1,
         kind: str = "",
+        waiting_limit: int = 0,
     ) -> None:
         nodes = min(nodes, GPU_NODES) if kind == "gpu" else nodes
         slots = nodes * NODE_SLOTS
         bounds = Bounds(
             node_timeout_s=1e9, node_failures=int(kind == "excluded"), node_exclusion_s=_FOR_EVER_S,
-            node_exclusion_max_s=_FOR_EVER_S, waiting_limit=0, applications_limit=jobs + _MORE,
-            containers_limit=2 * slots + jobs * tasks + _MORE,
+            node_exclusion_max_s=_FOR_EVER_S, waiting_limit=waiting_limit,
+            applications_limit=jobs + _MORE, containers_limit=2 * slots + jobs * tasks + _MORE,
         )  # fmt: skip
         self.core = MasterCore(1, [policies.load(policy, x) for x in range(schedulers)], bounds)
         self.now = 1_000.0
@@ -260,3 +264,17 @@ def measure_requests(cluster: FullCluster, jobs: int) -> float:
         )
         cluster.submit(finished)
     return median(ms)
+
+
+def measure_queued(cluster: FullCluster, waiters: int) -> list[float]:
+    """Processor times, milliseconds, of jobs that request a container each, which then waits at a
+    unit, until ``waiters`` wait at each on average. Every fourth is of the same size."""
+    ms: list[float] = []
+    for number in range(waiters * len(cluster.core.master_state.nodes)):
+        cluster.now += _STEP_S
+        app = cluster.register()
+        size = Resources(1, TASK.memory_mib * (1 + number % DEMANDS))
+        begun_s = time.process_time()
+        cluster.request(app, 1, size)
+        ms.append(1e3 * (time.process_time() - begun_s))
+    return ms

@@ -84,6 +84,17 @@ def test_each_end_in_a_full_cluster_serves_one_of_the_jobs_that_wait() -> None:
     assert sum(len(x.jobs) for x in cluster.core.placement.schedulers.values()) == 60
 
 
+def test_where_they_may_containers_wait_at_units_of_a_full_cluster() -> None:
+    cluster = backlog.FullCluster(3, 0, schedulers=2, waiting_limit=8)
+    slots = len(cluster.running)
+
+    ms = backlog.measure_queued(cluster, 4)
+
+    assert len(ms) == 12 == len(cluster.running) - slots, "each was sent to a node, to wait there"
+    assert min(ms) > 0
+    assert not any(x.jobs for x in cluster.core.placement.schedulers.values())
+
+
 def test_a_stream_is_served_together_with_batch() -> None:
     delays = streams.measure_streams(Cell(100, 10), requests=5)
 

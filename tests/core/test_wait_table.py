@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm.core.messages.claims import Entry
+from hrm.core.queue import wait_table
 from hrm.core.queue.estimate import simulate
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling.cluster_view import ClusterView
@@ -27,6 +30,14 @@ def _entry(name: str, vcores: int, duration_s: float, cls: WorkloadClass = BATCH
 
 
 RUN_S = st.sampled_from([0.0, 3.0, 5.0, 12.5, 20.0, 60.0, math.inf])
+
+
+@pytest.fixture(scope="module", params=[0, 8], ids=["together", "few"], autouse=True)
+def few(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All units are played together, and some of them one by one where they are few."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wait_table, "_FEW", request.param)
+        yield
 
 
 def _agree(state: SharedState, demand: Vector, now: float, run_s: float = math.inf) -> None:

@@ -19,7 +19,7 @@ from hrm.core.queue.start_rule import UnitImage, due_s, duration_s, overtake, st
 from hrm.core.vocabulary.feasibility import Vector, minus, plus
 from hrm.core.vocabulary.model import ContainerId, WorkloadClass
 
-__all__ = ["simulate"]
+__all__ = ["play", "simulate"]
 
 _End: TypeAlias = tuple[float, int, Vector]
 
@@ -33,6 +33,13 @@ def simulate(demand: Vector, unit: UnitImage, now: float, run_s: float = math.in
     default, passes only where both fit; none waits longer than one that runs longer. Takes
     O((r + w)(w + r log(r + w))) for r running and w waiting containers; both are bounded per unit.
     """
+    return play(demand, unit, now, run_s)[0] - now
+
+
+def play(
+    demand: Vector, unit: UnitImage, now: float, run_s: float = math.inf
+) -> tuple[float, bool]:
+    """When it would start, and whether it or one that waits could start at once."""
     free, stream_free = unit.free, unit.stream_free
     ends: list[_End] = []
     for order, entry in enumerate(unit.running):
@@ -41,12 +48,14 @@ def simulate(demand: Vector, unit: UnitImage, now: float, run_s: float = math.in
     stream = list(unit.stream_waiting)
     batch = list(unit.batch_waiting)
     order = len(ends)
-    at = now
+    at, at_once = now, None
     new = Entry(ContainerId(""), WorkloadClass.BATCH, demand, run_s)
     while True:
         started = list(startable(stream, (*batch, new), free, stream_free, lambda: _held(ends), at))
+        if at_once is None:
+            at_once = bool(started)
         if started and started[-1] is new:
-            return at - now
+            return at, at_once
         for entry in started:
             free = minus(free, entry.demand)
             if entry.has_no_end:
@@ -58,7 +67,7 @@ def simulate(demand: Vector, unit: UnitImage, now: float, run_s: float = math.in
             heapq.heappush(ends, (at + duration_s(entry), order, entry.demand))
             order += 1
         if not ends or math.isinf(ends[0][0]):
-            return math.inf
+            return math.inf, at_once
         at, _, released = heapq.heappop(ends)
         free = plus(free, released)
 

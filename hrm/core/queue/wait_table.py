@@ -1,7 +1,8 @@
 """Algorithm 1 for all resource units at once: the results of ``estimate.simulate``, without a loop.
 
 The queues of all units are in padded arrays, one column a unit, rewritten only after its queue has
-changed. All units are simulated together, one ending container each a step.
+changed. All units are simulated together, one ending container each a step; a few of them one by
+one, since a step costs as much for one unit as for a hundred.
 
 Results are cached: while none of a unit's running containers is overdue and none of its waiters
 could start at once, the *time* at which a new container would start does not depend on the time of
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hrm.core.queue.estimate import play
 from hrm.core.queue.overdue import corrected_ends_s
 from hrm.core.queue.start_rule import UnitImage, duration_s, end_s
 from hrm.core.vocabulary.bounds import PASSES_MAX
@@ -34,6 +36,7 @@ __all__ = ["WaitTable"]
 
 _DIMENSIONS = 4
 _DEMANDS_KEPT = 16
+_FEW = 8
 _NO_WAITER, _STREAM, _BATCH, _DRIVER = 0, 1, 2, 3
 _OF_RUNNING = (("_ends", np.inf), ("_begun", 0), ("_runs", 0), ("_held", 0))
 _OF_WAITING = (("_durations", 0), ("_wanted", 0), ("_kinds", _NO_WAITER), ("_passed", 0))
@@ -52,6 +55,7 @@ class WaitTable:
     def __init__(self) -> None:
         self.stale: set[int] = set()
         self.known: dict[tuple[Vector, float], tuple[Floats, Floats]] = {}
+        self._images: dict[int, UnitImage] = {}
         self._ends: Floats = np.zeros((0, 0))
         self._begun: Floats = np.zeros((0, 0))
         self._runs: Floats = np.zeros((0, 0))
@@ -99,6 +103,11 @@ class WaitTable:
 
     def _play(self, demand: Vector, rows: Ints, now: float, run_s: float) -> tuple[Floats, Bools]:
         """When the container would start, and whether that holds until the first end."""
+        if len(rows) <= _FEW and all(row in self._images for row in rows.tolist()):
+            each = [play(demand, self._images[row], now, run_s) for row in rows.tolist()]
+            at = np.array([start_s for start_s, _ in each])
+            begun = np.array([at_once for _, at_once in each], np.bool_)
+            return at, ~begun & (self._first_end[rows] >= now)
         wanted = np.asarray(demand, np.int64)[:, np.newaxis]
         starts, at_once = _Play(self, rows, now).run(wanted, run_s)
         return starts, ~at_once & (self._first_end[rows] >= now)
@@ -109,7 +118,9 @@ class WaitTable:
         self._first_end[row] = np.inf
         if image is None:
             self._free[:, row] = -1
+            self._images.pop(row, None)
             return
+        self._images[row] = image
         self._free[:, row] = image.free
         running, waiting = image.running, (*image.stream_waiting, *image.batch_waiting)
         self._deepen(len(running), len(waiting))
