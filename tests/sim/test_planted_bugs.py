@@ -87,6 +87,7 @@ CAUGHT_BY: dict[Callable[[pytest.MonkeyPatch], None], int] = {
 """The seed that has found one that the first few do not; the sweep is used if it no longer does."""
 CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     nodes.dead_agents_units: crashing_agents(1),
+    nodes.binding_changed_without_gpus: draw(2253),
     nodes.cores_taken_from_a_stream: waiting_streams(16),
     turns.stream_not_ended: crashing_agents(1),
     turns.back_on_a_full_disk: hanging_agents(3),
