@@ -121,8 +121,7 @@ class PlacementCoordinator:
         scheduler = self.schedulers[app.scheduler]
         container_id, workload_class = container.container_id, app.record.workload_class
         scheduler.add(app.application_id, workload_class, container_id, container.request, now)
-        if container.request.resources.gpu_memory_mib or app.gang_min > 1:
-            self.master_state.gpus.renew(app.application_id)
+        self.master_state.gpus.renew(app.application_id)
         self.pool.wake(scheduler, now)
 
     def withdraw(self, container: Container) -> None:
