@@ -119,7 +119,7 @@ def _declared(found: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> s
     return {row["charging"] for name in names for row in found[name]["points"]} - _MEASURED
 
 
-def _verdicts(rows: Sequence[Mapping[str, Any]], ours: str) -> list[str]:
+def _verdicts(rows: Sequence[dict[str, Any]], ours: str) -> list[str]:
     """Whether the experiment that the targets are of has met them."""
     found = ratios(rows, ours)
     measured = {x: ratio.mean for (charging, x), ratio in found.items() if charging in _MEASURED}

@@ -61,7 +61,7 @@ def test_the_headline_has_no_cell_whose_costs_are_not_those_of_hrm(
     rows: list[dict[str, Any]], name: str, charging: str
 ) -> None:
     declared = [{**row, "charging": charging, "x": 77.0} for row in rows]
-    document = {
+    document: dict[str, Any] = {
         "runs": 2, "seed": 0, "provenance": provenance("benchmarks.paper.hrm"),
         "points": hrm.thin([*rows, *declared]),
     }  # fmt: skip
