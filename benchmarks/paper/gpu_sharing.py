@@ -4,9 +4,9 @@
 
 The model (``benchmarks.simulation.gpu_stages``) gets two published numbers of *one* executor on a
 GPU, its time and how busy the GPU is, one of a CPU job alone, and a third of the printed memory of
-three executors; everything else published is predicted and compared with the print. A second column adds one more number, the time of two
-executors, as a common stretch of all stages. All of it is computed in virtual time: no GPU is
-needed.
+three executors; everything else published is predicted and compared with the print. A second column
+adds one more number, the time of two executors, as a common stretch of all stages. All of it is
+computed in virtual time: no GPU is needed.
 
 Source: HRM paper, sections 6.2.4 (table 1) and 6.2.5 (figure 12). Row 2 of table 1 survives only as
 "32 % better", which may speak of time or of speed; both readings are shown.
