@@ -19,7 +19,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,9 @@ from benchmarks.clusters import Shape
 from benchmarks.demo import Admin
 from benchmarks.processes import wait_until
 from benchmarks.startup import Started
+from hrm.v1 import common_pb2
 
-__all__ = ["Gap", "Records", "gaps_of", "measure"]
+__all__ = ["Gap", "Records", "await_queue", "gaps_of", "measure"]
 
 _APP = Path(__file__).resolve().parent.parent / "apps" / "hold.py"
 _SLOTS = 2
@@ -138,25 +139,40 @@ def gaps_of(records: Iterable[Records]) -> list[Gap]:
     return found
 
 
-def _decided(cluster: Started) -> dict[str, float]:
-    """When each container was started, as its node has reported."""
+def _containers(cluster: Started) -> list[common_pb2.ContainerStatus]:
+    """All of the master's."""
     admin = Admin(cluster.master.removeprefix("hrm://"), cluster.token_file)
     try:
-        return {
-            each.container_id: each.started_at_s
-            for application in admin.applications().values()
-            for each in application.containers
-            if each.started_at_s
-        }
+        return [each for app in admin.applications().values() for each in app.containers]
     finally:
         admin.close()
+
+
+def await_queue(
+    containers: Callable[[], Iterable[common_pb2.ContainerStatus]],
+    *,
+    queues: bool,
+    limit_s: float = _NEXT_LIMIT_S,
+) -> None:
+    """Until a container waits at the unit, or, without ``queues``, until none does.
+
+    Raises:
+        BenchmarkError: what is measured would not be what it is called.
+    """
+
+    def waits() -> bool:
+        return any(x.state == common_pb2.CONTAINER_STATE_WAITING for x in containers())
+
+    what = "a container to wait at the unit" if queues else "no container to wait at the unit"
+    wait_until(lambda: waits() is queues, limit_s, what)
 
 
 def measure(directory: Path, count: int, *, queues: bool) -> list[Gap]:
     """End ``count`` executors one by one, with or without ``queues`` at the node.
 
     Raises:
-        BenchmarkError: something did not happen within its limit.
+        BenchmarkError: something did not happen within its limit, or a container waited at the
+            unit where none may, or none where they may.
     """
     shape = Shape(
         nodes=1, cores_per_node=_SLOTS, memory_per_node_mib=_SLOTS * 1024,
@@ -180,6 +196,7 @@ def measure(directory: Path, count: int, *, queues: bool) -> list[Gap]:
 
         wait_until(lambda: len(running()) == _SLOTS, _START_LIMIT_S, "the first executors")
         for _ in range(count):
+            await_queue(lambda: _containers(cluster), queues=queues)
             # Until the last start's processor time is spent; there is no event for that.
             time.sleep(_REGISTER_S)
             oldest = min(running(), key=lambda each: each.launched_s)
@@ -190,7 +207,8 @@ def measure(directory: Path, count: int, *, queues: bool) -> list[Gap]:
                 return len(pids) == _SLOTS and gone not in pids
 
             wait_until(replaced, _NEXT_LIMIT_S, "the next executor to start")
-        found = gaps_of(read_records(cluster.state_dir, _decided(cluster)))
+        decided = {x.container_id: x.started_at_s for x in _containers(cluster) if x.started_at_s}
+        found = gaps_of(read_records(cluster.state_dir, decided))
         until.touch()
         submission.result(_NEXT_LIMIT_S)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,6 +25,9 @@ TARGETS = {
 }
 """The first is to be reached, the others not to be exceeded."""
 
+
+_DISTURBED = 0.75
+"""A machine that is busy for more of the window than this does other things, too."""
 
 STEPS = ("node", "decide", "launch", "start")
 """Of the time between two containers, as in ``Gap``."""
@@ -107,6 +111,7 @@ def _arm_figures(runs: Sequence[Run], plan: Plan) -> dict[str, Any]:
         ),
         "task_cores": middle(_cpu_s),
         "machine_busy": middle(lambda run: run.machine_cpu_s / run.window_s / cores),
+        "machine_busy_runs": [round(x.machine_cpu_s / x.window_s / cores, 4) for x in runs],
         "micro_batches": len(durations_s),
         "stream_p50_s": round(percentile(durations_s, 0.5), 3) if durations_s else None,
         "stream_p99_s": round(percentile(durations_s, 0.99), 3) if durations_s else None,
@@ -152,7 +157,7 @@ def document(taken: Taken, plan: Plan) -> dict[str, Any]:
 def report(document: dict[str, Any]) -> str:
     """The Markdown below the head of the results file."""
     parts = [_about(document["plan"]), f"## Shared over split\n\n{_ratio_table(document)}"]
-    parts.append(f"## Each arm\n\n{_arm_table(document['arms'])}")
+    parts.append(f"## Each arm\n\n{_arm_table(document)}")
     parts.append(_reading(document))
     if document["feedback"]:
         parts.append(f"## Between two containers at a node\n\n{_gap_table(document)}")
@@ -183,25 +188,100 @@ def _ratio_table(document: dict[str, Any]) -> str:
         "utilisation_ratio": "slot time of tasks that succeeded",
         "cpu_time_ratio": "processor time of these tasks",
         "batch_makespan_ratio": f"until {document['plan']['jobs_counted']} batch jobs have ended",
-        "stream_p99_ratio": "p99 of micro-batches, shared over alone on HRM",
+        "stream_p99_ratio": f"{_longest(document)}, shared over HRM's stream alone",
     }
     rows: list[list[object]] = []
     for name, text in words.items():
-        cells: list[object] = [text]
-        for prefix in ("", "standalone_"):
-            each = document["intervals"][f"{prefix}{name}"]
-            cells.append(each and f"{each['value']:.3f} [{each['low']:.3f}, {each['high']:.3f}]")
-        target = {"utilisation_ratio": "≥ 1.25", "stream_p99_ratio": "≤ 1.1"}.get(name, "")
-        rows.append([*cells, target])
-    return common.table(["ratio [95 %]", "HRM", "Standalone", "target for HRM"], rows)
+        ratios = [document["intervals"][f"{prefix}{name}"] for prefix in ("", "standalone_")]
+        cells = [None if ratio is None else _shown(ratio) for ratio in ratios]
+        rows.append([text, *cells, _verdict(name, ratios[0])])
+    shown = common.table(["ratio", "HRM", "Standalone", "target for HRM"], rows)
+    return f"{shown}\n\n{_brackets(document)}"
 
 
-def _arm_table(arms: dict[str, Any]) -> str:
+def _shown(ratio: dict[str, float]) -> str:
+    if ratio["low"] == ratio["high"]:
+        return f"{ratio['value']:.3f}"
+    return f"{ratio['value']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]"
+
+
+def _verdict(name: str, ratio: dict[str, float] | None) -> str:
+    if name not in TARGETS:
+        return ""
+    most = name != "utilisation_ratio"
+    text = f"{'≤' if most else '≥'} {TARGETS[name]:g}"
+    if ratio is None:
+        return text
+    met = ratio["value"] <= TARGETS[name] if most else ratio["value"] >= TARGETS[name]
+    within = ratio["low"] < TARGETS[name] < ratio["high"]
+    return f"{text}: {'met' if met else 'missed'}{', within the brackets' if within else ''}"
+
+
+def _is_greatest(count: int, share: float) -> bool:
+    """Whether the percentile of so many is the greatest of them (nearest rank)."""
+    return math.ceil(share * count) >= count
+
+
+def _micro_batches(document: dict[str, Any]) -> list[int]:
+    return sorted({each["micro_batches"] for each in document["arms"].values()} - {0})
+
+
+def _longest(document: dict[str, Any]) -> str:
+    """What the p99 of so many micro-batches is."""
+    counts = _micro_batches(document)
+    if not counts or not _is_greatest(counts[-1], 0.99):
+        return "p99 of micro-batches"
+    most = f"{counts[-1]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"longest micro-batch of {most}"
+
+
+def _brackets(document: dict[str, Any]) -> str:
+    """What stands in the brackets of the ratios: no more than so few runs can give."""
+    runs = document["plan"]["runs"]
+    of_runs = {
+        1: "One run of each arm, so nothing says how much runs differ.",
+        2: "In brackets, of two runs of each arm: the least and the greatest ratio of a run of "
+        "one to a run of the other. That is no 95 % interval.",
+    }.get(runs, f"In brackets: bootstrap intervals (95 %) over {runs} runs of each arm.")
+    counts = _micro_batches(document)
+    greatest = (
+        f" The p99 of {counts[-1]} micro-batches or fewer is their greatest; in brackets there: "
+        "the middle 95 % of what drawing micro-batches again gives, as if each were independent "
+        "of the one before."
+        if counts and _is_greatest(counts[-1], 0.99)
+        else ""
+    )
+    peer = (
+        " Standalone's stream is compared with HRM's alone, too: it was not run without batch."
+        if document["intervals"]["standalone_stream_p99_ratio"]
+        else ""
+    )
+    return f"{of_runs}{greatest}{peer}{_disturbed(document)}"
+
+
+def _disturbed(document: dict[str, Any]) -> str:
+    """Names arms in whose runs other things kept the machine busy."""
+    busy = {arm: each.get("machine_busy_runs", []) for arm, each in document["arms"].items()}
+    loud = {arm: runs for arm, runs in busy.items() if any(x > _DISTURBED for x in runs)}
+    if not loud:
+        return ""
+    named = "; ".join(f"{arm} {', '.join(f'{x:.2f}' for x in runs)}" for arm, runs in loud.items())
+    quiet = [x for arm, runs in busy.items() if arm not in loud for x in runs]
+    others = f" (in all others {min(quiet):.2f} to {max(quiet):.2f})" if quiet else ""
+    return (
+        f" **Disturbed:** parts of the window for which the machine was busy, run by run: {named}"
+        f"{others}. Ratios with such an arm are as much of what else ran as of the manager."
+    )
+
+
+def _arm_table(document: dict[str, Any]) -> str:
+    arms, longest = document["arms"], _longest(document).startswith("longest")
     columns = {
         "utilisation": "slots used", "utilisation_stream": "by the stream",
         "utilisation_batch": "by batch", "wasted": "lost", "task_cores": "cores in tasks",
         "machine_busy": "machine busy", "stream_p50_s": "micro-batch p50, s",
-        "stream_p99_s": "p99, s", "late": "late", "micro_batches": "of",
+        "stream_p99_s": "longest, s" if longest else "p99, s",
+        "late": "late", "micro_batches": "of",
         "delay_p99_s": "file to result p99, s", "makespan_s": "makespan, s",
     }  # fmt: skip
     rows = [[arm, *(each[column] for column in columns)] for arm, each in arms.items()]
@@ -217,8 +297,9 @@ def _reading(document: dict[str, Any]) -> str:
     )  # fmt: skip
     return (
         "*Slots used*: time that tasks which succeeded held a slot in the window, over slots and "
-        "time; *lost*: the same of attempts that did not. *Late*: micro-batches longer than the "
-        "trigger's interval. *Machine busy*: all processes of the machine." + cost
+        "time; *lost*: the same of attempts that did not, as a part of the pool, too. *Late*: "
+        "micro-batches longer than the trigger's interval. *Machine busy*: all processes of the "
+        "machine." + cost
     )
 
 
@@ -234,14 +315,24 @@ def _gap_table(document: dict[str, Any]) -> str:
         [text, *(document["feedback"][k][f"{step}_{p}_ms"] for k in kinds for p in ("p50", "p95"))]
         for step, text in words.items()
     ]
-    header = ["", *(f"{k.replace('_', ' ')}: {p}, ms" for k in kinds for p in ("p50", "p95"))]
-    counts = ", ".join(f"{document['feedback'][k]['count']} {k.replace('_', ' ')}" for k in kinds)
+    counts = {k: document["feedback"][k]["count"] for k in kinds}
+    header = [""]
+    for kind, count in counts.items():
+        name = kind.replace("_", " ")
+        upper = "greatest" if _is_greatest(count, 0.95) else "p95"
+        header += [f"{name}: p50, ms", f"{name}: {upper}, ms"]
+    ends = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items())
+    gap_ms, target_ms = document["feedback_gap_ms"], TARGETS["feedback_gap_ms"]
+    missed = "" if gap_ms is None else (
+        f" The target of {target_ms:g} ms is {'met' if gap_ms <= target_ms else 'missed'}: with "
+        f"queues {gap_ms:.1f} ms (p50)."
+    )  # fmt: skip
     text = (
         "From the end of a container's last process on, by the node's own records: with containers "
         "waiting in the unit's queue, and with none allowed to (`waiting_limit` 0), where the end "
         "travels to the master and a claim back. The second line contains that the node learns of "
         "the end, so what queues save is its difference; where one waits, "
-        f"the end and the next start are one decision of the node. Ends: {counts}."
+        f"the end and the next start are one decision of the node. Ends: {ends}.{missed}"
     )
     return f"{text}\n\n{common.table(header, rows)}"
 

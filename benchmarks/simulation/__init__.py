@@ -5,7 +5,6 @@ requests, ``catalogue`` the experiments, ``figures`` the results.
 """
 
 from benchmarks.simulation.catalogue import (
-    CALIBRATED,
     CENTRALISED,
     EXPERIMENTS,
     PAPER_SCHEDULERS,
@@ -16,7 +15,6 @@ from benchmarks.simulation.catalogue import (
 )
 
 __all__ = [
-    "CALIBRATED",
     "CENTRALISED",
     "EXPERIMENTS",
     "PAPER_SCHEDULERS",

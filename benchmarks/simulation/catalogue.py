@@ -33,7 +33,6 @@ from benchmarks.simulation.workload import TASKS_A_JOB, JobPlan, arrivals, burst
 from hrm.errors import InvalidRequest
 
 __all__ = [
-    "CALIBRATED",
     "CENTRALISED",
     "EXPERIMENTS",
     "PAPER_DELAY_S",
@@ -59,8 +58,6 @@ _FIT_STEPS = 6
 _FIT_WITHIN = 0.002
 
 Charging = Literal["measured", "scaled", "choice-bound"]
-CALIBRATED: frozenset[str] = frozenset({"scaled", "choice-bound"})
-"""Ways of charging that are fitted to the paper's delay."""
 
 
 @dataclass(frozen=True)

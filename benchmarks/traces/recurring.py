@@ -10,7 +10,9 @@ long, fails before its end, or is another user's. Executors of one run differ by
 What learns is the production table (``hrm.core.vocabulary.run_times``) in the order of nights. The
 first half of the nights is learned and not counted; then each run is estimated before it is
 learned, so that none is estimated by what came after it. ``bound``: the error if the median of the
-application were known, below which no estimate from the past can get.
+application were known, below which no estimate from the past can get. ``regret``: how much longer
+containers wait at the units that the default policy chooses by the learned, stated or default run
+times than at the best ones (``benchmarks.traces.choices``).
 
 With ``size_sigma`` the inputs vary, log-normally, too, and run times follow them with an exponent
 that each application draws, 0.5 to 1. ``stated``: the runs say how much they read
@@ -29,6 +31,7 @@ from typing import Any
 
 from benchmarks import common
 from benchmarks.common import CONSOLE
+from benchmarks.traces.choices import CHOICES, Pair, regret
 from hrm.core.vocabulary.bounds import BOUNDS
 from hrm.core.vocabulary.estimate_errors import EstimateErrors
 from hrm.core.vocabulary.run_times import RunTimeKey, RunTimeTable, lower_bounds
@@ -62,7 +65,8 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """Medians of relative errors over the executors of the second half, and a 90th percentile."""
+    """Medians of relative errors over the executors of the second half, and a 90th percentile; and
+    what the estimates cost where units are chosen by them."""
 
     learned: float
     learned_p90: float
@@ -70,6 +74,10 @@ class Errors:
     last_run: float
     default: float
     bound: float
+    regret: float
+    regret_stated: float
+    regret_default: float
+    regret_bound: float
 
 
 def measure(workload: Workload, seed: int) -> Errors:
@@ -81,6 +89,7 @@ def measure(workload: Workload, seed: int) -> Errors:
     last_s = dict[RunTimeKey, float]()
     names = ("learned", "stated", "last", "none", "bound")
     found = {name: EstimateErrors(kept=1_000_000) for name in names}
+    pairs: dict[str, list[Pair]] = {"learned": [], "stated": [], "none": [], "bound": []}
     for night in range(workload.nights):
         for number, median_s in enumerate(medians_s):
             user = "other" if draw.random() < workload.rare else "owner"
@@ -108,6 +117,11 @@ def measure(workload: Workload, seed: int) -> Errors:
                 found["last"].ended(last_s.get(key, 0.0), each_s)
                 found["none"].ended(_DEFAULT_S, each_s)
                 found["bound"].ended(scaled_s, each_s)
+            if 2 * night >= workload.nights:
+                pairs["learned"].append((expected_s or _DEFAULT_S, took_s[0]))
+                pairs["stated"].append((stated_s or _DEFAULT_S, took_s[0]))
+                pairs["none"].append((_DEFAULT_S, took_s[0]))
+                pairs["bound"].append((scaled_s, took_s[0]))
             _learn(table, key, took_s, 0)
             _learn(stated, key, took_s, size)
             last_s[key] = sum(took_s) / len(took_s)
@@ -118,6 +132,10 @@ def measure(workload: Workload, seed: int) -> Errors:
         last_run=found["last"].summary().median,
         default=found["none"].summary().median,
         bound=found["bound"].summary().median,
+        regret=regret(pairs["learned"], seed),
+        regret_stated=regret(pairs["stated"], seed),
+        regret_default=regret(pairs["none"], seed),
+        regret_bound=regret(pairs["bound"], seed),
     )
 
 
@@ -145,14 +163,16 @@ def benchmark(seeds: int) -> tuple[dict[str, Any], str]:
             rows.append([name, *(f"{100 * mean[name]:.1f}" for name in mean)])
     header = (
         "sigma", "learned %", "learned, p90 %", "size stated %", "as the last run %", "default %",
-        "bound %",
+        "bound %", "regret %", "size stated: regret %", "default: regret %",
+        "bound: regret %",
     )  # fmt: skip
     stated = Workload(sigma=0.0)
     about = (
         f"{stated.applications} applications, {stated.nights} nights, the first half of them only "
         f"learned, {stated.executors} executors a run; {100 * stated.rare:.0f} % of runs take "
         f"{stated.slow:g} times as long, as many fail, as many are another user's. Median relative "
-        f"errors of executors' run times, means over {seeds} seeds."
+        f"errors of executors' run times, means over {seeds} seeds. Regret: how much longer "
+        f"containers wait at the units chosen than at the best of six, {CHOICES} choices a seed."
     )
     document = {
         "benchmark": "recurring",

@@ -27,7 +27,7 @@ from hrm.sim.actors.sleepers import MASTER, ProcessClock, Sleepers
 from hrm.sim.actors.submitters import Submitters
 from hrm.sim.event_format import EventLog
 from hrm.sim.faults.capacity import demand_of, how_many, serves
-from hrm.sim.faults.labels import nodes_for
+from hrm.sim.faults.labels import meets, nodes_for, requirement_of
 from hrm.sim.faults.network import Network
 from hrm.sim.faults.plan import ApplicationPlan, OtherSize, Plan, TimedFault, source
 from hrm.sim.faults.plan_generator import must_run_at_once
@@ -148,6 +148,8 @@ class World:
             is_other = command.notice.resource_profile_id > 0
             nodes = core.master_state.nodes
             known = [nodes[x] for x in self._names_for(driver.plan) if x in nodes]
+            # Where the store was lost, an impostor may have been the first to be node-N.
+            known = [x for x in known if meets(requirement_of(driver.plan), x.properties)]
             units = [unit for node in known for unit in node.units]
             name, could = driver.name, _could_start(driver.plan, units, other=is_other)
         if not name:

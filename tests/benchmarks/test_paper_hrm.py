@@ -55,6 +55,35 @@ def test_calibrated_costs_are_in_no_short_name_and_in_a_table_of_their_own(
     assert "choice-bound |" in shape
 
 
+@pytest.mark.parametrize("name", ["delay", "saturated", "live"])
+@pytest.mark.parametrize("charging", ["scaled", "choice-bound", "live, choice-bound", "made up"])
+def test_the_headline_has_no_cell_whose_costs_are_not_those_of_hrm(
+    rows: list[dict[str, Any]], name: str, charging: str
+) -> None:
+    declared = [{**row, "charging": charging, "x": 77.0} for row in rows]
+    document: dict[str, Any] = {
+        "runs": 2, "seed": 0, "provenance": provenance("benchmarks.paper.hrm"),
+        "points": hrm.thin([*rows, *declared]),
+    }  # fmt: skip
+    if name == "live":
+        for point in document["points"][: len(rows)]:
+            point["charging"] = live.LIVE
+
+    headline, shape, *_ = report({name: document}).split("\n##")[1:]
+
+    assert "Delay, HRM over centralised" in headline
+    assert "| 6 jobs |" in headline
+    assert "77 jobs" not in headline
+    assert "choice-bound" not in headline
+    assert "scaled" not in headline
+    assert "made up" not in headline
+    assert shape.startswith("# The shape, with calibrated costs")
+    assert f"| {charging}" in shape
+    assert "| 77 jobs |" in shape
+    assert "| 6 jobs |" not in shape
+    assert ("pauses for each choice" in shape) is charging.startswith("live")
+
+
 def test_a_report_has_every_point_and_where_it_comes_from(rows: list[dict[str, Any]]) -> None:
     document = {
         "runs": 2, "seed": 0, "provenance": provenance("benchmarks.paper.hrm"),
@@ -69,6 +98,21 @@ def test_a_report_has_every_point_and_where_it_comes_from(rows: list[dict[str, A
     assert text.count("| centralised | measured |") == 1
     assert "2 runs a point" in text
     assert "±" in text
+
+
+def test_a_report_calls_a_missed_target_missed(rows: list[dict[str, Any]]) -> None:
+    where = {"runs": 2, "seed": 0, "provenance": provenance("benchmarks.paper.hrm")}
+
+    def at(x: float, times: float) -> list[dict[str, Any]]:
+        """HRM's delay is so many times that of the central system."""
+        return [
+            {**row, "x": x, "runs": {"delay_ms": [times if "HRM" in row["system"] else 1.0] * 2}}
+            for row in rows
+        ]
+
+    text = report({"delay": {**where, "points": [*at(60.0, 0.9), *at(180.0, 1.8)]}})
+
+    assert "60 jobs 0.90 against 1.0, met; 180 jobs 1.80 against 0.5, missed." in text
 
 
 def test_a_plot_is_small_and_names_its_systems(rows: list[dict[str, Any]], tmp_path: Path) -> None:

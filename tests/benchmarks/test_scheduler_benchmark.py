@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import statistics
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,9 @@ import pytest
 from benchmarks import scheduler
 from benchmarks.scheduling import backlog, decisions, durable, live, streams
 from benchmarks.scheduling.cells import BATCH, NODE_SLOTS, STREAM, Cell, matrix, percentile
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import WorkloadClass
 
 SMALL = Cell(50, 10)
@@ -93,6 +100,52 @@ def test_where_they_may_containers_wait_at_units_of_a_full_cluster() -> None:
     assert len(ms) == 12 == len(cluster.running) - slots, "each was sent to a node, to wait there"
     assert min(ms) > 0
     assert not any(x.jobs for x in cluster.core.placement.schedulers.values())
+
+
+def test_an_ends_time_is_that_of_all_the_rounds_that_follow_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a clock that each round moves on by a second."""
+    cluster = backlog.FullCluster(3, 80, schedulers=2)
+    monkeypatch.setattr(time, "process_time", lambda: float(cluster.rounds))
+
+    ends = backlog.measure_ends(cluster, 10)
+
+    assert ends.rounds >= 10
+    assert sum(ends.ms) == 1e3 * ends.rounds
+    assert min(ends.ms) >= 1e3, "each end is followed by a round at least"
+    assert ends.median_ms == 1e3 * statistics.median(x / 1e3 for x in ends.ms)
+
+
+def test_a_requests_time_is_that_of_the_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that a request moves on by a second, what comes before and after by an hour."""
+    seconds = {e.ContainersRequested: 1, e.ApplicationRegistered: 3600, e.ApplicationFinished: 3600}
+    passed_s, handle = [0], MasterCore.handle
+
+    def counted(self: MasterCore, event: e.MasterEvent) -> list[c.MasterCommand]:
+        passed_s[0] += seconds.get(type(event), 0)
+        return handle(self, event)
+
+    monkeypatch.setattr(MasterCore, "handle", counted)
+    monkeypatch.setattr(time, "process_time", lambda: float(passed_s[0]))
+
+    assert backlog.measure_requests(backlog.FullCluster(3, 0, schedulers=2), 5) == 1e3
+
+    cluster = backlog.FullCluster(3, 0, schedulers=2, waiting_limit=8)
+    assert backlog.measure_queued(cluster, 4) == [1e3] * 12
+
+
+def test_a_streams_delay_is_by_the_clock_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By clocks that each look at moves on by a second: one look when the stream requests, and one
+    when the last of its nodes has the order."""
+    for clock in ("perf_counter", "thread_time"):
+        monkeypatch.setattr(time, clock, partial(next, itertools.count(0.0, 1.0)))
+
+    delays = streams.measure_streams(Cell(100, 10), requests=5)
+
+    assert 1e3 <= delays.p50_ms <= delays.p99_ms <= delays.max_ms
+    assert delays.p99_cpu_ms >= 1e3
+    assert delays.p50_ms % 1e3 == delays.p99_ms % 1e3 == 0
 
 
 def test_a_stream_is_served_together_with_batch() -> None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 pytest.importorskip("pyspark")
 
 from benchmarks.apps.elastic_topk import executors_wanted
+from benchmarks.processes import BenchmarkError
 from benchmarks.sharing import __main__ as command
-from benchmarks.sharing import measures
+from benchmarks.sharing import arms as arms_module
+from benchmarks.sharing import feedback, measures
 from benchmarks.sharing.arms import EndedJob, Run, shape_of
-from benchmarks.sharing.feedback import Gap, Records, gaps_of, read_records
+from benchmarks.sharing.feedback import Gap, Records, await_queue, gaps_of, read_records
 from benchmarks.sharing.measures import MicroBatch, Task, Use
 from benchmarks.sharing.plan import ALONE, ARMS, LOAD, Plan, files_at, job_name, query_groups
 from benchmarks.sharing.report import Taken, document, report, stretch
+from hrm.v1 import common_pb2
 
 
 def task(launched_s: float, finished_s: float, cpu_s: float = 0.0, ok: bool = True) -> Task:
@@ -32,19 +36,21 @@ def run(
     jobs: tuple[EndedJob, ...] = (),
     makespan_s: float | None = 100.0,
     complaints: tuple[str, ...] = (),
+    wasted_s: float = 20.0,
+    machine_cpu_s: float = 120.0,
 ) -> Run:
     return Run(
         arm=arm,
         window_s=100.0,
-        stream=Use(slot_s=200.0, wasted_s=0.0, cpu_s=5.0),
-        batch=Use(slot_s=batch_s, wasted_s=20.0, cpu_s=batch_s / 20),
+        stream=Use(slot_s=200.0, wasted_s=7.0, cpu_s=5.0),
+        batch=Use(slot_s=batch_s, wasted_s=wasted_s, cpu_s=batch_s / 20),
         durations_s=list(durations_s),
         delays_s=[3.0, 4.0],
         late=0,
         executors=[(0.0, 1)],
         jobs=list(jobs),
         makespan_s=makespan_s,
-        machine_cpu_s=120.0,
+        machine_cpu_s=machine_cpu_s,
         complaints=list(complaints),
     )
 
@@ -109,6 +115,52 @@ def test_tasks_are_read_from_event_logs_that_may_be_cut_short(tmp_path: Path) ->
     assert measures.read_tasks(tmp_path) == [task(1, 3, 2.0), task(2, 2.5, 2.0, ok=False)]
 
 
+def _event_log(directory: Path, *tasks: tuple[float, float]) -> None:
+    directory.mkdir(parents=True)
+    (directory / "app").write_text(
+        "".join(
+            json.dumps(
+                {
+                    "Event": "SparkListenerTaskEnd",
+                    "Task End Reason": {"Reason": "Success"},
+                    "Task Info": {"Launch Time": begun_s * 1000, "Finish Time": ended_s * 1000},
+                },
+                separators=(",", ":"),
+            )
+            + "\n"
+            for begun_s, ended_s in tasks
+        )
+    )
+
+
+def test_a_run_counts_its_window_alone_and_its_makespan_is_that_of_the_last_counted_job(
+    tmp_path: Path,
+) -> None:
+    plan = Plan(jobs_counted=2)
+    backlog = arms_module._Backlog(
+        cast(Any, None), cast(Any, None), plan, tmp_path,
+        ended=[(0, 105.0), (1, 130.0), (2, 190.0)], submitted=3, begun_s=90.0,
+    )  # fmt: skip
+    for number in range(3):
+        _event_log(backlog.place(number) / "events", (95 + number, 105 + number))
+    _event_log(tmp_path / "stream" / "events", (119, 121))
+    batches = [_batch(99, 1, 1), _batch(100, 2, 2), _batch(110, 7, 3), _batch(120, 1, 4)]
+    given = arms_module._measured(
+        ARMS["hrm-shared"], plan, tmp_path, (100.0, 120.0), batches, [98, 100, 105, 120], backlog
+    )
+    assert given.durations_s == [2.0, 7.0], "those that began in the window"
+    assert given.late == 1
+    assert given.delays_s == [2.0, 12.0]
+    assert (given.stream.slot_s, given.batch.slot_s) == (1.0, 5.0 + 6.0 + 7.0)
+    assert [job.ended_s for job in given.jobs] == [15.0, 40.0, 100.0]
+    assert given.makespan_s == 40.0
+    alone = Plan(jobs_counted=4)
+    short = arms_module._measured(
+        ARMS["hrm-shared"], alone, tmp_path, (100.0, 120.0), batches, [], backlog
+    )
+    assert short.makespan_s is None, "not as many have ended"
+
+
 def _batch(begun_s: float, seconds: float, files: int, *keys: str) -> MicroBatch:
     return MicroBatch(begun_s=begun_s, seconds=seconds, files=files, top=[[key, 1] for key in keys])
 
@@ -162,6 +214,49 @@ def test_a_gap_is_from_the_end_that_freed_the_capacity() -> None:
     assert second.launch_s == 0.0, "a stamp of the file system, rounded down"
 
 
+def _status(state: common_pb2.ContainerState) -> common_pb2.ContainerStatus:
+    return common_pb2.ContainerStatus(state=state)
+
+
+def test_a_gap_with_queues_is_taken_only_where_a_container_waits_at_the_unit() -> None:
+    running = _status(common_pb2.CONTAINER_STATE_RUNNING)
+    pending = _status(common_pb2.CONTAINER_STATE_PENDING)
+    waiting = _status(common_pb2.CONTAINER_STATE_WAITING)
+    await_queue(lambda: [running, waiting], queues=True, limit_s=0.0)
+    await_queue(lambda: [running, pending], queues=False, limit_s=0.0)
+    with pytest.raises(BenchmarkError, match=r"^a container to wait at the unit"):
+        await_queue(lambda: [running, pending], queues=True, limit_s=0.0)
+    with pytest.raises(BenchmarkError, match="no container to wait at the unit"):
+        await_queue(lambda: [running, waiting], queues=False, limit_s=0.0)
+
+
+@pytest.mark.parametrize(("queues", "limits"), [(True, range(1, 1_000)), (False, range(1))])
+def test_the_masters_limit_is_that_of_the_measurement(
+    queues: bool, limits: range, tmp_path: Path
+) -> None:
+    kind = feedback._Queueing if queues else feedback._Direct
+    environment = kind(shape_of(Plan(), 1), tmp_path / "cluster").environment()
+    assert int(environment["HRM_MASTER_WAITING_LIMIT"]) in limits
+
+
+def test_gaps_are_summed_up_by_their_median_and_their_greatest() -> None:
+    gaps = [Gap(decide_s=0.002 * n, launch_s=0.001 * n, start_s=0.01 * n) for n in (5, 1, 4, 2, 3)]
+    found = document(Taken(gaps={True: gaps}), Plan())
+    assert found["feedback_gap_ms"] == 9.0
+    assert found["feedback"]["queues"] == {
+        "count": 5,
+        "node_p50_ms": 9.0, "node_p95_ms": 15.0,
+        "decide_p50_ms": 6.0, "decide_p95_ms": 10.0,
+        "launch_p50_ms": 3.0, "launch_p95_ms": 5.0,
+        "start_p50_ms": 30.0, "start_p95_ms": 50.0,
+    }  # fmt: skip
+    text = report(found)
+    assert "| queues: p50, ms | queues: greatest, ms |" in text
+    assert "The target of 10 ms is met: with queues 9.0 ms" in text
+    late = [Gap(decide_s=0.02, launch_s=0.001, start_s=0.01)] * 3
+    assert "10 ms is missed: with queues 21.0" in report(document(Taken(gaps={True: late}), Plan()))
+
+
 def test_a_nodes_records_are_read_while_it_writes_them(tmp_path: Path) -> None:
     where = tmp_path / "nodes" / "node-1" / "containers" / "a-x1"
     where.mkdir(parents=True)
@@ -203,13 +298,43 @@ def test_the_document_compares_shared_with_split_and_with_alone() -> None:
     assert found["task_stretch"] == 1.2
     assert (found["feedback_gap_ms"], found["feedback_gap_no_queue_ms"]) == (5.0, 105.0)
     assert found["answers_right"]
-    assert found["arms"]["hrm-shared"]["utilisation"] == pytest.approx(10 / 18, abs=1e-4)
+    shared = found["arms"]["hrm-shared"]
+    assert shared["utilisation"] == pytest.approx(10 / 18, abs=1e-4)
+    assert shared["wasted"] == pytest.approx(0.27 / 18, abs=1e-4), "the stream's and batch's"
+    assert (shared["stream_p50_s"], shared["stream_p99_s"]) == (2.0, 2.2)
+    assert (shared["makespan_s"], shared["delay_p99_s"]) == (60.0, 4.0)
     json.dumps(found)
     body = report(found)
-    assert "| slot time of tasks that succeeded | 1.429 [1.429, 1.429] |" in body
-    assert "| until 2 batch jobs have ended | 0.600 [0.600, 0.600] | - |  |" in body
+    assert "| slot time of tasks that succeeded | 1.429 | 1.000 | ≥ 1.25: met |" in body
+    assert "| until 2 batch jobs have ended | 0.600 | - |  |" in body
+    assert "| longest micro-batch of 1 to 2, shared over HRM's stream alone | 1.100 [" in body
     assert "| of it: until the node starts the next | 3.000 | 3.000 | 103.000 | 103.000 |" in body
     assert "All right" in body
+
+
+def test_brackets_of_two_runs_are_called_what_they_are_and_a_disturbed_arm_is_named() -> None:
+    busy_s = 0.9 * 100 * (os.cpu_count() or 1)
+    taken = Taken(
+        runs={
+            "hrm-shared": [run("hrm-shared", batch_s=800), run("hrm-shared", batch_s=1_000)],
+            "hrm-split": [
+                run("hrm-split", machine_cpu_s=busy_s),
+                run("hrm-split", batch_s=600, machine_cpu_s=0.0),
+            ],
+        }
+    )
+    body = report(document(taken, Plan(runs=2)))
+    low, high = 1_000 / 800, 1_200 / 700
+    assert f"[{low:.3f}, {high:.3f}] | - | ≥ 1.25: met |" in body
+    assert "the least and the greatest ratio" in body
+    assert "no 95 % interval" in body
+    assert "run by run: hrm-split 0.90, 0.00 (in all others" in body
+    assert "longest, s" in body
+    many = {"hrm-shared": [run("hrm-shared", durations_s=(2.0,) * 200)] * 3}
+    enough = report(document(Taken(runs=many), Plan(runs=3)))
+    assert "95 %) over 3 runs" in enough
+    assert "| p99, s |" in enough
+    assert "Disturbed" not in enough
 
 
 def test_a_wrong_answer_or_a_failed_run_is_in_the_document() -> None:

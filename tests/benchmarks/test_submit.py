@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from typing import Any
+from dataclasses import asdict
+from typing import Any, cast
 
 import pytest
 
 pytest.importorskip("pyspark")
 
 from benchmarks import submit
+from benchmarks.processes import BenchmarkError
 from benchmarks.submit import QUICK, Accepted, Cell, Plan, Start
+from hrm.v1 import submission_pb2 as pb
 
 
 def test_a_rate_is_over_all_and_latencies_are_percentiles() -> None:
@@ -53,24 +56,73 @@ def test_the_stock_script_is_measured_once_a_round() -> None:
     assert len(set(map(str, found))) == len(found)
 
 
-def test_the_document_and_its_tables() -> None:
-    def row(cell: Cell, per_min: float) -> dict[str, Any]:
-        times = {"count": 2, "p50_ms": 7.0, "p99_ms": 9.0, "client_cpu_ms": 3.0}
-        of_cell = {"client": cell.client, "pace": cell.pace, "clients": cell.clients}
-        return {
-            **of_cell, **times, "submissions_per_min": per_min,
-            "master_cpu_ms": 1.0, "load_1m": 0.5,
-        }  # fmt: skip
+def _rows(plan: Plan) -> list[dict[str, Any]]:
+    """Three repetitions of each cell; no two cells have a figure in common."""
+    names = ("submissions_per_min", "p50_ms", "p99_ms", "client_cpu_ms", "master_cpu_ms", "load_1m")
+    return [
+        {
+            **asdict(cell), "count": 2,
+            **{name: 1_000.0 * number + 100 * column + spread for column, name in enumerate(names)},
+        }
+        for number, cell in enumerate(submit.cells(plan), 1)
+        for spread in (9.0, 0.0, 1.0)
+    ]  # fmt: skip
 
-    rows = [row(cell, per_min) for cell in submit.cells(QUICK) for per_min in (300.0, 400.0)]
-    starts = [Start(running_s=1.0, registered_s=4.0, ended_s=5.0)]
-    document = submit.document(rows, starts, QUICK)
+
+@pytest.mark.parametrize("plan", [QUICK, Plan(concurrency=(8, 1, 2))])
+def test_the_headline_is_that_of_the_command(plan: Plan) -> None:
+    starts = [Start(running_s=n, registered_s=4.0 * n, ended_s=5.0 * n) for n in (1.0, 9.0, 2.0)]
+    document = submit.document(_rows(plan), starts, plan)
+    place = {cell: number for number, cell in enumerate(submit.cells(plan), 1)}
+    fastest = place[Cell("command", "max", max(plan.concurrency))]
+    paced = place[Cell("command", "1/s", 16)]
+    assert document["submissions_per_min"] == 1_000 * fastest + 1
+    assert document["submit_p50_ms"] == 1_000 * paced + 100 + 1
+    assert document["submit_p99_ms"] == 1_000 * paced + 200 + 1
+    assert (document["start_running_s"], document["start_registered_s"]) == (2.0, 8.0)
+    for cell, number in place.items():
+        assert document["medians"][str(cell)]["client_cpu_ms"] == 1_000 * number + 300 + 1
+
+
+def test_the_document_and_its_tables() -> None:
+    document = submit.document(_rows(QUICK), [Start(running_s=1, registered_s=4, ended_s=5)], QUICK)
     json.dumps(document)
-    assert document["submissions_per_min"] == 350.0
-    assert (document["submit_p50_ms"], document["start_registered_s"]) == (7.0, 4.0)
     text = submit.report(document)
-    assert "| command max x4 | 2 | 350.0 | 7.0 | 9.0 |" in text
-    assert "| accepted → application registered | 1 | 4.000 | 4.000 |" in text
+    number = submit.cells(QUICK).index(Cell("command", "max", 4)) + 1
+    assert f"| command max x4 | 2 | {number},001.0 | {number},101.0 | {number},201.0 |" in text
+    assert "| accepted → application registered | 1 | 4.000 | 4 |" in text
+    assert "36 submissions in each cell, 6 in those of spark-submit" in text
+    assert "Each cell once" in text
+    more = submit.report({**document, "plan": asdict(Plan())})
+    assert "Medians of 3 interleaved repetitions" in more
+
+
+def test_a_cell_begins_when_nothing_is_live_or_not_at_all() -> None:
+    killed: list[str] = []
+
+    class Client:
+        left = 3
+
+        def call(self, name: str, request: object) -> pb.ListSubmissionsResponse:
+            if name == "Kill":
+                assert isinstance(request, pb.KillSubmissionRequest)
+                killed.append(request.submission_id)
+                self.left -= self.left > 0
+            found = [pb.Submission(submission_id=f"s{n}") for n in range(self.left)]
+            return pb.ListSubmissionsResponse(submissions=found)
+
+    class Stuck(Client):
+        left = 1
+
+        def call(self, name: str, request: object) -> pb.ListSubmissionsResponse:
+            self.left = 1
+            return super().call(name, request)
+
+    cluster = submit.Submitted.__new__(submit.Submitted)
+    submit.empty_cluster(cluster, cast(Any, Client()), limit_s=10.0)
+    assert killed == ["s0", "s1", "s2"]
+    with pytest.raises(BenchmarkError, match="all submissions to end"):
+        submit.empty_cluster(cluster, cast(Any, Stuck()), limit_s=0.0)
 
 
 def test_flags_win_over_quick() -> None:

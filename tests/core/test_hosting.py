@@ -23,7 +23,13 @@ from hrm.core.submission.hosting import (
     WriteSubmission,
 )
 from hrm.core.submission.submissions import SubmissionsCore
-from hrm.core.vocabulary.model import ApplicationId, ContainerRequest, ContainerState, Resources
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerRequest,
+    ContainerState,
+    Resources,
+)
 from hrm.errors import DiskFull, LimitReached, Unavailable
 from hrm.testing.virtual import VirtualCluster, unit
 
@@ -137,6 +143,27 @@ def test_on_a_full_disk_what_is_known_is_found_and_all_else_is_refused() -> None
     assert master.host.take(killed) == [CompleteCall(4, full)]
     master.gate.resume()
     assert isinstance(only(master.host.take(killed), WriteSubmission), WriteSubmission)
+
+
+def test_a_driver_that_is_refused_while_its_kill_is_written_is_killed() -> None:
+    """What the kill releases was never there, so the refusal is the last that is heard of it."""
+    master = Master()
+    asked = master.write(master.hold(1, replace(record(), resources=Resources(8, 1024))))
+    request = only(asked, SubmitToMaster).event
+    killing = master.host.take(m.KillAsked(now=0.0, call_id=2, submission_id=IDS[0]))
+    master.cluster.submit_to_master(request)
+    refused = master.cluster.notices[IDS[0]][-1]
+    assert isinstance(refused, c.RequestRefused)
+    assert master.host.notice_received(IDS[0], refused, 0.0) == []
+    killed = master.write(killing)
+    steps = [*killed, *master.write(killed)]
+    for step in steps:
+        if isinstance(step, SubmitToMaster):
+            master.cluster.submit_to_master(step.event)
+    assert [x.call_id for x in steps if isinstance(x, CompleteCall)] == [2]
+    assert master.host.core.entries[IDS[0]].record.state is m.SubmissionState.KILLED
+    app = master.cluster.app(ApplicationId(IDS[0]))
+    assert app.record.state is ApplicationState.KILLED
 
 
 def test_one_key_makes_one_submission_though_its_calls_overtake_each_other() -> None:

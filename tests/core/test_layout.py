@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,10 @@ def rebind(core: NodeCore, **changes: Any) -> list[c.NodeCommand]:
     return core.handle(e.RebindReceived(now=2.0, epoch=1, request_id=1, **changes))
 
 
+def replies(commands: list[c.NodeCommand]) -> list[c.ReplyToRebinding]:
+    return [x for x in commands if isinstance(x, c.ReplyToRebinding)]
+
+
 def end(core: NodeCore, name: str) -> list[c.NodeCommand]:
     ended = ContainerEnd(cause=EndCause.EXITED, exit_code=0)
     return core.handle(e.ProcessEnded(now=3.0, container_id=ContainerId(name), end=ended))
@@ -118,6 +123,29 @@ def test_one_executor_of_one_core_holds_one_core_and_nothing_else() -> None:
     assert vcores(core) == {GPU0: 8, GPU1: 8}, "and the last core follows"
     assert [x.binding for x in out if isinstance(x, c.RegisterAgain)] == [None]
     assert core.settled and node_violations(core) == []
+
+
+@pytest.mark.parametrize("gpu_limit", [None, 0])
+@pytest.mark.parametrize("mode", BindingMode)
+def test_a_node_without_gpus_keeps_its_binding(mode: BindingMode, gpu_limit: int | None) -> None:
+    """A change would have no effect, be there for good, and outlast the lack of GPUs."""
+    hardware = replace(MACHINE, gpus=() if gpu_limit is None else MACHINE.gpus)
+    first = Partitioning(mode=mode, gpu_limit=gpu_limit)
+    core = core_of(first, hardware)
+    events = [
+        e.RebindReceived(now=2.0, epoch=1, request_id=1, mode=BindingMode.SHARED),
+        e.RebindReceived(now=2.0, epoch=1, request_id=2, mode=BindingMode.EVEN),
+        e.RebindReceived(now=2.0, epoch=1, request_id=3, reserve_cores=2),
+        e.RebindReceived(now=2.0, epoch=1, request_id=4),
+    ]
+    out = [command for event in events for command in core.handle(event)]
+    assert core.binding == first
+    assert {x.binding for x in out if isinstance(x, c.RegisterAgain)} == {first}
+    accepted = {x.request_id for x in replies(out) if x.accepted}
+    assert accepted == ({1, 4} if mode is BindingMode.SHARED else {4})
+    refused = [x.message for x in replies(out) if not x.accepted]
+    assert len(refused) + len(accepted) == len(events)
+    assert all("it offers no GPU" in x and f"keeps its binding ({first})" in x for x in refused)
 
 
 @pytest.mark.parametrize("schedulers", [1, 2, 6])

@@ -15,6 +15,7 @@ from hrm.core.vocabulary.model import (
     ContainerId,
     ContainerRequest,
     Resources,
+    ResourceUnit,
     ResourceUnitId,
     WorkloadClass,
 )
@@ -108,6 +109,39 @@ def test_where_streams_hold_all_of_the_unit_it_waits_elsewhere(schedulers: int) 
     replacement = cluster.container(batch, 3)
     assert replacement.state.value == "waiting"
     assert replacement.node != cluster.container(batch, victim).node
+
+
+def excluded_where_it_was(*others: ResourceUnit, schedulers: int) -> VirtualCluster:
+    """Of the first application executor 1 is preempted at n0, and 2 fails: n0 is excluded for it.
+    Then executor 5 is requested, where ``others``, all taken, are there, too."""
+    bounds = Bounds(node_failures=1)
+    cluster = VirtualCluster([unit("n0", 4, 4096)], schedulers=schedulers, bounds=bounds)
+    first, _ = preempted(cluster)
+    for other in others:
+        cluster.add_node(other)
+        cluster.submit(other.capacity.vcores, cores(1), BATCH)
+        cluster.settle()
+    cluster.end_process(first, 2, exit_code=52)
+    cluster.settle()
+    exclusions = cluster.master.master_state.exclusions
+    assert exclusions.avoided(first, cluster.now) == {"n0"}
+    cluster.request(first, [5], cores(1))
+    cluster.settle()
+    assert cluster.container(first, 5).state.value == "waiting"
+    return cluster
+
+
+@EACH
+def test_it_stands_first_at_an_excluded_node_that_is_the_last(schedulers: int) -> None:
+    cluster = excluded_where_it_was(schedulers=schedulers)
+    assert waiting(cluster) == ["-x5", "-x2", "-x3", "-x4"], "and its node puts it there"
+
+
+@EACH
+def test_it_does_not_wait_at_an_excluded_node_while_another_could_hold_it(schedulers: int) -> None:
+    cluster = excluded_where_it_was(unit("n1", 1, 1024), schedulers=schedulers)
+    assert "-x5" not in waiting(cluster)
+    assert "-x5" in waiting(cluster, "n1")
 
 
 def test_it_keeps_its_place_when_the_master_restarts() -> None:

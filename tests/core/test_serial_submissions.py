@@ -183,6 +183,19 @@ def test_a_retry_waits_until_the_killed_driver_has_ended() -> None:
     assert master.requested == ["d1", "d2"]
 
 
+def test_a_retry_does_not_wait_for_what_is_refused_while_it_is_killed() -> None:
+    master = Master()
+    master.submit("d1", serial_key="nightly", tie_s=10.0)
+    master.submit("d2", serial_key="nightly")
+    master.later(11.0)
+    assert master.state("d1") is S.KILLING
+    master.feed(m.RefusedDriver(now=master.now, submission_id="d1", attempt=1, message="no node"))
+    assert master.state("d1") is S.KILLED
+    assert master.message("d1").startswith("its client is gone")
+    master.later(1.0)
+    assert master.requested == ["d1", "d2"]
+
+
 def test_a_retry_waits_for_the_lease_of_a_driver_that_was_lost() -> None:
     master = Master()
     master.submit("d1", serial_key="nightly")

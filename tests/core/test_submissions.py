@@ -371,6 +371,17 @@ def test_a_driver_that_no_node_could_run_fails_with_the_reason() -> None:
     assert (master.state, master.record.message) == (S.FAILED, "the largest node has 2 vcores")
 
 
+def test_a_kill_is_done_once_the_driver_is_refused() -> None:
+    """It has no container then whose end could be reported."""
+    master = Master(supervise=True)
+    master.feed(m.KillAsked, call_id=2, submission_id=ID, reason="enough")
+    refused = master.driver(m.RefusedDriver, message="the largest node has 2 vcores")
+    assert (master.state, master.record.message) == (S.KILLED, "enough")
+    assert m.EndHolder(submission_id=ID, state=S.KILLED, message="enough") in refused
+    assert master.stored[ID].state is S.KILLED
+    assert master.later(1000) == []
+
+
 def test_ends_of_former_drivers_change_nothing() -> None:
     master = Master(supervise=True)
     master.run()

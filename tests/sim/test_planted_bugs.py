@@ -87,6 +87,7 @@ CAUGHT_BY: dict[Callable[[pytest.MonkeyPatch], None], int] = {
 """The seed that has found one that the first few do not; the sweep is used if it no longer does."""
 CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     nodes.dead_agents_units: crashing_agents(1),
+    nodes.binding_changed_without_gpus: draw(2253),
     nodes.cores_taken_from_a_stream: waiting_streams(16),
     turns.stream_not_ended: crashing_agents(1),
     turns.back_on_a_full_disk: hanging_agents(3),
@@ -125,6 +126,7 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     scheduling.units_of_one_node_are_one: beside_a_free_gpu(0),
     gpus.gpu_granted_twice: gpu_rivals(0, preemption=True),
     scheduling.end_of_streams_awaited_in_order: behind_a_stream(0),
+    scheduling.batch_claims_of_a_stream: draw(8498),
 }
 
 

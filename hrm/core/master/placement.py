@@ -121,8 +121,7 @@ class PlacementCoordinator:
         scheduler = self.schedulers[app.scheduler]
         container_id, workload_class = container.container_id, app.record.workload_class
         scheduler.add(app.application_id, workload_class, container_id, container.request, now)
-        if container.request.resources.gpu_memory_mib or app.gang_min > 1:
-            self.master_state.gpus.renew(app.application_id)
+        self.master_state.gpus.renew(app.application_id)
         self.pool.wake(scheduler, now)
 
     def withdraw(self, container: Container) -> None:
@@ -310,6 +309,10 @@ class PlacementCoordinator:
             wanted = claims_at_places(scheduler, job, wanted, state, avoided)
         if app is not None and app.is_driver:
             wanted = tuple(claim for claim in wanted if self._may_start(claim))
+        if wanted and _was_of_other_class(app, proposal):
+            wanted = ()
+            if job is not None:
+                job.renewed = True  # it is tried again at once
         if wanted != proposal.claims or (gang, requires) != (proposal.gang, proposal.requires):
             proposal = replace(proposal, claims=wanted, gang=gang, requires=requires)
         if job is not None and job.gpus:
@@ -407,3 +410,9 @@ class PlacementCoordinator:
             self.remotes.grant_lease(scheduler, now)
         else:
             self.pool.wake(scheduler, now)
+
+
+def _was_of_other_class(app: Application | None, proposal: Proposal) -> bool:
+    """Was it chosen as batch for what is a stream now, or the other way round? Its containers
+    would count as what they were."""
+    return app is not None and app.record.workload_class is not proposal.workload_class

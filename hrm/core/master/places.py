@@ -10,9 +10,10 @@ it as before any batch.
 
 It is a right to a place in the queue, not to the unit: where the estimate is that it would wait
 there for longer than ``wait_max_s``, as when streams hold all of it, or where the unit is gone,
-closed, excluded for the application or none that it may use, it is placed like any other. One that
-waits there may be moved to capacity elsewhere; it takes the place with it until it has started
-once.
+closed, excluded for the application or none that it may use, it is placed like any other. A place
+at an excluded node counts where no other node could hold the container: then it goes there all the
+same. One that waits there may be moved to capacity elsewhere; it takes the place with it until it
+has started once.
 
 Limits: a place that is not taken within ``application_grace_s`` lapses, and so does the oldest of
 more than ``PLACES_MAX`` of one application. A restarted master knows the places of victims that
@@ -26,12 +27,13 @@ inference from the priority of what has waited.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from hrm.core.messages.claims import Claim
 from hrm.core.scheduling.scheduler import Job, Scheduler
 from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.feasibility import Vector
 from hrm.core.vocabulary.model import (
     NO_UNIT,
     ApplicationId,
@@ -127,40 +129,45 @@ def claims_at_places(
     job: Job,
     claims: Iterable[Claim],
     state: SharedState,
-    avoided: Collection[NodeName],
+    avoided: frozenset[NodeName],
 ) -> tuple[Claim, ...]:
     """The claims of a round, and one for each replacement that could not be placed otherwise.
 
     The negotiator moves a claim to its container's place where it would not run at once. Places on
-    ``avoided`` nodes, and on those that do not meet the job's requirement, do not count. A share of
-    GPUs has been divided among the claims as they are, so none is added that needs one.
+    ``avoided`` nodes, unless no other could hold the container, and on those that do not meet the
+    job's requirement, do not count. A share of GPUs has been divided among the claims as they are,
+    so none is added that needs one.
     """
     found: list[Claim] = []
     for claim in claims:
-        place = _usable(claim.entry.place, state, avoided, job.requires)
+        place = _usable(claim.entry.place, claim.entry.demand, state, avoided, job.requires)
         found.append(claim._replace(entry=claim.entry._replace(place=place)))
     if job.workload_class is WorkloadClass.STREAM or job.gang:
         return tuple(found)
     claimed = {claim.entry.container_id for claim in found}
     for container_id, request in job.pending.items():
-        if request.place and container_id not in claimed:
-            place = _usable(request.place, state, avoided, job.requires)
-            if place and not request.resources.gpu_memory_mib:
-                entry = scheduler.entry(container_id, job.workload_class, request)
+        needs_gpu = request.resources.gpu_memory_mib > 0
+        if request.place and not needs_gpu and container_id not in claimed:
+            entry = scheduler.entry(container_id, job.workload_class, request)
+            place = _usable(entry.place, entry.demand, state, avoided, job.requires)
+            if place:
                 found.append(Claim(entry, place, 0))
     return tuple(found)
 
 
 def _usable(
     place: ResourceUnitId,
+    demand: Vector,
     state: SharedState,
-    avoided: Collection[NodeName],
+    avoided: frozenset[NodeName],
     requires: NodeRequirement | None,
 ) -> ResourceUnitId:
-    """The place, if its unit takes containers of the application now."""
+    """The place, if its unit takes a container of the application with this demand now."""
     row = state.rows.get(place)
-    if row is None or not state.open[row] or state.node(row) in avoided:
+    if row is None or not state.open[row]:
         return NO_UNIT
     if requires is not None and not state.suited(requires)[row]:
+        return NO_UNIT
+    if state.node(row) in avoided and state.has_capacity_outside(avoided, demand, requires):
         return NO_UNIT
     return place

@@ -191,7 +191,7 @@ SUBMISSION: EventTable[S, SubmissionHappening] = {
         _H.LINKED: to(S.KILLING),
         _H.DRIVER_ENDED: to(S.KILLED),
         _H.DRIVER_LOST: to(S.KILLED),
-        _H.REFUSED: _HAS_A_NODE,
+        _H.REFUSED: to(S.KILLED),
         _H.KILL_ASKED: to(S.KILLING),
         _H.HOLDER_ENDED: to(S.KILLED),
         _H.UNCONFIRMED: to(S.KILLED),

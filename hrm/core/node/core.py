@@ -394,8 +394,9 @@ class NodeCore:
                 raise InvalidRequest(
                     f"{self.name} does not know its hardware, and cannot be partitioned"
                 )
-            if event.concerns_gpus and not self.hardware.gpus[: binding.gpu_limit]:
-                raise InvalidRequest(_no_gpu(len(self.hardware.gpus)))
+            offers_gpus = bool(self.hardware.gpus[: binding.gpu_limit])
+            if not offers_gpus and (event.concerns_gpus or binding != self.binding):
+                raise InvalidRequest(_no_gpu(len(self.hardware.gpus), self.binding))
             units = partition(self.name, self.hardware, binding)
         except InvalidRequest as error:
             self._reply_to_rebinding(
@@ -561,9 +562,16 @@ def _life(container_id: ContainerId) -> Lifecycle[ContainerState, NodeContainerH
     return Lifecycle("container", container_id, CONTAINER_AT_NODE, ContainerState.ASSIGNED)
 
 
-def _no_gpu(kept_back: int) -> str:
-    """Why there is nothing to bind. ``kept_back``: how many GPUs it has and does not offer."""
+def _no_gpu(kept_back: int, binding: Partitioning) -> str:
+    """Why there is nothing to bind. ``kept_back``: how many GPUs it has and does not offer.
+
+    A binding that only GPUs give a meaning must not change while there are none: the change would
+    show no effect, could not be taken back, and would be in force when the GPUs return.
+    """
     instead = "hrm nodes shows which nodes have GPUs; bind one of those"
     if kept_back:
         instead = f"start its agent with a larger gpu_limit to offer some of its {kept_back}"
-    return f"it offers no GPU, so its cores are one unit in every mode; {instead}"
+    return (
+        f"it offers no GPU, so its cores are one unit in every mode, and it keeps its binding "
+        f"({binding}); {instead}"
+    )

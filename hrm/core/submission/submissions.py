@@ -309,8 +309,13 @@ class SubmissionsCore:
         self._update(entry, application_ids=ids[-APPLICATIONS_KEPT:])
 
     def _refused(self, event: m.RefusedDriver) -> None:
+        """No container was made, so none will be reported to end: a kill is done with this, too."""
         entry = self._current(event, H.REFUSED)
-        if entry is not None:
+        if entry is None:
+            return
+        if entry.record.state is S.KILLING:
+            self._end(entry, H.REFUSED, S.KILLED, event.now, entry.record.message)
+        else:
             self._end(entry, H.REFUSED, S.FAILED, event.now, event.message)
 
     def _kill_asked(self, event: m.KillAsked) -> None:

@@ -45,7 +45,7 @@ def check_gang_victims(
     }
     most_mib = max(kept_mib[x.application_id] for x in victims)
     if any(
-        kept_mib[name] <= most_mib and any(x.state in _WAITS for x in some)
+        kept_mib[name] <= most_mib and any(map(_waits, some))
         for name, some in rivals.items()
         if not {x.application_id for x in victims} & {name}
     ):
@@ -109,6 +109,12 @@ def _free_mib(core: MasterCore, slots: int) -> int:
 def _is_gang(app: Application, containers: Sequence[Container]) -> bool:
     """Does it wait for its gang?"""
     return app.gang_min > 1 and any(x.state is ContainerState.PENDING for x in containers)
+
+
+def _waits(container: Container) -> bool:
+    """Has it no place, or one in a queue, which its node need not have reported yet?"""
+    sent = container.queued and container.state is ContainerState.ASSIGNED
+    return sent or container.state in _WAITS
 
 
 def _sizes(containers: Sequence[Container]) -> list[int]:

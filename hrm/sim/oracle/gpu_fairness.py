@@ -131,11 +131,13 @@ class GpuFairness:
                         stopped.add(stop.container_id)
         for slots, apps in kinds.items() if stopped else ():
             owners = {x.container_id: name for name, some in apps.items() for x in some}
-            victims = Counter(owners[x] for x in stopped & owners.keys())
+            # An order that a node has not heeded is repeated, whoever waits then.
+            ordered = (stopped & owners.keys()) - self._ordered.keys()
+            victims = Counter(owners[x] for x in ordered)
             self._ordered |= dict.fromkeys(stopped & owners.keys(), now)
             everyone = _contenders(core, with_gangs=True)[slots]
             self._check_victims(everyone, victims, now)
-            if why := check_gang_victims(core, everyone, stopped & owners.keys(), even_shares):
+            if why := check_gang_victims(core, everyone, ordered, even_shares):
                 self._violated(why)
             self._freed.ordered(apps, stopped, now)
         for apps in kinds.values():

@@ -87,6 +87,8 @@ class PlaceKeeping:
             if container is None or status.container_id in self._reported_once:
                 continue
             key = (status.application_id, status.resource_profile_id)
+            if status.preempted and not container.preempted:
+                continue  # the master has taken in a later report of this node
             if status.preempted:
                 self._reported_once.add(status.container_id)
                 if container.state is not ContainerState.ENDED or container.ended_at_s == now:

@@ -157,9 +157,10 @@ class Rounds:
         if self._asked_s.get(scheduler.name, now + 1.0) > now:
             return False
         streams = [x for x in scheduler.jobs.values() if x.workload_class is WorkloadClass.STREAM]
-        if scheduler.strict_order:  # what waits for others to end lets the next one go first
+        if scheduler.strict_order:  # what waits for others to end is tried, and so is the next one
             waits = scheduler.backlog.waits_for_others
-            streams = [x for x in streams if not waits(x)][:1]
+            first = [x for x in streams if not waits(x)][:1]
+            streams = [*first, *(x for x in streams if waits(x))]
         return any(job.not_before_s <= now for job in streams)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -23,6 +25,7 @@ from benchmarks.simulation.figures import interval, summary
 from benchmarks.simulation.reference import reference_costs
 from benchmarks.simulation.timed import Setup, simulate
 from benchmarks.simulation.workload import arrivals, burst, mixed, saturated
+from hrm.core.vocabulary.bounds import Bounds
 from hrm.errors import InvalidRequest
 
 SMALL = Setup(nodes=160)
@@ -61,6 +64,71 @@ def test_every_experiment_compares_at_least_two_systems_with_the_same_jobs(name:
         assert {point.setup.lease for point in points_of(name)} == {"global", "candidates", "none"}
     asked = {(point.charging, point.x) for point in points_of(name, quick=True)}
     assert asked <= {(point.charging, point.x) for point in points_of(name)}
+
+
+def like_the_others(setup: Setup) -> Setup:
+    """Without what systems of one experiment may differ in."""
+    return replace(setup, schedulers=0, lease="global", bounds=Bounds())
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_systems_of_an_experiment_differ_in_schedulers_and_lease_alone(name: str) -> None:
+    def compared(point: Point) -> tuple[str, float | None]:
+        return point.charging, None if name in ("schedulers", "conflicts") else point.x
+
+    for points in (points_of(name), points_of(name, quick=True)):
+        setups = {compared(point): like_the_others(point.setup) for point in points}
+        for point in points:
+            assert like_the_others(point.setup) == setups[compared(point)], point
+            others = Setup(bounds=Bounds(lease_scope=point.setup.bounds.lease_scope))
+            assert point.setup.bounds == others.bounds
+            assert point.setup.hop_s == point.setup.network_s == 100e-6
+            assert name == "mixed" or point.setup.lease == "global"
+            assert name == "conflicts" or point.setup.nodes == Setup().nodes
+
+
+def test_a_run_has_all_jobs_and_charges_every_cost_to_both_systems() -> None:
+    """What the benchmark reports is what the simulation gives for the costs it is told, no less."""
+    setups = [replace(SMALL, schedulers=count) for count in (0, 3)]
+    points = [
+        Point(f"with {setup.schedulers}", "scaled", 12, setup, partial(burst, 12))
+        for setup in setups
+    ]
+
+    rows = run_points(points, runs=2)
+
+    costs = calibrated("scaled", SMALL)
+    assert isinstance(costs, Fixed)
+    for row, setup in zip(rows, setups, strict=True):
+        runs = [simulate(setup, costs, burst(12, seed), to_completion=False) for seed in (0, 1)]
+        assert [len(run.jobs) for run in runs] == [12, 12]
+        for name, values in row["runs"].items():
+            assert values == [run.values()[name] for run in runs], name
+        assert row["figures"]["rounds"]["mean"] >= 12
+
+
+@pytest.mark.parametrize("kind", [Kind.COPY_SENT, Kind.COPY_TAKEN, Kind.UNITS_ENCODED])
+def test_copies_for_processes_have_a_price(kind: Kind) -> None:
+    assert REFERENCE.costs[kind].event_s + REFERENCE.costs[kind].container_s > 0
+    free = Fixed({each: cost for each, cost in REFERENCE.costs.items() if each is not kind})
+    delays = {
+        (schedulers, costs is free): simulate(
+            replace(SMALL, schedulers=schedulers), costs, burst(12, 0), to_completion=False
+        ).values()["delay_ms"]
+        for schedulers in (0, 3)
+        for costs in (REFERENCE, free)
+    }
+    assert delays[3, True] < delays[3, False]
+    assert delays[0, True] == delays[0, False], "the central system has no copy"
+
+
+def test_a_hop_is_waited_for_by_processes_alone() -> None:
+    def delay_ms(schedulers: int, hop_s: float) -> float:
+        setup = replace(SMALL, schedulers=schedulers, hop_s=hop_s)
+        return simulate(setup, REFERENCE, burst(1, 0), to_completion=False).values()["delay_ms"]
+
+    assert delay_ms(3, 0.005) - delay_ms(3, 0.0) == pytest.approx(10.0, rel=0.2), "there and back"
+    assert delay_ms(0, 0.005) == delay_ms(0, 0.0)
 
 
 def test_saturated_jobs_come_when_every_slot_is_taken_and_all_of_them_wait_at_nodes() -> None:

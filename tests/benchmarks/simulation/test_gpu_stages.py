@@ -175,6 +175,32 @@ def test_figure_12_mixes_without_hindering() -> None:
     assert rows["wordcount: CPU, %"].model == pytest.approx(78, abs=1)
 
 
+def test_figure_12_is_what_arithmetic_gives() -> None:
+    """Six executors, three on each GPU of a node of 16 cores: they keep the GPUs busy for less than
+    three times 24 %, hold six cores where they poll, and where they sleep those of their CPU
+    parts. Wordcount takes the other cores, and comes after them."""
+    rows = {row.what: row for row in figure_12(seeds=2)}
+    assert len(rows) == 9
+    kernel_s, cycle_s = 0.24 * 151.3 / 720, 151.3 / 720
+    irregular = 100 * kernel_s * closed_network(3, kernel_s, 0.002, cycle_s - kernel_s - 0.002)
+    gpu = rows["detection, executors sleep: GPU, %"].model
+    assert irregular < gpu < 72
+    assert rows["detection, executors poll the GPU: GPU, %"].model == pytest.approx(gpu, abs=0.5)
+    assert rows["detection, executors poll the GPU: CPU, %"].model == pytest.approx(100 * 6 / 16)
+    cycles_a_second = 2 * gpu / 100 / kernel_s
+    sleeping = 100 * cycles_a_second * (cycle_s - kernel_s) / 16
+    assert rows["detection, executors sleep: CPU, %"].model == pytest.approx(sleeping, rel=0.03)
+    for how in ("executors poll the GPU", "executors sleep"):
+        assert gpu - 5 < rows[f"both, {how}: GPU, %"].model <= gpu
+        assert 95 < rows[f"both, {how}: CPU, %"].model <= 100 + 1e-9
+        for part, published in (("GPU", 67.0), ("CPU", 35.0)):
+            assert rows[f"detection, {how}: {part}, %"].published == published
+        for part, published in (("GPU", 67.0), ("CPU", 93.0)):
+            assert rows[f"both, {how}: {part}, %"].published == published
+    assert rows["wordcount: CPU, %"].published == 78.0
+    assert {what for what, row in rows.items() if row.use == "calibrates"} == {"wordcount: CPU, %"}
+
+
 def test_the_report_has_every_row() -> None:
     document, text = report(seeds=1)
     for row in (*document["table_1"], *document["figure_12"]):

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from benchmarks.traces import comparison
 from benchmarks.traces.comparison import (
+    _HEADER,
     Shape,
     _read,
+    _row,
     _windows,
     interval,
     main,
     parse_arguments,
     ratio,
 )
+from benchmarks.traces.replay import Estimates, ReplayResult, Setup, replay
+from benchmarks.traces.replay_plan import Assumptions, JobPlan, plan_jobs, uniform_nodes
+from benchmarks.traces.trace_records import TraceJob, TraceNode, TraceTask
+from hrm import policies
 from tests.benchmarks.traces.samples import write
 
 
@@ -87,6 +97,60 @@ def test_jobs_are_drawn_from_a_generator_for_each_seed(
     assert main([*arguments, "--policies", "min-wait,best-fit", "--json", str(out)]) == 0
     (run,) = json.loads(out.read_text())["results"]["best-fit"]
     assert (run["jobs"], run["containers"], run["jobs_refused"]) == (40, 40, 0)
+
+
+def _waits(*seconds: float) -> list[ReplayResult | None]:
+    """Results of as many windows with these mean waits, and ten times that until completion."""
+    task = TraceTask(name="t", duration_s=1.0)
+    jobs = plan_jobs([TraceJob(job_id="j", arrival_s=0.0, tasks=(task,))], Assumptions())
+    setup = Setup(policy=partial(policies.load, "fifo"))
+    one = replay(jobs, uniform_nodes(1, 8, 65_536), setup)
+    return [
+        replace(
+            one,
+            wait=replace(one.wait, mean=wait_s),
+            completion=replace(one.completion, mean=10 * wait_s),
+        )
+        for wait_s in seconds
+    ]
+
+
+def test_a_row_compares_with_the_first_policy_window_by_window() -> None:
+    ours, first = _waits(8.0, 6.0), _waits(2.0, 3.0)
+    cells = dict(zip(_HEADER, _row("fifo", ours, first), strict=True))
+    assert cells["wait, mean s"] == "7.0 ± 12.7"
+    assert str(cells["wait less the first's"]).startswith("4.5 ± "), "6 and 3 more"
+    for name in ("wait times the first's", "completion times the first's"):
+        mean, low, high = ratio([8.0, 6.0], [2.0, 3.0]) or (0.0, 0.0, 0.0)
+        assert mean == pytest.approx(8**0.5), "of 4 and 2"
+        assert cells[name] == f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+    alone = dict(zip(_HEADER, _row("min-wait", first, first), strict=True))
+    assert alone["wait less the first's"] is alone["wait times the first's"] is None
+    single = dict(zip(_HEADER, _row("fifo", _waits(1.0), _waits(4.0)), strict=True))
+    assert single["wait less the first's"] == "-3.0"
+    assert single["wait times the first's"] == "0.25"
+
+
+def test_every_policy_gets_the_same_estimates_and_the_central_ones_one_scheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setups: list[Setup] = []
+
+    def noted(plans: Sequence[JobPlan], nodes: Sequence[TraceNode], setup: Setup) -> ReplayResult:
+        setups.append(setup)
+        return replay(plans, nodes, setup)
+
+    monkeypatch.setattr(comparison, "replay", noted)
+    path = write(tmp_path, "alibaba-v2018-dag")
+    for known in Estimates:
+        setups.clear()
+        arguments = ["--format", "alibaba_v2018_dag", "--path", str(path), "--quick"]
+        assert main([*arguments, "--estimates", known.value]) == 0
+        assert {setup.estimates for setup in setups} == {known}
+        schedulers = dict(zip(comparison.POLICIES, (s.schedulers for s in setups), strict=True))
+        assert {name for name, count in schedulers.items() if count == 1} == comparison.CENTRAL
+        assert set(schedulers.values()) == {1, 4}
+        assert len({setup.bounds for setup in setups}) == 1
 
 
 def test_errors_are_reported_and_end_with_a_status(

@@ -109,6 +109,15 @@ def test_tasks_start_when_those_before_them_have_ended() -> None:
     assert result.wait.largest < NEAR
 
 
+def test_a_task_after_others_waits_from_their_end_on() -> None:
+    """One core: a runs until 4, then what came at 1 and takes 10, then b, for which a was run."""
+    tasks = (work("a", 4), work("b", 3, parents=("a",)))
+    result = run([job("j", 0, *tasks), job("k", 1, work("t", 10))], uniform_nodes(1, 1, 2048))
+    assert result.wait.largest == pytest.approx(10, abs=NEAR)
+    assert result.wait.p50 == pytest.approx(3, abs=NEAR)
+    assert result.wait.mean == pytest.approx((0 + 3 + 10) / 3, abs=NEAR)
+
+
 def test_a_gang_starts_together_or_waits() -> None:
     blocker = job("a", 0, work("t", 10, gpus=1))
     gang = job("b", 1, work("t", 5, instances=2, gpus=1), together=True)

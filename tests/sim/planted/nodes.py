@@ -215,6 +215,19 @@ def rebinding_replied_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Repartitioning, "reply_received", again)
 
 
+def binding_changed_without_gpus(patch: pytest.MonkeyPatch) -> None:
+    """A node without GPUs takes another binding, and refuses the one that it had."""
+    rebind = NodeCore._rebind
+
+    def changed(self: NodeCore, event: e.RebindReceived) -> None:
+        without = self.hardware is not None and not self.hardware.gpus
+        if without and event.mode is not None and not event.concerns_gpus:
+            self.binding = replace(self.binding, mode=event.mode)
+        rebind(self, event)
+
+    patch.setattr(NodeCore, "_rebind", changed)
+
+
 def rebinding_never_replied(patch: pytest.MonkeyPatch) -> None:
     """A caller whose node does not reply waits without end."""
     patch.setattr(Repartitioning, "tick", lambda *_: None)
@@ -318,6 +331,7 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     cause_of_a_stop_lost,
     draining_unit_granted,
     rebinding_replied_twice,
+    binding_changed_without_gpus,
     rebinding_never_replied,
     streams_are_preempted,
     too_many_are_preempted,

@@ -295,6 +295,11 @@ def units_of_one_node_are_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(relocation, "return_waiting", to_others)
 
 
+def batch_claims_of_a_stream(patch: pytest.MonkeyPatch) -> None:
+    """What was chosen as batch is granted as batch, though it turned out to be a stream since."""
+    patch.setattr(placement, "_was_of_other_class", lambda *_: False)
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     double_commit,
     stale_lease,
@@ -323,4 +328,5 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     exclusions_of_all_alike,
     end_of_streams_awaited_in_order,
     units_of_one_node_are_one,
+    batch_claims_of_a_stream,
 ]
