@@ -121,7 +121,8 @@ class PlacementCoordinator:
         scheduler = self.schedulers[app.scheduler]
         container_id, workload_class = container.container_id, app.record.workload_class
         scheduler.add(app.application_id, workload_class, container_id, container.request, now)
-        self.master_state.gpus.renew(app.application_id)
+        if self.master_state.gpus.uses:
+            self.master_state.gpus.renew(app.application_id)
         self.pool.wake(scheduler, now)
 
     def withdraw(self, container: Container) -> None:
@@ -309,10 +310,8 @@ class PlacementCoordinator:
             wanted = claims_at_places(scheduler, job, wanted, state, avoided)
         if app is not None and app.is_driver:
             wanted = tuple(claim for claim in wanted if self._may_start(claim))
-        if wanted and _was_of_other_class(app, proposal):
-            wanted = ()
-            if job is not None:
-                job.renewed = True  # it is tried again at once
+        if app is not None and app.record.workload_class is not proposal.workload_class:
+            wanted = self._of_other_class(wanted, job)
         if wanted != proposal.claims or (gang, requires) != (proposal.gang, proposal.requires):
             proposal = replace(proposal, claims=wanted, gang=gang, requires=requires)
         if job is not None and job.gpus:
@@ -350,6 +349,13 @@ class PlacementCoordinator:
             or not state.has_capacity_outside(avoided, claim.entry.demand, requires)
         )
         return () if gang and len(kept) < len(claims) else kept
+
+    def _of_other_class(self, claims: tuple[Claim, ...], job: Job | None) -> tuple[Claim, ...]:
+        """Of what was chosen as batch for what is a stream now, or the other way round, nothing is
+        granted: its containers would count as what they were. It is tried again at once."""
+        if claims and job is not None:
+            job.renewed = True
+        return ()
 
     def _may_start(self, claim: Claim) -> bool:
         """May this driver start at this unit, now that others may have been granted places? One
@@ -410,9 +416,3 @@ class PlacementCoordinator:
             self.remotes.grant_lease(scheduler, now)
         else:
             self.pool.wake(scheduler, now)
-
-
-def _was_of_other_class(app: Application | None, proposal: Proposal) -> bool:
-    """Was it chosen as batch for what is a stream now, or the other way round? Its containers
-    would count as what they were."""
-    return app is not None and app.record.workload_class is not proposal.workload_class

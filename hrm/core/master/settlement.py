@@ -59,7 +59,8 @@ class Settlement:
             # Its node notifies the application: it knows whether the container runs or waits.
             master_state.send(node, c.AssignContainer(spec=master_state.spec(container, app)))
         if granted:
-            master_state.gpus.renew(app.application_id)
+            if master_state.gpus.uses:
+                master_state.gpus.renew(app.application_id)
             gangs.granted(master_state, app)
         patience_s = master_state.bounds.retry_delay_max_s
         if not outcomes and job.delay_s >= patience_s:
@@ -90,7 +91,8 @@ class Settlement:
         if container.waits_for is not None:
             self._drivers.drop(container)
         self._schedulers[app.scheduler].withdraw(app.application_id, container.container_id)
-        self._master_state.gpus.renew(app.application_id)
+        if self._master_state.gpus.uses:
+            self._master_state.gpus.renew(app.application_id)
 
     def _record_unpacked(self, app: Application, now: float) -> None:
         """A gang has waited: keep in its history where it may wait for ever."""

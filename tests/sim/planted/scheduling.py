@@ -297,7 +297,7 @@ def units_of_one_node_are_one(patch: pytest.MonkeyPatch) -> None:
 
 def batch_claims_of_a_stream(patch: pytest.MonkeyPatch) -> None:
     """What was chosen as batch is granted as batch, though it turned out to be a stream since."""
-    patch.setattr(placement, "_was_of_other_class", lambda *_: False)
+    patch.setattr(PlacementCoordinator, "_of_other_class", lambda _self, claims, _job: claims)
 
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
