@@ -51,8 +51,8 @@ class GpuLot(NamedTuple):
 class GpuUser:
     """One application's use of one kind of GPUs. ``job``: what waits for a place; None: nothing
     does. ``late``: it has not requested again what was returned to it (``GpuIndex``), so what it
-    has queued could not start elsewhere. What follows
-    from its lots is counted once: an end of a container looks at all users.
+    has queued could not start elsewhere. What follows from its lots is counted once: an end of a
+    container looks at all users.
 
     ``slots``: how many GPUs each of its executors uses. ``waits``: do some wait? ``placed_mib``,
     ``queued_mib``: device memory of those that are placed, and that wait at units. ``wants``: as a
