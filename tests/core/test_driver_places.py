@@ -7,6 +7,7 @@ import pytest
 from hrm.core.master.driver_queue import holds_up
 from hrm.core.master.explain import explain
 from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -340,3 +341,40 @@ def test_a_driver_waits_for_the_node_next_to_which_it_can_begin() -> None:
     cluster.register(large)
     cluster.advance(5)
     assert submitters.running() == [name]
+
+
+def drain(cluster: VirtualCluster, *, undo: bool = False) -> None:
+    call_id, nodes = cluster.next_call(), tuple(map(NodeName, cluster.nodes))
+    cluster.submit_to_master(
+        e.DrainRequested(now=cluster.now, call_id=call_id, nodes=nodes, undo=undo)
+    )
+    cluster.settle()
+
+
+@EACH
+def test_drivers_that_no_open_node_could_hold_wait_in_line(schedulers: int) -> None:
+    """With its scheduler each would be tried, in turn, for as long as the nodes are drained."""
+    cluster = cluster_of(2, 8, schedulers)
+    drain(cluster)
+    submitters = Submitters(cluster)
+    for _ in range(50):
+        submitters.submit()
+    cluster.advance(60)
+    assert "only nodes that are draining" in submitters.why(submitters.drivers[49])
+    assert not cluster.master.master_state.unqueued_drivers
+    drain(cluster, undo=True)
+    cluster.advance(2)
+    assert submitters.running() == submitters.drivers[:3], "a fifth of 16 cores"
+
+
+@EACH
+def test_a_driver_that_no_node_could_hold_is_refused_once_nodes_have_come(schedulers: int) -> None:
+    submitters = Submitters(cluster := VirtualCluster(schedulers=schedulers))
+    large, small = submitters.submit(cores(9)), submitters.submit()
+    cluster.advance(5)
+    cluster.add_node(unit("n1", 8, 8192))
+    cluster.advance(cluster.bounds.retry_delay_max_s + 2)
+    assert submitters.running() == [small]
+    assert not cluster.states(large)
+    (refused,) = [x for x in cluster.notices[large] if isinstance(x, c.RequestRefused)]
+    assert "the driver requests 9 vcores" in refused.message

@@ -66,7 +66,13 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.node_requirement import NodeRequirement, lasting, unmet
 
-__all__ = ["DriverPlaces", "Verdict", "first_executors", "refusal"]
+__all__ = ["NO_NODE", "DriverPlaces", "Verdict", "first_executors", "refusal"]
+
+NO_NODE = (
+    "only nodes that are draining, closed or lost are large enough; hrm nodes, and hrm node show "
+    "NAME, show which and why"
+)
+"""Why a driver waits that no resource unit could hold now."""
 
 _NOTHING: Vector = (0, 0, 0, 0)
 _ROUNDING = 1e-6
@@ -219,7 +225,7 @@ class DriverPlaces:
         if app.requires is not None:
             could &= state.suited(app.requires)
         if not could.any():
-            return Verdict("", everywhere)  # it waits for a node, not for drivers
+            return Verdict(NO_NODE, everywhere)
         first = first_executors(self._master_state, app)
         key = (demand, first, app.requires)
         if key not in self._verdicts:

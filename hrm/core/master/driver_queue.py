@@ -33,13 +33,13 @@ import math
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from hrm.core.master import driver_places
-from hrm.core.master.driver_places import DriverPlaces, Verdict
+from hrm.core.master import admission, driver_places
+from hrm.core.master.driver_places import NO_NODE, DriverPlaces, Verdict
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.state import MasterState
 from hrm.core.vocabulary.feasibility import Vector, demand_vector, plus
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState, FirstExecutors
-from hrm.core.vocabulary.node_requirement import NodeRequirement
+from hrm.core.vocabulary.node_requirement import NodeRequirement, lasting
 
 __all__ = ["DriverQueue", "holds_up"]
 
@@ -170,6 +170,10 @@ class DriverQueue:
                 if places.could_get_a_place(demand, verdict.rows):
                     reserved = plus(reserved, demand)
                 continue
+            if verdict.why == NO_NODE:
+                hopeless += self._too_large(line, now)
+                line.why = verdict.why
+                continue
             if not places.held and (never := self._never(container)):
                 hopeless += [(x, never) for x in line.members.values()]
                 continue
@@ -248,6 +252,20 @@ class DriverQueue:
     def _never(self, container: Container) -> str:
         app = self._master_state.applications[container.application_id]
         return driver_places.refusal(self._master_state, app, container.request.resources)
+
+    def _too_large(self, line: _Line, now: float) -> list[tuple[Container, str]]:
+        """Those of a line that no node could ever hold: nodes have had time to join."""
+        container = line.first()
+        if container is None:
+            return []
+        resources = container.request.resources
+        requires = lasting(self._master_state.applications[container.application_id].requires)
+        if self._master_state.state.could_hold(demand_vector(resources), requires):
+            return []
+        why = admission.refusal(self._master_state, resources, driver=True, requires=requires)
+        patience_s = self._master_state.bounds.retry_delay_max_s
+        overdue = (x for x in line.members.values() if now - x.requested_at_s >= patience_s)
+        return [(x, why) for x in overdue] if why else []
 
     def at_commit(self, container: Container) -> Verdict:
         """May a driver that its scheduler has placed start now, and where?"""

@@ -14,7 +14,7 @@ import numpy as np
 
 from hrm.core.master import gangs, locality
 from hrm.core.master.admission import size_settings
-from hrm.core.master.driver_places import DriverPlaces
+from hrm.core.master.driver_places import NO_NODE, DriverPlaces
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.state import MasterState
 from hrm.core.scheduling.cluster_view import ClusterView
@@ -249,10 +249,10 @@ def _pending_line(
     many, each = ("the driver waits", "") if driver else (many, " each")
     oldest_s = now - min(x.requested_at_s for x in pending)
     since = f"{many} for a place ({request}{each}) since {oldest_s:.1f} s"
-    alive = [n for n in master_state.nodes.values() if n.state is NodeState.ALIVE]
-    if not alive and master_state.ahead:
+    there = [n for n in master_state.nodes.values() if n.state is not NodeState.LOST]
+    if master_state.ahead and all(n.state is not NodeState.ALIVE for n in there):
         return f"{since}: no node is alive; {next(iter(master_state.ahead.values()))}"
-    if not alive:
+    if not there:
         return f"{since}: no node is alive; start one with hrm agent, or see hrm nodes"
     if pending[0].waits_for:
         return f"{since}: {pending[0].waits_for.why}"
@@ -266,10 +266,7 @@ def _pending_line(
             return f"{since}: no node that is large enough and open is for it, see the details"
         could = suited
     if not could.any():
-        return (
-            f"{since}: only nodes that are draining, closed or lost are large enough; hrm nodes, "
-            f"and hrm node show NAME, show which and why"
-        )
+        return f"{since}: {NO_NODE}"
     tried = f"; the last try: {app.refusal}" if app.refusal else ""
     gang = gangs.missing(app)
     if gang:
