@@ -380,6 +380,34 @@ def test_a_gpu_is_kept_once_for_one_that_requests_nothing_again(queued: int) -> 
     assert cluster.states(silent).get("waiting", 0) >= queued - 2
 
 
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+def test_one_that_needed_less_than_was_returned_gets_its_turn_all_the_same(schedulers: int) -> None:
+    """What it still has queued waits where nothing ends, while others end and start elsewhere."""
+    cluster = gpus(4, schedulers=schedulers)
+    first, second = submit_together(cluster, 4, 0)
+    cluster.advance(3)
+    cluster.request(second, [1, 2], GPU)
+    cluster.advance(3)
+    assert cluster.states(second) == {"waiting": 2}
+    busy = {x.unit_id for x in cluster.app(second).in_state(ContainerState.WAITING)}
+    request_again_after(cluster, first, 8, 0.5)
+
+    def end_elsewhere() -> None:
+        live = cluster.app(first).in_state(ContainerState.RUNNING)
+        elsewhere = next(x for x in live if x.unit_id not in busy)
+        cluster.end_process(first, int(elsewhere.request.executor_id))
+
+    end_elsewhere()
+    cluster.advance(Bounds().resend_delay_s + 3)
+    assert cluster.states(second) == {"waiting": 1}
+    assert running(cluster, first, second) == [4, 0], "it lets the GPU go by"
+    request_again_after(cluster, second, 1, 0.5)
+    cluster.advance(Bounds().application_grace_s)
+    end_elsewhere()
+    cluster.advance(3)
+    assert running(cluster, first, second) == [3, 1]
+
+
 def test_nothing_that_runs_ends_for_a_newcomer_by_default() -> None:
     cluster = gpus(16)
     (first,) = submit_together(cluster, 16)
