@@ -384,6 +384,56 @@ def test_a_gpu_is_kept_once_for_one_that_requests_nothing_again(queued: int) -> 
     assert cluster.states(silent).get("waiting", 0) >= queued - 2
 
 
+def end_away_from(cluster: VirtualCluster, app: ApplicationId, units: set[ResourceUnitId]) -> None:
+    live = cluster.app(app).in_state(ContainerState.RUNNING)
+    container = next(x for x in live if x.unit_id not in units)
+    cluster.end_process(app, int(container.request.executor_id))
+
+
+def one_that_lets_a_gpu_go_by(
+    cluster: VirtualCluster,
+) -> tuple[ApplicationId, ApplicationId, set[ResourceUnitId]]:
+    """Two applications. The second has two executors queued; one is returned for a GPU that is free
+    elsewhere, and not requested again; the other waits where nothing ends, at one of these units.
+    """
+    first, second = submit_together(cluster, 4, 0)
+    cluster.advance(3)
+    cluster.request(second, [1, 2], GPU)
+    cluster.advance(3)
+    assert cluster.states(second) == {"waiting": 2}
+    busy = {x.unit_id for x in cluster.app(second).in_state(ContainerState.WAITING)}
+    request_again_after(cluster, first, 8, 0.5)
+    end_away_from(cluster, first, busy)
+    cluster.advance(Bounds().resend_delay_s + 3)
+    assert cluster.states(second) == {"waiting": 1}
+    assert running(cluster, first, second) == [4, 0]
+    return first, second, busy
+
+
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+def test_one_that_needed_less_than_was_returned_gets_its_turn_all_the_same(schedulers: int) -> None:
+    cluster = gpus(4, schedulers=schedulers)
+    first, second, busy = one_that_lets_a_gpu_go_by(cluster)
+    request_again_after(cluster, second, 1, 0.5)
+    cluster.advance(Bounds().application_grace_s)
+    end_away_from(cluster, first, busy)
+    cluster.advance(3)
+    assert running(cluster, first, second) == [3, 1]
+
+
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+def test_one_that_requests_something_after_all_gets_the_next(schedulers: int) -> None:
+    cluster = gpus(4, schedulers=schedulers)
+    first, second, busy = one_that_lets_a_gpu_go_by(cluster)
+    request_again_after(cluster, second, 2, 0.5)
+    cluster.advance(3)
+    assert running(cluster, first, second) == [4, 0]
+    busy |= {x.unit_id for x in cluster.app(second).in_state(ContainerState.WAITING)}
+    end_away_from(cluster, first, busy)
+    cluster.advance(3)
+    assert running(cluster, first, second) == [3, 1]
+
+
 def test_nothing_that_runs_ends_for_a_newcomer_by_default() -> None:
     cluster = gpus(16)
     (first,) = submit_together(cluster, 16)

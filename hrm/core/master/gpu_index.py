@@ -9,7 +9,8 @@ as much as before; did it count for nothing, others would take in that moment wh
 places in queues, to be returned in their turn as soon as it requests again, without end. So what is
 returned counts as wanted until it is requested again, for a while at most (``expect_again``). One
 that has not requested it by then is *late*: until it requests something, what it has queued is left
-where it is, and nothing is kept for it.
+where it is, and nothing is kept for it. It may be that it needs less than before, and waits for
+what it has queued; so it is late for no longer than ``late_s``, and gets another chance then.
 
 Limits: the order of those that wait at units is found by sorting them, in each round.
 """
@@ -83,14 +84,16 @@ class GpuIndex:
     which they got the first of them; of each all and only the demands of these, with what a count
     of all containers gives (``violations`` compares). ``numbers`` are in that order. ``version``
     rises with every change, and ``renewed`` gets the application, for the owner of the shares to
-    empty. ``late``: those of ``uses`` that have let what was returned to them go by."""
+    empty. ``late``: those of ``uses`` that have let what was returned to them go by, each with when
+    that is over, in this order."""
 
-    def __init__(self) -> None:
+    def __init__(self, late_s: float) -> None:
         self.uses: dict[ApplicationId, dict[Vector, GpuUse]] = {}
         self.numbers: dict[ApplicationId, int] = {}
         self.renewed: dict[ApplicationId, None] = {}
-        self.late: set[ApplicationId] = set()
+        self.late: dict[ApplicationId, float] = {}
         self.version = 0
+        self._late_s = late_s
         self._arrivals = itertools.count(1)
         self._known: dict[ContainerId, tuple[ContainerState, Vector]] = {}
         self._expected: dict[tuple[ApplicationId, Vector], None] = {}
@@ -117,7 +120,7 @@ class GpuIndex:
             use.live += 1
             use.pending += state is ContainerState.PENDING
             if before is None:
-                self.late.discard(application_id)
+                self.late.pop(application_id, None)
                 if use.returned_until_s:
                     use.returned_until_s.popleft()
         if before is not None:
@@ -141,12 +144,19 @@ class GpuIndex:
 
     def expire(self, now: float) -> None:
         """What has not been requested again by now is not expected any more."""
+        while self.late:
+            longest, until_s = next(iter(self.late.items()))
+            if until_s > now:
+                break
+            del self.late[longest]
+            self._note(longest)
         for application_id, demand in list(self._expected):
             use = self.uses.get(application_id, {}).get(demand)
             if use is not None and use.returned and use.returned_until_s[0] <= now:
                 while use.returned and use.returned_until_s[0] <= now:
                     use.returned_until_s.popleft()
-                self.late.add(application_id)
+                self.late.pop(application_id, None)
+                self.late[application_id] = now + self._late_s
                 self._note(application_id)
                 self._drop_unused(application_id, demand)
             if use is None or not use.returned:
@@ -170,7 +180,7 @@ class GpuIndex:
             del uses[demand]
         if not uses:
             del self.uses[application_id], self.numbers[application_id]
-            self.late.discard(application_id)
+            self.late.pop(application_id, None)
 
     def renew(self, application_id: ApplicationId) -> None:
         """Something else has changed that its share of GPUs depends on."""

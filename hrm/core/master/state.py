@@ -116,7 +116,7 @@ class MasterState:
         self.exclusions = ExclusionTracker(bounds, watch)
         self.holdings = Holdings(bounds)
         self.places = KeptPlaces(bounds.application_grace_s)
-        self.gpus = GpuIndex()
+        self.gpus = GpuIndex(bounds.application_grace_s)
         self._numbers = itertools.count(1)
         self.drivers: dict[ContainerId, Container] = {}
         self.unqueued_drivers: dict[ContainerId, Container] = {}
