@@ -402,7 +402,7 @@ def one_that_lets_a_gpu_go_by(
     cluster.advance(3)
     assert cluster.states(second) == {"waiting": 2}
     busy = {x.unit_id for x in cluster.app(second).in_state(ContainerState.WAITING)}
-    request_again_after(cluster, first, 8, 0.5)
+    request_again_after(cluster, first, lambda: 8, 0.5)
     end_away_from(cluster, first, busy)
     cluster.advance(Bounds().resend_delay_s + 3)
     assert cluster.states(second) == {"waiting": 1}
@@ -414,7 +414,7 @@ def one_that_lets_a_gpu_go_by(
 def test_one_that_needed_less_than_was_returned_gets_its_turn_all_the_same(schedulers: int) -> None:
     cluster = gpus(4, schedulers=schedulers)
     first, second, busy = one_that_lets_a_gpu_go_by(cluster)
-    request_again_after(cluster, second, 1, 0.5)
+    request_again_after(cluster, second, lambda: 1, 0.5)
     cluster.advance(Bounds().application_grace_s)
     end_away_from(cluster, first, busy)
     cluster.advance(3)
@@ -425,7 +425,7 @@ def test_one_that_needed_less_than_was_returned_gets_its_turn_all_the_same(sched
 def test_one_that_requests_something_after_all_gets_the_next(schedulers: int) -> None:
     cluster = gpus(4, schedulers=schedulers)
     first, second, busy = one_that_lets_a_gpu_go_by(cluster)
-    request_again_after(cluster, second, 2, 0.5)
+    request_again_after(cluster, second, lambda: 2, 0.5)
     cluster.advance(3)
     assert running(cluster, first, second) == [4, 0]
     busy |= {x.unit_id for x in cluster.app(second).in_state(ContainerState.WAITING)}
