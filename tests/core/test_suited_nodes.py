@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hrm.core.master import admission
 from hrm.core.master.explain import explain
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -27,7 +28,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.vocabulary.node_requirement import NodeRequirement, excluding
+from hrm.core.vocabulary.node_requirement import NodeRequirement, Runtime, excluding
 from hrm.testing.virtual import SMALL, VirtualCluster, unit
 from tests.core.labelled_nodes import (
     BATCH,
@@ -159,6 +160,40 @@ def test_no_version_of_any_node() -> None:
     (refusal,) = refusals(cluster, app)
     assert "no node has Spark 4.0.1, Scala 2.13: n1 has Spark 3.5.5" in refusal
     assert "spark_homes" in refusal
+
+
+@pytest.mark.parametrize(
+    ("requires", "advice"),
+    [
+        ({"labels": frozenset({"gone"})}, ["node.label"]),
+        ({"java": "99"}, ["node.java"]),
+        ({"python": "3.99"}, ["node.python"]),
+        ({"spark": "9.9.9"}, ["spark_homes"]),
+        ({"labels": frozenset({"gone"}), "java": "99"}, ["node.label", "node.java"]),
+        # A node has this label and another this Java, but none both.
+        ({"labels": frozenset({"a"}), "java": "21"}, ["node.label", "spark_homes", "node.java"]),
+    ],
+)
+def test_only_what_no_node_has_is_to_be_changed(
+    requires: dict[str, Any], advice: list[str]
+) -> None:
+    """Every executor requires its driver's Spark, which is no reason where nodes have it."""
+    older = Runtime(spark=NEW.spark, scala=NEW.scala, java="17", python="3.11")
+    cluster = cluster_of(
+        ("n1", properties("a", runtimes=(older,))), ("n2", properties(runtimes=(NEW,)))
+    )
+    versions = {"spark": NEW.spark, "scala": NEW.scala}
+    app = cluster.submit(1, requires=NodeRequirement(**(versions | requires)))
+    (refusal,) = refusals(cluster, app)
+    remedies = ("node.label", "spark_homes", "node.java", "node.python")
+    assert [x for x in remedies if x in refusal] == advice
+
+
+def test_a_driver_has_a_label_of_its_own_to_change() -> None:
+    cluster = cluster_of(("n1", properties()))
+    asks = Resources(vcores=1, memory_mib=512)
+    refusal = admission.refusal(cluster.master.master_state, asks, driver=True, requires=SSD)
+    assert "change spark.hrm.driver.node.label" in refusal
 
 
 def test_what_is_too_large_for_the_nodes_that_suit_is_refused() -> None:

@@ -62,7 +62,7 @@ def refusal(
     nodes = suited_nodes(master_state, requires)
     if requires is not None and master_state.nodes:
         if not nodes:
-            return f"{asks}, but {no_such_node(master_state, requires)}"
+            return f"{asks}, but {no_such_node(master_state, requires, driver=driver)}"
         if len(nodes) < len(master_state.nodes):
             asks += f" on a node with {requires}"
     units = [(unit, node) for node in nodes for unit in node.units]
@@ -98,17 +98,42 @@ def refusal(
     )
 
 
-def no_such_node(master_state: MasterState, requires: NodeRequirement) -> str:
+def no_such_node(
+    master_state: MasterState, requires: NodeRequirement, *, driver: bool = False
+) -> str:
     """That no node meets a requirement, what there is instead, and what to change."""
     nodes = list(master_state.nodes.values())
     there = "; ".join(f"{x.name} {unmet(requires, x.properties)}" for x in nodes[:_NODES_NAMED])
     more = f" and {len(nodes) - _NODES_NAMED} more" if len(nodes) > _NODES_NAMED else ""
-    changes = []
-    if requires.labels:
-        changes.append("give nodes the label (hrm agent --labels), or change spark.hrm.node.label")
-    if requires.spark:
-        changes.append("add this Spark to agents (spark_homes), or use one that they have")
-    return f"no node has {requires}: {there}{more}; {'; '.join(changes)}"
+    changes = "; ".join(_changes(nodes, requires, driver=driver))
+    return f"no node has {requires}: {there}{more}; {changes}"
+
+
+def _changes(nodes: list[Node], requires: NodeRequirement, *, driver: bool) -> list[str]:
+    """What to change: of a requirement's parts those that no node meets, all where some node
+    meets each."""
+    label = f"spark.hrm.{'driver.' if driver else ''}node.label"
+    parts = [
+        (
+            NodeRequirement(labels=requires.labels),
+            f"give nodes the label (hrm agent --labels), or change {label}",
+        ),
+        (
+            NodeRequirement(spark=requires.spark, scala=requires.scala),
+            "add this Spark to agents (spark_homes), or use one that they have",
+        ),
+        (
+            NodeRequirement(java=requires.java),
+            "give agents this Java (java_home), or change spark.hrm.node.java",
+        ),
+        (
+            NodeRequirement(python=requires.python),
+            "give agents this Python, or change spark.hrm.node.python",
+        ),
+    ]
+    asked = [(part, change) for part, change in parts if part != NodeRequirement()]
+    lacking = [x for x in asked if not any(suits(x[0], node.properties) for node in nodes)]
+    return [change for _, change in lacking or asked]
 
 
 def size_settings(*, driver: bool) -> str:
