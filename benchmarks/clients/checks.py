@@ -78,7 +78,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="Thrift server, PyHive", shows="pyhive", answer=_thrift,
-        packages=Packages(name="thrift", wanted=("PyHive[hive_pure_sasl]==0.7.0",)),
+        packages=Packages(name="thrift", wanted=("PyHive[hive-pure-sasl]==0.7.0",)),
         needed="`hrm submit` in place of `spark-submit`; the address of `hrm submission show`",
     ),
     Check(
@@ -94,7 +94,9 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="joblib-spark", shows="joblibspark", answer=partial(_program, "joblib_spark.py"),
-        packages=Packages(name="joblib", wanted=("joblibspark==0.6.0", "scikit-learn", _SPARK)),
+        packages=Packages(  # joblibspark imports packaging, and does not require it
+            name="joblib", wanted=("joblibspark==0.6.0", "packaging", "scikit-learn", _SPARK)
+        ),
         needed="`PYSPARK_PYTHON` with its packages on nodes",
     ),
     Check(
