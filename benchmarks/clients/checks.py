@@ -101,7 +101,9 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="TorchDistributor", shows="torch", answer=partial(_program, "torch_distributor.py"),
-        packages=Packages(name="torch", wanted=("torch==2.13.0", "numpy", _SPARK)),
+        packages=Packages(  # Spark starts its processes by an Arrow function, which asks for pandas
+            name="torch", wanted=("torch==2.13.0", "numpy", "pandas", "pyarrow", _SPARK)
+        ),
         needed="`PYSPARK_PYTHON` with its packages on nodes",
     ),
     Check(
