@@ -78,7 +78,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="Thrift server, PyHive", shows="pyhive", answer=_thrift,
-        packages=Packages(name="thrift", wanted=("PyHive[hive_pure_sasl]==0.7.0",)),
+        packages=Packages(name="thrift", wanted=("PyHive[hive-pure-sasl]==0.7.0",)),
         needed="`hrm submit` in place of `spark-submit`; the address of `hrm submission show`",
     ),
     Check(
@@ -94,12 +94,16 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="joblib-spark", shows="joblibspark", answer=partial(_program, "joblib_spark.py"),
-        packages=Packages(name="joblib", wanted=("joblibspark==0.6.0", "scikit-learn", _SPARK)),
+        packages=Packages(  # joblibspark imports packaging, and does not require it
+            name="joblib", wanted=("joblibspark==0.6.0", "packaging", "scikit-learn", _SPARK)
+        ),
         needed="`PYSPARK_PYTHON` with its packages on nodes",
     ),
     Check(
         name="TorchDistributor", shows="torch", answer=partial(_program, "torch_distributor.py"),
-        packages=Packages(name="torch", wanted=("torch==2.13.0", "numpy", _SPARK)),
+        packages=Packages(  # Spark starts its processes by an Arrow function, which asks for pandas
+            name="torch", wanted=("torch==2.13.0", "numpy", "pandas", "pyarrow", _SPARK)
+        ),
         needed="`PYSPARK_PYTHON` with its packages on nodes",
     ),
     Check(

@@ -1,4 +1,4 @@
-"""A part of Fugue's published tests of engines, on its engine for Spark: ``fugue_engine.py``.
+"""Fugue's published tests of engines, all of them, on its engine for Spark: ``fugue_engine.py``.
 
 Fugue's backend names its master itself, so the settings of the benchmark go into the configuration
 that its plugin for pytest reads.
@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-_PART = "map or join or aggregate or select or comap or load_parquet"
 _MODULE = """\
 import fugue.test as ft
 from fugue_spark import SparkExecutionEngine
@@ -49,8 +48,10 @@ def main() -> None:
     Path("pytest.ini").write_text(f"[pytest]\nfugue_test_conf =\n{text}")
     Path("test_engine.py").write_text(_MODULE)
     outcomes = Outcomes()
-    pytest.main(["-q", "-x", "--maxfail=5", "-k", _PART, "test_engine.py"], plugins=[outcomes])
+    pytest.main(["-q", "test_engine.py"], plugins=[outcomes])
     found = outcomes.found
+    if not found:
+        raise SystemExit("no test ran")
     failed = sorted(name for name, outcome in found.items() if outcome == "failed")
     print(json.dumps({"tests": len(found), "failed": failed}))
 
