@@ -12,16 +12,18 @@ from hypothesis import strategies as st
 
 from hrm.core.master.explain import explain
 from hrm.core.master.max_min import Contender, fair_parts
+from hrm.core.messages import events as e
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
+    ContainerRequest,
     ContainerState,
     EndCause,
     Resources,
     ResourceUnit,
     ResourceUnitId,
 )
-from hrm.testing.virtual import VirtualCluster
+from hrm.testing.virtual import VirtualCluster, unit
 from tests.virtual_scheduler import VirtualScheduler
 
 DEMANDS = st.lists(st.integers(0, 20), max_size=8)
@@ -541,3 +543,62 @@ def test_none_gets_a_gpu_while_another_has_two_fewer_and_waits(
             assert has <= max(had, shares[each], least + 1), (before, after, shares)
         pending = any("pending" in cluster.states(each) for each in apps)
         assert sum(after) == many or not pending, "no GPU is idle while one waits"
+
+
+def ask(
+    cluster: VirtualCluster,
+    app: ApplicationId,
+    executor: int,
+    resources: Resources,
+    *,
+    again: bool,
+) -> None:
+    request = ContainerRequest(
+        executor_id=str(executor), resource_profile_id=0, resources=resources
+    )
+    cluster.submit_to_master(
+        e.ContainersRequested(now=cluster.now, application_id=app, requests=(request,), again=again)
+    )
+
+
+def one_held_until_all_are_back() -> tuple[VirtualCluster, ApplicationId]:
+    """The master has started again, and only a node without GPUs is back. An application has
+    requested a GPU executor from the master before, which is held: it has no job."""
+    cluster = gpus(4)
+    cluster.add_node(unit("cpu-only", 2))
+    app = cluster.submit(0)
+    cluster.settle()
+    cluster.restart_master()
+    cluster.attach(app)
+    cluster.register(cluster.nodes["cpu-only"])
+    ask(cluster, app, 1, GPU, again=True)
+    cluster.settle()
+    assert cluster.container(app, 1).held
+    return cluster, app
+
+
+def check_shares(cluster: VirtualCluster) -> None:
+    """They are what there is, before the master looks again, and after that."""
+    shares = cluster.master.placement.gpu_shares
+    assert shares.violations() == []
+    cluster.submit_to_master(e.Ticked(now=cluster.now))
+    assert shares.violations() == []
+
+
+def test_shares_see_that_a_job_is_no_more_once_all_of_it_is_granted() -> None:
+    cluster, app = one_held_until_all_are_back()
+    ask(cluster, app, 2, Resources(1, 10), again=False)
+    check_shares(cluster)
+    cluster.settle()
+    assert cluster.states(app) == {"running": 1, "pending": 1}, "one without a GPU"
+    check_shares(cluster)
+
+
+def test_shares_see_that_a_job_is_no_more_once_all_of_it_is_withdrawn() -> None:
+    cluster, app = one_held_until_all_are_back()
+    ask(cluster, app, 2, Resources(3, 10), again=False)
+    check_shares(cluster)
+    cluster.settle()
+    assert cluster.states(app) == {"pending": 2}
+    cluster.release(app, 2)
+    check_shares(cluster)

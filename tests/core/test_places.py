@@ -20,6 +20,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.testing.virtual import VirtualCluster, unit
+from tests.core.labelled_nodes import SSD, cluster_of, properties
 from tests.virtual_scheduler import VirtualScheduler
 
 STREAM, BATCH = WorkloadClass.STREAM, WorkloadClass.BATCH
@@ -142,6 +143,29 @@ def test_it_does_not_wait_at_an_excluded_node_while_another_could_hold_it(schedu
     cluster = excluded_where_it_was(unit("n1", 1, 1024), schedulers=schedulers)
     assert "-x5" not in waiting(cluster)
     assert "-x5" in waiting(cluster, "n1")
+
+
+@EACH
+def test_a_node_that_it_may_not_use_is_no_other_that_could_hold_it(schedulers: int) -> None:
+    """The place is at an excluded node, the only one with the label that it requires."""
+    bounds = Bounds(node_failures=1)
+    nodes = (("n0", properties("ssd")), ("n1", properties()))
+    cluster = cluster_of(*nodes, inside=schedulers, bounds=bounds)
+    first = cluster.submit(4, cores(1), BATCH, requires=SSD)
+    cluster.settle()
+    second = cluster.submit(4, cores(1), BATCH, requires=SSD)
+    cluster.settle()
+    assert cluster.states(second) == {"waiting": 4}
+    cluster.submit(1, cores(1), STREAM, requires=SSD)
+    cluster.settle()
+    cluster.end_process(first, 2, exit_code=52)
+    cluster.settle()
+    exclusions = cluster.master.master_state.exclusions
+    assert exclusions.avoided(first, cluster.now) == {"n0"}
+    cluster.request(first, [5], cores(1))
+    cluster.settle()
+    assert cluster.container(first, 5).state.value == "waiting"
+    assert waiting(cluster) == ["-x5", "-x2", "-x3", "-x4"], "n1 is free, and of no use to it"
 
 
 def test_it_keeps_its_place_when_the_master_restarts() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hrm.core.master.explain import explain
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.messages.claims import Proposal
 from hrm.core.vocabulary.model import ApplicationId, Resources, WorkloadClass
 from hrm.testing.virtual import VirtualCluster, unit
 
@@ -65,6 +66,34 @@ def test_a_batch_application_that_turns_out_to_be_a_stream_stops_no_batch(schedu
     cluster.advance(10)
     assert states(cluster, stream) == [{"running": 1}]
     assert states(cluster, other) == [{"running": 3}]
+
+
+@pytest.mark.parametrize("waits_s", [1.0, 7.0])
+def test_what_was_chosen_as_batch_for_a_stream_is_chosen_again_at_once(
+    waits_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its proposal was on its way, and may come so late that a later round has begun."""
+    cluster = cluster_of(1, 10, schedulers=1)
+    late = cluster.submit(0, name="late")
+    proposals = list[Proposal]()
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.runtime, "propose", proposals.append)
+        cluster.request(late, [1], cores(3))
+        cluster.settle()
+        seen = e.WorkloadClassObserved(
+            now=cluster.now, application_id=late, workload_class=STREAM, evidence="a query"
+        )
+        cluster.submit_to_master(seen)
+        cluster.advance(waits_s)
+        assert len(proposals) == 1 + (waits_s > cluster.bounds.proposal_timeout_s)
+        assert proposals[0].claims and proposals[0].workload_class is BATCH
+        cluster.submit_to_master(e.ClaimsProposed(now=cluster.now, proposal=proposals[0]))
+        assert states(cluster, late) == [{"pending": 1}]
+        (scheduler,) = cluster.master.placement.schedulers.values()
+        next_s = scheduler.next_time_s()
+        assert next_s is not None and next_s <= cluster.now
+    cluster.advance(cluster.bounds.proposal_timeout_s + cluster.bounds.lease_timeout_s + 1)
+    assert states(cluster, late) == [{"running": 1}]
 
 
 @EACH

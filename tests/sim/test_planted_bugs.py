@@ -117,6 +117,7 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     gpus.freed_gpus_taken_back: rivals_of_sizes(100, preemption=True),
     gpus.returned_and_forgotten: rivals_that_want_more(0),
     gpus.preempted_for_parts_of_gangs: rival_gang(3),
+    gpus.started_gangs_preempted_as_others: rival_gang(0),
     gangs.stream_that_stops_batch: late_streams(1),
     scheduling.earlier_requests_count: behind_large_requests(0),
     gangs.gangs_of_all_sizes_alike: behind_a_large_gang(0),

@@ -47,6 +47,7 @@ from hrm.sim.oracle.replies import CallReplies
 from hrm.sim.oracle.requirements import Requirements
 from hrm.sim.oracle.rounds import Rounds
 from hrm.sim.oracle.silences import Silences
+from hrm.sim.oracle.started_gangs import StartedGangs
 from hrm.sim.oracle.stop_causes import StopCauses
 from hrm.sim.oracle.strict_order import StrictOrder
 from hrm.sim.oracle.submission_checks import SubmissionChecks
@@ -92,6 +93,7 @@ class Oracle:
         self.classes = ClassSettling(self.violated, self.silences.awake_s)
         self.places = PlaceKeeping(self.violated)
         self.gpu_fairness = GpuFairness(self.violated, every_policy=every_policy)
+        self.started_gangs = StartedGangs(self.violated)
         self.waiting_streams = WaitingStreams(self.violated, every_policy=every_policy)
         self.strict_order = StrictOrder(self.violated)
         self.bindings = Bindings(self.violated)
@@ -109,6 +111,7 @@ class Oracle:
         self.rounds.master_began()
         self.views.master_began()
         self.gpu_fairness.master_began()
+        self.started_gangs.master_began()
         self.waiting_streams.master_began()
         self.strict_order.master_began()
         self.grants.master_began(core)
@@ -151,6 +154,7 @@ class Oracle:
         self.rounds.after(core, event, commands)
         self.departures.after(event, commands)
         self.gpu_fairness.after(core, event, commands, self.quiet_since_s)
+        self.started_gangs.after(core, event, commands)
         self.waiting_streams.after(core, event, commands, self.quiet_since_s)
         self.strict_order.after(core, event, self.quiet_since_s)
         self.views.after(core, commands, event.now)

@@ -92,6 +92,11 @@ def preempted_for_parts_of_gangs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FairGpuParts, "_gang_could_start_after", lambda *_: True)
 
 
+def started_gangs_preempted_as_others(patch: pytest.MonkeyPatch) -> None:
+    """Of a gang that has started, executors that it needs are preempted as well."""
+    patch.setattr(gpu_shares, "_needed", lambda *_: [])
+
+
 def gpu_shares_of_each_scheduler(patch: pytest.MonkeyPatch) -> None:
     """Each scheduler shares out GPUs among its own jobs alone."""
     kinds = FairGpuParts._kinds
@@ -208,6 +213,7 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     freed_gpus_taken_back,
     returned_and_forgotten,
     preempted_for_parts_of_gangs,
+    started_gangs_preempted_as_others,
     gpu_shares_of_each_scheduler,
     gpus_counted_by_request,
     newcomer_without_gpus,
