@@ -505,9 +505,11 @@ def _id_of(container: Container) -> ContainerId:
 
 
 def _needed(app: Application) -> list[ContainerId]:
-    """Those without which an application has fewer than its gang: its oldest executors."""
+    """Those without which an application has fewer than its gang: its oldest executors that are
+    not ordered to stop."""
     many = app.record.gang_min if app.record.gang_min > 1 else 0
-    placed = app.in_state(ContainerState.RUNNING, ContainerState.ASSIGNED)
+    there = app.in_state(ContainerState.RUNNING, ContainerState.ASSIGNED)
+    placed = [x for x in there if x.stop_cause is None]
     oldest = sorted(placed, key=lambda x: (x.started_at_s or math.inf, x.number))
     return [x.container_id for x in oldest[:many]]
 
