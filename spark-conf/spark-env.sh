@@ -25,10 +25,10 @@
 #
 # For --help and --version Spark answers alone, and none of that is done.
 #
-# An application may name its master in its code, which this script cannot see. Where nothing else
-# names one and the variables of `hrm env` are set, the plugin goes on the class path if it has been
-# compiled before, and nothing more is done: it refuses an hrm:// master without the secret, and says
-# what to add. Under any other master it stays unused.
+# An application may name its master in its code, which this script cannot see: its only one, or that
+# of a later context. Where the variables of `hrm env` are set, the plugin therefore goes on the class
+# path under any other master, too, if it has been compiled before, and nothing more is done: it
+# refuses an hrm:// master without the secret, and says what to add. Otherwise it stays unused.
 #
 # In cluster deploy mode, and for --status and --kill, none of that is needed here: the arguments go
 # as they are to `hrm submit`, in place of a JVM.
@@ -93,7 +93,7 @@ _hrm_rewrite() {
       --conf=spark.master=*) _hrm_take "--conf=spark.master=" "${option#--conf=spark.master=}" option ;;
       --properties-file=*) properties="${option#--properties-file=}" ;;
       --status=*|--kill=*) HRM_ASKS=1 ;;
-      --remote=*) HRM_OTHER_MASTER=1 ;;
+      --remote=*) HRM_OTHER_MASTER=remote ;;
       --*=*) ;;
       -h|--help|--version|--usage-error) HRM_INFORMS=1 ;;
       --load-spark-defaults) both=1 ;;
@@ -105,7 +105,7 @@ _hrm_rewrite() {
             _hrm_take "spark.master=" "${value#spark.master=}" value ;;
           "--properties-file "*) properties="$value" ;;
           "--status "*|"--kill "*) HRM_ASKS=1 ;;
-          "--remote "*) HRM_OTHER_MASTER=1 ;;
+          "--remote "*) HRM_OTHER_MASTER=remote ;;
         esac
         shift
         if [ $# -eq 0 ]; then
@@ -192,7 +192,7 @@ _hrm_take() {
     HRM_FOUND=1
     printf -v "$3" '%s' "${1}spark+hrm://${2#*://}"
   else
-    HRM_OTHER_MASTER=1
+    HRM_OTHER_MASTER="${HRM_OTHER_MASTER:-named}"
   fi
 }
 
@@ -211,7 +211,7 @@ _hrm_default_master() {
     HRM_FOUND=1
     HRM_ARGUMENTS=("${HRM_ARGUMENTS[0]}" --master "spark+hrm://${value#*://}" "${HRM_ARGUMENTS[@]:1}")
   else
-    HRM_OTHER_MASTER=1
+    HRM_OTHER_MASTER="${HRM_OTHER_MASTER:-named}"
   fi
 }
 
@@ -256,7 +256,7 @@ _hrm_find_python() {
     _hrm_fail "$HRM_PYTHON has no hrm-spark; install it there, or set HRM_PYTHON to the Python that has it"
 }
 
-# For a master in code: HRM_PLUGIN_JAR, if it is built. Whatever goes wrong, Spark starts without it.
+# For a master in code, of the first or a later context: HRM_PLUGIN_JAR, if it is built. Whatever goes wrong, Spark starts without it.
 _hrm_offer_plugin() {
   [ -n "${HRM_PYTHON:-}" ] && [ -n "${HRM_TOKEN_FILE:-}" ] || return 0
   HRM_PLUGIN_JAR="$(
@@ -346,7 +346,8 @@ if [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ "${2:-}" != pyspark-s
     _hrm_secret "$@"
     export HRM_PYTHON HRM_APPMASTER_PID HRM_APPMASTER_FD HRM_PLUGIN_JAR HRM_ARGUMENT_FILE
     export SPARK_DIST_CLASSPATH SPARK_SUBMIT_OPTS
-  elif [ -z "$HRM_OTHER_MASTER$HRM_ASKS$HRM_INFORMS" ]; then
+  elif [ -z "$HRM_ASKS$HRM_INFORMS" ] && [ "$HRM_OTHER_MASTER" != remote ] &&
+    [ "$HRM_DEPLOY_MODE" != cluster ]; then # in those, no context is made here
     _hrm_offer_plugin
   fi
   unset HRM_ARGUMENTS HRM_FOUND HRM_OTHER_MASTER HRM_MASTER_VARIABLE HRM_DEPLOY_MODE HRM_CORES_MAX

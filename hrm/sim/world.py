@@ -192,10 +192,7 @@ class World:
                 or (why == "the driver died" and injected["driver-death"] > 0)
                 or driver.name in self.killed
                 or driver.name in self.refused
-                or (
-                    "executors failed within" in why
-                    and sum(injected[kind] for kind in _KILLERS) > 0
-                )
+                or ("failed within" in why and sum(injected[kind] for kind in _KILLERS) > 0)
                 or ("no such application" in why and self._could_be_forgotten(driver))
                 or ("did not come back within" in why and self._could_be_away(driver))
                 or (why == "the master cannot be reached" and self._could_be_away(driver))

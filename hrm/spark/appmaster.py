@@ -87,6 +87,7 @@ class AppMaster:
         validity_ms = float(introduction["failures_validity_ms"])
         self.core = AppMasterCore(
             took_over=bool(introduction["application_id"]),
+            application_id=introduction["application_id"],
             limits=AppMasterLimits(
                 failures_max=int(introduction["max_failures"]),
                 failures_window_s=validity_ms / 1000 if validity_ms > 0 else float("inf"),
@@ -301,7 +302,7 @@ class AppMaster:
             response = await stub.Register(self._registration(), timeout=self._register_timeout_s())
         except grpc.RpcError as error:
             raise rpc.error_from(error, self.hello["master"]) from error
-        self.application_id = response.application_id
+        self.application_id = self.core.application_id = response.application_id
         await self._targets_known.wait()
         attach = app_wire.attach(response.application_id, response.epoch, self._ownership_key)
         outgoing = self._outgoing = Outgoing(attach, UPDATES_MAX)

@@ -10,6 +10,12 @@ from hrm.agent.containers.last_words import LENGTH_MAX, TAIL_BYTES, last_words, 
 
 FRAMES = "\tat org.x.Y.run(Y.scala:12)\n\tat java.base/java.lang.Thread.run(Thread.java:840)\n"
 SHUTDOWN = "26/11/22 04:05:06 INFO ShutdownHookManager: Deleting directory /tmp/spark-1\n"
+BANNERS = """Picked up JAVA_TOOL_OPTIONS: -Dx=1
+WARNING: Using incubator modules: jdk.incubator.vector
+Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties
+Setting default log level to "WARN".
+To adjust logging level use sc.setLogLevel(newLevel). For SparkR, use setLogLevel(newLevel).
+"""
 TRACEBACK = (
     "Traceback (most recent call last):\n"
     '  File "/w/app.py", line 3, in <module>\n'
@@ -77,6 +83,12 @@ def test_a_driver_is_quoted_with_its_exception(stderr: str, stdout: str, expecte
         (
             f"26/11/22 04:05:06 ERROR Executor: Exiting\n{FRAMES}{SHUTDOWN}",
             "the last line of its stderr: 26/11/22 04:05:06 ERROR Executor: Exiting",
+        ),
+        (f"failing\n{BANNERS}", "the last line of its stderr: failing"),
+        (BANNERS, ""),
+        (
+            f"{BANNERS}WARNING: the input is empty\n",
+            "the last line of its stderr: WARNING: the input is empty",
         ),
         ("", ""),
         (FRAMES, ""),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -170,6 +171,7 @@ def test_an_executor_that_ran_long_begins_the_back_off_again() -> None:
 
 def test_too_many_failures_end_the_application_and_name_the_last() -> None:
     core = running(1)
+    core.application_id = "application_7"
     for number in (1, 2):
         core.handle(changed(number, ended(str(number))))
         core.handle(AppMasterTicked(now=core.wake_at_s() or 0))
@@ -177,7 +179,7 @@ def test_too_many_failures_end_the_application_and_name_the_last() -> None:
     (failure,) = [c for c in commands if isinstance(c, FailApplication)]
     assert "3 executors failed" in failure.message
     assert "exit code 42" in failure.message
-    assert "hrm app logs" in failure.message
+    assert failure.message.endswith("why; see its log: hrm app logs application_7 --executor 3")
     assert FinishApplication(state=ApplicationState.FAILED, message=failure.message) in commands
     assert asked(core.handle(AppMasterTicked(now=1000))) == []
 
@@ -186,7 +188,32 @@ def test_the_message_names_the_setting_by_which_the_limit_was_set() -> None:
     limits = AppMasterLimits(failures_max=1, failures_setting="spark.executor.maxNumFailures")
     commands = running(1, limits).handle(changed(3, ended("1", 42)))
     (failure,) = [c for c in commands if isinstance(c, FailApplication)]
+    assert "1 executor failed within" in failure.message
     assert "(spark.executor.maxNumFailures is 1)" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("was", "code", "message", "expected"),
+    [
+        (Phase.RUNNING, 77, "exited with code 77: no x", "ended with exit code 77: no x; see its"),
+        (Phase.RUNNING, 77, "exited with code 77", "ended with exit code 77; see its"),
+        (Phase.RUNNING, -1, "its shim is gone", "ended with exit code -1: its shim is gone; see"),
+        (Phase.REQUESTED, 1, "exited with code 1", "ended with exit code 1; see its log: hrm app"),
+        (Phase.REQUESTED, -1, "no such archive", "did not start: no such archive"),
+    ],
+)
+def test_the_reason_is_given_once_and_a_log_only_of_what_has_run(
+    was: Phase, code: int, message: str, expected: str
+) -> None:
+    core = running(1, AppMasterLimits(failures_max=1))
+    core.application_id = "a7"
+    if was is Phase.REQUESTED:
+        core.handle(want(1, target(2)))
+    number = "1" if was is Phase.RUNNING else "2"
+    end = replace(ended(number, code), message=message)
+    (failure,) = [c for c in core.handle(changed(3, end)) if isinstance(c, FailApplication)]
+    assert f"the last, executor {number} on n1, {expected}" in failure.message
+    assert failure.message.endswith(f"hrm app logs a7 --executor {number}") is (expected[0] == "e")
 
 
 def test_the_limit_follows_the_highest_target() -> None:

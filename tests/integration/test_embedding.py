@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -149,9 +150,13 @@ def test_a_second_context_of_a_jvm_that_was_local_before(
 
 def submitted(cluster: Cluster, *arguments: str, **environment: str) -> tuple[int, str]:
     """The stock spark-submit, without a master on its command line."""
+    submit = (str(BIN / "spark-submit"), "--conf", "spark.ui.enabled=false")
+    return started(cluster, *submit, *arguments, **environment)
+
+
+def started(cluster: Cluster, *command: str, **environment: str) -> tuple[int, str]:
     done = subprocess.run(
-        [str(BIN / "spark-submit"), "--conf", "spark.ui.enabled=false", *arguments],
-        env={**cluster.environment, **environment}, stdout=subprocess.PIPE,
+        command, env={**cluster.environment, **environment}, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, timeout=PATIENCE * 120, check=False,
         stdin=subprocess.DEVNULL, cwd=cluster.directory,
     )  # fmt: skip
@@ -171,6 +176,19 @@ def test_a_master_in_code_under_a_bare_spark_submit(cluster: Cluster) -> None:
     ):
         status, output = submitted(cluster, *application, *added, **variables)
         assert (status, "SUM 45" in output) == (0, True), output
+
+
+def test_a_later_context_of_a_local_program_is_answered_by_the_plugin(cluster: Cluster) -> None:
+    """In a shell of `hrm env`, Spark itself could say only that it cannot parse the master."""
+    assert cluster.run("plugin-jar").returncode == 0
+    program = (str(APPS / "second_master.py"), "local[1]", f"hrm://{cluster.address}")
+    status, output = started(cluster, sys.executable, *program)
+    assert status != 0
+    assert "FIRST local[1] 45" in output
+    assert PLUGIN in output
+    with_secret = ("spark.authenticate=true", f"spark.authenticate.secret={SECRET}")
+    status, output = started(cluster, sys.executable, *program, *with_secret)
+    assert (status, "SECOND 45" in output) == (0, True), output
 
 
 def test_the_variable_of_a_master_counts_in_cluster_mode(cluster: Cluster) -> None:

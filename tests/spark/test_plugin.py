@@ -475,8 +475,22 @@ wait_for("never")
             ["--conf", "spark.executor.decommission.signal=KILL"],
             "spark.executor.decommission.signal is 'KILL', which is no signal that a Java program",
         ),
+        (["--conf", f"spark.{SPARK_MAX}=-3"], f"spark.{SPARK_MAX} is -3; give the executors that"),
+        pytest.param(
+            ["--conf", f"spark.{HRM_MAX}=-1"],
+            f"spark.{HRM_MAX} is -1; give the executors that may fail, 0 or more",
+            marks=pytest.mark.extra,
+        ),
     ],
-    ids=["no node is large enough", "bad class", "no token", "no master", "bad signal"],
+    ids=[
+        "no node is large enough",
+        "bad class",
+        "no token",
+        "no master",
+        "bad signal",
+        "failures of Spark",
+        "failures of HRM",
+    ],
 )
 async def test_what_cannot_work_is_one_clear_line_and_an_exit_status(
     master: FakeMaster, tmp_path: Path, options: list[str], message: str

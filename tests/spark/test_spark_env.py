@@ -241,11 +241,29 @@ def test_a_master_in_code_finds_the_plugin_and_no_secret(launcher: Launcher) -> 
     assert "HRM_APPMASTER_FD" not in exported
     pythons = (launcher.directory / "pythons").read_text()
     assert pythons.split() == ["-I", "-S", str(SOURCES / "build.py"), "--built", "/opt/spark"]
-    for other in (["--master", "local"], ["--conf", "spark.master=yarn"], ["--help"]):
-        launcher.rewritten(*other, **given)
+    for elsewhere in (
+        ["--help"],
+        ["--remote", "sc://h", "a.py"],
+        ["--master", "yarn", "--deploy-mode", "cluster", "a.py"],
+    ):
+        assert launcher.rewritten(*elsewhere, **given) == elsewhere
         assert launcher.exported()["SPARK_DIST_CLASSPATH"] == "/mine.jar"
     launcher.rewritten("a.py", **given, FAIL="1")
     assert launcher.exported()["SPARK_DIST_CLASSPATH"] == "/mine.jar", "Spark starts without it"
+
+
+@pytest.mark.parametrize("other", ["local[1]", "yarn", "k8s://h:1", "spark://h:7077"])
+def test_a_later_context_of_another_master_finds_the_plugin(launcher: Launcher, other: str) -> None:
+    given = ["--master", other, "a.py"]
+    assert launcher.rewritten(*given, HRM_TOKEN_FILE="/token") == given
+    exported = launcher.exported()
+    assert exported["SPARK_DIST_CLASSPATH"] == "/cache/plugin.jar"
+    assert "SPARK_SUBMIT_OPTS" not in exported
+    assert "HRM_APPMASTER_FD" not in exported
+    pythons = (launcher.directory / "pythons").read_text()
+    assert "--built" in pythons and "appmaster" not in pythons
+    launcher.rewritten(*given)
+    assert launcher.exported().get("SPARK_DIST_CLASSPATH", "") == "", "outside of `hrm env`"
 
 
 def test_the_secret_is_handed_over_in_a_file_that_is_already_gone(launcher: Launcher) -> None:

@@ -26,6 +26,15 @@ _TRACEBACK = "Traceback (most recent call last):"
 _CAUSE = "Caused by: "
 _FRAME = re.compile(r"\s+at \S|\s*\.\.\. \d+ (?:more|common frames omitted)|\s+Suppressed: ")
 _CHATTER = re.compile(r"[\d/-]+[ T][\d:.,]+Z? (?:INFO|DEBUG|TRACE) ")
+_BANNER = re.compile(
+    "Using Spark's default log4j profile: |Setting default log level to |To adjust logging level "
+    "use |Picked up (?:JAVA_TOOL|JDK_JAVA|_JAVA)_OPTIONS: |WARNING: (?:Using incubator modules: |"
+    "A terminally deprecated method in |sun\\.misc\\.Unsafe::|Please consider reporting this to |"
+    "A restricted method in |Use --enable-native-access=|Restricted methods will be blocked )|"
+    "(?:OpenJDK|Java HotSpot\\(TM\\)) .* VM warning: (?:Sharing is only supported|"
+    r"Options -Xverify:none )|SLF4J(?:\([IWD]\))?: "
+)
+"""What Java and Spark print at every start, which is no reason of an end."""
 _WRAPPER_EXCEPTION = "org.apache.spark.SparkUserAppException"
 """What spark-submit throws when a Python program has failed: the reason is the program's."""
 
@@ -101,7 +110,9 @@ def _latest(lines: Sequence[str]) -> str:
     """The last informative line; of a Java exception, its head."""
     below_frames = False
     for line in reversed(lines):
-        if not line.strip() or (_CHATTER.match(line) and not below_frames):
+        if not line.strip() or _BANNER.match(line):
+            continue
+        if _CHATTER.match(line) and not below_frames:
             continue
         if _FRAME.match(line):
             below_frames = True

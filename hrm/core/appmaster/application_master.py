@@ -167,6 +167,7 @@ class AppMasterCore:
             ``containers`` unless it is being stopped.
         took_over: there was an earlier AppMaster, which may have requested what this one does.
         epoch: of the master that the latest session was with; None: there was none yet.
+        application_id: for messages to the user; empty until the master has given it.
     """
 
     limits: AppMasterLimits = field(default_factory=AppMasterLimits)
@@ -182,6 +183,7 @@ class AppMasterCore:
     given_up: set[str] = field(default_factory=set)
     took_over: bool = False
     epoch: int | None = None
+    application_id: str = ""
     _workload: ReportClass | None = None
     _exclusions: ReportExclusions = field(default_factory=lambda: ReportExclusions(hosts=()))
     _finish: FinishApplication | None = None
@@ -396,23 +398,35 @@ class AppMasterCore:
             replacement = container.asked_at_s >= profile.setback_at_s
             self._back_off(profile, now, restart=settled, again=replacement)
         if failed:
-            self._count_failure(container, seen, event)
+            self._count_failure(seen, was, event)
 
-    def _count_failure(self, container: _Container, seen: ContainerSeen, event: Event) -> None:
+    def _count_failure(self, seen: ContainerSeen, was: Phase, event: Event) -> None:
         now = event.now
         while self.failures and self.failures[0] <= now - self.limits.failures_window_s:
             self.failures.popleft()
         self.failures.append(now)
         if len(self.failures) >= self.failures_max:
-            where = f" on {seen.node}" if seen.node else ""
+            count = len(self.failures)
             self._fail(
-                f"{len(self.failures)} executors failed within "
+                f"{count} executor{'' if count == 1 else 's'} failed within "
                 f"{self.limits.failures_window_s:.0f} s ({self.limits.failures_setting} is "
-                f"{self.failures_max}); the last, executor {container.executor_id}{where}, ended "
-                f"with exit code {seen.exit_code}{': ' + seen.message if seen.message else ''}; "
-                f"see its log: hrm app logs APPLICATION --executor {container.executor_id}",
+                f"{self.failures_max}); the last, {self._how_it_ended(seen, was)}",
                 event,
             )
+
+    def _how_it_ended(self, seen: ContainerSeen, was: Phase) -> str:
+        """For the user: the reason once, and where to read more if there is more."""
+        where = f" on {seen.node}" if seen.node else ""
+        who, code = f"executor {seen.executor_id}{where}", seen.exit_code
+        if code < 0 and was is not Phase.RUNNING:
+            # No process of it has run: there is neither an exit code nor a log.
+            return f"{who}, did not start{': ' + seen.message if seen.message else ''}"
+        reason = seen.message.removeprefix(f"exited with code {code}").removeprefix(": ")
+        log = f"hrm app logs {self.application_id} --executor {seen.executor_id}"
+        return (
+            f"{who}, ended with exit code {code}{': ' + reason if reason else ''}"
+            f"{'; see its log: ' + log if self.application_id else ''}"
+        )
 
     def _back_off(
         self, profile: _Profile, now: float, *, restart: bool = False, again: bool = True
