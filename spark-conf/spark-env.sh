@@ -27,8 +27,9 @@
 #
 # An application may name its master in its code, which this script cannot see: its only one, or that
 # of a later context. Where the variables of `hrm env` are set, the plugin therefore goes on the class
-# path under any other master, too, if it has been compiled before, and nothing more is done: it
-# refuses an hrm:// master without the secret, and says what to add. Otherwise it stays unused.
+# path under a local master, too, if it has been compiled before, and nothing more is done: it refuses
+# an hrm:// master without the secret, and says what to add. Otherwise it stays unused. Masters of
+# other kinds would hand that class path to their executors.
 #
 # In cluster deploy mode, and for --status and --kill, none of that is needed here: the arguments go
 # as they are to `hrm submit`, in place of a JVM.
@@ -93,7 +94,7 @@ _hrm_rewrite() {
       --conf=spark.master=*) _hrm_take "--conf=spark.master=" "${option#--conf=spark.master=}" option ;;
       --properties-file=*) properties="${option#--properties-file=}" ;;
       --status=*|--kill=*) HRM_ASKS=1 ;;
-      --remote=*) HRM_OTHER_MASTER=remote ;;
+      --remote=*) HRM_OTHER_MASTER=elsewhere ;;
       --*=*) ;;
       -h|--help|--version|--usage-error) HRM_INFORMS=1 ;;
       --load-spark-defaults) both=1 ;;
@@ -105,7 +106,7 @@ _hrm_rewrite() {
             _hrm_take "spark.master=" "${value#spark.master=}" value ;;
           "--properties-file "*) properties="$value" ;;
           "--status "*|"--kill "*) HRM_ASKS=1 ;;
-          "--remote "*) HRM_OTHER_MASTER=remote ;;
+          "--remote "*) HRM_OTHER_MASTER=elsewhere ;;
         esac
         shift
         if [ $# -eq 0 ]; then
@@ -192,8 +193,16 @@ _hrm_take() {
     HRM_FOUND=1
     printf -v "$3" '%s' "${1}spark+hrm://${2#*://}"
   else
-    HRM_OTHER_MASTER="${HRM_OTHER_MASTER:-named}"
+    _hrm_other "$2"
   fi
+}
+
+# $1: a master of another kind.
+_hrm_other() {
+  case "$1" in
+    local|local\[*) HRM_OTHER_MASTER="${HRM_OTHER_MASTER:-local}" ;;
+    *) HRM_OTHER_MASTER=elsewhere ;;
+  esac
 }
 
 # A master in one of the files, or in MASTER: put in front, where all else can still override it.
@@ -211,7 +220,7 @@ _hrm_default_master() {
     HRM_FOUND=1
     HRM_ARGUMENTS=("${HRM_ARGUMENTS[0]}" --master "spark+hrm://${value#*://}" "${HRM_ARGUMENTS[@]:1}")
   else
-    HRM_OTHER_MASTER="${HRM_OTHER_MASTER:-named}"
+    _hrm_other "$value"
   fi
 }
 
@@ -346,7 +355,7 @@ if [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ "${2:-}" != pyspark-s
     _hrm_secret "$@"
     export HRM_PYTHON HRM_APPMASTER_PID HRM_APPMASTER_FD HRM_PLUGIN_JAR HRM_ARGUMENT_FILE
     export SPARK_DIST_CLASSPATH SPARK_SUBMIT_OPTS
-  elif [ -z "$HRM_ASKS$HRM_INFORMS" ] && [ "$HRM_OTHER_MASTER" != remote ] &&
+  elif [ -z "$HRM_ASKS$HRM_INFORMS" ] && [ "$HRM_OTHER_MASTER" != elsewhere ] &&
     [ "$HRM_DEPLOY_MODE" != cluster ]; then # in those, no context is made here
     _hrm_offer_plugin
   fi
@@ -357,4 +366,4 @@ fi
 unset SPARK_ENV_LOADED
 unset -f _hrm_fail _hrm_is_master _hrm_rewrite _hrm_take _hrm_default_master _hrm_find_python
 unset -f _hrm_add_conf _hrm_offer_plugin _hrm_start_appmaster _hrm_secret _hrm_event_log _hrm_adapt _hrm_judge _hrm_property
-unset -f _hrm_login
+unset -f _hrm_login _hrm_other

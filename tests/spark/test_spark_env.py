@@ -244,7 +244,9 @@ def test_a_master_in_code_finds_the_plugin_and_no_secret(launcher: Launcher) -> 
     for elsewhere in (
         ["--help"],
         ["--remote", "sc://h", "a.py"],
-        ["--master", "yarn", "--deploy-mode", "cluster", "a.py"],
+        ["--master", "yarn", "a.py"],
+        ["--conf", "spark.master=k8s://h:1", "a.py"],
+        ["--master", "spark://h:7077", "a.py"],
     ):
         assert launcher.rewritten(*elsewhere, **given) == elsewhere
         assert launcher.exported()["SPARK_DIST_CLASSPATH"] == "/mine.jar"
@@ -252,8 +254,8 @@ def test_a_master_in_code_finds_the_plugin_and_no_secret(launcher: Launcher) -> 
     assert launcher.exported()["SPARK_DIST_CLASSPATH"] == "/mine.jar", "Spark starts without it"
 
 
-@pytest.mark.parametrize("other", ["local[1]", "yarn", "k8s://h:1", "spark://h:7077"])
-def test_a_later_context_of_another_master_finds_the_plugin(launcher: Launcher, other: str) -> None:
+@pytest.mark.parametrize("other", ["local", "local[1]", "local[*]"])
+def test_a_later_context_than_a_local_one_finds_the_plugin(launcher: Launcher, other: str) -> None:
     given = ["--master", other, "a.py"]
     assert launcher.rewritten(*given, HRM_TOKEN_FILE="/token") == given
     exported = launcher.exported()
