@@ -1,6 +1,6 @@
-"""TPC-H queries repeatedly: `queries.py DATA QUERIES SCALE STOP_FILE`.
+"""TPC-H queries repeatedly: `queries.py DATA QUERIES SCALE STOP_FILE [all]`.
 
-Prints `ANSWER n` after each query whose result is that of the first round.
+Four of them, or all. Prints `ANSWER n` after each query whose result is that of the first round.
 """
 
 import sys
@@ -10,7 +10,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 data, queries, scale, stop = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
-NAMES = ("q03", "q06", "q12", "q14")
+every = sys.argv[5:] == ["all"]
+NAMES = [f"q{n:02}" for n in range(1, 23)] if every else ["q03", "q06", "q12", "q14"]
 
 spark = SparkSession.builder.appName("queries").getOrCreate()
 for file in sorted(data.glob("*.parquet")):
@@ -24,7 +25,8 @@ def response(text: str) -> list[tuple[object, ...]]:
 
 
 expected, number = [response(text) for text in texts], 0
-assert all(expected), "a query without an answer shows nothing"
+without = [name for name, rows in zip(NAMES, expected, strict=True) if not rows]
+assert len(without) <= len(NAMES) // 10, f"queries without an answer show nothing: {without}"
 deadline = time.monotonic() + 1200
 while not Path(stop).exists() and time.monotonic() < deadline:
     which = number % len(texts)
