@@ -90,7 +90,7 @@ test-spark: export HRM_TEST_PATIENCE ?= $(SPARK_WORKERS)
 test-spark: $(READY) ## tests that run a real Spark, all those on a real cluster among them (some twenty minutes)
 	$(BIN)/python -m pytest -ra -m "spark and not extra" -n $(SPARK_WORKERS) --dist loadfile \
 	  --no-loadscope-reorder --durations=5 $(SPARK_MODULES)
-	@echo "not run here: make test-extra (no cluster: the benchmarks' applications; the plugin alone)"
+	@echo "not run here: make test-extra (the benchmarks' applications; the plugin alone; all of TPC-H under faults)"
 
 # Each process computes with one thread, for there are as many processes as cores.
 test-unit test-papers: export OMP_NUM_THREADS ?= 1
@@ -107,7 +107,7 @@ test-campaign: $(READY) ## not in `make test`: 10,000 seeds of faults in the sim
 	$(BIN)/python -c "print(*range($(FIRST), $(FIRST) + $(SEEDS), $(CAMPAIGN_PART)), sep='\n')" | \
 	  xargs -P $(WORKERS) -I SEED $(BIN)/hrm sim faults --seed SEED --runs $(CAMPAIGN_PART)
 
-test-extra: $(READY) ## not in `make test`: the benchmarks' applications, the plugin against a fake master
+test-extra: $(READY) ## not in `make test`: the benchmarks' applications, the plugin against a fake master, TPC-H under faults
 	$(BIN)/python -m pytest -ra -m "spark and extra" --durations=5
 
 # The quick ones are part of test-unit. HRM_HOSTILE_SEED and HRM_HOSTILE_MESSAGES are for the generated ones.

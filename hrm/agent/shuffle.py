@@ -184,10 +184,11 @@ class ShuffleService:
                 process.stdin.write((" ".join(words) + "\n").encode())
 
     def _command(self, jar: str) -> tuple[str, ...]:
+        served = dict.fromkeys(path.resolve() for path in (self._directory, *self._places))
         settings = {
             "spark.shuffle.service.port": str(self._port),
-            # It serves no files from elsewhere, and keeps its database of executors there.
-            "spark.local.dir": str(self._directory.resolve()),
+            # It serves no files from elsewhere, and keeps its database of executors in the first.
+            "spark.local.dir": ",".join(map(str, served)),
         }
         return (
             str(self._java.command),

@@ -1,18 +1,28 @@
 """What the cluster does to an application is not the application's fault.
 
 A job goes on, and is right, although its first failed task would end it
-(``spark.task.maxFailures`` is 1): while a node with everything on it disappears and comes back, the
-master is away as an executor dies, and executors are preempted. What such a node's shuffle service
-had kept is computed again without a stage having to find out that it is gone.
+(``spark.task.maxFailures`` is 1): while a node with everything on it disappears and comes back, or
+is back before anybody missed it, the master is away as an executor dies, and executors are
+preempted. What such a node's shuffle service had kept is computed again without a stage having to
+find out that it is gone.
+
+The job is four queries of TPC-H, and with the marker ``extra`` all 22, each of which must answer
+once more after the last fault. A task of a slow job beside them, in the same application, runs on
+each executor that is killed; Spark's event log tells which tasks were lost, and with what they were
+charged. ``-s`` shows the figures.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import shutil
 import signal
 import socket
 import subprocess
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,9 +47,15 @@ __all__ = ["tables"]
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 NODE_TIMEOUT_S = 8.0 * PATIENCE
+MASTER_AWAY_S = 20.0
+QUERIES_IN_ALL = 22
 OTHER_HOST = "127.0.0.2"
 SUM = 499500
 FRAGILE = ("--conf", "spark.task.maxFailures=1")
+JUST_BEGUN_S = 1.0
+KILLED_AT_WORK = 3
+"""Two power cuts, and an executor without a master."""
+SLOW_ANSWERS = re.compile(r"^SLOW (\d+)$", re.MULTILINE)
 
 Eventually = Callable[..., Any]
 Started = Callable[..., "subprocess.Popen[bytes]"]
@@ -84,63 +100,162 @@ class TwoHosts(Daemons):
         self._eventually(lambda: not any(map(lives, processes)), 30.0, f"{name} is off")
 
 
+class BusyQueries(Queries):
+    """Queries with a slow job beside them, whose tasks are on all executors in turn."""
+
+    begun: Path
+    events: Path
+
+    def on(self, node: str) -> set[str]:
+        return {key for key, c in self.running().items() if c["node"] == node}
+
+    def at_work(self, there: set[str], eventually: Eventually) -> str:
+        """One of these containers, where a slow task has just begun that takes thrice as long."""
+
+        def just_begun() -> str | None:
+            now_s = time.time()
+            for key in there:
+                mark = self.begun / key
+                if mark.exists() and now_s - mark.stat().st_mtime < JUST_BEGUN_S:
+                    return key
+            return None
+
+        found: str = eventually(just_begun, 60.0, "a slow task has just begun")
+        return found
+
+    def kill_at_work(self, there: set[str], eventually: Eventually) -> None:
+        killed = self.at_work(there, eventually)
+        (process,) = (each for each in self.executors() if Path(each.cwd()).name == killed)
+        process.kill()
+
+    def lost_tasks(self) -> list[bool]:
+        """Of each task that was lost with its executor: was it charged?"""
+        reasons = [
+            json.loads(line)["Task End Reason"]
+            for path in self.events.rglob("*")
+            if path.is_file() and not path.name.startswith(("appstatus", "."))
+            for line in path.read_text().splitlines()
+            if '"Event":"SparkListenerTaskEnd"' in line
+        ]
+        return [r["Exit Caused By App"] for r in reasons if r["Reason"] == "ExecutorLostFailure"]
+
+
+@pytest.mark.parametrize("which", ["four", pytest.param("all", marks=pytest.mark.extra)])
 def test_no_task_is_charged_with_what_the_cluster_does(
-    cluster: Cluster, tables: Path, tmp_path: Path, started: Started, eventually: Eventually
+    cluster: Cluster,
+    tables: Path,
+    tmp_path: Path,
+    started: Started,
+    eventually: Eventually,
+    which: str,
 ) -> None:
     cluster.up("--nodes", "1", "--cores", "2", "--memory", "3g")
     daemons = TwoHosts(cluster, started, eventually)
     daemons.start_far()
-    queries = _at_work(cluster, tables, tmp_path, eventually)
+    queries = _at_work(cluster, tables, tmp_path, eventually, which)
+    began_s, before = time.monotonic(), queries.completed()
 
+    _power_cut(daemons, queries, eventually)
+    _rebooted_at_once(daemons, queries, eventually)
+    _without_the_master(daemons, queries, eventually)
+    _preempted(cluster, queries, tmp_path, eventually)
+
+    if which == "all":
+        last = queries.completed() + QUERIES_IN_ALL
+        eventually(lambda: queries.completed() >= last, 400.0, "all queries have answered again")
+    (tmp_path / "finish").touch()
+    assert queries.submitted.wait(240.0) == 0, queries.submitted.output()[-4000:]
+    shown = queries.shown()
+    assert shown is not None
+    assert shown["state"] == "APPLICATION_STATE_SUCCEEDED"
+    causes = [c["end"]["cause"].removeprefix("END_CAUSE_") for c in shown["containers"]]
+    assert "PREEMPTED" in causes
+    slow = SLOW_ANSWERS.search(queries.submitted.output())
+    assert slow is not None
+    charged = queries.lost_tasks()
+    assert len(charged) >= KILLED_AT_WORK, "each of the executors that were killed had a task"
+    assert not any(charged)
+    executors = sum(line.startswith("Lost executor") for line in queries.lost())
+    print(
+        f"\n{queries.completed() - before} right answers in {time.monotonic() - began_s:.0f} s, "
+        f"{slow[1]} of the slow job; {executors} executors and {len(charged)} tasks lost, "
+        f"{sum(charged)} charged; containers' ends: {dict(Counter(causes))}"
+    )
+
+
+def _power_cut(daemons: TwoHosts, queries: BusyQueries, eventually: Eventually) -> None:
+    """The node is missed, and comes back after that."""
+    queries.at_work(queries.on("far"), eventually)
     daemons.cut_power("far")
+    cut_s = time.monotonic()
     eventually(lambda: daemons.nodes()["far"]["state"] == "NODE_STATE_LOST", 60.0, "it is lost")
     eventually(lambda: any("far is lost" in line for line in queries.lost()), 30.0, "Spark knows")
+    print(f"\nSpark knew of the lost node after {time.monotonic() - cut_s:.1f} s", end="")
     ends = [c["end"] for c in queries.containers() if c["node"] == "far"]
     known = [(end["cause"], end.get("lost_host")) for end in ends]
     assert known == [("END_CAUSE_NODE_LOST", OTHER_HOST)] * 2
     queries.go_on(eventually, "on what is left")
     daemons.start_far()
     eventually(lambda: len(queries.running()) == 4, 60.0, "its executors are replaced there")
-
-    _without_the_master(daemons, queries, eventually)
-    _preempted(cluster, queries, tmp_path, eventually)
-
-    (tmp_path / "finish").touch()
-    assert queries.submitted.wait(240.0) == 0, queries.submitted.output()[-4000:]
-    shown = queries.shown()
-    assert shown is not None
-    assert shown["state"] == "APPLICATION_STATE_SUCCEEDED"
-    causes = {c["end"]["cause"] for c in shown["containers"]}
-    assert "END_CAUSE_PREEMPTED" in causes
+    queries.go_on(eventually, "on the node that is back")
 
 
-def _at_work(cluster: Cluster, tables: Path, directory: Path, eventually: Eventually) -> Queries:
+def _rebooted_at_once(daemons: TwoHosts, queries: BusyQueries, eventually: Eventually) -> None:
+    """The node is back before its time is up, without its executors."""
+    before = set(queries.running())
+    queries.at_work(queries.on("far"), eventually)
+    daemons.cut_power("far")
+    daemons.start_far()
+
+    def replaced() -> bool:
+        return len(queries.running()) == 4 and len(before & set(queries.running())) == 2
+
+    eventually(replaced, 60.0, "two others run in place of those that were there")
+    queries.go_on(eventually, "after a quick restart of the node")
+
+
+def _at_work(
+    cluster: Cluster, tables: Path, directory: Path, eventually: Eventually, which: str
+) -> BusyQueries:
     """Four executors, on all cores."""
+    begun, events = directory / "begun", directory / "events"
+    begun.mkdir()
+    events.mkdir()
     submitted = cluster.submit(
         *(*FRAGILE, "--conf", "spark.executor.instances=4", "--conf", "spark.hrm.class=batch"),
+        *("--conf", "spark.scheduler.mode=FAIR", "--conf", "spark.eventLog.enabled=true"),
+        *("--conf", f"spark.eventLog.dir={events.as_uri()}"),
+        *("--conf", "spark.eventLog.compress=false"),
         *("--conf", "spark.sql.shuffle.partitions=8", str(APPS / "queries.py")),
         *(str(tables), str(REPOSITORY / "benchmarks" / "tpch"), str(SCALE)),
-        str(directory / "finish"),
+        *(str(directory / "finish"), which, str(begun)),
     )
-    queries = Queries("queries", cluster, submitted)
+    queries = BusyQueries("queries", cluster, submitted)
+    queries.begun, queries.events = begun, events
     eventually(lambda: len(queries.running()) == 4, 120.0, "four executors run")
     eventually(lambda: queries.completed() > 0, 240.0, "the first answers")
     return queries
 
 
-def _without_the_master(daemons: TwoHosts, queries: Queries, eventually: Eventually) -> None:
+def _without_the_master(daemons: TwoHosts, queries: BusyQueries, eventually: Eventually) -> None:
     """It is away, and an executor dies on a node whose agent lives: its tasks do not wait for the
     master, which does not come back before they have run again."""
+    known = set(queries.running())
     daemons.end("master", signal.SIGKILL)
+    back_s = time.monotonic() + MASTER_AWAY_S
     queries.go_on(eventually, "without a master")
-    queries.executors().pop().kill()
+    queries.kill_at_work(known, eventually)
     queries.go_on(eventually, "without a master, with one executor less")
+    while time.monotonic() < back_s:
+        queries.go_on(eventually, "without a master for long")
     daemons.start_master()
     eventually(lambda: len(queries.running()) == 4, 60.0, "it is replaced")
     queries.go_on(eventually, "with another master")
 
 
-def _preempted(cluster: Cluster, queries: Queries, directory: Path, eventually: Eventually) -> None:
+def _preempted(
+    cluster: Cluster, queries: BusyQueries, directory: Path, eventually: Eventually
+) -> None:
     stream = cluster.submit(
         "--conf", "spark.executor.instances=2", "--conf", "spark.hrm.class=stream",
         str(APPS / "stream.py"), "processing-time", str(directory / "stop"),
