@@ -265,7 +265,7 @@ _hrm_find_python() {
     _hrm_fail "$HRM_PYTHON has no hrm-spark; install it there, or set HRM_PYTHON to the Python that has it"
 }
 
-# For a master in code, of the first or a later context: HRM_PLUGIN_JAR, if it is built. Whatever goes wrong, Spark starts without it.
+# For a master in code: HRM_PLUGIN_JAR, if it is built. Whatever goes wrong, Spark starts without it.
 _hrm_offer_plugin() {
   [ -n "${HRM_PYTHON:-}" ] && [ -n "${HRM_TOKEN_FILE:-}" ] || return 0
   HRM_PLUGIN_JAR="$(

@@ -22,6 +22,7 @@ from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partit
 from hrm.policies.fifo import Fifo
 from hrm.policies.worst_fit import WorstFit
 from hrm.testing.virtual import VirtualCluster, unit
+from tests.core import labelled_nodes as suited
 
 EACH = pytest.mark.parametrize("schedulers", [1, 2, 6])
 CORE = Resources(1, 1024)
@@ -343,8 +344,9 @@ def test_a_driver_waits_for_the_node_next_to_which_it_can_begin() -> None:
     assert submitters.running() == [name]
 
 
-def drain(cluster: VirtualCluster, *, undo: bool = False) -> None:
-    call_id, nodes = cluster.next_call(), tuple(map(NodeName, cluster.nodes))
+def drain(cluster: VirtualCluster, *names: NodeName, undo: bool = False) -> None:
+    """These nodes, or all."""
+    call_id, nodes = cluster.next_call(), names or tuple(map(NodeName, cluster.nodes))
     cluster.submit_to_master(
         e.DrainRequested(now=cluster.now, call_id=call_id, nodes=nodes, undo=undo)
     )
@@ -378,3 +380,13 @@ def test_a_driver_that_no_node_could_hold_is_refused_once_nodes_have_come(schedu
     assert not cluster.states(large)
     (refused,) = [x for x in cluster.notices[large] if isinstance(x, c.RequestRefused)]
     assert "the driver requests 9 vcores" in refused.message
+
+
+def test_a_driver_whose_label_no_open_node_has_is_told_so() -> None:
+    labelled = suited.cluster_of(("n0", suited.properties("ssd")), ("n1", suited.properties()))
+    drain(labelled, NodeName("n0"))
+    name = ApplicationId("driver-20260101000000-0001")
+    labelled.submit(1, CORE, new_id=name, requires=suited.SSD)
+    labelled.settle()
+    summary, _ = explain(labelled.master.master_state, labelled.app(name), labelled.now)
+    assert "no node that is large enough and open is for it" in summary

@@ -66,13 +66,15 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.node_requirement import NodeRequirement, lasting, unmet
 
-__all__ = ["NO_NODE", "DriverPlaces", "Verdict", "first_executors", "refusal"]
+__all__ = ["NO_NODE", "NO_SUITED_NODE", "DriverPlaces", "Verdict", "first_executors", "refusal"]
 
 NO_NODE = (
     "only nodes that are draining, closed or lost are large enough; hrm nodes, and hrm node show "
     "NAME, show which and why"
 )
-"""Why a driver waits that no resource unit could hold now."""
+NO_SUITED_NODE = "no node that is large enough and open is for it, see the details"
+"""Why a container waits that no resource unit could hold now; the latter: none of a node that its
+application may use."""
 
 _NOTHING: Vector = (0, 0, 0, 0)
 _ROUNDING = 1e-6
@@ -80,10 +82,12 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a driver may start now. ``why`` not; empty: it may, at ``rows``, shape (rows,)."""
+    """Whether a driver may start now. ``why`` not; empty: it may, at ``rows``, shape (rows,).
+    ``lacks_node``: it waits for a node that could hold it, not for other drivers."""
 
     why: str
     rows: Bools
+    lacks_node: bool = False
 
 
 class _Need(NamedTuple):
@@ -221,11 +225,12 @@ class DriverPlaces:
             if why:
                 return Verdict(why, everywhere)
         state = self._state
-        could = state.open & ~state.gpu_only & fitting_rows(demand, state.total)
+        could = large = state.open & ~state.gpu_only & fitting_rows(demand, state.total)
         if app.requires is not None:
-            could &= state.suited(app.requires)
+            could = large & state.suited(app.requires)
         if not could.any():
-            return Verdict(NO_NODE, everywhere)
+            why = NO_SUITED_NODE if large.any() else NO_NODE
+            return Verdict(why, everywhere, lacks_node=True)
         first = first_executors(self._master_state, app)
         key = (demand, first, app.requires)
         if key not in self._verdicts:

@@ -17,6 +17,9 @@ for ever, and a large one gets its place as soon as what is there has ended with
 What is proposed is checked again when it is committed: several schedulers may have chosen on the
 same state. A driver that came too late goes back into the queue.
 
+One that no node could hold now, as while all are drained, holds up none. If none ever could, it is
+refused once nodes have had time to join.
+
 Thousands may wait, and whenever a container ends some of them might start. Drivers that request the
 same are in one line, of which none can start where its first cannot: what those before it will hold
 only becomes more. So the queue is looked at by the first of each line, and the others of it cost
@@ -34,7 +37,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from hrm.core.master import admission, driver_places
-from hrm.core.master.driver_places import NO_NODE, DriverPlaces, Verdict
+from hrm.core.master.driver_places import DriverPlaces, Verdict
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.state import MasterState
 from hrm.core.vocabulary.feasibility import Vector, demand_vector, plus
@@ -170,7 +173,7 @@ class DriverQueue:
                 if places.could_get_a_place(demand, verdict.rows):
                     reserved = plus(reserved, demand)
                 continue
-            if verdict.why == NO_NODE:
+            if verdict.lacks_node:
                 hopeless += self._too_large(line, now)
                 line.why = verdict.why
                 continue

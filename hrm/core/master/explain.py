@@ -14,7 +14,7 @@ import numpy as np
 
 from hrm.core.master import gangs, locality
 from hrm.core.master.admission import size_settings
-from hrm.core.master.driver_places import NO_NODE, DriverPlaces
+from hrm.core.master.driver_places import NO_NODE, NO_SUITED_NODE, DriverPlaces
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.state import MasterState
 from hrm.core.scheduling.cluster_view import ClusterView
@@ -263,7 +263,7 @@ def _pending_line(
     if app.requires is not None:
         suited = could & state.suited(app.requires)
         if could.any() and not suited.any():
-            return f"{since}: no node that is large enough and open is for it, see the details"
+            return f"{since}: {NO_SUITED_NODE}"
         could = suited
     if not could.any():
         return f"{since}: {NO_NODE}"
