@@ -152,7 +152,8 @@ class FullCluster:
         for number in range(Bounds().node_failing_applications):
             exclusions.failed(ApplicationId(f"failing-{number}"), node, end, self.now)
         self.now += 2 * CONFIRM_S
-        excluded = exclusions.tick(self.now, lambda _: True, len(self.core.master_state.nodes))
+        many = len(self.core.master_state.nodes)
+        excluded = exclusions.tick(self.now, lambda _: True, lambda: many)
         assert excluded == [node], "the node is excluded for all"
 
     @property

@@ -14,12 +14,14 @@ master forgets them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import cProfile
 import gc
 import itertools
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -50,11 +52,12 @@ from hrm.core.vocabulary.model import (
     NodeName,
 )
 from hrm.errors import HrmError
+from hrm.master.daemon import tune_python
 from hrm.master.interpreter import Interpreter, Outbox
 from hrm.master.journal import Journal
 from hrm.master.store import Store
 
-__all__ = ["DurableSample", "LocalMaster", "measure_durable"]
+__all__ = ["DurableSample", "LocalMaster", "measure_durable", "tuned"]
 
 CLIENTS = 128
 SCHEDULERS = 2
@@ -65,6 +68,19 @@ _LIMIT_S = 120.0
 Requests: TypeAlias = tuple[ContainerRequest, ...]
 Moment: TypeAlias = tuple[float, float]
 """``time.perf_counter`` and ``time.thread_time``."""
+
+
+@contextlib.contextmanager
+def tuned() -> Iterator[None]:
+    """Python as in a master's own process."""
+    thresholds, interval_s = gc.get_threshold(), sys.getswitchinterval()
+    tune_python()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
+        sys.setswitchinterval(interval_s)
 
 
 class _OrderCounter(Outbox):
@@ -184,7 +200,8 @@ class LocalMaster:
             executor_id=container_id.rpartition("-")[2], resource_profile_id=0,
             workload_class=self.core.master_state.applications[app].record.workload_class,
             resources=TASK, state=state, node=node, unit_id=unit_of(node).unit_id,
-            started_at_s=now, end=ContainerEnd(cause=EndCause.EXITED) if ended else None,
+            started_at_s=now,
+            end=ContainerEnd(cause=EndCause.EXITED, exit_code=0) if ended else None,
         )  # fmt: skip
         event = e.ContainerReported(
             now=now, node=node, incarnation="1", sequence=next(self._sequences), container=status
@@ -276,27 +293,25 @@ async def _measure(
                 store = Path(directory) / f"{cell.nodes}-{cell.policy}.sqlite"
                 masters[key] = LocalMaster(cell.nodes, cell.policy, store)
                 await masters[key].start()
-        gc.collect()
-        gc.freeze()
         try:
-            for turn in range(repetitions + 1):
-                for cell in cells if turn % 2 else reversed(cells):
-                    master = masters[cell.nodes, cell.policy]
-                    jobs = _jobs_of(cell, containers if turn else containers // 4)
-                    gc.collect()
-                    if profile and turn:
-                        profile.enable()
-                    elapsed_s, used_s = await _fill(master, cell, jobs, clients)
-                    if profile and turn:
-                        profile.disable()
-                    if turn:
-                        sample = samples[cell]
-                        sample.commits.values.append(jobs * cell.tasks / elapsed_s)
-                        sample.commits.cpu_values.append(jobs * cell.tasks / used_s)
-                        sample.applications.values.append(jobs / elapsed_s)
-                    await master.empty()
+            with tuned():
+                for turn in range(repetitions + 1):
+                    for cell in cells if turn % 2 else reversed(cells):
+                        master = masters[cell.nodes, cell.policy]
+                        jobs = _jobs_of(cell, containers if turn else containers // 4)
+                        gc.collect()
+                        if profile and turn:
+                            profile.enable()
+                        elapsed_s, used_s = await _fill(master, cell, jobs, clients)
+                        if profile and turn:
+                            profile.disable()
+                        if turn:
+                            sample = samples[cell]
+                            sample.commits.values.append(jobs * cell.tasks / elapsed_s)
+                            sample.commits.cpu_values.append(jobs * cell.tasks / used_s)
+                            sample.applications.values.append(jobs / elapsed_s)
+                        await master.empty()
         finally:
-            gc.unfreeze()
             for master in masters.values():
                 master.close()
     return samples

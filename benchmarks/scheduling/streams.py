@@ -11,7 +11,6 @@ for the disk.
 from __future__ import annotations
 
 import asyncio
-import gc
 import tempfile
 import time
 from collections import deque
@@ -19,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.scheduling.cells import STREAM, Cell, percentile, requests_of
-from benchmarks.scheduling.durable import LocalMaster
+from benchmarks.scheduling.durable import LocalMaster, tuned
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState, NodeName
-from hrm.master.daemon import TICK_INTERVAL_S, collect_seldom
+from hrm.master.daemon import TICK_INTERVAL_S
 
 __all__ = ["StreamDelays", "measure_streams"]
 
@@ -96,29 +95,26 @@ async def _measure(cell: Cell, requests: int) -> StreamDelays:
         master = LocalMaster(cell.nodes, cell.policy, Path(directory) / "store.sqlite")
         await master.start()
         load = _Load(master, cell)
-        thresholds = gc.get_threshold()
-        collect_seldom()
-        work = [load.client() for _ in range(CLIENTS)]
-        ticks = master.interpreter.tick_forever(TICK_INTERVAL_S)
-        tasks = [asyncio.create_task(each) for each in (*work, load.nodes(), ticks)]
-        try:
-            stream = await master.register(Cell(cell.nodes, STREAM_TASKS, STREAM, cell.policy))
-            begun_s, before, first = time.perf_counter(), load.granted, 1
-            for _ in range(requests):
-                wanted = requests_of(STREAM_TASKS, first)
-                first += STREAM_TASKS
-                asked_s, asked_cpu_s = time.perf_counter(), time.thread_time()
-                notified_s, notified_cpu_s = await master.ask(stream, wanted)
-                delays_s.append(notified_s - asked_s)
-                cpu_s.append(notified_cpu_s - asked_cpu_s)
-                await asyncio.sleep(_PAUSE_S)
-                master.check()
-            elapsed_s, granted = time.perf_counter() - begun_s, load.granted - before
-        finally:
-            gc.unfreeze()
-            gc.set_threshold(*thresholds)
-            await _cancel(tasks)
-            master.close()
+        with tuned():
+            work = [load.client() for _ in range(CLIENTS)]
+            ticks = master.interpreter.tick_forever(TICK_INTERVAL_S)
+            tasks = [asyncio.create_task(each) for each in (*work, load.nodes(), ticks)]
+            try:
+                stream = await master.register(Cell(cell.nodes, STREAM_TASKS, STREAM, cell.policy))
+                begun_s, before, first = time.perf_counter(), load.granted, 1
+                for _ in range(requests):
+                    wanted = requests_of(STREAM_TASKS, first)
+                    first += STREAM_TASKS
+                    asked_s, asked_cpu_s = time.perf_counter(), time.thread_time()
+                    notified_s, notified_cpu_s = await master.ask(stream, wanted)
+                    delays_s.append(notified_s - asked_s)
+                    cpu_s.append(notified_cpu_s - asked_cpu_s)
+                    await asyncio.sleep(_PAUSE_S)
+                    master.check()
+                elapsed_s, granted = time.perf_counter() - begun_s, load.granted - before
+            finally:
+                await _cancel(tasks)
+                master.close()
     return StreamDelays(
         nodes=cell.nodes, tasks=cell.tasks, requests=requests,
         p50_ms=1e3 * percentile(delays_s, 0.5), p99_ms=1e3 * percentile(delays_s, 0.99),

@@ -113,7 +113,7 @@ def _master(flags: dict[str, Any]) -> None:
             return store.run(by_hand, settings.state_dir)
         from hrm.master import daemon
 
-        daemon.collect_seldom()
+        daemon.tune_python()
         return await daemon.run(settings)
 
     _run(serve())

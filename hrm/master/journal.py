@@ -2,9 +2,10 @@
 exclusions.
 
 It observes the core without delaying it: changes enter a bounded queue, and a thread writes them in
-groups to an SQLite file of the journal's own. It works a twentieth of the time while the queue has
-capacity. When the queue is full, changes are dropped, and an event in their place, which every
-reader receives, states how many. A crash can lose only what was queued, which no reader has seen.
+groups to an SQLite file of the journal's own. It works a twentieth of the time, and up to a quarter
+as the queue fills. When the queue is full, changes are dropped, and an event in their place, which
+every reader receives, states how many. A crash can lose only what was queued, which no reader has
+seen.
 
 An event's number is the master's epoch times 2**32, plus a count. It rises across restarts, so it
 serves as the token from which a reader resumes. The oldest events are removed beyond ``kept``
@@ -51,8 +52,9 @@ EPOCH_BITS = 32
 GROUP_MAX = 500
 FLUSH_INTERVAL_S = 0.2
 REST_SHARE = 19.0
-"""Ratio of the writer's rests to its work: lower as the queue fills, and no rest while a reader
-waits."""
+REST_SHARE_MIN = 3.0
+"""Ratio of the writer's rests to its work: lower as the queue fills, down to ``REST_SHARE_MIN``,
+since a writer that never rests delays the core; and no rest while a reader waits."""
 STORY_MAX = 1_000
 FLUSH_TIMEOUT_S = 2.0
 CLOSE_TIMEOUT_S = 10.0
@@ -332,7 +334,8 @@ class Journal:
             if self._write_group():
                 self._wake_readers()
                 free_share = 1.0 - (self._put - self._taken) / QUEUED_MAX
-                self._flush_requested.wait(REST_SHARE * free_share * (time.monotonic() - begun_s))
+                rests = max(REST_SHARE_MIN, REST_SHARE * free_share)
+                self._flush_requested.wait(rests * (time.monotonic() - begun_s))
 
     def _write_group(self) -> bool:
         """Write some of what is queued; False: there was nothing."""

@@ -25,6 +25,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.testing.virtual import VirtualCluster, unit
+from tests.core.test_counted_work import calls_of
 
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 A, B, C = ApplicationId("a"), ApplicationId("b"), ApplicationId("c")
@@ -148,7 +149,7 @@ def test_an_application_that_fails_everywhere_reports_no_node() -> None:
     tracker = ExclusionTracker(Bounds(node_failing_applications=1))
     for node in (N1, N2):
         assert [tracker.failed(A, node, CRASH, 0.0) for _ in range(2)] == [False, True]
-    assert tracker.tick(CONFIRM_S, lambda _: True, nodes_alive=3) == []
+    assert tracker.tick(CONFIRM_S, lambda _: True, nodes_alive=lambda: 3) == []
     assert tracker.avoided(B, CONFIRM_S) == frozenset()
     assert tracker.avoided(A, CONFIRM_S) == {N1, N2}
 
@@ -158,7 +159,7 @@ def test_an_application_that_ended_badly_meanwhile_reports_no_node() -> None:
     tracker = ExclusionTracker(Bounds(node_failing_applications=1))
     tracker.failed(A, N1, CRASH, 0.0), tracker.failed(A, N1, CRASH, 0.0)
     tracker.failed(B, N2, CRASH, 0.0), tracker.failed(B, N2, CRASH, 0.0)
-    assert tracker.tick(CONFIRM_S, lambda app: app == B, nodes_alive=4) == [N2]
+    assert tracker.tick(CONFIRM_S, lambda app: app == B, nodes_alive=lambda: 4) == [N2]
 
 
 def test_the_last_node_is_never_excluded_and_why_reports_it() -> None:
@@ -267,10 +268,10 @@ def test_one_that_watches_is_notified_when_an_exclusion_begins_and_when_it_ends(
         Bounds(node_failing_applications=1, node_exclusion_s=10.0), moves.append
     )
     assert [tracker.failed(A, N1, CRASH, 0.0) for _ in range(2)] == [False, True]
-    tracker.tick(CONFIRM_S, lambda _: True, nodes_alive=9)
-    tracker.tick(9.99, lambda _: True, nodes_alive=9)
-    tracker.tick(10.0, lambda _: True, nodes_alive=9)
-    tracker.tick(10.25, lambda _: True, nodes_alive=9)
+    tracker.tick(CONFIRM_S, lambda _: True, nodes_alive=lambda: 9)
+    tracker.tick(9.99, lambda _: True, nodes_alive=lambda: 9)
+    tracker.tick(10.0, lambda _: True, nodes_alive=lambda: 9)
+    tracker.tick(10.25, lambda _: True, nodes_alive=lambda: 9)
     tracker.clear(N1, 11.0, "returned to service")
     tracker.clear(N1, 12.0, "returned to service")
     excluded, admitted = ExclusionState.EXCLUDED, ExclusionState.ADMITTED
@@ -334,7 +335,7 @@ def test_exclusions_are_bounded_and_records_become_empty(
         for each in (tracker, again):
             each.failed(app, node, CRASH, now)
             if ticks:
-                each.tick(now, lambda app: app != C, 3)
+                each.tick(now, lambda app: app != C, lambda: 3)
         for exclusion in (*tracker.of_application(app, now), *tracker.of_all(now)):
             assert now < exclusion.until_s <= now + 30.0
         assert tracker.avoided(app, now) == again.avoided(app, now), (
@@ -342,11 +343,34 @@ def test_exclusions_are_bounded_and_records_become_empty(
         )
     for _ in range(3):
         now += 61.0
-        tracker.tick(now, lambda _: True, 3)
+        tracker.tick(now, lambda _: True, lambda: 3)
     assert not tracker.open
     begun = [(node, owner) for _, node, owner, was, _, _, _ in moves if was is None]
     ended = [(node, owner) for _, node, owner, was, _, _, _ in moves if was is not None]
     assert sorted(begun) == sorted(ended), "each begins once and ends once"
+
+
+def tick_calls(nodes: int) -> int:
+    """Calls of a tick, and of asking which nodes to avoid, with one failure on each of ``nodes``
+    and one exclusion."""
+    tracker = ExclusionTracker(Bounds(node_failure_window_s=100.0))
+    for number in range(nodes):
+        tracker.failed(A, NodeName(f"m{number}"), CRASH, 0.0)
+    for _ in range(Bounds().node_failures):
+        tracker.failed(A, N1, CRASH, 0.0)
+    tracker.tick(50.0, lambda _: True, lambda: nodes)
+    assert tracker.avoided(A, 51.0) == {N1}
+
+    def work() -> None:
+        tracker.tick(51.0, lambda _: True, lambda: nodes)
+        tracker.avoided(A, 51.0)
+
+    return calls_of(work)
+
+
+def test_a_tick_costs_the_same_on_how_many_nodes_containers_have_failed() -> None:
+    few = tick_calls(10)
+    assert tick_calls(1_000) == few < 60
 
 
 @pytest.mark.parametrize("undo", [False, True])

@@ -147,12 +147,14 @@ class Drains:
 
     def evaluate(self, now: float) -> None:
         """Exclude for all the nodes that many applications have excluded."""
-        alive = sum(node.state is NodeState.ALIVE for node in self.master_state.nodes.values())
-        for name in self.master_state.exclusions.tick(now, self._in_order, alive):
+        for name in self.master_state.exclusions.tick(now, self._in_order, self._count_alive):
             node = self.master_state.nodes.get(name)
             if node is not None and node.state is not NodeState.LOST:
                 self.return_waiters(node, now)
         self._try_admitted(now)
+
+    def _count_alive(self) -> int:
+        return sum(node.state is NodeState.ALIVE for node in self.master_state.nodes.values())
 
     def _try_admitted(self, now: float) -> None:
         if self.master_state.exclusions.take_admitted():

@@ -29,9 +29,10 @@ counts failures of tasks and needs a live executor; this one counts failures of 
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
-from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -62,14 +63,16 @@ class _Standing:
     """A node's failures and exclusions, for one application or for all.
 
     ``level``: exclusions in a row. ``strikes``: times of the failures that still count.
-    ``announced``: its exclusion has been reported, its end has not.
+    ``announced``: its exclusion has been reported, its end has not. ``due_s``: when a tick is to
+    look at it.
     """
 
-    strikes: deque[float] = field(default_factory=deque)
+    strikes: list[float] = field(default_factory=list)
     level: int = 0
     until_s: float = 0.0
     why: str = ""
     announced: bool = False
+    due_s: float = math.inf
 
 
 @dataclass(slots=True)
@@ -87,6 +90,10 @@ class ExclusionTracker:
     ``node_exclusion_max_s``. What can no longer matter is forgotten at the next ``tick``. ``watch``
     is called once when an exclusion begins, and once, at a ``tick``, when it is over. ``version``
     rises then, and ``changed`` gets the application, if it was about one, for the owner to empty.
+
+    A tick costs what is due at it, however many failures are kept: ``_due`` is a heap with one
+    valid entry of each standing, at its ``due_s``. ``_announced`` holds those that are announced,
+    by application, "" for all.
     """
 
     def __init__(self, bounds: Bounds, watch: Watch | None = None) -> None:
@@ -95,6 +102,9 @@ class ExclusionTracker:
         self._applications: dict[ApplicationId, dict[NodeName, _Standing]] = {}
         self._nodes: dict[NodeName, _Standing] = {}
         self._reports: dict[NodeName, dict[ApplicationId, _FailureReport]] = {}
+        self._announced: dict[str, dict[NodeName, _Standing]] = {}
+        self._due: list[tuple[float, int, str, NodeName, _Standing]] = []
+        self._entries = itertools.count(1)
         self._admitted = False
         self.changed: dict[ApplicationId, None] = {}
         self.version = 0
@@ -116,6 +126,7 @@ class ExclusionTracker:
         if now < standing.until_s:
             return False
         standing.strikes.append(now)
+        self._set_due(application_id, node, standing)
         strikes = len(standing.strikes)
         shared = end_rule(end).against_node
         if strikes < (1 if standing.level or not shared else bounds.node_failures):
@@ -134,24 +145,27 @@ class ExclusionTracker:
         return admitted
 
     def tick(
-        self, now: float, in_order: Callable[[ApplicationId], bool], nodes_alive: int
+        self, now: float, in_order: Callable[[ApplicationId], bool], nodes_alive: Callable[[], int]
     ) -> list[NodeName]:
         """Evaluate the reports, and forget old ones; returns the nodes newly excluded for all.
 
         ``in_order``: is there no sign that this application itself is at fault? It lives with an
         AppMaster, or it succeeded.
         """
-        for node, application_id, standing in self._standings():
+        due = self._take_due(now)
+        for application_id, node, standing in due:
             if standing.announced and now >= standing.until_s:
                 self._admit(node, application_id, standing, now, "its time is over")
+        at_fault = _Faults(self._applications, in_order, nodes_alive)
         found: list[NodeName] = []
         for node, reports in list(self._reports.items()):
-            self._confirm(reports, now, in_order, nodes_alive)
+            self._confirm(reports, now, at_fault)
             confirmed_by = [x for x, report in reports.items() if report.confirmed]
-            standing = self._nodes.setdefault(node, _Standing())
+            standing = self._nodes.get(node) or _Standing()
             self._age(standing, now)
             needed = 1 if standing.level else self._bounds.node_failing_applications
             if len(confirmed_by) >= needed and now >= standing.until_s:
+                self._nodes[node] = standing
                 shown = ", ".join(confirmed_by[-3:])
                 many = (
                     f"executors of {len(confirmed_by)} applications"
@@ -164,71 +178,66 @@ class ExclusionTracker:
                 del self._reports[node]
             elif not reports:
                 del self._reports[node]
-        self._forget_old(now)
+        for application_id, node, standing in due:
+            self._forget_or_keep(application_id, node, standing, now)
         return found
 
     def avoided(self, application_id: ApplicationId, now: float) -> frozenset[NodeName]:
         """The nodes that are to get no container of this application."""
-        own = self._applications.get(application_id)
-        if not own and not self._nodes:
+        if not self._announced:
             return NO_NODES
-        found = [node for node, x in self._nodes.items() if now < x.until_s]
-        found += [node for node, x in (own or {}).items() if now < x.until_s]
-        return frozenset(found) if found else NO_NODES
+        return self._in_force("", now) | self._in_force(application_id, now)
 
     def avoided_alone(self, application_id: ApplicationId, now: float) -> frozenset[NodeName]:
         """The nodes that are excluded for this application, whether or not for all."""
-        own = self._applications.get(application_id)
-        return frozenset(node for node, x in own.items() if now < x.until_s) if own else NO_NODES
+        return self._in_force(application_id, now)
 
     def next_end_s(self, now: float) -> float:
         """When the next exclusion in force will end; infinite without any."""
-        ends_s = (x.until_s for _, _, x in self._standings() if now < x.until_s)
-        return min(ends_s, default=math.inf)
+        announced = (x for standings in self._announced.values() for x in standings.values())
+        return min((x.until_s for x in announced if now < x.until_s), default=math.inf)
 
     def avoided_by_all(self, now: float) -> frozenset[NodeName]:
         """The nodes that are to get no container of any application."""
-        if not self._nodes:
+        return self._in_force("", now)
+
+    def _in_force(self, application_id: str, now: float) -> frozenset[NodeName]:
+        announced = self._announced.get(application_id)
+        if not announced:
             return NO_NODES
-        return frozenset(node for node, x in self._nodes.items() if now < x.until_s)
+        return frozenset(node for node, x in announced.items() if now < x.until_s)
 
     @property
     def applications(self) -> Iterable[ApplicationId]:
-        """Those that may have exclusions of their own."""
-        return self._applications.keys()
+        """Those that have exclusions of their own, in force or over since the last tick."""
+        return (ApplicationId(x) for x in self._announced if x)
 
     def of_application(self, application_id: ApplicationId, now: float) -> list[Exclusion]:
         """Those in force for this application alone."""
-        return _in_force(self._applications.get(application_id, {}), now)
+        return _listed(self._announced.get(application_id, {}), now)
 
     def of_all(self, now: float) -> list[Exclusion]:
         """Those in force for every application."""
-        return _in_force(self._nodes, now)
+        return _listed(self._announced.get("", {}), now)
 
     def applications_without(
         self, node: NodeName, now: float, among: Container[ApplicationId]
     ) -> int:
         """For how many of these applications alone this node is excluded."""
-        own = (x.get(node) for name, x in self._applications.items() if name in among)
+        own = (x.get(node) for name, x in self._announced.items() if name and name in among)
         return sum(now < standing.until_s for standing in own if standing is not None)
 
     def clear(self, node: NodeName, now: float, why: str) -> None:
         """Forget all reports against a node: it is another machine, or an operator cleared it."""
-        for name, application_id, standing in self._standings():
-            if name == node and standing.announced:
-                self._admit(node, application_id, standing, now, why)
+        for application_id, standings in list(self._announced.items()):
+            if node in standings:
+                self._admit(node, application_id, standings[node], now, why)
         self._nodes.pop(node, None)
         self._reports.pop(node, None)
-        for standings in self._applications.values():
+        for application, standings in list(self._applications.items()):
             standings.pop(node, None)
-
-    def _standings(self) -> Iterator[tuple[NodeName, str, _Standing]]:
-        """Of each application and of all; the application is empty for the latter."""
-        for node, standing in self._nodes.items():
-            yield node, "", standing
-        for application_id, standings in self._applications.items():
-            for node, standing in standings.items():
-                yield node, application_id, standing
+            if not standings:
+                del self._applications[application]
 
     def _exclude(
         self, node: NodeName, application_id: str, standing: _Standing, now: float, why: str
@@ -243,6 +252,8 @@ class ExclusionTracker:
         standing.why = why
         standing.strikes.clear()
         standing.announced = True
+        self._announced.setdefault(application_id, {})[node] = standing
+        self._set_due(application_id, node, standing)
         self._note_change(application_id)
         if self._watch is not None:
             until = datetime.fromtimestamp(standing.until_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -255,6 +266,10 @@ class ExclusionTracker:
         self, node: NodeName, application_id: str, standing: _Standing, now: float, why: str
     ) -> None:
         standing.announced = False
+        others = self._announced[application_id]
+        del others[node]
+        if not others:
+            del self._announced[application_id]
         self._admitted = True
         self._note_change(application_id)
         if self._watch is not None:
@@ -270,16 +285,12 @@ class ExclusionTracker:
 
     def _age(self, standing: _Standing, now: float) -> None:
         while standing.strikes and standing.strikes[0] <= now - self._bounds.node_failure_window_s:
-            standing.strikes.popleft()
+            del standing.strikes[0]
         if standing.level and now - standing.until_s > self._bounds.node_exclusion_max_s:
             standing.level = 0
 
     def _confirm(
-        self,
-        reports: dict[ApplicationId, _FailureReport],
-        now: float,
-        in_order: Callable[[ApplicationId], bool],
-        nodes_alive: int,
+        self, reports: dict[ApplicationId, _FailureReport], now: float, at_fault: _Faults
     ) -> None:
         for application_id, report in list(reports.items()):
             age_s = now - report.at_s
@@ -287,32 +298,86 @@ class ExclusionTracker:
                 if age_s > self._bounds.node_failure_window_s:
                     del reports[application_id]
             elif age_s >= CONFIRM_S:
-                own = self._applications.get(application_id, {}).values()
-                excluded = sum(standing.level > 0 for standing in own)
-                if in_order(application_id) and 2 * excluded <= nodes_alive:
-                    report.confirmed = True
-                else:
+                if at_fault.has(application_id):
                     del reports[application_id]
+                else:
+                    report.confirmed = True
 
-    def _forget_old(self, now: float) -> None:
-        for application_id, standings in list(self._applications.items()):
-            self._forget(standings, now)
+    def _set_due(self, application_id: str, node: NodeName, standing: _Standing) -> None:
+        """Have a tick look at it no later than something about it ends."""
+        ends_s = [standing.until_s] if standing.announced else []
+        if standing.strikes:
+            ends_s.append(standing.strikes[0] + self._bounds.node_failure_window_s)
+        if standing.level:
+            ends_s.append(standing.until_s + self._bounds.node_exclusion_max_s)
+        first_s = min(ends_s)
+        if first_s < standing.due_s:
+            standing.due_s = first_s
+            entry = (first_s, next(self._entries), application_id, node, standing)
+            heapq.heappush(self._due, entry)
+
+    def _take_due(self, now: float) -> list[tuple[str, NodeName, _Standing]]:
+        """The standings that are due, in the order of that; none is from now on."""
+        due = []
+        while self._due and self._due[0][0] <= now:
+            due_s, _, application_id, node, standing = heapq.heappop(self._due)
+            if due_s == standing.due_s and self._find(application_id, node) is standing:
+                standing.due_s = math.inf
+                due.append((application_id, node, standing))
+        return due
+
+    def _find(self, application_id: str, node: NodeName) -> _Standing | None:
+        if not application_id:
+            return self._nodes.get(node)
+        return self._applications.get(ApplicationId(application_id), {}).get(node)
+
+    def _forget_or_keep(
+        self, application_id: str, node: NodeName, standing: _Standing, now: float
+    ) -> None:
+        self._age(standing, now)
+        if standing.strikes or standing.level:
+            self._set_due(application_id, node, standing)
+        elif not application_id:
+            del self._nodes[node]
+        else:
+            standings = self._applications[ApplicationId(application_id)]
+            del standings[node]
             if not standings:
-                del self._applications[application_id]
-        self._forget(self._nodes, now)
+                del self._applications[ApplicationId(application_id)]
 
-    def _forget(self, standings: dict[NodeName, _Standing], now: float) -> None:
-        for node, standing in list(standings.items()):
-            self._age(standing, now)
-            if not standing.strikes and not standing.level:
-                del standings[node]
+
+class _Faults:
+    """Which applications are at fault themselves, each looked at once in a tick."""
+
+    def __init__(
+        self,
+        applications: dict[ApplicationId, dict[NodeName, _Standing]],
+        in_order: Callable[[ApplicationId], bool],
+        nodes_alive: Callable[[], int],
+    ) -> None:
+        self._applications = applications
+        self._in_order = in_order
+        self._count_alive = nodes_alive
+        self._alive: int | None = None
+        self._known: dict[ApplicationId, bool] = {}
+
+    def has(self, application_id: ApplicationId) -> bool:
+        """Is there a sign that it is, or does it fail on more than half of the nodes?"""
+        known = self._known.get(application_id)
+        if known is None:
+            if self._alive is None:
+                self._alive = self._count_alive()
+            own = self._applications.get(application_id, {}).values()
+            many = 2 * sum(standing.level > 0 for standing in own) > self._alive
+            known = self._known[application_id] = many or not self._in_order(application_id)
+        return known
 
 
 def _for(application_id: str) -> str:
     return f"for {application_id or 'every application'}"
 
 
-def _in_force(standings: dict[NodeName, _Standing], now: float) -> list[Exclusion]:
+def _listed(standings: dict[NodeName, _Standing], now: float) -> list[Exclusion]:
     return [
         Exclusion(node, standing.until_s, standing.why)
         for node, standing in standings.items()
