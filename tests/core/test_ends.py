@@ -156,7 +156,7 @@ def test_others_leave_the_node_for_what_is_not_the_applications_own(end: Contain
     exclusions = ExclusionTracker(Bounds(node_failures=1, node_failing_applications=1))
     app, node = ApplicationId("app-1"), NodeName("n1")
     assert exclusions.failed(app, node, end, 0.0)
-    found = exclusions.tick(2 * CONFIRM_S, lambda _: True, nodes_alive=4)
+    found = exclusions.tick(2 * CONFIRM_S, lambda _: True, nodes_alive=lambda: 4)
     assert found == ([node] if end_rule(end).against_node else [])
     assert exclusions.avoided(app, 2 * CONFIRM_S) == {node}
     assert exclusions.avoided(ApplicationId("app-2"), 2 * CONFIRM_S) == set(found)
