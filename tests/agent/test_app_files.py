@@ -128,6 +128,7 @@ async def test_files_are_in_the_working_directory_before_the_command(node_of: No
     out, ended = await node.output(spec("c1", *files), "cat agent.jar; echo; ./env/tool; ls -A")
     assert ended.exit_code == 0
     assert out.splitlines() == ["a jar", "from the archive", ".archives", "agent.jar", "env"]
+    assert await node.containers.drain(20)
     left = {path.name for path in node.containers.work_dir("c1").iterdir()}
     assert "work" not in left, "what the container had goes with it"
 

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -17,8 +18,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from hrm.agent.containers import shim, supervisor
+from hrm.agent.containers import container_dir, shim, supervisor
 from hrm.agent.containers.containers import Adopted, ContainerSupervisor, Ended, StopOrder
+from hrm.agent.containers.retention import ACKNOWLEDGED_FILE
 from hrm.agent.drivers.driver_process import files_of
 from hrm.agent.isolation import ContainerLimits, GroupIsolation, Isolation, detect
 from hrm.agent.machine import ending
@@ -80,6 +82,38 @@ async def test_old_directories_are_removed(hands: Hands, tmp_path: Path) -> None
     assert [path.name for path in hands.containers.dir.iterdir()] == ["c2"]
 
 
+async def test_the_next_does_not_wait_until_files_are_cleared_away(
+    hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end is known while they are; that the master knows of it is recorded after that, so an
+    agent that is killed in between leaves the rest to the next one."""
+    may_clear = threading.Event()
+    clear = container_dir.clear
+
+    def slow(directory: Path) -> None:
+        assert may_clear.wait(20)
+        clear(directory)
+
+    monkeypatch.setattr(container_dir, "clear", slow)
+    await hands.containers.start(spec_of("c1"), shell("echo x > large"))
+    try:
+        assert await hands.end() == ("c1", ENDED)
+        directory = hands.containers.dir / "c1"
+        hands.containers.acknowledge("c1")
+        assert not (directory / ACKNOWLEDGED_FILE).exists()
+        assert not await hands.containers.drain(0.05)
+        assert hands.containers.forget_old(0, time.time() + 60).old == 0
+        assert any(directory.rglob("large"))
+        monkeypatch.setattr(container_dir, "clear", clear)
+        (adopted,) = await Hands(tmp_path).containers.adopt()
+        assert adopted.ended is not None and not any(directory.rglob("large"))
+    finally:
+        may_clear.set()
+    assert await hands.containers.drain(20)
+    assert (directory / ACKNOWLEDGED_FILE).exists()
+    assert hands.containers.forget_old(0, time.time() + 60).old == 1
+
+
 async def test_what_a_container_wrote_goes_with_it(hands: Hands, tmp_path: Path) -> None:
     deep = f"mkdir -p {'d/' * 1500}"
     script = f"echo kept; echo x > jar; echo x > local/block; echo x > hs_err_pid1.log; {deep};"
@@ -87,6 +121,7 @@ async def test_what_a_container_wrote_goes_with_it(hands: Hands, tmp_path: Path)
     await hands.containers.start(spec_of("c1"), shell(script))
     _, ended = await hands.end()
     assert ended.exit_code == 0, ended.last_words
+    assert await hands.containers.drain(20)
     left = {path.name for path in (tmp_path / "containers/c1").iterdir()}
     logs = {"stdout", "stderr", "shim.log", "hs_err_pid1.log"}
     assert left == logs | {"container.json", "process.json", "exit.json"}

@@ -9,6 +9,7 @@ import resource
 import signal
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from tests.agent.conftest import (
     until,
 )
 
+Eventually = Callable[..., Any]
 PID_FILE = "../daemon.pid"  # a container's own directory is cleared at its end
 SPAWN = (
     f"setsid sh -c 'echo $$ > {PID_FILE}; exec sleep 600' & until test -s {PID_FILE}; do :; done; "
@@ -38,7 +40,7 @@ SPAWN = (
 
 
 async def test_one_container_from_assignment_to_end(
-    master: Master, start_agent: StartAgent
+    master: Master, start_agent: StartAgent, eventually: Eventually
 ) -> None:
     agent = start_agent()
     registration = await master.until(lambda: master.registrations and master.registrations[0])
@@ -54,7 +56,7 @@ async def test_one_container_from_assignment_to_end(
     work = agent.work_dir / "containers" / "app-1-x1"
     assert agent.stdout_of("app-1-x1") == "hello\n"
     assert shim.start_ticks(int((work.parent / "daemon.pid").read_text())) is None
-    assert not (work / "local").exists()
+    eventually(lambda: not (work / "local").exists())
 
     link = await _linked(registration.endpoint, "app-1-x1")
     assert link.startswith(f"{status.stdout_url}?for=eve&until=")

@@ -58,6 +58,7 @@ __all__ = [
     "clear",
     "empty_home",
     "hand_over",
+    "keep_crash_reports",
     "prepare",
     "read_end",
     "read_json",
@@ -221,11 +222,15 @@ def write_end(directory: Path, problem: str) -> None:
         shim.write_json(directory / shim.EXIT_FILE, document)
 
 
-def clear(directory: Path) -> None:
-    """Remove all but the logs, crash reports and records. What cannot be removed stays."""
+def keep_crash_reports(directory: Path) -> None:
+    """Move what ``clear`` would remove with the places where Java has written it."""
     for place in (HOME_DIR, APPLICATION_DIR, f"{HOME_DIR}/{APPLICATION_DIR}"):
         with contextlib.suppress(OSError):
             _keep_crash_reports(directory / place, directory)
+
+
+def clear(directory: Path) -> None:
+    """Remove all but the logs, crash reports and records. What cannot be removed stays."""
     with contextlib.suppress(OSError):
         for path in list(directory.iterdir()):
             log = path.name.split(".")[0] in STREAMS or path.match(_CRASH_REPORT)

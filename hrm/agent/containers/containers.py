@@ -2,7 +2,8 @@
 
     start ──► prepare the directory ──► the isolation's group ──► a shim, or a warm JVM's shim
     stop  ──► the order, in the directory ──► SIGTERM; a shim that does not end in time is killed
-    end   ──► the shim's pidfd is readable ──► record read, the rest cleared away, ``on_end``
+    end   ──► the shim's pidfd is readable ──► the group removed, record read, ``on_end`` ──► files
+              cleared away: the next container need not wait for that
     adopt ──► at the agent's start: recorded shims that are alive are watched like its own, the
               ends of the others are reported
 
@@ -35,7 +36,7 @@ from hrm.agent.containers.scratch import Scratch
 from hrm.agent.isolation import DRIVERS, ContainerLimits, DeviceNumbers, Isolation
 from hrm.agent.run_as import Account
 from hrm.agent.startup.warm import WarmJvm, WarmPool
-from hrm.core.vocabulary.model import ContainerSpec, is_driver
+from hrm.core.vocabulary.model import ContainerSpec, EndCause, is_driver
 from hrm.errors import HrmError, LaunchFailed, Unsuitable
 from hrm.spark.launch import Launch
 
@@ -70,7 +71,12 @@ class _Running:
 
 
 class ContainerSupervisor:
-    """The containers' processes and directories. ``on_end`` is called in the event loop."""
+    """The containers' processes and directories. ``on_end`` is called in the event loop.
+
+    Invariants: one that has ended is in ``_clearing`` until its files have been cleared away. Its
+    directory says that the master knows of the end (``acknowledge``) only then, so that a later run
+    of the agent finishes what this one does not; ``_acknowledged`` are those for which it is to.
+    """
 
     def __init__(
         self,
@@ -109,6 +115,8 @@ class ContainerSupervisor:
         self._files = files
         self._unpacked_bytes_max = unpacked_bytes_max
         self._running: dict[str, _Running] = {}
+        self._clearing: dict[str, asyncio.Event] = {}
+        self._acknowledged: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def work_dir(self, container_id: str) -> Path:
@@ -283,27 +291,49 @@ class ContainerSupervisor:
         directory = self.dir / container_id
         try:
             ended = await asyncio.to_thread(self._gather, container_id, directory, entry.isolation)
+            if ended.order is not None and ended.order.cause is EndCause.DISK_LIMIT:
+                # What comes next needs the space.
+                await asyncio.to_thread(self._clear_files, container_id, directory)
         except Exception as error:
             # Whatever failed here, the core must get the end, or the capacity stays occupied.
             _log.exception("cannot clear away a container", container=container_id)
             ended = Ended(started=True, exit_code=-1, problem=str(error))
         del self._running[container_id]
+        cleared = self._clearing[container_id] = asyncio.Event()
         entry.done.set()
         self._on_end(container_id, ended)
+        try:
+            await asyncio.to_thread(self._clear_files, container_id, directory)
+        except Exception:
+            _log.exception("cannot clear away a container's files", container=container_id)
+        finally:
+            del self._clearing[container_id]
+            cleared.set()
+        if container_id in self._acknowledged:
+            self._acknowledged.remove(container_id)
+            self.acknowledge(container_id)
 
     def _gather(self, container_id: str, directory: Path, isolation: Isolation) -> Ended:
-        """Read how a container ended, and clear away what it held."""
+        """Remove what is left of a container but its files, and read how it ended."""
         memory_kills = isolation.memory_kills(container_id)
-        self._clear(container_id, directory, isolation)
+        self._clear_processes(container_id, directory, isolation)
+        container_dir.keep_crash_reports(directory)
         return container_dir.read_end(directory, memory_kills)
 
     def _clear(self, container_id: str, directory: Path, isolation: Isolation) -> None:
         """Remove what must not outlive a container: processes, group, files, secrets."""
+        self._clear_processes(container_id, directory, isolation)
+        container_dir.keep_crash_reports(directory)
+        self._clear_files(container_id, directory)
+
+    def _clear_processes(self, container_id: str, directory: Path, isolation: Isolation) -> None:
         (directory / shim.SPEC_FILE).unlink(missing_ok=True)
         if not (directory / shim.EXIT_FILE).exists():
             supervisor.kill_marked(container_id)  # only a dead shim leaves processes
         if not isolation.remove(container_id):
             _log.error("a container's group cannot be removed", container=container_id)
+
+    def _clear_files(self, container_id: str, directory: Path) -> None:
         container_dir.clear(directory)
         self._scratch.remove(container_id)
 
@@ -335,11 +365,13 @@ class ContainerSupervisor:
                 supervisor.send_signal(entry.pidfd, signal.SIGKILL)
 
     async def drain(self, limit_s: float) -> bool:
-        """Wait until no container runs; False: some still do."""
+        """Wait until no container runs, and the files of all are cleared away; False: not yet."""
         try:
             async with asyncio.timeout(limit_s):
                 while self._running:
                     await next(iter(self._running.values())).done.wait()
+                while self._clearing:
+                    await next(iter(self._clearing.values())).wait()
         except TimeoutError:
             return False
         return True
@@ -358,6 +390,9 @@ class ContainerSupervisor:
 
     def acknowledge(self, container_id: str) -> None:
         """The master has recorded this end: a later run of the agent need not report it."""
+        if container_id in self._clearing:
+            self._acknowledged.add(container_id)
+            return
         with contextlib.suppress(OSError, LaunchFailed):
             (self.work_dir(container_id) / ACKNOWLEDGED_FILE).touch(mode=0o600)
 
@@ -405,6 +440,7 @@ class ContainerSupervisor:
             order = container_dir.read_order(directory)
             return Adopted(spec=spec, started_at_s=started_at_s, ended=None, order=order)
         ended = await asyncio.to_thread(self._gather, container_id, directory, isolation)
+        await asyncio.to_thread(self._clear_files, container_id, directory)
         if process and not supervisor.is_of_this_boot(process):
             ended = _by_a_shutdown(spec, ended)
         return Adopted(spec=spec, started_at_s=started_at_s, ended=ended)
@@ -428,7 +464,7 @@ class ContainerSupervisor:
         have ended while all together have more than ``bytes_max``."""
         return sweep(
             self.dir,
-            self._running.__contains__,
+            lambda container_id: container_id in self._running or container_id in self._clearing,
             keep_s=keep_s,
             bytes_max=bytes_max,
             now=now,
