@@ -41,21 +41,16 @@ def card_or_skip() -> Card:
         if not pynvml.nvmlDeviceGetCount():
             pytest.skip("no GPU: NVIDIA's driver lists none")
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
         return Card(
             index=0,
             uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
             name=_text(pynvml.nvmlDeviceGetName(handle)),
-            memory_mib=int(pynvml.nvmlDeviceGetMemoryInfo(handle).free + _taken(handle)) // MIB,
+            memory_mib=int(memory.total - memory.reserved) // MIB,
             driver=_text(pynvml.nvmlSystemGetDriverVersion()),
         )
     except pynvml.NVMLError as error:
         pytest.skip(f"no GPU: {error}")
-
-
-def _taken(handle: object) -> int:
-    """Bytes of all processes, which none of these tests has started yet."""
-    processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    return sum(int(one.usedGpuMemory or 0) for one in processes)
 
 
 def _text(value: object) -> str:

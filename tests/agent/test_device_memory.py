@@ -189,14 +189,14 @@ async def test_the_node_states_what_becomes_of_over_users(
     where = os.environ["PATH"].split(os.pathsep)
     without = [path for path in where if not (Path(path) / "nvidia-cuda-mps-control").exists()]
     monkeypatch.setenv("PATH", os.pathsep.join(without))
-    await with_a_container(tmp_path, master, start_agent, monkeypatch)
+    await with_a_container(tmp_path, master, start_agent, monkeypatch, mps="auto")
     remarks = list(master.registrations[0].remarks)
     assert any(r.startswith("device memory: watched through NVML") for r in remarks)
     assert any(r.startswith("MPS: off (the driver here comes without") for r in remarks)
 
 
 async def test_declared_gpus_are_counted_only(master: Master, start_agent: StartAgent) -> None:
-    start_agent(gpus=[{"memory_mib": 1000}])
+    start_agent(gpus=[{"memory_mib": 1000}], mps="auto")
     await master.until(lambda: master.registrations)
     remarks = list(master.registrations[0].remarks)
     assert any(r.startswith("device memory: counted only: the GPUs are declared") for r in remarks)

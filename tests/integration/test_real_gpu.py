@@ -138,7 +138,9 @@ def open_dir() -> Iterator[Path]:
 
 
 @pytest.fixture
-def cluster(card: Card, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuCluster]:
+def cluster(
+    card: Card, open_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GpuCluster]:
     # Not the test's own directory: MPS makes sockets below it, whose paths must be short.
     subject = GpuCluster(tmp_path_factory.mktemp("g"))
     with subject:
