@@ -276,7 +276,7 @@ def test_with_mps_an_allocation_over_the_share_fails_and_the_container_goes_on(
 
 
 def test_a_container_without_a_gpu_sees_none_and_may_use_none(
-    cluster: GpuCluster, card: Card
+    cluster: GpuCluster, card: Card, figure: Callable[[str, object], None]
 ) -> None:
     """The second takes the variable that hides the GPU away."""
     cluster.start_agent()
@@ -294,6 +294,7 @@ def test_a_container_without_a_gpu_sees_none_and_may_use_none(
             return bool(state and not state["devices"]) or app.containers["1"].state == ENDED
 
         wait_until(closed_or_ended, "it cannot open the device, or it is ended", WAIT_S)
+        figure("state", cluster.state(container_id))
         if app.containers["1"].state == ENDED:
             end = app.containers["1"].end
             assert end.cause == GPU_MEMORY_LIMIT, end
