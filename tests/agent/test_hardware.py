@@ -64,7 +64,7 @@ def memory(handle: int, version: int | None = None) -> SimpleNamespace:
 
 
 def test_gpus_as_the_driver_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the driver keeps for itself is offered to nobody."""
+    """What the driver keeps for itself is not offered."""
     place = tmp_path / "bus/pci/devices/0000:3b:00.0"
     place.mkdir(parents=True)
     (place / "numa_node").write_text("1\n")

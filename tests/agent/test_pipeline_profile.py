@@ -181,7 +181,7 @@ def test_a_gpu_is_sampled_with_what_programs_use_of_it(driver: dict[str, Any]) -
     assert (sample.gpu_utilisation, sample.gpu_memory_used_mib) == ((0.8,), (400.0,))
 
 
-def test_a_driver_that_fails_says_nothing_and_not_that_its_gpus_are_idle(
+def test_a_gpu_whose_driver_fails_is_not_reported_as_idle(
     driver: dict[str, Any],
 ) -> None:
     sampler = Sampler(share_of(Gpu(index=0, memory_mib=940)))

@@ -172,7 +172,7 @@ async def test_four_runs_are_on_the_gpu_at_once_while_it_has_time_for_them(
     figure("gpu_memory_mib", sorted({round(x.gpu_memory_mib) for end in ends for x in end.timings}))
 
 
-async def test_a_step_that_needs_most_of_the_gpu_does_not_wait_for_memory_that_nobody_uses(
+async def test_a_step_that_needs_most_of_the_gpu_does_not_wait_for_unused_memory(
     client: Client, card: Card, figure: Record
 ) -> None:
     """A worker that waits for its next run gives the device memory of the last one back."""
