@@ -41,6 +41,8 @@ def device() -> torch.device:
     import torch
 
     if torch.cuda.is_available():
+        # Convolutions in float32, as on a core: cuDNN's default on newer cards has 10 bits.
+        torch.backends.cudnn.allow_tf32 = False
         return torch.device("cuda:0")
     torch.set_num_threads(1)
     _LOG.warning("no CUDA device: the GPU versions run on the CPU, their times are not a GPU's")

@@ -15,6 +15,7 @@ from typing import Any
 import pynvml
 import structlog
 
+from hrm.agent.gpu.readings import capacity_and_used_bytes
 from hrm.config import DeclaredGpu
 from hrm.core.vocabulary.model import Gpu
 from hrm.core.vocabulary.partitioning import Core
@@ -100,7 +101,7 @@ def _gpu(index: int, sys: Path) -> Gpu:
     place = sys / "bus/pci/devices" / f"{domain[-4:]}:{rest}" / "numa_node"
     return Gpu(
         index=index,
-        memory_mib=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // _MIB,
+        memory_mib=capacity_and_used_bytes(handle)[0] // _MIB,
         numa=int(_text(place) or -1),
         uuid=_string(pynvml.nvmlDeviceGetUUID(handle)),
         name=_string(pynvml.nvmlDeviceGetName(handle)),

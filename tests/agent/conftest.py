@@ -249,6 +249,7 @@ def start_agent(tmp_path: Path, master: Master) -> Iterator[StartAgent]:
             "stop_grace_s": 2.0,
             "reconnect_delay_max_s": 0.5,
             "run_as": "off",
+            "mps": "off",  # its daemon outlives an agent that a test kills
             **more,
         }
         agents.append(AgentProcess(settings, tmp_path / f"agent-{len(agents)}.log"))

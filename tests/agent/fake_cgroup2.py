@@ -1,9 +1,9 @@
 """A cgroup v2 hierarchy of plain files: a declared fake, for machines that have none.
 
 It imitates what the driver relies on: files appear with a directory, only those of controllers that
-the parent delegates; ``cgroup.subtree_control`` reads as the names that are on; ``cgroup.kill``
-kills; a directory with a living process cannot be removed. It limits no process: it shows which
-values are written, and in which order the driver proceeds.
+the parent delegates; ``cgroup.subtree_control`` reads as the names that are on; no group can be
+left without CPUs; ``cgroup.kill`` kills; a directory with a living process cannot be removed. It
+limits no process: it shows which values are written, and in which order the driver proceeds.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from hrm.agent.containers import shim
 
 __all__ = ["FakeCgroup2"]
 
+_CPUS, _EFFECTIVE = "cpuset.cpus", "cpuset.cpus.effective"
 _ALWAYS = ("cgroup.procs", "cgroup.kill", "cgroup.freeze", "cgroup.subtree_control")
 _OF = {
     "memory": ("memory.max", "memory.oom.group", "memory.swap.max", "memory.stat", "memory.events"),
     "cpu": ("cpu.weight", "cpu.max"),
-    "cpuset": ("cpuset.cpus",),
+    "cpuset": (_CPUS, _EFFECTIVE),
     "pids": ("pids.max",),
 }
 
@@ -59,6 +60,8 @@ class FakeCgroup2:
                 self._rmdir(path)
 
         def write_text(path: Path, data: str, *args: Any, **more: Any) -> int:
+            if root in path.parents and path.name == _CPUS and not data.strip():
+                raise OSError(errno.ENOSPC, "its processes need CPUs", str(path))
             if root not in path.parents or path.name != "cgroup.subtree_control":
                 return self._write_text(path, data, *args, **more)
             with self._lock:
@@ -74,6 +77,8 @@ class FakeCgroup2:
         (path / "cgroup.controllers").write_text(" ".join(on))
         for name in (*_ALWAYS, *(name for each in on for name in _OF.get(each, ()))):
             (path / name).touch()
+        if "cpuset" in on:
+            self._write_text(path / _EFFECTIVE, ",".join(map(str, os.sched_getaffinity(0))))
 
     def _switch_on(self, switch: Path, words: list[str]) -> None:
         """Add to what is on; a controller that the directory does not have is refused."""

@@ -7,6 +7,7 @@ MiB in use. A test writes it while the agent runs.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +15,10 @@ from typing import Any
 
 import pynvml
 
-__all__ = ["VARIABLE", "install", "write_state"]
+__all__ = ["LOSE_VARIABLE", "VARIABLE", "install", "lose_while", "write_state"]
 
 VARIABLE = "TEST_FAKE_NVML"
+LOSE_VARIABLE = "TEST_LOSE_NVML"
 _MIB = 1 << 20
 
 
@@ -33,6 +35,9 @@ def install(path: Path) -> None:
         assert isinstance(document, dict)
         return document
 
+    def memory(index: int, version: int | None = None) -> SimpleNamespace:
+        return SimpleNamespace(total=known()["memory_mib"][index] * _MIB, reserved=0, used=0)
+
     def computing(index: int) -> list[SimpleNamespace]:
         found = known()["processes"].get(str(index), {})
         return [SimpleNamespace(pid=int(p), usedGpuMemory=mib * _MIB) for p, mib in found.items()]
@@ -44,11 +49,33 @@ def install(path: Path) -> None:
         "nvmlDeviceGetHandleByIndex": lambda index: index,
         "nvmlDeviceGetMinorNumber": lambda index: index,
         "nvmlDeviceGetPciInfo": lambda index: SimpleNamespace(busId=f"00000000:0{index}:00.0"),
-        "nvmlDeviceGetMemoryInfo": lambda i: SimpleNamespace(total=known()["memory_mib"][i] * _MIB),
+        "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetUUID": lambda index: f"GPU-{index}",
         "nvmlDeviceGetName": lambda _index: "Fake One",
         "nvmlDeviceGetComputeRunningProcesses": computing,
+        "nvmlDeviceGetMPSComputeRunningProcesses": lambda _index: [],
         "nvmlDeviceGetGraphicsRunningProcesses": lambda _index: [],
     }
     for name, response in replies.items():
         setattr(pynvml, name, response)
+
+
+def lose_while(path: Path) -> None:
+    """With the real driver: NVML is shut down under its users whenever ``path`` exists, as by a
+    driver that is reloaded. Their handles are worth nothing then, also once the file is gone."""
+    listed, begin = pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlInit
+
+    def lost(handle: Any) -> Any:
+        if path.exists():
+            with contextlib.suppress(pynvml.NVMLError):
+                while True:
+                    pynvml.nvmlShutdown()
+        return listed(handle)
+
+    def found() -> Any:
+        if path.exists():
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+        return begin()
+
+    pynvml.nvmlDeviceGetComputeRunningProcesses = lost
+    pynvml.nvmlInit = found

@@ -50,5 +50,7 @@ if __name__ == "__main__":
     configure_logging()
     if fake_nvml.VARIABLE in os.environ:
         fake_nvml.install(Path(os.environ[fake_nvml.VARIABLE]))
+    if fake_nvml.LOSE_VARIABLE in os.environ:
+        fake_nvml.lose_while(Path(os.environ[fake_nvml.LOSE_VARIABLE]))
     settings = AgentSettings.model_validate_json(sys.argv[1])
     sys.exit(asyncio.run(run(settings, command_of)))

@@ -45,7 +45,7 @@ async def test_one_container_from_assignment_to_end(
     agent = start_agent()
     registration = await master.until(lambda: master.registrations and master.registrations[0])
     assert registration.name == "node-1"
-    (unit,) = registration.resource_units
+    (unit,) = [one for one in registration.resource_units if not one.HasField("gpu")]
     assert (unit.capacity.vcores, unit.capacity.memory_mib, unit.run_limit) == (2, 1024, 2)
 
     master.assign("app-1-x1", SPAWN + "echo hello; echo failing >&2; exit 3")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +31,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, int], list[Simple
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
-    for kind in ("Compute", "Graphics"):
+    for kind in ("Compute", "MPSCompute", "Graphics"):
         monkeypatch.setattr(
             pynvml,
             f"nvmlDeviceGet{kind}RunningProcesses",
@@ -52,16 +53,60 @@ def test_a_process_is_counted_once_on_each_gpu(driver: Any) -> None:
     assert DeviceMemory(GPUS[1:]).used_bytes() == {7: 50 * MIB}
 
 
-def test_a_driver_that_fails_ends_no_other(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = DeviceMemory(GPUS)
+def test_a_process_of_mps_is_counted_as_any_other(driver: Any) -> None:
+    driver["Compute", 0] = [process(7, 30)]  # the server
+    driver["MPSCompute", 0] = [process(8, 300), process(9, None)]
+    assert DeviceMemory(GPUS).used_bytes() == {7: 30 * MIB, 8: 300 * MIB, 9: 0}
 
-    def lost(_handle: int) -> list[SimpleNamespace]:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+def test_a_driver_without_a_list_of_mps_is_watched_by_the_others(
+    driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(_handle: int) -> list[SimpleNamespace]:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMPSComputeRunningProcesses", missing)
+    driver["Compute", 0] = [process(7, 300)]
+    assert DeviceMemory(GPUS).used_bytes() == {7: 300 * MIB}
+
+
+def test_a_driver_that_fails_hides_no_other(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = DeviceMemory(GPUS)
+    driver["Compute", 0] = [process(7, 1)]
+    driver["Compute", 1] = [process(7, 2)]
+
+    def listed(handle: int) -> list[SimpleNamespace]:
+        if handle == 0:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        found: list[SimpleNamespace] = driver["Compute", handle]
+        return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", lost)
-        assert memory.used_bytes() == {}
+        patched.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", listed)
+        assert memory.used_bytes() == {7: 2 * MIB}, "as much as is known"
+    assert memory.used_bytes() == {7: 3 * MIB}
+
+
+def test_a_driver_that_was_reloaded_is_opened_again(
+    driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = 0
+
+    def init() -> None:
+        nonlocal opened
+        opened += 1
+
+    def handle(index: int) -> int:
+        if not opened:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_UNINITIALIZED)
+        return index
+
+    monkeypatch.setattr(pynvml, "nvmlInit", init)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", handle)
+    memory = DeviceMemory(GPUS)
     driver["Compute", 0] = [process(7, 1)]
+    opened = 0
+    assert memory.used_bytes() == {}
     assert memory.used_bytes() == {7: MIB}
 
 
@@ -141,14 +186,17 @@ async def test_the_node_states_what_becomes_of_over_users(
     start_agent: StartAgent,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    await with_a_container(tmp_path, master, start_agent, monkeypatch)
+    where = os.environ["PATH"].split(os.pathsep)
+    without = [path for path in where if not (Path(path) / "nvidia-cuda-mps-control").exists()]
+    monkeypatch.setenv("PATH", os.pathsep.join(without))
+    await with_a_container(tmp_path, master, start_agent, monkeypatch, mps="auto")
     remarks = list(master.registrations[0].remarks)
     assert any(r.startswith("device memory: watched through NVML") for r in remarks)
     assert any(r.startswith("MPS: off (the driver here comes without") for r in remarks)
 
 
 async def test_declared_gpus_are_counted_only(master: Master, start_agent: StartAgent) -> None:
-    start_agent(gpus=[{"memory_mib": 1000}])
+    start_agent(gpus=[{"memory_mib": 1000}], mps="auto")
     await master.until(lambda: master.registrations)
     remarks = list(master.registrations[0].remarks)
     assert any(r.startswith("device memory: counted only: the GPUs are declared") for r in remarks)

@@ -292,7 +292,7 @@ async def test_by_default_no_container_can_fill_the_disk_of_its_node(
     assert "node-1 takes no containers: less than 16 MiB are free" in end.message
     ballast.unlink()
     await master.until(lambda: not master.registrations[-1].resource_units[0].draining)
-    assert not any("closed" in remark for remark in master.registrations[-1].remarks)
+    assert not any(remark.startswith("closed") for remark in master.registrations[-1].remarks)
     master.assign("app-1-x4", "exec sleep 600")
     await master.until_state("app-1-x4", RUNNING)
     assert master.statuses["app-1-x1"].state == RUNNING, "it was never over its share"

@@ -55,7 +55,16 @@ def test_without_nvidias_library_there_are_no_gpus(monkeypatch: pytest.MonkeyPat
     assert find_gpus(()) == ()
 
 
+def memory(handle: int, version: int | None = None) -> SimpleNamespace:
+    """Of a new driver for the first GPU; for the second, of an old one without that version."""
+    if handle == 1 and version is not None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    sizes = {"total": (handle + 1) * 1000 * MIB, "used": 0}
+    return SimpleNamespace(**sizes) if version is None else SimpleNamespace(**sizes, reserved=MIB)
+
+
 def test_gpus_as_the_driver_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the driver keeps for itself is not offered."""
     place = tmp_path / "bus/pci/devices/0000:3b:00.0"
     place.mkdir(parents=True)
     (place / "numa_node").write_text("1\n")
@@ -67,14 +76,14 @@ def test_gpus_as_the_driver_reports_them(tmp_path: Path, monkeypatch: pytest.Mon
         "nvmlDeviceGetPciInfo": lambda h: SimpleNamespace(
             busId=[b"00000000:3B:00.0", "00000000:AF:00.0"][h]
         ),
-        "nvmlDeviceGetMemoryInfo": lambda h: SimpleNamespace(total=(h + 1) * 1000 * MIB),
+        "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetUUID": lambda h: f"GPU-{h}",
         "nvmlDeviceGetName": lambda _: b"Fast One",
     }
     for name, response in replies.items():
         monkeypatch.setattr(pynvml, name, response)
     assert find_gpus((), tmp_path) == (
-        Gpu(index=0, memory_mib=1000, numa=1, uuid="GPU-0", name="Fast One"),
+        Gpu(index=0, memory_mib=999, numa=1, uuid="GPU-0", name="Fast One"),
         Gpu(index=1, memory_mib=2000, numa=-1, uuid="GPU-1", name="Fast One"),
     )
 

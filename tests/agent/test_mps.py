@@ -139,7 +139,7 @@ async def test_a_container_gets_its_share_and_the_daemons_end_with_the_agent(
     path = tmp_path / "nvml.json"
     fake_nvml.write_state(path, [1000], {})
     monkeypatch.setenv(fake_nvml.VARIABLE, str(path))
-    agent = start_agent(work_dir=str(work_dir))
+    agent = start_agent(work_dir=str(work_dir), mps="auto")
     registration = await master.until(lambda: master.registrations and master.registrations[0])
     assert any(remark.startswith("MPS: on GPU 0") for remark in registration.remarks)
     for name, mib in (("app-1-x1", 500), ("app-1-x2", 1000)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -40,8 +41,9 @@ async def agent(directory: Path) -> AsyncIterator[PipelineRuntime]:
         pipeline_path=str(Path(__file__).parents[2]),
         run_as="off",
     )
+    identity = uuid.uuid4().hex  # an agent ends what earlier ones of its identity have left
     runtime = PipelineRuntime(
-        settings, SHARE, "i1", lambda: rpc.channel("127.0.0.1:1", "t"), RunAs(settings)
+        settings, SHARE, identity, lambda: rpc.channel("127.0.0.1:1", "t"), RunAs(settings)
     )
     await runtime.start()
     try:

@@ -11,7 +11,10 @@ from typing import Any
 import pynvml
 import pytest
 
-from hrm.pipelines.agent.telemetry import Profiler
+from hrm.core.vocabulary.model import Gpu, NodeName
+from hrm.pipelines.agent.share import PipelineShare
+from hrm.pipelines.agent.telemetry import Profiler, Sampler
+from hrm.pipelines.core.node_messages import GpuCard, NodeCapacity
 
 Start = Callable[[str], "subprocess.Popen[str]"]
 
@@ -140,3 +143,56 @@ def test_nvmls_figures_of_the_process_are_taken_and_no_others(
     assert found["gpu_memory"] == 700
     assert found.keys() == {"cpu", "memory", "sm", "dram", "gpu_memory"}
     profiler.close()
+
+
+def share_of(*gpus: Gpu) -> PipelineShare:
+    cards = tuple(GpuCard(index=x.index, model="P4", memory_mib=x.memory_mib) for x in gpus)
+    capacity = NodeCapacity(name=NodeName("n1"), cores=1, memory_mib=512.0, gpus=cards)
+    return PipelineShare(capacity=capacity, cpus=(None,), gpus={x.index: x for x in gpus})
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A driver that fails while its ``error`` is set. It keeps 60 MiB of the card for itself."""
+    state: dict[str, Any] = {"error": None, "opened": 0}
+
+    def opened() -> None:
+        state["opened"] += 1
+
+    def rates(_handle: int) -> SimpleNamespace:
+        if state["error"] is not None:
+            raise pynvml.NVMLError(state["error"])
+        return SimpleNamespace(gpu=80, memory=30)
+
+    def memory(_handle: int, version: int | None = None) -> SimpleNamespace:
+        assert version == pynvml.nvmlMemory_v2
+        return SimpleNamespace(total=1000 << 20, reserved=60 << 20, used=400 << 20)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", opened)
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUtilizationRates", rates)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", memory)
+    return state
+
+
+def test_a_gpu_is_sampled_with_what_programs_use_of_it(driver: dict[str, Any]) -> None:
+    sample = Sampler(share_of(Gpu(index=0, memory_mib=940))).sample(1.0)
+    assert (sample.gpu_utilisation, sample.gpu_memory_used_mib) == ((0.8,), (400.0,))
+
+
+def test_a_gpu_whose_driver_fails_is_not_reported_as_idle(
+    driver: dict[str, Any],
+) -> None:
+    sampler = Sampler(share_of(Gpu(index=0, memory_mib=940)))
+    driver["error"] = pynvml.NVML_ERROR_UNINITIALIZED
+    sample = sampler.sample(1.0)
+    assert (sample.gpu_utilisation, sample.gpu_memory_used_mib) == ((), ())
+    assert driver["opened"] == 2, "it is opened again, since it may have been reloaded"
+    driver["error"] = None
+    assert sampler.sample(2.0).gpu_utilisation == (0.8,)
+
+
+def test_a_declared_gpu_is_not_sampled(driver: dict[str, Any]) -> None:
+    sample = Sampler(share_of(Gpu(index=0, memory_mib=940, declared=True))).sample(1.0)
+    assert sample.gpu_utilisation == () and not driver["opened"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,10 @@ async def runtime(tmp_path: Path) -> PipelineRuntime:
     """It is not connected: there is no master."""
     settings = AgentSettings(master="127.0.0.1:1", name="n1", work_dir=tmp_path)
     run_as = RunAs(load(AgentSettings, work_dir=tmp_path, run_as="off"))
-    made = PipelineRuntime(settings, SHARE, "i1", lambda: rpc.channel("127.0.0.1:1", "t"), run_as)
+    identity = uuid.uuid4().hex  # an agent ends what earlier ones of its identity have left
+    made = PipelineRuntime(
+        settings, SHARE, identity, lambda: rpc.channel("127.0.0.1:1", "t"), run_as
+    )
     made._dirs.prepare()
     return made
 

@@ -90,11 +90,20 @@ class Application:
         self._thread.join(CALL_S)
         self._channel.close()
 
-    def request(self, *executor_ids: str, vcores: int = 1, memory_mib: int = 64) -> None:
+    def request(
+        self,
+        *executor_ids: str,
+        vcores: int = 1,
+        memory_mib: int = 64,
+        gpu_memory_mib: int = 0,
+    ) -> None:
+        """``gpu_memory_mib``: of one GPU; 0: without a GPU."""
+        resources = common_pb2.Resources(
+            vcores=vcores, memory_mib=memory_mib, gpu_memory_mib=gpu_memory_mib
+        )
         for executor_id in executor_ids:
             self._asked[executor_id] = pb.ContainerRequest(
-                executor_id=executor_id,
-                resources=common_pb2.Resources(vcores=vcores, memory_mib=memory_mib),
+                executor_id=executor_id, resources=resources, gpus=int(gpu_memory_mib > 0)
             )
         self._ask(*executor_ids)
 

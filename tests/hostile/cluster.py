@@ -197,6 +197,7 @@ class Cluster:
             "memory_mib": 4096,
             "disk_free_min_mib": 0,
             "run_as": "off",
+            "mps": "off",
             **settings,
         }
         daemon = self.start(name, "-m", "tests.hostile.agent", json.dumps(values))

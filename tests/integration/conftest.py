@@ -268,6 +268,16 @@ def cluster(_shared: SharedCluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[[str, object], None]:
+    """``figure(name, value)``: something measured, for the report of ``--junitxml``."""
+
+    def record(name: str, value: object) -> None:
+        request.node.user_properties.append((name, value))
+
+    return record
+
+
+@pytest.fixture
 def running_app(cluster: Cluster, eventually: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     """``running_app(name, executors)``: waits until the application runs that many."""
 

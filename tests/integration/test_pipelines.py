@@ -107,6 +107,7 @@ class PipelineCluster:
             "memory_mib": 4096,
             "isolation": "none",
             "run_as": "off",
+            "mps": "off",
             "pipeline_cores": cores,
             "pipeline_memory_mib": 2048,
             "pipeline_gpus": gpus,

@@ -104,3 +104,55 @@ def test_what_is_no_unicode_can_be_reported_nevertheless(
     reply = run_job(job(tmp_path, "arithmetic.double", 1))
     assert reply["outcome"] == "RAISED" and "no file b\\udcff" in reply["message"]
     assert pb.SubtaskTiming(message=reply["message"]).message == reply["message"]
+
+
+ON_A_GPU = """
+import os, sys, types
+from pathlib import Path
+import pynvml
+
+MIB = 1 << 20
+reserved = [300 * MIB]
+
+def empty_cache():
+    reserved[0] = 0
+    Path("given-back").touch()
+
+sys.modules["torch"] = types.SimpleNamespace(cuda=types.SimpleNamespace(
+    is_initialized=lambda: True,
+    reset_peak_memory_stats=lambda: None,
+    max_memory_reserved=lambda: 700 * MIB,
+    memory_reserved=lambda: reserved[0],
+    empty_cache=empty_cache,
+))
+used = [types.SimpleNamespace(pid=os.getpid(), usedGpuMemory=800 * MIB),
+        types.SimpleNamespace(pid=1, usedGpuMemory=9000 * MIB)]
+pynvml.nvmlInit = pynvml.nvmlShutdown = lambda: None
+pynvml.nvmlDeviceGetCount = lambda: 1
+pynvml.nvmlDeviceGetHandleByIndex = lambda index: index
+pynvml.nvmlDeviceGetComputeRunningProcesses = lambda handle: used
+pynvml.nvmlDeviceGetMPSComputeRunningProcesses = lambda handle: []
+pynvml.nvmlDeviceGetGraphicsRunningProcesses = lambda handle: []
+
+from hrm.pipelines.agent.worker import main
+main()
+"""
+
+
+def test_device_memory_is_counted_with_its_context_and_given_back_before_the_reply(
+    tmp_path: Path,
+) -> None:
+    """torch and NVML are fakes: 500 MiB of the process are no tensors, but context and kernels."""
+    with subprocess.Popen(
+        [sys.executable, "-c", ON_A_GPU],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as worker:
+        assert worker.stdin is not None and worker.stdout is not None
+        worker.stdin.write(json.dumps(job(tmp_path, "arithmetic.double", 1)) + "\n")
+        worker.stdin.flush()
+        reply = json.loads(worker.stdout.readline())
+        assert (tmp_path / "given-back").exists(), "the next run may start elsewhere at once"
+    assert (reply["outcome"], reply["gpu_memory_mib"]) == ("DONE", 1200)

@@ -25,6 +25,7 @@ __all__ = ["Cgroup2"]
 
 _REQUIRED = ("memory", "cpu")
 _OPTIONAL = ("cpuset", "pids")
+_CPUS = "cpuset.cpus"
 _MIB = 1024 * 1024
 _WEIGHT_A_VCORE = 100
 _WEIGHT_MAX = 10_000
@@ -89,13 +90,15 @@ class Cgroup2(GroupIsolation):
         if self._cpu_limit == "quota":
             _write(group / "cpu.max", f"{limits.vcores * _PERIOD_US} {_PERIOD_US}")
         if limits.cpus:
-            _write(group / "cpuset.cpus", ",".join(map(str, limits.cpus)))
+            _write(group / _CPUS, ",".join(map(str, limits.cpus)))
 
     def pin(self, container_id: str, cpus: tuple[int, ...]) -> None:
         for root in self._roots():
-            control = self._group(root, container_id) / "cpuset.cpus"
-            if control.exists():
-                control.write_text(",".join(map(str, cpus)) or "\n")  # empty: those of the parent
+            group = self._group(root, container_id)
+            if (group / _CPUS).exists():
+                # The kernel refuses an empty list for a group that has processes.
+                every = (group.parent / f"{_CPUS}.effective").read_text().strip()
+                (group / _CPUS).write_text(",".join(map(str, cpus)) or every)
 
     def _kill(self, container_id: str) -> None:
         """``cgroup.kill`` (Linux 5.14) is atomic: no fork escapes it. On older kernels freezing is

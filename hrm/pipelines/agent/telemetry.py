@@ -23,6 +23,7 @@ import psutil
 import pynvml
 import structlog
 
+from hrm.agent.gpu.readings import capacity_and_used_bytes
 from hrm.pipelines.agent.share import PipelineShare
 from hrm.pipelines.core.node_messages import LoadSampled
 
@@ -37,8 +38,12 @@ class Sampler:
     """``sample`` is to be called about once a second, from one thread."""
 
     def __init__(self, share: PipelineShare) -> None:
-        self._handles = _handles(share)
         self._share = share
+        self._failed = False
+        self._sampled = any(not gpu.declared for gpu in share.gpus.values())
+        if self._sampled:
+            with contextlib.suppress(pynvml.NVMLError):  # the first sample says so
+                pynvml.nvmlInit()
         self._at_s = time.monotonic()
         self._bytes = _network_bytes()
         psutil.cpu_percent()
@@ -52,39 +57,48 @@ class Sampler:
             for new, old in zip(total, self._bytes, strict=True)
         )
         self._at_s, self._bytes = at_s, total
-        gpus = [self._gpu(index) for index in self._handles]
-        complete = len(gpus) == len(self._share.gpus)
+        gpus = self._gpus()
         return LoadSampled(
             now=now,
             cpu=min(1.0, psutil.cpu_percent() / 100),
             memory=min(1.0, psutil.virtual_memory().percent / 100),
             sent=max(0.0, sent),
             received=max(0.0, received),
-            gpu_utilisation=tuple(gpu[0] for gpu in gpus) if complete else (),
-            gpu_memory_used_mib=tuple(gpu[1] for gpu in gpus) if complete else (),
+            gpu_utilisation=tuple(gpu[0] for gpu in gpus),
+            gpu_memory_used_mib=tuple(gpu[1] for gpu in gpus),
         )
 
-    def _gpu(self, index: int) -> tuple[float, float]:
-        """Share of time in which kernels ran, and MiB in use."""
-        handle = self._handles[index]
-        with contextlib.suppress(pynvml.NVMLError):
-            rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            return rates.gpu / 100, int(memory.used) / _MIB
-        return 0.0, 0.0
+    def _gpus(self) -> list[tuple[float, float]]:
+        """Of each GPU the share of time in which kernels ran, and MiB in use; [] unless NVML
+        reports all of them."""
+        if not self._sampled:
+            return []
+        try:
+            # A handle does not outlive a reloaded driver.
+            found = [_gpu(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in self._share.gpus]
+        except pynvml.NVMLError as error:
+            if not self._failed:
+                _log.warning("GPUs are not sampled", why=str(error))
+            self._failed = True
+            _open_again()
+            return []
+        if self._failed:
+            _log.info("GPUs are sampled again")
+        self._failed = False
+        return found
 
 
-def _handles(share: PipelineShare) -> dict[int, object]:
-    """NVML's handles of the GPUs that are there, by number."""
-    real = [index for index, gpu in share.gpus.items() if not gpu.declared]
-    if not real:
-        return {}
-    try:
+def _gpu(handle: Any) -> tuple[float, float]:
+    rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
+    return rates.gpu / 100, capacity_and_used_bytes(handle)[1] / _MIB
+
+
+def _open_again() -> None:
+    """NVML serves nothing more after its driver was reloaded, until it is initialised again."""
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlShutdown()
+    with contextlib.suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
-        return {index: pynvml.nvmlDeviceGetHandleByIndex(index) for index in real}
-    except pynvml.NVMLError as error:
-        _log.warning("GPUs are not sampled", why=str(error))
-        return {}
 
 
 def _network_bytes() -> tuple[int, int]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -58,7 +59,9 @@ def main() -> int:
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     for line in sys.stdin.buffer:
-        replies.write(json.dumps(run_job(json.loads(line))) + "\n")
+        reply = run_job(json.loads(line))
+        _give_device_memory_back(failed=reply["outcome"] != RunOutcome.DONE.name)
+        replies.write(json.dumps(reply) + "\n")
     return 0
 
 
@@ -179,16 +182,32 @@ def _reset_peaks() -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
+    if torch is not None and torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
 
 
 def _gpu_peak_mib() -> float:
-    """What torch reserved on the device; 0 where it was not used."""
+    """What torch reserved on the device, and what it costs to use the device at all: the CUDA
+    context, loaded kernels, workspaces of libraries. 0 where torch did not use it."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
+    if torch is None or not torch.cuda.is_initialized():
         return 0.0
-    return float(torch.cuda.max_memory_reserved()) / _MIB
+    from hrm.agent.gpu.readings import process_bytes
+
+    outside = max(0, process_bytes(os.getpid()) - torch.cuda.memory_reserved())
+    return float(torch.cuda.max_memory_reserved() + outside) / _MIB
+
+
+def _give_device_memory_back(*, failed: bool) -> None:
+    """While a worker waits for its next run, other runs can have the memory that torch keeps from
+    the last one. What modules hold, such as a network, stays."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    if failed:
+        gc.collect()  # the error's frames hold what the function held
+    with contextlib.suppress(RuntimeError):  # a fault has ended the context
+        torch.cuda.empty_cache()
 
 
 def _outcome_of(error: BaseException) -> RunOutcome:
