@@ -111,6 +111,7 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     scheduling.stale_lease: draw(73, Limits(without=frozenset({"rival-gpus", *LATER}))),
     gpus.gpu_shares_of_each_scheduler: gpu_rivals(8),
     gpus.gpus_counted_by_request: gpu_rivals(8),
+    gpus.one_too_many: gpu_rivals(11),
     gpus.newcomer_without_gpus: gpu_rivals(37),
     gpus.gpus_taken_below_a_share: gpu_rivals(0, preemption=True),
     gpus.gpus_of_all_kinds_as_one: rivals_of_kinds(0, preemption=True),
