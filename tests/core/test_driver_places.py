@@ -18,6 +18,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
     is_driver,
 )
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning
 from hrm.policies.fifo import Fifo
 from hrm.policies.worst_fit import WorstFit
@@ -55,13 +56,14 @@ class Submitters:
         executors: int = 1,
         gang: int = 0,
         stream: bool = False,
+        requires: NodeRequirement | None = None,
     ) -> ApplicationId:
         name = ApplicationId(f"driver-20260101000000-{len(self.drivers) + 1:04d}")
         self.drivers.append(name)
         self.executors[name] = executors, executor, gang
         first = FirstExecutors(count=gang or 1, resources=executor, stated=gang > 0)
         kind = WorkloadClass.STREAM if stream else WorkloadClass.BATCH
-        self.cluster.submit(1, driver, kind, new_id=name, first_executors=first)
+        self.cluster.submit(1, driver, kind, new_id=name, first_executors=first, requires=requires)
         return name
 
     def second(self) -> None:
@@ -383,10 +385,100 @@ def test_a_driver_that_no_node_could_hold_is_refused_once_nodes_have_come(schedu
 
 
 def test_a_driver_whose_label_no_open_node_has_is_told_so() -> None:
-    labelled = suited.cluster_of(("n0", suited.properties("ssd")), ("n1", suited.properties()))
-    drain(labelled, NodeName("n0"))
-    name = ApplicationId("driver-20260101000000-0001")
-    labelled.submit(1, CORE, new_id=name, requires=suited.SSD)
-    labelled.settle()
-    summary, _ = explain(labelled.master.master_state, labelled.app(name), labelled.now)
-    assert "no node that is large enough and open is for it" in summary
+    submitters = labelled()
+    drain(submitters.cluster, NodeName("n0"))
+    name = submitters.submit(requires=suited.SSD)
+    submitters.cluster.settle()
+    assert "no node that is large enough and open is for it" in submitters.why(name)
+
+
+def labelled(schedulers: int = 2) -> Submitters:
+    """A node with a label, and two without, of eight cores each."""
+    has, none = suited.properties("ssd"), suited.properties()
+    nodes = ("n0", has), ("n1", none), ("n2", none)
+    return Submitters(suited.cluster_of(*nodes, vcores=8, inside=schedulers))
+
+
+@EACH
+def test_one_that_waits_for_a_labelled_node_takes_no_share_from_others(schedulers: int) -> None:
+    """A stream fills the node, so its driver waits with its scheduler, with nothing in view."""
+    submitters = labelled(schedulers)
+    cluster = submitters.cluster
+    cluster.submit(8, CORE, WorkloadClass.STREAM, requires=suited.SSD)
+    cluster.settle()
+    behind = submitters.submit(cores(4), requires=suited.SSD)
+    cluster.settle()
+    others = [submitters.submit(cores(2)), submitters.submit(CORE)]
+    cluster.advance(5)
+    assert submitters.running() == others
+    drain(cluster, NodeName("n0"))
+    cluster.advance(5)
+    assert "open is for it" in submitters.why(behind)
+
+
+def test_one_that_waits_for_a_stream_holds_up_none_whatever_others_hold() -> None:
+    submitters = labelled()
+    cluster = submitters.cluster
+    cluster.submit(8, CORE, WorkloadClass.STREAM, requires=suited.SSD)
+    there = submitters.submit(cores(2))
+    cluster.settle()
+    submitters.submit(cores(3), requires=suited.SSD)  # the share is too small for both
+    later = submitters.submit()
+    cluster.settle()
+    assert submitters.running() == [there, later]
+
+
+def test_small_drivers_do_not_keep_the_place_of_the_first_executors_of_a_large_one() -> None:
+    submitters = Submitters(cluster_of(1, 10))
+    small = [submitters.submit()]
+    submitters.cluster.settle()
+    large = submitters.submit(executor=cores(9))
+    for _ in range(6):
+        small.append(submitters.submit())
+        submitters.cluster.advance(5)
+        if large in submitters.running():
+            break
+        submitters.end(next(x for x in small if x in submitters.running()))
+        submitters.cluster.advance(1)
+    assert submitters.running() == [large]
+
+
+def test_one_that_no_node_could_hold_is_not_told_of_the_share() -> None:
+    submitters = labelled()
+    cluster = submitters.cluster
+    drain(cluster, NodeName("n0"))
+    submitters.submit(cores(3))
+    cluster.settle()
+    name = submitters.submit(CORE, requires=suited.SSD)
+    cluster.settle()
+    assert "no node that is large enough and open is for it" in submitters.why(name)
+    assert "n0 is for it, and draining" in submitters.why(name)
+
+
+def test_one_that_is_too_large_for_all_is_refused_though_drivers_hold_their_share() -> None:
+    cluster = cluster_of(1, 8, bounds=Bounds(lost_nodes_kept=0))
+    large_node = cluster.add_node(unit("large", 16, 16_384))
+    submitters = Submitters(cluster)
+    there = submitters.submit(cores(4))
+    cluster.settle()
+    name = submitters.submit(cores(9))
+    cluster.settle()
+    assert "driver_share" in submitters.why(name)
+    cluster.disconnect(large_node)
+    cluster.advance(20)
+    assert submitters.running() == [there]
+    assert not cluster.states(name)
+
+
+def test_one_whose_first_executor_only_a_drained_node_could_hold_is_told_so() -> None:
+    cluster = cluster_of(1, 4)
+    cluster.add_node(unit("large", 8))
+    cluster.settle()
+    submitters = Submitters(cluster)
+    drain(cluster, NodeName("large"))
+    name = submitters.submit(cores(2), executor=cores(4))
+    cluster.settle()
+    assert "would not fit next to it at any open node" in submitters.why(name)
+    drain(cluster, NodeName("large"), undo=True)
+    cluster.settle()
+    assert submitters.running() == [name]

@@ -53,15 +53,17 @@ def walk(queue: DriverQueue, now: float) -> Walk:
         if not waits or not verdict.why:
             if waits:
                 found.taken.append(name)
-            demand = demand_vector(container.request.resources)
-            if places.could_get_a_place(demand, verdict.rows):
-                reserved = plus(reserved, demand)
+            if queue._could_get_a_place(places, container, verdict):
+                reserved = plus(reserved, demand_vector(container.request.resources))
+            continue
+        if verdict.lacks_node:
+            found.reasons[name] = verdict.why
             continue
         if not places.held and (never := queue._never(container)):
             found.hopeless.append((name, never))
             continue
         found.reasons[name] = verdict.why
-        if first is None and not queue._verdict(endless, container).why:
+        if first is None and queue._waits_for_batch(endless, container):
             first = queue._first
             if first is None or first[0] != name:
                 first = name, now

@@ -14,7 +14,7 @@ import pytest
 from hrm.sim.faults.plan import Limits, Plan
 from hrm.sim.faults.plan_generator import draw
 from hrm.sim.run import run_plan
-from tests.sim.planted import gangs, gpus, masters, nodes, scheduling, turns
+from tests.sim.planted import drivers, gangs, gpus, masters, nodes, scheduling, turns
 from tests.sim.planted.plans import (
     LATER,
     behind_a_labelled_gang,
@@ -44,7 +44,8 @@ from tests.sim.planted.plans import (
 SEEDS = range(150)
 LIMITS = (None, Limits(without=frozenset({"submissions"})))
 """One of the bugs is rare if the nodes are full of drivers."""
-BUGS = [*scheduling.BUGS, *gangs.BUGS, *nodes.BUGS, *masters.BUGS, *turns.BUGS, *gpus.BUGS]
+MODULES = (scheduling, gangs, nodes, masters, turns, gpus, drivers)
+BUGS = [bug for module in MODULES for bug in module.BUGS]
 
 ERRORS = r"\b(?:Attribute|Index|Key|Name|Type|Value)Error\b"
 """A bug that was written for another core than this one raises one of these, and would be found
@@ -110,6 +111,7 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     scheduling.stale_lease: draw(73, Limits(without=frozenset({"rival-gpus", *LATER}))),
     gpus.gpu_shares_of_each_scheduler: gpu_rivals(8),
     gpus.gpus_counted_by_request: gpu_rivals(8),
+    gpus.one_too_many: gpu_rivals(11),
     gpus.newcomer_without_gpus: gpu_rivals(37),
     gpus.gpus_taken_below_a_share: gpu_rivals(0, preemption=True),
     gpus.gpus_of_all_kinds_as_one: rivals_of_kinds(0, preemption=True),
@@ -128,6 +130,10 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     gpus.gpu_granted_twice: gpu_rivals(0, preemption=True),
     scheduling.end_of_streams_awaited_in_order: behind_a_stream(0),
     scheduling.batch_claims_of_a_stream: draw(8498),
+    drivers.share_for_what_streams_hold: drivers.behind_a_labelled_driver(0),
+    drivers.turn_for_what_streams_hold: drivers.behind_a_labelled_driver(0, there=True),
+    drivers.small_drivers_pass: drivers.behind_small_drivers(0),
+    drivers.no_turn_for_large_drivers: drivers.behind_small_drivers(0),
 }
 
 
@@ -157,7 +163,7 @@ def test_a_planted_bug_is_found(
 
 
 def test_every_planted_bug_is_tried() -> None:
-    for module in (scheduling, gangs, nodes, masters, turns, gpus):
+    for module in MODULES:
         written = {
             function
             for name, function in vars(module).items()

@@ -143,8 +143,9 @@ class DriverPlaces:
         self._state: SharedState = master_state.state
         self.held: dict[int, Vector] = {}
         """Row: what drivers hold there, running or not yet."""
-        self._not_running: dict[int, Vector] = {}
-        """The same of those that wait at their unit as batch: what streams leave has it still."""
+        self._uncounted: dict[int, Vector] = {}
+        """What is to be taken from what streams leave: what drivers that wait at their unit as
+        batch will hold, less what those hold that count as ended."""
         self._verdicts: dict[_Case, Verdict] = {}
         """Of drivers within the share: thousands may wait that request the same."""
         self._apps: dict[ApplicationId, Application] = {}
@@ -157,13 +158,16 @@ class DriverPlaces:
                 or not self._state.open[row]
             ):
                 continue
-            if endless and not self._has_no_end(app):
-                continue
             demand = demand_vector(container.request.resources)
+            waits = container.container_id in self._state.queue(row).batch_waiting
+            if endless and not self._has_no_end(app):
+                if not waits:
+                    self._uncounted[row] = minus(self._uncounted.get(row, _NOTHING), demand)
+                continue
             self.held[row] = plus(self.held.get(row, _NOTHING), demand)
             self._apps[app.application_id] = app
-            if container.container_id in self._state.queue(row).batch_waiting:
-                self._not_running[row] = plus(self._not_running.get(row, _NOTHING), demand)
+            if waits:
+                self._uncounted[row] = plus(self._uncounted.get(row, _NOTHING), demand)
 
     def _has_no_end(self, driver: Application) -> bool:
         app = self._master_state.driven.get(driver.application_id)
@@ -206,7 +210,7 @@ class DriverPlaces:
     @cached_property
     def _left_by_streams(self) -> Ints:
         """What drivers and streams leave of each unit: what is free once batch has ended."""
-        return self._without(self._state.stream_headroom, self._not_running)
+        return self._without(self._state.stream_headroom, self._uncounted)
 
     def _without(self, offers: Ints, held: dict[int, Vector]) -> Ints:
         left: Ints = np.array(offers, np.int64)
@@ -219,11 +223,6 @@ class DriverPlaces:
         """May a driver of ``demand`` start now, and where? ``app``: the application that holds it.
         ``reserved``: what drivers that are about to get a place will hold."""
         everywhere = np.ones_like(self._state.open)
-        is_alone = not self.held and reserved == _NOTHING
-        if not is_alone:
-            why = self._over_share(demand, plus(self._used, reserved))
-            if why:
-                return Verdict(why, everywhere)
         state = self._state
         could = large = state.open & ~state.gpu_only & fitting_rows(demand, state.total)
         if app.requires is not None:
@@ -231,6 +230,11 @@ class DriverPlaces:
         if not could.any():
             why = NO_SUITED_NODE if large.any() else NO_NODE
             return Verdict(why, everywhere, lacks_node=True)
+        is_alone = not self.held and reserved == _NOTHING
+        if not is_alone:
+            why = self._over_share(demand, plus(self._used, reserved))
+            if why:
+                return Verdict(why, everywhere)
         first = first_executors(self._master_state, app)
         key = (demand, first, app.requires)
         if key not in self._verdicts:
@@ -263,7 +267,9 @@ class DriverPlaces:
         if (rows & could).any():
             return Verdict("", rows)
         if first is not None and not (mine & could).any():
-            return Verdict(_no_executors(first), everywhere)
+            open_ones = self._rows_that_leave(_need(first), self._state.total, demand)
+            why = _no_executors(first, by_others=bool((open_ones & could).any()))
+            return Verdict(why, everywhere)
         whose = whose or next(iter(self._needs.values()))
         return Verdict(
             f"with it, drivers would leave no capacity for the first executors of {whose}; it "
@@ -292,9 +298,12 @@ class DriverPlaces:
         most = _most_next_to(demand, lasting(requires), need, nodes)
         return most is not None and most >= first.count
 
-    def could_get_a_place(self, demand: Vector, rows: Bools) -> bool:
-        """Would a driver of ``demand`` fit at one of ``rows`` once batch has ended?"""
+    def could_get_a_place(self, app: Application, demand: Vector, rows: Bools) -> bool:
+        """Would a driver of ``demand`` fit at one of ``rows`` that suits it once batch has ended?
+        ``app``: the application that holds it."""
         fitting = self._state.open & rows & fitting_rows(demand, self._left_by_streams)
+        if app.requires is not None:
+            fitting &= self._state.suited(app.requires)
         return bool((fitting & ~self._state.gpu_only).any())
 
     def words(self) -> str:
@@ -354,10 +363,16 @@ class DriverPlaces:
         return enough
 
 
-def _no_executors(first: FirstExecutors) -> str:
+def _no_executors(first: FirstExecutors, *, by_others: bool) -> str:
+    """``by_others``: drivers and streams hold what they would fit into."""
     start = f"its first {first.count} executors ({first.resources} each)"
     if first.count == 1:
         start = f"its first executor ({first.resources})"
+    if not by_others:
+        return (
+            f"{start} would not fit next to it at any open node; it starts when those that are "
+            f"draining, closed or lost (hrm nodes shows them) are back, or nodes join"
+        )
     return (
         f"{start} would not fit next to the drivers and streams that are there; it starts when one "
         f"of them ends or nodes join"

@@ -169,9 +169,8 @@ class DriverQueue:
                     self.drop(container)
                     taken.append(container)
                     _push_first(heads, line)
-                demand = demand_vector(container.request.resources)
-                if places.could_get_a_place(demand, verdict.rows):
-                    reserved = plus(reserved, demand)
+                if self._could_get_a_place(places, container, verdict):
+                    reserved = plus(reserved, demand_vector(container.request.resources))
                 continue
             if verdict.lacks_node:
                 hopeless += self._too_large(line, now)
@@ -181,7 +180,7 @@ class DriverQueue:
                 hopeless += [(x, never) for x in line.members.values()]
                 continue
             line.why = verdict.why
-            if first is None and not self._verdict(endless, container).why:
+            if first is None and self._waits_for_batch(endless, container):
                 first = self._first
                 if first is None or first[0] != container.container_id:
                     first = (container.container_id, now)
@@ -273,6 +272,18 @@ class DriverQueue:
     def at_commit(self, container: Container) -> Verdict:
         """May a driver that its scheduler has placed start now, and where?"""
         return self._verdict(DriverPlaces(self._master_state), container)
+
+    def _waits_for_batch(self, endless: DriverPlaces, container: Container) -> bool:
+        """Could it start if all drivers of batch, and batch itself, ended?"""
+        verdict = self._verdict(endless, container)
+        return not verdict.why and self._could_get_a_place(endless, container, verdict)
+
+    def _could_get_a_place(
+        self, places: DriverPlaces, container: Container, verdict: Verdict
+    ) -> bool:
+        app = self._master_state.applications[container.application_id]
+        demand = demand_vector(container.request.resources)
+        return places.could_get_a_place(app, demand, verdict.rows)
 
     def _verdict(
         self, places: DriverPlaces, container: Container, reserved: Vector = (0, 0, 0, 0)

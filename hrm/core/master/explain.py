@@ -132,10 +132,13 @@ def _required(master_state: MasterState, app: Application) -> list[str]:
         return []
     nodes = [x for x in master_state.nodes.values() if x.state is not NodeState.LOST]
     others = [x for x in nodes if unmet(app.requires, x.properties)]
+    suited = [x for x in nodes if not unmet(app.requires, x.properties)]
     lines = []
     if lasting(app.requires) is not None:
         lines.append(f"it runs only on nodes with {app.requires}")
-    lines.append(f"{len(nodes) - len(others)} of {len(nodes)} nodes are for it")
+    lines.append(f"{len(suited)} of {len(nodes)} nodes are for it")
+    closed = [x for x in suited if x.state is not NodeState.ALIVE]
+    lines += [f"{x.name} is for it, and {x.state.value}" for x in closed[:_DETAILS_MAX]]
     lines += [f"{x.name} {unmet(app.requires, x.properties)}" for x in others[:_DETAILS_MAX]]
     if len(others) > _DETAILS_MAX:
         lines.append(f"{len(others) - _DETAILS_MAX} more nodes are not for it")

@@ -20,6 +20,7 @@ from hrm.core.vocabulary.model import ApplicationId, FirstExecutors
 from hrm.errors import HrmError, NotFound
 from hrm.runtime.master import MasterRuntime
 from hrm.sim import event_format
+from hrm.sim.faults.labels import labelled
 from hrm.sim.faults.plan import SubmissionPlan
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class SubmissionsActor:
             first_executors=first_executors(plan),
             tie_s=plan.tie_s,
             serial_key=plan.serial_key,
+            requires=labelled(plan.labels),
         )
         self._submit(record, reply)
 

@@ -16,7 +16,15 @@ from random import Random
 from hrm.core.vocabulary.node_requirement import NodeProperties, NodeRequirement, Runtime
 from hrm.sim.faults.plan import ApplicationPlan, NodePlan
 
-__all__ = ["meets", "nodes_for", "properties_of", "requirement_of", "with_labels", "with_needs"]
+__all__ = [
+    "labelled",
+    "meets",
+    "nodes_for",
+    "properties_of",
+    "requirement_of",
+    "with_labels",
+    "with_needs",
+]
 
 _LABELS = ("zone=a", "zone=b", "ssd")
 _SPARKS = ("3.5.5", "4.0.1", "4.3.0")
@@ -57,10 +65,15 @@ def properties_of(node: NodePlan) -> NodeProperties:
 
 def requirement_of(plan: ApplicationPlan) -> NodeRequirement | None:
     """What the AppMaster registers with."""
-    if not plan.labels and not plan.spark:
-        return None
+    if not plan.spark:
+        return labelled(plan.labels)
     scala = _SCALA.get(plan.spark, "")
     return NodeRequirement(labels=frozenset(plan.labels), spark=plan.spark, scala=scala)
+
+
+def labelled(labels: Sequence[str]) -> NodeRequirement | None:
+    """That a node has these labels; None: nothing is required."""
+    return NodeRequirement(labels=frozenset(labels)) if labels else None
 
 
 def nodes_for(plan: ApplicationPlan, nodes: Sequence[NodePlan]) -> tuple[NodePlan, ...]:

@@ -218,7 +218,8 @@ class SubmissionPlan:
     of ``executor``; ``gang_min``: how many of them start together. ``work_s``: executor seconds
     after which a driver is done; infinite: only its life counts. ``serial_key``: of submissions
     with the same one, one runs at a time. ``tie_s``: it is killed that long after the last sign of
-    its client, which goes away ``client_life_s`` after it has submitted.
+    its client, which goes away ``client_life_s`` after it has submitted. ``labels``: what the node
+    of its driver must have.
     """
 
     name: str
@@ -234,6 +235,7 @@ class SubmissionPlan:
     serial_key: str = ""
     tie_s: float = 0.0
     client_life_s: float = math.inf
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ from hrm.sim.oracle.started_gangs import StartedGangs
 from hrm.sim.oracle.stop_causes import StopCauses
 from hrm.sim.oracle.strict_order import StrictOrder
 from hrm.sim.oracle.submission_checks import SubmissionChecks
+from hrm.sim.oracle.waiting_drivers import WaitingDrivers
 from hrm.sim.oracle.waiting_streams import WaitingStreams
 from hrm.sim.oracle.whole_starts import WholeStarts
 
@@ -94,6 +95,7 @@ class Oracle:
         self.places = PlaceKeeping(self.violated)
         self.gpu_fairness = GpuFairness(self.violated, every_policy=every_policy)
         self.started_gangs = StartedGangs(self.violated)
+        self.waiting_drivers = WaitingDrivers(self.violated, every_policy=every_policy)
         self.waiting_streams = WaitingStreams(self.violated, every_policy=every_policy)
         self.strict_order = StrictOrder(self.violated)
         self.bindings = Bindings(self.violated)
@@ -112,6 +114,7 @@ class Oracle:
         self.views.master_began()
         self.gpu_fairness.master_began()
         self.started_gangs.master_began()
+        self.waiting_drivers.master_began()
         self.waiting_streams.master_began()
         self.strict_order.master_began()
         self.grants.master_began(core)
@@ -155,6 +158,7 @@ class Oracle:
         self.departures.after(event, commands)
         self.gpu_fairness.after(core, event, commands, self.quiet_since_s)
         self.started_gangs.after(core, event, commands)
+        self.waiting_drivers.after(core, event, commands, self.quiet_since_s)
         self.waiting_streams.after(core, event, commands, self.quiet_since_s)
         self.strict_order.after(core, event, self.quiet_since_s)
         self.views.after(core, commands, event.now)

@@ -6,8 +6,9 @@ Grants are recounted from the nodes' units, with the arithmetic of the plans: no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 from hrm.core.master.core import MasterCore
 from hrm.core.master.entities import Container
@@ -25,8 +26,10 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.sim.faults.capacity import demand_of, how_many
 
-__all__ = ["DriverPlacesChecks"]
+__all__ = ["DriverPlacesChecks", "Held", "less", "open_units", "placed"]
 
+Held: TypeAlias = tuple[str, Resources]
+"""A unit, and what a container there requests."""
 _STUCK_S = 25.0
 """Longer than any back-off, lease, exclusion or hung scheduler that there is in a run."""
 _NODE_EVENTS = (e.NodeRegistered, e.NodeReported, e.ContainerReported)
@@ -55,8 +58,8 @@ class DriverPlacesChecks:
             self._none_goes_on(core.master_state, event.now)
 
     def _granted(self, state: MasterState, spec: ContainerSpec) -> None:
-        units = _open_units(state)
-        drivers = [x for x in _placed(state, units) if is_driver(x.application_id)]
+        units = open_units(state)
+        drivers = [x for x in placed(state, units) if is_driver(x.application_id)]
         others = [x for x in drivers if x.container_id != spec.container_id]
         name, share = spec.container_id, state.bounds.driver_share
         for what in ("vcores", "memory_mib"):
@@ -72,11 +75,11 @@ class DriverPlacesChecks:
             return
         streams = [
             x
-            for x in _placed(state, units)
+            for x in placed(state, units)
             if not is_driver(x.application_id)
             and state.applications[x.application_id].record.workload_class is WorkloadClass.STREAM
         ]
-        left = _less(units, [*drivers, *streams])
+        left = less(units, [(x.unit_id, x.request.resources) for x in (*drivers, *streams)])
         fitting = how_many(demand_of(first.resources, 0, left), left)
         if fitting < first.count:
             self._violated(
@@ -105,17 +108,17 @@ def _only_waiting_drivers(state: MasterState) -> bool:
         return False
     if not all(state.state.open[row] for row in state.state.rows.values()):
         return False
-    placed = [x for node in nodes for x in node.containers.values()]
-    for container in placed:
+    there = [x for node in nodes for x in node.containers.values()]
+    for container in there:
         if not is_driver(container.application_id) or container.state is not ContainerState.RUNNING:
             return False
         app = state.driven.get(container.application_id)
         if app is None or not app.in_state(ContainerState.PENDING):
             return False
-    return bool(placed)
+    return bool(there)
 
 
-def _open_units(state: MasterState) -> dict[str, ResourceUnit]:
+def open_units(state: MasterState) -> dict[str, ResourceUnit]:
     return {
         unit.unit_id: unit
         for node in state.nodes.values()
@@ -124,17 +127,16 @@ def _open_units(state: MasterState) -> dict[str, ResourceUnit]:
     }
 
 
-def _placed(state: MasterState, units: dict[str, ResourceUnit]) -> list[Container]:
+def placed(state: MasterState, units: dict[str, ResourceUnit]) -> list[Container]:
     containers = (x for node in state.nodes.values() for x in node.containers.values())
     return [x for x in containers if x.unit_id in units]
 
 
-def _less(units: dict[str, ResourceUnit], held: Iterable[Container]) -> list[ResourceUnit]:
-    """The units without what these containers hold."""
+def less(units: Mapping[str, ResourceUnit], held: Iterable[Held]) -> list[ResourceUnit]:
+    """The units without what is held at each."""
     left = dict(units)
-    for container in held:
-        home = units[container.unit_id]
-        asks = container.request.resources
+    for home_id, asks in held:
+        home = units[home_id]
         for unit_id, unit in units.items():
             if (unit.pool or unit_id) != (home.pool or home.unit_id):
                 continue

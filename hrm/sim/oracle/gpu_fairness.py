@@ -3,17 +3,17 @@
 Sampled at each tick of the master once faults have stopped, from the states of its containers.
 Units with one GPU, with two and so on are shared out each by themselves, in device memory. While
 batch applications compete for those of one kind, none may start a container and then run more than
-its share and one more, while another waits for one that is no larger in anything, and has for long
-held less than its share but for one. One more is as much as the largest. What runs may go on: a
-newcomer gets its part as containers end.
+its share, while another waits for one that is no larger in anything, and has for long held less
+than its own. What is left over may be anyone's; where sizes differ, so may as much as the largest.
+What runs may go on: a newcomer gets its part as containers end.
 
 Where executors are preempted for a fairer share, none goes below its own, but for what sizes that
 differ leave over; nor are any for a gang that would not start (``gang_victims``). What is queued is
 not taken back again and again (``taken_back``).
 
 Shares are handed out here one container at a time, to the one that has least. Left out: gangs,
-which are placed whole; applications that avoid a node; policies that may leave a GPU idle; all,
-while one of them may not use every node.
+which are placed whole; applications that avoid a node; policies that may leave a GPU idle; those of
+one kind, while one of them may not use every node.
 """
 
 from __future__ import annotations
@@ -62,11 +62,18 @@ def even_shares(total_mib: int, wanted: dict[ApplicationId, list[int]]) -> dict[
     return shares
 
 
+def _share_of(
+    name: ApplicationId, total_mib: int, wanted: dict[ApplicationId, list[int]], *, last: bool
+) -> int:
+    """The least that is fair, as the last; or the most: what is left over may be anyone's."""
+    order = sorted(wanted, key=lambda other: (other == name) is last)
+    return even_shares(total_mib, {x: wanted[x] for x in order})[name]
+
+
 @dataclass(slots=True)
 class _Rival:
     """One application. ``shares``: when it had which share, of the latest samples.
-    ``poor_since_s``: since when it has waited with less than its share minus one; None: it does
-    not."""
+    ``poor_since_s``: since when it has waited with less than its share; None: it does not."""
 
     running: set[ContainerId] = field(default_factory=set)
     shares: list[tuple[float, int]] = field(default_factory=list)
@@ -135,7 +142,7 @@ class GpuFairness:
             ordered = (stopped & owners.keys()) - self._ordered.keys()
             victims = Counter(owners[x] for x in ordered)
             self._ordered |= dict.fromkeys(stopped & owners.keys(), now)
-            everyone = _contenders(core, with_gangs=True)[slots]
+            everyone = _contenders(core, with_gangs=True).get(slots, apps)
             self._check_victims(everyone, victims, now)
             if why := check_gang_victims(core, everyone, ordered, even_shares):
                 self._violated(why)
@@ -149,9 +156,7 @@ class GpuFairness:
         sizes = {x for some in wanted.values() for x in some}
         slack_mib = max(sizes) if len(sizes) > 1 else 0
         for name in victims:
-            # What is left over may be anyone's: the least that is fair is the share of the last.
-            last = {x: wanted[x] for x in sorted(wanted, key=lambda other: other == name)}
-            share_mib = even_shares(held_mib, last)[name] - slack_mib
+            share_mib = _share_of(name, held_mib, wanted, last=True) - slack_mib
             kept_mib = sum(
                 _mib(x)
                 for x in apps[name]
@@ -168,13 +173,15 @@ class GpuFairness:
     ) -> None:
         wanted = {x: _sizes(containers) for x, containers in apps.items()}
         held = {x: _held_mib(containers) for x, containers in apps.items()}
-        one_mib = max(x for sizes in wanted.values() for x in sizes)
-        most = even_shares(_capacity_mib(core, apps), wanted)
-        least = even_shares(sum(held.values()), wanted)
+        sizes = {x for some in wanted.values() for x in some}
+        slack_mib = max(sizes) if len(sizes) > 1 else 0
+        capacity_mib, held_mib = _capacity_mib(core, apps), sum(held.values())
+        most = {x: _share_of(x, capacity_mib, wanted, last=False) for x in wanted}
+        least = {x: _share_of(x, held_mib, wanted, last=True) for x in wanted}
         for application_id, rival in rivals.items():
             recent = [x for x in rival.shares if now - x[0] <= _SETTLED_S]
             rival.shares = [*recent, (now, most[application_id])]
-            enough_mib = min(sum(wanted[application_id]), least[application_id] - one_mib)
+            enough_mib = min(sum(wanted[application_id]), least[application_id] - slack_mib)
             waits = held[application_id] < enough_mib
             avoids = core.master_state.exclusions.avoided(application_id, now)
             if not waits or avoids:
@@ -195,7 +202,7 @@ class GpuFairness:
             rival.running = set(running)
             share_mib = max(x for _, x in rival.shares)
             running_mib = sum(map(_mib, running.values()))
-            if not known or running_mib <= share_mib + one_mib:
+            if not known or running_mib <= share_mib + slack_mib:
                 continue
             for other in poor:
                 if other != application_id and (began := _instead(started, apps[other])):
@@ -209,11 +216,9 @@ class GpuFairness:
 
 def _contenders(core: MasterCore, *, with_gangs: bool = False) -> dict[int, _Rivals]:
     """By how many GPUs each uses: batch applications, but gangs, with live containers that do;
-    none while one may not use every node, for then it is not the same GPUs that they share."""
+    none of a kind while one may not use every node, for then they do not share the same GPUs."""
     kinds: dict[int, _Rivals] = {}
     restricted = core.master_state.restricted.keys()
-    if not restricted.isdisjoint(core.master_state.gpus.uses):
-        return kinds
     for app in core.master_state.live_applications():
         if app.record.workload_class is not WorkloadClass.BATCH:
             continue
@@ -224,7 +229,7 @@ def _contenders(core: MasterCore, *, with_gangs: bool = False) -> dict[int, _Riv
             if demand[Column.GPU_MEMORY_MIB]:
                 apps = kinds.setdefault(demand[Column.SLOTS], {})
                 apps.setdefault(app.application_id, []).append(container)
-    return kinds
+    return {slots: apps for slots, apps in kinds.items() if restricted.isdisjoint(apps)}
 
 
 def _instead(started: Iterable[Container], others: Iterable[Container]) -> str:

@@ -14,7 +14,7 @@ them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from hrm.core.master.core import MasterCore
 from hrm.core.master.entities import Application
@@ -24,6 +24,7 @@ from hrm.core.messages.claims import Entry
 from hrm.core.node.core import NodeCore
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.vocabulary.bounds import PASSES_MAX
+from hrm.core.vocabulary.feasibility import demand_vector
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
@@ -31,11 +32,12 @@ from hrm.core.vocabulary.model import (
     ContainerState,
     ContainerStatus,
     EndCause,
+    NodeName,
     ResourceUnitId,
     WorkloadClass,
     container_id_of,
 )
-from hrm.sim.faults.capacity import fits_offer
+from hrm.sim.faults.capacity import fits_offer, serves
 from hrm.sim.faults.labels import meets
 
 __all__ = ["PlaceKeeping", "out_of_place"]
@@ -173,7 +175,9 @@ class PlaceKeeping:
             return False
         queue = state.queue(row)
         avoided = core.master_state.exclusions.avoided(app.application_id, now)
-        if len(queue.pool) > 1 or state.node(row) in avoided:
+        if len(queue.pool) > 1:
+            return False
+        if state.node(row) in avoided and _has_others(core, app, spec, avoided):
             return False
         if not meets(app.requires, state.properties[row]):
             return False
@@ -203,6 +207,18 @@ class PlaceKeeping:
                 if container.end.cause in _AGAIN:
                     profile = container.request.resource_profile_id
                     self._keep(core, (application_id, profile), place, now)
+
+
+def _has_others(
+    core: MasterCore, app: Application, spec: ContainerSpec, avoided: Collection[NodeName]
+) -> bool:
+    """Is there another node for it than those that it avoids?"""
+    state, demand = core.master_state.state, demand_vector(spec.resources)
+    return any(
+        state.open[row] and serves(demand, state.queue(row).unit)
+        for row in state.rows.values()
+        if state.node(row) not in avoided and meets(app.requires, state.properties[row])
+    )
 
 
 def out_of_place(core: NodeCore) -> list[str]:

@@ -22,7 +22,7 @@ from hrm.core.vocabulary.model import (
 
 __all__ = ["TakenBack"]
 
-_TIMES = 4
+_TIMES = 2
 """So often may all that an application wants be taken back: changes are seen late by some."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from hrm.core.master import (
     gangs,
     gpu_contest,
     gpu_shares,
+    max_min,
     relocation,
 )
 from hrm.core.master.entities import Container
@@ -24,6 +26,7 @@ from hrm.core.master.gpu_holds import GpuHolds
 from hrm.core.master.gpu_index import GpuIndex
 from hrm.core.master.gpu_preemption import Lack, lacking, victims
 from hrm.core.master.gpu_shares import FairGpuParts
+from hrm.core.master.max_min import Contender
 from hrm.core.master.state import MasterState
 from hrm.core.messages.claims import Entry
 from hrm.core.queue import resource_unit
@@ -68,6 +71,24 @@ def gpu_sizes_counted_alike(patch: pytest.MonkeyPatch) -> None:
         return sum(lot.placed for lot in lots) * all_mib // max(1, many)
 
     patch.setattr(gpu_contest, "placed_mib", mean_mib)
+
+
+def one_too_many(patch: pytest.MonkeyPatch) -> None:
+    """One has a container more than its share, another of the same size one less."""
+    fair = max_min.fair_parts
+
+    def moved(free_mib: int, users: Sequence[Contender]) -> list[int]:
+        parts = fair(free_mib, users)
+        pairs = itertools.permutations(range(len(parts)), 2)
+        for gets, gives in pairs:
+            is_alike = users[gets].size_mib == users[gives].size_mib
+            if is_alike and gets < gives and parts[gets] < users[gets].most and parts[gives]:
+                parts[gets] += 1
+                parts[gives] -= 1
+                break
+        return parts
+
+    patch.setattr(gpu_contest, "fair_parts", moved)
 
 
 def freed_gpus_taken_back(patch: pytest.MonkeyPatch) -> None:
@@ -208,6 +229,7 @@ def gpu_granted_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
+    one_too_many,
     gpus_of_all_kinds_as_one,
     gpu_sizes_counted_alike,
     freed_gpus_taken_back,
