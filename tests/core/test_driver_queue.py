@@ -57,7 +57,11 @@ def walk(queue: DriverQueue, now: float) -> Walk:
                 reserved = plus(reserved, demand_vector(container.request.resources))
             continue
         if verdict.lacks_node:
-            found.reasons[name] = verdict.why
+            never = queue._no_node_ever(container)
+            if never and queue._is_overdue(container, now):
+                found.hopeless.append((name, never))
+            else:
+                found.reasons[name] = verdict.why
             continue
         if not places.held and (never := queue._never(container)):
             found.hopeless.append((name, never))

@@ -258,16 +258,19 @@ class DriverQueue:
     def _too_large(self, line: _Line, now: float) -> list[tuple[Container, str]]:
         """Those of a line that no node could ever hold: nodes have had time to join."""
         container = line.first()
-        if container is None:
-            return []
+        why = "" if container is None else self._no_node_ever(container)
+        return [(x, why) for x in line.members.values() if why and self._is_overdue(x, now)]
+
+    def _no_node_ever(self, container: Container) -> str:
+        """Why no node that is there could hold it, whatever ends or opens; empty if one could."""
         resources = container.request.resources
         requires = lasting(self._master_state.applications[container.application_id].requires)
         if self._master_state.state.could_hold(demand_vector(resources), requires):
-            return []
-        why = admission.refusal(self._master_state, resources, driver=True, requires=requires)
-        patience_s = self._master_state.bounds.retry_delay_max_s
-        overdue = (x for x in line.members.values() if now - x.requested_at_s >= patience_s)
-        return [(x, why) for x in overdue] if why else []
+            return ""
+        return admission.refusal(self._master_state, resources, driver=True, requires=requires)
+
+    def _is_overdue(self, container: Container, now: float) -> bool:
+        return now - container.requested_at_s >= self._master_state.bounds.retry_delay_max_s
 
     def at_commit(self, container: Container) -> Verdict:
         """May a driver that its scheduler has placed start now, and where?"""
