@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
+
 from hrm.core.master.entities import Container
 from hrm.core.vocabulary.event_table import Lifecycle
 from hrm.core.vocabulary.model import (
@@ -110,5 +112,16 @@ def test_when_the_last_victim_has_ended_it_is_anyones() -> None:
     assert scene.happened() == []
 
 
-def test_a_run_in_which_the_one_that_waits_releases_what_it_got_finds_nothing() -> None:
-    assert run_plan(rivals_of_sizes(9, preemption=True)).violations == ()
+def test_what_is_freed_for_an_executor_that_is_wanted_no_more_is_anyones() -> None:
+    """Another of the same application still waits, which is larger than what ends."""
+    scene = begun()
+    scene.end(WAITS, "in-line")
+    scene.add(WAITS, "larger", 2 * WHOLE_MIB)
+    scene.add(GIVES, "again", SLICE_MIB, FREED)
+    assert scene.happened() == []
+
+
+@pytest.mark.parametrize("seed", [9, 124, 228])
+def test_a_run_in_which_the_one_that_waits_releases_its_own_finds_nothing(seed: int) -> None:
+    """Executors that it has, or that it waits for."""
+    assert run_plan(rivals_of_sizes(seed, preemption=True)).violations == ()
