@@ -2,19 +2,20 @@
 
 Executors of one unit that are ordered to end in one turn end one after the other. Until the last
 has, an application that gave one of them starts none there: one with less still waits, for whose
-executor the first of them are too few.
+executor the first of them are too few. Each start is judged by what they have then: the one that
+waits may get GPUs elsewhere, and lose them later.
 
 Left out: what was granted before the order, which its node may start; orders that are older than
-the time that victims have to end.
+the time that victims have to end, and those since which executors of one size no longer wait: they
+may have been for one of these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hrm.core.master.entities import Container
-from hrm.core.master.state import MasterState
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState, ResourceUnitId
 
 __all__ = ["FreedGpus", "has_capacity"]
@@ -24,19 +25,25 @@ _WAITS = (ContainerState.PENDING, ContainerState.WAITING)
 
 @dataclass(slots=True)
 class _Order:
-    """``victims`` at a unit, ``givers`` their applications; ``poor``: those that waited then with
-    less than each of them kept."""
+    """``victims`` at a unit, ``givers`` their applications; ``poor``: those with less than
+    each of them kept, and of which sizes executors of theirs waited then; ``started``: what the
+    givers have started there since."""
 
     at_s: float
     victims: set[ContainerId]
     givers: set[ApplicationId]
-    poor: set[ApplicationId]
+    poor: set[tuple[ApplicationId, int]]
+    started: set[ContainerId] = field(default_factory=set)
 
 
 class FreedGpus:
     def __init__(self, violated: Callable[[str], None]) -> None:
         self._violated = violated
         self._orders: dict[ResourceUnitId, _Order] = {}
+
+    def __bool__(self) -> bool:
+        """Is anything to be watched?"""
+        return bool(self._orders)
 
     def master_began(self) -> None:
         self._orders.clear()
@@ -60,43 +67,54 @@ class FreedGpus:
         for unit_id, victims in by_unit.items():
             givers = {x.application_id for x in victims}
             least_mib = min(kept_mib[name] for name in givers)
-            poor = {
-                name
-                for name, some in apps.items()
-                if kept_mib[name] < least_mib and any(x.state in _WAITS for x in some)
-            }
+            poor = {x for x in _waiting(apps) if kept_mib[x[0]] < least_mib}
             names = {x.container_id for x in victims}
             self._orders[unit_id] = _Order(now, names, givers, poor)
 
-    def sample(
-        self,
-        apps: Mapping[ApplicationId, Sequence[Container]],
-        master_state: MasterState,
-        now: float,
+    def after(
+        self, apps: Mapping[ApplicationId, Sequence[Container]], grace_s: float, now: float
     ) -> None:
-        grace_s = master_state.bounds.gpu_preemption_grace_s
+        """To be called after each event. ``apps``: as above; ``grace_s``: the time that victims
+        have to end."""
         self._orders = {x: it for x, it in self._orders.items() if now - it.at_s < grace_s}
         live = {x.container_id for some in apps.values() for x in some}
+        waiting = _waiting(apps)
         for unit_id, order in self._orders.items():
-            waits = {x for x in order.poor if any(y.state in _WAITS for y in apps.get(x, ()))}
-            if waits != order.poor or not waits or not order.victims & live:
+            started = {x: _started(apps[x], unit_id, order) for x in order.givers & apps.keys()}
+            order.started.update(x.container_id for some in started.values() for x in some)
+            if not order.poor or not order.poor <= waiting or not order.victims & live:
                 continue
+            waits = {name for name, _ in order.poor}
             most_mib = max(_kept_mib(apps[name]) for name in waits)
-            for name in order.givers & apps.keys():
-                taken = [
-                    x
-                    for x in apps[name]
-                    if x.unit_id == unit_id
-                    and has_capacity(x)
-                    and x.assigned_at_s > order.at_s
-                    and x.container_id not in order.victims
-                ]
+            for name, taken in started.items():
                 before_mib = _kept_mib(apps[name]) - sum(map(_mib, taken))
                 if taken and before_mib > most_mib:
                     self._violated(
                         f"{taken[0].container_id} takes back what was preempted at {unit_id} at "
                         f"{order.at_s:.2f} s for {', '.join(sorted(waits))}, too soon"
                     )
+
+
+def _waiting(
+    apps: Mapping[ApplicationId, Sequence[Container]],
+) -> set[tuple[ApplicationId, int]]:
+    """Which wait, and for executors of which sizes."""
+    return {(name, _mib(x)) for name, some in apps.items() for x in some if x.state in _WAITS}
+
+
+def _started(
+    containers: Sequence[Container], unit_id: ResourceUnitId, order: _Order
+) -> list[Container]:
+    """What has been granted capacity there since the order, and is not known yet."""
+    return [
+        x
+        for x in containers
+        if x.unit_id == unit_id
+        and has_capacity(x)
+        and x.assigned_at_s > order.at_s
+        and x.container_id not in order.victims
+        and x.container_id not in order.started
+    ]
 
 
 def has_capacity(container: Container) -> bool:

@@ -8,8 +8,9 @@ than its own. What is left over may be anyone's; where sizes differ, so may as m
 What runs may go on: a newcomer gets its part as containers end.
 
 Where executors are preempted for a fairer share, none goes below its own, but for what sizes that
-differ leave over; nor are any for a gang that would not start (``gang_victims``). What is queued is
-not taken back again and again (``taken_back``).
+differ leave over; nor are any for a gang that would not start (``gang_victims``). What they free is
+not taken back too soon (``freed_gpus``, at each event), nor what is queued again and again
+(``taken_back``).
 
 Shares are handed out here one container at a time, to the one that has least. Left out: gangs,
 which are placed whole; applications that avoid a node; policies that may leave a GPU idle; those of
@@ -107,11 +108,15 @@ class GpuFairness:
         quiet_since_s: float,
     ) -> None:
         self._taken_back.after(core, commands)
-        if not isinstance(event, e.Ticked):
+        is_tick = isinstance(event, e.Ticked)
+        if not is_tick and not self._freed:
             return
         kinds = _contenders(core)
-        self._preempted(core, kinds, commands, event.now)
-        if self._skipped or event.now < quiet_since_s:
+        if is_tick:
+            self._preempted(core, kinds, commands, event.now)
+        for apps in kinds.values():
+            self._freed.after(apps, core.master_state.bounds.gpu_preemption_grace_s, event.now)
+        if not is_tick or self._skipped or event.now < quiet_since_s:
             return
         if core.master_state.recovering:
             kinds = {}
@@ -147,8 +152,6 @@ class GpuFairness:
             if why := check_gang_victims(core, everyone, ordered, even_shares):
                 self._violated(why)
             self._freed.ordered(apps, stopped, now)
-        for apps in kinds.values():
-            self._freed.sample(apps, core.master_state, now)
 
     def _check_victims(self, apps: _Rivals, victims: Counter[ApplicationId], now: float) -> None:
         wanted = {name: _sizes(some) for name, some in apps.items()}
