@@ -512,6 +512,8 @@ def _that_works(
     if not next_to(driver, demand_of(executor, 0, units), units):
         executor = SMALL_EXECUTOR
     fitting = next_to(driver, demand_of(executor, 0, units), units)
+    if not fitting:
+        return plan  # no node is large enough for both, so it could never end
     if chance.random() < 0.9:
         gang = min(gang, fitting)
     return replace(
