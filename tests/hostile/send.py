@@ -37,6 +37,7 @@ __all__ = ["Sent", "Victims", "send", "targets_of"]
 
 AT_ONCE = 24
 CALL_S = 0.6
+PATIENT_CALL_S = 20.0
 """Streams that stay open, and calls that wait, are cancelled after this time."""
 REPLIES_MAX = 5
 NEVER = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS)
@@ -218,6 +219,9 @@ class _Sender:
             # The stream was ended while more was being sent, and gRPC's client lost the reason.
             fewer = replace(case, messages=case.messages[:many])
             status, details = await self._status(fewer, target)
+        if not case.token and status is grpc.StatusCode.DEADLINE_EXCEEDED:
+            # Whoever is busy may take its time to refuse.
+            status, details = await self._status(case, target, PATIENT_CALL_S)
         sent.cases += 1
         sent.messages += len(case.messages)
         sent.statuses[status.name] += 1
@@ -231,9 +235,11 @@ class _Sender:
         if guarded and not case.token and status is not REFUSED:
             sent.wrong.append(f"{case}: {status.name} without the token: {details[:300]!r}")
 
-    async def _status(self, case: Case, target: str) -> tuple[grpc.StatusCode, str]:
+    async def _status(
+        self, case: Case, target: str, limit_s: float = CALL_S
+    ) -> tuple[grpc.StatusCode, str]:
         try:
-            await asyncio.wait_for(self._call(case, target), 30.0)
+            await asyncio.wait_for(self._call(case, target, limit_s), 30.0)
         except grpc.aio.AioRpcError as error:
             return error.code(), error.details() or ""
         except asyncio.CancelledError:
@@ -242,10 +248,10 @@ class _Sender:
             return grpc.StatusCode.INTERNAL, "the call came to no end"
         return grpc.StatusCode.OK, ""
 
-    async def _call(self, case: Case, target: str) -> None:
+    async def _call(self, case: Case, target: str, limit_s: float) -> None:
         channel, method = self._channels[target], case.method
         metadata = (self._authorization,) if case.token else ()
-        more: dict[str, Any] = {"timeout": CALL_S, "metadata": metadata}
+        more: dict[str, Any] = {"timeout": limit_s, "metadata": metadata}
         if method.client_streaming and method.server_streaming:
             call: Any = channel.stream_stream(case.path)(_each(case), **more)
         elif method.client_streaming:
