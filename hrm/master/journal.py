@@ -45,7 +45,7 @@ from hrm.core.vocabulary.model import (
 from hrm.errors import Unavailable
 from hrm.master.journal_file import JournalFile
 
-__all__ = ["EPOCH_BITS", "EventFilter", "Journal"]
+__all__ = ["EPOCH_BITS", "EventFilter", "Journal", "rest_share"]
 
 QUEUED_MAX = 100_000
 EPOCH_BITS = 32
@@ -333,9 +333,8 @@ class Journal:
             begun_s = time.monotonic()
             if self._write_group():
                 self._wake_readers()
-                free_share = 1.0 - (self._put - self._taken) / QUEUED_MAX
-                rests = max(REST_SHARE_MIN, REST_SHARE * free_share)
-                self._flush_requested.wait(rests * (time.monotonic() - begun_s))
+                worked_s = time.monotonic() - begun_s
+                self._flush_requested.wait(rest_share(self._put - self._taken) * worked_s)
 
     def _write_group(self) -> bool:
         """Write some of what is queued; False: there was nothing."""
@@ -431,6 +430,11 @@ class Journal:
     def _wake(self) -> None:
         for waiting in self._waiting:
             waiting.set()
+
+
+def rest_share(queued: int) -> float:
+    """Ratio of the writer's next rest to the work before it, with so many changes queued."""
+    return max(REST_SHARE_MIN, REST_SHARE * (1.0 - queued / QUEUED_MAX))
 
 
 def _drop_first(many: int, db: sqlite3.Connection) -> int:

@@ -130,6 +130,13 @@ async def test_old_ones_go(journals: Callable[..., Journal]) -> None:
     assert all(x.at_s > time.time() - 3600.0 for x in known)
 
 
+def test_the_writer_rests_less_as_its_queue_fills_but_never_works_more_than_a_quarter() -> None:
+    queued = range(0, journal_module.QUEUED_MAX + 1, 1_000)
+    shares = [journal_module.rest_share(x) for x in queued]
+    assert shares[0] == 19.0 and shares[-1] == 3.0
+    assert shares == sorted(shares, reverse=True)
+
+
 async def test_what_finds_no_capacity_is_counted_and_reported(
     journals: Callable[..., Journal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
