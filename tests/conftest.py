@@ -102,17 +102,21 @@ def _own_home(
 
 @pytest.fixture(scope="session")
 def eventually() -> Callable[..., object]:
-    """``eventually(condition, timeout_s)``: the first true value of ``condition``, or a failure.
+    """``eventually(condition, timeout_s)``: the first true value of ``condition``, or a failure
+    that says what was waited for, or what was found instead.
 
     It polls often at first, and less often the longer it takes, to spare a busy machine.
     """
 
-    def wait(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "") -> T:
+    def wait(
+        condition: Callable[[], T], timeout_s: float = 10.0, what: str | Callable[[], str] = ""
+    ) -> T:
         begun = time.monotonic()
         while not (value := condition()):
             waited_s = time.monotonic() - begun
             if waited_s > PATIENCE * timeout_s:
-                pytest.fail(f"not within {timeout_s:g} s: {what or condition}")
+                seen = what() if callable(what) else what
+                pytest.fail(f"not within {timeout_s:g} s: {seen or condition}")
             time.sleep(min(max(POLL_S, waited_s * POLL_SHARE), POLL_MAX_S))
         return value
 

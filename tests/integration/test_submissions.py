@@ -46,6 +46,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools) -> Ite
     subject.down()
 
 
+@pytest.fixture(autouse=True)
+def nothing_runs(cluster: Cluster) -> Iterator[None]:
+    """A test that fails leaves no driver to its second try, and to the next test."""
+    yield
+    cluster.end_drivers()
+    for left in cluster.ask("submissions")["submissions"]:
+        cluster.run("submission", "kill", left["submission_id"], "--master", cluster.address)
+
+
 @pytest.fixture
 def helpers(tmp_path: Path) -> tuple[str, str]:
     """A module for ``--py-files`` and a file for ``--files``."""
@@ -114,9 +123,10 @@ def driver_log(cluster: Cluster, name: str, stream: str = "stdout", *more: str) 
 
 
 def drivers_of(cluster: Cluster, submission_id: str) -> list[psutil.Process]:
-    """The driver JVMs of a submission."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "environ"]):
+    """The driver JVMs of a submission. A process that one of them is about to start is none: until
+    it runs its own program, it has the JVM's command line."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter(["cmdline", "environ", "ppid"]):
         environment, command = process.info["environ"] or {}, process.info["cmdline"] or [""]
         ours = environment.get("HRM_SUBMISSION_ID") == submission_id
         ours = ours and str(cluster.state) in environment.get("SPARK_LOCAL_DIRS", "")
@@ -125,8 +135,8 @@ def drivers_of(cluster: Cluster, submission_id: str) -> list[psutil.Process]:
             and command[0].endswith("java")
             and "org.apache.spark.deploy.SparkSubmit" in command
         ):
-            found.append(process)
-    return found
+            found[process.pid] = process
+    return [process for process in found.values() if process.info["ppid"] not in found]
 
 
 def executors(cluster: Cluster, application_id: str) -> list[psutil.Process]:
@@ -177,7 +187,7 @@ def test_python_drivers_on_nodes_end_as_they_end(
     app = cluster.ask("app", "show", *failed["application_ids"])
     assert "ZeroDivisionError: " in app["message"], "that of the job"
     assert "Traceback" not in app["message"]
-    eventually(lambda: cluster.free_vcores() == 6, 20.0, "all cores are free again")
+    eventually(lambda: not cluster.leftovers(), 20.0, cluster.leftovers)
     stored = sorted(p.name for p in (cluster.state / "master" / "files").iterdir())
     assert len(stored) == 3, "three submissions, and each file was kept once"
 
@@ -322,7 +332,7 @@ def test_a_supervised_stream_outlives_its_driver_and_the_master(
     eventually(lambda: not executors(cluster, application_id), 30.0, "no executor is left")
     linked = cluster.ask("app", "show", application_id)
     assert linked["state"] == "APPLICATION_STATE_KILLED"
-    eventually(lambda: cluster.free_vcores() == 6, 20.0, "all cores are free again")
+    eventually(lambda: not cluster.leftovers(), 20.0, cluster.leftovers)
 
 
 def _spark_submit(cluster: Cluster, *arguments: str) -> str:
