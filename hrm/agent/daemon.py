@@ -183,6 +183,7 @@ class Agent:
                 free_min_mib=settings.disk_free_min_mib,
                 shuffle_dirs=self._scratch.shuffle_places or (settings.work_dir / SHUFFLE_DIR,),
                 scratch_dirs=self._scratch.places,
+                leaving=self._containers.leaving,
             ),
             device_memory=self._machine.device_memory,
         )
@@ -244,7 +245,7 @@ class Agent:
             finally:
                 self._ending.set()
                 await (self._leave_containers() if self._keeping else self._end_containers())
-                if await self._containers.drain(0.0):
+                if not self._containers.running:
                     await asyncio.to_thread(self._mps.stop)
                 await self._link.close(_FLUSH_LIMIT_S)
                 for task in (cleaning, linked, end_requested):
@@ -325,8 +326,12 @@ class Agent:
 
     async def _all_ended(self, limit_s: float) -> None:
         await self._processes.all_started(limit_s)
-        if not await self._containers.drain(limit_s):
+        if await self._containers.drain(limit_s):
+            return
+        if self._containers.running:
             _log.error("containers still run; the next agent on this directory adopts them")
+        else:
+            _log.warning("files of containers are left; the next agent removes them")
 
     # --- events in, commands out --------------------------------------------------------------
 

@@ -3,8 +3,9 @@
 A floor belongs to one directory, or to several on different disks that stand for each other: what
 is missing on one of those is no harm while another has it, so a floor counts where most is free.
 Below it no container starts, and the one that uses most is ended; the next only if a measurement
-after that one's end still finds too little, and none if all of them together use less than what is
-lacking. A quarter more than the floor has to be free before containers start again.
+after that one's files are removed still finds too little, and none if all of them together use less
+than what is lacking, or if what is being removed of ended ones is as much as that. A quarter more
+than the floor has to be free before containers start again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 __all__ = ["ADVICE", "DiskFloor", "Measured", "free_and_floor_mib"]
 
@@ -24,7 +26,8 @@ ADVICE = (
 )
 _MIB = 1024 * 1024
 _PATIENCE_S = 60.0
-"""How long a container ended for the floor may take to free its disk, before the next is ended."""
+"""How long a container ended for the floor may take to free its disk, before the next is ended; and
+how long the removal of others' files is waited for."""
 _FLOOR_PARTS = 4
 """The floor is at most this part of the file system, so that a small one can be used at all."""
 
@@ -61,9 +64,11 @@ class DiskFloor:
         self._swept_free_mib = 0
         self._last_measured: Mapping[str, Measured] | None = None
         self._victim = ""
-        """The last container ended for the floor, until it has ended; ``_last_measured``: what was
-        measured before."""
+        """The last container ended for the floor, until its files are removed; ``_last_measured``:
+        what was measured before."""
         self._patient_until_s = 0.0
+        self._removing_since_s: float | None = None
+        """Since when the files that are being removed have been what is lacking."""
         self.free_mib = self.floor_mib = 0
         self.low = ""
 
@@ -97,24 +102,35 @@ class DiskFloor:
         self._swept_free_mib = self.free_mib
 
     def to_end(
-        self, use: Mapping[str, Measured], measured: Mapping[str, Measured]
+        self,
+        use: Mapping[str, Measured],
+        measured: Mapping[str, Measured],
+        leaving: Mapping[str, Measured] = MappingProxyType({}),
     ) -> dict[str, str]:
         """The container to end, with a line for its user; at most one. ``use``: of live ones, as
-        ``measured`` by the latest sweep, which is the same object until the next."""
-        if self._victim in use and time.monotonic() < self._patient_until_s:
+        ``measured`` by the latest sweep, which is the same object until the next. ``leaving``: of
+        ended ones whose files are being removed."""
+        now = time.monotonic()
+        lacking_mib = self.floor_mib - max(self.free_mib, self._swept_free_mib) if self.low else 0
+        if not 0 < lacking_mib <= sum(each.mib for each in leaving.values()):
+            self._removing_since_s = None
+        elif self._removing_since_s is None:
+            self._removing_since_s = now
+        if (self._victim in use or self._victim in leaving) and now < self._patient_until_s:
             return {}
         if self._victim:
             # What it held is free by now; earlier sweeps no longer count.
             self._victim, self._last_measured = "", measured
-        lacking_mib = self.floor_mib - max(self.free_mib, self._swept_free_mib)
-        if not self.low or lacking_mib <= 0 or measured is self._last_measured or not use:
+        if lacking_mib <= 0 or measured is self._last_measured or not use:
+            return {}
+        if self._removing_since_s is not None and now < self._removing_since_s + _PATIENCE_S:
             return {}
         total_mib = sum(each.mib for each in use.values())
         most = max(use, key=lambda name: (not use[name].whole, use[name].mib, name))
         if total_mib < lacking_mib and use[most].whole:
             return {}  # others have filled the disk
         self._victim, self._last_measured = most, measured
-        self._patient_until_s = time.monotonic() + _PATIENCE_S
+        self._patient_until_s = now + _PATIENCE_S
         share_mib = max(0, total_mib - lacking_mib) // len(use)
         among = f"the most of {len(use)} containers, " if len(use) > 1 else ""
         return {

@@ -23,7 +23,7 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -129,15 +129,18 @@ class DiskWatch:
         free_min_mib: int = 0,
         shuffle_dirs: Sequence[Path] = (),
         scratch_dirs: Sequence[Path] = (),
+        leaving: Callable[[], Collection[str]] = tuple,
         usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage,
     ) -> None:
         """``shuffle_dirs``: in which ``<application>/<container>`` holds what outlives a container;
         it counts while the container runs. ``scratch_dirs``: in which ``<container>`` is its
-        scratch space, on disks other than that of ``containers_dir``. ``usage``: bytes of a path's
-        file system: all, used, free."""
+        scratch space, on disks other than that of ``containers_dir``. ``leaving()``: containers
+        that have ended and whose files are being removed; what they hold is about to be free.
+        ``usage``: bytes of a path's file system: all, used, free."""
         self._dir = containers_dir
         self._shuffle_dirs = shuffle_dirs
         self._scratch_dirs = scratch_dirs
+        self._leaving = leaving
         self._interval_s = interval_s
         self._limit_mib = limit_mib
         self._node_limit_mib = node_limit_mib
@@ -196,6 +199,7 @@ class DiskWatch:
         use: dict[str, Measured] = {}
         scratch: dict[str, Measured] = {}
         kept = self._kept_by_shuffle_service()
+        leaving = frozenset(self._leaving())
         for directory in sorted(self._dir.iterdir()) if self._dir.is_dir() else ():
             name = directory.name
             self.sample_free()
@@ -206,17 +210,20 @@ class DiskWatch:
             except OSError:
                 continue
             known_ns, measured = self._ended.get(name, (0, _NOTHING))
-            if not over or known_ns != changed_ns:
+            at_rest = over and name not in leaving
+            if not at_rest or known_ns != changed_ns:
                 measured = measure(directory, self._ending)
-            if not over:
-                elsewhere = [*(place / name for place in self._scratch_dirs), *kept.get(name, ())]
+            if at_rest:
+                ended[name] = (changed_ns, measured)
+            else:
+                elsewhere = [place / name for place in self._scratch_dirs]
+                if not over:  # the shuffle service keeps it beyond the end
+                    elsewhere += kept.get(name, ())
                 more = _sum(measure(path, self._ending) for path in elsewhere)
                 if self._scratch_dirs:
                     scratch[name] = more
                 measured = _sum((measured, more))
             use[name] = measured
-            if over:
-                ended[name] = (changed_ns, measured)
         self._ended = ended
         free_mib = self.sample_free() if self._dir.is_dir() else 0
         if not self._ending.is_set():
@@ -258,17 +265,29 @@ class DiskWatch:
                 f"used {total_mib} of {self._node_limit_mib} MiB (disk_node_limit_mib of the "
                 f"agent); {ADVICE}"
             )
-        return breaches or self._under_a_floor(use)
+        if breaches:
+            return breaches
+        return self._under_a_floor(use, {x: found[x] for x in self._leaving() if x in found})
 
-    def _under_a_floor(self, use: dict[str, Measured]) -> dict[str, str]:
-        """The container to end because too little is free; one at a time. ``use``: of live ones."""
+    def _under_a_floor(
+        self, use: dict[str, Measured], leaving: dict[str, Measured]
+    ) -> dict[str, str]:
+        """The container to end because too little is free; one at a time. ``use``: of live ones;
+        ``leaving``: of those whose files are being removed."""
         scratch = self.use.scratch
         if self._scratch_floor is not None:
-            on_scratch = {name: scratch[name] for name in use if name in scratch}
-            if ends := self._scratch_floor.to_end(on_scratch, scratch):
+            ends = self._scratch_floor.to_end(
+                {name: scratch[name] for name in use if name in scratch},
+                scratch,
+                {name: scratch[name] for name in leaving if name in scratch},
+            )
+            if ends:
                 return ends
-            use = {name: _less(used, scratch.get(name, _NOTHING)) for name, used in use.items()}
-        return self._floor.to_end(use, self.use.containers)
+            use, leaving = (
+                {name: _less(used, scratch.get(name, _NOTHING)) for name, used in each.items()}
+                for each in (use, leaving)
+            )
+        return self._floor.to_end(use, self.use.containers, leaving)
 
 
 def _sum(parts: Iterable[Measured]) -> Measured:

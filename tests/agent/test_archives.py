@@ -265,7 +265,7 @@ async def test_a_training_does_not_outlive_an_agent_that_is_killed(
         agent.kill()
         agent.wait()
     await when(lambda: not archives.training())
-    assert not psutil.pid_exists(rehearsal)
+    await when(lambda: not psutil.pid_exists(rehearsal))
     assert not archives.state(), "nobody's failure"
     assert not half_made(archives)
     keeper = ArchiveKeeper(given, *machine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -105,13 +106,100 @@ async def test_the_next_does_not_wait_until_files_are_cleared_away(
         assert hands.containers.forget_old(0, time.time() + 60).old == 0
         assert any(directory.rglob("large"))
         monkeypatch.setattr(container_dir, "clear", clear)
-        (adopted,) = await Hands(tmp_path).containers.adopt()
-        assert adopted.ended is not None and not any(directory.rglob("large"))
+        heir = Hands(tmp_path).containers
+        (adopted,) = await heir.adopt()
+        assert adopted.ended is not None
+        assert await heir.drain(20) and not any(directory.rglob("large"))
     finally:
         may_clear.set()
     assert await hands.containers.drain(20)
     assert (directory / ACKNOWLEDGED_FILE).exists()
     assert hands.containers.forget_old(0, time.time() + 60).old == 1
+
+
+async def test_removals_that_hang_hold_up_neither_starts_nor_ends_nor_the_next_agent(
+    hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that has failed, with more of them than the event loop has threads."""
+    names = [f"c{number}" for number in range((os.cpu_count() or 1) + 6)]
+    may_clear = threading.Event()
+    monkeypatch.setattr(container_dir, "clear", lambda _directory: may_clear.wait(60))
+    try:
+        for name in names:
+            await hands.containers.start(spec_of(name), shell("true"))
+            assert await hands.end() == (name, ENDED)
+        assert not hands.containers.running
+        assert sorted(hands.containers.leaving()) == sorted(names)
+        async with asyncio.timeout(20):
+            assert len(await Hands(tmp_path).containers.adopt()) == len(names)
+    finally:
+        may_clear.set()
+
+
+async def test_files_that_cannot_be_removed_are_left_to_the_next_agent(
+    hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clear, seen = container_dir.clear, list[Path]()
+
+    def failing(directory: Path) -> None:
+        seen.append(directory)
+        raise OSError(errno.EIO, "the disk has failed")
+
+    monkeypatch.setattr(container_dir, "clear", failing)
+    await hands.containers.start(spec_of("c1"), shell("echo x > large"))
+    await hands.end()
+    assert await hands.containers.drain(20) and len(seen) == 1
+    hands.containers.acknowledge("c1")
+    monkeypatch.setattr(container_dir, "clear", clear)
+    heir = Hands(tmp_path).containers
+    assert len(await heir.adopt()) == 1
+    heir.acknowledge("c1")
+    assert await heir.drain(20)
+    assert not (heir.dir / "c1/large").exists()
+    assert await Hands(tmp_path).containers.adopt() == []
+
+
+async def test_files_are_removed_whatever_becomes_of_the_report(tmp_path: Path) -> None:
+    hands = Hands(tmp_path)
+
+    def fails(_name: str, _ended: Ended) -> None:
+        hands.ends.put_nowait((_name, _ended))
+        raise RuntimeError("the core has failed")
+
+    hands.containers._on_end = fails
+    await hands.containers.start(spec_of("c1"), shell("echo x > large"))
+    await hands.end()
+    assert await hands.containers.drain(20)
+    assert not (hands.containers.dir / "c1/large").exists()
+
+
+class _CountedKills(Isolation):
+    """As a cgroup: the count of processes that the kernel ended goes with the group."""
+
+    def __init__(self) -> None:
+        self.removed: set[str] = set()
+
+    def memory_kills(self, container_id: str) -> int:
+        return 0 if container_id in self.removed else 1
+
+    def remove(self, container_id: str) -> bool:
+        self.removed.add(container_id)
+        return True
+
+
+@pytest.mark.parametrize("of_the_shim", [False, True], ids=["its-process", "its-shim"])
+async def test_the_next_agent_knows_of_the_kernels_kills(tmp_path: Path, of_the_shim: bool) -> None:
+    isolation = _CountedKills()
+    hands = Hands(tmp_path, isolation)
+    await hands.containers.start(spec_of("c1"), shell(FOREVER if of_the_shim else "kill -9 $$"))
+    if of_the_shim:
+        os.kill(hands.containers.shim_pid("c1") or 0, signal.SIGKILL)
+    _, ended = await hands.end()
+    assert ended.memory_kills == 1
+    assert await hands.containers.drain(20)
+    (adopted,) = await Hands(tmp_path, isolation).containers.adopt()
+    assert adopted.ended is not None
+    assert ending(adopted.ended, None, adopted.spec).cause is EndCause.MEMORY_LIMIT
 
 
 async def test_what_a_container_wrote_goes_with_it(hands: Hands, tmp_path: Path) -> None:
@@ -230,6 +318,7 @@ async def test_a_pid_of_another_process_is_not_adopted(tmp_path: Path) -> None:
     hands = Hands(tmp_path)
     await hands.containers.start(spec_of("c1"), shell("exit 3"))
     await hands.end()
+    assert await hands.containers.drain(20)
     path = tmp_path / "containers/c1/process.json"
     (tmp_path / "containers/c1/exit.json").unlink()
     document = json.loads(path.read_text())
@@ -263,6 +352,7 @@ async def test_an_executor_that_a_reboot_ended_has_not_failed(
     hands = Hands(tmp_path)
     await hands.containers.start(spec_of("c1"), shell(f"exit {code}"))
     await hands.end()
+    assert await hands.containers.drain(20)
     path = tmp_path / "containers/c1/process.json"
     document = json.loads(path.read_text())
     shim.write_json(path, document | ({"boot_id": boot_id} if boot_id else {}))

@@ -230,6 +230,54 @@ def test_the_one_that_uses_most_ends_for_the_floor_and_the_next_only_if_that_was
     assert floored.too_much("a") == {}, "and nobody ends"
 
 
+def test_no_container_ends_for_what_the_removal_of_ended_ones_frees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the next one while what the last held is being removed."""
+    for name, mib in (("live", 8), ("other", 7), ("ended", 6)):
+        fill(tmp_path / name / "x", mib)
+    (tmp_path / "ended/exit.json").touch()
+    system, leaving, now = FileSystem(1000, 95), {"ended"}, 1000.0
+    monkeypatch.setattr("hrm.agent.disk_floor.time.monotonic", lambda: now)
+    floored = watch(tmp_path, free_min_mib=100, usage=system, leaving=lambda: tuple(leaving))
+    live = ["live", "other"]
+    assert floored.sweep().containers["ended"].mib == 6
+    assert floored.too_much(live) == {}, "6 of 5 MiB are about to be free"
+    (tmp_path / "ended/x").unlink()
+    fill(tmp_path / "ended/y/z", 4)
+    floored.sweep()
+    assert list(floored.too_much(live)) == ["live"], "4 of 5 are"
+    (tmp_path / "live/exit.json").touch()
+    leaving.add("live")
+    floored.sweep()
+    assert floored.too_much(["other"]) == {}
+    now += 61.0
+    assert floored.too_much(["other"]) == {}, "nobody has looked since"
+    floored.sweep()
+    assert list(floored.too_much(["other"])) == ["other"], "it is not waited for for ever"
+
+
+def test_the_scratch_space_of_ended_ones_counts_until_it_is_removed(tmp_path: Path) -> None:
+    containers, scratch = tmp_path / "containers", tmp_path / "scratch"
+    for name in ("live", "ended"):
+        fill(containers / name / "x", 1)
+        fill(scratch / name / "block", 6)
+    (containers / "ended/exit.json").touch()
+    leaving = ["ended"]
+    floored = watch(
+        containers,
+        free_min_mib=100,
+        usage=lambda path: FileSystem(1000, 95 if path == scratch else 500)(path),
+        scratch_dirs=(scratch,),
+        leaving=lambda: leaving,
+    )
+    floored.sweep()
+    assert floored.too_much(["live"]) == {}
+    leaving.clear()
+    assert floored.sweep().containers["ended"] == Measured(1)
+    assert list(floored.too_much(["live"])) == ["live"]
+
+
 def test_no_container_ends_for_a_disk_that_others_have_filled(tmp_path: Path) -> None:
     fill(tmp_path / "a/x", 3)
     fill(tmp_path / "b/x", 2)
@@ -276,7 +324,7 @@ async def test_by_default_no_container_can_fill_the_disk_of_its_node(
     end = (await master.until_state("app-1-x2", ENDED)).end
     assert end.cause == common_pb2.END_CAUSE_DISK_LIMIT
     assert "MiB of disk, the most of 2 containers, and its fair share was" in end.message
-    assert not (agent.work_dir / "containers/app-1-x2/local").exists()
+    await master.until(lambda: not (agent.work_dir / "containers/app-1-x2/local").exists())
 
     await master.until(lambda: not master.registrations[-1].resource_units[0].draining)
     ballast = small_disk / "of-somebody-else"
@@ -310,7 +358,7 @@ async def test_a_container_over_its_disk_ends_with_the_reason_and_leaves_nothing
     end = (await master.until_state("app-1-x1", ENDED)).end
     assert end.cause == common_pb2.END_CAUSE_DISK_LIMIT
     assert "and a container may use 8 (disk_limit_mib of the agent)" in end.message
-    assert not (agent.work_dir / "containers/app-1-x1/local").exists()
+    await master.until(lambda: not (agent.work_dir / "containers/app-1-x1/local").exists())
     await master.until(lambda: master.statuses["app-1-x2"].usage.disk_mib >= 1)
     await master.until(
         lambda: (

@@ -255,6 +255,7 @@ async def test_what_a_crash_left_goes_when_the_agent_starts_again(
         scratch=Scratch.of(settings(tmp_path, "a", "b"), "me", run_as=False),
     )
     await again.adopt()
+    await again._removal.wait()
     assert left(tmp_path) == ["a/me/containers/c1", "b/me/containers/c1"]
     (tmp_path / "fifo").write_text("end\n")
     assert await again.drain(20)

@@ -199,9 +199,11 @@ def read_order(directory: Path) -> StopOrder | None:
 
 
 def read_end(directory: Path, memory_kills: int) -> Ended:
-    """How the container ended. A supervisor that died without a record gets one afterwards."""
+    """How the container ended. A supervisor that died without a record gets one afterwards.
+    ``memory_kills``: as the kernel counts them now; the record keeps them, for a later agent."""
     exited = read_json(directory / shim.EXIT_FILE)
     problem = "" if exited else "its supervisor ended without a record"
+    memory_kills = max(memory_kills, int(exited.get("memory_kills", 0)))
     ended = Ended(
         started=(directory / shim.PROCESS_FILE).exists(),
         exit_code=int(exited.get("exit_code", -1)),
@@ -211,15 +213,22 @@ def read_end(directory: Path, memory_kills: int) -> Ended:
         problem=str(exited.get("error", problem)),
     )
     if not exited:
-        write_end(directory, problem)
+        exited = _end_without_shim(problem)
+    elif memory_kills == exited.get("memory_kills", 0):
+        return ended
+    with contextlib.suppress(OSError):
+        shim.write_json(directory / shim.EXIT_FILE, {**exited, "memory_kills": memory_kills})
     return ended
 
 
 def write_end(directory: Path, problem: str) -> None:
     """In place of a shim that failed to: every ended container has the record."""
-    document = {"exit_code": -1, "ended_at_s": time.time(), "error": problem}
     with contextlib.suppress(OSError):
-        shim.write_json(directory / shim.EXIT_FILE, document)
+        shim.write_json(directory / shim.EXIT_FILE, _end_without_shim(problem))
+
+
+def _end_without_shim(problem: str) -> dict[str, Any]:
+    return {"exit_code": -1, "ended_at_s": time.time(), "error": problem}
 
 
 def keep_crash_reports(directory: Path) -> None:

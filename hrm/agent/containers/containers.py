@@ -2,8 +2,8 @@
 
     start ──► prepare the directory ──► the isolation's group ──► a shim, or a warm JVM's shim
     stop  ──► the order, in the directory ──► SIGTERM; a shim that does not end in time is killed
-    end   ──► the shim's pidfd is readable ──► the group removed, record read, ``on_end`` ──► files
-              cleared away: the next container need not wait for that
+    end   ──► the shim's pidfd is readable ──► record read, the group removed, ``on_end`` ──► files
+              removed in the background (``FileRemoval``)
     adopt ──► at the agent's start: recorded shims that are alive are watched like its own, the
               ends of the others are reported
 
@@ -31,12 +31,13 @@ from hrm import descriptors
 from hrm.agent.containers import container_dir, shim, supervisor
 from hrm.agent.containers.app_files import ApplicationFiles, unpacking
 from hrm.agent.containers.container_dir import Ended, StopOrder, remove_tree
+from hrm.agent.containers.removal import FileRemoval
 from hrm.agent.containers.retention import ACKNOWLEDGED_FILE, Swept, sweep
 from hrm.agent.containers.scratch import Scratch
 from hrm.agent.isolation import DRIVERS, ContainerLimits, DeviceNumbers, Isolation
 from hrm.agent.run_as import Account
 from hrm.agent.startup.warm import WarmJvm, WarmPool
-from hrm.core.vocabulary.model import ContainerSpec, EndCause, is_driver
+from hrm.core.vocabulary.model import ContainerSpec, is_driver
 from hrm.errors import HrmError, LaunchFailed, Unsuitable
 from hrm.spark.launch import Launch
 
@@ -71,12 +72,7 @@ class _Running:
 
 
 class ContainerSupervisor:
-    """The containers' processes and directories. ``on_end`` is called in the event loop.
-
-    Invariants: one that has ended is in ``_clearing`` until its files have been cleared away. Its
-    directory says that the master knows of the end (``acknowledge``) only then, so that a later run
-    of the agent finishes what this one does not; ``_acknowledged`` are those for which it is to.
-    """
+    """The containers' processes and directories. ``on_end`` is called in the event loop."""
 
     def __init__(
         self,
@@ -115,9 +111,17 @@ class ContainerSupervisor:
         self._files = files
         self._unpacked_bytes_max = unpacked_bytes_max
         self._running: dict[str, _Running] = {}
-        self._clearing: dict[str, asyncio.Event] = {}
-        self._acknowledged: set[str] = set()
+        self._removal = FileRemoval(self._remove_files, self._record_acknowledgement)
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def running(self) -> bool:
+        """Whether a container runs; one that has ended does not, whatever is left of its files."""
+        return bool(self._running)
+
+    def leaving(self) -> tuple[str, ...]:
+        """Those that have ended, and whose files are being removed. From any thread."""
+        return self._removal.names()
 
     def work_dir(self, container_id: str) -> Path:
         """The directory of a container.
@@ -266,7 +270,8 @@ class ContainerSupervisor:
     def _not_started(self, container_id: str, directory: Path, problem: str) -> None:
         # A refused one has no directory yet; its end is recorded like any other.
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._clear(container_id, directory, self._isolation)
+        self._end_whole(container_id, directory, self._isolation)
+        self._remove_files(container_id)
         if not (directory / shim.EXIT_FILE).exists():
             container_dir.write_end(directory, problem)
 
@@ -291,51 +296,45 @@ class ContainerSupervisor:
         directory = self.dir / container_id
         try:
             ended = await asyncio.to_thread(self._gather, container_id, directory, entry.isolation)
-            if ended.order is not None and ended.order.cause is EndCause.DISK_LIMIT:
-                # What comes next needs the space.
-                await asyncio.to_thread(self._clear_files, container_id, directory)
         except Exception as error:
             # Whatever failed here, the core must get the end, or the capacity stays occupied.
             _log.exception("cannot clear away a container", container=container_id)
             ended = Ended(started=True, exit_code=-1, problem=str(error))
+        self._removal.begin(container_id)
         del self._running[container_id]
-        cleared = self._clearing[container_id] = asyncio.Event()
         entry.done.set()
         self._on_end(container_id, ended)
-        try:
-            await asyncio.to_thread(self._clear_files, container_id, directory)
-        except Exception:
-            _log.exception("cannot clear away a container's files", container=container_id)
-        finally:
-            del self._clearing[container_id]
-            cleared.set()
-        if container_id in self._acknowledged:
-            self._acknowledged.remove(container_id)
-            self.acknowledge(container_id)
 
     def _gather(self, container_id: str, directory: Path, isolation: Isolation) -> Ended:
-        """Remove what is left of a container but its files, and read how it ended."""
-        memory_kills = isolation.memory_kills(container_id)
-        self._clear_processes(container_id, directory, isolation)
-        container_dir.keep_crash_reports(directory)
-        return container_dir.read_end(directory, memory_kills)
+        """Read how a container ended, and remove what is left of it but its files."""
+        try:
+            self._kill_processes(container_id, directory)
+            # The kernel's count goes with the group.
+            return container_dir.read_end(directory, isolation.memory_kills(container_id))
+        finally:
+            self._remove_group(container_id, isolation)
+            container_dir.keep_crash_reports(directory)
 
-    def _clear(self, container_id: str, directory: Path, isolation: Isolation) -> None:
-        """Remove what must not outlive a container: processes, group, files, secrets."""
-        self._clear_processes(container_id, directory, isolation)
+    def _end_whole(self, container_id: str, directory: Path, isolation: Isolation) -> None:
+        """Remove what must not outlive a container, but its files: processes, group, secrets."""
+        self._kill_processes(container_id, directory)
+        self._remove_group(container_id, isolation)
         container_dir.keep_crash_reports(directory)
-        self._clear_files(container_id, directory)
 
-    def _clear_processes(self, container_id: str, directory: Path, isolation: Isolation) -> None:
+    def _kill_processes(self, container_id: str, directory: Path) -> None:
         (directory / shim.SPEC_FILE).unlink(missing_ok=True)
         if not (directory / shim.EXIT_FILE).exists():
             supervisor.kill_marked(container_id)  # only a dead shim leaves processes
+
+    def _remove_group(self, container_id: str, isolation: Isolation) -> None:
         if not isolation.remove(container_id):
             _log.error("a container's group cannot be removed", container=container_id)
 
-    def _clear_files(self, container_id: str, directory: Path) -> None:
-        container_dir.clear(directory)
-        self._scratch.remove(container_id)
+    def _remove_files(self, container_id: str) -> None:
+        try:
+            container_dir.clear(self.dir / container_id)
+        finally:
+            self._scratch.remove(container_id)
 
     def give_up_start(self, container_id: str) -> None:
         """One that is starting is to stop: its start need not wait for its files."""
@@ -365,13 +364,12 @@ class ContainerSupervisor:
                 supervisor.send_signal(entry.pidfd, signal.SIGKILL)
 
     async def drain(self, limit_s: float) -> bool:
-        """Wait until no container runs, and the files of all are cleared away; False: not yet."""
+        """Wait until no container runs, and the files of all are removed; False: not yet."""
         try:
             async with asyncio.timeout(limit_s):
                 while self._running:
                     await next(iter(self._running.values())).done.wait()
-                while self._clearing:
-                    await next(iter(self._clearing.values())).wait()
+                await self._removal.wait()
         except TimeoutError:
             return False
         return True
@@ -387,22 +385,23 @@ class ContainerSupervisor:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._removal.close()
 
     def acknowledge(self, container_id: str) -> None:
         """The master has recorded this end: a later run of the agent need not report it."""
-        if container_id in self._clearing:
-            self._acknowledged.add(container_id)
-            return
+        self._removal.acknowledge(container_id)
+
+    def _record_acknowledgement(self, container_id: str) -> None:
         with contextlib.suppress(OSError, LaunchFailed):
             (self.work_dir(container_id) / ACKNOWLEDGED_FILE).touch(mode=0o600)
 
     async def adopt(self) -> list[Adopted]:
         """Find the containers of earlier runs of this agent; ended ones first.
 
-        Blocks no longer than file-system time and the removal of dead containers' groups. Running
-        ones are watched from now on, as if this agent had started them: not earlier, because an end
-        reported before its start would be ignored, and its capacity lost. The caller reports the
-        starts before it yields to the loop.
+        Blocks no longer than reading records and the removal of dead containers' groups take: files
+        are removed in the background. Running ones are watched from now on, as if this agent had
+        started them: not earlier, because an end reported before its start would be ignored, and
+        its capacity lost. The caller reports the starts before it yields to the loop.
         """
         self.dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         found: list[Adopted] = []
@@ -416,7 +415,9 @@ class ContainerSupervisor:
             if adopted is not None:
                 found.append(adopted)
         await asyncio.to_thread(self._clear_groups, {a.spec.container_id for a in found})
-        await asyncio.to_thread(self._scratch.remove_others, set(living))
+        for name in await asyncio.to_thread(self._scratch.names):
+            if name not in living and name not in self._removal:
+                self._removal.begin(name)  # an earlier run of the agent left it
         for container_id, entry in living.items():
             self._watch(container_id, entry)
         return sorted(found, key=lambda a: a.ended is None)
@@ -428,7 +429,8 @@ class ContainerSupervisor:
             isolation = self._driver(isolated_by)
         except HrmError as error:
             _log.warning("a work directory is unreadable", path=str(directory), why=str(error))
-            await asyncio.to_thread(self._clear, container_id, directory, self._isolation)
+            await asyncio.to_thread(self._end_whole, container_id, directory, self._isolation)
+            self._removal.begin(container_id)
             self.acknowledge(container_id)
             return None
         process = container_dir.read_json(directory / shim.PROCESS_FILE)
@@ -440,7 +442,7 @@ class ContainerSupervisor:
             order = container_dir.read_order(directory)
             return Adopted(spec=spec, started_at_s=started_at_s, ended=None, order=order)
         ended = await asyncio.to_thread(self._gather, container_id, directory, isolation)
-        await asyncio.to_thread(self._clear_files, container_id, directory)
+        self._removal.begin(container_id)
         if process and not supervisor.is_of_this_boot(process):
             ended = _by_a_shutdown(spec, ended)
         return Adopted(spec=spec, started_at_s=started_at_s, ended=ended)
@@ -464,7 +466,7 @@ class ContainerSupervisor:
         have ended while all together have more than ``bytes_max``."""
         return sweep(
             self.dir,
-            lambda container_id: container_id in self._running or container_id in self._clearing,
+            lambda container_id: container_id in self._running or container_id in self._removal,
             keep_s=keep_s,
             bytes_max=bytes_max,
             now=now,

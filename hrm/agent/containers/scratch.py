@@ -133,12 +133,11 @@ class Scratch:
         for place in self.places:
             remove_tree(place / container_id)
 
-    def remove_others(self, known: set[str]) -> None:
-        """Remove all that is of no container in ``known``: an earlier run of the agent left it."""
+    def names(self) -> set[str]:
+        """Of all that is there: of containers that run, and what an earlier run of the agent
+        left."""
+        found: set[str] = set()
         for place in self.places:
-            names: list[str] = []
             with contextlib.suppress(OSError):
-                names = sorted(entry.name for entry in os.scandir(place))
-            for name in names:
-                if name not in known:
-                    remove_tree(place / name)
+                found.update(entry.name for entry in os.scandir(place))
+        return found
