@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ from hrm.testing.virtual import VirtualCluster, unit
 from tests.core.test_counted_work import calls_of
 
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
-A, B, C = ApplicationId("a"), ApplicationId("b"), ApplicationId("c")
+A, B, C, D = (ApplicationId(x) for x in "abcd")
 CRASH = ContainerEnd(cause=EndCause.EXITED, exit_code=52, message="exit code 52")
 
 
@@ -60,6 +60,11 @@ class Killer:
 def killer(*names: str, bad: str = "n1", vcores: int = 4, **bounds: Any) -> Killer:
     units = [unit(name, vcores=vcores) for name in names]
     return Killer(VirtualCluster(units, bounds=Bounds(**bounds)), bad)
+
+
+def tick(tracker: ExclusionTracker, now: float) -> list[NodeName]:
+    """The nodes that are excluded for all, in a large cluster whose applications are in order."""
+    return tracker.tick(now, lambda _: True, lambda: 100)
 
 
 def why(cluster: VirtualCluster, app: ApplicationId) -> str:
@@ -143,6 +148,44 @@ def test_drivers_that_fail_again_and_again_report_no_node() -> None:
     assert not cluster.master.master_state.exclusions.of_all(cluster.now)
     (own,) = cluster.master.master_state.exclusions.of_application(drivers[0], cluster.now)
     assert own.node == "n1", "their own next try goes elsewhere"
+
+
+def test_a_node_is_tried_before_it_is_excluded_for_all_again() -> None:
+    """What fails there during the exclusion was there before: it says nothing of the next try."""
+    tracker = ExclusionTracker(Bounds(node_failures=1))
+    for app in (A, B, C):
+        tracker.failed(app, N1, CRASH, 0.0)
+    assert tick(tracker, CONFIRM_S) == [N1]
+    (exclusion,) = tracker.of_all(CONFIRM_S)
+    assert tracker.failed(D, N1, CRASH, CONFIRM_S + 1.0), "for itself it is excluded all the same"
+    over_s = exclusion.until_s
+    assert tick(tracker, over_s) == tick(tracker, over_s + CONFIRM_S) == []
+    assert not tracker.of_all(over_s)
+    assert tracker.failed(A, N1, CRASH, over_s + 60.0)
+    assert tick(tracker, over_s + 60.0 + CONFIRM_S) == [N1], "one more is enough"
+    (again,) = tracker.of_all(over_s + 60.0 + CONFIRM_S)
+    assert again.until_s == over_s + 60.0 + CONFIRM_S + 2 * Bounds().node_exclusion_s
+
+
+def test_a_failure_counts_from_the_end_of_an_exclusion_on() -> None:
+    for before_s, found in ((0.25, []), (0.0, [N1])):
+        tracker = ExclusionTracker(Bounds(node_failures=1, node_failing_applications=1))
+        tracker.failed(A, N1, CRASH, 0.0)
+        assert tick(tracker, CONFIRM_S) == [N1]
+        (exclusion,) = tracker.of_all(CONFIRM_S)
+        tracker.failed(B, N1, CRASH, exclusion.until_s - before_s)
+        assert tick(tracker, exclusion.until_s + CONFIRM_S) == found
+
+
+def test_a_report_counts_until_it_is_as_old_as_the_window() -> None:
+    for age_s, found in ((99.0, [N1]), (100.0, [])):
+        tracker = ExclusionTracker(
+            Bounds(node_failures=1, node_failing_applications=2, node_failure_window_s=100.0)
+        )
+        tracker.failed(A, N1, CRASH, 0.0)
+        assert tick(tracker, CONFIRM_S) == []
+        tracker.failed(B, N1, CRASH, age_s - CONFIRM_S)
+        assert tick(tracker, age_s) == found
 
 
 def test_an_application_that_fails_everywhere_reports_no_node() -> None:
@@ -248,6 +291,77 @@ def test_what_does_not_count_against_a_node() -> None:
     assert not cluster.master.master_state.exclusions.of_application(app, cluster.now)
 
 
+def excluded_after_a_restart(ran_s: float, *, node_first: bool) -> list[str]:
+    """Two executors on ``n1`` end badly after this long, while no master runs. Returns the nodes
+    that the next master, whom the node or the application reaches first, excludes for it."""
+    cluster = VirtualCluster([unit(name, vcores=4) for name in ("n1", "n2", "n3")])
+    app = cluster.submit(6)
+    cluster.settle()
+    cluster.advance(ran_s)
+    cluster.restart_master()
+    for container_id in list(cluster.nodes["n1"].processes):
+        cluster.end_process(app, int(container_id.rpartition("-x")[2]), exit_code=1)
+    cluster.advance(20.0)
+    if not node_first:
+        cluster.attach(app)
+    for node in cluster.nodes.values():
+        cluster.register(node)
+    if node_first:
+        cluster.advance(1.0)
+        cluster.attach(app)
+    cluster.advance(2.0)
+    ends = [x.end for x in cluster.app(app).ended]
+    assert [end.exit_code for end in ends if end is not None] == [1, 1]
+    tracker = cluster.master.master_state.exclusions
+    return [x.node for x in tracker.of_application(app, cluster.now)]
+
+
+@pytest.mark.parametrize("node_first", [False, True])
+def test_what_ran_for_hours_fails_no_node_at_a_new_master(node_first: bool) -> None:
+    """It hears of the end alone, and has not seen the start."""
+    assert excluded_after_a_restart(3600.0, node_first=node_first) == []
+
+
+@pytest.mark.parametrize("node_first", [False, True])
+def test_what_failed_at_once_while_no_master_ran_counts_at_the_next(node_first: bool) -> None:
+    assert excluded_after_a_restart(2.0, node_first=node_first) == ["n1"]
+
+
+@pytest.mark.parametrize(
+    ("by_node_s", "by_master_s", "counts"),
+    [
+        (2.0, 100.0, True),  # it was reported late
+        (100.0, 2.0, False),  # what the master knows of its start is bounded by its own clock
+        (-1.0, 100.0, False),  # the node's clock was set back
+        (-1.0, 2.0, True),
+    ],
+)
+def test_how_long_a_container_ran_is_for_its_node_to_say(
+    by_node_s: float, by_master_s: float, counts: bool
+) -> None:
+    cluster = VirtualCluster([unit("n1")], bounds=Bounds(node_failures=1))
+    app = cluster.submit(1)
+    cluster.advance(by_master_s)
+    node = cluster.nodes["n1"].core
+    (status,) = node.statuses()
+    begun_s = status.started_at_s + 86_400.0  # on a clock of its own
+    ended = replace(
+        status,
+        state=ContainerState.ENDED,
+        end=CRASH,
+        started_at_s=begun_s,
+        ended_at_s=begun_s + by_node_s,
+    )
+    incarnation = cluster.master.master_state.nodes[N1].incarnation
+    cluster.submit_to_master(
+        e.ContainerReported(
+            now=cluster.now, node=N1, incarnation=incarnation, sequence=10_000, container=ended
+        )
+    )
+    avoided = cluster.master.master_state.exclusions.avoided(app, cluster.now)
+    assert avoided == ({N1} if counts else set())
+
+
 def test_zero_failures_switch_it_off() -> None:
     tracker = ExclusionTracker(Bounds(node_failures=0))
     assert not any(tracker.failed(A, N1, CRASH, 0.0) for _ in range(10))
@@ -351,18 +465,21 @@ def test_exclusions_are_bounded_and_records_become_empty(
 
 
 def tick_calls(nodes: int) -> int:
-    """Calls of a tick, and of asking which nodes to avoid, with one failure on each of ``nodes``
-    and one exclusion."""
+    """Calls of a tick, and of asking which nodes to avoid, with one failure on each of ``nodes``,
+    two applications for which each of as many others was excluded, and one exclusion."""
     tracker = ExclusionTracker(Bounds(node_failure_window_s=100.0))
     for number in range(nodes):
         tracker.failed(A, NodeName(f"m{number}"), CRASH, 0.0)
+        for app in (B, C) * Bounds().node_failures:
+            tracker.failed(app, NodeName(f"r{number}"), CRASH, 0.0)
     for _ in range(Bounds().node_failures):
         tracker.failed(A, N1, CRASH, 0.0)
-    tracker.tick(50.0, lambda _: True, lambda: nodes)
+    tracker.tick(50.0, lambda _: True, lambda: 10 * nodes)
     assert tracker.avoided(A, 51.0) == {N1}
+    assert len(tracker.of_application(B, 51.0)) == nodes, "each lacks one report"
 
     def work() -> None:
-        tracker.tick(51.0, lambda _: True, lambda: nodes)
+        tracker.tick(51.0, lambda _: True, lambda: 10 * nodes)
         tracker.avoided(A, 51.0)
 
     return calls_of(work)

@@ -11,7 +11,8 @@ soon after its start, or could not be started) counts against its node, twice:
 
 An exclusion ends by itself. If the node then fails once more, the next one follows at once and is
 twice as long, from ``node_exclusion_s`` to ``node_exclusion_max_s``; a node without failures for
-the latter time starts again at the former.
+the latter time starts again at the former. What fails during an exclusion, for one application or
+for all, was there before it and does not count for the next one: the node is tried first.
 
 A node that lacks what an application needs (its user, its version of Spark or Python, a file) is
 excluded for that application, at the first such end, and for no other.
@@ -77,9 +78,11 @@ class _Standing:
 
 @dataclass(slots=True)
 class _FailureReport:
-    """An application has excluded a node. ``confirmed``: it counts, whatever happens."""
+    """An application has excluded a node. ``confirmed``: it counts, whatever happens. ``due_s``:
+    when it is confirmed or dropped; when confirmed, when it is too old to count."""
 
     at_s: float
+    due_s: float
     confirmed: bool = False
 
 
@@ -92,8 +95,9 @@ class ExclusionTracker:
     rises then, and ``changed`` gets the application, if it was about one, for the owner to empty.
 
     A tick costs what is due at it, however many failures are kept: ``_due`` is a heap with one
-    valid entry of each standing, at its ``due_s``. ``_announced`` holds those that are announced,
-    by application, "" for all.
+    valid entry of each standing and report, at its ``due_s``. ``_reports`` are those since the
+    node's last exclusion for all. ``_announced`` holds the standings that are announced, by
+    application, "" for all.
     """
 
     def __init__(self, bounds: Bounds, watch: Watch | None = None) -> None:
@@ -103,7 +107,7 @@ class ExclusionTracker:
         self._nodes: dict[NodeName, _Standing] = {}
         self._reports: dict[NodeName, dict[ApplicationId, _FailureReport]] = {}
         self._announced: dict[str, dict[NodeName, _Standing]] = {}
-        self._due: list[tuple[float, int, str, NodeName, _Standing]] = []
+        self._due: list[tuple[float, int, str, NodeName, _Standing | _FailureReport]] = []
         self._entries = itertools.count(1)
         self._admitted = False
         self.changed: dict[ApplicationId, None] = {}
@@ -136,7 +140,7 @@ class ExclusionTracker:
         why = f"{some} failed there at once, the last: {how}" if shared else how
         self._exclude(node, application_id, standing, now, why)
         if shared:
-            self._reports.setdefault(node, {})[application_id] = _FailureReport(now)
+            self._report(application_id, node, now)
         return True
 
     def take_admitted(self) -> bool:
@@ -152,32 +156,15 @@ class ExclusionTracker:
         ``in_order``: is there no sign that this application itself is at fault? It lives with an
         AppMaster, or it succeeded.
         """
-        due = self._take_due(now)
+        due, reported = self._take_due(now)
         for application_id, node, standing in due:
             if standing.announced and now >= standing.until_s:
                 self._admit(node, application_id, standing, now, "its time is over")
         at_fault = _Faults(self._applications, in_order, nodes_alive)
-        found: list[NodeName] = []
-        for node, reports in list(self._reports.items()):
-            self._confirm(reports, now, at_fault)
-            confirmed_by = [x for x, report in reports.items() if report.confirmed]
-            standing = self._nodes.get(node) or _Standing()
-            self._age(standing, now)
-            needed = 1 if standing.level else self._bounds.node_failing_applications
-            if len(confirmed_by) >= needed and now >= standing.until_s:
-                self._nodes[node] = standing
-                shown = ", ".join(confirmed_by[-3:])
-                many = (
-                    f"executors of {len(confirmed_by)} applications"
-                    if len(confirmed_by) > 1
-                    else ""
-                )
-                why = f"{many or 'executors'} failed there at once: {shown}"
-                self._exclude(node, "", standing, now, why)
-                found.append(node)
-                del self._reports[node]
-            elif not reports:
-                del self._reports[node]
+        for application_id, node, report in reported:
+            self._confirm_or_drop(application_id, node, report, at_fault)
+        nodes = dict.fromkeys(node for _, node, _ in reported)
+        found = [node for node in nodes if self._exclude_for_all(node, now)]
         for application_id, node, standing in due:
             self._forget_or_keep(application_id, node, standing, now)
         return found
@@ -239,6 +226,47 @@ class ExclusionTracker:
             if not standings:
                 del self._applications[application]
 
+    def _report(self, application_id: ApplicationId, node: NodeName, now: float) -> None:
+        """Have it count against the node for all, unless that is excluded for all already."""
+        for_all = self._nodes.get(node)
+        if for_all is None or now >= for_all.until_s:
+            report = _FailureReport(now, now + CONFIRM_S)
+            self._reports.setdefault(node, {})[application_id] = report
+            self._push(application_id, node, report)
+
+    def _confirm_or_drop(
+        self,
+        application_id: ApplicationId,
+        node: NodeName,
+        report: _FailureReport,
+        at_fault: _Faults,
+    ) -> None:
+        if report.confirmed or at_fault.has(application_id):
+            reports = self._reports[node]
+            del reports[application_id]
+            if not reports:
+                del self._reports[node]
+        else:
+            report.confirmed = True
+            report.due_s = report.at_s + self._bounds.node_failure_window_s
+            self._push(application_id, node, report)
+
+    def _exclude_for_all(self, node: NodeName, now: float) -> bool:
+        """Exclude it if as many confirmed reports as are needed say so; returns whether."""
+        reports = self._reports.get(node, {})
+        confirmed_by = [x for x, report in reports.items() if report.confirmed]
+        standing = self._nodes.get(node) or _Standing()
+        self._age(standing, now)
+        needed = 1 if standing.level else self._bounds.node_failing_applications
+        if len(confirmed_by) < needed:
+            return False
+        self._nodes[node] = standing
+        shown, many = ", ".join(confirmed_by[-3:]), len(confirmed_by)
+        who = f"executors of {many} applications" if many > 1 else "executors"
+        self._exclude(node, "", standing, now, f"{who} failed there at once: {shown}")
+        del self._reports[node]
+        return True
+
     def _exclude(
         self, node: NodeName, application_id: str, standing: _Standing, now: float, why: str
     ) -> None:
@@ -289,20 +317,6 @@ class ExclusionTracker:
         if standing.level and now - standing.until_s > self._bounds.node_exclusion_max_s:
             standing.level = 0
 
-    def _confirm(
-        self, reports: dict[ApplicationId, _FailureReport], now: float, at_fault: _Faults
-    ) -> None:
-        for application_id, report in list(reports.items()):
-            age_s = now - report.at_s
-            if report.confirmed:
-                if age_s > self._bounds.node_failure_window_s:
-                    del reports[application_id]
-            elif age_s >= CONFIRM_S:
-                if at_fault.has(application_id):
-                    del reports[application_id]
-                else:
-                    report.confirmed = True
-
     def _set_due(self, application_id: str, node: NodeName, standing: _Standing) -> None:
         """Have a tick look at it no later than something about it ends."""
         ends_s = [standing.until_s] if standing.announced else []
@@ -313,18 +327,34 @@ class ExclusionTracker:
         first_s = min(ends_s)
         if first_s < standing.due_s:
             standing.due_s = first_s
-            entry = (first_s, next(self._entries), application_id, node, standing)
-            heapq.heappush(self._due, entry)
+            self._push(application_id, node, standing)
 
-    def _take_due(self, now: float) -> list[tuple[str, NodeName, _Standing]]:
-        """The standings that are due, in the order of that; none is from now on."""
-        due = []
+    def _push(
+        self, application_id: str, node: NodeName, subject: _Standing | _FailureReport
+    ) -> None:
+        entry = (subject.due_s, next(self._entries), application_id, node, subject)
+        heapq.heappush(self._due, entry)
+
+    def _take_due(
+        self, now: float
+    ) -> tuple[
+        list[tuple[str, NodeName, _Standing]], list[tuple[ApplicationId, NodeName, _FailureReport]]
+    ]:
+        """The standings and the reports that are due, in the order of that; none is from now on."""
+        standings, reports = [], []
         while self._due and self._due[0][0] <= now:
-            due_s, _, application_id, node, standing = heapq.heappop(self._due)
-            if due_s == standing.due_s and self._find(application_id, node) is standing:
-                standing.due_s = math.inf
-                due.append((application_id, node, standing))
-        return due
+            due_s, _, name, node, subject = heapq.heappop(self._due)
+            if due_s != subject.due_s:
+                continue
+            application_id = ApplicationId(name)
+            if isinstance(subject, _Standing):
+                if self._find(name, node) is subject:
+                    subject.due_s = math.inf
+                    standings.append((name, node, subject))
+            elif self._reports.get(node, {}).get(application_id) is subject:
+                subject.due_s = math.inf
+                reports.append((application_id, node, subject))
+        return standings, reports
 
     def _find(self, application_id: str, node: NodeName) -> _Standing | None:
         if not application_id:

@@ -190,7 +190,8 @@ class NodeReconciler:
             end = status.end or ContainerEnd(cause=EndCause.LOST)
             if not self._was_chosen(container):
                 end = without_choice(end)
-            is_excluded = self._failed_quickly(node, container, end, now)
+            ran_s = _ran_s(container, status, now)
+            is_excluded = self._failed_quickly(node, container, end, ran_s, now)
             self.end(container, ContainerHappening.SEEN_ENDED, end, now)
             if is_excluded:
                 self.drains.return_waiters(node, now, container.application_id)
@@ -203,13 +204,12 @@ class NodeReconciler:
         return requires is not None and bool(requires.spark)
 
     def _failed_quickly(
-        self, node: Node, container: Container, end: ContainerEnd, now: float
+        self, node: Node, container: Container, end: ContainerEnd, ran_s: float, now: float
     ) -> bool:
         """Count it against the node if it did; returns whether that excludes the node for the
         application."""
         if container.state is ContainerState.STOPPING or not end_rule(end).avoids_node:
             return False
-        ran_s = now - container.started_at_s if container.started_at_s else 0.0
         if ran_s >= self.master_state.bounds.node_failure_run_s:
             return False
         return self.master_state.exclusions.failed(container.application_id, node.name, end, now)
@@ -357,6 +357,15 @@ class NodeReconciler:
     ) -> None:
         self.master_state.end_container(container, by, end, now)
         self.placement.capacity_freed(now)
+
+
+def _ran_s(container: Container, status: ContainerStatus, now: float) -> float:
+    """How long a container has run that its node reports as ended; 0: nobody saw it start."""
+    # By the node where it can be, which may report late, and to a master that saw no start. Its
+    # clock need not agree with the master's, and may have been set back between the two times.
+    if 0.0 < status.started_at_s <= status.ended_at_s:
+        return status.ended_at_s - status.started_at_s
+    return now - container.started_at_s if container.started_at_s else 0.0
 
 
 def _place(status: ContainerStatus) -> int:
