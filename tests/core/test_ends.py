@@ -324,10 +324,9 @@ def test_a_second_table_is_found(source: str) -> None:
 
 
 def test_causes_are_distinguished_in_one_place() -> None:
-    # They look at what is ordered for a victim, at what may be requested again, or at whose files
-    # are in the way, not at whose fault an end is.
+    # They look at what is ordered for a victim, or at what may be requested again, not at whose
+    # fault an end is.
     others = {
-        "agent/containers/containers.py",
         "core/master/places.py", "core/master/state.py", "sim/oracle/bindings.py",
         "sim/oracle/grants.py", "sim/oracle/place_keeping.py", "sim/oracle/preemptions.py",
         "sim/oracle/started_gangs.py", "sim/oracle/taken_back.py",

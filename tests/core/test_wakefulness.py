@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.vocabulary.model import NodeState
+from hrm.core.vocabulary.model import NodeName, NodeState
 from hrm.core.vocabulary.wakefulness import Patience, Wakefulness, excused
 from hrm.testing.virtual import VirtualCluster, unit
 
@@ -165,6 +166,32 @@ def test_a_caller_waits_for_a_rebinding_as_long_as_the_master_is_awake() -> None
         now=now + 60.1, node=node.name, request_id=77, accepted=True, message="done"
     )
     assert [x.call_id for x in core.handle(result) if isinstance(x, c.Reply)] == [77]
+
+
+def test_what_is_read_after_a_sleep_has_not_waited_through_it() -> None:
+    """The sleep shows between two ticks, and the request is read just before the second."""
+    cluster = _running()
+    core, bounds = cluster.master, cluster.master.master_state.bounds
+    (node,) = core.master_state.nodes.values()
+
+    def request(now: float, name: NodeName) -> e.RebindRequested:
+        return e.RebindRequested(
+            now=now, call_id=77, node=name, mode=None, bound_cores=1, reserve_cores=None
+        )
+
+    core.handle(e.Ticked(now=cluster.now))
+    core.handle(request(cluster.now + 0.7 * bounds.asleep_s, NodeName("unknown")))
+    now = cluster.now + 1.4 * bounds.asleep_s
+    core.handle(request(now, node.name))
+    assert core.slept_s == 0
+    core.handle(e.Ticked(now=now))
+    assert core.slept_s > 0
+    steps = math.ceil(bounds.rebind_timeout_s / TICK_S)
+    refused = [
+        [x.call_id for x in core.handle(e.Ticked(now=now + step * TICK_S)) if type(x) is c.Refuse]
+        for step in range(1, steps + 1)
+    ]
+    assert refused == [[]] * (steps - 1) + [[77]]
 
 
 @given(st.lists(st.floats(0.0, 30.0), min_size=1, max_size=50))

@@ -154,7 +154,7 @@ class MasterCore:
         self.nodes.woke(now, slept_s)
         self.applications.woke(now, slept_s)
         self.placement.woke(now, slept_s)
-        self.repartitioning.woke(slept_s)
+        self.repartitioning.woke(now, slept_s)
         self.gang_starts.woke(slept_s)
 
     def _epoch_raised(self, event: e.EpochRaised) -> None:

@@ -8,6 +8,8 @@ held what is another unit's now.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from hrm.core.master.state import MasterState, node_not_found
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -17,12 +19,19 @@ from hrm.errors import InvalidRequest, Unavailable
 __all__ = ["Repartitioning"]
 
 
+@dataclass(slots=True)
+class _Pending:
+    node: NodeName
+    since_s: float
+    until_s: float
+
+
 class Repartitioning:
-    """``pending``: callers that wait for a node's reply, with the time when they stop waiting."""
+    """``pending``: callers that wait for a node's reply."""
 
     def __init__(self, master_state: MasterState) -> None:
         self.master_state = master_state
-        self.pending: dict[int, tuple[NodeName, float]] = {}
+        self.pending: dict[int, _Pending] = {}
 
     def requested(self, event: e.RebindRequested) -> None:
         node = self.master_state.nodes.get(event.node)
@@ -36,12 +45,13 @@ class Repartitioning:
             reserve_cores=event.reserve_cores,
         )
         until_s = event.now + self.master_state.bounds.rebind_timeout_s
-        self.pending[event.call_id] = (node.name, until_s)
+        self.pending[event.call_id] = _Pending(node.name, event.now, until_s)
         self.master_state.send(node, message)
 
     def reply_received(self, event: e.RebindReplied) -> None:
         """A node's reply; it is dropped if its caller no longer waits."""
-        if self.pending.get(event.request_id, ("", 0.0))[0] != event.node:
+        asked = self.pending.get(event.request_id)
+        if asked is None or asked.node != event.node:
             return
         del self.pending[event.request_id]
         if event.accepted:
@@ -49,16 +59,18 @@ class Repartitioning:
         else:
             self.master_state.refuse(event.request_id, InvalidRequest(event.message))
 
-    def woke(self, slept_s: float) -> None:
-        """This master slept: replies may have arrived, and not been read yet."""
-        for call_id, (name, until_s) in self.pending.items():
-            self.pending[call_id] = (name, until_s + slept_s)
+    def woke(self, now: float, slept_s: float) -> None:
+        """This master slept: replies may have arrived, and not been read yet. A request that was
+        read since then has not waited for as long as that."""
+        for asked in self.pending.values():
+            asked.until_s += min(slept_s, now - asked.since_s)
 
     def tick(self, now: float) -> None:
-        for call_id, (name, until_s) in list(self.pending.items()):
-            if now >= until_s:
+        for call_id, asked in list(self.pending.items()):
+            if now >= asked.until_s:
                 del self.pending[call_id]
                 error = Unavailable(
-                    f"{name} has not answered; hrm nodes shows its partitioning, then try again"
+                    f"{asked.node} has not answered; hrm nodes shows its partitioning, then try "
+                    f"again"
                 )
                 self.master_state.refuse(call_id, error)
