@@ -10,6 +10,7 @@ than the floor has to be free before containers start again.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,8 +27,8 @@ ADVICE = (
 )
 _MIB = 1024 * 1024
 _PATIENCE_S = 60.0
-"""How long a container ended for the floor may take to free its disk, before the next is ended; and
-how long the removal of others' files is waited for."""
+"""How long a container may take to end for the floor, before the next is ended; and how long the
+removal of others' files is waited for."""
 _FLOOR_PARTS = 4
 """The floor is at most this part of the file system, so that a small one can be used at all."""
 
@@ -67,8 +68,9 @@ class DiskFloor:
         """The last container ended for the floor, until its files are removed; ``_last_measured``:
         what was measured before."""
         self._patient_until_s = 0.0
-        self._removing_since_s: float | None = None
-        """Since when the files that are being removed have been what is lacking."""
+        self._removing: tuple[float, int] | None = None
+        """Until when, and until how many MiB lack, what is being removed is waited for; None: it is
+        less than what is lacking."""
         self.free_mib = self.floor_mib = 0
         self.low = ""
 
@@ -113,17 +115,22 @@ class DiskFloor:
         now = time.monotonic()
         lacking_mib = self.floor_mib - max(self.free_mib, self._swept_free_mib) if self.low else 0
         if not 0 < lacking_mib <= sum(each.mib for each in leaving.values()):
-            self._removing_since_s = None
-        elif self._removing_since_s is None:
-            self._removing_since_s = now
-        if (self._victim in use or self._victim in leaving) and now < self._patient_until_s:
+            self._removing = None
+        elif self._removing is None:
+            # As long as others do not fill what is left.
+            self._removing = (now + _PATIENCE_S, lacking_mib + self.floor_mib // _FLOOR_PARTS)
+        if self._victim in leaving or (self._victim in use and now < self._patient_until_s):
             return {}
         if self._victim:
             # What it held is free by now; earlier sweeps no longer count.
             self._victim, self._last_measured = "", measured
         if lacking_mib <= 0 or measured is self._last_measured or not use:
             return {}
-        if self._removing_since_s is not None and now < self._removing_since_s + _PATIENCE_S:
+        if self._removing is not None:
+            until_s, lacking_max_mib = self._removing
+            if now < until_s and lacking_mib <= lacking_max_mib:
+                return {}
+        if not self._still_lacks():
             return {}
         total_mib = sum(each.mib for each in use.values())
         most = max(use, key=lambda name: (not use[name].whole, use[name].mib, name))
@@ -140,3 +147,9 @@ class DiskFloor:
                 f"(disk_free_min_mib of the agent); {ADVICE}"
             )
         }
+
+    def _still_lacks(self) -> bool:
+        """Now: what was removed since the latest sample is no fault of those that run."""
+        with contextlib.suppress(OSError):
+            self.sample()
+        return self.free_mib < self.floor_mib

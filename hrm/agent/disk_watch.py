@@ -17,6 +17,7 @@ for a path) counts as over the limit where one is set.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -199,7 +200,7 @@ class DiskWatch:
         use: dict[str, Measured] = {}
         scratch: dict[str, Measured] = {}
         kept = self._kept_by_shuffle_service()
-        leaving = frozenset(self._leaving())
+        leaving, on_scratch = frozenset(self._leaving()), self._names_on_scratch()
         for directory in sorted(self._dir.iterdir()) if self._dir.is_dir() else ():
             name = directory.name
             self.sample_free()
@@ -210,7 +211,7 @@ class DiskWatch:
             except OSError:
                 continue
             known_ns, measured = self._ended.get(name, (0, _NOTHING))
-            at_rest = over and name not in leaving
+            at_rest = over and name not in leaving and name not in on_scratch
             if not at_rest or known_ns != changed_ns:
                 measured = measure(directory, self._ending)
             if at_rest:
@@ -232,6 +233,14 @@ class DiskWatch:
             if self._scratch_floor is not None:
                 self._scratch_floor.swept()
         return self.use
+
+    def _names_on_scratch(self) -> set[str]:
+        """Whose files are there; some may have ended just now, and not be in ``leaving`` yet."""
+        found: set[str] = set()
+        for place in self._scratch_dirs:
+            with contextlib.suppress(OSError):
+                found.update(entry.name for entry in os.scandir(place))
+        return found
 
     def _kept_by_shuffle_service(self) -> dict[str, list[Path]]:
         """By container."""

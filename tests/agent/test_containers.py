@@ -91,9 +91,9 @@ async def test_the_next_does_not_wait_until_files_are_cleared_away(
     may_clear = threading.Event()
     clear = container_dir.clear
 
-    def slow(directory: Path) -> None:
+    def slow(directory: Path) -> list[Path]:
         assert may_clear.wait(20)
-        clear(directory)
+        return clear(directory)
 
     monkeypatch.setattr(container_dir, "clear", slow)
     await hands.containers.start(spec_of("c1"), shell("echo x > large"))
@@ -123,7 +123,12 @@ async def test_removals_that_hang_hold_up_neither_starts_nor_ends_nor_the_next_a
     """As on a disk that has failed, with more of them than the event loop has threads."""
     names = [f"c{number}" for number in range((os.cpu_count() or 1) + 6)]
     may_clear = threading.Event()
-    monkeypatch.setattr(container_dir, "clear", lambda _directory: may_clear.wait(60))
+
+    def hang(_directory: Path) -> list[Path]:
+        may_clear.wait(60)
+        return []
+
+    monkeypatch.setattr(container_dir, "clear", hang)
     try:
         for name in names:
             await hands.containers.start(spec_of(name), shell("true"))
@@ -141,7 +146,7 @@ async def test_files_that_cannot_be_removed_are_left_to_the_next_agent(
 ) -> None:
     clear, seen = container_dir.clear, list[Path]()
 
-    def failing(directory: Path) -> None:
+    def failing(directory: Path) -> list[Path]:
         seen.append(directory)
         raise OSError(errno.EIO, "the disk has failed")
 
@@ -157,6 +162,62 @@ async def test_files_that_cannot_be_removed_are_left_to_the_next_agent(
     assert await heir.drain(20)
     assert not (heir.dir / "c1/large").exists()
     assert await Hands(tmp_path).containers.adopt() == []
+
+
+@pytest.mark.parametrize("left", ["local", "a-file"])
+async def test_what_is_left_of_a_removal_counts_as_not_removed(
+    hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    """As on a disk that is read-only: the commands that remove report nothing."""
+    monkeypatch.setattr(container_dir, "remove_tree", lambda _path: False)
+    monkeypatch.setattr(Path, "unlink", lambda _path, missing_ok=False: None)
+    await hands.containers.start(
+        spec_of("c1"), shell("rmdir local tmp; mkdir -p local; echo x > a-file")
+    )
+    await hands.end()
+    hands.containers.acknowledge("c1")
+    assert await hands.containers.drain(20)
+    assert (hands.containers.dir / "c1" / left).exists()
+    assert not (hands.containers.dir / "c1" / ACKNOWLEDGED_FILE).exists()
+    monkeypatch.undo()
+    heir = Hands(tmp_path).containers
+    assert len(await heir.adopt()) == 1
+    heir.acknowledge("c1")
+    assert await heir.drain(20)
+    assert not (heir.dir / "c1" / left).exists()
+    assert (heir.dir / "c1" / ACKNOWLEDGED_FILE).exists()
+
+
+async def test_a_container_waits_for_the_removal_of_an_earlier_one_of_its_id(
+    hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent died before it had written the record; the master sends the container again."""
+    (tmp_path / "containers/c1/work").mkdir(parents=True)
+    may_clear, clear = threading.Event(), container_dir.clear
+
+    def slow(directory: Path) -> list[Path]:
+        assert may_clear.wait(20)
+        return clear(directory)
+
+    monkeypatch.setattr(container_dir, "clear", slow)
+    assert await hands.containers.adopt() == []
+    starting = asyncio.create_task(
+        hands.containers.start(spec_of("c1"), shell(f"echo x > local/block; {FOREVER}"))
+    )
+    try:
+        await asyncio.wait([starting], timeout=0.05)
+        assert hands.containers.leaving() == ("c1",)
+        assert not hands.containers.running
+        monkeypatch.setattr("hrm.agent.containers.containers._MAKE_WAY_LIMIT_S", 0.0)
+        with pytest.raises(LaunchFailed, match="an earlier container of this id"):
+            await hands.containers.start(spec_of("c1"), shell("true"))
+    finally:
+        may_clear.set()
+    await starting
+    directory = tmp_path / "containers/c1"
+    assert not (directory / ACKNOWLEDGED_FILE).exists(), "the end of the earlier one is known"
+    (adopted,) = await Hands(tmp_path).containers.adopt()
+    assert adopted.ended is None
 
 
 async def test_files_are_removed_whatever_becomes_of_the_report(tmp_path: Path) -> None:

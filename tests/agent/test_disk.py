@@ -252,9 +252,44 @@ def test_no_container_ends_for_what_the_removal_of_ended_ones_frees(
     floored.sweep()
     assert floored.too_much(["other"]) == {}
     now += 61.0
+    floored.sweep()
+    assert floored.too_much(["other"]) == {}, "it has not made room yet"
+    leaving.discard("live")
     assert floored.too_much(["other"]) == {}, "nobody has looked since"
     floored.sweep()
-    assert list(floored.too_much(["other"])) == ["other"], "it is not waited for for ever"
+    assert list(floored.too_much(["other"])) == ["other"]
+
+
+def test_the_removal_of_ended_ones_is_not_waited_for_for_ever_nor_until_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, mib in (("live", 8), ("ended", 90)):
+        fill(tmp_path / name / "x", mib)
+    (tmp_path / "ended/exit.json").touch()
+    now = 1000.0
+    monkeypatch.setattr("hrm.agent.disk_floor.time.monotonic", lambda: now)
+    for after_s, free_mib, ends in ((59.0, 95, []), (61.0, 95, ["live"]), (1.0, 69, ["live"])):
+        system = FileSystem(1000, 95)
+        floored = watch(tmp_path, free_min_mib=100, usage=system, leaving=lambda: ["ended"])
+        floored.sweep()
+        assert floored.too_much(["live"]) == {}
+        now += after_s
+        system.free_mib = free_mib
+        fill(tmp_path / "live/y", 25)
+        floored.sweep()
+        assert list(floored.too_much(["live"])) == ends
+
+
+def test_what_was_removed_since_the_latest_sample_is_held_against_nobody(tmp_path: Path) -> None:
+    fill(tmp_path / "live/x", 8)
+    system = FileSystem(1000, 95)
+    floored = watch(tmp_path, free_min_mib=100, usage=system)
+    floored.sweep()
+    system.free_mib = 130
+    assert floored.too_much(["live"]) == {}
+    system.free_mib = 95
+    floored.sweep()
+    assert list(floored.too_much(["live"])) == ["live"]
 
 
 def test_the_scratch_space_of_ended_ones_counts_until_it_is_removed(tmp_path: Path) -> None:
@@ -271,8 +306,14 @@ def test_the_scratch_space_of_ended_ones_counts_until_it_is_removed(tmp_path: Pa
         scratch_dirs=(scratch,),
         leaving=lambda: leaving,
     )
+    leaving.clear()
+    floored.sweep()
+    leaving.append("ended")
+    assert floored.too_much(["live"]) == {}, "it was about to be removed"
     floored.sweep()
     assert floored.too_much(["live"]) == {}
+    (scratch / "ended/block").unlink()
+    (scratch / "ended").rmdir()
     leaving.clear()
     assert floored.sweep().containers["ended"] == Measured(1)
     assert list(floored.too_much(["live"])) == ["live"]

@@ -157,7 +157,7 @@ def test_a_node_is_tried_before_it_is_excluded_for_all_again() -> None:
         tracker.failed(app, N1, CRASH, 0.0)
     assert tick(tracker, CONFIRM_S) == [N1]
     (exclusion,) = tracker.of_all(CONFIRM_S)
-    assert tracker.failed(D, N1, CRASH, CONFIRM_S + 1.0), "for itself it is excluded all the same"
+    assert not tracker.failed(D, N1, CRASH, CONFIRM_S + 1.0), "nor for the application itself"
     over_s = exclusion.until_s
     assert tick(tracker, over_s) == tick(tracker, over_s + CONFIRM_S) == []
     assert not tracker.of_all(over_s)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.vocabulary.model import NodeName, NodeState
+from hrm.core.vocabulary.model import ApplicationId, NodeName, NodeState
 from hrm.core.vocabulary.wakefulness import Patience, Wakefulness, excused
 from hrm.testing.virtual import VirtualCluster, unit
 
@@ -192,6 +192,15 @@ def test_what_is_read_after_a_sleep_has_not_waited_through_it() -> None:
         for step in range(1, steps + 1)
     ]
     assert refused == [[]] * (steps - 1) + [[77]]
+
+
+def test_a_round_that_began_after_a_sleep_has_not_lasted_through_it() -> None:
+    placement = _running().master.placement
+    (scheduler, *_) = placement.schedulers.values()
+    for began_s, counts_from_s in ((90.0, 94.0), (99.0, 100.0)):
+        scheduler.in_flight = (ApplicationId("app"), began_s)
+        placement.woke(100.0, 4.0)
+        assert scheduler.in_flight == ("app", counts_from_s)
 
 
 @given(st.lists(st.floats(0.0, 30.0), min_size=1, max_size=50))

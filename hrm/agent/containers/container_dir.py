@@ -238,28 +238,40 @@ def keep_crash_reports(directory: Path) -> None:
             _keep_crash_reports(directory / place, directory)
 
 
-def clear(directory: Path) -> None:
-    """Remove all but the logs, crash reports and records. What cannot be removed stays."""
+def clear(directory: Path) -> list[Path]:
+    """Remove all but the logs, crash reports and records; returns what could not be removed."""
+    try:
+        paths = list(directory.iterdir())
+    except FileNotFoundError:
+        return []
+    return [path for path in paths if not _is_kept(path) and not _remove(path)]
+
+
+def _is_kept(path: Path) -> bool:
+    log = path.name.split(".")[0] in STREAMS or path.match(_CRASH_REPORT)
+    return (log or path.name in _KEPT) and path.is_file() and not path.is_symlink()
+
+
+def _remove(path: Path) -> bool:
+    """Remove a file, or a directory with all in it; returns whether it is gone."""
+    if path.is_dir() and not path.is_symlink():
+        return remove_tree(path)
     with contextlib.suppress(OSError):
-        for path in list(directory.iterdir()):
-            log = path.name.split(".")[0] in STREAMS or path.match(_CRASH_REPORT)
-            kind = path.lstat().st_mode
-            if stat.S_ISDIR(kind):
-                remove_tree(path)
-            elif not stat.S_ISREG(kind) or not (log or path.name in _KEPT):
-                with contextlib.suppress(OSError):
-                    path.unlink()
+        path.unlink(missing_ok=True)
+    return not os.path.lexists(path)
 
 
-def remove_tree(path: Path) -> None:
+def remove_tree(path: Path) -> bool:
     """Remove a directory with all below it, at any depth that a container may have created: deeper
-    than Python can follow. Follows no link; a missing path is no error."""
+    than Python can follow. Follows no link; a missing path is no error. Returns whether it is
+    gone."""
     with contextlib.suppress(RecursionError):
         shutil.rmtree(path, ignore_errors=True)
     if path.exists():
         command = ["rm", "-rf", "--", str(path)]
         with contextlib.suppress(subprocess.TimeoutExpired):
             subprocess.run(command, check=False, timeout=_REMOVE_LIMIT_S, stdin=subprocess.DEVNULL)
+    return not path.exists()
 
 
 def read_json(path: Path) -> dict[str, Any]:

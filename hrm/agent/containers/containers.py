@@ -46,6 +46,7 @@ __all__ = ["Adopted", "ContainerSupervisor", "Ended", "StopOrder"]
 EnvironmentOf = Callable[[Account | None], Awaitable[Mapping[str, str]]]
 _FORCE_MARGIN_S = 20.0
 _SHIM_GRACE_S = 5.0
+_MAKE_WAY_LIMIT_S = 60.0
 _SIGNALLED = frozenset({128 + signal.SIGTERM, 128 + signal.SIGKILL})
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _log = structlog.get_logger("hrm.agent.containers")
@@ -169,6 +170,7 @@ class ContainerSupervisor:
                 assert self._warm is not None
                 self._warm.not_used(jvm, error.message)
                 # What moved there with the JVM, such as its early output, is not this container's.
+                await self._removal.make_way(spec.container_id, _MAKE_WAY_LIMIT_S)
                 await asyncio.to_thread(remove_tree, self.work_dir(spec.container_id))
                 _log.warning("a warm JVM was of no use", why=error.message)
         return await self._begin(spec, launch, limits, None)
@@ -187,6 +189,11 @@ class ContainerSupervisor:
     ) -> float:
         container_id = spec.container_id
         directory = self.work_dir(container_id)
+        if not await self._removal.make_way(container_id, _MAKE_WAY_LIMIT_S):
+            raise LaunchFailed(
+                f"cannot start {container_id}: the files of an earlier container of this id are "
+                f"still being removed after {_MAKE_WAY_LIMIT_S:g} s"
+            )
         try:
             account = await asyncio.to_thread(self._account_of, spec.user)
             more = {} if self._environment_of is None else await self._environment_of(account)
@@ -195,7 +202,7 @@ class ContainerSupervisor:
                 self._spawn, directory, spec, account, more, launch, limits, jvm
             )
         except (OSError, LaunchFailed) as error:
-            await asyncio.to_thread(self._not_started, container_id, directory, str(error))
+            await self._not_started(container_id, directory, str(error))
             kind = Unsuitable if isinstance(error, Unsuitable) else LaunchFailed
             raise kind(f"cannot start {container_id}: {error}") from error
         assert process.stdout is not None
@@ -206,7 +213,7 @@ class ContainerSupervisor:
             await asyncio.to_thread(supervisor.give_up, process)
             os.close(pidfd)
             problem = str(report["error"])
-            await asyncio.to_thread(self._not_started, container_id, directory, problem)
+            await self._not_started(container_id, directory, problem)
             raise LaunchFailed(f"cannot start {container_id}: {problem}")
         self._watch(container_id, entry)
         return float(report["started_at_s"])
@@ -267,11 +274,14 @@ class ContainerSupervisor:
             return {}
         return self._scratch.prepare(spec.container_id, account, launch.environment)
 
-    def _not_started(self, container_id: str, directory: Path, problem: str) -> None:
+    async def _not_started(self, container_id: str, directory: Path, problem: str) -> None:
+        await asyncio.to_thread(self._record_failure, container_id, directory, problem)
+        self._removal.begin(container_id)
+
+    def _record_failure(self, container_id: str, directory: Path, problem: str) -> None:
         # A refused one has no directory yet; its end is recorded like any other.
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._end_whole(container_id, directory, self._isolation)
-        self._remove_files(container_id)
         if not (directory / shim.EXIT_FILE).exists():
             container_dir.write_end(directory, problem)
 
@@ -331,10 +341,9 @@ class ContainerSupervisor:
             _log.error("a container's group cannot be removed", container=container_id)
 
     def _remove_files(self, container_id: str) -> None:
-        try:
-            container_dir.clear(self.dir / container_id)
-        finally:
-            self._scratch.remove(container_id)
+        left = self._scratch.remove(container_id) + container_dir.clear(self.dir / container_id)
+        if left:
+            raise OSError(f"cannot remove {', '.join(map(str, left))}")
 
     def give_up_start(self, container_id: str) -> None:
         """One that is starting is to stop: its start need not wait for its files."""

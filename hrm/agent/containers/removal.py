@@ -25,8 +25,8 @@ class FileRemoval:
     """
 
     def __init__(self, remove: Callable[[str], None], record: Callable[[str], None]) -> None:
-        """``remove(container_id)`` removes its files, in another thread; ``record(container_id)``
-        writes down that the master knows of its end."""
+        """``remove(container_id)`` removes its files, in another thread, or raises OSError;
+        ``record(container_id)`` writes down that the master knows of its end."""
         self._remove = remove
         self._record = record
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="hrm-remove")
@@ -44,6 +44,8 @@ class FileRemoval:
 
     def begin(self, container_id: str) -> None:
         """Remove the files of a container that has ended, in the background."""
+        if container_id in self._tasks:
+            return
         self._left.add(container_id)
         running = asyncio.get_running_loop().create_task(self._run(container_id))
         self._tasks[container_id] = running
@@ -52,6 +54,13 @@ class FileRemoval:
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._threads, self._remove, container_id)
+        except OSError as error:
+            _log.warning(
+                "files of a container are left; the next run of the agent tries again",
+                container=container_id,
+                why=str(error),
+            )
+            return
         except Exception:
             _log.exception("cannot remove a container's files", container=container_id)
             return
@@ -68,6 +77,18 @@ class FileRemoval:
             self._acknowledged.add(container_id)
         else:
             self._record(container_id)
+
+    async def make_way(self, container_id: str, limit_s: float) -> bool:
+        """Before a container of that id starts: wait until no files of an earlier one are being
+        removed, ``limit_s`` at most; returns whether. Whether the end of the earlier one is known
+        says nothing about the next."""
+        if (task := self._tasks.get(container_id)) is not None:
+            await asyncio.wait([task], timeout=limit_s)
+            if container_id in self._tasks:
+                return False
+        self._left.discard(container_id)
+        self._acknowledged.discard(container_id)
+        return True
 
     async def wait(self) -> None:
         """Until no removal is left; what begins meanwhile included."""

@@ -50,7 +50,7 @@ def sweep(
     keep_s: float,
     bytes_max: int,
     now: float,
-    remove: Callable[[Path], None],
+    remove: Callable[[Path], object],
 ) -> Swept:
     """Remove what is too old, then the oldest while there is too much.
 
@@ -99,7 +99,7 @@ def _scan(containers_dir: Path, runs: Callable[[str], bool]) -> tuple[int, list[
     return total, ended
 
 
-def _remove(kept: _Kept, remove: Callable[[Path], None], *, whole: bool) -> int:
+def _remove(kept: _Kept, remove: Callable[[Path], object], *, whole: bool) -> int:
     """Remove a directory, or only the logs in it; returns the number of bytes freed."""
     if whole:
         remove(kept.directory)

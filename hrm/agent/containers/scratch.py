@@ -128,10 +128,10 @@ class Scratch:
         variables = local_dirs(made)
         return {name: variables[name] for name in wanted}
 
-    def remove(self, container_id: str) -> None:
-        """Remove what a container had there."""
-        for place in self.places:
-            remove_tree(place / container_id)
+    def remove(self, container_id: str) -> list[Path]:
+        """Remove what a container had there; returns what could not be removed."""
+        directories = [place / container_id for place in self.places]
+        return [directory for directory in directories if not remove_tree(directory)]
 
     def names(self) -> set[str]:
         """Of all that is there: of containers that run, and what an earlier run of the agent

@@ -123,7 +123,8 @@ class ExclusionTracker:
     ) -> bool:
         """A container has failed quickly. True: the node is excluded for its application now."""
         bounds = self._bounds
-        if not bounds.node_failures:
+        shared = end_rule(end).against_node
+        if not bounds.node_failures or (shared and self._is_excluded_for_all(node, now)):
             return False
         standing = self._applications.setdefault(application_id, {}).setdefault(node, _Standing())
         self._age(standing, now)
@@ -132,7 +133,6 @@ class ExclusionTracker:
         standing.strikes.append(now)
         self._set_due(application_id, node, standing)
         strikes = len(standing.strikes)
-        shared = end_rule(end).against_node
         if strikes < (1 if standing.level or not shared else bounds.node_failures):
             return False
         how = end.message or f"exit code {end.exit_code}"
@@ -227,12 +227,14 @@ class ExclusionTracker:
                 del self._applications[application]
 
     def _report(self, application_id: ApplicationId, node: NodeName, now: float) -> None:
-        """Have it count against the node for all, unless that is excluded for all already."""
+        """Have it count against the node for all."""
+        report = _FailureReport(now, now + CONFIRM_S)
+        self._reports.setdefault(node, {})[application_id] = report
+        self._push(application_id, node, report)
+
+    def _is_excluded_for_all(self, node: NodeName, now: float) -> bool:
         for_all = self._nodes.get(node)
-        if for_all is None or now >= for_all.until_s:
-            report = _FailureReport(now, now + CONFIRM_S)
-            self._reports.setdefault(node, {})[application_id] = report
-            self._push(application_id, node, report)
+        return for_all is not None and now < for_all.until_s
 
     def _confirm_or_drop(
         self,

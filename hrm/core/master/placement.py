@@ -375,7 +375,9 @@ class PlacementCoordinator:
         for scheduler in self.schedulers.values():
             if scheduler.in_flight is not None:
                 application_id, since_s = scheduler.in_flight
-                scheduler.in_flight = (application_id, since_s + slept_s)
+                # What began after the sleep has not waited through it.
+                since_s += min(slept_s, now - since_s)
+                scheduler.in_flight = (application_id, since_s)
             if isinstance(scheduler, RemoteScheduler):
                 scheduler.woke(now, slept_s)
 

@@ -104,7 +104,7 @@ class TaskDirs:
         self._code: dict[Path, None] = {}
         """Directories of modules, the most recently used last."""
         self._numbers = itertools.count()
-        self._removing: set[asyncio.Task[None]] = set()
+        self._removing: set[asyncio.Task[bool]] = set()
 
     def prepare(self) -> None:
         """Remove what an earlier agent left, and create empty directories."""
