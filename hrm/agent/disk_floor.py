@@ -10,7 +10,6 @@ than the floor has to be free before containers start again.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,6 +67,8 @@ class DiskFloor:
         """The last container ended for the floor, until its files are removed; ``_last_measured``:
         what was measured before."""
         self._patient_until_s = 0.0
+        self._lacking_max_mib = 0
+        """Until how many MiB lack the removal of the victim's files is waited for."""
         self._removing: tuple[float, int] | None = None
         """Until when, and until how many MiB lack, what is being removed is waited for; None: it is
         less than what is lacking."""
@@ -80,16 +81,7 @@ class DiskFloor:
         Raises:
             OSError: none of the directories can be asked.
         """
-        samples, problem = [], OSError(f"there is no {self._place}")
-        for directory in self._directories:
-            try:
-                samples.append(free_and_floor_mib(directory, self._free_min_mib, self._usage))
-            except OSError as error:
-                problem = error
-        if not samples:
-            raise problem
-        free_mib, floor = max(samples, key=lambda sample: sample[0] - sample[1])
-        self.free_mib, self.floor_mib = free_mib, floor
+        self.free_mib, self.floor_mib = free_mib, floor = self._measure()
         if free_mib < floor:
             self.low = (
                 f"less than {floor} MiB are free on the file system of {self._place} "
@@ -98,6 +90,17 @@ class DiskFloor:
         elif free_mib >= floor + floor // 4:
             self.low = ""
         return free_mib
+
+    def _measure(self) -> tuple[int, int]:
+        samples, problem = [], OSError(f"there is no {self._place}")
+        for directory in self._directories:
+            try:
+                samples.append(free_and_floor_mib(directory, self._free_min_mib, self._usage))
+            except OSError as error:
+                problem = error
+        if not samples:
+            raise problem
+        return max(samples, key=lambda sample: sample[0] - sample[1])
 
     def swept(self) -> None:
         """All use has been measured, just now."""
@@ -119,8 +122,11 @@ class DiskFloor:
         elif self._removing is None:
             # As long as others do not fill what is left.
             self._removing = (now + _PATIENCE_S, lacking_mib + self.floor_mib // _FLOOR_PARTS)
-        if self._victim in leaving or (self._victim in use and now < self._patient_until_s):
-            return {}
+        if self._victim in use or self._victim in leaving:
+            ends_in_time = now < self._patient_until_s
+            is_enough = self._victim in leaving and lacking_mib <= self._lacking_max_mib
+            if ends_in_time or is_enough:
+                return {}
         if self._victim:
             # What it held is free by now; earlier sweeps no longer count.
             self._victim, self._last_measured = "", measured
@@ -138,6 +144,7 @@ class DiskFloor:
             return {}  # others have filled the disk
         self._victim, self._last_measured = most, measured
         self._patient_until_s = now + _PATIENCE_S
+        self._lacking_max_mib = lacking_mib + self.floor_mib // _FLOOR_PARTS
         share_mib = max(0, total_mib - lacking_mib) // len(use)
         among = f"the most of {len(use)} containers, " if len(use) > 1 else ""
         return {
@@ -150,6 +157,8 @@ class DiskFloor:
 
     def _still_lacks(self) -> bool:
         """Now: what was removed since the latest sample is no fault of those that run."""
-        with contextlib.suppress(OSError):
-            self.sample()
-        return self.free_mib < self.floor_mib
+        try:
+            free_mib, floor_mib = self._measure()
+        except OSError:
+            return True
+        return free_mib < floor_mib

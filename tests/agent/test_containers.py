@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -162,6 +163,57 @@ async def test_files_that_cannot_be_removed_are_left_to_the_next_agent(
     assert await heir.drain(20)
     assert not (heir.dir / "c1/large").exists()
     assert await Hands(tmp_path).containers.adopt() == []
+
+
+async def test_retention_tries_again_what_a_removal_left(
+    hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(container_dir, "clear", lambda directory: [directory])
+        await hands.containers.start(spec_of("c1"), shell("echo x > large"))
+        await hands.end()
+        assert await hands.containers.drain(20)
+    assert hands.containers.forget_old(0, time.time() + 60).old == 0, "the master must hear of it"
+    assert (hands.containers.dir / "c1/large").exists()
+    hands.containers.acknowledge("c1")
+    assert hands.containers.forget_old(0, time.time() + 60).old == 1
+    assert not (hands.containers.dir / "c1").exists()
+
+
+def test_whether_a_failed_disk_has_a_file_cannot_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_path: Path) -> None:
+        raise OSError(errno.EIO, "the disk has failed")
+
+    assert container_dir.remove_tree(tmp_path / "absent")
+    monkeypatch.setattr(Path, "lstat", fails)
+    assert not container_dir.remove_tree(tmp_path / "absent")
+
+
+def test_an_agent_that_is_not_root_removes_what_its_containers_have_closed() -> None:
+    """As Go's module cache is: directories that cannot be written."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may become another user")
+    directory = Path(tempfile.mkdtemp(dir="/tmp"))
+    os.chown(directory, 65534, 65534)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            (directory / "closed/inner").mkdir(parents=True)
+            (directory / "closed/inner/file").write_text("x")
+            (directory / "closed/inner").chmod(0o555)
+            (directory / "closed").chmod(0o555)
+            os._exit(0 if container_dir.remove_tree(directory / "closed") else 1)
+        finally:
+            os._exit(2)
+    try:
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        container_dir.remove_tree(directory)
 
 
 @pytest.mark.parametrize("left", ["local", "a-file"])

@@ -56,6 +56,7 @@ __all__ = [
     "Ended",
     "StopOrder",
     "clear",
+    "drop_records",
     "empty_home",
     "hand_over",
     "keep_crash_reports",
@@ -117,9 +118,6 @@ def prepare(
     if account is not None:  # another user may pass through it, and no more than that
         directory.chmod(0o711)
         directory.parent.chmod(0o711)
-    stale = (shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE, ACKNOWLEDGED_FILE)
-    for name in stale:
-        (directory / name).unlink(missing_ok=True)
     own_home = has_home or account is not None
     for name in (*_SCRATCH, HOME_DIR) if own_home else _SCRATCH:
         (directory / name).mkdir(mode=0o700, exist_ok=True)
@@ -128,6 +126,13 @@ def prepare(
         _write_private(directory / name, text)
         hand_over(directory / name, account)
     return directory / HOME_DIR if own_home else directory
+
+
+def drop_records(directory: Path) -> None:
+    """Of an earlier container of the same id: they are not those of the next."""
+    for name in (shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE, ACKNOWLEDGED_FILE):
+        with contextlib.suppress(OSError):
+            (directory / name).unlink(missing_ok=True)
 
 
 def empty_home(directory: Path) -> Path:
@@ -244,6 +249,8 @@ def clear(directory: Path) -> list[Path]:
         paths = list(directory.iterdir())
     except FileNotFoundError:
         return []
+    except OSError:
+        return [directory]
     return [path for path in paths if not _is_kept(path) and not _remove(path)]
 
 
@@ -258,7 +265,7 @@ def _remove(path: Path) -> bool:
         return remove_tree(path)
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
-    return not os.path.lexists(path)
+    return _is_gone(path)
 
 
 def remove_tree(path: Path) -> bool:
@@ -267,11 +274,28 @@ def remove_tree(path: Path) -> bool:
     gone."""
     with contextlib.suppress(RecursionError):
         shutil.rmtree(path, ignore_errors=True)
-    if path.exists():
-        command = ["rm", "-rf", "--", str(path)]
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(command, check=False, timeout=_REMOVE_LIMIT_S, stdin=subprocess.DEVNULL)
-    return not path.exists()
+    if _is_gone(path):
+        return True
+    for command in (("chmod", "-R", "u+rwX"), ("rm", "-rf")):
+        if command[0] == "chmod" and os.geteuid() == 0:
+            continue  # it needs no permission, and must not act on what a user puts in its way
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(
+                [*command, "--", str(path)],
+                check=False, timeout=_REMOVE_LIMIT_S, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+    return _is_gone(path)
+
+
+def _is_gone(path: Path) -> bool:
+    """Where that cannot be told, as on a disk that has failed, it is not."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def read_json(path: Path) -> dict[str, Any]:

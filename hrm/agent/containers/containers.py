@@ -161,6 +161,7 @@ class ContainerSupervisor:
             cpus=cpus,
             closed=closed,
         )
+        await self._make_way(spec.container_id)
         jvm = self._reserve(spec, launch)
         if jvm is not None:
             try:
@@ -170,10 +171,20 @@ class ContainerSupervisor:
                 assert self._warm is not None
                 self._warm.not_used(jvm, error.message)
                 # What moved there with the JVM, such as its early output, is not this container's.
-                await self._removal.make_way(spec.container_id, _MAKE_WAY_LIMIT_S)
+                await self._make_way(spec.container_id)
                 await asyncio.to_thread(remove_tree, self.work_dir(spec.container_id))
                 _log.warning("a warm JVM was of no use", why=error.message)
         return await self._begin(spec, launch, limits, None)
+
+    async def _make_way(self, container_id: str) -> None:
+        """Nothing of an earlier container of that id is left, or will be removed later."""
+        directory = self.work_dir(container_id)
+        if not await self._removal.make_way(container_id, _MAKE_WAY_LIMIT_S):
+            raise LaunchFailed(
+                f"cannot start {container_id}: the files of an earlier container of this id cannot "
+                f"be removed, or not within {_MAKE_WAY_LIMIT_S:g} s; see the agent's log"
+            )
+        await asyncio.to_thread(container_dir.drop_records, directory)
 
     def _reserve(self, spec: ContainerSpec, launch: Launch) -> WarmJvm | None:
         if self._warm is None:
@@ -189,11 +200,6 @@ class ContainerSupervisor:
     ) -> float:
         container_id = spec.container_id
         directory = self.work_dir(container_id)
-        if not await self._removal.make_way(container_id, _MAKE_WAY_LIMIT_S):
-            raise LaunchFailed(
-                f"cannot start {container_id}: the files of an earlier container of this id are "
-                f"still being removed after {_MAKE_WAY_LIMIT_S:g} s"
-            )
         try:
             account = await asyncio.to_thread(self._account_of, spec.user)
             more = {} if self._environment_of is None else await self._environment_of(account)
@@ -275,7 +281,10 @@ class ContainerSupervisor:
         return self._scratch.prepare(spec.container_id, account, launch.environment)
 
     async def _not_started(self, container_id: str, directory: Path, problem: str) -> None:
-        await asyncio.to_thread(self._record_failure, container_id, directory, problem)
+        try:
+            await asyncio.to_thread(self._record_failure, container_id, directory, problem)
+        except OSError as error:
+            _log.warning("a failed start leaves no record", container=container_id, why=str(error))
         self._removal.begin(container_id)
 
     def _record_failure(self, container_id: str, directory: Path, problem: str) -> None:
@@ -341,7 +350,7 @@ class ContainerSupervisor:
             _log.error("a container's group cannot be removed", container=container_id)
 
     def _remove_files(self, container_id: str) -> None:
-        left = self._scratch.remove(container_id) + container_dir.clear(self.dir / container_id)
+        left = container_dir.clear(self.dir / container_id) + self._scratch.remove(container_id)
         if left:
             raise OSError(f"cannot remove {', '.join(map(str, left))}")
 
@@ -480,6 +489,7 @@ class ContainerSupervisor:
             bytes_max=bytes_max,
             now=now,
             remove=remove_tree,
+            acknowledged=self._removal.is_acknowledged,
         )
 
 

@@ -18,7 +18,7 @@ _log = structlog.get_logger("hrm.agent.containers")
 
 class FileRemoval:
     """Containers whose files are being removed, in threads of its own. One event loop, but for
-    ``names`` and ``in``.
+    ``names``, ``is_acknowledged`` and ``in``.
 
     Invariant: that the master knows of an end is recorded only once the files are removed. So the
     next run of the agent finishes what this one does not, and what this one fails at.
@@ -78,17 +78,16 @@ class FileRemoval:
         else:
             self._record(container_id)
 
+    def is_acknowledged(self, container_id: str) -> bool:
+        """Whether the master knows of the end of one whose files could not be removed."""
+        return container_id in self._acknowledged
+
     async def make_way(self, container_id: str, limit_s: float) -> bool:
-        """Before a container of that id starts: wait until no files of an earlier one are being
-        removed, ``limit_s`` at most; returns whether. Whether the end of the earlier one is known
-        says nothing about the next."""
+        """Before a container of that id starts: wait until the files of an earlier one are removed,
+        ``limit_s`` at most; returns whether they are."""
         if (task := self._tasks.get(container_id)) is not None:
             await asyncio.wait([task], timeout=limit_s)
-            if container_id in self._tasks:
-                return False
-        self._left.discard(container_id)
-        self._acknowledged.discard(container_id)
-        return True
+        return container_id not in self._left
 
     async def wait(self) -> None:
         """Until no removal is left; what begins meanwhile included."""

@@ -51,12 +51,14 @@ def sweep(
     bytes_max: int,
     now: float,
     remove: Callable[[Path], object],
+    acknowledged: Callable[[str], bool] = lambda _container_id: False,
 ) -> Swept:
     """Remove what is too old, then the oldest while there is too much.
 
     ``runs(container_id)``: it must not be touched. ``remove``: removes a directory with all in it.
+    ``acknowledged(container_id)``: the master knows of the end, though there is no record of that.
     """
-    total, ended = _scan(containers_dir, runs)
+    total, ended = _scan(containers_dir, runs, acknowledged)
     excess = sum(not kept.acknowledged for kept in ended) - UNACKNOWLEDGED_MAX
     old = too_much = unacknowledged = 0
     for kept in ended:
@@ -77,7 +79,9 @@ def sweep(
     return Swept(old=old, too_much=too_much, unacknowledged=unacknowledged, bytes_left=total)
 
 
-def _scan(containers_dir: Path, runs: Callable[[str], bool]) -> tuple[int, list[_Kept]]:
+def _scan(
+    containers_dir: Path, runs: Callable[[str], bool], acknowledged: Callable[[str], bool]
+) -> tuple[int, list[_Kept]]:
     """The bytes of all containers, and the ended ones, earliest end first."""
     total, ended = 0, []
     for directory in sorted(containers_dir.iterdir()):
@@ -86,13 +90,13 @@ def _scan(containers_dir: Path, runs: Callable[[str], bool]) -> tuple[int, list[
         with contextlib.suppress(OSError):
             ended_at_s = (directory / shim.EXIT_FILE).stat().st_mtime
             if not runs(directory.name):
-                acknowledged = (directory / ACKNOWLEDGED_FILE).exists()
+                is_recorded = (directory / ACKNOWLEDGED_FILE).exists()
                 ended.append(
                     _Kept(
                         directory=directory,
                         ended_at_s=ended_at_s,
                         size=size,
-                        acknowledged=acknowledged,
+                        acknowledged=is_recorded or acknowledged(directory.name),
                     )
                 )
     ended.sort(key=lambda kept: kept.ended_at_s)
