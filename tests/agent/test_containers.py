@@ -180,7 +180,7 @@ async def test_retention_tries_again_what_a_removal_left(
     assert not (hands.containers.dir / "c1").exists()
 
 
-def test_whether_a_failed_disk_has_a_file_cannot_be_told(
+def test_on_a_failed_disk_nothing_counts_as_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(_path: Path) -> None:

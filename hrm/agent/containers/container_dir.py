@@ -288,7 +288,7 @@ def remove_tree(path: Path) -> bool:
 
 
 def _is_gone(path: Path) -> bool:
-    """Where that cannot be told, as on a disk that has failed, it is not."""
+    """False where nothing says so, as on a disk that has failed."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
