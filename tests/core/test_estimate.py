@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hrm.core.messages.claims import Entry
@@ -121,6 +121,7 @@ def test_a_container_that_has_outlived_its_estimate_gets_more_time() -> None:
 
 
 @given(st.floats(0, 1e5), st.floats(0, 1e6), st.floats(0, 1e9))
+@example(1 / 3, 1.0, 128.0)  # doubled as often as needed, it is rounded to now
 def test_what_runs_is_never_expected_to_end_at_once_nor_to_take_for_ever(
     run_s: float, elapsed_s: float, begin_s: float
 ) -> None:

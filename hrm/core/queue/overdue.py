@@ -35,7 +35,9 @@ def corrected_end_s(started_at_s: float, run_s: float, now: float) -> float:
         return end_s
     more_s = max(run_s * _FIRST_PART, _LEAST_S)
     _, doublings = math.frexp((now - end_s) / more_s)
-    return end_s + math.ldexp(more_s, max(doublings, 0))
+    more_s = math.ldexp(more_s, max(doublings, 0))
+    # Rounding may make it ``now``.
+    return end_s + (more_s if end_s + more_s > now else 2 * more_s)
 
 
 def corrected_ends_s(started_at_s: Floats, run_s: Floats, now: float) -> Floats:
@@ -43,5 +45,6 @@ def corrected_ends_s(started_at_s: Floats, run_s: Floats, now: float) -> Floats:
     end_s = started_at_s + run_s
     more_s = np.maximum(run_s * _FIRST_PART, _LEAST_S)
     _, doublings = np.frexp((now - end_s) / more_s)
-    ends_s: Floats = end_s + np.ldexp(more_s, np.maximum(doublings, 0))
+    more_s = np.ldexp(more_s, np.maximum(doublings, 0))
+    ends_s: Floats = end_s + np.where(end_s + more_s > now, more_s, 2 * more_s)
     return ends_s
