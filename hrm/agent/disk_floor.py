@@ -28,6 +28,8 @@ _MIB = 1024 * 1024
 _PATIENCE_S = 60.0
 """How long a container may take to end for the floor, before the next is ended; and how long the
 removal of others' files is waited for."""
+_MARGIN_PARTS = 4
+"""This part of the floor makes a difference: to start containers again, and to wait no longer."""
 _FLOOR_PARTS = 4
 """The floor is at most this part of the file system, so that a small one can be used at all."""
 
@@ -87,7 +89,7 @@ class DiskFloor:
                 f"less than {floor} MiB are free on the file system of {self._place} "
                 f"(disk_free_min_mib of the agent)"
             )
-        elif free_mib >= floor + floor // 4:
+        elif free_mib >= floor + floor // _MARGIN_PARTS:
             self.low = ""
         return free_mib
 
@@ -121,7 +123,7 @@ class DiskFloor:
             self._removing = None
         elif self._removing is None:
             # As long as others do not fill what is left.
-            self._removing = (now + _PATIENCE_S, lacking_mib + self.floor_mib // _FLOOR_PARTS)
+            self._removing = (now + _PATIENCE_S, lacking_mib + self.floor_mib // _MARGIN_PARTS)
         if self._victim in use or self._victim in leaving:
             ends_in_time = now < self._patient_until_s
             is_enough = self._victim in leaving and lacking_mib <= self._lacking_max_mib
@@ -144,7 +146,7 @@ class DiskFloor:
             return {}  # others have filled the disk
         self._victim, self._last_measured = most, measured
         self._patient_until_s = now + _PATIENCE_S
-        self._lacking_max_mib = lacking_mib + self.floor_mib // _FLOOR_PARTS
+        self._lacking_max_mib = lacking_mib + self.floor_mib // _MARGIN_PARTS
         share_mib = max(0, total_mib - lacking_mib) // len(use)
         among = f"the most of {len(use)} containers, " if len(use) > 1 else ""
         return {

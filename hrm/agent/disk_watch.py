@@ -17,7 +17,6 @@ for a path) counts as over the limit where one is set.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
@@ -30,6 +29,7 @@ from pathlib import Path
 
 import structlog
 
+from hrm.agent.containers.scratch import names_in
 from hrm.agent.containers.shim import EXIT_FILE
 from hrm.agent.disk_floor import ADVICE, DiskFloor, Measured
 
@@ -200,7 +200,9 @@ class DiskWatch:
         use: dict[str, Measured] = {}
         scratch: dict[str, Measured] = {}
         kept = self._kept_by_shuffle_service()
-        leaving, on_scratch = frozenset(self._leaving()), self._names_on_scratch()
+        leaving = frozenset(self._leaving())
+        # Some of these may have ended just now, and not be in ``leaving`` yet.
+        on_scratch = names_in(self._scratch_dirs)
         for directory in sorted(self._dir.iterdir()) if self._dir.is_dir() else ():
             name = directory.name
             self.sample_free()
@@ -233,14 +235,6 @@ class DiskWatch:
             if self._scratch_floor is not None:
                 self._scratch_floor.swept()
         return self.use
-
-    def _names_on_scratch(self) -> set[str]:
-        """Whose files are there; some may have ended just now, and not be in ``leaving`` yet."""
-        found: set[str] = set()
-        for place in self._scratch_dirs:
-            with contextlib.suppress(OSError):
-                found.update(entry.name for entry in os.scandir(place))
-        return found
 
     def _kept_by_shuffle_service(self) -> dict[str, list[Path]]:
         """By container."""

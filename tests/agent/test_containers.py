@@ -187,8 +187,14 @@ def test_on_a_failed_disk_nothing_counts_as_removed(
         raise OSError(errno.EIO, "the disk has failed")
 
     assert container_dir.remove_tree(tmp_path / "absent")
+    for name in ("stdout", "block"):
+        (tmp_path / name).write_text("x")
+    monkeypatch.setattr(Path, "stat", lambda path, *, follow_symlinks=True: fails(path))
     monkeypatch.setattr(Path, "lstat", fails)
     assert not container_dir.remove_tree(tmp_path / "absent")
+    assert container_dir.clear(tmp_path) == [tmp_path / "block"]
+    monkeypatch.undo()
+    assert (tmp_path / "stdout").exists(), "a log stays"
 
 
 def test_an_agent_that_is_not_root_removes_what_its_containers_have_closed() -> None:

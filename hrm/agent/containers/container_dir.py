@@ -256,12 +256,20 @@ def clear(directory: Path) -> list[Path]:
 
 def _is_kept(path: Path) -> bool:
     log = path.name.split(".")[0] in STREAMS or path.match(_CRASH_REPORT)
-    return (log or path.name in _KEPT) and path.is_file() and not path.is_symlink()
+    return (log or path.name in _KEPT) and stat.S_IFMT(_mode(path)) in (0, stat.S_IFREG)
+
+
+def _mode(path: Path) -> int:
+    """Of the file itself, where that is a link; 0 where the disk does not say."""
+    try:
+        return path.lstat().st_mode
+    except OSError:
+        return 0
 
 
 def _remove(path: Path) -> bool:
     """Remove a file, or a directory with all in it; returns whether it is gone."""
-    if path.is_dir() and not path.is_symlink():
+    if stat.S_ISDIR(_mode(path)):
         return remove_tree(path)
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
@@ -276,9 +284,10 @@ def remove_tree(path: Path) -> bool:
         shutil.rmtree(path, ignore_errors=True)
     if _is_gone(path):
         return True
-    for command in (("chmod", "-R", "u+rwX"), ("rm", "-rf")):
-        if command[0] == "chmod" and os.geteuid() == 0:
-            continue  # it needs no permission, and must not act on what a user puts in its way
+    commands = [["rm", "-rf"]]
+    if os.geteuid() != 0:  # root needs no permission, and must not act on what a user puts there
+        commands.insert(0, ["chmod", "-R", "u+rwX"])
+    for command in commands:
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(
                 [*command, "--", str(path)],

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -26,7 +26,7 @@ from hrm.agent.run_as import Account, closed_parent
 from hrm.config import AgentSettings
 from hrm.errors import InvalidConfig, LaunchFailed
 
-__all__ = ["SHUFFLE_DIR", "Scratch", "local_dirs"]
+__all__ = ["SHUFFLE_DIR", "Scratch", "local_dirs", "names_in"]
 
 SHUFFLE_DIR = "shuffle"
 """Below the work directory, and below the home on each disk of scratch space."""
@@ -136,8 +136,13 @@ class Scratch:
     def names(self) -> set[str]:
         """Of all that is there: of containers that run, and what an earlier run of the agent
         left."""
-        found: set[str] = set()
-        for place in self.places:
-            with contextlib.suppress(OSError):
-                found.update(entry.name for entry in os.scandir(place))
-        return found
+        return names_in(self.places)
+
+
+def names_in(places: Iterable[Path]) -> set[str]:
+    """Of all containers that have something in one of these directories, as far as can be read."""
+    found: set[str] = set()
+    for place in places:
+        with contextlib.suppress(OSError):
+            found.update(entry.name for entry in os.scandir(place))
+    return found

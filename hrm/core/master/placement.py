@@ -40,6 +40,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.core.vocabulary.transitions import ContainerHappening
+from hrm.core.vocabulary.wakefulness import slept_through
 
 __all__ = ["SPARED_MAX", "PlacementCoordinator"]
 
@@ -375,8 +376,7 @@ class PlacementCoordinator:
         for scheduler in self.schedulers.values():
             if scheduler.in_flight is not None:
                 application_id, since_s = scheduler.in_flight
-                # What began after the sleep has not waited through it.
-                since_s += min(slept_s, now - since_s)
+                since_s += slept_through(since_s, now, slept_s)
                 scheduler.in_flight = (application_id, since_s)
             if isinstance(scheduler, RemoteScheduler):
                 scheduler.woke(now, slept_s)

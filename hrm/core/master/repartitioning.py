@@ -14,6 +14,7 @@ from hrm.core.master.state import MasterState, node_not_found
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import NodeName, NodeState
+from hrm.core.vocabulary.wakefulness import slept_through
 from hrm.errors import InvalidRequest, Unavailable
 
 __all__ = ["Repartitioning"]
@@ -60,10 +61,9 @@ class Repartitioning:
             self.master_state.refuse(event.request_id, InvalidRequest(event.message))
 
     def woke(self, now: float, slept_s: float) -> None:
-        """This master slept: replies may have arrived, and not been read yet. A request that was
-        read since then has not waited for as long as that."""
+        """This master slept: replies may have arrived, and not been read yet."""
         for asked in self.pending.values():
-            asked.until_s += min(slept_s, now - asked.since_s)
+            asked.until_s += slept_through(asked.since_s, now, slept_s)
 
     def tick(self, now: float) -> None:
         for call_id, asked in list(self.pending.items()):

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Patience", "Wakefulness", "excused"]
+__all__ = ["Patience", "Wakefulness", "excused", "slept_through"]
 
 
 @dataclass(slots=True)
@@ -59,6 +59,12 @@ def excused(since_s: float, excused_s: float, now: float, slept_s: float) -> flo
     ``excused_s``: the same before this sleep. The silence itself counts from the later of both.
     """
     return now if excused_s <= since_s else excused_s + slept_s
+
+
+def slept_through(since_s: float, now: float, slept_s: float) -> float:
+    """The part of a sleep, noticed at ``now``, that lies in a wait which began at ``since_s``: what
+    began after the sleep, and before it was noticed, has not waited through it."""
+    return min(slept_s, now - since_s)
 
 
 class Patience:
