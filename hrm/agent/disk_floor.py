@@ -28,6 +28,8 @@ _MIB = 1024 * 1024
 _PATIENCE_S = 60.0
 """How long a container may take to end for the floor, before the next is ended; and how long the
 removal of others' files is waited for."""
+_REMOVAL_PATIENCE_S = 600.0
+"""How long the removal of what one ended for the floor has written is waited for."""
 _MARGIN_PARTS = 4
 """This part of the floor makes a difference: to start containers again, and to wait no longer."""
 _FLOOR_PARTS = 4
@@ -123,11 +125,12 @@ class DiskFloor:
             self._removing = None
         elif self._removing is None:
             # As long as others do not fill what is left.
-            self._removing = (now + _PATIENCE_S, lacking_mib + self.floor_mib // _MARGIN_PARTS)
+            self._removing = (now + _PATIENCE_S, self._lacking_max(lacking_mib))
         if self._victim in use or self._victim in leaving:
-            ends_in_time = now < self._patient_until_s
-            is_enough = self._victim in leaving and lacking_mib <= self._lacking_max_mib
-            if ends_in_time or is_enough:
+            until_s = self._patient_until_s
+            if self._victim in leaving and lacking_mib <= self._lacking_max_mib:
+                until_s += _REMOVAL_PATIENCE_S
+            if now < until_s:
                 return {}
         if self._victim:
             # What it held is free by now; earlier sweeps no longer count.
@@ -146,7 +149,7 @@ class DiskFloor:
             return {}  # others have filled the disk
         self._victim, self._last_measured = most, measured
         self._patient_until_s = now + _PATIENCE_S
-        self._lacking_max_mib = lacking_mib + self.floor_mib // _MARGIN_PARTS
+        self._lacking_max_mib = self._lacking_max(lacking_mib)
         share_mib = max(0, total_mib - lacking_mib) // len(use)
         among = f"the most of {len(use)} containers, " if len(use) > 1 else ""
         return {
@@ -156,6 +159,11 @@ class DiskFloor:
                 f"(disk_free_min_mib of the agent); {ADVICE}"
             )
         }
+
+    def _lacking_max(self, lacking_mib: int) -> int:
+        """Until how many MiB lack others may go on filling the disk; less than all of the floor."""
+        left_mib = self.floor_mib - lacking_mib
+        return lacking_mib + min(self.floor_mib // _MARGIN_PARTS, left_mib // 2)
 
     def _still_lacks(self) -> bool:
         """Now: what was removed since the latest sample is no fault of those that run."""

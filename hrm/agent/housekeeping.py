@@ -51,6 +51,7 @@ class Housekeeping:
         keep_s = self._settings.work_keep_s
         period_s = min(_PERIOD_S, max(1.0, keep_s))
         while True:
+            self._containers.retry_removals()
             await self._clear_containers(keep_s)
             if self._shuffle is not None:
                 live = {x.spec.application_id for x in self._core.containers.values()}

@@ -285,6 +285,33 @@ def test_the_removal_of_ended_ones_is_not_waited_for_for_ever_nor_until_the_disk
         assert list(floored.too_much(["live"])) == ends
 
 
+@pytest.mark.parametrize(
+    ("free_mib", "after_s", "next_one"), [(5, 61.0, True), (20, 61.0, False), (20, 661.0, True)]
+)
+def test_the_removal_of_what_the_last_one_held_has_limits_on_a_nearly_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_mib: int, after_s: float, next_one: bool
+) -> None:
+    """80 of 100 MiB lack when it ends; more than 90 must never do so, nor for ever as many."""
+    for name, mib in (("live", 50), ("other", 40)):
+        fill(tmp_path / name / "x", mib)
+    system, leaving, now = FileSystem(1000, 20), set[str](), 1000.0
+    monkeypatch.setattr("hrm.agent.disk_floor.time.monotonic", lambda: now)
+    floored = watch(tmp_path, free_min_mib=100, usage=system, leaving=lambda: tuple(leaving))
+    floored.sweep()
+    assert list(floored.too_much(["live", "other"])) == ["live"]
+    (tmp_path / "live/exit.json").touch()
+    for inside in (tmp_path / "live").glob("x*"):
+        inside.unlink()  # little of it is left to be removed, and that hangs
+    leaving.add("live")
+    system.free_mib = free_mib
+    fill(tmp_path / "other/y", 55)
+    now += after_s
+    floored.sweep()
+    floored.too_much(["other"])
+    floored.sweep()
+    assert bool(floored.too_much(["other"])) is next_one
+
+
 def test_what_was_removed_since_the_latest_sample_is_held_against_nobody(tmp_path: Path) -> None:
     fill(tmp_path / "live/x", 8)
     system = FileSystem(1000, 95)

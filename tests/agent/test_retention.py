@@ -119,3 +119,26 @@ def test_one_sweep_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         container(tmp_path, f"c{number}", ended_ago_s=9000.0 - number)
     counts = [swept(tmp_path).old for _ in range(4)]
     assert counts == [2, 2, 1, 0]
+
+
+def test_one_that_left_no_record_of_its_end_goes_when_it_is_old(tmp_path: Path) -> None:
+    directory = container(tmp_path, "a", ended_ago_s=None)
+    os.utime(directory / "acknowledged", (NOW - 3_601.0, NOW - 3_601.0))
+    assert swept(tmp_path).old == 1
+    assert left(tmp_path) == []
+
+
+def test_what_started_since_the_scan_is_left_alone(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        container(tmp_path, name, ended_ago_s=3_601.0)
+    started: set[str] = set()
+
+    def remove(directory: Path) -> None:
+        remove_tree(directory)
+        started.add("b")
+
+    done = sweep(
+        tmp_path, started.__contains__, keep_s=3_600.0, bytes_max=10**9, now=NOW, remove=remove
+    )
+    assert done.old == 1
+    assert left(tmp_path) == ["b"]

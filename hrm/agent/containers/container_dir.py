@@ -79,6 +79,7 @@ _KEPT = {RECORD_FILE, ACKNOWLEDGED_FILE, "shim.log"} | {
 }
 _CRASH_REPORT = "hs_err_pid*.log"
 _REMOVE_LIMIT_S = 60.0
+_KILL_LIMIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +130,13 @@ def prepare(
 
 
 def drop_records(directory: Path) -> None:
-    """Of an earlier container of the same id: they are not those of the next."""
+    """Of an earlier container of the same id: they are not those of the next.
+
+    Raises:
+        OSError: one cannot be removed.
+    """
     for name in (shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE, ACKNOWLEDGED_FILE):
-        with contextlib.suppress(OSError):
-            (directory / name).unlink(missing_ok=True)
+        (directory / name).unlink(missing_ok=True)
 
 
 def empty_home(directory: Path) -> Path:
@@ -251,7 +255,7 @@ def clear(directory: Path) -> list[Path]:
         return []
     except OSError:
         return [directory]
-    return [path for path in paths if not _is_kept(path) and not _remove(path)]
+    return [path for path in paths if not _is_kept(path) and not remove_tree(path)]
 
 
 def _is_kept(path: Path) -> bool:
@@ -267,19 +271,14 @@ def _mode(path: Path) -> int:
         return 0
 
 
-def _remove(path: Path) -> bool:
-    """Remove a file, or a directory with all in it; returns whether it is gone."""
-    if stat.S_ISDIR(_mode(path)):
-        return remove_tree(path)
-    with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
-    return _is_gone(path)
-
-
 def remove_tree(path: Path) -> bool:
     """Remove a directory with all below it, at any depth that a container may have created: deeper
-    than Python can follow. Follows no link; a missing path is no error. Returns whether it is
-    gone."""
+    than Python can follow; or a file. Follows no link; a missing path is no error. Returns whether
+    it is gone."""
+    if not stat.S_ISDIR(_mode(path)):  # rm and chmod would follow a link that stands here
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        return _is_gone(path)
     with contextlib.suppress(RecursionError):
         shutil.rmtree(path, ignore_errors=True)
     if _is_gone(path):
@@ -288,12 +287,21 @@ def remove_tree(path: Path) -> bool:
     if os.geteuid() != 0:  # root needs no permission, and must not act on what a user puts there
         commands.insert(0, ["chmod", "-R", "u+rwX"])
     for command in commands:
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(
-                [*command, "--", str(path)],
-                check=False, timeout=_REMOVE_LIMIT_S, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+        with contextlib.suppress(OSError):
+            _run([*command, "--", str(path)])
     return _is_gone(path)
+
+
+def _run(command: list[str]) -> None:
+    """Until it ends, ``_REMOVE_LIMIT_S`` at most. One that a disk holds up does not end when it is
+    killed; it is left to itself then."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_REMOVE_LIMIT_S)
+        return
+    process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_KILL_LIMIT_S)
 
 
 def _is_gone(path: Path) -> bool:

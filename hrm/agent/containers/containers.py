@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -112,7 +113,12 @@ class ContainerSupervisor:
         self._files = files
         self._unpacked_bytes_max = unpacked_bytes_max
         self._running: dict[str, _Running] = {}
-        self._removal = FileRemoval(self._remove_files, self._record_acknowledgement)
+        self._starting: set[str] = set()
+        places = {
+            str(place): functools.partial(_remove_at, place) for place in self._scratch.places
+        }
+        places[str(self.dir)] = self._clear
+        self._removal = FileRemoval(places, self._record_acknowledgement)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -161,6 +167,14 @@ class ContainerSupervisor:
             cpus=cpus,
             closed=closed,
         )
+        self._starting.add(spec.container_id)
+        try:
+            return await self._start(spec, launch, limits)
+        finally:
+            self._starting.discard(spec.container_id)
+
+    async def _start(self, spec: ContainerSpec, launch: Launch, limits: ContainerLimits) -> float:
+        """In a warm JVM, if there is one that fits and it works."""
         await self._make_way(spec.container_id)
         jvm = self._reserve(spec, launch)
         if jvm is not None:
@@ -184,7 +198,13 @@ class ContainerSupervisor:
                 f"cannot start {container_id}: the files of an earlier container of this id cannot "
                 f"be removed, or not within {_MAKE_WAY_LIMIT_S:g} s; see the agent's log"
             )
-        await asyncio.to_thread(container_dir.drop_records, directory)
+        try:
+            await asyncio.to_thread(container_dir.drop_records, directory)
+        except OSError as error:
+            raise LaunchFailed(
+                f"cannot start {container_id}: records of an earlier container of this id are left "
+                f"in {directory}: {error.strerror}"
+            ) from error
 
     def _reserve(self, spec: ContainerSpec, launch: Launch) -> WarmJvm | None:
         if self._warm is None:
@@ -290,9 +310,11 @@ class ContainerSupervisor:
     def _record_failure(self, container_id: str, directory: Path, problem: str) -> None:
         # A refused one has no directory yet; its end is recorded like any other.
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._end_whole(container_id, directory, self._isolation)
-        if not (directory / shim.EXIT_FILE).exists():
-            container_dir.write_end(directory, problem)
+        try:
+            self._end_whole(container_id, directory, self._isolation)
+        finally:
+            if not (directory / shim.EXIT_FILE).exists():
+                container_dir.write_end(directory, problem)
 
     def _watch(self, container_id: str, entry: _Running) -> None:
         self._running[container_id] = entry
@@ -312,17 +334,22 @@ class ContainerSupervisor:
         task.add_done_callback(self._tasks.discard)
 
     async def _collect(self, container_id: str, entry: _Running) -> None:
-        directory = self.dir / container_id
-        try:
-            ended = await asyncio.to_thread(self._gather, container_id, directory, entry.isolation)
-        except Exception as error:
-            # Whatever failed here, the core must get the end, or the capacity stays occupied.
-            _log.exception("cannot clear away a container", container=container_id)
-            ended = Ended(started=True, exit_code=-1, problem=str(error))
-        self._removal.begin(container_id)
+        ended = await self._end_of(container_id, entry.isolation)
         del self._running[container_id]
         entry.done.set()
         self._on_end(container_id, ended)
+
+    async def _end_of(self, container_id: str, isolation: Isolation) -> Ended:
+        """How it ended; from now on its files are removed. Whatever fails here, the core must get
+        the end, or the capacity stays occupied."""
+        directory = self.dir / container_id
+        try:
+            return await asyncio.to_thread(self._gather, container_id, directory, isolation)
+        except Exception as error:
+            _log.exception("cannot clear away a container", container=container_id)
+            return Ended(started=True, exit_code=-1, problem=str(error))
+        finally:
+            self._removal.begin(container_id)
 
     def _gather(self, container_id: str, directory: Path, isolation: Isolation) -> Ended:
         """Read how a container ended, and remove what is left of it but its files."""
@@ -341,17 +368,21 @@ class ContainerSupervisor:
         container_dir.keep_crash_reports(directory)
 
     def _kill_processes(self, container_id: str, directory: Path) -> None:
-        (directory / shim.SPEC_FILE).unlink(missing_ok=True)
         if not (directory / shim.EXIT_FILE).exists():
             supervisor.kill_marked(container_id)  # only a dead shim leaves processes
+        try:
+            (directory / shim.SPEC_FILE).unlink(missing_ok=True)
+        except (
+            OSError
+        ) as error:  # the disk may be read-only by now, and the end is known all the same
+            _log.warning("a container's secrets are left", container=container_id, why=str(error))
 
     def _remove_group(self, container_id: str, isolation: Isolation) -> None:
         if not isolation.remove(container_id):
             _log.error("a container's group cannot be removed", container=container_id)
 
-    def _remove_files(self, container_id: str) -> None:
-        left = container_dir.clear(self.dir / container_id) + self._scratch.remove(container_id)
-        if left:
+    def _clear(self, container_id: str) -> None:
+        if left := container_dir.clear(self.dir / container_id):
             raise OSError(f"cannot remove {', '.join(map(str, left))}")
 
     def give_up_start(self, container_id: str) -> None:
@@ -447,8 +478,7 @@ class ContainerSupervisor:
             isolation = self._driver(isolated_by)
         except HrmError as error:
             _log.warning("a work directory is unreadable", path=str(directory), why=str(error))
-            await asyncio.to_thread(self._end_whole, container_id, directory, self._isolation)
-            self._removal.begin(container_id)
+            await self._not_started(container_id, directory, "its record cannot be read")
             self.acknowledge(container_id)
             return None
         process = container_dir.read_json(directory / shim.PROCESS_FILE)
@@ -459,8 +489,7 @@ class ContainerSupervisor:
             living[container_id] = _Running(pid, pidfd, None, isolation, asyncio.Event())
             order = container_dir.read_order(directory)
             return Adopted(spec=spec, started_at_s=started_at_s, ended=None, order=order)
-        ended = await asyncio.to_thread(self._gather, container_id, directory, isolation)
-        self._removal.begin(container_id)
+        ended = await self._end_of(container_id, isolation)
         if process and not supervisor.is_of_this_boot(process):
             ended = _by_a_shutdown(spec, ended)
         return Adopted(spec=spec, started_at_s=started_at_s, ended=ended)
@@ -484,13 +513,30 @@ class ContainerSupervisor:
         have ended while all together have more than ``bytes_max``."""
         return sweep(
             self.dir,
-            lambda container_id: container_id in self._running or container_id in self._removal,
+            self._is_in_use,
             keep_s=keep_s,
             bytes_max=bytes_max,
             now=now,
             remove=remove_tree,
-            acknowledged=self._removal.is_acknowledged,
+            acknowledged=lambda x: self._removal.is_acknowledged(x, str(self.dir)),
         )
+
+    def _is_in_use(self, container_id: str) -> bool:
+        """From any thread."""
+        return (
+            container_id in self._running
+            or container_id in self._starting
+            or self._removal.is_removing(container_id, str(self.dir))
+        )
+
+    def retry_removals(self) -> None:
+        """Try again to remove what could not be removed."""
+        self._removal.retry()
+
+
+def _remove_at(place: Path, container_id: str) -> None:
+    if not remove_tree(place / container_id):
+        raise OSError(f"cannot remove {place / container_id}")
 
 
 def _by_a_shutdown(spec: ContainerSpec, ended: Ended) -> Ended:

@@ -68,14 +68,16 @@ def sweep(
         given_up = excess > 0 and not kept.acknowledged
         if not (is_old or given_up or total > bytes_max):
             continue
+        if runs(kept.directory.name):
+            continue  # since the scan
         freed = _remove(kept, remove, whole=kept.acknowledged or given_up)
         total -= freed
         if given_up:
             excess -= 1
             unacknowledged += 1
-        elif kept.acknowledged or freed:
+        elif freed or not kept.directory.exists():
             old += is_old
-            too_much += not is_old and freed > 0
+            too_much += not is_old
     return Swept(old=old, too_much=too_much, unacknowledged=unacknowledged, bytes_left=total)
 
 
@@ -88,7 +90,7 @@ def _scan(
         size = _size(directory)
         total += size
         with contextlib.suppress(OSError):
-            ended_at_s = (directory / shim.EXIT_FILE).stat().st_mtime
+            ended_at_s = _ended_at_s(directory)
             if not runs(directory.name):
                 is_recorded = (directory / ACKNOWLEDGED_FILE).exists()
                 ended.append(
@@ -101,6 +103,17 @@ def _scan(
                 )
     ended.sort(key=lambda kept: kept.ended_at_s)
     return total, ended
+
+
+def _ended_at_s(directory: Path) -> float:
+    """Of one that left no record of its end: when it was acknowledged.
+
+    Raises:
+        OSError: it has not ended, or its disk does not say.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        return (directory / shim.EXIT_FILE).stat().st_mtime
+    return (directory / ACKNOWLEDGED_FILE).stat().st_mtime
 
 
 def _remove(kept: _Kept, remove: Callable[[Path], object], *, whole: bool) -> int:

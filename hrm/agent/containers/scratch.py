@@ -20,7 +20,7 @@ from pathlib import Path
 
 import structlog
 
-from hrm.agent.containers.container_dir import hand_over, remove_tree
+from hrm.agent.containers.container_dir import hand_over
 from hrm.agent.disk_floor import free_and_floor_mib
 from hrm.agent.run_as import Account, closed_parent
 from hrm.config import AgentSettings
@@ -127,11 +127,6 @@ class Scratch:
             raise LaunchFailed(f"no scratch directory of this node (work_dirs) works: {problem}")
         variables = local_dirs(made)
         return {name: variables[name] for name in wanted}
-
-    def remove(self, container_id: str) -> list[Path]:
-        """Remove what a container had there; returns what could not be removed."""
-        directories = [place / container_id for place in self.places]
-        return [directory for directory in directories if not remove_tree(directory)]
 
     def names(self) -> set[str]:
         """Of all that is there: of containers that run, and what an earlier run of the agent

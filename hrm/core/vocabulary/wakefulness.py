@@ -62,8 +62,9 @@ def excused(since_s: float, excused_s: float, now: float, slept_s: float) -> flo
 
 
 def slept_through(since_s: float, now: float, slept_s: float) -> float:
-    """The part of a sleep, noticed at ``now``, that lies in a wait which began at ``since_s``: what
-    began after the sleep, and before it was noticed, has not waited through it."""
+    """How much of a sleep, noticed at ``now``, can lie in a wait that began at ``since_s``. When the
+    sleep ended is not known: what began after it, and before it was noticed, is given as much as it
+    has waited."""
     return min(slept_s, now - since_s)
 
 
