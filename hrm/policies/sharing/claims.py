@@ -1,0 +1,81 @@
+"""What a division policy is given, and what it returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from hrm.core.vocabulary.columns import Floats, Ints
+from hrm.errors import InvalidRequest
+
+__all__ = ["Claims", "Division", "DivisionPolicy"]
+
+Division = Ints
+"""Cores by tenant (row) and platform (column)."""
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What tenants could use, of what there is.
+
+    Attributes:
+        wanted: cores that each tenant could use now, shape (tenants,): its tasks that wait or run.
+        cores: cores of each platform, shape (platforms,).
+        affinity: how much each tenant prefers each platform, shape (tenants, platforms); higher is
+            better. See ``platform_affinity``.
+        weights: of each tenant, shape (tenants,), above 0; without them all are alike.
+        previous: the division that this one replaces, with the same tenants and platforms.
+    """
+
+    wanted: Ints
+    cores: Ints
+    affinity: Floats
+    weights: Floats | None = None
+    previous: Division | None = None
+
+    def __post_init__(self) -> None:
+        """Raises:
+        InvalidRequest: shapes differ, a number is negative or not finite, a weight is 0.
+        """
+        shape = (len(self.wanted), len(self.cores))
+        if self.affinity.shape != shape:
+            raise InvalidRequest(
+                f"affinities have shape {self.affinity.shape}, but there are {shape[0]} tenants "
+                f"and {shape[1]} platforms; state one for each pair"
+            )
+        if self.previous is not None and self.previous.shape != shape:
+            raise InvalidRequest(
+                f"the previous division has shape {self.previous.shape} instead of {shape}; give "
+                "it with the present tenants and platforms, or leave it out"
+            )
+        if (self.wanted < 0).any() or (self.cores < 0).any():
+            raise InvalidRequest("a number of cores is negative; state 0 or more")
+        if not np.isfinite(self.affinity).all():
+            raise InvalidRequest("an affinity is not finite; state 1 where it is not known")
+        weights = self.weights
+        if weights is not None and (
+            weights.shape != shape[:1] or not (np.isfinite(weights) & (weights > 0)).all()
+        ):
+            raise InvalidRequest("weights are one for each tenant, above 0 and finite")
+
+    @property
+    def total(self) -> int:
+        """Cores of all platforms."""
+        return int(self.cores.sum())
+
+
+class DivisionPolicy(Protocol):
+    """Keeps nothing between calls: the same claims give the same division.
+
+    What it returns holds, for every ``Claims``: no tenant has more than it wants, no platform gives
+    more than it has, nothing is negative, and either every want is met or no core is left.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def divide(self, claims: Claims) -> Division:
+        """Cores by tenant and platform."""
+        ...

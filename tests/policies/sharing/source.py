@@ -1,0 +1,42 @@
+"""The published tables of the two-level fairness paper: run times, affinities, platforms."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hrm.core.vocabulary.columns import Floats
+
+TENANTS = ("AutoDock", "Blast", "CacheBench", "Montage", "ThreeKaonOmega")
+PLATFORMS = ("gene", "cheetah", "darth", "lcloud")
+
+PER_HOUR: Floats = np.array(
+    [
+        [7.49, 14.75, 10.37, 12.24],
+        [56.28, 94.97, 77.66, 93.58],
+        [9.57, 10.71, 10.06, 10.15],
+        [11.64, 23.88, 25.28, 33.76],
+        [17.98, 50.69, 35.62, 41.44],
+    ]
+)
+"""Tasks per core-hour, table 3."""
+
+EGOCENTRIC: Floats = np.array(
+    [
+        [0.614, 1.532, 0.978, 1.214],
+        [0.640, 1.308, 1.009, 1.284],
+        [0.929, 1.080, 0.994, 1.006],
+        [0.431, 1.234, 1.326, 1.883],
+        [0.431, 1.822, 1.181, 1.428],
+    ]
+)
+RECIPROCAL: Floats = np.array(
+    [
+        [0.966, 1.169, 0.918, 0.974],
+        [1.009, 0.997, 0.955, 1.042],
+        [1.473, 0.854, 0.988, 0.847],
+        [0.684, 0.892, 1.203, 1.484],
+        [0.678, 1.341, 1.060, 1.102],
+    ]
+)
+
+RUN_S: Floats = 3600.0 / PER_HOUR

@@ -1,0 +1,275 @@
+"""Division policies: the paper's example to the core, what all hold, and what some promise."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hrm.errors import InvalidRequest
+from hrm.policies.sharing import (
+    DIVISIONS,
+    Affinity,
+    AffinityRoundRobin,
+    ApplicationAffinityFirst,
+    Claims,
+    DivisionPolicy,
+    DominantShare,
+    ProviderAffinityFirst,
+    SimpleFairness,
+    fair_share,
+    platform_affinity,
+)
+from tests.policies.sharing.source import RUN_S
+
+THROUGHPUT, EGOCENTRIC, RECIPROCAL = Affinity.THROUGHPUT, Affinity.EGOCENTRIC, Affinity.RECIPROCAL
+PAF, AAF, PA_RR = ProviderAffinityFirst, ApplicationAffinityFirst, AffinityRoundRobin
+
+TASKS = (34_600, 248_800, 31_230, 72_950, 112_420)
+"""Of the five tenants, table 6: more than there are cores."""
+
+EXACT: list[tuple[DivisionPolicy, Affinity, str]] = [
+    (SimpleFairness(), RECIPROCAL, "120 120 120 120 / " * 4 + "120 120 120 120"),
+    (PAF(), RECIPROCAL, "0 300 0 0 / 300 0 0 0 / 300 0 0 0 / 0 0 300 300 / 0 300 300 300"),
+    (PAF(), EGOCENTRIC, "0 300 0 0 / 300 0 0 0 / 300 0 0 0 / 0 0 300 300 / 0 300 300 300"),
+    (PAF(), THROUGHPUT, "0 0 0 0 / 300 300 300 300 / 0 0 0 0 / 0 0 0 0 / 300 300 300 300"),
+    (
+        AAF(),
+        RECIPROCAL,
+        "0 300 0 150 / 300 0 0 150 / 300 0 300 0 / 0 0 300 150 / 0 300 0 150",
+    ),
+    (
+        AAF(),
+        EGOCENTRIC,
+        "200 150 0 120 / 200 150 0 120 / 200 150 0 120 / 0 0 600 120 / 0 150 0 120",
+    ),
+    (
+        AAF(),
+        THROUGHPUT,
+        "0 150 0 120 / 200 150 0 120 / 0 150 0 120 / 200 0 600 120 / 200 150 0 120",
+    ),
+    (
+        PA_RR(),
+        RECIPROCAL,
+        "100 300 80 0 / 100 0 80 300 / 400 0 80 0 / 0 0 180 300 / 0 300 180 0",
+    ),
+    (
+        PA_RR(),
+        EGOCENTRIC,
+        "120 150 120 90 / 120 150 120 90 / 120 150 120 90 / 120 0 120 240 / 120 150 120 90",
+    ),
+    (
+        PA_RR(),
+        THROUGHPUT,
+        "120 150 120 90 / 120 150 120 90 / 120 150 120 90 / 120 0 120 240 / 120 150 120 90",
+    ),
+    (
+        PA_RR(step=7),
+        RECIPROCAL,
+        "103 301 76 0 / 98 0 81 301 / 399 0 81 0 / 0 0 181 299 / 0 299 181 0",
+    ),
+    (
+        PA_RR(step=200),
+        RECIPROCAL,
+        "80 400 0 0 / 80 0 0 400 / 440 0 40 0 / 0 0 280 200 / 0 200 280 0",
+    ),
+]
+
+
+def matrix(text: str) -> list[list[int]]:
+    return [[int(cell) for cell in row.split()] for row in text.split(" / ")]
+
+
+def claims_of(
+    measure: Affinity, *, wanted: tuple[int, ...] = TASKS, gone: tuple[int, ...] = ()
+) -> Claims:
+    run_s = np.delete(RUN_S, gone, axis=0)
+    return Claims(
+        wanted=np.array([x for i, x in enumerate(wanted) if i not in gone]),
+        cores=np.array([600, 600, 600, 600]),
+        affinity=platform_affinity(measure, run_s),
+    )
+
+
+@pytest.mark.parametrize(("policy", "measure", "expected"), EXACT)
+def test_the_sources_default_is_divided_to_the_core(
+    policy: DivisionPolicy, measure: Affinity, expected: str
+) -> None:
+    assert policy.divide(claims_of(measure)).tolist() == matrix(expected)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (PA_RR(), "100 300 100 100 / 500 0 100 0 / 0 0 200 400 / 0 300 200 100"),
+        (PAF(), "300 300 0 0 / 300 0 0 0 / 0 0 300 300 / 0 300 300 300"),
+        (AAF(), "0 300 0 200 / 600 0 300 0 / 0 0 300 200 / 0 300 0 200"),
+    ],
+)
+def test_after_blast_has_left(policy: DivisionPolicy, expected: str) -> None:
+    assert policy.divide(claims_of(RECIPROCAL, gone=(1,))).tolist() == matrix(expected)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (PA_RR(), "0 100 0 0 / 475 0 0 300 / 50 0 0 0 / 75 0 400 300 / 0 500 200 0"),
+        (AAF(), "0 100 0 0 / 550 0 0 200 / 50 0 0 0 / 0 0 600 200 / 0 500 0 200"),
+        (PAF(), "0 100 0 0 / 550 0 0 0 / 50 0 0 0 / 0 0 600 400 / 0 500 0 200"),
+        (
+            SimpleFairness(),
+            "25 25 25 25 / 194 194 194 193 / 13 12 12 13 / 193 194 194 194 / 175 175 175 175",
+        ),
+    ],
+)
+def test_tenants_that_want_less_than_their_part_leave_it(
+    policy: DivisionPolicy, expected: str
+) -> None:
+    wanted = (100, 248_800, 50, 72_950, 700)
+    assert fair_share(wanted, 2_400) == [100, 775, 50, 775, 700]
+    assert policy.divide(claims_of(RECIPROCAL, wanted=wanted)).tolist() == matrix(expected)
+
+
+def test_dominant_shares_are_equal_and_blind_to_platforms() -> None:
+    division = DominantShare().divide(claims_of(RECIPROCAL))
+    assert division.sum(axis=1).tolist() == [480] * 5
+    assert (np.abs(division - 120) <= 1).all()
+
+
+def test_provider_affinity_first_keeps_a_tenant_where_it_runs() -> None:
+    """Every tenant is already where it is preferred least; only stickiness keeps it there."""
+    claims = claims_of(RECIPROCAL)
+    alone = ProviderAffinityFirst().divide(claims)
+    here = np.zeros((5, 4), np.int64)
+    here[3, 0] = 200  # Montage on gene, where platforms and tenant prefer others
+    stuck = ProviderAffinityFirst().divide(dataclasses.replace(claims, previous=here))
+    assert alone[3, 0] == 0
+    assert stuck[3, 0] == 200
+
+
+def literal_round_robin(claims: Claims, step: int, margin: float) -> list[list[int]]:
+    """Algorithm 2 as it is written, turn by turn; cores that one had are weighed by ``margin``."""
+    tenants, platforms = claims.affinity.shape
+    target = fair_share(claims.wanted.tolist(), claims.total)
+    free = claims.cores.tolist()
+    share = [[0] * platforms for _ in range(tenants)]
+    while any(sum(share[u]) < target[u] for u in range(tenants)):
+        for u in range(tenants):
+            lack = target[u] - sum(share[u])
+            having = [p for p in range(platforms) if free[p] > 0]
+            if lack <= 0 or not having:
+                continue
+            had = share[u] if claims.previous is None else claims.previous[u].tolist()
+            weight = [1 + margin if had[p] > share[u][p] else 1.0 for p in range(platforms)]
+            best = max(having, key=lambda p: (claims.affinity[u, p] * weight[p], -p))
+            cores = min(step, lack, free[best])
+            share[u][best] += cores
+            free[best] -= cores
+    return share
+
+
+@st.composite
+def all_claims(draw: st.DrawFn) -> Claims:
+    tenants, platforms = draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    some = st.sampled_from([0, 1, 2, 3, 7, 40, 600])
+    affinity = st.sampled_from([0.5, 0.9, 1.0, 1.1, 2.0])
+    rows = st.lists(affinity, min_size=platforms, max_size=platforms)
+    weights = st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=tenants, max_size=tenants)
+    chosen = draw(st.none() | weights)
+    held = st.lists(some, min_size=platforms, max_size=platforms)
+    previous = draw(st.none() | st.lists(held, min_size=tenants, max_size=tenants))
+    return Claims(
+        wanted=np.array(draw(st.lists(some, min_size=tenants, max_size=tenants)), np.int64),
+        cores=np.array(draw(st.lists(some, min_size=platforms, max_size=platforms)), np.int64),
+        affinity=np.array(draw(st.lists(rows, min_size=tenants, max_size=tenants))),
+        weights=None if chosen is None else np.array(chosen),
+        previous=None if previous is None else np.array(previous, np.int64),
+    )
+
+
+@given(all_claims(), st.sampled_from([1, 2, 7]), st.sampled_from([0.0, 0.05, 0.5]))
+def test_rounds_at_once_give_what_turns_give(claims: Claims, step: int, margin: float) -> None:
+    unweighted = dataclasses.replace(claims, weights=None)
+    division = AffinityRoundRobin(step=step, margin=margin).divide(unweighted)
+    assert division.tolist() == literal_round_robin(unweighted, step, margin)
+
+
+def test_with_a_margin_cores_do_not_move_for_a_little() -> None:
+    claims = Claims(
+        wanted=np.array([10, 10]),
+        cores=np.array([10, 10]),
+        affinity=np.array([[1.0, 1.0], [1.0, 1.0]]),
+        previous=np.array([[10, 0], [0, 10]]),
+    )
+    noisy = dataclasses.replace(claims, affinity=np.array([[0.99, 1.01], [1.01, 0.99]]))
+    clear = dataclasses.replace(claims, affinity=np.array([[0.9, 1.1], [1.1, 0.9]]))
+    policy = AffinityRoundRobin(margin=0.05)
+    assert policy.divide(noisy).tolist() == [[10, 0], [0, 10]]
+    assert policy.divide(clear).tolist() == [[0, 10], [10, 0]]
+    assert AffinityRoundRobin().divide(noisy).tolist() == [[0, 10], [10, 0]]
+
+
+@pytest.mark.parametrize("policy", [*DIVISIONS.values(), PA_RR(step=7)], ids=lambda p: p.name)
+@given(claims=all_claims())
+def test_nothing_is_given_twice_and_nothing_wanted_is_left(
+    policy: DivisionPolicy, claims: Claims
+) -> None:
+    division = policy.divide(claims)
+    assert (division >= 0).all()
+    assert (division.sum(axis=1) <= claims.wanted).all()
+    assert (division.sum(axis=0) <= claims.cores).all()
+    assert division.sum() == min(claims.wanted.sum(), claims.total)
+    assert (policy.divide(claims) == division).all()
+
+
+EQUAL_IN_CORES: list[DivisionPolicy] = [SimpleFairness(), AffinityRoundRobin(), DominantShare()]
+
+
+@pytest.mark.parametrize("policy", EQUAL_IN_CORES, ids=lambda p: p.name)
+@given(claims=all_claims())
+def test_none_has_two_cores_more_than_another_that_wants_more(
+    policy: DivisionPolicy, claims: Claims
+) -> None:
+    held = policy.divide(dataclasses.replace(claims, weights=None)).sum(axis=1)
+    for one, other in np.ndindex(len(held), len(held)):
+        assert held[one] <= held[other] + 1 or held[other] == claims.wanted[other]
+
+
+@pytest.mark.parametrize("policy", EQUAL_IN_CORES, ids=lambda p: p.name)
+@given(claims=all_claims(), more=st.integers(1, 1_000))
+def test_to_want_more_takes_no_core_below_the_fair_share_from_others(
+    policy: DivisionPolicy, claims: Claims, more: int
+) -> None:
+    plain = dataclasses.replace(claims, weights=None)
+    wanted = plain.wanted.copy()
+    wanted[0] += more
+    greedy = policy.divide(dataclasses.replace(plain, wanted=wanted)).sum(axis=1)
+    equal = plain.total // len(wanted)
+    for tenant in range(1, len(wanted)):
+        assert greedy[tenant] >= min(wanted[tenant], equal)
+
+
+def test_weights_are_in_proportion() -> None:
+    claims = claims_of(RECIPROCAL)
+    weights = np.array([1.0, 1.0, 2.0, 3.0, 1.0])
+    for policy in EQUAL_IN_CORES:
+        held = policy.divide(dataclasses.replace(claims, weights=weights)).sum(axis=1)
+        assert held.tolist() == pytest.approx([300, 300, 600, 900, 300], abs=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"affinity": np.ones((2, 4))}, "there are 5 tenants and 4 platforms"),
+        ({"previous": np.ones((2, 4), np.int64)}, "the previous division has shape"),
+        ({"wanted": np.array([-1, 0, 0, 0, 0])}, "number of cores is negative"),
+        ({"affinity": np.full((5, 4), np.nan)}, "an affinity is not finite"),
+        ({"weights": np.array([1.0, 0.0, 1.0, 1.0, 1.0])}, "weights are one for each tenant"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        dataclasses.replace(claims_of(RECIPROCAL), **changes)  # type: ignore[arg-type]
