@@ -20,6 +20,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,11 +39,13 @@ __all__ = [
     "command_line",
     "geometric_ratio",
     "interleaved",
+    "loop_ms",
     "machine",
     "median",
     "note",
     "provenance",
     "ratio_of_medians",
+    "speed",
     "table",
     "write_json",
     "write_results",
@@ -52,6 +55,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS_DIR = Path(__file__).resolve().parent / "results"
 CONSOLE = Console(stderr=True, highlight=False)
 _RESAMPLES = 2_000
+_LOOPS = 5
 
 
 def note(text: str) -> None:
@@ -172,7 +176,23 @@ def machine() -> dict[str, Any]:
         "memory_mib": psutil.virtual_memory().total // 2**20,
         "kernel": f"{platform.system()} {platform.release()}",
         "load_1m": round(os.getloadavg()[0], 2),
+        "loop_ms": round(loop_ms(), 1),
     }
+
+
+def loop_ms() -> float:
+    """How fast this machine is now: processor time of a fixed loop, the least of several.
+
+    A virtual machine may have half its speed an hour later, which no figure above shows.
+    """
+    found = []
+    for _ in range(_LOOPS):
+        begun_s = time.thread_time()
+        sums = dict.fromkeys(range(256), 0)
+        for number in range(200_000):
+            sums[number & 255] += number * number % 7
+        found.append(1e3 * (time.thread_time() - begun_s))
+    return min(found)
 
 
 def _first_line(command: Sequence[str]) -> str:
@@ -231,6 +251,11 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
     partial.replace(path)
 
 
+def speed(about: Mapping[str, Any]) -> str:
+    """Older results have none."""
+    return f", loop {about['loop_ms']} ms" if "loop_ms" in about else ""
+
+
 def write_results(name: str, title: str, document: Mapping[str, Any], body: str) -> list[Path]:
     """Write ``results/NAME.md`` and ``.json``: the numbers and their provenance."""
     where = document["provenance"]
@@ -243,7 +268,7 @@ def write_results(name: str, title: str, document: Mapping[str, Any], body: str)
             f"- Command: `{where['command']}`",
             f"- Date: {where['date']}, commit {where['commit']}",
             f"- Machine: {about['cpu']}, {about['cores']} cores, {about['memory_mib']} MiB, "
-            f"{about['kernel']}, load {about['load_1m']} at the start",
+            f"{about['kernel']}, load {about['load_1m']} at the start{speed(about)}",
             f"- Versions: {versions}",
             "",
         ]

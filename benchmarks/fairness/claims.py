@@ -89,7 +89,8 @@ def _claim(name: str, published: str, by_run: Floats, unit: str, *, above: float
 
 def _percent_more(one: Floats, other: Floats) -> Floats:
     """By how much the mean over scenarios is higher, by run."""
-    return 100 * (one.mean(axis=1) / other.mean(axis=1) - 1)
+    more: Floats = 100 * (one.mean(axis=1) / other.mean(axis=1) - 1)
+    return more
 
 
 def _of_affinities(table: Table) -> Iterator[Claim]:

@@ -24,10 +24,10 @@ from hrm.core.vocabulary.columns import Floats, Ints
 from hrm.policies.mapping import Combination, CoRunnerTimes, Mapping, Mix
 from hrm.policies.sharing import (
     Affinity,
-    Claims,
     Division,
     DivisionPolicy,
     ObservedRunTimes,
+    TenantDemands,
     platform_affinity,
 )
 
@@ -44,7 +44,11 @@ class MappingPolicy(Protocol):
     def name(self) -> str: ...
 
     def map(
-        self, cores: Sequence[int], node_cores: int, times: CoRunnerTimes, random: Random
+        self,
+        cores: Sequence[int],
+        node_cores: int,
+        times: CoRunnerTimes,
+        random: np.random.Generator,
     ) -> Mapping: ...
 
 
@@ -135,7 +139,8 @@ def run(world: World, system: System, seed: int = 0) -> Run:
 
 class _Simulation:
     def __init__(self, world: World, system: System, seed: int) -> None:
-        self._world, self._system, self._random = world, system, Random(seed)
+        self._world, self._system = world, system
+        self._random = np.random.default_rng(seed)
         self._learning, self._observed = system.learning, ObservedRunTimes()
         self._noise = Random(f"noise {seed}")
         self._work: list[_Work] = []
@@ -225,13 +230,13 @@ class _Simulation:
 
     def _divide(self, here: Ints) -> None:
         affinity = platform_affinity(self._system.affinity, self._run_s(here))
-        claims = Claims(
+        demands = TenantDemands(
             wanted=np.ceil(self._left[here]).astype(np.int64),
             cores=np.array([platform.cores for platform in self._world.platforms], np.int64),
             affinity=affinity,
             previous=self._held[here],
         )
         held: Division = np.zeros_like(self._held)
-        held[here] = self._system.division.divide(claims)
+        held[here] = self._system.division.divide(demands)
         self._moved += int(np.maximum(self._held - held, 0)[here].sum())
         self._held = held

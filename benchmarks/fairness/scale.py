@@ -16,7 +16,7 @@ from hrm.policies.mapping import (
     SeparableSlowdowns,
     most_affected_first_of_pairs,
 )
-from hrm.policies.sharing import DIVISIONS, Claims
+from hrm.policies.sharing import DIVISIONS, TenantDemands
 
 __all__ = ["decision_times"]
 
@@ -33,7 +33,7 @@ def decision_times(tenants: Sequence[int] = TENANTS) -> list[dict[str, Any]]:
     rows = []
     for count in tenants:
         for name, division in DIVISIONS.items():
-            drawn = [_claims(count, seed) for seed in range(_REPEATS)]
+            drawn = [_demands(count, seed) for seed in range(_REPEATS)]
             rows.append(_row(name, count, [_timed(division.divide, each) for each in drawn]))
         rows += _of_mappings(count)
     return rows
@@ -43,24 +43,24 @@ def _of_mappings(tenants: int) -> list[dict[str, Any]]:
     policies = (MostAffectedFirst(largest=2), CoRunnerRoundRobin(largest=2))
     times: dict[str, list[float]] = {}
     for seed in range(_REPEATS):
-        random = Random(seed)
+        random, mixing = Random(seed), np.random.default_rng(seed)
         cores = [random.randrange(2 * _CORES // tenants) for _ in range(tenants)]
         slow = SeparableSlowdowns(
             [random.uniform(10, 500) for _ in cores],
             [random.uniform(0.05, 1) for _ in cores],
             [random.uniform(0.1, 3) for _ in cores],
         )
-        used_ms = _timed(most_affected_first_of_pairs, cores, _NODE_CORES, slow, random)
+        used_ms = _timed(most_affected_first_of_pairs, cores, _NODE_CORES, slow, mixing)
         times.setdefault("most-affected-first, separable pairs", []).append(used_ms)
         for policy in policies if tenants <= _MOST_OF_PAIRS else ():
-            used_ms = _timed(policy.map, cores, _NODE_CORES, slow, random)
+            used_ms = _timed(policy.map, cores, _NODE_CORES, slow, mixing)
             times.setdefault(f"{policy.name}, pairs", []).append(used_ms)
     return [_row(name, tenants, found) for name, found in times.items()]
 
 
-def _claims(tenants: int, seed: int) -> Claims:
+def _demands(tenants: int, seed: int) -> TenantDemands:
     generator = np.random.default_rng(seed)
-    return Claims(
+    return TenantDemands(
         wanted=generator.integers(1, 4 * _CORES * _PLATFORMS // tenants, tenants),
         cores=np.full(_PLATFORMS, _CORES),
         affinity=generator.uniform(0.5, 2.0, (tenants, _PLATFORMS)),

@@ -209,6 +209,7 @@ def _origin(document: Mapping[str, Any]) -> str:
     return (
         f"`{where['command']}`, {document['runs']} runs a point, seeds from {document['seed']}; "
         f"{where['date']}, commit {where['commit']}; {about['cpu']}, {about['cores']} cores, load "
-        f"{about['load_1m']} at the start; {versions}. Means ± half of the 95 % interval; "
-        f"without ± where that is below 0.05 %. Columns of zeros are left out."
+        f"{about['load_1m']} at the start{common.speed(about)}; {versions}. "
+        "Means ± half of the 95 % interval; without ± where that is below 0.05 %. Columns of zeros "
+        "are left out."
     )

@@ -77,6 +77,7 @@ def test_results_state_where_they_come_from(
     assert text.startswith("# X against Y\n")
     assert "python -m benchmarks.x" in text
     assert "numpy" in text
+    assert f"loop {document['provenance']['machine']['loop_ms']} ms" in text
     assert text.endswith("The body.\n")
     assert json.loads(numbers.read_text()) == document
     assert document["provenance"]["machine"]["cores"] >= 1

@@ -114,10 +114,9 @@ class ContainerSupervisor:
         self._unpacked_bytes_max = unpacked_bytes_max
         self._running: dict[str, _Running] = {}
         self._starting: set[str] = set()
-        places = {
-            str(place): functools.partial(_remove_at, place) for place in self._scratch.places
-        }
-        places[str(self.dir)] = self._clear
+        places: dict[str, Callable[[str], None]] = {str(self.dir): self._clear}
+        for place in self._scratch.places:
+            places[str(place)] = functools.partial(_remove_at, place)
         self._removal = FileRemoval(places, self._record_acknowledgement)
         self._tasks: set[asyncio.Task[None]] = set()
 

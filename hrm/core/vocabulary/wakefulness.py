@@ -62,9 +62,9 @@ def excused(since_s: float, excused_s: float, now: float, slept_s: float) -> flo
 
 
 def slept_through(since_s: float, now: float, slept_s: float) -> float:
-    """How much of a sleep, noticed at ``now``, can lie in a wait that began at ``since_s``. When the
-    sleep ended is not known: what began after it, and before it was noticed, is given as much as it
-    has waited."""
+    """How much of a sleep, noticed at ``now``, can lie in a wait that began at ``since_s``. When
+    the sleep ended is not known: what began after it, and before it was noticed, is given as much
+    as it has waited."""
     return min(slept_s, now - since_s)
 
 

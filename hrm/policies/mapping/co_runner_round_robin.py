@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from random import Random
+
+from numpy.random import Generator
 
 from hrm.policies.mapping.combinations import LARGEST, CoRunnerTimes, Mapping, Shares
 
@@ -30,7 +31,7 @@ class CoRunnerRoundRobin:
         return "co-runner-round-robin"
 
     def map(
-        self, cores: Sequence[int], node_cores: int, times: CoRunnerTimes, random: Random
+        self, cores: Sequence[int], node_cores: int, times: CoRunnerTimes, random: Generator
     ) -> Mapping:
         """Nodes by mix; ``random`` mixes what is left over."""
         shares = Shares(cores, node_cores, largest=self.largest)

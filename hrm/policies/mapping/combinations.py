@@ -15,8 +15,10 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Protocol
+
+import numpy as np
+from numpy.random import Generator
 
 from hrm.errors import InvalidRequest
 
@@ -109,7 +111,7 @@ class Shares:
         """The feasible one in which its tasks run shortest; of those alike, with fewer tenants."""
         return min(self.of(tenant), key=lambda c: (times.run_s(tenant, c), len(c), c))
 
-    def finish(self, random: Random) -> Mapping:
+    def finish(self, random: Generator) -> Mapping:
         """Mix what is left over; nothing is left to place."""
         self.placed.update(mixed(self.left, self.node_cores, random))
         self.left = [0] * len(self.left)
@@ -120,9 +122,8 @@ class Shares:
         self.pool = [combination for combination in self.pool if self.nodes(combination) > 0]
 
 
-def mixed(cores: Sequence[int], node_cores: int, random: Random) -> Counter[Mix]:
+def mixed(cores: Sequence[int], node_cores: int, random: Generator) -> Counter[Mix]:
     """The cores of all tenants in random order, a node's worth at a time."""
-    shuffled = [tenant for tenant, count in enumerate(cores) for _ in range(count)]
-    random.shuffle(shuffled)
+    shuffled = random.permutation(np.repeat(np.arange(len(cores)), cores)).tolist()
     nodes = (shuffled[at : at + node_cores] for at in range(0, len(shuffled), node_cores))
     return Counter(Mix(tuple(sorted(Counter(node).items()))) for node in nodes)

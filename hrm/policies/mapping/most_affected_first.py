@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from random import Random
+
+from numpy.random import Generator
 
 from hrm.policies.mapping.co_runner_affinity import CoRunnerAffinity, co_runner_affinity
 from hrm.policies.mapping.combinations import LARGEST, CoRunnerTimes, Mapping, Shares
@@ -33,7 +34,7 @@ class MostAffectedFirst:
         return "most-affected-first"
 
     def map(
-        self, cores: Sequence[int], node_cores: int, times: CoRunnerTimes, random: Random
+        self, cores: Sequence[int], node_cores: int, times: CoRunnerTimes, random: Generator
     ) -> Mapping:
         """Nodes by mix; ``random`` mixes what is left over."""
         shares = Shares(cores, node_cores, largest=self.largest)

@@ -15,7 +15,8 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from random import Random
+
+from numpy.random import Generator
 
 from hrm.policies.mapping.combinations import Combination, Mapping, Mix, mixed
 
@@ -61,7 +62,7 @@ class _Partners:
 
 
 def most_affected_first_of_pairs(
-    cores: Sequence[int], node_cores: int, slowdowns: SeparableSlowdowns, random: Random
+    cores: Sequence[int], node_cores: int, slowdowns: SeparableSlowdowns, random: Generator
 ) -> Mapping:
     """Nodes by mix; ``random`` mixes what is left over. ``node_cores`` is even.
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from random import Random
+
+from numpy.random import Generator
 
 from hrm.policies.mapping.combinations import LARGEST, CoRunnerTimes, Mapping, Shares
 
@@ -23,7 +24,7 @@ class OneTenantPerNode:
         return "one-tenant-per-node"
 
     def map(
-        self, cores: Sequence[int], node_cores: int, times: CoRunnerTimes, random: Random
+        self, cores: Sequence[int], node_cores: int, times: CoRunnerTimes, random: Generator
     ) -> Mapping:
         """Nodes by mix; ``random`` mixes what is left over."""
         del times
@@ -44,11 +45,11 @@ class RandomCombinations:
         return "random-combinations"
 
     def map(
-        self, cores: Sequence[int], node_cores: int, times: CoRunnerTimes, random: Random
+        self, cores: Sequence[int], node_cores: int, times: CoRunnerTimes, random: Generator
     ) -> Mapping:
         """Nodes by mix; ``random`` draws them, and mixes what is left over."""
         del times
         shares = Shares(cores, node_cores, largest=self.largest)
         while shares.pool:
-            shares.place(random.choice(shares.pool), 1)
+            shares.place(shares.pool[int(random.integers(len(shares.pool)))], 1)
         return shares.finish(random)

@@ -2,8 +2,8 @@
 
 A *platform* is a group of like nodes. A tenant's tasks run at another speed on each platform, and
 not all tenants prefer the same one; so an equal number of cores of every platform is not fair. A
-division policy looks at what each tenant could use (``Claims``) and returns how many cores of each
-platform it may hold: a target, computed again whenever a tenant comes or goes or a platform
+division policy looks at what each tenant could use (``TenantDemands``) and returns how many cores
+of each platform it may hold: a target, computed again whenever a tenant comes or goes or a platform
 changes. Where a tenant's executors go within a platform is the second level
 (``hrm.policies.mapping``).
 
@@ -16,11 +16,11 @@ from __future__ import annotations
 from hrm.policies.sharing.affinity import Affinity, platform_affinity
 from hrm.policies.sharing.affinity_first import ApplicationAffinityFirst, ProviderAffinityFirst
 from hrm.policies.sharing.affinity_round_robin import AffinityRoundRobin
-from hrm.policies.sharing.claims import Claims, Division, DivisionPolicy
 from hrm.policies.sharing.dominant_share import DominantShare
 from hrm.policies.sharing.fair_share import fair_share
 from hrm.policies.sharing.observed_run_times import ObservedRunTimes, RunTimeEstimate
 from hrm.policies.sharing.simple_fairness import SimpleFairness
+from hrm.policies.sharing.tenant_demands import Division, DivisionPolicy, TenantDemands
 
 __all__ = [
     "DEFAULT",
@@ -28,7 +28,6 @@ __all__ = [
     "Affinity",
     "AffinityRoundRobin",
     "ApplicationAffinityFirst",
-    "Claims",
     "Division",
     "DivisionPolicy",
     "DominantShare",
@@ -36,6 +35,7 @@ __all__ = [
     "ProviderAffinityFirst",
     "RunTimeEstimate",
     "SimpleFairness",
+    "TenantDemands",
     "fair_share",
     "platform_affinity",
 ]

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hrm.core.vocabulary.columns import Floats
-from hrm.policies.sharing.claims import Claims, Division
+from hrm.policies.sharing.tenant_demands import Division, TenantDemands
 
 __all__ = ["ApplicationAffinityFirst", "ProviderAffinityFirst"]
 
@@ -47,32 +47,32 @@ class _AffinityFirst(abc.ABC):
 
     @abc.abstractmethod
     def _selected(
-        self, claims: Claims, tenants: list[int], platforms: list[int], *, is_first: bool
+        self, demands: TenantDemands, tenants: list[int], platforms: list[int], *, is_first: bool
     ) -> Pairs: ...
 
     @abc.abstractmethod
-    def _otherwise(self, claims: Claims, tenants: list[int], platforms: list[int]) -> Pairs:
+    def _otherwise(self, demands: TenantDemands, tenants: list[int], platforms: list[int]) -> Pairs:
         """What is selected where ``_selected`` finds nothing."""
 
-    def divide(self, claims: Claims) -> Division:
+    def divide(self, demands: TenantDemands) -> Division:
         """See ``DivisionPolicy.divide``."""
-        lacks, free = claims.wanted.copy(), claims.cores.copy()
-        division: Division = np.zeros(claims.affinity.shape, np.int64)
+        lacks, free = demands.wanted.copy(), demands.cores.copy()
+        division: Division = np.zeros(demands.affinity.shape, np.int64)
         is_first = True
-        for _ in range(sum(claims.affinity.shape) + 1):
+        for _ in range(sum(demands.affinity.shape) + 1):
             tenants, platforms = np.flatnonzero(lacks).tolist(), np.flatnonzero(free).tolist()
             if not tenants or not platforms:
                 return division
-            pairs = self._selected(claims, tenants, platforms, is_first=is_first)
+            pairs = self._selected(demands, tenants, platforms, is_first=is_first)
             if not any(pairs.values()):
-                pairs = self._otherwise(claims, tenants, platforms)
+                pairs = self._otherwise(demands, tenants, platforms)
             parts = {platform: len(selected) for platform, selected in pairs.items()}
             of_tenant: dict[int, list[int]] = {}
             for platform, selected in pairs.items():
                 for tenant in selected:
                     of_tenant.setdefault(tenant, []).append(platform)
             for tenant in sorted(of_tenant, key=lambda x: (int(lacks[x]), x)):
-                for platform in _ranked(claims.affinity[tenant], of_tenant[tenant]):
+                for platform in _ranked(demands.affinity[tenant], of_tenant[tenant]):
                     cores = min(int(lacks[tenant]), int(free[platform]) // parts[platform])
                     parts[platform] -= 1
                     division[tenant, platform] += cores
@@ -90,17 +90,17 @@ class ProviderAffinityFirst(_AffinityFirst):
         return "provider-affinity-first"
 
     def _selected(
-        self, claims: Claims, tenants: list[int], platforms: list[int], *, is_first: bool
+        self, demands: TenantDemands, tenants: list[int], platforms: list[int], *, is_first: bool
     ) -> Pairs:
         count = len(tenants) * self.selected_percent // 100
-        pairs = {p: _ranked(claims.affinity[:, p], tenants)[:count] for p in platforms}
-        if is_first and claims.previous is not None:
+        pairs = {p: _ranked(demands.affinity[:, p], tenants)[:count] for p in platforms}
+        if is_first and demands.previous is not None:
             for platform, selected in pairs.items():
-                here = set(np.flatnonzero(claims.previous[:, platform]).tolist())
+                here = set(np.flatnonzero(demands.previous[:, platform]).tolist())
                 selected += [t for t in tenants if t in here and t not in set(selected)]
         return pairs
 
-    def _otherwise(self, claims: Claims, tenants: list[int], platforms: list[int]) -> Pairs:
+    def _otherwise(self, demands: TenantDemands, tenants: list[int], platforms: list[int]) -> Pairs:
         return {platform: list(tenants) for platform in platforms}
 
 
@@ -112,18 +112,18 @@ class ApplicationAffinityFirst(_AffinityFirst):
         return "application-affinity-first"
 
     def _selected(
-        self, claims: Claims, tenants: list[int], platforms: list[int], *, is_first: bool
+        self, demands: TenantDemands, tenants: list[int], platforms: list[int], *, is_first: bool
     ) -> Pairs:
         count = len(platforms) * self.selected_percent // 100
         pairs: Pairs = {platform: [] for platform in platforms}
         for tenant in tenants:
-            for platform in _ranked(claims.affinity[tenant], platforms)[:count]:
+            for platform in _ranked(demands.affinity[tenant], platforms)[:count]:
                 pairs[platform].append(tenant)
         return pairs
 
-    def _otherwise(self, claims: Claims, tenants: list[int], platforms: list[int]) -> Pairs:
+    def _otherwise(self, demands: TenantDemands, tenants: list[int], platforms: list[int]) -> Pairs:
         def suited(platform: int) -> Iterator[int]:
-            affinity = claims.affinity[:, platform]
+            affinity = demands.affinity[:, platform]
             median = np.median(affinity[tenants])
             return (tenant for tenant in tenants if affinity[tenant] >= median)
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hrm.core.vocabulary.columns import Floats, Ints
-from hrm.policies.sharing.claims import Claims, Division
 from hrm.policies.sharing.fair_share import fair_share
+from hrm.policies.sharing.tenant_demands import Division, TenantDemands
 
 __all__ = ["AffinityRoundRobin"]
 
@@ -26,7 +26,7 @@ __all__ = ["AffinityRoundRobin"]
 @dataclass(frozen=True)
 class AffinityRoundRobin:
     """``step``: cores in one turn. ``margin``: by what part another platform must be preferred
-    before cores move there that a tenant has on one (``Claims.previous``)."""
+    before cores move there that a tenant has on one (``TenantDemands.previous``)."""
 
     step: int = 1
     margin: float = 0.0
@@ -35,17 +35,17 @@ class AffinityRoundRobin:
     def name(self) -> str:
         return "affinity-round-robin"
 
-    def divide(self, claims: Claims) -> Division:
+    def divide(self, demands: TenantDemands) -> Division:
         """See ``DivisionPolicy.divide``."""
-        weights = None if claims.weights is None else claims.weights.tolist()
-        division: Division = np.zeros(claims.affinity.shape, np.int64)
-        keeps = claims.previous if self.margin else None
+        weights = None if demands.weights is None else demands.weights.tolist()
+        division: Division = np.zeros(demands.affinity.shape, np.int64)
+        keeps = demands.previous if self.margin else None
         turns = _Turns(
             self,
             division=division,
-            lacks=np.array(fair_share(claims.wanted.tolist(), claims.total, weights), np.int64),
-            free=claims.cores.copy(),
-            affinity=claims.affinity,
+            lacks=np.array(fair_share(demands.wanted.tolist(), demands.total, weights), np.int64),
+            free=demands.cores.copy(),
+            affinity=demands.affinity,
             kept=np.zeros_like(division) if keeps is None else keeps.copy(),
         )
         while turns.lacks.any():
@@ -84,10 +84,10 @@ class _Turns:
         return rounds > 0
 
     def play_round(self) -> None:
-        for tenant in np.flatnonzero(self.lacks):
+        for tenant in np.flatnonzero(self.lacks).tolist():
             if not self.free.any():
                 break
-            platform = int(self._preferred(tenant[None])[0])
+            platform = int(self._preferred(np.array([tenant]))[0])
             cores = min(self.policy.step, int(self.lacks[tenant]), int(self.free[platform]))
             self.division[tenant, platform] += cores
             self.kept[tenant, platform] = max(int(self.kept[tenant, platform]) - cores, 0)

@@ -13,7 +13,7 @@ import heapq
 
 import numpy as np
 
-from hrm.policies.sharing.claims import Claims, Division
+from hrm.policies.sharing.tenant_demands import Division, TenantDemands
 
 __all__ = ["DominantShare"]
 
@@ -23,20 +23,20 @@ class DominantShare:
 
     name = "dominant-share"
 
-    def divide(self, claims: Claims) -> Division:
+    def divide(self, demands: TenantDemands) -> Division:
         """See ``DivisionPolicy.divide``."""
-        weights = np.ones(len(claims.wanted)) if claims.weights is None else claims.weights
-        held = [0] * len(claims.wanted)
-        division: Division = np.zeros(claims.affinity.shape, np.int64)
-        free = claims.cores.copy()
-        size = np.maximum(claims.cores, 1)
-        poorest = [(0.0, tenant) for tenant in np.flatnonzero(claims.wanted).tolist()]
+        weights = np.ones(len(demands.wanted)) if demands.weights is None else demands.weights
+        held = [0] * len(demands.wanted)
+        division: Division = np.zeros(demands.affinity.shape, np.int64)
+        free = demands.cores.copy()
+        size = np.maximum(demands.cores, 1)
+        poorest = [(0.0, tenant) for tenant in np.flatnonzero(demands.wanted).tolist()]
         while poorest and free.any():
             _, tenant = heapq.heappop(poorest)
             platform = int((free / size).argmax())
             division[tenant, platform] += 1
             free[platform] -= 1
             held[tenant] += 1
-            if held[tenant] < claims.wanted[tenant]:
+            if held[tenant] < demands.wanted[tenant]:
                 heapq.heappush(poorest, (held[tenant] / float(weights[tenant]), tenant))
         return division

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hrm.policies.sharing.claims import Claims, Division
 from hrm.policies.sharing.fair_share import fair_share
+from hrm.policies.sharing.tenant_demands import Division, TenantDemands
 
 __all__ = ["SimpleFairness"]
 
@@ -20,13 +20,13 @@ class SimpleFairness:
 
     name = "simple-fairness"
 
-    def divide(self, claims: Claims) -> Division:
+    def divide(self, demands: TenantDemands) -> Division:
         """See ``DivisionPolicy.divide``."""
-        total = claims.total
-        weights = None if claims.weights is None else claims.weights.tolist()
-        shares = np.array(fair_share(claims.wanted.tolist(), total, weights), np.int64)
-        division: Division = shares[:, None] * claims.cores[None, :] // max(total, 1)
-        free = claims.cores - division.sum(axis=0)
+        total = demands.total
+        weights = None if demands.weights is None else demands.weights.tolist()
+        shares = np.array(fair_share(demands.wanted.tolist(), total, weights), np.int64)
+        division: Division = shares[:, None] * demands.cores[None, :] // max(total, 1)
+        free = demands.cores - division.sum(axis=0)
         for tenant in range(len(shares)):
             for _ in range(int(shares[tenant] - division[tenant].sum())):
                 platform = int(free.argmax())

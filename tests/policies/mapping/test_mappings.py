@@ -6,9 +6,11 @@ import itertools
 from random import Random
 from typing import Protocol
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 from hrm.errors import InvalidRequest
 from hrm.policies.mapping import (
@@ -48,7 +50,7 @@ class Policy(Protocol):
     def name(self) -> str: ...
 
     def map(
-        self, cores: list[int], node_cores: int, times: CoRunnerTimes, random: Random
+        self, cores: list[int], node_cores: int, times: CoRunnerTimes, random: np.random.Generator
     ) -> Mapping: ...
 
 
@@ -69,7 +71,7 @@ def nodes(**counts: int) -> Mapping:
     ],
 )
 def test_four_nodes_of_four_cores_by_hand(policy: Policy, expected: Mapping) -> None:
-    assert policy.map([8, 4, 4], 4, ByHand(), Random(0)) == expected
+    assert policy.map([8, 4, 4], 4, ByHand(), default_rng(0)) == expected
 
 
 def test_what_a_tenant_suffers_in_the_example() -> None:
@@ -120,7 +122,7 @@ def test_every_core_is_on_some_node_and_none_is_too_full(
     policy: Policy, cores: list[int], node_cores: int, seed: int
 ) -> None:
     times = Drawn(len(cores), seed)
-    mapping = policy.map(cores, node_cores, times, Random(seed))
+    mapping = policy.map(cores, node_cores, times, default_rng(seed))
 
     placed = [0] * len(cores)
     for mix, count in mapping.items():
@@ -130,7 +132,7 @@ def test_every_core_is_on_some_node_and_none_is_too_full(
             placed[tenant] += part * count
     assert placed == cores
     assert sum(mapping.values()) == -(-sum(cores) // node_cores)
-    assert mapping == policy.map(cores, node_cores, times, Random(seed))
+    assert mapping == policy.map(cores, node_cores, times, default_rng(seed))
 
 
 def turn_by_turn(
@@ -182,7 +184,7 @@ def test_rounds_at_once_give_what_turns_give(
     cores: list[int], node_cores: int, seed: int, step: int
 ) -> None:
     times = Drawn(len(cores), seed)
-    mapping = CoRunnerRoundRobin(step=step).map(cores, node_cores, times, Random(seed))
+    mapping = CoRunnerRoundRobin(step=step).map(cores, node_cores, times, default_rng(seed))
     chosen, left = turn_by_turn(cores, node_cores, times, step)
     assert_same_but_for_leftovers(mapping, chosen, left, node_cores)
 
@@ -218,7 +220,7 @@ def test_pairs_of_separable_slowdowns_by_two_sorts(
         [random.choice([0.1, 0.5, 2.0]) for _ in cores],
         [random.choice([0.0, 0.3, 1.0, 5.0]) for _ in cores],
     )
-    fast = most_affected_first_of_pairs(cores, node_cores, slowdowns, Random(seed))
+    fast = most_affected_first_of_pairs(cores, node_cores, slowdowns, default_rng(seed))
     slow, left = most_sensitive_first(cores, node_cores, slowdowns)
 
     assert_same_but_for_leftovers(fast, slow, left, node_cores)
@@ -226,4 +228,4 @@ def test_pairs_of_separable_slowdowns_by_two_sorts(
 
 def test_a_node_without_cores_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="a node has 1 or more"):
-        OneTenantPerNode().map([1], 0, ByHand(), Random(0))
+        OneTenantPerNode().map([1], 0, ByHand(), default_rng(0))

@@ -15,11 +15,11 @@ from hrm.policies.sharing import (
     Affinity,
     AffinityRoundRobin,
     ApplicationAffinityFirst,
-    Claims,
     DivisionPolicy,
     DominantShare,
     ProviderAffinityFirst,
     SimpleFairness,
+    TenantDemands,
     fair_share,
     platform_affinity,
 )
@@ -83,11 +83,11 @@ def matrix(text: str) -> list[list[int]]:
     return [[int(cell) for cell in row.split()] for row in text.split(" / ")]
 
 
-def claims_of(
+def demands_of(
     measure: Affinity, *, wanted: tuple[int, ...] = TASKS, gone: tuple[int, ...] = ()
-) -> Claims:
+) -> TenantDemands:
     run_s = np.delete(RUN_S, gone, axis=0)
-    return Claims(
+    return TenantDemands(
         wanted=np.array([x for i, x in enumerate(wanted) if i not in gone]),
         cores=np.array([600, 600, 600, 600]),
         affinity=platform_affinity(measure, run_s),
@@ -98,7 +98,7 @@ def claims_of(
 def test_the_sources_default_is_divided_to_the_core(
     policy: DivisionPolicy, measure: Affinity, expected: str
 ) -> None:
-    assert policy.divide(claims_of(measure)).tolist() == matrix(expected)
+    assert policy.divide(demands_of(measure)).tolist() == matrix(expected)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_the_sources_default_is_divided_to_the_core(
     ],
 )
 def test_after_blast_has_left(policy: DivisionPolicy, expected: str) -> None:
-    assert policy.divide(claims_of(RECIPROCAL, gone=(1,))).tolist() == matrix(expected)
+    assert policy.divide(demands_of(RECIPROCAL, gone=(1,))).tolist() == matrix(expected)
 
 
 @pytest.mark.parametrize(
@@ -130,31 +130,31 @@ def test_tenants_that_want_less_than_their_part_leave_it(
 ) -> None:
     wanted = (100, 248_800, 50, 72_950, 700)
     assert fair_share(wanted, 2_400) == [100, 775, 50, 775, 700]
-    assert policy.divide(claims_of(RECIPROCAL, wanted=wanted)).tolist() == matrix(expected)
+    assert policy.divide(demands_of(RECIPROCAL, wanted=wanted)).tolist() == matrix(expected)
 
 
 def test_dominant_shares_are_equal_and_blind_to_platforms() -> None:
-    division = DominantShare().divide(claims_of(RECIPROCAL))
+    division = DominantShare().divide(demands_of(RECIPROCAL))
     assert division.sum(axis=1).tolist() == [480] * 5
     assert (np.abs(division - 120) <= 1).all()
 
 
 def test_provider_affinity_first_keeps_a_tenant_where_it_runs() -> None:
     """Every tenant is already where it is preferred least; only stickiness keeps it there."""
-    claims = claims_of(RECIPROCAL)
-    alone = ProviderAffinityFirst().divide(claims)
+    demands = demands_of(RECIPROCAL)
+    alone = ProviderAffinityFirst().divide(demands)
     here = np.zeros((5, 4), np.int64)
     here[3, 0] = 200  # Montage on gene, where platforms and tenant prefer others
-    stuck = ProviderAffinityFirst().divide(dataclasses.replace(claims, previous=here))
+    stuck = ProviderAffinityFirst().divide(dataclasses.replace(demands, previous=here))
     assert alone[3, 0] == 0
     assert stuck[3, 0] == 200
 
 
-def literal_round_robin(claims: Claims, step: int, margin: float) -> list[list[int]]:
+def literal_round_robin(demands: TenantDemands, step: int, margin: float) -> list[list[int]]:
     """Algorithm 2 as it is written, turn by turn; cores that one had are weighed by ``margin``."""
-    tenants, platforms = claims.affinity.shape
-    target = fair_share(claims.wanted.tolist(), claims.total)
-    free = claims.cores.tolist()
+    tenants, platforms = demands.affinity.shape
+    target = fair_share(demands.wanted.tolist(), demands.total)
+    free = demands.cores.tolist()
     share = [[0] * platforms for _ in range(tenants)]
     while any(sum(share[u]) < target[u] for u in range(tenants)):
         for u in range(tenants):
@@ -162,9 +162,9 @@ def literal_round_robin(claims: Claims, step: int, margin: float) -> list[list[i
             having = [p for p in range(platforms) if free[p] > 0]
             if lack <= 0 or not having:
                 continue
-            had = share[u] if claims.previous is None else claims.previous[u].tolist()
+            had = share[u] if demands.previous is None else demands.previous[u].tolist()
             weight = [1 + margin if had[p] > share[u][p] else 1.0 for p in range(platforms)]
-            best = max(having, key=lambda p: (claims.affinity[u, p] * weight[p], -p))
+            best = max(having, key=lambda p: (demands.affinity[u, p] * weight[p], -p))
             cores = min(step, lack, free[best])
             share[u][best] += cores
             free[best] -= cores
@@ -172,7 +172,7 @@ def literal_round_robin(claims: Claims, step: int, margin: float) -> list[list[i
 
 
 @st.composite
-def all_claims(draw: st.DrawFn) -> Claims:
+def all_demands(draw: st.DrawFn) -> TenantDemands:
     tenants, platforms = draw(st.integers(1, 6)), draw(st.integers(1, 4))
     some = st.sampled_from([0, 1, 2, 3, 7, 40, 600])
     affinity = st.sampled_from([0.5, 0.9, 1.0, 1.1, 2.0])
@@ -181,7 +181,7 @@ def all_claims(draw: st.DrawFn) -> Claims:
     chosen = draw(st.none() | weights)
     held = st.lists(some, min_size=platforms, max_size=platforms)
     previous = draw(st.none() | st.lists(held, min_size=tenants, max_size=tenants))
-    return Claims(
+    return TenantDemands(
         wanted=np.array(draw(st.lists(some, min_size=tenants, max_size=tenants)), np.int64),
         cores=np.array(draw(st.lists(some, min_size=platforms, max_size=platforms)), np.int64),
         affinity=np.array(draw(st.lists(rows, min_size=tenants, max_size=tenants))),
@@ -190,22 +190,24 @@ def all_claims(draw: st.DrawFn) -> Claims:
     )
 
 
-@given(all_claims(), st.sampled_from([1, 2, 7]), st.sampled_from([0.0, 0.05, 0.5]))
-def test_rounds_at_once_give_what_turns_give(claims: Claims, step: int, margin: float) -> None:
-    unweighted = dataclasses.replace(claims, weights=None)
+@given(all_demands(), st.sampled_from([1, 2, 7]), st.sampled_from([0.0, 0.05, 0.5]))
+def test_rounds_at_once_give_what_turns_give(
+    demands: TenantDemands, step: int, margin: float
+) -> None:
+    unweighted = dataclasses.replace(demands, weights=None)
     division = AffinityRoundRobin(step=step, margin=margin).divide(unweighted)
     assert division.tolist() == literal_round_robin(unweighted, step, margin)
 
 
 def test_with_a_margin_cores_do_not_move_for_a_little() -> None:
-    claims = Claims(
+    demands = TenantDemands(
         wanted=np.array([10, 10]),
         cores=np.array([10, 10]),
         affinity=np.array([[1.0, 1.0], [1.0, 1.0]]),
         previous=np.array([[10, 0], [0, 10]]),
     )
-    noisy = dataclasses.replace(claims, affinity=np.array([[0.99, 1.01], [1.01, 0.99]]))
-    clear = dataclasses.replace(claims, affinity=np.array([[0.9, 1.1], [1.1, 0.9]]))
+    noisy = dataclasses.replace(demands, affinity=np.array([[0.99, 1.01], [1.01, 0.99]]))
+    clear = dataclasses.replace(demands, affinity=np.array([[0.9, 1.1], [1.1, 0.9]]))
     policy = AffinityRoundRobin(margin=0.05)
     assert policy.divide(noisy).tolist() == [[10, 0], [0, 10]]
     assert policy.divide(clear).tolist() == [[0, 10], [10, 0]]
@@ -213,37 +215,37 @@ def test_with_a_margin_cores_do_not_move_for_a_little() -> None:
 
 
 @pytest.mark.parametrize("policy", [*DIVISIONS.values(), PA_RR(step=7)], ids=lambda p: p.name)
-@given(claims=all_claims())
+@given(demands=all_demands())
 def test_nothing_is_given_twice_and_nothing_wanted_is_left(
-    policy: DivisionPolicy, claims: Claims
+    policy: DivisionPolicy, demands: TenantDemands
 ) -> None:
-    division = policy.divide(claims)
+    division = policy.divide(demands)
     assert (division >= 0).all()
-    assert (division.sum(axis=1) <= claims.wanted).all()
-    assert (division.sum(axis=0) <= claims.cores).all()
-    assert division.sum() == min(claims.wanted.sum(), claims.total)
-    assert (policy.divide(claims) == division).all()
+    assert (division.sum(axis=1) <= demands.wanted).all()
+    assert (division.sum(axis=0) <= demands.cores).all()
+    assert division.sum() == min(demands.wanted.sum(), demands.total)
+    assert (policy.divide(demands) == division).all()
 
 
 EQUAL_IN_CORES: list[DivisionPolicy] = [SimpleFairness(), AffinityRoundRobin(), DominantShare()]
 
 
 @pytest.mark.parametrize("policy", EQUAL_IN_CORES, ids=lambda p: p.name)
-@given(claims=all_claims())
+@given(demands=all_demands())
 def test_none_has_two_cores_more_than_another_that_wants_more(
-    policy: DivisionPolicy, claims: Claims
+    policy: DivisionPolicy, demands: TenantDemands
 ) -> None:
-    held = policy.divide(dataclasses.replace(claims, weights=None)).sum(axis=1)
+    held = policy.divide(dataclasses.replace(demands, weights=None)).sum(axis=1)
     for one, other in np.ndindex(len(held), len(held)):
-        assert held[one] <= held[other] + 1 or held[other] == claims.wanted[other]
+        assert held[one] <= held[other] + 1 or held[other] == demands.wanted[other]
 
 
 @pytest.mark.parametrize("policy", EQUAL_IN_CORES, ids=lambda p: p.name)
-@given(claims=all_claims(), more=st.integers(1, 1_000))
+@given(demands=all_demands(), more=st.integers(1, 1_000))
 def test_to_want_more_takes_no_core_below_the_fair_share_from_others(
-    policy: DivisionPolicy, claims: Claims, more: int
+    policy: DivisionPolicy, demands: TenantDemands, more: int
 ) -> None:
-    plain = dataclasses.replace(claims, weights=None)
+    plain = dataclasses.replace(demands, weights=None)
     wanted = plain.wanted.copy()
     wanted[0] += more
     greedy = policy.divide(dataclasses.replace(plain, wanted=wanted)).sum(axis=1)
@@ -252,11 +254,32 @@ def test_to_want_more_takes_no_core_below_the_fair_share_from_others(
         assert greedy[tenant] >= min(wanted[tenant], equal)
 
 
+@given(all_demands(), st.sampled_from([1, 7]))
+def test_none_prefers_what_another_holds_but_for_one_turn(
+    demands: TenantDemands, step: int
+) -> None:
+    """By its own affinities, if it has not all that it wants; and no two gain by exchanging."""
+    plain = dataclasses.replace(demands, weights=None)
+    division = AffinityRoundRobin(step=step).divide(plain)
+    held = division.sum(axis=1)
+    for one, other in np.ndindex(len(held), len(held)):
+        affinity = plain.affinity[one]
+        if held[one] < plain.wanted[one]:
+            gain = affinity @ (division[other] - division[one])
+            assert gain <= step * affinity.max() + 1e-9
+        for mine, yours in np.ndindex(*division.shape[1:] * 2):
+            if division[one, mine] and division[other, yours]:
+                assert (
+                    affinity[yours] <= affinity[mine]
+                    or plain.affinity[other, mine] <= plain.affinity[other, yours]
+                )
+
+
 def test_weights_are_in_proportion() -> None:
-    claims = claims_of(RECIPROCAL)
+    demands = demands_of(RECIPROCAL)
     weights = np.array([1.0, 1.0, 2.0, 3.0, 1.0])
     for policy in EQUAL_IN_CORES:
-        held = policy.divide(dataclasses.replace(claims, weights=weights)).sum(axis=1)
+        held = policy.divide(dataclasses.replace(demands, weights=weights)).sum(axis=1)
         assert held.tolist() == pytest.approx([300, 300, 600, 900, 300], abs=1)
 
 
@@ -272,4 +295,4 @@ def test_weights_are_in_proportion() -> None:
 )
 def test_what_makes_no_sense_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        dataclasses.replace(claims_of(RECIPROCAL), **changes)  # type: ignore[arg-type]
+        dataclasses.replace(demands_of(RECIPROCAL), **changes)  # type: ignore[arg-type]

@@ -10,14 +10,14 @@ import numpy as np
 from hrm.core.vocabulary.columns import Floats, Ints
 from hrm.errors import InvalidRequest
 
-__all__ = ["Claims", "Division", "DivisionPolicy"]
+__all__ = ["Division", "DivisionPolicy", "TenantDemands"]
 
 Division = Ints
 """Cores by tenant (row) and platform (column)."""
 
 
 @dataclass(frozen=True)
-class Claims:
+class TenantDemands:
     """What tenants could use, of what there is.
 
     Attributes:
@@ -67,15 +67,15 @@ class Claims:
 
 
 class DivisionPolicy(Protocol):
-    """Keeps nothing between calls: the same claims give the same division.
+    """Keeps nothing between calls: the same demands give the same division.
 
-    What it returns holds, for every ``Claims``: no tenant has more than it wants, no platform gives
-    more than it has, nothing is negative, and either every want is met or no core is left.
+    What it returns holds for all demands: no tenant has more than it wants, no platform gives more
+    than it has, nothing is negative, and either every want is met or no core is left.
     """
 
     @property
     def name(self) -> str: ...
 
-    def divide(self, claims: Claims) -> Division:
+    def divide(self, demands: TenantDemands) -> Division:
         """Cores by tenant and platform."""
         ...
