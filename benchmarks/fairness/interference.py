@@ -18,22 +18,12 @@ from random import Random
 
 import numpy as np
 
+from benchmarks.fairness.published import MEAN_PERCENT
 from benchmarks.fairness.world import DEFAULT, Slowdowns
 from hrm.core.vocabulary.columns import Floats
 from hrm.policies.mapping import Mix
 
 __all__ = ["Pressures", "drawn", "fitted"]
-
-MEAN_PERCENT = np.array(
-    [
-        [5.57, 9.86, 10.04, 8.66],
-        [0.69, 33.76, 7.47, 12.01],
-        [12.65, 0.27, 3.72, 0.37],
-        [7.99, 70.78, 9.84, 12.73],
-        [4.70, 6.22, 6.38, 4.34],
-    ]
-)
-"""Normalised differences of table 4, by tenant and platform."""
 
 _BY_HAND = np.array(
     [

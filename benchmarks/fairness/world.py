@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import numpy as np
-
+from benchmarks.fairness.published import PER_HOUR, TENANTS
 from hrm.core.vocabulary.columns import Floats
 from hrm.policies.mapping import Mix
 
@@ -112,16 +111,6 @@ class _Renumbered:
         return self.whole.slowdown(self.tenants[tenant], Mix(cores), self.platforms[platform])
 
 
-_PER_HOUR = np.array(
-    [
-        [7.49, 14.75, 10.37, 12.24],
-        [56.28, 94.97, 77.66, 93.58],
-        [9.57, 10.71, 10.06, 10.15],
-        [11.64, 23.88, 25.28, 33.76],
-        [17.98, 50.69, 35.62, 41.44],
-    ]
-)
-
 DEFAULT = World(
     platforms=(
         Platform("gene", 300, 2),
@@ -129,9 +118,9 @@ DEFAULT = World(
         Platform("darth", 75, 8),
         Platform("lcloud", 50, 12),
     ),
-    tenants=("AutoDock", "Blast", "CacheBench", "Montage", "ThreeKaonOmega"),
+    tenants=TENANTS,
     tasks=(34_600, 248_800, 31_230, 72_950, 112_420),
-    run_s=HOUR_S / _PER_HOUR,
+    run_s=HOUR_S / PER_HOUR,
     slowdowns=NoInterference(),
 )
 """The source's default, without its run times beside others, which were not published."""

@@ -31,6 +31,7 @@ from benchmarks.fairness.bounds import largest_common_throughput
 from benchmarks.fairness.claims import Claim, claims, fairest_counts
 from benchmarks.fairness.fluid import System
 from benchmarks.fairness.plots import draw_levels
+from benchmarks.fairness.published import EGOCENTRIC, RECIPROCAL
 from benchmarks.fairness.report import body
 from benchmarks.fairness.scale import decision_times
 from benchmarks.fairness.scenarios import Scenario, arriving, scenarios
@@ -50,25 +51,6 @@ ARRIVAL_DIVISIONS = (
     "application-affinity-first",
     "affinity-round-robin",
 )
-PRINTED_EGOCENTRIC = np.array(
-    [
-        [0.614, 1.532, 0.978, 1.214],
-        [0.640, 1.308, 1.009, 1.284],
-        [0.929, 1.080, 0.994, 1.006],
-        [0.431, 1.234, 1.326, 1.883],
-        [0.431, 1.822, 1.181, 1.428],
-    ]
-)
-PRINTED_RECIPROCAL = np.array(
-    [
-        [0.966, 1.169, 0.918, 0.974],
-        [1.009, 0.997, 0.955, 1.042],
-        [1.473, 0.854, 0.988, 0.847],
-        [0.684, 0.892, 1.203, 1.484],
-        [0.678, 1.341, 1.060, 1.102],
-    ]
-)
-"""Table 3, by tenant and platform."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -90,8 +72,8 @@ def affinity_error() -> float:
     errors = [
         np.abs(platform_affinity(measure, DEFAULT.run_s) - printed).max()
         for measure, printed in (
-            (Affinity.EGOCENTRIC, PRINTED_EGOCENTRIC),
-            (Affinity.RECIPROCAL, PRINTED_RECIPROCAL),
+            (Affinity.EGOCENTRIC, EGOCENTRIC),
+            (Affinity.RECIPROCAL, RECIPROCAL),
         )
     ]
     return float(max(errors))

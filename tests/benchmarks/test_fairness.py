@@ -16,7 +16,8 @@ from benchmarks.fairness import measured
 from benchmarks.fairness.bounds import largest_common_throughput
 from benchmarks.fairness.claims import claims, fairest_counts, verdict
 from benchmarks.fairness.fluid import MappingPolicy, System, run
-from benchmarks.fairness.interference import MEAN_PERCENT, Pressures, drawn
+from benchmarks.fairness.interference import Pressures, drawn
+from benchmarks.fairness.published import MEAN_PERCENT
 from benchmarks.fairness.scale import decision_times
 from benchmarks.fairness.scenarios import arriving, scenarios
 from benchmarks.fairness.systems import GRID, LEARNED, Label, measure

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.fairness.published import EGOCENTRIC, PER_HOUR, RECIPROCAL
+from benchmarks.fairness.world import DEFAULT
 from hrm.policies.sharing import Affinity, platform_affinity
-from tests.policies.sharing.source import EGOCENTRIC, PER_HOUR, RECIPROCAL, RUN_S
 
+RUN_S = DEFAULT.run_s
 AS_PRINTED = 1e-3
 """The throughputs that the others are computed from are rounded, too."""
 

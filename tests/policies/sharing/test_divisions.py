@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.fairness.world import DEFAULT
 from hrm.errors import InvalidRequest
 from hrm.policies.sharing import (
     DIVISIONS,
@@ -23,12 +24,11 @@ from hrm.policies.sharing import (
     fair_share,
     platform_affinity,
 )
-from tests.policies.sharing.source import RUN_S
 
 THROUGHPUT, EGOCENTRIC, RECIPROCAL = Affinity.THROUGHPUT, Affinity.EGOCENTRIC, Affinity.RECIPROCAL
 PAF, AAF, PA_RR = ProviderAffinityFirst, ApplicationAffinityFirst, AffinityRoundRobin
 
-TASKS = (34_600, 248_800, 31_230, 72_950, 112_420)
+TASKS = tuple(map(int, DEFAULT.tasks))
 """Of the five tenants, table 6: more than there are cores."""
 
 EXACT: list[tuple[DivisionPolicy, Affinity, str]] = [
@@ -86,7 +86,7 @@ def matrix(text: str) -> list[list[int]]:
 def demands_of(
     measure: Affinity, *, wanted: tuple[int, ...] = TASKS, gone: tuple[int, ...] = ()
 ) -> TenantDemands:
-    run_s = np.delete(RUN_S, gone, axis=0)
+    run_s = np.delete(DEFAULT.run_s, gone, axis=0)
     return TenantDemands(
         wanted=np.array([x for i, x in enumerate(wanted) if i not in gone]),
         cores=np.array([600, 600, 600, 600]),
