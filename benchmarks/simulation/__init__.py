@@ -12,6 +12,7 @@ from benchmarks.simulation.catalogue import (
     points_of,
     ratios,
     run_points,
+    work_of,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "points_of",
     "ratios",
     "run_points",
+    "work_of",
 ]

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 from benchmarks.simulation.costs import REFERENCE, CostModel, Fixed, Kind, Measured
 from benchmarks.simulation.figures import Interval, interval, summary
-from benchmarks.simulation.timed import Setup, simulate
+from benchmarks.simulation.timed import Setup, TimedCluster, simulate
 from benchmarks.simulation.workload import TASKS_A_JOB, JobPlan, arrivals, burst, mixed, saturated
 from hrm.errors import InvalidRequest
 
@@ -42,6 +42,7 @@ __all__ = [
     "points_of",
     "ratios",
     "run_points",
+    "work_of",
 ]
 
 PAPER_JOBS = (60, 120, 180)
@@ -319,6 +320,32 @@ def run_points(
         }
         for point, runs_of in zip(points, found, strict=True)
     ]
+
+
+def work_of(points: Sequence[Point], *, seed: int = 0) -> list[dict[str, Any]]:
+    """What each kind of work takes of the processor, one object for each point and kind.
+
+    Virtual time has fixed costs here, whatever ``charging`` a point has, so two revisions of the
+    core have the same schedule to work through, and can be compared.
+    """
+    rows = []
+    for point in points:
+        costs = calibrated("scaled", Setup(nodes=point.setup.nodes))
+        cluster = TimedCluster(point.setup, costs, point.plan(seed))
+        cluster.run(to_completion=False)
+        for kind, used_s in sorted(cluster.tally.used_s.items(), key=lambda pair: -pair[1]):
+            events = cluster.tally.events[kind]
+            rows.append(
+                {
+                    "system": point.system,
+                    "x": point.x,
+                    "kind": kind.value,
+                    "events": events,
+                    "used_ms": round(1e3 * used_s, 3),
+                    "event_ms": round(1e3 * used_s / events, 4),
+                }
+            )
+    return rows
 
 
 def ratios(

@@ -29,3 +29,16 @@ def test_an_option_out_of_range_is_a_wrong_command_line(
 ) -> None:
     assert main(["delay", "--runs", "0"]) == 2
     assert "--runs" in capsys.readouterr().err
+
+
+def test_work_has_the_same_events_in_each_run_whatever_it_took(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = []
+    for _ in range(2):
+        assert main(["conflicts", "--quick", "--work", "-o", "json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["work"]
+        assert all(row["used_ms"] >= 0 for row in rows)
+        found.append({(row["system"], row["x"], row["kind"]): row["events"] for row in rows})
+    assert found[0] == found[1]
+    assert any(kind == "round" for _, _, kind in found[0])
