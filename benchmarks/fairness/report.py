@@ -157,8 +157,11 @@ def _arrivals(table: Table) -> str:
         for at, label in enumerate(table.systems):
             fairness = table.fairness[:, which, at].mean(axis=1).tolist()
             ratio = table.ratio[:, which, at].mean(axis=1).tolist()
-            rows.append([kind, label.division, str(interval(fairness)), str(interval(ratio))])
-    return common.table(["arrivals", "first level", "fairness", "makespan, of simple's"], rows)
+            cells = [str(interval(fairness)), str(interval(ratio))]
+            rows.append([kind, label.division, label.mapping, *cells])
+    return common.table(
+        ["arrivals", "first level", "second level", "fairness", "makespan, of simple's"], rows
+    )
 
 
 def _decisions(rows: Sequence[Mapping[str, Any]]) -> str:
