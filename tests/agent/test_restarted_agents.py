@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from benchmarks.processes import free_port
+from hrm.agent.containers.retention import ACKNOWLEDGED_FILE
 from hrm.v1 import common_pb2
 from tests.agent.conftest import (
     ENDED,
@@ -108,6 +109,8 @@ async def test_an_acknowledged_end_is_not_reported_again(
     await master.until_state("app-1-x1", ENDED)
     master.acknowledge("app-1-x1")
     await master.until(lambda: master.heartbeats and not master.heartbeats[-1].containers)
+    # Recorded once its files are removed; one that is killed before that reports the end again.
+    await until((agent.work_dir / "containers" / "app-1-x1" / ACKNOWLEDGED_FILE).exists)
     await agent.kill()
     start_agent()
     second = await master.until(lambda: len(master.registrations) > 1 and master.registrations[1])
