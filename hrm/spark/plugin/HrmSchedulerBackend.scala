@@ -428,11 +428,12 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
       release.orElse[Any, Any] { case message => message }.andThen(ofSpark)
     }
 
+    /** While the application stops its executors leave one by one; nothing is to be scheduled again. */
     override def onDisconnected(remoteAddress: RpcAddress): Unit =
-      addressToExecutorId.get(remoteAddress).foreach { executorId =>
+      addressToExecutorId.get(remoteAddress).filter(_ => !stopping.get()).foreach { executorId =>
         // Without a host: whether the whole machine goes is not known here.
         if (decommissions(executorId)) removeExecutor(executorId, ExecutorDecommission(None))
-        else if (disableExecutor(executorId) && !stopping.get()) {
+        else if (disableExecutor(executorId)) {
           val silence = "the executor's connection broke, and its node has not said why"
           onTimer(lossReasonMs)(
             removeExecutor(executorId, ExecutorProcessLost(silence, None, causedByApp = false)))
