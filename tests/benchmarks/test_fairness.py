@@ -164,7 +164,7 @@ def test_run_times_that_are_learned_are_worth_most_of_those_that_are_given() -> 
 
 @given(seed=st.integers(0, 10_000), label=st.sampled_from(list(GRID)))
 @settings(max_examples=25, deadline=None)
-def test_every_run_ends_and_no_tenant_exceeds_its_ideal_for_long(seed: int, label: Label) -> None:
+def test_every_run_ends_with_figures_in_their_ranges(seed: int, label: Label) -> None:
     found = run(arriving(seed, [0.5])[0].world, GRID[label], seed)
     assert all(np.isfinite(found.ends_s))
     assert all(wait >= 0 for wait in found.waits_s)
@@ -172,7 +172,7 @@ def test_every_run_ends_and_no_tenant_exceeds_its_ideal_for_long(seed: int, labe
     assert found.fairness <= 1.0
 
 
-def test_the_bound_is_the_known_one_and_round_robin_stays_below_it() -> None:
+def test_the_bound_is_the_known_one() -> None:
     bound = largest_common_throughput(DEFAULT)
     assert bound == pytest.approx(0.8942, abs=5e-5)
 

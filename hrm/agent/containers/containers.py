@@ -371,9 +371,7 @@ class ContainerSupervisor:
             supervisor.kill_marked(container_id)  # only a dead shim leaves processes
         try:
             (directory / shim.SPEC_FILE).unlink(missing_ok=True)
-        except (
-            OSError
-        ) as error:  # the disk may be read-only by now, and the end is known all the same
+        except OSError as error:  # on a disk that became read-only; the end is known all the same
             _log.warning("a container's secrets are left", container=container_id, why=str(error))
 
     def _remove_group(self, container_id: str, isolation: Isolation) -> None:

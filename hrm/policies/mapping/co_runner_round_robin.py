@@ -26,6 +26,10 @@ class CoRunnerRoundRobin:
     step: int = 1
     largest: int = LARGEST
 
+    def __post_init__(self) -> None:
+        if self.step < 1:
+            raise ValueError(f"step is {self.step}; it is 1 or more")
+
     @property
     def name(self) -> str:
         return "co-runner-round-robin"

@@ -50,4 +50,4 @@ DIVISIONS: dict[str, DivisionPolicy] = {
         SimpleFairness(),
     )
 }
-DEFAULT = AffinityRoundRobin.name
+DEFAULT = AffinityRoundRobin().name

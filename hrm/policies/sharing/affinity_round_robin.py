@@ -31,6 +31,10 @@ class AffinityRoundRobin:
     step: int = 1
     margin: float = 0.0
 
+    def __post_init__(self) -> None:
+        if self.step < 1 or not self.margin >= 0:
+            raise ValueError(f"step is {self.step}, margin {self.margin}; they are 1 and 0 or more")
+
     @property
     def name(self) -> str:
         return "affinity-round-robin"

@@ -229,3 +229,8 @@ def test_pairs_of_separable_slowdowns_by_two_sorts(
 def test_a_node_without_cores_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="a node has 1 or more"):
         OneTenantPerNode().map([1], 0, ByHand(), default_rng(0))
+
+
+def test_turns_without_nodes_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 or more"):
+        CoRunnerRoundRobin(step=0)

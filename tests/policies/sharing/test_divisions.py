@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.fairness.world import DEFAULT
+from benchmarks.fairness import world
 from hrm.errors import InvalidRequest
 from hrm.policies.sharing import (
+    DEFAULT,
     DIVISIONS,
     Affinity,
     AffinityRoundRobin,
@@ -28,7 +29,7 @@ from hrm.policies.sharing import (
 THROUGHPUT, EGOCENTRIC, RECIPROCAL = Affinity.THROUGHPUT, Affinity.EGOCENTRIC, Affinity.RECIPROCAL
 PAF, AAF, PA_RR = ProviderAffinityFirst, ApplicationAffinityFirst, AffinityRoundRobin
 
-TASKS = tuple(map(int, DEFAULT.tasks))
+TASKS = tuple(map(int, world.DEFAULT.tasks))
 """Of the five tenants, table 6: more than there are cores."""
 
 EXACT: list[tuple[DivisionPolicy, Affinity, str]] = [
@@ -86,7 +87,7 @@ def matrix(text: str) -> list[list[int]]:
 def demands_of(
     measure: Affinity, *, wanted: tuple[int, ...] = TASKS, gone: tuple[int, ...] = ()
 ) -> TenantDemands:
-    run_s = np.delete(DEFAULT.run_s, gone, axis=0)
+    run_s = np.delete(world.DEFAULT.run_s, gone, axis=0)
     return TenantDemands(
         wanted=np.array([x for i, x in enumerate(wanted) if i not in gone]),
         cores=np.array([600, 600, 600, 600]),
@@ -296,3 +297,13 @@ def test_weights_are_in_proportion() -> None:
 def test_what_makes_no_sense_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         dataclasses.replace(demands_of(RECIPROCAL), **changes)  # type: ignore[arg-type]
+
+
+def test_the_default_is_one_of_them_by_name() -> None:
+    assert isinstance(DIVISIONS[DEFAULT], AffinityRoundRobin)
+
+
+@pytest.mark.parametrize("arguments", [{"step": 0}, {"margin": -0.1}, {"margin": float("nan")}])
+def test_turns_without_cores_are_refused(arguments: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="1 and 0 or more"):
+        AffinityRoundRobin(**arguments)  # type: ignore[arg-type]
