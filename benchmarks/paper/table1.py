@@ -2,12 +2,18 @@
 
     python -m benchmarks.paper.table1                     # 720 images (240 on a CPU);
                                                           # results/paper-table1.*
+    python -m benchmarks.paper.table1 --on hrm            # the same by Spark's executors:
+                                                          # results/paper-table1-hrm.*
     python -m benchmarks.paper.table1 --quick --json FILE
 
-Each executor is a process with a network of its own that reads, letterboxes, infers, decodes and
-filters its share of the images, one at a time like a stream of pictures. While one is on the CPU,
-the others use the GPU; that is all the sharing there is. Time is from when all are ready until the
-last has ended; utilisation and memory are NVML's, sampled meanwhile.
+Each executor has a network of its own, and reads, letterboxes, infers, decodes and filters its
+share of the images, one at a time like a stream of pictures. While one is on the CPU, the others
+use the GPU; that is all the sharing there is. Time is from when all are ready until the last has
+ended; utilisation and memory are NVML's, sampled meanwhile.
+
+Executors are plain processes, or, ``--on hrm``, those of a Spark application on a cluster of
+``hrm up`` with one node, which gives each an equal share of the GPU: time is then that of a Spark
+job, and the node's defaults hold (CUDA MPS where the driver offers it).
 
 The network has the shape of a YOLO detector and random weights; the paper's is YOLOv3 in darknet on
 a card with 11 GB. So compare how time falls and utilisation rises, not the seconds. Without CUDA
@@ -18,27 +24,34 @@ only shows that the script works, and the result says so.
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cache
 from multiprocessing.synchronize import Barrier
+from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from benchmarks import common
-from benchmarks.common import CONSOLE
+from benchmarks import clusters, common
+from benchmarks.common import CONSOLE, REPOSITORY
 from benchmarks.pipelines import detection, devices
 from benchmarks.pipelines.frames import Video
 from benchmarks.pipelines.network import network
+from benchmarks.processes import BenchmarkError
 from hrm.errors import Unavailable
 
-__all__ = ["PAPER", "Shape", "main", "measure"]
+__all__ = ["PAPER", "Shape", "detected", "main", "measure", "ready", "watched"]
 
 PAPER: dict[int, tuple[float | None, float | None, float | None]] = {
     1: (151.3, 24.0, None),
@@ -49,6 +62,14 @@ PAPER: dict[int, tuple[float | None, float | None, float | None]] = {
 """Executors: time in s, utilisation in %, device memory in MB; None: lost in print."""
 _READY_S, _RUN_S = 300.0, 3_600.0
 _FRAMES = 64
+_APP = REPOSITORY / "benchmarks" / "apps" / "detection.py"
+_RESULTS = {
+    "processes": ("paper-table1", "executors"),
+    "hrm": ("paper-table1-hrm", "Spark's executors on HRM"),
+}
+_EXECUTOR_MIB, _OVERHEAD_MIB = 512, 3_584
+_DECLARED = json.dumps([{"memory_mib": 16_384, "numa": 0, "name": "none"}])
+"""In place of a GPU on a machine without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,20 +101,33 @@ class Row:
     boxes: int
 
 
-def _execute(shape: Shape, index: int, executors: int, ready: Barrier, results: Any) -> None:
+def ready(shape: Shape) -> None:
+    """Load the network of this process, and run it once."""
+    devices.one_thread()
+    torch.set_num_threads(1)
+    _detect(network(shape.width, shape.depth), _frames()[0], shape)
+
+
+def detected(shape: Shape, index: int, executors: int) -> tuple[int, int]:
+    """Run the images of one of ``executors``; returns how many these were, and their boxes."""
+    net, frames = network(shape.width, shape.depth), _frames()
+    mine = range(index, shape.images, executors)
+    return len(mine), sum(_detect(net, frames[one % len(frames)], shape) for one in mine)
+
+
+@cache
+def _frames() -> npt.NDArray[np.uint8]:
+    return Video(size_mb=_FRAMES * 0.2304, seed=0).frames()
+
+
+def _execute(shape: Shape, index: int, executors: int, barrier: Barrier, results: Any) -> None:
     """One executor: its network, then its images one by one."""
     try:
-        devices.one_thread()
-        torch.set_num_threads(1)
-        net = network(shape.width, shape.depth)
-        frames = Video(size_mb=_FRAMES * 0.2304, seed=0).frames()
-        _detect(net, frames[0], shape)
-        ready.wait(timeout=_READY_S)
-        mine = range(index, shape.images, executors)
-        boxes = sum(_detect(net, frames[one % len(frames)], shape) for one in mine)
-        results.put((index, len(mine), boxes, None))
+        ready(shape)
+        barrier.wait(timeout=_READY_S)
+        results.put((index, *detected(shape, index, executors), None))
     except Exception as error:
-        ready.abort()
+        barrier.abort()
         results.put((index, 0, 0, f"{type(error).__name__}: {error}"))
 
 
@@ -115,25 +149,24 @@ def measure(shape: Shape, executors: int) -> Row:
         Unavailable: an executor failed (out of device memory, say), with its error.
     """
     context = multiprocessing.get_context("spawn")
-    ready = context.Barrier(executors + 1)
+    barrier = context.Barrier(executors + 1)
     results = context.Queue()
     processes = [
-        context.Process(target=_execute, args=(shape, index, executors, ready, results))
+        context.Process(target=_execute, args=(shape, index, executors, barrier, results))
         for index in range(executors)
     ]
     try:
         for one in processes:
             one.start()
         try:
-            ready.wait(timeout=_READY_S)
+            barrier.wait(timeout=_READY_S)
         except Exception:
             _collect(results, executors)
             raise Unavailable(
                 f"{executors} executors were not ready within {_READY_S:.0f} s; try fewer"
             ) from None
-        start = time.perf_counter()
-        found, busy, memory_mib = _watched(results, executors)
-        seconds = time.perf_counter() - start
+        with watched() as seen:
+            found = _collect(results, executors)
         for one in processes:
             one.join(timeout=30)
     finally:
@@ -142,9 +175,7 @@ def measure(shape: Shape, executors: int) -> Row:
                 one.kill()
     return Row(
         executors=executors,
-        seconds=seconds,
-        busy=busy,
-        memory_mib=memory_mib,
+        **seen,
         images=sum(one[1] for one in found),
         boxes=sum(one[2] for one in found),
     )
@@ -160,17 +191,55 @@ def _collect(results: Any, executors: int) -> list[tuple[int, int, int, str | No
     return found
 
 
-def _watched(
-    results: Any, executors: int
-) -> tuple[list[tuple[int, int, int, str | None]], float | None, float | None]:
+@contextmanager
+def watched() -> Iterator[dict[str, Any]]:
+    """At its end, what the block has taken: ``seconds``, ``busy`` 0..1 and ``memory_mib`` of the
+    GPU; None without one."""
+    seen: dict[str, Any] = {"seconds": 0.0, "busy": None, "memory_mib": None}
+    start = time.perf_counter()
     if not torch.cuda.is_available():
-        return _collect(results, executors), None, None
+        yield seen
+        seen["seconds"] = time.perf_counter() - start
+        return
     from benchmarks.pipelines.cuda import Meter
 
     with Meter() as meter:
-        found = _collect(results, executors)
-    busy = sum(meter.busy) / max(1, len(meter.busy))
-    return found, busy, max(meter.used_mib, default=0.0)
+        start = time.perf_counter()
+        yield seen
+        seen["seconds"] = time.perf_counter() - start
+    seen["busy"] = sum(meter.busy) / max(1, len(meter.busy))
+    seen["memory_mib"] = max(meter.used_mib, default=0.0)
+
+
+def _measure_hrm(cluster: clusters.Cluster, shape: Shape, executors: int, work: Path) -> Row:
+    """The same by the executors of a Spark application, each of which has an equal share of the
+    memory of the one GPU.
+
+    Raises:
+        BenchmarkError: the application failed.
+    """
+    settings = {
+        **cluster.submit_settings(),
+        "spark.eventLog.enabled": "false",
+        "spark.executor.instances": str(executors),
+        "spark.executor.resource.gpu.amount": "1",
+        "spark.task.resource.gpu.amount": "1",
+        "spark.hrm.executor.gpu.memory": f"{_gpu_mib() // executors}m",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
+        "spark.executorEnv.HRM_BENCH_CACHE": os.environ["HRM_BENCH_CACHE"],
+    }
+    submission = cluster.submit(
+        _APP, [json.dumps(asdict(shape)), executors], work / f"app-{executors}", settings
+    )
+    return Row(executors=executors, **submission.result(_RUN_S))
+
+
+def _gpu_mib() -> int:
+    """What a card offers to programs, in MiB; that of the declared one where there is none."""
+    if not torch.cuda.is_available():
+        return int(json.loads(_DECLARED)[0]["memory_mib"])
+    return int(torch.cuda.get_device_properties(0).total_memory) >> 20
 
 
 def _report(rows: Sequence[Row], gpu: str | None, shape: Shape) -> str:
@@ -206,12 +275,41 @@ def _report(rows: Sequence[Row], gpu: str | None, shape: Shape) -> str:
     return f"{where} {about}\n\n{common.table(head, lines)}\n"
 
 
+def _rows(on: str, shape: Shape, numbers: Sequence[int], gpu: str | None) -> list[Row]:
+    """One for each number of executors."""
+
+    def announced(executors: int) -> int:
+        CONSOLE.print(f"{executors} executors, {shape.images} images, on {gpu or 'the CPU'}")
+        return executors
+
+    if on == "processes":
+        return [measure(shape, announced(executors)) for executors in numbers]
+    if gpu is None:
+        os.environ["HRM_AGENT_GPUS"] = _DECLARED
+    most = max(numbers)
+    size = clusters.Shape(
+        nodes=1,
+        cores_per_node=most,
+        memory_per_node_mib=most * (_EXECUTOR_MIB + _OVERHEAD_MIB),
+        executor_memory_mib=_EXECUTOR_MIB,
+        executor_overhead_mib=_OVERHEAD_MIB,
+    )
+    # MPS makes sockets below it, whose paths must be short.
+    with tempfile.TemporaryDirectory(prefix="t1-", dir="/tmp") as directory:
+        work = Path(directory)
+        with clusters.Hrm(size, work / "c") as cluster:
+            return [
+                _measure_hrm(cluster, shape, announced(executors), work) for executors in numbers
+            ]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write the table; the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     common.add_common_arguments(parser)
+    parser.add_argument("--on", choices=["processes", "hrm"], default="processes")
     parser.add_argument("--executors", type=int, nargs="+", default=[1, 2, 3, 4],
                         choices=list(PAPER), metavar="N")  # fmt: skip
     options = parser.parse_args(arguments)
@@ -220,16 +318,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     full, quick = (FULL, QUICK_GPU) if gpu else (FULL_CPU, QUICK_CPU)
     shape = quick if options.quick else full
     Video(size_mb=_FRAMES * 0.2304, seed=0).frames()
-    rows = []
-    for executors in sorted(set(options.executors)):
-        CONSOLE.print(f"{executors} executors, {shape.images} images, on {gpu or 'the CPU'}")
-        try:
-            rows.append(measure(shape, executors))
-        except Unavailable as error:
-            CONSOLE.print(f"error: {error}", markup=False)
-            return 1
+    try:
+        rows = _rows(options.on, shape, sorted(set(options.executors)), gpu)
+    except (Unavailable, BenchmarkError) as error:
+        CONSOLE.print(f"error: {error}", markup=False)
+        return 1
+    command = "benchmarks.paper.table1" + (" --on hrm" if options.on == "hrm" else "")
     document = {
-        "provenance": common.provenance("benchmarks.paper.table1", ["torch", "numpy"]),
+        "provenance": common.provenance(command, ["torch", "numpy"]),
+        "executors_are": options.on,
         "device": gpu or "cpu",
         "on_gpu": gpu is not None,
         "images": shape.images,
@@ -251,9 +348,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         common.write_json(options.json, document)
     if not options.quick or not options.json:
-        common.write_results(
-            "paper-table1", "Table 1: executors that share one GPU", document, body
-        )
+        name, what = _RESULTS[options.on]
+        common.write_results(name, f"Table 1: {what} that share one GPU", document, body)
     return 0
 
 
