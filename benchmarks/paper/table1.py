@@ -323,9 +323,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Unavailable, BenchmarkError) as error:
         CONSOLE.print(f"error: {error}", markup=False)
         return 1
-    command = "benchmarks.paper.table1" + (" --on hrm" if options.on == "hrm" else "")
     document = {
-        "provenance": common.provenance(command, ["torch", "numpy"]),
+        "provenance": common.provenance("benchmarks.paper.table1", ["torch", "numpy"]),
         "executors_are": options.on,
         "device": gpu or "cpu",
         "on_gpu": gpu is not None,
