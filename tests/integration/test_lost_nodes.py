@@ -54,6 +54,8 @@ SUM = 499500
 FRAGILE = ("--conf", "spark.task.maxFailures=1")
 JUST_BEGUN_S = 1.0
 KILLED_AT_WORK = 3
+PREEMPTION_GRACE_S = 0.5
+"""Less than a slow task takes: what preempted executors have in flight is lost."""
 """Two power cuts, and an executor without a master."""
 SLOW_ANSWERS = re.compile(r"^SLOW (\d+)$", re.MULTILINE)
 
@@ -128,8 +130,8 @@ class BusyQueries(Queries):
         (process,) = (each for each in self.executors() if Path(each.cwd()).name == killed)
         process.kill()
 
-    def lost_tasks(self) -> list[bool]:
-        """Of each task that was lost with its executor: was it charged?"""
+    def lost_tasks(self) -> list[tuple[str, bool]]:
+        """Of each task that was lost with its executor: which executor, and was it charged?"""
         reasons = [
             json.loads(line)["Task End Reason"]
             for path in self.events.rglob("*")
@@ -137,7 +139,11 @@ class BusyQueries(Queries):
             for line in path.read_text().splitlines()
             if '"Event":"SparkListenerTaskEnd"' in line
         ]
-        return [r["Exit Caused By App"] for r in reasons if r["Reason"] == "ExecutorLostFailure"]
+        return [
+            (r["Executor ID"], r["Exit Caused By App"])
+            for r in reasons
+            if r["Reason"] == "ExecutorLostFailure"
+        ]
 
 
 @pytest.mark.parametrize("which", ["four", pytest.param("all", marks=pytest.mark.extra)])
@@ -149,6 +155,7 @@ def test_no_task_is_charged_with_what_the_cluster_does(
     eventually: Eventually,
     which: str,
 ) -> None:
+    cluster.environment["HRM_AGENT_PREEMPTION_GRACE_S"] = str(PREEMPTION_GRACE_S)
     cluster.up("--nodes", "1", "--cores", "2", "--memory", "3g")
     daemons = TwoHosts(cluster, started, eventually)
     daemons.start_far()
@@ -169,11 +176,14 @@ def test_no_task_is_charged_with_what_the_cluster_does(
     assert shown is not None
     assert shown["state"] == "APPLICATION_STATE_SUCCEEDED"
     causes = [c["end"]["cause"].removeprefix("END_CAUSE_") for c in shown["containers"]]
-    assert "PREEMPTED" in causes
+    preempted = {c["executor_id"] for c in shown["containers"] if "PREEMPTED" in c["end"]["cause"]}
+    assert preempted
     slow = SLOW_ANSWERS.search(queries.submitted.output())
     assert slow is not None
-    charged = queries.lost_tasks()
+    tasks = queries.lost_tasks()
+    charged = [each for _, each in tasks]
     assert len(charged) >= KILLED_AT_WORK, "each of the executors that were killed had a task"
+    assert preempted & {executor for executor, _ in tasks}, "a task was lost to the preemption"
     assert not any(charged)
     executors = sum(line.startswith("Lost executor") for line in queries.lost())
     print(
