@@ -33,6 +33,7 @@ class Launcher:
         self.environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(directory),
+            "TMPDIR": str(directory),
             "HRM_HOME": str(directory),
             "HRM_PYTHON": str(directory / "python"),
             "SPARK_CONF_DIR": str(CONF),
@@ -466,7 +467,7 @@ def test_a_file_of_the_defaults_file_gets_its_name(launcher: Launcher, tmp_path:
 
 def test_a_file_that_cannot_have_its_name_starts_nothing(launcher: Launcher) -> None:
     given = ["--files", "hdfs:///a.txt#b.txt", "--master", "hrm://h:1", "a.py"]
-    done = launcher.run(SUBMIT, *given, TMPDIR=str(launcher.directory))
+    done = launcher.run(SUBMIT, *given)
     assert done.returncode == 1
     assert done.stderr.startswith("HRM: --files hdfs:///a.txt#b.txt: only a file of this machine")
     assert not list(launcher.directory.glob("tmp*")), "nothing is left"
