@@ -190,7 +190,7 @@ class AppMaster:
             if any(self.hello.get("files", {}).values()):
                 from hrm.spark.early_files import EarlyFiles
 
-                self._early = EarlyFiles(self.hello)
+                self._early = await asyncio.to_thread(EarlyFiles, self.hello)  # it copies
                 for warning in self._early.warnings:
                     sys.stderr.write(f"HRM: warning: {shown(warning)}\n")
         except errors.HrmError as error:

@@ -23,7 +23,6 @@ that is edited while its application runs stays as it was for that application, 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -145,22 +144,17 @@ def _frozen(found: Found, copies: Path) -> Found:
     """The same file by its copy, which is made now, or was by an earlier AppMaster of this driver.
 
     Raises:
-        InvalidRequest: it cannot be read, or the disk does not take it.
+        OSError: it cannot be read, or the disk does not take it.
     """
     copy = copies / found.kind / found.path.name
-    partial = copy.parent / f".{copy.name}.{os.getpid()}"
-    try:
-        if not copy.is_file():
-            copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not copy.is_file():
+        copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        partial = copy.parent / f".{copy.name}.{os.getpid()}"
+        try:
             shutil.copyfile(found.path, partial)
             partial.replace(copy)  # a copy is whole, or there is none
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise InvalidRequest(
-            f"{found.path} cannot be copied to {copy.parent} ({error.strerror}), so that executors "
-            f"get it only after their JVM has started"
-        ) from error
+        finally:
+            partial.unlink(missing_ok=True)
     return replace(found, path=copy)
 
 
@@ -183,13 +177,23 @@ class EarlyFiles:
         from hrm.spark.submit import LocalFile
 
         for found in chosen:
+            one = self._frozen_if_possible(found, copies)
             try:
-                one = _frozen(found, copies) if copies is not None else found
                 local = LocalFile.at(one.path, "the file")
             except InvalidRequest as error:
                 self.warnings.append(error.message)
             else:
                 self._files.append((one, local))
+
+    def _frozen_if_possible(self, found: Found, copies: Path | None) -> Found:
+        try:
+            return found if copies is None else _frozen(found, copies)
+        except OSError as error:
+            self.warnings.append(
+                f"{found.path} cannot be copied to {copies} ({error.strerror}): do not edit it "
+                f"while the application runs, or executors that start later fail"
+            )
+            return found
 
     def __bool__(self) -> bool:
         return bool(self._files)

@@ -230,9 +230,9 @@ def test_the_next_appmaster_of_a_driver_takes_what_the_first_has_copied(here: Pa
         assert local.path.read_text() == local.path.name
 
 
-def test_what_cannot_be_copied_is_left_to_spark(here: Path) -> None:
+def test_what_cannot_be_copied_goes_as_it_is_with_a_warning(here: Path) -> None:
     (here / "copies").write_text("no directory")
     hello = introduced(here, "-javaagent:./agent.jar") | {"early_dir": str(here / "copies")}
-    left = EarlyFiles(hello)
-    assert not left
-    assert f"{here}/agent.jar cannot be copied to {here}/copies/jar" in left.warnings[0]
+    early = EarlyFiles(hello)
+    assert [local.path for _, local in early._files] == [here / "agent.jar", here / "libs.zip"]
+    assert f"{here}/agent.jar cannot be copied to {here}/copies" in early.warnings[0]
