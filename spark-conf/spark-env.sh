@@ -3,7 +3,7 @@
 #
 # Point SPARK_CONF_DIR at this directory. Spark's launcher sources this file in its own shell, so it
 # may rewrite the launcher's arguments. It looks for the master where Spark does: in the arguments,
-# then in the properties file or spark-defaults.conf, then in the variable MASTER. It does nine
+# then in the properties file or spark-defaults.conf, then in the variable MASTER. It does ten
 # things, for hrm:// masters alone:
 #
 #   1. hrm://host:port becomes spark+hrm://host:port, the form that spark-submit lets pass;
@@ -21,7 +21,8 @@
 #   8. what spark-submit would ignore without a word is not: --num-executors becomes the setting that
 #      HRM obeys, and a limit on all cores is warned of;
 #   9. a principal with its keytab logs the driver in from the first moment, as on YARN: by variables
-#      that Hadoop reads itself.
+#      that Hadoop reads itself;
+#  10. `--files a.txt#b.txt`, which Spark understands on YARN alone, becomes a link of that name.
 #
 # For --help and --version Spark answers alone, and none of that is done.
 #
@@ -49,7 +50,7 @@ if [ -n "${HRM_PLUGIN_JAR:-}" ]; then
   SPARK_DIST_CLASSPATH="${SPARK_DIST_CLASSPATH//"$HRM_PLUGIN_JAR":/}"
   SPARK_DIST_CLASSPATH="${SPARK_DIST_CLASSPATH//"$HRM_PLUGIN_JAR"/}"
 fi
-unset HRM_ARGUMENT_FILE HRM_PLUGIN_JAR HRM_APPMASTER_PID HRM_APPMASTER_FD
+unset HRM_ARGUMENT_FILE HRM_PLUGIN_JAR HRM_APPMASTER_PID HRM_APPMASTER_FD HRM_RENAMED_DIR
 
 _hrm_fail() {
   echo "HRM: $1" >&2
@@ -82,6 +83,8 @@ _hrm_rewrite() {
   HRM_CORES_MAX=
   HRM_PRINCIPAL=
   HRM_KEYTAB=
+  HRM_NAMING=()
+  HRM_NAMED_DEFAULT=
   HRM_ASKS=
   HRM_INFORMS=
   shift
@@ -138,6 +141,7 @@ _hrm_rewrite() {
   elif [ -n "$HRM_FOUND" ]; then
     _hrm_judge
     [ -n "$HRM_ASKS" ] || _hrm_login "${files[@]}"
+    HRM_NAMED_DEFAULT="$(_hrm_property spark.files "${files[@]}")"
   fi
 }
 
@@ -159,8 +163,41 @@ _hrm_adapt() {
     "--conf spark.kerberos.keytab="*|"-c spark.kerberos.keytab="*)
       HRM_KEYTAB="${HRM_KEYTAB:-${2#*=}}" ;;
   esac
+  case "$1 $2" in
+    "--files "*#*|"--conf spark.files="*#*|"-c spark.files="*#*) HRM_NAMING+=($(( ${#HRM_ARGUMENTS[@]} + $# - 3 ))) ;;
+  esac
   shift 2
   HRM_ARGUMENTS+=("$@")
+}
+
+# Gives files their names, in HRM_ARGUMENTS: in those at the indices HRM_NAMING, and in what a properties
+# file has, whose place is in front, where all else can still override it. $1, $2: an index, a list.
+_hrm_name_files() {
+  if [ "${#HRM_NAMING[@]}" -eq 0 ] && [[ "$HRM_NAMED_DEFAULT" != *"#"* ]]; then
+    return 0
+  fi
+  HRM_RENAMED_DIR="$(umask 077 && mktemp -d)" || _hrm_fail "cannot make a directory in ${TMPDIR:-/tmp}; set TMPDIR"
+  export HRM_RENAMED_DIR
+  local at pattern='^(--files=|(--conf=)?spark\.files=)?(.*)$'
+  for at in "${HRM_NAMING[@]}"; do
+    [[ "${HRM_ARGUMENTS[$at]}" =~ $pattern ]]
+    _hrm_named "$at" "${BASH_REMATCH[3]}"
+    HRM_ARGUMENTS[at]="${BASH_REMATCH[1]}$HRM_NAMED"
+  done
+  if [[ "$HRM_NAMED_DEFAULT" == *"#"* ]]; then
+    _hrm_named default "$HRM_NAMED_DEFAULT"
+    HRM_ARGUMENTS=("${HRM_ARGUMENTS[0]}" --conf "spark.files=$HRM_NAMED" "${HRM_ARGUMENTS[@]:1}")
+  fi
+}
+
+# $1: a name for this list, $2: the list, as Spark is to have it in HRM_NAMED. The driver removes
+# HRM_RENAMED_DIR when it ends.
+_hrm_named() {
+  if ! mkdir "$HRM_RENAMED_DIR/$1" ||
+    ! HRM_NAMED="$("$HRM_PYTHON" -I -S "$HRM_SPARK_DIR/renamed_files.py" "$HRM_RENAMED_DIR/$1" "$2")"; then
+    rm -rf "$HRM_RENAMED_DIR"
+    exit 1
+  fi
 }
 
 _hrm_judge() {
@@ -347,6 +384,7 @@ if [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ "${2:-}" != pyspark-s
       fi
       exec "$HRM_PYTHON" -P -m hrm.cli submit "${@:2}"
     fi
+    _hrm_name_files
     set -- "${HRM_ARGUMENTS[@]}"
     _hrm_start_appmaster
     HRM_PLUGIN_JAR="$("$HRM_PYTHON" -I -S "$HRM_SPARK_DIR/build.py" "$SPARK_HOME")" || exit 1
@@ -360,10 +398,10 @@ if [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ "${2:-}" != pyspark-s
     _hrm_offer_plugin
   fi
   unset HRM_ARGUMENTS HRM_FOUND HRM_OTHER_MASTER HRM_MASTER_VARIABLE HRM_DEPLOY_MODE HRM_CORES_MAX
-  unset HRM_ASKS HRM_INFORMS HRM_SPARK_DIR HRM_PRINCIPAL HRM_KEYTAB
+  unset HRM_ASKS HRM_INFORMS HRM_SPARK_DIR HRM_PRINCIPAL HRM_KEYTAB HRM_NAMING HRM_NAMED HRM_NAMED_DEFAULT
 fi
 # A program that a driver starts may call spark-submit itself, and must come by here again.
 unset SPARK_ENV_LOADED
 unset -f _hrm_fail _hrm_is_master _hrm_rewrite _hrm_take _hrm_default_master _hrm_find_python
 unset -f _hrm_add_conf _hrm_offer_plugin _hrm_start_appmaster _hrm_secret _hrm_event_log _hrm_adapt _hrm_judge _hrm_property
-unset -f _hrm_login _hrm_other
+unset -f _hrm_login _hrm_other _hrm_name_files _hrm_named

@@ -34,6 +34,7 @@ LONG_FUNCTIONS: dict[str, str] = {}
 RUN_BY_NAME = {
     "hrm/agent/containers/shim.py": "started by its path, so that it imports nothing",
     "hrm/spark/build.py": "started by its path in spark-env.sh, so that it imports little",
+    "hrm/spark/renamed_files.py": "started by its path in spark-env.sh, so that it imports little",
     "hrm/spark/rehearsal.py": "an application, given to spark-submit by its path",
     "hrm/pipelines/sim/learning.py": "named as text, module:factory, where somebody learns",
     "hrm/policies/api.py": "for packages of policies",

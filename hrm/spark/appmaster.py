@@ -24,6 +24,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import threading
@@ -189,7 +190,7 @@ class AppMaster:
             if any(self.hello.get("files", {}).values()):
                 from hrm.spark.early_files import EarlyFiles
 
-                self._early = EarlyFiles(self.hello)
+                self._early = await asyncio.to_thread(EarlyFiles, self.hello)  # it copies
                 for warning in self._early.warnings:
                     sys.stderr.write(f"HRM: warning: {shown(warning)}\n")
         except errors.HrmError as error:
@@ -499,6 +500,11 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     introduction = _read_introduction()
     if introduction is None:
+        # The plugin would have removed these links. A variable that the launcher sets later is with
+        # AppMasters that a driver has started: that may go on.
+        links = os.environ.get("HRM_RENAMED_DIR")
+        if links and "HRM_APPMASTER_PID" not in os.environ:
+            shutil.rmtree(links, ignore_errors=True)
         return 0
 
     async def run() -> None:

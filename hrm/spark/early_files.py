@@ -14,13 +14,20 @@ A file is needed early (``spark.hrm.localize=named``) where
   ``hive-site.xml``): as on YARN, the working directory is part of that, where any file is early.
 
 Only files of the driver's machine can be sent; those on a distributed file system stay with Spark.
+
+Spark goes on to serve these files to executors, which it puts in the same place, and an executor
+ends where the two differ. Therefore early files are copied before the application registers, into a
+directory of the driver's, and both HRM and Spark (``EarlyFiles.scala``) take the copies: a file
+that is edited while its application runs stays as it was for that application, as on YARN.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
@@ -51,16 +58,21 @@ class Found:
 
     path: Path
     name: str
-    is_archive: bool = False
+    kind: str = "file"
+
+    @property
+    def is_archive(self) -> bool:
+        return self.kind == "archive"
 
 
 def needed_early(
-    listed: Mapping[str, str], launch: Mapping[str, Any], mode: str
+    listed: Mapping[str, str], launch: Mapping[str, Any], mode: str, copies: Path | None = None
 ) -> tuple[list[Found], list[str]]:
     """Files to be sent, and warnings for the user.
 
     ``listed``: Spark's lists, by ``file``, ``jar`` and ``archive``; ``launch``: how executors
-    start, as the plugin describes it; ``mode``: one of ``MODES``.
+    start, as the plugin describes it; ``mode``: one of ``MODES``; ``copies``: where they may be
+    already, after which the originals need not be.
 
     Raises:
         InvalidRequest: the mode is another.
@@ -77,19 +89,21 @@ def needed_early(
         if not named and mode == "named":
             continue
         path = _local(uri)
-        if path is None or not path.is_file():
+        if path is None or not (path.is_file() or _copy_of(path, kind, copies)):
             if named and not uri.startswith("local:"):
                 where = "is not a file of this machine" if path is None else "does not exist here"
                 warnings.append(
                     f"{uri} {where}, so that executors get it only after their JVM has started"
                 )
-        elif found.setdefault(name, one := _found(path, name, kind)) != one:
+        elif found.setdefault(name, one := Found(path=path, name=name, kind=kind)) != one:
             warnings.append(f"{path} has the name of {found[name].path}; executors start with that")
     return list(found.values()), warnings
 
 
-def _found(path: Path, name: str, kind: str) -> Found:
-    return Found(path=path, name=name, is_archive=kind == "archive")
+def _copy_of(path: Path, kind: str, copies: Path | None) -> Path | None:
+    """The copy that an earlier AppMaster of this driver has made."""
+    copy = copies / kind / path.name if copies is not None else None
+    return copy if copy is not None and copy.is_file() else None
 
 
 def _entries(listed: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
@@ -126,6 +140,24 @@ def _local(uri: str) -> Path | None:
     return Path(unquote(parsed.path)) if parsed.scheme.lower() == "file" else None
 
 
+def _frozen(found: Found, copies: Path) -> Found:
+    """The same file by its copy, which is made now, or was by an earlier AppMaster of this driver.
+
+    Raises:
+        OSError: it cannot be read, or the disk does not take it.
+    """
+    copy = copies / found.kind / found.path.name
+    if not copy.is_file():
+        copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        partial = copy.parent / f".{copy.name}.{os.getpid()}"
+        try:
+            shutil.copyfile(found.path, partial)
+            partial.replace(copy)  # a copy is whole, or there is none
+        finally:
+            partial.unlink(missing_ok=True)
+    return replace(found, path=copy)
+
+
 class EarlyFiles:
     """The files of one application: chosen and read once, and sent whenever a master lacks them."""
 
@@ -136,19 +168,32 @@ class EarlyFiles:
             InvalidRequest: its settings are wrong.
         """
         mode = hello.get("localize", MODES[0])
-        chosen, self.warnings = needed_early(hello["files"], hello["launch"], mode)
+        # The plugin of a driver that was started before an upgrade of HRM names no directory.
+        copies = Path(hello["early_dir"]) if hello.get("early_dir") else None
+        chosen, self.warnings = needed_early(hello["files"], hello["launch"], mode, copies)
         self._files: list[tuple[Found, LocalFile]] = []
         if not chosen:
             return
         from hrm.spark.submit import LocalFile
 
         for found in chosen:
+            one = self._frozen_if_possible(found, copies)
             try:
-                local = LocalFile.at(found.path, "the file")
+                local = LocalFile.at(one.path, "the file")
             except InvalidRequest as error:
                 self.warnings.append(error.message)
             else:
-                self._files.append((found, local))
+                self._files.append((one, local))
+
+    def _frozen_if_possible(self, found: Found, copies: Path | None) -> Found:
+        try:
+            return found if copies is None else _frozen(found, copies)
+        except OSError as error:
+            self.warnings.append(
+                f"{found.path} cannot be copied to {copies} ({error.strerror}): do not edit it "
+                f"while the application runs, or executors that start later fail"
+            )
+            return found
 
     def __bool__(self) -> bool:
         return bool(self._files)

@@ -293,12 +293,14 @@ def _add(
             f"directory; rename one"
         )
     if known is not None:
-        # Mentioned before, perhaps in another list; the node has it once.
-        del spec.resources[-1]
-        if not any(x.name == path.name and x.role == role for x in spec.resources):
+        # Mentioned before, perhaps in another list or with another name; it is sent once.
+        same = [x for x in spec.resources if x.name == path.name]
+        if any(x.role != role for x in same):
             raise InvalidRequest(f"{path} is named in two lists; name it in one")
-        return
-    files[path.name] = LocalFile.at(path, what)
+        if any(x.fragment == fragment for x in same):
+            del spec.resources[-1]
+            return
+    files.setdefault(path.name, LocalFile.at(path, what))
     resource.name = path.name
 
 

@@ -69,12 +69,7 @@ def to_record(request: pb.SubmitRequest, submission_id: str, now: float) -> Subm
         )
     if [each["role"] for each in resources].count("main") != 1:
         raise InvalidRequest("a submission has exactly one resource of role MAIN")
-    names = [each["name"] for each in resources if each["sha256"]]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InvalidRequest(
-            f"two files are called {twice[0]!r}, and all of them go into one directory; rename one"
-        )
+    _check_names(resources)
     conf = [[codec.to_text(x.key, "conf.key"), x.value] for x in driver.conf]
     document = {
         "main_class": codec.to_text(driver.main_class, "main_class"),
@@ -149,6 +144,41 @@ def _resource(message: pb.DriverResource) -> dict[str, Any]:
     elif not message.uri:
         raise InvalidRequest("a resource is a file or a URI")
     return found
+
+
+def _check_names(resources: list[dict[str, Any]]) -> None:
+    """All files go into one directory. One file may be there under several names, as
+    ``--files a#b,a#c``, or be an archive that is unpacked to several directories.
+
+    Raises:
+        InvalidRequest: two have one name, or a name after ``#`` is none.
+    """
+    contents: dict[str, str] = {}
+    for each in resources:
+        if each["sha256"] and contents.setdefault(each["name"], each["sha256"]) != each["sha256"]:
+            raise _one_name(each["name"])
+    given: set[str] = set()
+    for each in resources:
+        name = each["fragment"]
+        if each["role"] != "file" or not name:
+            continue
+        if "/" in name or "\0" in name or "," in name or name in (".", ".."):
+            raise InvalidRequest(f"{name[:80]!r} after '#' cannot name a file; leave paths out")
+        if name != each["name"] and (name in contents or name in given):
+            raise _one_name(name)
+        given.add(name)
+        here = bool(each["sha256"]) or each["uri"].startswith("local:")
+        if not here and not each["uri"].endswith(f"/{name}"):
+            raise InvalidRequest(
+                f"{each['uri']}#{name}: only a file that is sent can have another name; copy it to "
+                f"your machine, or leave #{name} out"
+            )
+
+
+def _one_name(name: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"two files are called {name!r}, and all of them go into one directory; rename one"
+    )
 
 
 def from_entry(entry: SubmissionEntry, host: str, waits_for: str = "") -> pb.Submission:

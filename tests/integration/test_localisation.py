@@ -17,7 +17,7 @@ import pytest
 
 from hrm.spark.launch import find_java, find_spark
 from tests.conftest import PATIENCE
-from tests.integration.conftest import APPS, Cluster, Submitted
+from tests.integration.conftest import APPS, Cluster, Submitted, executors_of
 from tests.spark_tools import SparkTools
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -199,6 +199,92 @@ def test_an_archive_that_must_not_be_unpacked_ends_the_application_with_the_reas
     assert "'pipe' in it is a device or a pipe" in app.output()
 
 
+def driver_log(cluster: Cluster, stream: str) -> str:
+    """Of the last driver in cluster mode."""
+    listed = cluster.ask("submissions", "--all")["submissions"]
+    done = cluster.run(
+        *("submission", "logs", listed[-1]["submission_id"], "--stream", stream),
+        *("--master", cluster.address),
+    )
+    assert done.returncode == 0, done.stderr
+    text: str = done.stdout
+    return text
+
+
+@pytest.mark.parametrize("mode", ["client", "cluster"])
+def test_files_have_the_names_that_they_are_given(two: Cluster, tmp_path: Path, mode: str) -> None:
+    """As on YARN; one of them is on the class path by the name that it is given."""
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "mine.properties").write_text(LOG4J)
+    names = ("b.txt", "c.txt")
+    files = [f"{tmp_path}/a.txt#{name}" for name in names]
+    files.append(f"{tmp_path}/mine.properties#log4j2.properties")
+    app = two.submit(
+        *("--deploy-mode", mode, "--driver-memory", "600m", "--files", ",".join(files)),
+        *("--conf", "spark.executor.instances=1"),
+        *(str(APPS / "named_files.py"), f"named-{mode}", *names),
+    )
+    assert app.wait(240) == 0, app.output()
+    output = app.output() if mode == "client" else driver_log(two, "stdout")
+    found = ["b.txt=text", "c.txt=text"]
+    assert f"DRIVER {found}" in output
+    assert f"EXECUTOR {found}" in output
+    there = list(names) if mode == "cluster" else []
+    assert f"WORKING DIRECTORY {there}" in output
+    assert "OWN-LAYOUT INFO " in executor_log(two, f"named-{mode}", "stderr")
+
+
+def test_a_files_name_is_refused_where_it_cannot_have_it(two: Cluster, tmp_path: Path) -> None:
+    app = submit(two, "refused", "--files", "hdfs://nowhere:1/a.txt#b.txt")
+    assert app.wait(60) == 1
+    assert "HRM: --files hdfs://nowhere:1/a.txt#b.txt: only a file of this machine" in app.output()
+
+
+def test_in_cluster_mode_the_drivers_logging_is_configured_by_a_file_too(
+    two: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "log4j2.properties").write_text(LOG4J)
+    app = submit(
+        two,
+        "own-log",
+        *("--deploy-mode", "cluster", "--driver-memory", "600m"),
+        *("--files", str(tmp_path / "log4j2.properties")),
+    )
+    assert app.wait(240) == 0, app.output()
+    log = driver_log(two, "stderr")
+    assert "OWN-LAYOUT INFO SparkContext: " in log
+    assert "default log4j" not in log
+
+
+def test_files_that_are_edited_meanwhile_stay_as_they_were_for_the_application(
+    two: Cluster, jars: Jars, tmp_path: Path, eventually: Callable[..., Any]
+) -> None:
+    """An executor that starts after the edit: HRM puts the files in place, and Spark fetches them
+    to the same place, once more."""
+    log, jar = tmp_path / "log4j2.properties", tmp_path / "plugins.jar"
+    log.write_text(LOG4J)
+    jar.write_bytes(jars.plugins.read_bytes())
+    app = two.submit(
+        *("--conf", "spark.executor.instances=1", "--files", str(log), "--jars", str(jar)),
+        *("--conf", "spark.executor.extraClassPath=./*"),
+        *(str(APPS / "edited.py"), "edited", str(tmp_path / "go"), str(log), str(jar)),
+    )
+    eventually(lambda: "EDITED" in app.output(), 240.0, "the files are edited")
+    assert log.read_text().endswith("# edited\n")
+    shown = two.application("edited")
+    assert shown is not None
+    (executor,) = executors_of(shown["application_id"])
+    executor.kill()
+    executor.wait(30)
+    (tmp_path / "go").touch()
+    assert app.wait(240) == 0, app.output()
+    assert "SECOND 9900" in app.output()
+    shown = two.application("edited")
+    assert shown is not None
+    assert len(shown["containers"]) == 2, "the one that was killed, and the one after it"
+    assert "does not match" not in app.output()
+
+
 def test_a_packed_environment_in_client_mode(two: Cluster, environment: Path) -> None:
     """Spark's own recipe for venv-pack, word for word."""
     app = two.submit(
@@ -227,13 +313,9 @@ def test_a_packed_environment_in_cluster_mode(
         },
     )
     assert app.wait(240) == 0, app.output()
-    listed = two.ask("submissions", "--all")["submissions"]
-    done = two.run(
-        *("submission", "logs", listed[-1]["submission_id"], "--stream", "stdout"),
-        *("--master", two.address),
-    )
-    assert "DRIVER environment" in done.stdout, done.stdout
-    assert "EXECUTOR from-the-archive environment" in done.stdout
+    output = driver_log(two, "stdout")
+    assert "DRIVER environment" in output
+    assert "EXECUTOR from-the-archive environment" in output
 
 
 def test_a_shuffle_managers_blocks_are_on_all_scratch_disks_and_go_with_the_executors(

@@ -60,6 +60,43 @@ async def test_a_client_sends_each_file_once(master: Running, app: Path, tmp_pat
     assert kept == [0, 1024 * 1024]
 
 
+@pytest.mark.parametrize("option", ["--files", "--archives"])
+async def test_a_file_may_have_several_names(
+    master: Running, app: Path, tmp_path: Path, option: str
+) -> None:
+    other = tmp_path / "data"
+    other.write_bytes(b"some")
+    listed = f"{other}#one,{other}#two,{other},{other}#two"
+    spec, files = submit.driver_spec(parse([option, listed, str(app)], {}))
+    named = [x.fragment for x in spec.resources if x.name == "data"]
+    assert (named, sorted(files)) == (["one", "two", ""], ["app.py", "data"])
+    sent = await Sender(master).send(option, listed, str(app))
+    assert sent.submission_id.startswith("driver-")
+
+
+@pytest.mark.parametrize(
+    ("listed", "why"),
+    [
+        ("{here}/x#app.py", "two files are called 'app.py'"),
+        ("{here}/x#z,{here}/y#z", "two files are called 'z'"),
+        ("{here}/x#y,{here}/y", "two files are called 'y'"),
+        ("{here}/x#../z", "'../z' after '#' cannot name a file"),
+        ("hdfs://h/x#z", "hdfs://h/x#z: only a file that is sent can have another name"),
+    ],
+)
+async def test_a_name_that_no_file_can_have_is_refused(
+    master: Running, app: Path, tmp_path: Path, listed: str, why: str
+) -> None:
+    for name in ("x", "y"):
+        (tmp_path / name).write_text(name)
+    with pytest.raises(InvalidRequest, match=why):
+        await Sender(master).send("--files", listed.format(here=tmp_path), str(app))
+
+
+async def test_a_file_elsewhere_may_be_named_as_it_is(master: Running, app: Path) -> None:
+    await Sender(master).send("--files", "hdfs://h/x#x,local:/y#z", str(app))
+
+
 async def test_an_interrupted_upload_goes_on(master: Running, app: Path) -> None:
     def half(client: Any, files: dict[str, submit.LocalFile]) -> None:
         file = files["app.py"]

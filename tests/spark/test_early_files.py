@@ -195,3 +195,44 @@ async def test_a_file_that_the_master_does_not_take_ends_the_start_with_advice(
         driver.finish()
         await driver.end()
     assert master.registrations == []
+
+
+async def test_a_file_that_is_edited_later_stays_as_it_was_for_the_application(
+    master: FakeMaster, here: Path
+) -> None:
+    said = introduced(here, "-javaagent:./agent.jar") | {"early_dir": str(here / "copies")}
+    async with fake_driver(master, here, **said) as driver:
+        driver.send(target(1))
+        await until_registered(driver)
+        copies = here / "copies"
+        assert (copies / "jar/agent.jar").read_text() == "agent.jar", "from there Spark serves it"
+        assert (copies / "archive/libs.zip").read_text() == "libs.zip"
+        assert not (copies / "jar/other.jar").exists(), "which is Spark's alone"
+        (here / "agent.jar").write_text("edited")
+        (here / "libs.zip").unlink()
+        master.files.files.clear()
+        master.break_session()
+        await until(lambda: master.sessions == 2, 10, "another session")
+        assert sorted(master.files.files.values()) == [b"agent.jar", b"libs.zip"]
+        driver.finish()
+        assert await driver.end() == 0
+
+
+def test_the_next_appmaster_of_a_driver_takes_what_the_first_has_copied(here: Path) -> None:
+    hello = introduced(here, "-javaagent:./agent.jar") | {"early_dir": str(here / "copies")}
+    EarlyFiles(hello)
+    (here / "agent.jar").write_text("edited")
+    (here / "libs.zip").unlink()
+    again = EarlyFiles(hello)
+    assert again.warnings == []
+    for found, local in again._files:
+        assert local.path.parent == here / "copies" / found.kind
+        assert local.path.read_text() == local.path.name
+
+
+def test_what_cannot_be_copied_goes_as_it_is_with_a_warning(here: Path) -> None:
+    (here / "copies").write_text("no directory")
+    hello = introduced(here, "-javaagent:./agent.jar") | {"early_dir": str(here / "copies")}
+    early = EarlyFiles(hello)
+    assert [local.path for _, local in early._files] == [here / "agent.jar", here / "libs.zip"]
+    assert f"{here}/agent.jar cannot be copied to {here}/copies" in early.warnings[0]

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ class Launcher:
         self.environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(directory),
+            "TMPDIR": str(directory),
             "HRM_HOME": str(directory),
             "HRM_PYTHON": str(directory / "python"),
             "SPARK_CONF_DIR": str(CONF),
@@ -43,7 +45,8 @@ class Launcher:
         python.write_text(
             '#!/bin/sh\necho "$@" >> "$OUT/pythons"\n'
             'case "$*" in *build.py*) [ -z "$FAIL" ] || exit 1; echo /cache/plugin.jar ;;\n'
-            '  *appmaster*) exec cat > "$OUT/stdin" ;; esac\n'
+            '  *appmaster*) exec cat > "$OUT/stdin" ;;\n'
+            f'  *renamed_files.py*) exec {sys.executable} "$@" ;; esac\n'
         )
         python.chmod(0o755)
 
@@ -425,6 +428,50 @@ def test_a_keytab_that_cannot_be_read_is_one_clear_line(launcher: Launcher) -> N
     done = launcher.run(SUBMIT, "--master", "hrm://h:1", "--principal", "a", "--keytab", "/none")
     assert done.returncode == 1
     assert done.stderr.startswith("HRM: the keytab /none cannot be read on this machine by ")
+
+
+@pytest.mark.parametrize(
+    ("given", "before"),
+    [
+        (["--files", "{a}#b.txt"], ""),
+        (["--files={a}#b.txt"], "--files="),
+        (["--conf", "spark.files={a}#b.txt"], "spark.files="),
+        (["--conf=spark.files={a}#b.txt"], "--conf=spark.files="),
+    ],
+)
+def test_a_file_gets_its_name(launcher: Launcher, given: list[str], before: str) -> None:
+    a = launcher.directory / "a.txt"
+    a.write_text("text")
+    given = [each.format(a=a) for each in given]
+    last = launcher.rewritten(*given, "--master", "hrm://h:1", "a.py")[len(given) - 1]
+    link = last.removeprefix(f"{before}file://")
+    assert Path(link).name == "b.txt"
+    assert Path(link).read_text() == "text"
+    assert link.startswith(launcher.exported()["HRM_RENAMED_DIR"])
+    assert launcher.rewritten(*given, "--master", "local", "a.py") == [
+        *given, "--master", "local", "a.py",
+    ]  # fmt: skip
+    assert "HRM_RENAMED_DIR" not in launcher.exported()
+
+
+def test_a_file_of_the_defaults_file_gets_its_name(launcher: Launcher, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    properties = tmp_path / "p.conf"
+    properties.write_text(f"spark.files {tmp_path}/a.txt#b.txt\n")
+    given = ["--properties-file", str(properties), "--master", "hrm://h:1", "a.py"]
+    option, value, *rest = launcher.rewritten(*given)
+    assert option == "--conf"
+    assert Path(value.removeprefix("spark.files=file://")).read_text() == "text"
+    assert rest == [*given[:-2], "spark+hrm://h:1", "a.py"]
+
+
+def test_a_file_that_cannot_have_its_name_starts_nothing(launcher: Launcher) -> None:
+    given = ["--files", "hdfs:///a.txt#b.txt", "--master", "hrm://h:1", "a.py"]
+    done = launcher.run(SUBMIT, *given)
+    assert done.returncode == 1
+    assert done.stderr.startswith("HRM: --files hdfs:///a.txt#b.txt: only a file of this machine")
+    assert not list(launcher.directory.glob("tmp*")), "nothing is left"
+    assert not (launcher.directory / "arguments").exists()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,10 @@ and the submitter's ``hive-site.xml`` in one place. A file that was sent goes be
 the same name; scripts of either never run. Hadoop's settings belong together: where some were sent,
 the node's are not used.
 
+Files of ``--files`` go before both, as on YARN, where the working directory begins the class path:
+the directory of settings has them, too. The working directory itself cannot begin it here, because
+an archive of Spark's classes requires that the jars do (``hrm.spark.archive``).
+
 The files may hold passwords: only the driver's user reads them, and they go with its directory.
 """
 
@@ -12,6 +16,7 @@ from __future__ import annotations
 
 import shlex
 import zipfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hrm.errors import LaunchFailed
@@ -25,13 +30,18 @@ _OWN = ("spark-env.sh", "spark-defaults.conf")
 
 
 def settle(
-    directory: Path, *, archive: Path | None, of_node: Path | None, of_hrm: Path
+    directory: Path,
+    *,
+    archive: Path | None,
+    of_node: Path | None,
+    of_hrm: Path,
+    files: Sequence[Path] = (),
 ) -> dict[str, str | None]:
     """Lay out the directories below ``directory``; returns the variables that name them, None for
     one that must not be set.
 
     ``archive``: what was sent; None: nothing. ``of_node``: the node's directory of Spark's
-    settings, if it has one. ``of_hrm``: HRM's own.
+    settings, if it has one. ``of_hrm``: HRM's own. ``files``: of the application.
 
     Raises:
         LaunchFailed: the archive is damaged, or has what no client sends.
@@ -43,7 +53,9 @@ def settle(
         for part, name in zip((HADOOP, YARN), HADOOP_VARIABLES, strict=True):
             variables[name] = str(directory / part) if part in sent else None
     place = directory / SPARK
-    if _add_own(place, of_node) or SPARK in sent:
+    brought = _link(place, files, replaces=True)
+    of_node_too = _link(place, _files_of(of_node), replaces=False)
+    if brought or of_node_too or SPARK in sent:
         script = place / "spark-env.sh"
         script.write_text(f". {shlex.quote(str(of_hrm / 'spark-env.sh'))}\n")
         variables["SPARK_CONF_DIR"] = str(place)
@@ -79,15 +91,23 @@ def _write_private(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def _add_own(place: Path, of_node: Path | None) -> bool:
-    """Link the node's files whose names were not sent; whether there are any."""
-    added = False
-    for path in sorted(of_node.iterdir()) if of_node is not None and of_node.is_dir() else []:
+def _files_of(directory: Path | None) -> list[Path]:
+    there = directory is not None and directory.is_dir()
+    return sorted(directory.iterdir()) if directory is not None and there else []
+
+
+def _link(place: Path, files: Iterable[Path], *, replaces: bool) -> bool:
+    """Link files in ``place``, where one of the same name counts unless it is replaced; whether
+    any was linked."""
+    linked = False
+    for path in files:
         if is_script(path.name) or path.name in _OWN or not path.is_file():
             continue
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         link = place / path.name
+        if replaces:
+            link.unlink(missing_ok=True)
         if not link.exists():
             link.symlink_to(path)
-            added = True
-    return added
+            linked = True
+    return linked

@@ -40,7 +40,7 @@ from hrm.core.submission.driver_lease import DriverLease, LeaseLimits, LeaseStat
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.errors import HrmError, InvalidConfig, LaunchFailed
 from hrm.spark.conf import conf_dir, properties_text
-from hrm.spark.node_conf import HADOOP_VARIABLES
+from hrm.spark.node_conf import DIST_CLASSPATH, HADOOP_VARIABLES
 from hrm.spark_servers import (
     CONNECT_CLASS,
     CONNECT_HOST,
@@ -231,11 +231,12 @@ class DriverRunner:
             except grpc.RpcError as error:
                 raise rpc.error_from(error, self._document["master"]) from error
 
-        for resource in self._document["resources"]:
-            if resource["sha256"]:
-                target = self._app_dir / resource["name"]
-                cache = None if resource["role"] == _CONF else Path(self._document["cache_dir"])
-                bring(fetch, resource["sha256"], target, cache)
+        # One file may be there under several names.
+        sent = {each["name"]: each for each in self._document["resources"] if each["sha256"]}
+        for name, resource in sent.items():
+            cache = None if resource["role"] == _CONF else Path(self._document["cache_dir"])
+            bring(fetch, resource["sha256"], self._app_dir / name, cache)
+        self._name_files()
         self._unpack_archives()
 
     def _bring_tokens(self, stub: Any) -> None:
@@ -268,6 +269,26 @@ class DriverRunner:
             "KRB5CCNAME": str(self._dir / NO_TICKETS),
         }
 
+    def _name_files(self) -> None:
+        """As on YARN: ``--files a.txt#b.txt`` is a file b.txt. Spark itself knows no such names.
+
+        Raises:
+            LaunchFailed: the name is none, or has been taken.
+        """
+        for resource in self._document["resources"]:
+            name = _file_name(resource)
+            if not name or name == resource["name"]:
+                continue
+            if Path(name).name != name or name == "..":
+                raise LaunchFailed(f"{resource['name']}#{name}: give a file's name after '#'")
+            try:
+                # Not a symbolic link: Spark copies such a link itself, to where it leads nowhere.
+                (self._app_dir / name).hardlink_to(self._app_dir / resource["name"])
+            except OSError as error:
+                raise LaunchFailed(
+                    f"{resource['name']} cannot be named {name}: {error.strerror}"
+                ) from error
+
     def _unpack_archives(self) -> None:
         """As on YARN: the driver's own Python may be in one of them. Spark unpacks them again, for
         ``SparkFiles``.
@@ -296,10 +317,12 @@ class DriverRunner:
         document = self._document
         sent = [x["name"] for x in document["resources"] if x["role"] == _CONF and x["sha256"]]
         of_node = document.get("spark_conf_dir", "")
+        names = filter(None, map(_file_name, document["resources"]))
         try:
             self._variables = settle(
                 self._dir / CONF_DIR,
                 archive=self._app_dir / sent[0] if sent else None,
+                files=[self._app_dir / name for name in names],
                 of_node=Path(of_node) if of_node else None,
                 of_hrm=conf_dir(),
             )
@@ -359,6 +382,9 @@ class DriverRunner:
         command = spark_submit_arguments(self._document, self._app_dir, properties)
         tied = [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()), *command]
         environment = {**os.environ, "HRM_DRIVER_EXIT_FILE": str(self._dir / EXIT_FILE)}
+        # As on YARN; its files, which go before settings, are in the directory of settings, too.
+        entries = (environment.get(DIST_CLASSPATH), f"{self._app_dir}/")
+        environment[DIST_CLASSPATH] = os.pathsep.join(filter(None, entries))
         for name, value in self._variables.items():
             environment.pop(name, None)
             if value is not None:
@@ -393,6 +419,8 @@ def spark_submit_arguments(document: dict[str, Any], app_dir: Path, properties: 
     """The spark-submit of this node, in client mode."""
 
     def place(resource: dict[str, Any]) -> str:
+        if name := _file_name(resource):
+            return str(app_dir / name)
         where = str(app_dir / resource["name"]) if resource["sha256"] else resource["uri"]
         return f"{where}#{resource['fragment']}" if resource["fragment"] else str(where)
 
@@ -415,6 +443,12 @@ def spark_submit_arguments(document: dict[str, Any], app_dir: Path, properties: 
     # spark-submit itself adds what stands for the file of a server.
     mains = [] if document["main_class"] in SERVERS else [place(main)]
     return [*command, *mains, *document["arguments"]]
+
+
+def _file_name(resource: dict[str, Any]) -> str:
+    """The name in the driver's directory of what was sent with ``--files``; empty: it was not."""
+    sent = resource["role"] == "file" and resource["sha256"]
+    return str(resource["fragment"] or resource["name"]) if sent else ""
 
 
 def _check_port(host: str, server: Server) -> None:

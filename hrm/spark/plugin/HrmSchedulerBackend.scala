@@ -87,6 +87,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   private val streamMin = firstExecutors("spark.hrm.stream.min")
   private val inputBytes = conf.getSizeAsBytes("spark.hrm.input.size", "0")
   private val nodeRequirement = NodeRequirement.describe(conf)
+  private val earlyFiles = new EarlyFiles(sc)
 
   @volatile private var appId: Option[String] = None
   @volatile private var nodeTimeoutMs = 0L
@@ -207,6 +208,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   // Messages of the AppMaster. Each arrives on a thread of its gateway.
 
   override def registered(applicationId: String): Unit = {
+    earlyFiles.serve()
     appId = Some(applicationId)
     appMaster.registered()
     answered.countDown()
@@ -361,8 +363,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("submission_key", HrmSchedulerBackend.submissionKey(this))
     hello.put("ownership_key", ownershipKey)
     hello.put("launch", ExecutorLaunch.describe(sc, driver.toString))
-    hello.put("files", ExecutorLaunch.shipped(conf))
-    hello.put("localize", conf.get("spark.hrm.localize", "named"))
+    earlyFiles.describe(hello)
     hello.put("node", nodeRequirement)
     hello.put("registration_timeout_ms", registrationMs)
     hello.put("master_timeout_ms", conf.getTimeAsMs("spark.hrm.master.timeout", "1h"))

@@ -61,6 +61,49 @@ def test_an_archive_that_leaves_its_place_starts_no_driver(
     assert problem in err
 
 
+def of_file(fragment: str, name: str = "x.txt") -> dict[str, object]:
+    """A file of ``--files``, with the one content that the master has."""
+    return {"role": "file", "name": name, "sha256": DIGEST, "size": len(DATA), "uri": "",
+            "fragment": fragment}  # fmt: skip
+
+
+def test_files_have_the_names_that_they_were_given(node: Node, master: FakeMaster) -> None:
+    node.document["resources"] += [of_file("b.txt"), of_file("c d.txt"), of_file("", "e.txt")]
+    code, out, err = node.run('cat "b.txt" "c d.txt" | wc -c; echo "$@"')
+    assert code == 0, err
+    size, arguments = out.splitlines()
+    assert int(size) == 2 * len(DATA)
+    app = node.work_dir / "app"
+    assert f"--files {app}/b.txt,{app}/c d.txt,{app}/e.txt " in arguments, "Spark knows no '#'"
+    assert master.fetched == [0], "once"
+
+
+@pytest.mark.parametrize(
+    ("fragment", "problem"),
+    [
+        ("../b.txt", "give a file's name after '#'"),
+        ("a.jar", "x.txt cannot be named a.jar: File exists"),
+    ],
+)
+def test_a_name_that_no_file_can_have_starts_no_driver(
+    node: Node, fragment: str, problem: str
+) -> None:
+    node.document["resources"].append(of_file(fragment))
+    code, out, err = node.run("echo started")
+    assert (code, out) == (1, "")
+    assert problem in err
+
+
+def test_an_archive_is_unpacked_to_each_of_its_names(node: Node, master: FakeMaster) -> None:
+    archive_of(node, master, "bin/python", "one")
+    archive_of(node, master, "bin/python", "two")
+    code, out, err = node.run('ls one/bin two/bin; echo "$@"')
+    assert code == 0, err
+    assert out.count("python\n") == 2
+    archive = f"{node.work_dir}/app/env.tar.gz"
+    assert f"--archives {archive}#one,{archive}#two " in out
+
+
 def test_archives_keep_the_name_that_they_are_unpacked_under(tmp_path: Path) -> None:
     main = {"role": "main", "name": "", "sha256": "", "uri": "local:/a.py", "fragment": ""}
     archive = {"role": "archive", "name": "e.zip", "sha256": "1", "uri": "", "fragment": "env"}

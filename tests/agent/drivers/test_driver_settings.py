@@ -74,6 +74,32 @@ def test_settings_of_the_node_count_where_none_were_sent(
     assert node.run(show)[1] == f"{node.work_dir}/conf/spark /of/the/node\n"
 
 
+def test_files_of_the_application_go_before_all_settings(
+    node: Node, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on YARN, where the working directory begins the class path."""
+    monkeypatch.setenv("SPARK_DIST_CLASSPATH", "/of/the/node/*")
+    of_node = node.directory / "node-conf"
+    of_node.mkdir()
+    for name in ("log4j2.properties", "hive-site.xml", "metrics.properties"):
+        (of_node / name).write_text("of the node\n")
+    node.document["spark_conf_dir"] = str(of_node)
+    send_settings(master, node, {"spark/hive-site.xml": "sent\n"})
+    files = {"x.txt": "log4j2.properties", "hive-site.xml": "", "spark-env.sh": ""}
+    for name, fragment in files.items():
+        node.document["resources"].append(
+            {"role": "file", "name": name, "sha256": DIGEST, "uri": "", "fragment": fragment}
+        )
+    show = 'head -qn1 "$SPARK_CONF_DIR"/*.*; ls "$SPARK_CONF_DIR"; '
+    code, out, err = node.run(show + 'echo "$SPARK_DIST_CLASSPATH"')
+    assert code == 0, err
+    assert out.splitlines() == [
+        "x = 1", "x = 1", "of the node", f". {conf_dir()}/spark-env.sh",
+        "hive-site.xml", "log4j2.properties", "metrics.properties", "spark-env.sh",
+        f"/of/the/node/*:{node.work_dir}/app/",
+    ]  # fmt: skip
+
+
 def test_a_variable_that_the_user_sets_counts_most(
     node: Node, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
