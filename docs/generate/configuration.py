@@ -82,6 +82,11 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "",
         "in cluster deploy mode: the variable NAME of the driver's environment",
     ),
+    "spark.hrm.driver.failureGrace": (
+        "`30s`",
+        "in cluster deploy mode: how long a driver may live on after its application has failed, "
+        "before HRM ends it with exit status 1. One that makes another SparkContext goes on",
+    ),
     "spark.hrm.tenant": ("", "whose share the application uses"),
     "spark.hrm.token.file": (
         "`$HRM_TOKEN_FILE`, else `$HRM_HOME/token`",

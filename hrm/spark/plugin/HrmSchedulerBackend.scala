@@ -26,6 +26,7 @@ package org.apache.spark.scheduler.cluster.hrm
  *   py4j, a thread per connection DriverBridge, and through it AppMasterListener: nothing
  *   the timer, hrm-backend        starts and ends of AppMasters, abandoned executors and contexts:
  *                                 nothing
+ *   hrm-driver-end                ends a driver that lives on after its failure (DriverEnd): nothing
  *   Java's watch on processes     hands over to the timer: nothing
  *   LauncherBackend's threads     LauncherLink: nothing
  * Those that hold nothing take Spark's locks through Spark's methods: 2 in wakeScheduler and
@@ -74,6 +75,9 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   private val stopMs = conf.getTimeAsMs("spark.hrm.stop.timeout", "5s")
   private val lossReasonFixedMs = conf.getOption(HrmSchedulerBackend.LossReason)
     .map(_ => conf.getTimeAsMs(HrmSchedulerBackend.LossReason))
+
+  private val driverGraceMs = DriverEnd.graceMs(conf)
+  DriverEnd.contextBegins()
 
   private val initialExecutors = SchedulerBackendUtils.getInitialTargetExecutorNumber(conf)
   override protected val minRegisteredRatio: Double =
@@ -288,12 +292,14 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     }
   }
 
-  private def stopApplication(message: String): Unit =
+  private def stopApplication(message: String): Unit = {
+    DriverEnd.afterFailure(message, driverGraceMs)
     onTimer(0) {
       try scheduler.error(s"HRM: $message") catch {
         case e: SparkException => logError(e.getMessage)
       } finally sc.stopInNewThread()
     }
+  }
 
   /** An application that an exception ends does not report it; its last job does. */
   private def failureAtShutdown(exitCode: Int): Option[String] =
