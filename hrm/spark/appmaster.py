@@ -96,6 +96,7 @@ class AppMaster:
                 backoff_s=float(introduction["retry_delay_ms"]) / 1000,
                 backoff_max_s=float(introduction["retry_delay_max_ms"]) / 1000,
             ),
+            refuses_profiles=self._understands("profileRefused"),
         )
         self.core.adopt({i: int(p) for i, p in introduction["executors"].items()})
         self._token = ""  # nosec B105 # not known yet
@@ -377,8 +378,12 @@ class AppMaster:
     def _notify_node_timeout(self, timeout_s: float) -> None:
         """How long the driver may wait for the reason of an executor's end; 0: no master is there
         to report it."""
-        if "nodeTimeout" in self.hello.get("understands", ()):
+        if self._understands("nodeTimeout"):
             self._bridge.call("nodeTimeout", int(min(timeout_s * 1000, INT32_MAX)))
+
+    def _understands(self, method: str) -> bool:
+        """Whether the driver's plugin has this method, which older ones lack."""
+        return method in self.hello.get("understands", ())
 
     def _registration(self) -> application_pb2.RegisterApplicationRequest:
         return app_wire.registration(
@@ -414,6 +419,8 @@ class AppMaster:
                 )  # fmt: skip
             case messages.FailApplication():
                 self._bridge.call("failed", command.message)
+            case messages.RefuseProfile():
+                self._bridge.call("profileRefused", command.profile, command.message)
             case _:
                 update = app_wire.update(command)
                 assert update is not None

@@ -225,6 +225,14 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     }
   }
 
+  /** Its jobs fail with the reason; Spark may not have submitted its stage yet, and then this is repeated. */
+  override def profileRefused(profileId: Int, message: String): Unit =
+    listener.stagesOf(profileId).foreach { stageId =>
+      try sc.cancelStage(stageId, s"HRM: $message") catch {
+        case NonFatal(e) => logDebug(s"stage $stageId is not cancelled: $e") // the context has stopped
+      }
+    }
+
   override def detached(): Unit = appMaster.detached()
 
   override def nodeTimeout(timeoutMs: Int): Unit = nodeTimeoutMs = timeoutMs.toLong
