@@ -208,6 +208,14 @@ class AppMasterCore:
     def ended(self) -> bool:
         return self.life.state.ended
 
+    @property
+    def waits(self) -> bool:
+        """Whether executors are requested and none runs."""
+        if self.ended or not self.attached:
+            return False
+        phases = {c.phase for c in self.containers.values()}
+        return Phase.REQUESTED in phases and Phase.RUNNING not in phases
+
     def adopt(self, executors: Mapping[str, int]) -> None:
         """Executors (id to profile) that Spark holds, reported to an AppMaster that takes over."""
         for executor_id in sorted(executors, key=_number):
