@@ -121,5 +121,16 @@ def test_a_context_whose_files_are_named_for_yarn_alone_is_refused(run: Callable
     ]
 
 
+def test_tokens_are_tried_again_soon_and_a_machine_without_a_realm_is_named(
+    run: Callable[..., str],
+) -> None:
+    assert run("TokenTroubles").splitlines()[-2:] == [
+        "no delegation tokens could be obtained: Can't get Kerberos realm; this machine has no "
+        "Kerberos configuration with a default_realm: put the site's krb5.conf to /etc/krb5.conf, "
+        "or name it with spark.driver.extraJavaOptions=-Djava.security.krb5.conf=FILE",
+        "no delegation tokens could be obtained: the KDC is away; see the log",
+    ]
+
+
 def test_an_application_that_its_launcher_stops_is_killed(run: Callable[..., str]) -> None:
     assert "OK" in run("StoppedByLauncher").splitlines()

@@ -138,7 +138,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     try super.start() catch {
       case NonFatal(e) if givesTokens =>
         logError("The delegation tokens", e)
-        problem.compareAndSet(null, Kerberos.noTokens(e))
+        problem.compareAndSet(null, Kerberos.noTokens(e, "see the driver's log"))
         throwProblem()
     }
     if (givesTokens) requestFirst()
