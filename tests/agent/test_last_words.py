@@ -41,9 +41,9 @@ OF_PY4J = (
     [
         (OF_SPARK, f"hello\n{TRACEBACK}", "NameError: name 'x' is not defined"),
         (
-            f"{TRACEBACK}HRM: the driver is ended: 3 executors failed; it had not ended\n{SHUTDOWN}",
+            f"{TRACEBACK}HRM: the driver is ended: 3 executors failed; it lived on\n{SHUTDOWN}",
             OF_PY4J,
-            "the driver is ended: 3 executors failed; it had not ended",
+            "the driver is ended: 3 executors failed; it lived on",
         ),
         (f"warned\n{TRACEBACK}", "bye\n", "NameError: name 'x' is not defined"),
         (

@@ -1,4 +1,4 @@
-"""Drivers on nodes whose application has failed: the program may end itself, and is ended if not."""
+"""Drivers on nodes whose application has failed: one that lives on is ended."""
 
 from __future__ import annotations
 
@@ -93,5 +93,6 @@ def test_a_driver_outside_the_cluster_is_left_alone(
     failures = app.output().count("FAILED ")
     eventually(lambda: app.output().count("FAILED ") > failures + 8, 60.0, "it goes on")
     assert app.process.poll() is None
-    for process in [*psutil.Process(app.process.pid).children(recursive=True), app.process]:
+    for process in psutil.Process(app.process.pid).children(recursive=True):
         process.kill()
+    app.process.kill()

@@ -3,7 +3,8 @@
 The last line of a log is seldom the reason. That is the line of the exception: after the frames in
 Python's traceback, before them in Java's, whose cause follows further below. A Python driver's
 output is on its stdout, and its JVM adds to stderr only that the program has failed. The latest
-exception counts. Where HRM itself has ended the driver, its own line counts. This reads untrusted text: the exit code decides how the container ended.
+exception counts. Where HRM itself has ended the driver, its own line counts. This reads untrusted
+text: the exit code decides how the container ended.
 """
 
 from __future__ import annotations
