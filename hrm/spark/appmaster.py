@@ -162,8 +162,14 @@ class AppMaster:
         """Of settings that do nothing here: once, by the driver's first AppMaster."""
         if self.application_id:
             return
-        for line in without_effect(self.hello.get("settings", ())):
-            sys.stderr.write(f"HRM: warning: {line}\n")
+        names = self.hello.get("settings", ())
+        lines = without_effect(names)
+        if any(name.startswith("spark.hrm.") for name in names):
+            from hrm.spark.own_settings import unknown
+
+            lines += unknown(names)
+        for line in lines:
+            sys.stderr.write(f"HRM: warning: {shown(line)}\n")
         sys.stderr.flush()
 
     async def _prepare(self) -> bool:

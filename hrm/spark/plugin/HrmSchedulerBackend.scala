@@ -60,7 +60,7 @@ import org.apache.spark.scheduler.cluster.CoarseGrainedClusterMessages.RegisterE
 import org.apache.spark.util.ThreadUtils
 
 /**
- * The scheduler backend of one application.
+ * The scheduler backend of one application, whose settings HrmSettings has checked.
  *
  * Its life: the constructor starts the AppMaster, which registers while Spark finishes its own set-
  * up; start() waits for the application's id, within a limit; from then on targets and kills flow
@@ -107,12 +107,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   private val appMaster = new AppMasterSupervisor(
     conf, events, listener, this, timer, () => introduction())
 
-  ExecutorLaunch.checkAuthentication(conf)
-  Kerberos.prepare(conf)
-  ExecutorLaunch.checkListsOfYarn(conf)
-  ExecutorLaunch.checkShuffleService(conf)
   StageProfiles.allow(sc.resourceProfileManager)
-  ExecutorLaunch.prepareDecommissioning(conf)
   private val givesTokens = Kerberos.givesTokens(conf)
   if (!givesTokens) requestFirst()
   appMaster.start()
@@ -383,8 +378,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("stop_timeout_ms", stopMs)
     FailureLimits.describe(conf, hello)
     hello.put("locality_wait_ms", conf.getTimeAsMs("spark.hrm.locality.wait", "3s"))
-    hello.put("retry_delay_ms", positiveMs("spark.hrm.executor.retry.delay", "100ms"))
-    hello.put("retry_delay_max_ms", positiveMs("spark.hrm.executor.retry.delayMax", "10s"))
+    hello.put("retry_delay_ms", conf.getTimeAsMs("spark.hrm.executor.retry.delay", "100ms"))
+    hello.put("retry_delay_max_ms", conf.getTimeAsMs("spark.hrm.executor.retry.delayMax", "10s"))
     hello.put("understands", ExecutorLaunch.strings(DriverBridge.Understands))
     hello.put("settings", ExecutorLaunch.settings(conf))
     val executors = new JMap[String, Any]()
@@ -395,29 +390,14 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello
   }
 
-  /** How many of the executors that Spark requests at first start together. */
-  private def firstExecutors(name: String): Int = {
-    val many = conf.getInt(name, 0)
-    if (many < 0 || many > initialExecutors) {
-      throw new SparkException(s"HRM: $name is $many, but Spark requests $initialExecutors " +
-        "executors at first; raise spark.executor.instances (with dynamic allocation " +
-        s"spark.dynamicAllocation.initialExecutors), or lower $name")
-    }
-    many
-  }
-
-  private def positiveMs(name: String, default: String): Long = {
-    val value = conf.getTimeAsMs(name, default)
-    if (value <= 0) throw new SparkException(s"HRM: $name is $value ms; it must be more than 0")
-    value
-  }
-
   /**
    * An agent that lives reports an end within moments, and the master reports those of a node that is lost
    * once it has been silent for long enough. Without a master no reason comes soon: then tasks do not wait for it.
    */
   private def lossReasonMs: Long =
     lossReasonFixedMs.getOrElse(nodeTimeoutMs + HrmSchedulerBackend.ReportMs)
+
+  private def firstExecutors(name: String): Int = conf.getInt(name, 0)
 
   private def decommissions(executorId: String): Boolean =
     synchronized(executorsPendingDecommission.contains(executorId))
