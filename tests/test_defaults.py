@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import hrm
-from docs.generate.configuration import SPARK_SETTINGS
 from hrm import address, config
 from hrm.cli.cluster import up
 from hrm.core.appmaster.application_master import AppMasterLimits
@@ -24,6 +23,7 @@ from hrm.core.vocabulary.partitioning import BindingMode, Partitioning
 from hrm.pipelines.core.cluster import ClusterBounds
 from hrm.pipelines.policies import cluster, corun
 from hrm.spark import appmaster
+from hrm.spark.own_settings import SPARK_SETTINGS
 
 HERE = Path(hrm.__file__).parent
 SETTINGS = (config.MasterSettings, config.AgentSettings, config.SchedulerSettings)

@@ -248,7 +248,7 @@ UPDATES: list[tuple[am.Command, e.MasterEvent]] = [
         if state.ended
     ),
 ]
-TO_SPARK = {am.ExecutorStarted, am.ExecutorEnded, am.FailApplication}
+TO_SPARK = {am.ExecutorStarted, am.ExecutorEnded, am.FailApplication, am.RefuseProfile}
 
 
 def test_every_command_to_the_master_has_its_example() -> None:

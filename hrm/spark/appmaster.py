@@ -50,6 +50,7 @@ from hrm.core.vocabulary.wakefulness import Patience
 from hrm.spark.bridge import DriverBridge
 from hrm.spark.outgoing import Outgoing
 from hrm.spark.spark_settings import without_effect
+from hrm.spark.wait_reason import WaitReporter
 from hrm.text import shown
 from hrm.v1 import application_pb2, application_pb2_grpc
 from hrm.wire import appmaster as app_wire
@@ -70,6 +71,8 @@ HEARTBEAT_MIN_S = 0.05
 LATE_S = 5.0
 """Two tries to register with this much extra time in between: this process was suspended."""
 INT32_MAX = 2**31 - 1
+WAIT_CHECK_S = 1.0
+EXPLAIN_TIMEOUT_S = 10.0
 EXIT_FILE_TIMEOUT_S = 5.0
 EXIT_FILE_PERIOD_S = 0.05
 _ENDS = {state.name: state for state in ApplicationState if state.ended}
@@ -97,6 +100,7 @@ class AppMaster:
                 backoff_s=float(introduction["retry_delay_ms"]) / 1000,
                 backoff_max_s=float(introduction["retry_delay_max_ms"]) / 1000,
             ),
+            refuses_profiles=self._understands("profileRefused"),
         )
         self.core.adopt({i: int(p) for i, p in introduction["executors"].items()})
         self._token = ""  # nosec B105 # not known yet
@@ -159,8 +163,14 @@ class AppMaster:
         """Of settings that do nothing here: once, by the driver's first AppMaster."""
         if self.application_id:
             return
-        for line in without_effect(self.hello.get("settings", ())):
-            sys.stderr.write(f"HRM: warning: {line}\n")
+        names = self.hello.get("settings", ())
+        lines = without_effect(names)
+        if any(name.startswith("spark.hrm.") for name in names):
+            from hrm.spark.own_settings import unknown
+
+            lines += unknown(names)
+        for line in lines:
+            sys.stderr.write(f"HRM: warning: {shown(line)}\n")
         sys.stderr.flush()
 
     async def _prepare(self) -> bool:
@@ -267,25 +277,50 @@ class AppMaster:
 
     async def _sessions(self) -> None:
         """One session after the other, until the application has ended or the limit is reached."""
-        backoff = Backoff(RECONNECT_DELAY_S, RECONNECT_DELAY_MAX_S, random.random)
         channel = rpc.channel(
             self.hello["master"], self._token, self._ca, allow_clear_text=self._allow_clear_text
         )
         async with channel:
             stub = application_pb2_grpc.ApplicationServiceStub(channel)
-            while True:
-                began_s = time.monotonic()
-                try:
-                    if await self._session(stub):
-                        return
-                except errors.HrmError as error:
-                    if not self._may_retry(error):
-                        if not self.core.ended:
-                            await self._notify_failure(error.message)
-                        return
-                if self._attached_at_s > began_s:
-                    backoff.succeeded()  # this session had been attached
-                await asyncio.sleep(backoff.pause_s())
+            reporting = asyncio.create_task(self._report_waiting(channel))
+            try:
+                await self._one_after_the_other(stub)
+            finally:
+                reporting.cancel()
+
+    async def _one_after_the_other(self, stub: Any) -> None:
+        backoff = Backoff(RECONNECT_DELAY_S, RECONNECT_DELAY_MAX_S, random.random)
+        while True:
+            began_s = time.monotonic()
+            try:
+                if await self._session(stub):
+                    return
+            except errors.HrmError as error:
+                if not self._may_retry(error):
+                    if not self.core.ended:
+                        await self._notify_failure(error.message)
+                    return
+            if self._attached_at_s > began_s:
+                backoff.succeeded()  # this session had been attached
+            await asyncio.sleep(backoff.pause_s())
+
+    async def _report_waiting(self, channel: Any) -> None:
+        """Prints why no executor runs, for a user who would see nothing happen."""
+        reporter = WaitReporter()
+        while True:
+            await asyncio.sleep(WAIT_CHECK_S)
+            if not reporter.asks(time.monotonic(), waits=self.core.waits):
+                continue
+            from hrm.v1 import admin_pb2, admin_pb2_grpc
+
+            master = admin_pb2_grpc.AdminServiceStub(channel)
+            request = admin_pb2.ExplainApplicationRequest(application_id=self.application_id)
+            with contextlib.suppress(grpc.RpcError):
+                found = await master.ExplainApplication(request, timeout=EXPLAIN_TIMEOUT_S)
+                line = reporter.line(self.application_id, found.summary, found.details)
+                if line and self.core.waits:
+                    sys.stderr.write(f"{shown(line)}\n")
+                    sys.stderr.flush()
 
     def _may_retry(self, error: errors.HrmError) -> bool:
         known = bool(self.application_id)
@@ -378,8 +413,12 @@ class AppMaster:
     def _notify_node_timeout(self, timeout_s: float) -> None:
         """How long the driver may wait for the reason of an executor's end; 0: no master is there
         to report it."""
-        if "nodeTimeout" in self.hello.get("understands", ()):
+        if self._understands("nodeTimeout"):
             self._bridge.call("nodeTimeout", int(min(timeout_s * 1000, INT32_MAX)))
+
+    def _understands(self, method: str) -> bool:
+        """Whether the driver's plugin has this method, which older ones lack."""
+        return method in self.hello.get("understands", ())
 
     def _registration(self) -> application_pb2.RegisterApplicationRequest:
         return app_wire.registration(
@@ -415,6 +454,8 @@ class AppMaster:
                 )  # fmt: skip
             case messages.FailApplication():
                 self._bridge.call("failed", command.message)
+            case messages.RefuseProfile():
+                self._bridge.call("profileRefused", command.profile, command.message)
             case _:
                 update = app_wire.update(command)
                 assert update is not None

@@ -40,6 +40,11 @@ OF_PY4J = (
     ("stderr", "stdout", "expected"),
     [
         (OF_SPARK, f"hello\n{TRACEBACK}", "NameError: name 'x' is not defined"),
+        (
+            f"{TRACEBACK}HRM: the driver is ended: 3 executors failed; it lived on\n{SHUTDOWN}",
+            OF_PY4J,
+            "the driver is ended: 3 executors failed; it lived on",
+        ),
         (f"warned\n{TRACEBACK}", "bye\n", "NameError: name 'x' is not defined"),
         (
             SHUTDOWN,

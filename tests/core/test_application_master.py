@@ -27,6 +27,7 @@ from hrm.core.messages.appmaster import (
     FinishApplication,
     Phase,
     ProfileTarget,
+    RefuseProfile,
     ReleaseContainers,
     ReportClass,
     ReportExclusions,
@@ -266,6 +267,32 @@ def test_what_no_cluster_can_serve_fails_at_once() -> None:
     fine = AppMasterCore()
     fine.handle(opened(0.0))
     assert asked(fine.handle(want(1.0, replace(target(1), gpus=1)))) == ["1"]
+
+
+def test_a_profile_of_stages_that_nothing_can_serve_fails_those_stages_alone() -> None:
+    core = running(1)
+    large = replace(target(2), profile=3)
+    core.handle(want(1, target(1), large))
+    refused = ExecutorsRefused(now=1, executor_ids=("2", "3"), profile=3, message="too large")
+    assert core.handle(refused) == [RefuseProfile(profile=3, message="too large")]
+    again = core.handle(AppMasterTicked(now=core.wake_at_s() or 0))
+    assert asked(again) == ["4", "5"], "a node that can serve it may have come"
+    assert not core.ended
+    assert core.handle(want(2, target(1))) != [], "what is not wanted any more is released"
+
+    unknown = replace(target(1), profile=4, unknown_resources=("fpga",))
+    commands = core.handle(want(3, target(1), unknown))
+    (refusal,) = [x for x in commands if isinstance(x, RefuseProfile)]
+    assert refusal.profile == 4 and "requests fpga" in refusal.message
+    assert not asked(commands)
+
+
+def test_a_plugin_that_cannot_fail_stages_alone_ends_the_application() -> None:
+    core = AppMasterCore(refuses_profiles=False)
+    core.handle(want(0, target(1), replace(target(1), profile=3)))
+    core.handle(opened(0))
+    refused = ExecutorsRefused(now=1, executor_ids=("2",), profile=3, message="too large")
+    assert core.handle(refused)[0] == FailApplication(message="too large")
 
 
 def test_a_later_refusal_goes_on_with_what_there_is() -> None:

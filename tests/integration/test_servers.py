@@ -11,12 +11,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import pytest
 
 from hrm.spark.launch import find_spark
 from hrm.spark_servers import CONNECT_CLASS, THRIFT_CLASS
 from tests.conftest import PATIENCE
-from tests.integration.conftest import APPS, Cluster, Submitted
+from tests.integration.conftest import APPS, Cluster, Submitted, command_of, executors_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
 
@@ -96,6 +97,35 @@ def test_a_connect_server_on_a_node(cluster: Cluster, eventually: Callable[..., 
         pytest.skip(
             f"it listens; a query needs {', '.join(missing)} (pip install pyspark[connect])"
         )
+
+
+def test_a_supervised_server_whose_application_fails_starts_again(
+    cluster: Cluster, eventually: Callable[..., Any]
+) -> None:
+    needs("spark-connect")
+    ends = (
+        *("--conf", "spark.hrm.executor.maxFailures=1"),
+        *("--conf", "spark.hrm.driver.failureGrace=2s"),
+    )
+    listens = ("--conf", f"spark.connect.grpc.binding.port={free_port()}")
+    of_spark = ("--class", CONNECT_CLASS, *SETTINGS, *ends, *listens, "spark-internal")
+    server = cluster.submit("--supervise", *of_spark, program="hrm submit")
+    submission_id, shown = serving(cluster, eventually, server)
+    (application_id,) = shown["application_ids"]
+
+    def ours() -> list[psutil.Process]:
+        found = executors_of(application_id)
+        return [each for each in found if str(cluster.state) in command_of(each)]
+
+    (executor,) = eventually(ours, 60.0, "its executor runs")
+    executor.kill()
+
+    def again() -> bool:
+        found = cluster.ask("submission", "show", submission_id)
+        return bool(found["attempt"] == 2 and len(found["application_ids"]) == 2)
+
+    eventually(again, 180.0, "the next driver has an application of its own")
+    ended(cluster, submission_id, server)
 
 
 def _is_there(name: str) -> bool:

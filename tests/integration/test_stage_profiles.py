@@ -46,6 +46,24 @@ def test_each_profile_grows_and_shrinks_and_is_released_with_its_stages(
     assert "PLAIN AGAIN 45" in app.output(), "the first profile comes back when there is work"
 
 
+def test_a_profile_that_nothing_can_satisfy_leaves_other_stages_alone(
+    cluster: Cluster, tmp_path: Path, eventually: Callable[..., Any]
+) -> None:
+    stop = tmp_path / "stop"
+    app = cluster.submit(*ELASTIC, str(APPS / "stages.py"), "shared", str(stop))
+    over = lambda: "REFUSED" in app.output() or app.process.poll() is not None  # noqa: E731
+    eventually(over, 300.0, "the stage is refused")
+    refused = app.output().partition("REFUSED")[2]
+    assert "HRM: an executor requests" in refused, app.output()
+    assert "lower spark.executor.cores or spark.executor.memory" in refused
+    stop.touch()
+    assert app.wait(240.0) == 0, app.output()
+    assert "PLAIN AGAIN 45" in app.output()
+    shown = cluster.application("stages-shared")
+    assert shown is not None
+    assert shown["state"] == "APPLICATION_STATE_SUCCEEDED", shown["message"]
+
+
 @pytest.mark.parametrize(
     ("kind", "printed"),
     [

@@ -156,14 +156,19 @@ async def test_what_a_master_reports_reaches_the_driver_as_text_that_is_seen(
 
 
 async def test_settings_without_effect_are_named_once(master: FakeMaster, tmp_path: Path) -> None:
-    settings = ["spark.executor.memory", "spark.executor.logs.rolling.maxSize"]
+    wrong = ["spark.executor.logs.rolling.maxSize", "spark.hrm.gang.mim"]
+    settings = ["spark.executor.memory", "spark.hrm.gang.min", *wrong]
     async with fake_driver(master, tmp_path, settings=settings) as driver:
         driver.send(target(1))
         await until_registered(driver)
         driver.finish()
         assert await driver.end() == 0
     warning = "HRM: warning: spark.executor.logs.rolling.maxSize has no effect here: nodes rotate"
-    assert (tmp_path / "appmaster.log").read_text().startswith(warning)
+    printed = (tmp_path / "appmaster.log").read_text()
+    assert printed.startswith(warning)
+    mistyped = "HRM: warning: spark.hrm.gang.mim is no setting of HRM and has no effect; "
+    assert f"{mistyped}the nearest is spark.hrm.gang.min" in printed
+    assert printed.count("warning") == len(wrong)
     known = master.application_id
     async with fake_driver(master, tmp_path, settings=settings, application_id=known) as driver:
         driver.send(target(1))

@@ -121,5 +121,44 @@ def test_a_context_whose_files_are_named_for_yarn_alone_is_refused(run: Callable
     ]
 
 
+def test_settings_that_cannot_be_are_refused_with_the_remedy_and_leave_no_thread(
+    run: Callable[..., str],
+) -> None:
+    refused = {
+        "spark.hrm.localize=ALL": "'ALL'; give one of named, all, none; write all",
+        "spark.hrm.localize=": "''; give one of named, all, none",
+        "spark.hrm.executor.lossReasonTimeout=-1s": "'-1s'; give a time of 0 or more, such as 30s",
+        "spark.hrm.appmaster.maxRestarts=-1": "'-1'; give a whole number, 0 or more",
+        "spark.hrm.appmaster.hungTimeout=0": "'0'; give a time of at least 15s, such as 60s",
+        "spark.hrm.appmaster.hungTimeout=-9": "'-9'; give a time of at least 15s, such as 60s",
+        "spark.hrm.registration.timeout=0": "'0'; give a time of more than 0, such as 30s",
+        "spark.hrm.stop.timeout=-1": "'-1'; give a time of more than 0, such as 30s",
+        "spark.hrm.stop.timeout=soon": "'soon'; give a time of more than 0, such as 30s",
+        "spark.hrm.input.size=much": "'much'; give a size, such as 4g",
+        "spark.executor.instances=-3": "'-3'; give a whole number, 0 or more",
+        "spark.hrm.gang.min=-1": "'-1'; give a whole number, 0 or more",
+        "spark.hrm.gang.min=9": "9, but Spark requests 2 executors at first; raise "
+        "spark.executor.instances (with dynamic allocation "
+        "spark.dynamicAllocation.initialExecutors), or lower spark.hrm.gang.min",
+    }
+    printed = run("RefusedContexts", *refused).splitlines()
+    assert [line for line in printed if line.startswith("spark.")] == [
+        f"{setting} -> HRM: {setting.partition('=')[0]} is {why}"
+        for setting, why in refused.items()
+    ]
+    assert printed[-1] == "OK"
+
+
+def test_tokens_are_tried_again_soon_and_a_machine_without_a_realm_is_named(
+    run: Callable[..., str],
+) -> None:
+    assert run("TokenTroubles").splitlines()[-2:] == [
+        "no delegation tokens could be obtained: Can't get Kerberos realm; this machine has no "
+        "Kerberos configuration with a default_realm: put the site's krb5.conf to /etc/krb5.conf, "
+        "or name it with spark.driver.extraJavaOptions=-Djava.security.krb5.conf=FILE",
+        "no delegation tokens could be obtained: the KDC is away; see the log",
+    ]
+
+
 def test_an_application_that_its_launcher_stops_is_killed(run: Callable[..., str]) -> None:
     assert "OK" in run("StoppedByLauncher").splitlines()

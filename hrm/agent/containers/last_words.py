@@ -3,7 +3,8 @@
 The last line of a log is seldom the reason. That is the line of the exception: after the frames in
 Python's traceback, before them in Java's, whose cause follows further below. A Python driver's
 output is on its stdout, and its JVM adds to stderr only that the program has failed. The latest
-exception counts. This reads untrusted text: the exit code decides how the container ended.
+exception counts. Where HRM itself has ended the driver, its own line counts. This reads untrusted
+text: the exit code decides how the container ended.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _BANNER = re.compile(
     r"Options -Xverify:none )|SLF4J(?:\([IWD]\))?: "
 )
 """What Java and Spark print at every start, which is no reason of an end."""
+_ENDED_BY_HRM = re.compile(r"HRM: (the driver is (?:ended|killed): .+)")
+"""``hrm.agent.drivers.driver_runner`` and the plugin's ``DriverEnd`` write it."""
 _WRAPPER_EXCEPTION = "org.apache.spark.SparkUserAppException"
 """What spark-submit throws when a Python program has failed: the reason is the program's."""
 
@@ -46,7 +49,7 @@ def last_words(stderr: str, stdout: str = "") -> str:
     ``stdout``: of a driver; empty for what has no exceptions there.
     """
     errors, own = stderr.splitlines(), stdout.splitlines()
-    found = _uncaught(errors)
+    found = _ended_by_hrm(errors) or _uncaught(errors)
     if not found and stdout:
         found = _raised(own) or _raised(errors)
     if found:
@@ -67,6 +70,12 @@ def read_tail(path: Path) -> str:
             return file.read().decode("utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def _ended_by_hrm(lines: Sequence[str]) -> str:
+    at = _last(lines, lambda line: _ENDED_BY_HRM.fullmatch(line.rstrip()) is not None)
+    matched = None if at is None else _ENDED_BY_HRM.fullmatch(lines[at].rstrip())
+    return "" if matched is None else matched[1]
 
 
 def _uncaught(lines: Sequence[str]) -> str:

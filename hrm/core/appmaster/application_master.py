@@ -7,6 +7,11 @@ executor. Every event ends in one reconciliation per profile::
     counted < target   request the difference, under new executor ids, unless the profile backs off
     counted > target   cancel what does not run yet, the youngest first; running ones are Spark's
 
+A resource profile that no node can ever serve ends the application where it is the default one, as
+nothing could run. One that stages have requested for themselves fails those stages alone, because
+others may share the application, such as clients of a Connect server. It is requested again after
+the profile's back-off: a node that can serve it may have come.
+
 A running executor is never stopped for a smaller target: Spark lowers the target first and then
 names the executors that it can spare. A dead one still counts in Spark's total, so it is replaced.
 
@@ -63,6 +68,7 @@ from hrm.core.messages.appmaster import (
     FinishApplication,
     Phase,
     ProfileTarget,
+    RefuseProfile,
     ReleaseContainers,
     ReportClass,
     ReportExclusions,
@@ -85,6 +91,7 @@ _SEEN = {
     Phase.STOPPING: ExecutorHappening.SEEN_STOPPING,
     Phase.ENDED: ExecutorHappening.SEEN_ENDED,
 }
+_DEFAULT_PROFILE = 0
 _LATE_S = 1.0
 _TICK_S = 0.5
 """How often it needs a tick while it waits for a message of the master, to detect its own sleep."""
@@ -168,6 +175,7 @@ class AppMasterCore:
         took_over: there was an earlier AppMaster, which may have requested what this one does.
         epoch: of the master that the latest session was with; None: there was none yet.
         application_id: for messages to the user; empty until the master has given it.
+        refuses_profiles: whether the driver can fail the stages of one profile alone.
     """
 
     limits: AppMasterLimits = field(default_factory=AppMasterLimits)
@@ -184,6 +192,7 @@ class AppMasterCore:
     took_over: bool = False
     epoch: int | None = None
     application_id: str = ""
+    refuses_profiles: bool = True
     _workload: ReportClass | None = None
     _exclusions: ReportExclusions = field(default_factory=lambda: ReportExclusions(hosts=()))
     _finish: FinishApplication | None = None
@@ -198,6 +207,14 @@ class AppMasterCore:
     @property
     def ended(self) -> bool:
         return self.life.state.ended
+
+    @property
+    def waits(self) -> bool:
+        """Whether executors are requested and none runs."""
+        if self.ended or not self.attached:
+            return False
+        phases = {c.phase for c in self.containers.values()}
+        return Phase.REQUESTED in phases and Phase.RUNNING not in phases
 
     def adopt(self, executors: Mapping[str, int]) -> None:
         """Executors (id to profile) that Spark holds, reported to an AppMaster that takes over."""
@@ -290,10 +307,11 @@ class AppMasterCore:
                 self.profiles[number] = _Profile(target, has_run=running)
         total = sum(target.count for target in wanted.values())
         self._highest_target = max(self._highest_target, total)
-        for target in wanted.values():
+        for number, target in wanted.items():
             problem = _unservable(target)
             if problem:
-                self._fail(problem, event)
+                self.profiles[number].target = replace(target, count=0)
+                self._refuse(number, problem, event)
 
     def _exclusions_changed(self, event: ExclusionsChanged) -> None:
         if set(event.hosts) == set(self._exclusions.hosts):
@@ -452,7 +470,15 @@ class AppMasterCore:
             # The cluster has shrunk: go on with the executors there are, and request again later.
             self._back_off(profile, event.now)
         elif profile.target.count > 0:
-            self._fail(event.message, event)
+            self._back_off(profile, event.now)
+            self._refuse(event.profile, event.message, event)
+
+    def _refuse(self, profile: int, message: str, event: Event) -> None:
+        """No node can serve this profile."""
+        if profile == _DEFAULT_PROFILE or not self.refuses_profiles:
+            self._fail(message, event)
+        elif not self.ended:
+            self._commands.append(RefuseProfile(profile=profile, message=message))
 
     def _fail(self, message: str, event: Event) -> None:
         if not self.ended:

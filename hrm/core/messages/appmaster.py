@@ -36,6 +36,7 @@ __all__ = [
     "FinishApplication",
     "Phase",
     "ProfileTarget",
+    "RefuseProfile",
     "ReleaseContainers",
     "ReportClass",
     "ReportExclusions",
@@ -285,6 +286,14 @@ class FailApplication:
     message: str
 
 
+@record
+class RefuseProfile:
+    """To Spark: no node can serve this resource profile, so its stages fail; the others go on."""
+
+    profile: int
+    message: str
+
+
 Command = (
     RequestContainers
     | ReleaseContainers
@@ -294,4 +303,5 @@ Command = (
     | ExecutorStarted
     | ExecutorEnded
     | FailApplication
+    | RefuseProfile
 )

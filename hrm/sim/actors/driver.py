@@ -311,7 +311,8 @@ class _AppMaster(Peer):
             case am.ExecutorEnded():
                 driver.executors.pop(command.executor_id, None)
                 return
-            case am.FailApplication():
+            case am.FailApplication() | am.RefuseProfile():
+                # Its program does not catch the failure of a job.
                 driver.failed(command.message)
                 return
             case am.RequestContainers():

@@ -8,6 +8,7 @@ import com.fasterxml.jackson.databind.ObjectMapper
 private[hrm] trait AppMasterListener {
   def registered(applicationId: String): Unit
   def failed(message: String): Unit
+  def profileRefused(profileId: Int, message: String): Unit
   def detached(): Unit
   def nodeTimeout(timeoutMs: Int): Unit
   def executorStarted(executorId: String, node: String): Unit
@@ -93,6 +94,10 @@ class DriverBridge private[hrm] (
   /** The application cannot continue. */
   def failed(message: String): Unit = if (open) listener.failed(message)
 
+  /** No node can serve this resource profile, which stages have requested for themselves. */
+  def profileRefused(profileId: Int, message: String): Unit =
+    if (open) listener.profileRefused(profileId, message)
+
   /** No wait for this AppMaster is needed: it ends by itself, once the master has its final update. */
   def detached(): Unit = if (open) listener.detached()
 
@@ -120,7 +125,7 @@ private[hrm] object DriverBridge {
    * Methods that were added later. After an upgrade of HRM, the AppMaster of a running driver may be newer than
    * its plugin, and calls only those of them that its introduction names.
    */
-  val Understands: Seq[String] = Seq("nodeTimeout")
+  val Understands: Seq[String] = Seq("nodeTimeout", "profileRefused")
 
   private def event(name: String, fields: (String, Any)*): JMap[String, Any] = {
     val event = new JMap[String, Any]()

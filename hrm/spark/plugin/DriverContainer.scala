@@ -17,6 +17,9 @@ private[hrm] object DriverContainer {
   private val LogUrl = "SPARK_DRIVER_LOG_URL_"
   private val Attribute = "SPARK_DRIVER_ATTRIBUTE_"
 
+  /** Whether this driver is one that a node runs, in cluster deploy mode: its runner sets this. */
+  def isHere: Boolean = sys.env.contains("HRM_DRIVER_EXIT_FILE")
+
   def logUrls(conf: SparkConf, applicationId: String): Option[Map[String, String]] = {
     val urls = variables(LogUrl).map { case (name, url) => name.toLowerCase(Locale.ROOT) -> url }
     if (urls.isEmpty) None

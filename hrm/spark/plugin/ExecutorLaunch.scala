@@ -55,9 +55,9 @@ private[hrm] object ExecutorLaunch {
     paths.map(path => new File(path).length()).sum / SentBytesMs
   }
 
-  /** Names of what is set of executors and drivers, for a warning about those without effect. */
+  /** Names of what is set of executors, drivers and HRM, for a warning about those without effect. */
   def settings(conf: SparkConf): JList[String] = strings(conf.getAll.toSeq.map(_._1).sorted.filter(name =>
-    name.startsWith("spark.executor.") || name.startsWith("spark.driver.")))
+    Seq("spark.executor.", "spark.driver.", "spark.hrm.").exists(prefix => name.startsWith(prefix))))
 
   def resources(profile: ResourceProfile, count: Int, conf: SparkConf): JMap[String, Any] = {
     def amount(name: String): Option[Long] = profile.executorResources.get(name).map(_.amount)

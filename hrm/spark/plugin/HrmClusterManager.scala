@@ -19,8 +19,12 @@ class HrmClusterManager extends ExternalClusterManager {
   override def canCreate(masterURL: String): Boolean =
     HrmClusterManager.Schemes.exists(scheme => masterURL.startsWith(scheme))
 
-  override def createTaskScheduler(sc: SparkContext, masterURL: String): TaskScheduler =
+  /** The first that Spark calls: what the user has set is checked before anything is made. */
+  override def createTaskScheduler(sc: SparkContext, masterURL: String): TaskScheduler = {
+    HrmClusterManager.address(masterURL)
+    HrmSettings.check(sc)
     new HrmTaskScheduler(sc)
+  }
 
   override def createSchedulerBackend(
       sc: SparkContext,

@@ -31,6 +31,11 @@ private[hrm] final class HrmListener(
   /** Why the latest job failed; None: it succeeded. */
   def lastFailure: Option[String] = lock.synchronized(lastJobError)
 
+  /** The stages of a resource profile that have not ended. */
+  def stagesOf(profileId: Int): Seq[Int] = lock.synchronized {
+    stages.iterator.collect { case ((id, _), stage) if stage.profileId == profileId => id }.toList.distinct
+  }
+
   /** The observed workload class; None: no sign of a stream so far. */
   def workload: Option[StreamDetector.Workload] = streams.workload
 
@@ -58,7 +63,7 @@ private[hrm] final class HrmListener(
 
   override def onStageSubmitted(submitted: SparkListenerStageSubmitted): Unit = changed {
     val info = submitted.stageInfo
-    stages((info.stageId, info.attemptNumber())) = new Stage(info.name, info.numTasks)
+    stages((info.stageId, info.attemptNumber())) = new Stage(info.name, info.numTasks, info.resourceProfileId)
     total += info.numTasks
   }
 
@@ -147,7 +152,7 @@ private[hrm] object HrmListener {
 
   def meanS(totalMs: Long, count: Long): Double = if (count == 0) 0.0 else totalMs / 1000.0 / count
 
-  final class Stage(name: String, tasks: Int) {
+  final class Stage(name: String, tasks: Int, val profileId: Int) {
     var running, completed, failed = 0
     var runMs = 0L
 

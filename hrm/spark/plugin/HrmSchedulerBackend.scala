@@ -26,6 +26,7 @@ package org.apache.spark.scheduler.cluster.hrm
  *   py4j, a thread per connection DriverBridge, and through it AppMasterListener: nothing
  *   the timer, hrm-backend        starts and ends of AppMasters, abandoned executors and contexts:
  *                                 nothing
+ *   hrm-driver-end                ends a driver that lives on after its failure (DriverEnd): nothing
  *   Java's watch on processes     hands over to the timer: nothing
  *   LauncherBackend's threads     LauncherLink: nothing
  * Those that hold nothing take Spark's locks through Spark's methods: 2 in wakeScheduler and
@@ -59,7 +60,7 @@ import org.apache.spark.scheduler.cluster.CoarseGrainedClusterMessages.RegisterE
 import org.apache.spark.util.ThreadUtils
 
 /**
- * The scheduler backend of one application.
+ * The scheduler backend of one application, whose settings HrmSettings has checked.
  *
  * Its life: the constructor starts the AppMaster, which registers while Spark finishes its own set-
  * up; start() waits for the application's id, within a limit; from then on targets and kills flow
@@ -74,6 +75,9 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   private val stopMs = conf.getTimeAsMs("spark.hrm.stop.timeout", "5s")
   private val lossReasonFixedMs = conf.getOption(HrmSchedulerBackend.LossReason)
     .map(_ => conf.getTimeAsMs(HrmSchedulerBackend.LossReason))
+
+  private val driverGraceMs = DriverEnd.graceMs(conf)
+  DriverEnd.contextBegins()
 
   private val initialExecutors = SchedulerBackendUtils.getInitialTargetExecutorNumber(conf)
   override protected val minRegisteredRatio: Double =
@@ -104,12 +108,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   private val appMaster = new AppMasterSupervisor(
     conf, events, listener, this, timer, () => introduction())
 
-  ExecutorLaunch.checkAuthentication(conf)
-  Kerberos.prepare(conf)
-  ExecutorLaunch.checkListsOfYarn(conf)
-  ExecutorLaunch.checkShuffleService(conf)
   StageProfiles.allow(sc.resourceProfileManager)
-  ExecutorLaunch.prepareDecommissioning(conf)
   private val givesTokens = Kerberos.givesTokens(conf)
   if (!givesTokens) requestFirst()
   appMaster.start()
@@ -135,7 +134,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     try super.start() catch {
       case NonFatal(e) if givesTokens =>
         logError("The delegation tokens", e)
-        problem.compareAndSet(null, Kerberos.noTokens(e))
+        problem.compareAndSet(null, Kerberos.noTokens(e, "see the driver's log"))
         throwProblem()
     }
     if (givesTokens) requestFirst()
@@ -223,6 +222,14 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     }
   }
 
+  /** Its jobs fail with the reason; Spark may not have submitted its stage yet, and then this is repeated. */
+  override def profileRefused(profileId: Int, message: String): Unit =
+    listener.stagesOf(profileId).foreach { stageId =>
+      try sc.cancelStage(stageId, s"HRM: $message") catch {
+        case NonFatal(e) => logDebug(s"stage $stageId is not cancelled: $e") // the context has stopped
+      }
+    }
+
   override def detached(): Unit = appMaster.detached()
 
   override def nodeTimeout(timeoutMs: Int): Unit = nodeTimeoutMs = timeoutMs.toLong
@@ -290,12 +297,14 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     }
   }
 
-  private def stopApplication(message: String): Unit =
+  private def stopApplication(message: String): Unit = {
+    DriverEnd.afterFailure(message, driverGraceMs)
     onTimer(0) {
       try scheduler.error(s"HRM: $message") catch {
         case e: SparkException => logError(e.getMessage)
       } finally sc.stopInNewThread()
     }
+  }
 
   /** An application that an exception ends does not report it; its last job does. */
   private def failureAtShutdown(exitCode: Int): Option[String] =
@@ -370,8 +379,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("stop_timeout_ms", stopMs)
     FailureLimits.describe(conf, hello)
     hello.put("locality_wait_ms", conf.getTimeAsMs("spark.hrm.locality.wait", "3s"))
-    hello.put("retry_delay_ms", positiveMs("spark.hrm.executor.retry.delay", "100ms"))
-    hello.put("retry_delay_max_ms", positiveMs("spark.hrm.executor.retry.delayMax", "10s"))
+    hello.put("retry_delay_ms", conf.getTimeAsMs("spark.hrm.executor.retry.delay", "100ms"))
+    hello.put("retry_delay_max_ms", conf.getTimeAsMs("spark.hrm.executor.retry.delayMax", "10s"))
     hello.put("understands", ExecutorLaunch.strings(DriverBridge.Understands))
     hello.put("settings", ExecutorLaunch.settings(conf))
     val executors = new JMap[String, Any]()
@@ -382,29 +391,14 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello
   }
 
-  /** How many of the executors that Spark requests at first start together. */
-  private def firstExecutors(name: String): Int = {
-    val many = conf.getInt(name, 0)
-    if (many < 0 || many > initialExecutors) {
-      throw new SparkException(s"HRM: $name is $many, but Spark requests $initialExecutors " +
-        "executors at first; raise spark.executor.instances (with dynamic allocation " +
-        s"spark.dynamicAllocation.initialExecutors), or lower $name")
-    }
-    many
-  }
-
-  private def positiveMs(name: String, default: String): Long = {
-    val value = conf.getTimeAsMs(name, default)
-    if (value <= 0) throw new SparkException(s"HRM: $name is $value ms; it must be more than 0")
-    value
-  }
-
   /**
    * An agent that lives reports an end within moments, and the master reports those of a node that is lost
    * once it has been silent for long enough. Without a master no reason comes soon: then tasks do not wait for it.
    */
   private def lossReasonMs: Long =
     lossReasonFixedMs.getOrElse(nodeTimeoutMs + HrmSchedulerBackend.ReportMs)
+
+  private def firstExecutors(name: String): Int = conf.getInt(name, 0)
 
   private def decommissions(executorId: String): Boolean =
     synchronized(executorsPendingDecommission.contains(executorId))

@@ -23,6 +23,8 @@ private[hrm] object Kerberos {
   private val Authentication = "hadoop.security.authentication"
   private val Renewer = "yarn.resourcemanager.principal"
   private val DirectProviders = "spark.security.directCredentialProviders.enabled"
+  private val RetryWait = "spark.security.credentials.retryWait"
+  private val NoRealm = "Can't get Kerberos realm"
   private val Simple = s"spark.hadoop.$Authentication=simple"
 
   /** Whether executors get tokens from the driver, which must have them first. */
@@ -34,6 +36,8 @@ private[hrm] object Kerberos {
    * would have neither tokens nor a driver that can obtain some.
    */
   def prepare(conf: SparkConf): Unit = {
+    // Spark's default is 1 h: a KDC that is away for moments at a renewal would leave tokens to expire meanwhile.
+    if (givesTokens(conf)) conf.setIfMissing(RetryWait, "1m")
     val named = conf.get(config.PRINCIPAL).zip(conf.get(config.KEYTAB)).headOption
     if (named.isEmpty && (conf.get(config.PRINCIPAL).isDefined || conf.get(config.KEYTAB).isDefined)) {
       refuse("--principal and --keytab (spark.kerberos.*) belong together; give both, or none")
@@ -88,9 +92,15 @@ private[hrm] object Kerberos {
       s"that uses no service with Kerberos: spark-submit --conf $Simple")
   }
 
-  /** What to tell the user of a failure of Spark's while it obtained tokens. */
-  def noTokens(cause: Throwable): String =
-    s"no delegation tokens could be obtained: ${cause.getMessage}; see the driver's log"
+  /** The reason of a failure of Spark's while it obtained tokens, whose `trace` the user finds where that says. */
+  def noTokens(cause: Throwable, trace: String): String = {
+    val causes = Iterator.iterate(cause)(_.getCause).takeWhile(_ != null).map(x => String.valueOf(x.getMessage))
+    val remedy = if (causes.exists(_.contains(NoRealm))) {
+      "this machine has no Kerberos configuration with a default_realm: put the site's krb5.conf to /etc/krb5.conf, " +
+        "or name it with spark.driver.extraJavaOptions=-Djava.security.krb5.conf=FILE"
+    } else trace
+    s"no delegation tokens could be obtained: ${cause.getMessage}; $remedy"
+  }
 
   /**
    * The settings that providers of tokens read. Spark's provider for HDFS demands a renewer by a setting of YARN, which

@@ -37,7 +37,8 @@ private[hrm] object TokenRelay {
         System.exit(1)
       case NonFatal(e) =>
         e.printStackTrace()
-        System.err.println(s"HRM: ${Kerberos.noTokens(e)}")
+        val trace = "try klist, and spark-submit in client mode, which shows the whole error"
+        System.err.println(s"HRM: ${Kerberos.noTokens(e, trace)}")
         System.exit(1)
     }
   }
