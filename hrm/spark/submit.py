@@ -359,7 +359,8 @@ class SubmissionClient:
     def tied(self, submission_id: str, tie_s: float) -> Iterator[None]:
         """Give signs of this client to the master meanwhile, from a thread; 0: there is no tie.
 
-        A call that fails is repeated: the master counts from the last that it received.
+        A call that fails is repeated: the master counts from the last that it received. It waits
+        for a connection: between calls nothing works on one that is broken (``rpc.sync_channel``).
         """
         over = threading.Event()
 
@@ -367,9 +368,13 @@ class SubmissionClient:
             request = pb.TieSubmissionRequest(
                 submission_id=submission_id, ownership_key=self._ownership_key
             )
-            while not over.wait(tie_s / TIES_A_LEASE):
-                with contextlib.suppress(HrmError):
-                    self._once("Tie", request, timeout_s=tie_s / TIES_A_LEASE)
+            pause_s = usual_s = tie_s / TIES_A_LEASE
+            while not over.wait(pause_s):
+                try:
+                    self._once("Tie", request, timeout_s=usual_s, connects=True)
+                    pause_s = usual_s
+                except HrmError:
+                    pause_s = min(usual_s, RETRY_S)
 
         thread = threading.Thread(target=renew, name="hrm-tie", daemon=True)
         if tie_s:
@@ -461,6 +466,8 @@ class SubmissionClient:
         request = pb.GetSubmissionRequest(submission_id=submission_id)
         patience, away = self._patience(), False
         while True:
+            if away:
+                self._await_master(request)
             try:
                 for submission in self._stub.Watch(request):
                     patience, away = self._patience(), False
@@ -480,15 +487,30 @@ class SubmissionClient:
                 away = True
             time.sleep(RETRY_S)
 
+    def _await_master(self, request: pb.GetSubmissionRequest) -> None:
+        """Wait for a while until it responds. Its stream has no time limit, so it cannot wait."""
+        with contextlib.suppress(HrmError):
+            self._once("Get", request, connects=True)
+
     @staticmethod
     def _patience() -> Patience:
         """Patience with an unreachable master; time in which this process sleeps does not count."""
-        late_s = CALL_TIMEOUT_S + RETRY_S
+        late_s = 2 * CALL_TIMEOUT_S + RETRY_S
         return Patience(time.monotonic(), limit_s=WATCH_RETRY_LIMIT_S, late_s=late_s)
 
-    def _once(self, method: str, request: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+    def _once(
+        self,
+        method: str,
+        request: Any,
+        timeout_s: float = CALL_TIMEOUT_S,
+        *,
+        connects: bool = False,
+    ) -> Any:
+        """One call. ``connects``: it waits for a connection, and fails only when its time is over;
+        why there was none is then not known."""
+        waits = {"wait_for_ready": True} if connects else {}
         try:
-            return getattr(self._stub, method)(request, timeout=timeout_s)
+            return getattr(self._stub, method)(request, timeout=timeout_s, **waits)
         except grpc.RpcError as error:
             raise rpc.error_from(error, self.target) from error
 

@@ -216,6 +216,8 @@ class SubmissionBounds:
     driver ran. One that only waited at its node does not count, for its driver had no part in its
     end. ``serial_lease_s``: the lease of unsupervised drivers with a serial key: they outlive the
     master's absence for as long, and a retry waits for as long where a node was lost.
+    ``recovery_s``: how long, at least, drivers and the clients of tied ones have to report to a
+    master that has just started.
     ``tick_late_s``: after this time without a tick, the master has slept.
     """
 

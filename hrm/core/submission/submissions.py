@@ -25,11 +25,12 @@ may be replaced at once, ``driver_launches_max`` times in a row; one that only w
 went away as often as nodes go away, each time after a pause.
 
 A submission may be *tied* to its client: a client that is killed, or whose machine is gone, no
-longer renews the tie, and ``tie_s`` later the submission is killed. It may have a *serial key*:
-then its driver is requested only when no earlier submission of that user and key can have one, so
-a retry never runs beside what it repeats. Where the earlier driver was lost, that is when its lease
-is over; such drivers have one, too, but a long one (``serial_lease_s``): a master that is away for
-less ends none.
+longer renews the tie, and ``tie_s`` later the submission is killed. After its start a master waits
+for the first sign for ``recovery_s`` at least, in which clients find it again. It may have a
+*serial key*: then its driver is requested only when no earlier submission of that user and key can
+have one, so a retry never runs beside what it repeats. Where the earlier driver was lost, that is
+when its lease is over; such drivers have one, too, but a long one (``serial_lease_s``): a master
+that is away for less ends none.
 
 Source: leases as of Gray and Cheriton, "Leases: an efficient fault-tolerant mechanism" (SOSP 1989),
 section 2; their use as a fence for restarts is HRM's.
@@ -183,6 +184,8 @@ class SubmissionsCore:
         if record.state.ended:
             self._ended.append(record.submission_id)
             return
+        if entry.tied_until_s is not None:
+            entry.tied_until_s = now + max(record.tie_s, self.bounds.recovery_s)
         if not record.attempt:
             return  # it waits for its turn, and has no driver that could report
         if record.may_live:
