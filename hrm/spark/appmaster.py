@@ -243,7 +243,7 @@ class AppMaster:
             self._finish(ApplicationState.FAILED, f"the driver is gone: {why}")
         else:
             state = ApplicationState.FAILED if code else ApplicationState.SUCCEEDED
-            self._finish(state, f"the driver exited with code {code}" if code else "")
+            self._finish(state, f"its driver exited with code {code}" if code else "")
 
     def _finish(self, state: ApplicationState, message: str) -> None:
         if not self._finishing.is_set():

@@ -325,7 +325,7 @@ async def test_in_cluster_mode_the_exit_status_states_how_it_ended(
     assert master.finished is not None
     succeeded = master.finished.state == common_pb2.APPLICATION_STATE_SUCCEEDED
     assert succeeded == (code == 0)
-    expected = {0: "", 3: "the driver exited with code 3", None: "the driver is gone"}
+    expected = {0: "", 3: "its driver exited with code 3", None: "the driver is gone"}
     assert expected[code] in master.finished.message
 
 

@@ -109,6 +109,7 @@ class MasterCore:
             e.HostsExcluded: self.applications.hosts_excluded,
             e.WorkloadClassObserved: self.applications.class_observed,
             e.ApplicationFinished: self.applications.finished,
+            e.DriverFailed: self.applications.driver_failed,
             e.KillRequested: self.applications.kill,
             e.SchedulerWoken: lambda event: self.placement.woken(event.scheduler, event.now),
             e.ClaimsProposed: self.subscriptions.proposed,

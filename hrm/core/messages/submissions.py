@@ -431,12 +431,15 @@ class EndHolder:
 
 @record
 class EndLinked:
-    """The driver is dead: what is left of its application must go."""
+    """The driver is dead: what is left of its application must go. ``failed_attempt``: the driver
+    that was seen to fail, and whose last application this is: it has failed, too, whatever was
+    reported of it before. 0: none."""
 
     submission_id: str
     application_id: str
     state: SubmissionState
     message: str
+    failed_attempt: int = 0
 
 
 @record

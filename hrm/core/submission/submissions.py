@@ -475,7 +475,7 @@ class SubmissionsCore:
         self, entry: SubmissionEntry, by: H, now: float, message: str, **changes: Any
     ) -> None:
         restart_at_s = max(now + self._delay_s(entry, now), self._fence_ends_at_s(entry))
-        self._end_linked(entry, S.FAILED, message)
+        self._end_linked(entry, S.FAILED, message, changes.get("exit_code", -1))
         self._release(entry, message)
         changes |= {"restart_at_s": restart_at_s, "message": message}
         self._move(entry, by, S.WAITING_TO_RESTART, now, message, **changes)
@@ -524,14 +524,18 @@ class SubmissionsCore:
         )
         self._out.append(release)
 
-    def _end_linked(self, entry: SubmissionEntry, state: S, message: str) -> None:
-        """All of them: a driver may have started others. Those that have ended are left alone."""
-        for application_id in entry.record.application_ids:
+    def _end_linked(self, entry: SubmissionEntry, state: S, message: str, code: int = -1) -> None:
+        """All of them: a driver may have started others. Those that have ended are left alone, but
+        for the last of a driver that failed with exit code ``code``."""
+        record = entry.record
+        failed = record.attempt if state is S.FAILED and code > 0 else 0
+        for application_id in record.application_ids:
             end = m.EndLinked(
-                submission_id=entry.record.submission_id,
+                submission_id=record.submission_id,
                 application_id=application_id,
                 state=state,
                 message=message,
+                failed_attempt=failed if application_id == record.application_ids[-1] else 0,
             )
             self._out.append(end)
 
@@ -544,7 +548,7 @@ class SubmissionsCore:
             changes["fenced_until_s"] = self._fence_ends_at_s(entry)
         entry.tied_until_s = None
         self._move(entry, by, state, now, message or state.value, **changes)
-        self._end_linked(entry, state, message)
+        self._end_linked(entry, state, message, changes.get("exit_code", -1))
         submission_id = entry.record.submission_id
         self._ended.append(submission_id)
         self._out.append(m.EndHolder(submission_id=submission_id, state=state, message=message))
