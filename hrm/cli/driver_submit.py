@@ -212,9 +212,10 @@ def _parsed(arguments: Sequence[str]) -> tuple[Options, str]:
     Raises:
         InvalidRequest: they are wrong, or not for this command.
     """
-    from hrm.spark import submit_options
+    from hrm.spark import hrm_settings, submit_options
 
     options = submit_options.parse(arguments, os.environ)
+    hrm_settings.check_text("the id", options.status or options.kill)
     if options.conf.get("spark.submit.deployMode", "cluster") != "cluster":
         raise errors.InvalidRequest(
             "hrm submit runs drivers on nodes; for a driver here use hrm spark-submit"
@@ -257,9 +258,8 @@ def _spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
     from hrm.spark import submit
 
     spec, files = submit.driver_spec(options)
-    large = submit.add_conf(spec, files, os.environ) if options.sends_conf else []
-    for path in large:
-        console.note(f"HRM: warning: {path} is too large to be sent with the other settings")
+    for warning in submit.add_conf(spec, files, os.environ) if options.sends_conf else []:
+        console.note(f"HRM: warning: {warning}")
     return spec, files
 
 
