@@ -42,7 +42,7 @@ TAIL_LINES = 20
 _ALLOW_CLEAR_TEXT = "spark.hrm.allowClearText"
 _LAUNCHER = "_SPARK_LAUNCHER_PORT"
 """Set by Spark's SparkLauncher for what it starts."""
-_CHATTER = re.compile(r"[\d/]+ [\d:]+ INFO |\s+at [\w$.]+[./]")
+_CHATTER = re.compile(r"[\d/]+ [\d:]+ INFO |\s+at [\w$.]+[./]|\s+\.\.\. \d+ (?:more|common )")
 """Spark's log at level INFO, of which a failing driver prints a page, and the stack frames of a
 Java exception."""
 HELP = """\
@@ -342,7 +342,7 @@ def _tail(submission: pb.Submission, stream: str, channel: Any) -> list[str]:
     )
     call = AdminServiceStub(channel).ReadLogs(request, timeout=TIMEOUT_S)
     text = b"".join(chunk.data for chunk in call).decode(errors="replace")
-    lines = text.splitlines()
+    lines = text.expandtabs(4).splitlines()
     return [line for line in lines if not _CHATTER.match(line)][-TAIL_LINES:]
 
 

@@ -51,11 +51,17 @@ def registered(cluster: VirtualCluster, attempt: int = 1) -> ApplicationId:
     app_id = ApplicationId(f"app-{attempt}")
     cluster.submit_to_master(
         e.ApplicationRegistered(
-            now=cluster.now, call_id=cluster.next_call(), new_id=app_id, application_id=ApplicationId(""),
-            submission_key=app_id, name="app", user="u", submission_id=ID,
+            now=cluster.now,
+            call_id=cluster.next_call(),
+            new_id=app_id,
+            application_id=ApplicationId(""),
+            submission_key=app_id,
+            name="app",
+            user="u",
+            submission_id=ID,
             submission_attempt=attempt,
         )
-    )  # fmt: skip
+    )
     return app_id
 
 
