@@ -17,6 +17,7 @@ __all__ = ["first_executors_of", "memory_mib"]
 
 _UNITS = {"b": 2**-20, "k": 2**-10, "m": 1.0, "g": 2**10, "t": 2**20, "p": 2**30}
 _MEMORY = re.compile(r"(\d+)\s*([bkmgtp]?)b?", re.IGNORECASE)
+_LENGTH_MAX = 100
 _OVERHEAD_MIN = "384m"
 _OVERHEAD_FACTOR = "0.10"
 
@@ -27,7 +28,7 @@ def memory_mib(text: str, setting: str) -> int:
     Raises:
         InvalidRequest: it is malformed, or less than 1 MiB.
     """
-    matched = _MEMORY.fullmatch(text.strip())
+    matched = _MEMORY.fullmatch(text.strip()) if len(text) <= _LENGTH_MAX else None
     size = int(int(matched[1]) * _UNITS[matched[2].lower() or "m"]) if matched else 0
     if size < 1:
         raise InvalidRequest(f"{setting} is {text!r}; give a size such as 2g or 512m")

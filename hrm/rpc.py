@@ -173,7 +173,12 @@ class _BearerSync(
 def sync_channel(
     target: str, token: str, ca: bytes | None = None, *, allow_clear_text: bool | None = None
 ) -> grpc.Channel:
-    """A blocking channel, for command-line clients; otherwise like ``channel``."""
+    """A blocking channel, for command-line clients; otherwise like ``channel``.
+
+    It has no thread of its own: a broken connection is made again while a call waits for it, and
+    else every 5 s or so, whatever ``grpc.max_reconnect_backoff_ms`` is. A call that must arrive
+    soon after the server is back needs ``wait_for_ready=True`` and a time limit.
+    """
     if ca is None:
         clear_text.check_client(target, allow=allow_clear_text)
     made = (

@@ -23,7 +23,7 @@ from hrm.core.vocabulary.partitioning import BindingMode, Partitioning
 from hrm.pipelines.core.cluster import ClusterBounds
 from hrm.pipelines.policies import cluster, corun
 from hrm.spark import appmaster
-from hrm.spark.own_settings import SPARK_SETTINGS
+from hrm.spark.hrm_settings import SPARK_SETTINGS
 
 HERE = Path(hrm.__file__).parent
 SETTINGS = (config.MasterSettings, config.AgentSettings, config.SchedulerSettings)

@@ -12,7 +12,7 @@ from typing import Any
 
 from hrm import config
 from hrm.cli.daemons import flag_name, shown_default, shown_type
-from hrm.spark.own_settings import SPARK_SETTINGS
+from hrm.spark.hrm_settings import SPARK_SETTINGS
 
 __all__ = ["document"]
 

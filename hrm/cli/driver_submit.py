@@ -42,7 +42,7 @@ TAIL_LINES = 20
 _ALLOW_CLEAR_TEXT = "spark.hrm.allowClearText"
 _LAUNCHER = "_SPARK_LAUNCHER_PORT"
 """Set by Spark's SparkLauncher for what it starts."""
-_CHATTER = re.compile(r"[\d/]+ [\d:]+ INFO |\s+at [\w$.]+[./]")
+_CHATTER = re.compile(r"[\d/]+ [\d:]+ INFO |\s+at [\w$.]+[./]|\s+\.\.\. \d+ (?:more|common )")
 """Spark's log at level INFO, of which a failing driver prints a page, and the stack frames of a
 Java exception."""
 HELP = """\
@@ -212,9 +212,10 @@ def _parsed(arguments: Sequence[str]) -> tuple[Options, str]:
     Raises:
         InvalidRequest: they are wrong, or not for this command.
     """
-    from hrm.spark import submit_options
+    from hrm.spark import hrm_settings, submit_options
 
     options = submit_options.parse(arguments, os.environ)
+    hrm_settings.check_text("the id", options.status or options.kill)
     if options.conf.get("spark.submit.deployMode", "cluster") != "cluster":
         raise errors.InvalidRequest(
             "hrm submit runs drivers on nodes; for a driver here use hrm spark-submit"
@@ -257,9 +258,8 @@ def _spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
     from hrm.spark import submit
 
     spec, files = submit.driver_spec(options)
-    large = submit.add_conf(spec, files, os.environ) if options.sends_conf else []
-    for path in large:
-        console.note(f"HRM: warning: {path} is too large to be sent with the other settings")
+    for warning in submit.add_conf(spec, files, os.environ) if options.sends_conf else []:
+        console.note(f"HRM: warning: {warning}")
     return spec, files
 
 
@@ -342,7 +342,7 @@ def _tail(submission: pb.Submission, stream: str, channel: Any) -> list[str]:
     )
     call = AdminServiceStub(channel).ReadLogs(request, timeout=TIMEOUT_S)
     text = b"".join(chunk.data for chunk in call).decode(errors="replace")
-    lines = text.splitlines()
+    lines = text.expandtabs(4).splitlines()
     return [line for line in lines if not _CHATTER.match(line)][-TAIL_LINES:]
 
 

@@ -88,7 +88,10 @@ class AgentSettings(ServerSettings):
         default=0, ge=0, le=4096, description="vcores offered; 0: all of the machine"
     )
     memory_mib: int = Field(
-        default=0, ge=0, description="memory offered; 0: all but 1 GiB or a tenth"
+        default=0,
+        ge=0,
+        le=1 << 30,
+        description="memory offered; 0: all but 1 GiB or a tenth",
     )
     run_limit: int = Field(
         default=0, ge=0, description="containers that may run at once; 0: one a vcore"
@@ -456,8 +459,8 @@ class AgentSettings(ServerSettings):
         for path in value:
             if not path.is_absolute() or any(mark in str(path) for mark in ",:"):
                 raise ValueError(f"{path} must be an absolute path without ',' and ':'")
-        if len(set(value)) < len(value):
-            raise ValueError("a directory is named twice")
+        if len({path.resolve() for path in value}) < len(value):
+            raise ValueError("a directory is named twice, perhaps by way of a link")
         return value
 
     @field_validator("labels", "spark_homes", mode="before")

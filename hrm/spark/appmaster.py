@@ -166,9 +166,9 @@ class AppMaster:
         names = self.hello.get("settings", ())
         lines = without_effect(names)
         if any(name.startswith("spark.hrm.") for name in names):
-            from hrm.spark.own_settings import unknown
+            from hrm.spark.hrm_settings import unknown_names
 
-            lines += unknown(names)
+            lines += unknown_names(names)
         for line in lines:
             sys.stderr.write(f"HRM: warning: {shown(line)}\n")
         sys.stderr.flush()
@@ -254,7 +254,7 @@ class AppMaster:
             self._finish(ApplicationState.FAILED, f"the driver is gone: {why}")
         else:
             state = ApplicationState.FAILED if code else ApplicationState.SUCCEEDED
-            self._finish(state, f"the driver exited with code {code}" if code else "")
+            self._finish(state, f"its driver exited with code {code}" if code else "")
 
     def _finish(self, state: ApplicationState, message: str) -> None:
         if not self._finishing.is_set():

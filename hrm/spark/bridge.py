@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from py4j.java_gateway import GatewayParameters, JavaGateway
+from py4j.protocol import Py4JJavaError
 
 from hrm import text
 
@@ -100,7 +101,7 @@ class DriverBridge:
             done.set_result(None)
 
     def _thread_lost(self, error: Exception) -> None:
-        self._on_loop(self._declare_lost, str(error) or type(error).__name__)
+        self._on_loop(self._declare_lost, _why_lost(error))
 
     def _on_loop(self, action: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -112,3 +113,15 @@ class DriverBridge:
         if not self._lost:
             self._lost = True
             self._on_lost(why)
+
+
+def _why_lost(error: BaseException) -> str:
+    """What an exception of py4j means to people who did not choose it."""
+    if isinstance(error, Py4JJavaError):
+        return str(error)  # the driver responds, and says what is wrong
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, TimeoutError):
+            return f"it has not responded for {READ_TIMEOUT_S:.0f} s"
+        cause = cause.__cause__ or cause.__context__
+    return "the connection to it broke: it was killed or crashed"

@@ -35,7 +35,7 @@ from hrm import ownership_keys, rpc, tls
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.errors import HrmError, InvalidRequest, NotFound, StaleEpoch, TlsFailed, Unavailable
 from hrm.executor_size import memory_mib
-from hrm.spark import spark_settings, submit_conf
+from hrm.spark import hrm_settings, spark_settings, submit_conf
 from hrm.spark.submit_options import Options
 from hrm.spark_servers import INTERNAL, SERVERS, server_of
 from hrm.text import shown
@@ -64,6 +64,8 @@ TIED, SERIAL_KEY = "spark.hrm.submit.tied", "spark.hrm.submit.key"
 _DURATION = re.compile(r"(\d{1,9})(s|m|min|h)?")
 _UNIT_S: dict[str | None, int] = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3_600}
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+VCORES_MAX, MEMORY_MIB_MAX = 1_000_000, 1 << 30
+OVERHEAD_FACTOR_MAX = 1_000.0
 _OVERHEAD_MIN_MIB = 384
 _OVERHEAD_JVM, _OVERHEAD_PYTHON = 0.1, 0.4
 """A Python driver is a second process next to its JVM; the factor is Spark on Kubernetes'."""
@@ -166,9 +168,11 @@ def driver_spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
             f"deploy mode cluster cannot run {shell}: its driver would be on a node, away from "
             f"your terminal; leave --deploy-mode cluster out"
         )
-    _check_main(options)
     conf = options.conf
+    _check_texts(options)
+    _check_main(options)
     spark_settings.check_submission(conf)
+    hrm_settings.check_values(conf)
     server_of(options.main_class, conf, options.arguments)  # its port
     spec = pb.DriverSpec(
         name=conf.get("spark.app.name") or options.main_class or Path(options.main).name,
@@ -218,19 +222,30 @@ def _tie_s(options: Options) -> float:
 def add_conf(
     spec: pb.DriverSpec, files: dict[str, LocalFile], environment: Mapping[str, str]
 ) -> list[str]:
-    """Add the configuration directories of this machine; returns files too large to be sent.
+    """Add the configuration directories of this machine; returns why which are not sent.
 
     Raises:
         InvalidRequest: a file of the application has the archive's name.
     """
-    data, large = submit_conf.conf_archive(environment)
+    data, warnings = submit_conf.conf_archive(environment)
     name = submit_conf.ARCHIVE_NAME
     if name in files:
         raise InvalidRequest(f"{name} is where the settings of this machine go; rename your file")
     if data:
         files[name] = LocalFile.made(name, data)
         spec.resources.add(role=pb.RESOURCE_ROLE_CONF, name=name)
-    return large
+    return warnings
+
+
+def _check_texts(options: Options) -> None:
+    """Raises InvalidRequest where a text that is to be sent is not valid UTF-8."""
+    hrm_settings.check_text("the application", options.main)
+    hrm_settings.check_text("the class", options.main_class)
+    for argument in (*options.arguments, *options.passed_on):
+        hrm_settings.check_text("the argument", argument)
+    for key, value in options.conf.items():
+        hrm_settings.check_text("the setting", key)
+        hrm_settings.check_text(f"the value of {key}", value)
 
 
 def _check_main(options: Options) -> None:
@@ -307,8 +322,10 @@ def _add(
 def _size(spec: pb.DriverSpec, conf: dict[str, str], *, is_python: bool) -> None:
     """Cores and memory of the container."""
     cores = conf.get("spark.driver.cores", "1")
-    if not cores.isdecimal() or int(cores) < 1:
-        raise InvalidRequest(f"spark.driver.cores is {cores!r}; give a whole number from 1 on")
+    if not (cores.isdecimal() and len(cores) < 10 and 1 <= int(cores) <= VCORES_MAX):
+        raise InvalidRequest(
+            f"spark.driver.cores is {cores!r}; give a whole number from 1 to {VCORES_MAX}"
+        )
     heap_mib = memory_mib(conf.get("spark.driver.memory", "1g"), "spark.driver.memory")
     overhead = conf.get("spark.driver.memoryOverhead")
     if overhead:
@@ -317,11 +334,19 @@ def _size(spec: pb.DriverSpec, conf: dict[str, str], *, is_python: bool) -> None
         default = _OVERHEAD_PYTHON if is_python else _OVERHEAD_JVM
         text = conf.get("spark.driver.memoryOverheadFactor", str(default))
         try:
-            overhead_mib = max(_least_overhead_mib(conf), int(heap_mib * float(text)))
+            factor = float(text)
         except ValueError:
+            factor = -1.0
+        if not 0.0 <= factor < OVERHEAD_FACTOR_MAX:
             raise InvalidRequest(
                 f"spark.driver.memoryOverheadFactor is {text!r}; give a number such as 0.1"
-            ) from None
+            )
+        overhead_mib = max(_least_overhead_mib(conf), int(heap_mib * factor))
+    if heap_mib + overhead_mib > MEMORY_MIB_MAX:
+        raise InvalidRequest(
+            f"spark.driver.memory and its overhead are {heap_mib + overhead_mib} MiB; at most "
+            f"{MEMORY_MIB_MAX} can be asked for"
+        )
     spec.vcores, spec.heap_mib, spec.memory_mib = int(cores), heap_mib, heap_mib + overhead_mib
 
 
@@ -361,7 +386,8 @@ class SubmissionClient:
     def tied(self, submission_id: str, tie_s: float) -> Iterator[None]:
         """Give signs of this client to the master meanwhile, from a thread; 0: there is no tie.
 
-        A call that fails is repeated: the master counts from the last that it received.
+        A call that fails is repeated: the master counts from the last that it received. It waits
+        for a connection: between calls nothing works on one that is broken (``rpc.sync_channel``).
         """
         over = threading.Event()
 
@@ -369,9 +395,13 @@ class SubmissionClient:
             request = pb.TieSubmissionRequest(
                 submission_id=submission_id, ownership_key=self._ownership_key
             )
-            while not over.wait(tie_s / TIES_A_LEASE):
-                with contextlib.suppress(HrmError):
-                    self._once("Tie", request, timeout_s=tie_s / TIES_A_LEASE)
+            pause_s = usual_s = tie_s / TIES_A_LEASE
+            while not over.wait(pause_s):
+                try:
+                    self._once("Tie", request, timeout_s=usual_s, connects=True)
+                    pause_s = usual_s
+                except HrmError:
+                    pause_s = min(usual_s, RETRY_S)
 
         thread = threading.Thread(target=renew, name="hrm-tie", daemon=True)
         if tie_s:
@@ -463,6 +493,8 @@ class SubmissionClient:
         request = pb.GetSubmissionRequest(submission_id=submission_id)
         patience, away = self._patience(), False
         while True:
+            if away:
+                self._await_master(request)
             try:
                 for submission in self._stub.Watch(request):
                     patience, away = self._patience(), False
@@ -482,15 +514,30 @@ class SubmissionClient:
                 away = True
             time.sleep(RETRY_S)
 
+    def _await_master(self, request: pb.GetSubmissionRequest) -> None:
+        """Wait for a while until it responds. Its stream has no time limit, so it cannot wait."""
+        with contextlib.suppress(HrmError):
+            self._once("Get", request, connects=True)
+
     @staticmethod
     def _patience() -> Patience:
         """Patience with an unreachable master; time in which this process sleeps does not count."""
-        late_s = CALL_TIMEOUT_S + RETRY_S
+        late_s = 2 * CALL_TIMEOUT_S + RETRY_S
         return Patience(time.monotonic(), limit_s=WATCH_RETRY_LIMIT_S, late_s=late_s)
 
-    def _once(self, method: str, request: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+    def _once(
+        self,
+        method: str,
+        request: Any,
+        timeout_s: float = CALL_TIMEOUT_S,
+        *,
+        connects: bool = False,
+    ) -> Any:
+        """One call. ``connects``: it waits for a connection, and fails only when its time is over;
+        why there was none is then not known."""
+        waits = {"wait_for_ready": True} if connects else {}
         try:
-            return getattr(self._stub, method)(request, timeout=timeout_s)
+            return getattr(self._stub, method)(request, timeout=timeout_s, **waits)
         except grpc.RpcError as error:
             raise rpc.error_from(error, self.target) from error
 

@@ -46,14 +46,15 @@ def is_script(name: str) -> bool:
 
 
 def conf_archive(environment: Mapping[str, str]) -> tuple[bytes, list[str]]:
-    """The archive, empty where there is nothing to send, and the files that are too large for it.
+    """The archive, empty where there is nothing to send, and why which files are not in it.
 
     Its entries are ``spark/NAME``, ``hadoop/NAME`` and ``yarn/NAME``.
     """
     found: list[tuple[str, Path]] = []
+    warnings: list[str] = []
     for part, directory in directories(environment).items():
-        found += [(f"{part}/{path.name}", path) for path in _files(directory)]
-    left, sent, large = BYTES_MAX, {}, []
+        found += [(f"{part}/{path.name}", path) for path in _files(directory, warnings)]
+    left, sent = BYTES_MAX, {}
     for entry, path in sorted(found, key=lambda each: (_size(each[1]), each[0])):
         try:
             with path.open("rb") as file:
@@ -61,11 +62,11 @@ def conf_archive(environment: Mapping[str, str]) -> tuple[bytes, list[str]]:
         except OSError:
             continue  # another user's, or gone: a driver here could not read it either
         if len(data) > left:
-            large.append(str(path))
+            warnings.append(f"{path} is too large to be sent with the other settings")
         else:
             sent[entry] = data
             left -= len(data)
-    return _packed(sent) if sent else b"", sorted(large)
+    return _packed(sent) if sent else b"", sorted(warnings)
 
 
 def directories(environment: Mapping[str, str]) -> dict[str, Path]:
@@ -84,14 +85,26 @@ def directories(environment: Mapping[str, str]) -> dict[str, Path]:
     return {part: Path(place) for part, place in places.items() if place}
 
 
-def _files(directory: Path) -> list[Path]:
+def _files(directory: Path, warnings: list[str]) -> list[Path]:
+    """Those of a directory that are to be sent; adds to ``warnings`` what cannot be."""
     try:
         names = sorted(os.listdir(directory))  # noqa: PTH208 - names only, of a missing place too
     except OSError:
         return []
     usual = (name for name in names if not name.endswith(_LEFT_OUT) and not is_script(name))
-    paths = (directory / name for name in usual if name != "spark-defaults.conf")
-    return [path for path in paths if path.is_file()]
+    paths = []
+    for name in usual:
+        path = directory / name
+        try:
+            name.encode()
+            if name != "spark-defaults.conf" and path.is_file():
+                paths.append(path)
+        except UnicodeEncodeError:
+            shown = os.fsencode(name).decode(errors="backslashreplace")
+            warnings.append(f"{directory}/{shown} is not sent: its name is not valid UTF-8")
+        except OSError as error:
+            warnings.append(f"{path} is not sent: {error.strerror}")
+    return paths
 
 
 def _size(path: Path) -> int:

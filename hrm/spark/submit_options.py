@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hrm.errors import InvalidRequest
+from hrm.spark.hrm_settings import unknown_names
 from hrm.spark.spark_settings import without_effect
 from hrm.spark_servers import INTERNAL, SERVERS
 
@@ -88,12 +89,14 @@ class Options:
     @property
     def waits(self) -> bool:
         """Whether the submitter waits for the end."""
-        return self.conf.get("spark.hrm.submit.waitAppCompletion", "true").lower() != "false"
+        return (
+            self.conf.get("spark.hrm.submit.waitAppCompletion", "true").strip().lower() != "false"
+        )
 
     @property
     def sends_conf(self) -> bool:
         """Whether the submitter's configuration directories go to the driver's node."""
-        return self.conf.get("spark.hrm.submit.confDirs", "true").lower() != "false"
+        return self.conf.get("spark.hrm.submit.confDirs", "true").strip().lower() != "false"
 
     @property
     def proxy_user(self) -> str:
@@ -170,7 +173,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         options.supervise = options.conf.get("spark.driver.supervise", "").lower() == "true"
     options.verbose = "--verbose" in found or "-v" in found
     options.status, options.kill = found.get("--status", ""), found.get("--kill", "")
-    options.warnings = (*warnings, *without_effect(options.conf))
+    options.warnings = (*warnings, *without_effect(options.conf), *unknown_names(options.conf))
     return options
 
 

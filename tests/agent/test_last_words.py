@@ -49,8 +49,19 @@ OF_PY4J = (
         (
             SHUTDOWN,
             OF_PY4J,
-            "py4j.protocol.Py4JJavaError: An error occurred while calling o30.count.: "
             "org.apache.spark.SparkException: Job aborted due to stage failure",
+        ),
+        (
+            SHUTDOWN,
+            f"{OF_PY4J}Caused by: java.io.IOException: no space\n{FRAMES}\t... 15 more\n",
+            "org.apache.spark.SparkException: Job aborted due to stage failure, caused by "
+            "java.io.IOException: no space",
+        ),
+        (
+            SHUTDOWN,
+            f"{OF_PY4J}Caused by: org.apache.spark.SparkException: HRM: an executor requests 64\n"
+            f"{FRAMES}\t... 15 more\n",
+            "HRM: an executor requests 64",
         ),
         (
             OF_SPARK,

@@ -77,6 +77,19 @@ def test_directories_that_spark_could_not_tell_apart_are_refused(text: str) -> N
         AgentSettings(work_dirs=text)  # type: ignore[arg-type]
 
 
+def test_two_names_of_one_directory_are_not_two_disks(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    with pytest.raises(ValueError, match="twice, perhaps by way of a link"):
+        AgentSettings(work_dirs=f"{tmp_path}/a,{tmp_path}/link")  # type: ignore[arg-type]
+
+
+def test_more_memory_than_any_machine_has_is_refused() -> None:
+    assert AgentSettings(memory_mib=1 << 30).memory_mib == 1 << 30
+    with pytest.raises(ValueError, match="less than or equal to 1073741824"):
+        AgentSettings(memory_mib=(1 << 30) + 1)
+
+
 def test_a_container_has_a_directory_on_each_disk(tmp_path: Path) -> None:
     scratch = Scratch.of(settings(tmp_path, "a", "b"), "me", run_as=False)
     variables = scratch.prepare("c1", None, BOTH)

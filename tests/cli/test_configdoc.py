@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from docs.generate.configuration import document
-from hrm.spark.own_settings import SPARK_SETTINGS
+from hrm.spark.hrm_settings import SPARK_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = re.compile(r'"(spark\.hrm\.[A-Za-z.]*[A-Za-z])"(?:\s*,\s*"?([\w]+)"?\s*\))?')
@@ -17,9 +17,8 @@ def _read_by_the_code() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     sources = [*(ROOT / "hrm/spark").rglob("*.py"), *(ROOT / "hrm/spark").rglob("*.scala")]
     sources.append(ROOT / "hrm/wire/requirements.py")
+    sources.remove(ROOT / "hrm/spark/hrm_settings.py")  # the table itself
     for path in sources:
-        if path.name == "own_settings.py":
-            continue  # the table itself
         for name, default in NAME.findall(path.read_text()):
             found.setdefault(name, set()).update({default} - {""})
     return found

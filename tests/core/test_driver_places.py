@@ -147,6 +147,7 @@ def test_drivers_start_in_order_and_hold_their_share_together(schedulers: int) -
     assert submitters.running() == names[:4]
     assert "drivers hold 4 of the 20 vcores" in submitters.why(names[4])
     assert "20 % (driver_share)" in submitters.why(names[4])
+    assert "raise driver_share in hrm.toml [master]" in submitters.why(names[4])
     assert f"{names[4]} came before it" in submitters.why(names[5])
     submitters.end(names[1])
     submitters.cluster.advance(5)

@@ -130,6 +130,24 @@ def test_after_a_restart_of_the_master_the_client_has_its_whole_time_again() -> 
     assert master.state("d1") is S.KILLING
 
 
+def test_a_restarted_master_waits_for_the_first_sign_as_long_as_clients_take_to_find_it() -> None:
+    master = Master()
+    recovery_s = m.SubmissionBounds().recovery_s
+    for name in ("d1", "d2"):
+        master.submit(name, tie_s=5.0)
+        master.run(name)
+    master.now += 20.0
+    master.restart()
+    for name in ("d1", "d2"):
+        master.run(name)
+    master.later(recovery_s - 1.0)
+    assert (master.state("d1"), master.state("d2")) == (S.RUNNING, S.RUNNING)
+    master.later(1.5, signs_of=["d1"])
+    assert (master.state("d1"), master.state("d2")) == (S.RUNNING, S.KILLING)
+    master.later(5.0)  # the first sign is there: from here on its own time counts
+    assert master.state("d1") is S.KILLING
+
+
 def test_the_sleep_of_a_master_is_not_held_against_clients() -> None:
     master = Master()
     master.submit("d1", tie_s=60.0)

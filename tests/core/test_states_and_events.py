@@ -52,7 +52,7 @@ from hrm.testing.virtual import SMALL, VirtualCluster, unit
 # Submissions.
 
 ID = "driver-20260101000000-0001"
-BOUNDS = m.SubmissionBounds(driver_launches_max=2)
+BOUNDS = m.SubmissionBounds(driver_launches_max=2, recovery_s=5.0)
 
 
 def submitted(state: S, **more: Any) -> SubmissionsCore:
@@ -90,7 +90,7 @@ OF_SUBMISSIONS: dict[H, list[list[m.Event]]] = {
     H.HOLDER_ENDED: [[m.HolderEnded(now=101.0, submission_id=ID, message="ended")]],
     H.UNCONFIRMED: [TICKS],
     H.RESTART_DUE: [TICKS],
-    H.TIE_LAPSED: [TICKS[:15]],
+    H.TIE_LAPSED: [TICKS[:11]],
     H.TURN_CAME: [TICKS[:2]],
 }
 BY_TIME = {H.UNCONFIRMED, H.RESTART_DUE, H.TIE_LAPSED, H.TURN_CAME}
@@ -432,6 +432,9 @@ TO_APPLICATIONS: dict[ApplicationHappening, Callable[[Driven], object]] = {
     ApplicationHappening.FINISHED: lambda given: given.finish(A.FAILED),
     ApplicationHappening.KILLED: lambda given: given.deliver(
         e.KillRequested, application_id=given.app, reason="why"
+    ),
+    ApplicationHappening.DRIVER_FAILED: lambda given: given.deliver(
+        e.DriverFailed, application_id=given.app, attempt=0, message="why"
     ),
 }
 """``test_cluster`` tests the end of a grace period."""

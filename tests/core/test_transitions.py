@@ -55,7 +55,8 @@ PAIRS = [
     for state, event in itertools.product(states, sorted(events, key=event_name))
 ]
 FINAL = {
-    "application": {state for state in ApplicationState if state.ended},
+    # A success may still turn out to be the failure of its driver.
+    "application": {ApplicationState.FAILED, ApplicationState.KILLED},
     "container": {ContainerState.ENDED},
     "submission": {state for state in SubmissionState if state.ended},
     "subtask": {SubtaskState.DONE, SubtaskState.FAILED, SubtaskState.DROPPED},

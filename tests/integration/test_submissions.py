@@ -220,6 +220,8 @@ def test_hrm_submit_by_hand_with_files_that_stay_where_they_are(
     failed = submission(cluster, "uris-fail")
     assert failed is not None
     assert (failed["state"], failed["exit_code"]) == ("SUBMISSION_STATE_FAILED", 5)
+    of_driver = cluster.ask("app", "show", *failed["application_ids"])
+    assert of_driver["state"] == "APPLICATION_STATE_FAILED", "as its driver"
     printed = fails.output()
     words = printed.partition("HRM: the last lines of the driver's")[2]
     assert "  it failed on purpose" in words.splitlines(), printed

@@ -166,8 +166,8 @@ async def test_settings_without_effect_are_named_once(master: FakeMaster, tmp_pa
     warning = "HRM: warning: spark.executor.logs.rolling.maxSize has no effect here: nodes rotate"
     printed = (tmp_path / "appmaster.log").read_text()
     assert printed.startswith(warning)
-    mistyped = "HRM: warning: spark.hrm.gang.mim is no setting of HRM and has no effect; "
-    assert f"{mistyped}the nearest is spark.hrm.gang.min" in printed
+    mistyped = "HRM: warning: spark.hrm.gang.mim is no setting of HRM, and has no effect; "
+    assert f"{mistyped}did you mean spark.hrm.gang.min?" in printed
     assert printed.count("warning") == len(wrong)
     known = master.application_id
     async with fake_driver(master, tmp_path, settings=settings, application_id=known) as driver:
@@ -330,7 +330,7 @@ async def test_in_cluster_mode_the_exit_status_states_how_it_ended(
     assert master.finished is not None
     succeeded = master.finished.state == common_pb2.APPLICATION_STATE_SUCCEEDED
     assert succeeded == (code == 0)
-    expected = {0: "", 3: "the driver exited with code 3", None: "the driver is gone"}
+    expected = {0: "", 3: "its driver exited with code 3", None: "the driver is gone"}
     assert expected[code] in master.finished.message
 
 

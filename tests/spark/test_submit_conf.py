@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import zipfile
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def entries(data: bytes) -> dict[str, str]:
 
 
 def test_settings_travel_and_scripts_stay(machine: dict[str, str]) -> None:
-    data, large = conf_archive(machine)
+    data, warnings = conf_archive(machine)
     assert entries(data) == {
         "hadoop/core-site.xml": "hadoop core-site.xml",
         "hadoop/hdfs-site.xml": "hadoop hdfs-site.xml",
@@ -52,7 +53,7 @@ def test_settings_travel_and_scripts_stay(machine: dict[str, str]) -> None:
         "spark/log4j2.properties": "spark log4j2.properties",
         "yarn/yarn-site.xml": "yarn yarn-site.xml",
     }
-    assert large == []
+    assert warnings == []
     assert conf_archive(machine)[0] == data, "so that the master keeps it once"
 
 
@@ -74,8 +75,8 @@ def test_what_is_too_large_stays_and_is_named(machine: dict[str, str]) -> None:
     hadoop = Path(machine["HADOOP_CONF_DIR"])
     (hadoop / "a-large.xml").write_bytes(b"x" * BYTES_MAX)
     (hadoop / "whole.xml").write_bytes(b"x" * (BYTES_MAX // 2))
-    data, large = conf_archive(machine)
-    assert large == [str(hadoop / "a-large.xml")]
+    data, warnings = conf_archive(machine)
+    assert warnings == [f"{hadoop / 'a-large.xml'} is too large to be sent with the other settings"]
     assert {"hadoop/whole.xml", "spark/hive-site.xml"} <= entries(data).keys()
 
 
@@ -105,3 +106,15 @@ def test_a_file_of_the_archives_name_is_refused(machine: dict[str, str], tmp_pat
 def test_they_can_be_kept_back() -> None:
     assert parse(["a.py"], {}).sends_conf
     assert not parse(["--conf", "spark.hrm.submit.confDirs=false", "a.py"], {}).sends_conf
+
+
+def test_what_cannot_be_read_or_named_is_left_out_with_a_warning(machine: dict[str, str]) -> None:
+    spark = Path(machine["SPARK_CONF_DIR"])
+    os.close(os.open(os.fsencode(spark) + b"/bad-\xff.xml", os.O_CREAT))
+    (spark / "long.xml").symlink_to("x" * 300)
+    data, warnings = conf_archive(machine)
+    assert warnings == [
+        f"{spark}/bad-\\xff.xml is not sent: its name is not valid UTF-8",
+        f"{spark}/long.xml is not sent: File name too long",
+    ]
+    assert "spark/hive-site.xml" in entries(data)

@@ -25,6 +25,9 @@ _JAVA = re.compile(rf"{_NAME}(?:Exception|Error|Throwable)(?::\s.*)?")
 _PYTHON = re.compile(rf"{_NAME}(?::\s.*)?")
 _TRACEBACK = "Traceback (most recent call last):"
 _CAUSE = "Caused by: "
+_PY4J = "py4j.protocol.Py4JJavaError: "
+"""How Python calls any exception of the JVM."""
+_OWN = "HRM: "
 _FRAME = re.compile(r"\s+at \S|\s*\.\.\. \d+ (?:more|common frames omitted)|\s+Suppressed: ")
 _CHATTER = re.compile(r"[\d/-]+[ T][\d:.,]+Z? (?:INFO|DEBUG|TRACE) ")
 _BANNER = re.compile(
@@ -88,14 +91,20 @@ def _uncaught(lines: Sequence[str]) -> str:
 
 
 def _with_cause(what: str, below: Sequence[str]) -> str:
-    cause = ""
+    """``what``, and the last of the causes ``below``; HRM's own message alone, where it is one."""
+    chain = [what]
     for line in below:
         if line.startswith(_CAUSE):
-            cause = line.removeprefix(_CAUSE)
+            chain.append(line.removeprefix(_CAUSE))
         elif _UNCAUGHT.search(line) or _CHATTER.match(line):
             break
-    if not cause:
+    for each in chain:
+        _, own, message = each.partition(f": {_OWN}")
+        if own:
+            return _OWN + message
+    if len(chain) == 1:
         return what
+    cause = chain[-1]
     # Both are reported: neither may take all the characters.
     return f"{_short(what, LENGTH_MAX // 2 - 15)}, caused by {_short(cause, LENGTH_MAX // 2)}"
 
@@ -109,8 +118,10 @@ def _raised(lines: Sequence[str]) -> str:
     for at in range(start + 1, len(lines)):
         line = lines[at]
         if line[:1].strip() and _PYTHON.fullmatch(line.rstrip()):
-            # py4j puts the JVM's message on a line of its own.
+            # py4j puts the JVM's exception on a line of its own, and its causes below.
             more = lines[at + 1] if at + 1 < len(lines) else ""
+            if line.startswith(_PY4J) and more.startswith(": "):
+                return _with_cause(more.removeprefix(": "), lines[at + 2 :])
             return line.rstrip() + (more if more.startswith(": ") else "")
     return ""
 

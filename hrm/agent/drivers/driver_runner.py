@@ -135,7 +135,7 @@ class Lease:
         request = pb.LeaseDriverRequest(gone=True)
         request.MergeFrom(self._request)
         with contextlib.suppress(grpc.RpcError):
-            self._stub.Lease(request, timeout=2.0)
+            self._stub.Lease(request, timeout=2.0, wait_for_ready=True)
 
     def _go_on(self) -> None:
         """Make one request, or pause before it."""
@@ -145,8 +145,11 @@ class Lease:
             if due_s is not None:
                 self._let_go.wait(max(0.0, due_s - _now_s()))
             return
+        # Only a call that waits connects again soon (rpc.sync_channel); the first ones fail at
+        # once instead, and say why there is no connection.
+        held = self._core.state is LeaseState.HELD
         try:
-            response = self._stub.Lease(self._request, timeout=asked.timeout_s)
+            response = self._stub.Lease(self._request, timeout=asked.timeout_s, wait_for_ready=held)
         except grpc.RpcError as error:
             self._core.failed(asked.number, rpc.error_from(error, self._master), _now_s())
         else:

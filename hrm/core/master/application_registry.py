@@ -267,6 +267,18 @@ class ApplicationRegistry:
         if app is not None:
             self.end(app, by, event.state, event.message, event.now)
 
+    def driver_failed(self, event: e.DriverFailed) -> None:
+        by, to = ApplicationHappening.DRIVER_FAILED, ApplicationState.FAILED
+        app = self._taking(by, event.application_id)
+        if app is None:
+            return
+        if not app.record.state.ended:
+            self.end(app, by, to, event.message, event.now)
+        elif app.record.submission_attempt == event.attempt:
+            app.life.follow(by, to, event.now, event.message)
+            self.master_state.update_record(app, state=to, message=event.message)
+            self.master_state.holdings.changed(app)
+
     def kill(self, event: e.KillRequested) -> None:
         by = ApplicationHappening.KILLED
         app = self._taking(by, event.application_id)

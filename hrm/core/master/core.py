@@ -66,10 +66,8 @@ class MasterCore:
         bounds = bounds or Bounds()
         self.master_state = MasterState(epoch, bounds, watch)
         self.negotiator = Negotiator(self.master_state.state, bounds)
-        schedulers = [
-            Scheduler(f"scheduler-{index + 1}", policy, bounds)
-            for index, policy in enumerate(policies)
-        ]
+        named = enumerate(policies, 1)
+        schedulers = [Scheduler(f"scheduler-{x}", policy, bounds) for x, policy in named]
         self.placement = PlacementCoordinator(self.master_state, self.negotiator, schedulers)
         self.subscriptions = Subscriptions(self.master_state, self.placement, self.negotiator)
         self.nodes = NodeRegistry(self.master_state, self.placement, known_nodes, drained_nodes)
@@ -109,6 +107,7 @@ class MasterCore:
             e.HostsExcluded: self.applications.hosts_excluded,
             e.WorkloadClassObserved: self.applications.class_observed,
             e.ApplicationFinished: self.applications.finished,
+            e.DriverFailed: self.applications.driver_failed,
             e.KillRequested: self.applications.kill,
             e.SchedulerWoken: lambda event: self.placement.woken(event.scheduler, event.now),
             e.ClaimsProposed: self.subscriptions.proposed,

@@ -320,7 +320,8 @@ class DriverPlaces:
                 return (
                     f"drivers hold {used[column]} of the {capacity} {names[column]} that take "
                     f"containers, it requests {demand[column]}, and together they may hold "
-                    f"{100 * share:g} % (driver_share); it starts when drivers end or nodes join"
+                    f"{100 * share:g} % (driver_share); it starts when drivers end or nodes "
+                    f"join; to start it now, raise driver_share in hrm.toml [master]"
                 )
         return ""
 

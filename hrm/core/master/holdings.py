@@ -91,6 +91,10 @@ class Holdings:
         app.kept_bytes = kept_bytes(app)
         self.ended_bytes += app.kept_bytes
 
+    def changed(self, app: _Application) -> None:
+        """The record of one that had ended is another one."""
+        self._count(app, kept_bytes(app) - app.kept_bytes)
+
     def container_ended(self, app: _Application, container: _Container) -> None:
         """One of an application that had ended before."""
         self._count(app, _container_bytes(container))

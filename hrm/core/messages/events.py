@@ -48,6 +48,7 @@ __all__ = [
     "ContainersReleased",
     "ContainersRequested",
     "DrainRequested",
+    "DriverFailed",
     "EndsAcknowledged",
     "EpochRaised",
     "Event",
@@ -239,6 +240,16 @@ class ApplicationFinished(Event):
     application_id: ApplicationId
     state: ApplicationState
     message: str = ""
+
+
+@record
+class DriverFailed(Event):
+    """The driver of a submission was seen to fail. ``attempt``: what that driver made is failed,
+    although its context was stopped before; 0: what has ended already stays as it is."""
+
+    application_id: ApplicationId
+    attempt: int
+    message: str
 
 
 @record
@@ -483,6 +494,7 @@ MasterEvent: TypeAlias = (
     | HostsExcluded
     | WorkloadClassObserved
     | ApplicationFinished
+    | DriverFailed
     | KillRequested
     | DrainRequested
     | RebindRequested

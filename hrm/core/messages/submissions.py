@@ -216,6 +216,8 @@ class SubmissionBounds:
     driver ran. One that only waited at its node does not count, for its driver had no part in its
     end. ``serial_lease_s``: the lease of unsupervised drivers with a serial key: they outlive the
     master's absence for as long, and a retry waits for as long where a node was lost.
+    ``recovery_s``: how long, at least, drivers and the clients of tied ones have to report to a
+    master that has just started.
     ``tick_late_s``: after this time without a tick, the master has slept.
     """
 
@@ -429,12 +431,15 @@ class EndHolder:
 
 @record
 class EndLinked:
-    """The driver is dead: what is left of its application must go."""
+    """The driver is dead: what is left of its application must go. ``failed_attempt``: the driver
+    that was seen to fail, and whose last application this is: it has failed, too, whatever was
+    reported of it before. 0: none."""
 
     submission_id: str
     application_id: str
     state: SubmissionState
     message: str
+    failed_attempt: int = 0
 
 
 @record

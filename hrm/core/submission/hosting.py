@@ -176,6 +176,8 @@ class SubmissionHost:
 
     def begin(self, now: float) -> list[Step]:
         """Hold again what was held, one after the other; only then is anything carried out."""
+        for entry in self.core.entries.values():
+            self._fail_again(entry.record, now)
         self._to_hold = deque(entry.record for entry in self.core.live())
         self._hold_next(now)
         return self._flush()
@@ -401,7 +403,7 @@ class SubmissionHost:
                 message = command.message or command.state.value
                 self._end_application(command.submission_id, command, message, now)
             case m.EndLinked():
-                self._end_application(command.application_id, command, command.message, now)
+                self._end_linked(command, now)
             case m.Changed():
                 out.append(NotifyWatchers(command.submission_id))
             case m.Committed() | m.GrantLease():
@@ -420,9 +422,39 @@ class SubmissionHost:
         )
         self._out.append(SubmitToMaster(event, because))
 
+    def _end_linked(self, end: m.EndLinked, now: float) -> None:
+        if not end.failed_attempt:
+            self._end_application(end.application_id, end, end.message, now)
+            return
+        event = e.DriverFailed(
+            now=now,
+            application_id=ApplicationId(end.application_id),
+            attempt=end.failed_attempt,
+            message=_of_driver(end.message),
+        )
+        self._out.append(SubmitToMaster(event, end))
+
+    def _fail_again(self, record: m.SubmissionRecord, now: float) -> None:
+        """A master that ended between its two writes has recorded the end of the driver alone."""
+        if record.state is m.SubmissionState.FAILED and record.exit_code > 0:
+            for application_id in record.application_ids[-1:]:
+                end = m.EndLinked(
+                    submission_id=record.submission_id,
+                    application_id=application_id,
+                    state=record.state,
+                    message=record.message,
+                    failed_attempt=record.attempt,
+                )
+                self._end_linked(end, now)
+
     def _flush(self) -> list[Step]:
         out, self._out = self._out, []
         return out
+
+
+def _of_driver(message: str) -> str:
+    """Of an application: the end of its driver, which nodes report as "exited with code 3"."""
+    return f"its driver {message}" if message.startswith("exited ") else message
 
 
 def _submission_of(what: m.Command | m.Event) -> str:

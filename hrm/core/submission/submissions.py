@@ -25,11 +25,12 @@ may be replaced at once, ``driver_launches_max`` times in a row; one that only w
 went away as often as nodes go away, each time after a pause.
 
 A submission may be *tied* to its client: a client that is killed, or whose machine is gone, no
-longer renews the tie, and ``tie_s`` later the submission is killed. It may have a *serial key*:
-then its driver is requested only when no earlier submission of that user and key can have one, so
-a retry never runs beside what it repeats. Where the earlier driver was lost, that is when its lease
-is over; such drivers have one, too, but a long one (``serial_lease_s``): a master that is away for
-less ends none.
+longer renews the tie, and ``tie_s`` later the submission is killed. After its start a master waits
+for the first sign for ``recovery_s`` at least, in which clients find it again. It may have a
+*serial key*: then its driver is requested only when no earlier submission of that user and key can
+have one, so a retry never runs beside what it repeats. Where the earlier driver was lost, that is
+when its lease is over; such drivers have one, too, but a long one (``serial_lease_s``): a master
+that is away for less ends none.
 
 Source: leases as of Gray and Cheriton, "Leases: an efficient fault-tolerant mechanism" (SOSP 1989),
 section 2; their use as a fence for restarts is HRM's.
@@ -183,6 +184,8 @@ class SubmissionsCore:
         if record.state.ended:
             self._ended.append(record.submission_id)
             return
+        if entry.tied_until_s is not None:
+            entry.tied_until_s = now + max(record.tie_s, self.bounds.recovery_s)
         if not record.attempt:
             return  # it waits for its turn, and has no driver that could report
         if record.may_live:
@@ -472,7 +475,7 @@ class SubmissionsCore:
         self, entry: SubmissionEntry, by: H, now: float, message: str, **changes: Any
     ) -> None:
         restart_at_s = max(now + self._delay_s(entry, now), self._fence_ends_at_s(entry))
-        self._end_linked(entry, S.FAILED, message)
+        self._end_linked(entry, S.FAILED, message, changes.get("exit_code", -1))
         self._release(entry, message)
         changes |= {"restart_at_s": restart_at_s, "message": message}
         self._move(entry, by, S.WAITING_TO_RESTART, now, message, **changes)
@@ -521,14 +524,18 @@ class SubmissionsCore:
         )
         self._out.append(release)
 
-    def _end_linked(self, entry: SubmissionEntry, state: S, message: str) -> None:
-        """All of them: a driver may have started others. Those that have ended are left alone."""
-        for application_id in entry.record.application_ids:
+    def _end_linked(self, entry: SubmissionEntry, state: S, message: str, code: int = -1) -> None:
+        """All of them: a driver may have started others. Those that have ended are left alone, but
+        for the last of a driver that failed with exit code ``code``."""
+        record = entry.record
+        failed = record.attempt if state is S.FAILED and code > 0 else 0
+        for application_id in record.application_ids:
             end = m.EndLinked(
-                submission_id=entry.record.submission_id,
+                submission_id=record.submission_id,
                 application_id=application_id,
                 state=state,
                 message=message,
+                failed_attempt=failed if application_id == record.application_ids[-1] else 0,
             )
             self._out.append(end)
 
@@ -541,7 +548,7 @@ class SubmissionsCore:
             changes["fenced_until_s"] = self._fence_ends_at_s(entry)
         entry.tied_until_s = None
         self._move(entry, by, state, now, message or state.value, **changes)
-        self._end_linked(entry, state, message)
+        self._end_linked(entry, state, message, changes.get("exit_code", -1))
         submission_id = entry.record.submission_id
         self._ended.append(submission_id)
         self._out.append(m.EndHolder(submission_id=submission_id, state=state, message=message))

@@ -51,6 +51,8 @@ class ApplicationHappening(Enum):
     KILLED = "killed"
     GIVEN_UP = "given-up"
     """Its AppMaster was away for longer than the grace period."""
+    DRIVER_FAILED = "driver-failed"
+    """Its driver, on a node, has failed. It may have stopped its context as a success before."""
 
 
 _OVER = Ignored("the first end of the application is the one that counts")
@@ -65,6 +67,7 @@ _ENDED_APPLICATION: dict[ApplicationHappening, Ignored | Impossible] = {
     ApplicationHappening.FINISHED: _OVER,
     ApplicationHappening.KILLED: _HAS_ENDED,
     ApplicationHappening.GIVEN_UP: Impossible("only live applications are awaited"),
+    ApplicationHappening.DRIVER_FAILED: _OVER,
 }
 
 APPLICATION: EventTable[A, ApplicationHappening] = {
@@ -78,6 +81,7 @@ APPLICATION: EventTable[A, ApplicationHappening] = {
         ApplicationHappening.FINISHED: to(A.SUCCEEDED, A.FAILED, A.KILLED),
         ApplicationHappening.KILLED: to(A.KILLED),
         ApplicationHappening.GIVEN_UP: to(A.FAILED),
+        ApplicationHappening.DRIVER_FAILED: to(A.FAILED),
     },
     A.RUNNING: {
         ApplicationHappening.REGISTERED_AGAIN: to(A.RUNNING),
@@ -89,6 +93,7 @@ APPLICATION: EventTable[A, ApplicationHappening] = {
         ApplicationHappening.FINISHED: to(A.SUCCEEDED, A.FAILED, A.KILLED),
         ApplicationHappening.KILLED: to(A.KILLED),
         ApplicationHappening.GIVEN_UP: to(A.FAILED),
+        ApplicationHappening.DRIVER_FAILED: to(A.FAILED),
     },
     A.DETACHED: {
         ApplicationHappening.REGISTERED_AGAIN: to(A.DETACHED),
@@ -100,8 +105,12 @@ APPLICATION: EventTable[A, ApplicationHappening] = {
         ApplicationHappening.FINISHED: to(A.SUCCEEDED, A.FAILED, A.KILLED),
         ApplicationHappening.KILLED: to(A.KILLED),
         ApplicationHappening.GIVEN_UP: to(A.FAILED),
+        ApplicationHappening.DRIVER_FAILED: to(A.FAILED),
     },
-    A.SUCCEEDED: _ENDED_APPLICATION,
+    A.SUCCEEDED: {
+        **_ENDED_APPLICATION,
+        ApplicationHappening.DRIVER_FAILED: to(A.SUCCEEDED, A.FAILED),
+    },
     A.FAILED: _ENDED_APPLICATION,
     A.KILLED: _ENDED_APPLICATION,
 }

@@ -44,6 +44,8 @@ class SubmissionChecks:
         self._wait_since_s: dict[str, float] = {}
         self._signed_s: dict[str, float] = {}
         """When the present master got the last sign of the client of each that is tied."""
+        self._unheard: set[str] = set()
+        """Those from an earlier master, of whose clients the present one has had no sign yet."""
         self._asleep: set[tuple[str, int]] = set()
 
     def master_began(self, core: SubmissionsCore) -> None:
@@ -51,6 +53,7 @@ class SubmissionChecks:
         self._asked.clear()
         self._wait_since_s.clear()
         self._signed_s.clear()
+        self._unheard = set(core.entries)
         for submission_id in sorted(self._reported):
             if submission_id not in core.entries:
                 self._violated(f"{submission_id} was reported, and the next master forgot it")
@@ -76,7 +79,7 @@ class SubmissionChecks:
                 self._goes_on(before, record)
             self._latest[submission_id] = record
             self._waits(core.bounds, record, event)
-            self._tied(record, event)
+            self._tied(core.bounds, record, event)
         for command in commands:
             self._decided(core, command)
 
@@ -105,16 +108,18 @@ class SubmissionChecks:
         if isinstance(event, m.SubmissionsTicked) and waited_s > most_s + _TICKS_S:
             self._violated(f"{name} has waited {waited_s:.1f} s for its next driver")
 
-    def _tied(self, record: SubmissionRecord, event: m.Event) -> None:
+    def _tied(self, bounds: m.SubmissionBounds, record: SubmissionRecord, event: m.Event) -> None:
         """What is tied to a client lives no longer than it may without a sign of that."""
         name = record.submission_id
         if isinstance(event, m.TieRenewed) and event.submission_id == name:
             self._signed_s[name] = event.now
+            self._unheard.discard(name)
         since_s = self._signed_s.setdefault(name, event.now)
         if not record.tie_s or record.state.ended or record.state is S.KILLING:
             return
         silent_s = self._awake_s(since_s, event.now)
-        if isinstance(event, m.SubmissionsTicked) and silent_s > record.tie_s + _TICKS_S:
+        most_s = max(record.tie_s, bounds.recovery_s if name in self._unheard else 0.0)
+        if isinstance(event, m.SubmissionsTicked) and silent_s > most_s + _TICKS_S:
             self._violated(f"{name} goes on {silent_s:.1f} s after the last sign of its client")
 
     def _decided(self, core: SubmissionsCore, command: m.Command) -> None:

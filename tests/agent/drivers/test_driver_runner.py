@@ -181,7 +181,9 @@ class _Away:
         self._sleeps = sleeps
         self.asked = 0
 
-    def Lease(self, request: Any, timeout: float) -> pb.LeaseDriverResponse:  # noqa: N802
+    def Lease(  # noqa: N802
+        self, request: Any, timeout: float, wait_for_ready: bool
+    ) -> pb.LeaseDriverResponse:
         self.asked += 1
         self._clock.now += timeout + self._sleeps.get(self.asked, 0.0)
         if self.asked <= self._calls:

@@ -1,18 +1,33 @@
-"""HRM's own settings in Spark's configuration, and what to do about names that are none.
+"""HRM's own settings in Spark's configuration, and the check of a submission's.
 
-The table is part of ``docs/configuration.md`` (``make docs``). A mistyped name would do nothing and
-say nothing, so an AppMaster warns of each ``spark.hrm.*`` that is not in it, with the nearest name.
+``SPARK_SETTINGS`` is the table of ``docs/configuration.md``, and the names that a submission may
+have: a mistyped one is silently ignored by Spark, so it is reported with the nearest that there is.
+Values are checked where the submitter sees it: a driver on a node would find them out only after it
+has waited for its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import difflib
+import re
+from collections.abc import Iterable, Mapping
 
-__all__ = ["PREFIX", "SPARK_SETTINGS", "unknown"]
+from hrm.errors import InvalidRequest
+from hrm.spark.early_files import MODES
 
-PREFIX = "spark.hrm."
-_FAMILY = ".NAME"
-"""The end of a name whose last part is the user's."""
+__all__ = ["SPARK_SETTINGS", "check_text", "check_values", "unknown_names"]
+
+_PREFIX = "spark.hrm."
+_DRIVER_ENVIRONMENT = "spark.hrm.driverEnv."
+_BOOLEANS = ("true", "false")
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "spark.hrm.class": ("", "stream", "batch"),
+    "spark.hrm.localize": MODES,
+    "spark.hrm.submit.confDirs": _BOOLEANS,
+    "spark.hrm.submit.waitAppCompletion": _BOOLEANS,
+}
+_WHOLE = ("spark.hrm.gang.min", "spark.hrm.stream.min")
+_DIGITS = re.compile(r"\d{1,9}")
 
 SPARK_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.hrm.class": (
@@ -161,27 +176,55 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
 """Name: (default, what it does), of the settings that belong into Spark's configuration."""
 
 
-def unknown(names: Iterable[str]) -> list[str]:
-    """One line for each of ``names`` that is meant for HRM and is no setting of its."""
-    families = tuple(x.removesuffix("NAME") for x in SPARK_SETTINGS if x.endswith(_FAMILY))
-    return [
-        f"{name} is no setting of HRM and has no effect; the nearest is {_nearest(name)} "
-        f"(docs/configuration.md has all)"
-        for name in sorted(names)
-        if name.startswith(PREFIX) and name not in SPARK_SETTINGS and not name.startswith(families)
-    ]
+def unknown_names(names: Iterable[str]) -> list[str]:
+    """One line for each of ``names`` that is a setting of HRM by its prefix, and none that it has,
+    with the nearest that there is."""
+    by_letters = {name.lower(): name for name in SPARK_SETTINGS}
+    lines = []
+    for name in sorted(names):
+        known = name in SPARK_SETTINGS or name.startswith(_DRIVER_ENVIRONMENT)
+        if not name.startswith(_PREFIX) or known:
+            continue
+        near = difflib.get_close_matches(name.lower(), by_letters, 1)
+        meant = f"; did you mean {by_letters[near[0]]}?" if near else ""
+        lines.append(f"{name} is no setting of HRM, and has no effect{meant}")
+    return lines
 
 
-def _nearest(name: str) -> str:
-    """The setting with the fewest edits in between, in any case; of several the first."""
-    return min(SPARK_SETTINGS, key=lambda known: _edits(name.lower(), known.lower()))
+def check_values(conf: Mapping[str, str]) -> None:
+    """Refuse values of HRM's settings that its driver could not use.
+
+    Raises:
+        InvalidRequest: there is one.
+    """
+    for name, choices in _CHOICES.items():
+        value = conf.get(name, choices[0])
+        given = value.strip().lower() if choices is not MODES else value
+        if given not in choices:
+            listed = [choice for choice in choices if choice]
+            raise InvalidRequest(
+                f"{name} is {value!r}; write {', '.join(listed[:-1])} or {listed[-1]}"
+            )
+    for name in _WHOLE:
+        if name in conf and _DIGITS.fullmatch(conf[name].strip()) is None:
+            raise InvalidRequest(f"{name} is {conf[name]!r}; give a whole number from 0 on")
+    for name in conf:
+        variable = name.removeprefix(_DRIVER_ENVIRONMENT)
+        if variable != name and (not variable or any(mark in variable for mark in "=\0")):
+            raise InvalidRequest(
+                f"{name!r} names no variable; write {_DRIVER_ENVIRONMENT}NAME=VALUE"
+            )
 
 
-def _edits(one: str, other: str) -> int:
-    """The edit distance of Levenshtein."""
-    row = list(range(len(other) + 1))
-    for at, letter in enumerate(one, 1):
-        left, row[0] = row[0], at
-        for to, against in enumerate(other, 1):
-            left, row[to] = row[to], min(row[to] + 1, row[to - 1] + 1, left + (letter != against))
-    return row[-1]
+def check_text(what: str, text: str) -> str:
+    """``text``, if it can be sent. Names of files and arguments may be any bytes in Linux.
+
+    Raises:
+        InvalidRequest: it is not valid UTF-8.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        shown = text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        raise InvalidRequest(f"{what} '{shown}' is not valid UTF-8; rename or rewrite it") from None
+    return text
