@@ -9,7 +9,7 @@ from hrm.spark.bridge import _why_lost
 
 
 def _timed_out() -> Exception:
-    error = Py4JNetworkError("Error while sending or receiving")
+    error: Exception = Py4JNetworkError("Error while sending or receiving")
     error.__cause__ = TimeoutError("timed out")
     return error
 
