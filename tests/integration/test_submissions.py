@@ -192,6 +192,20 @@ def test_python_drivers_on_nodes_end_as_they_end(
     assert len(stored) == 3, "three submissions, and each file was kept once"
 
 
+def test_an_application_of_good_jobs_fails_with_its_driver(cluster: Cluster, site: Site) -> None:
+    """Spark stops its context as a success when the program exits, whatever the exit status is."""
+    files = ("--py-files", f"{site.address}/helper.py", "--files", f"{site.address}/data.txt")
+    main = (*files, f"local:{APPS / 'cluster_mode.py'}")
+    fails = submit(cluster, "good-jobs", *main, "raise", "data.txt", program="hrm submit")
+    assert fails.wait(240) == 1, fails.output()
+    failed = submission(cluster, "good-jobs")
+    assert failed is not None
+    assert failed["message"] == "exited with code 1: RuntimeError: all jobs were good"
+    app = cluster.ask("app", "show", *failed["application_ids"])
+    assert app["state"] == "APPLICATION_STATE_FAILED"
+    assert app["message"].startswith("its driver exited with code 1")
+
+
 def test_hrm_submit_by_hand_with_files_that_stay_where_they_are(
     cluster: Cluster, site: Site
 ) -> None:

@@ -1,8 +1,8 @@
 """Reports where its driver is and which files it has: `cluster_mode.py WAY_TO_END FILE`.
 
-Ways to end: stop; no-stop (exit status 0 with the context alive); a number (that exit status,
-after a job that failed). A file outside its working directory came as a URI: Spark has fetched it
-to a place of its own.
+Ways to end: stop; no-stop (exit status 0 with the context alive); raise (an exception after good
+jobs); a number (that exit status, after a job that failed). A file outside its working directory
+came as a URI: Spark has fetched it to a place of its own.
 """
 
 import os
@@ -30,6 +30,8 @@ if way == "stop":
 elif way == "no-stop":
     sys.stdout.flush()
     os._exit(0)
+elif way == "raise":
+    raise RuntimeError("all jobs were good")
 else:
     try:
         workers.map(lambda zero: 1 // zero).collect()
