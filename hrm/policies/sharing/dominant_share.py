@@ -2,7 +2,11 @@
 
 With cores as the only resource that is divided here, the dominant share is the share of cores: one
 core at a time goes to the tenant with the smallest share (by weight), and is taken from the
-platform with the most free cores in proportion to its size, as a scheduler does that spreads load.
+platform of which this tenant holds the smallest part. So each has the same part of every platform,
+as with simple fairness; the two differ in roundings only, and where weights are given.
+
+Of platforms of which it holds as little, it takes that with the most free cores in proportion, then
+the larger: what a platform's place in the list decides is between platforms that are alike.
 
 Source: Ghodsi et al., "Dominant Resource Fairness", NSDI 2011, section 4.1.
 """
@@ -26,17 +30,23 @@ class DominantShare:
     def divide(self, demands: TenantDemands) -> Division:
         """See ``DivisionPolicy.divide``."""
         weights = np.ones(len(demands.wanted)) if demands.weights is None else demands.weights
-        held = [0] * len(demands.wanted)
-        division: Division = np.zeros(demands.affinity.shape, np.int64)
-        free = demands.cores.copy()
-        size = np.maximum(demands.cores, 1)
-        poorest = [(0.0, tenant) for tenant in np.flatnonzero(demands.wanted).tolist()]
-        while poorest and free.any():
+        wanted, size = demands.wanted.tolist(), demands.cores.tolist()
+        held = [[0] * len(size) for _ in wanted]
+        count, free = [0] * len(wanted), list(size)
+        usable = [platform for platform, cores in enumerate(size) if cores]
+        poorest = [(0.0, tenant) for tenant, want in enumerate(wanted) if want]
+        while poorest and usable:
             _, tenant = heapq.heappop(poorest)
-            platform = int((free / size).argmax())
-            division[tenant, platform] += 1
+            mine = held[tenant]
+            _, _, _, platform = min(
+                (mine[each] / size[each], -free[each] / size[each], -size[each], each)
+                for each in usable
+            )
+            mine[platform] += 1
             free[platform] -= 1
-            held[tenant] += 1
-            if held[tenant] < demands.wanted[tenant]:
-                heapq.heappush(poorest, (held[tenant] / float(weights[tenant]), tenant))
-        return division
+            if not free[platform]:
+                usable.remove(platform)
+            count[tenant] += 1
+            if count[tenant] < wanted[tenant]:
+                heapq.heappush(poorest, (count[tenant] / float(weights[tenant]), tenant))
+        return np.array(held, np.int64).reshape(demands.affinity.shape)

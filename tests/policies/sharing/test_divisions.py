@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -95,6 +97,14 @@ def demands_of(
     )
 
 
+def many_cores_wanted(tenants: int, sizes: tuple[int, ...]) -> TenantDemands:
+    return TenantDemands(
+        wanted=np.full(tenants, 10_000),
+        cores=np.array(sizes),
+        affinity=np.ones((tenants, len(sizes))),
+    )
+
+
 @pytest.mark.parametrize(("policy", "measure", "expected"), EXACT)
 def test_the_sources_default_is_divided_to_the_core(
     policy: DivisionPolicy, measure: Affinity, expected: str
@@ -138,6 +148,32 @@ def test_dominant_shares_are_equal_and_blind_to_platforms() -> None:
     division = DominantShare().divide(demands_of(RECIPROCAL))
     assert division.sum(axis=1).tolist() == [480] * 5
     assert (np.abs(division - 120) <= 1).all()
+
+
+@pytest.mark.parametrize("tenants", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize("sizes", [(600, 600, 600, 600), (600, 600), (300, 700, 50)])
+def test_dominant_shares_have_the_same_part_of_every_platform(
+    tenants: int, sizes: tuple[int, ...]
+) -> None:
+    """Not a platform each, as the platform with the most free cores would have it."""
+    division = DominantShare().divide(many_cores_wanted(tenants, sizes))
+    assert (np.abs(division - np.array(sizes) / tenants) <= 1 + 1e-9).all()
+
+
+@given(
+    st.lists(st.integers(0, 90), min_size=1, max_size=6),
+    st.permutations([11, 24, 37, 60]),
+)
+def test_dominant_shares_do_not_depend_on_the_order_of_platforms(
+    wanted: list[int], sizes: list[int]
+) -> None:
+    ordered = dataclasses.replace(
+        many_cores_wanted(len(wanted), (11, 24, 37, 60)), wanted=np.array(wanted)
+    )
+    permuted = dataclasses.replace(ordered, cores=np.array(sizes))
+    columns = [ordered.cores.tolist().index(size) for size in sizes]
+    expected = DominantShare().divide(ordered)[:, columns]
+    assert DominantShare().divide(permuted).tolist() == expected.tolist()
 
 
 def test_provider_affinity_first_keeps_a_tenant_where_it_runs() -> None:
@@ -215,20 +251,22 @@ def test_with_a_margin_cores_do_not_move_for_a_little() -> None:
     assert AffinityRoundRobin().divide(noisy).tolist() == [[0, 10], [10, 0]]
 
 
+EQUAL_IN_CORES: list[DivisionPolicy] = [SimpleFairness(), AffinityRoundRobin(), DominantShare()]
+
+
 @pytest.mark.parametrize("policy", [*DIVISIONS.values(), PA_RR(step=7)], ids=lambda p: p.name)
 @given(demands=all_demands())
 def test_nothing_is_given_twice_and_nothing_wanted_is_left(
     policy: DivisionPolicy, demands: TenantDemands
 ) -> None:
+    if policy.name not in {each.name for each in EQUAL_IN_CORES}:
+        demands = dataclasses.replace(demands, weights=None)
     division = policy.divide(demands)
     assert (division >= 0).all()
     assert (division.sum(axis=1) <= demands.wanted).all()
     assert (division.sum(axis=0) <= demands.cores).all()
     assert division.sum() == min(demands.wanted.sum(), demands.total)
     assert (policy.divide(demands) == division).all()
-
-
-EQUAL_IN_CORES: list[DivisionPolicy] = [SimpleFairness(), AffinityRoundRobin(), DominantShare()]
 
 
 @pytest.mark.parametrize("policy", EQUAL_IN_CORES, ids=lambda p: p.name)
@@ -284,13 +322,69 @@ def test_weights_are_in_proportion() -> None:
         assert held.tolist() == pytest.approx([300, 300, 600, 900, 300], abs=1)
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 200), st.sampled_from([1e-3, 0.5, 1.0, 5.0, 60.0])),
+        min_size=1,
+        max_size=40,
+    ),
+    st.integers(0, 2_000),
+)
+def test_a_weighted_share_is_the_quota_rounded_up_or_down(
+    tenants: list[tuple[int, float]], total: int
+) -> None:
+    """The quota of max-min fairness: by exact fractions, those satisfied taken out one by one."""
+    wanted, weights = [want for want, _ in tenants], [weight for _, weight in tenants]
+    given_ = fair_share(wanted, total, weights)
+    left, active = Fraction(total), {at for at, want in enumerate(wanted) if want}
+    while active:
+        heavy = sum(Fraction(weights[at]) for at in active)
+        quotas = {at: left * Fraction(weights[at]) / heavy for at in active}
+        satisfied = {at for at in active if wanted[at] <= quotas[at]}
+        if not satisfied:
+            break
+        left -= sum(wanted[at] for at in satisfied)
+        active -= satisfied
+        assert all(given_[at] == wanted[at] for at in satisfied)
+    assert sum(given_) == min(total, sum(wanted))
+    for at in active:
+        assert math.floor(quotas[at] - Fraction(1, 10**9)) <= given_[at]
+        assert given_[at] <= math.ceil(quotas[at] + Fraction(1, 10**9))
+
+
+@pytest.mark.parametrize(
+    ("weights", "total", "expected"),
+    [
+        ([50.0] + [1.0] * 50, 149, [75] + [2] * 24 + [1] * 26),
+        ([1e308, 1e308], 7, [4, 3]),
+        ([5e-324, 1.0], 7, [0, 7]),
+        ([1e-300, 1e-300], 7, [4, 3]),
+        ([3.0, 1.0, 1.0], 2, [1, 1, 0]),
+    ],
+)
+def test_shares_of_very_unlike_weights(
+    weights: list[float], total: int, expected: list[int]
+) -> None:
+    assert fair_share([1_000] * len(weights), total, weights) == expected
+
+
+@pytest.mark.parametrize("policy", [PAF(), AAF()], ids=lambda p: p.name)
+def test_rules_without_weights_refuse_them(policy: DivisionPolicy) -> None:
+    weighted = dataclasses.replace(demands_of(RECIPROCAL), weights=np.ones(5))
+    with pytest.raises(InvalidRequest, match="leave them out, or divide by affinity-round-robin"):
+        policy.divide(weighted)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"affinity": np.ones((2, 4))}, "there are 5 tenants and 4 platforms"),
         ({"previous": np.ones((2, 4), np.int64)}, "the previous division has shape"),
         ({"wanted": np.array([-1, 0, 0, 0, 0])}, "number of cores is negative"),
-        ({"affinity": np.full((5, 4), np.nan)}, "an affinity is not finite"),
+        ({"wanted": np.array([np.nan, 1, 1, 1, 1])}, "numbers of cores are of type float64"),
+        ({"cores": np.full(4, 0.5)}, "numbers of cores are of type float64"),
+        ({"affinity": np.full((5, 4), np.nan)}, "an affinity is negative or not finite"),
+        ({"affinity": np.full((5, 4), -1.0)}, "an affinity is negative or not finite"),
         ({"weights": np.array([1.0, 0.0, 1.0, 1.0, 1.0])}, "weights are one for each tenant"),
     ],
 )
