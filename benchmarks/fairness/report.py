@@ -207,7 +207,8 @@ def _learned(table: Table) -> str:
     return common.table(
         ["affinity round robin, one tenant on a node", "fairness", "makespan, of simple's",
          "fairness, less that of the first row", "makespan, less that",
-         "fairness, less that of the second row", "makespan, less that", "error of times alone", "cores lost before the end"],
+         "fairness, less that of the second row", "makespan, less that",
+         "error of times alone", "cores lost before the end"],
         rows,
     )  # fmt: skip
 
