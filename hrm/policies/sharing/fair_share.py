@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 __all__ = ["fair_share"]
+
+_LEAST = 1e-300
+"""Of the heaviest weight: less would be 0, by which nothing can be divided."""
 
 
 def fair_share(
@@ -41,7 +43,7 @@ def _relative(active: Sequence[int], weights: Sequence[float] | None) -> dict[in
     if weights is None:
         return dict.fromkeys(active, 1.0)
     heaviest = max((weights[index] for index in active), default=1.0)
-    return {index: max(weights[index] / heaviest, sys.float_info.min) for index in active}
+    return {index: max(weights[index] / heaviest, _LEAST) for index in active}
 
 
 def _round(given: list[int], quotas: dict[int, float], total: int) -> None:
