@@ -423,6 +423,16 @@ def test_weights_are_in_proportion() -> None:
         assert held.tolist() == pytest.approx([300, 300, 600, 900, 300], abs=1)
 
 
+@pytest.mark.parametrize("policy", EQUAL_IN_CORES, ids=lambda p: p.name)
+def test_every_rule_that_knows_weights_keeps_quotas(policy: DivisionPolicy) -> None:
+    """Half of the weight is one tenant's: 74.5 of 149 cores, and 1.49 each for fifty others."""
+    weights = np.array([50.0] + [1.0] * 50)
+    demands = dataclasses.replace(many_cores_wanted(51, (100, 49)), weights=weights)
+    held = policy.divide(demands).sum(axis=1).tolist()
+    assert held[0] in (74, 75)
+    assert set(held[1:]) == {1, 2}
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 200), st.sampled_from([1e-3, 0.5, 1.0, 5.0, 60.0])),
