@@ -18,7 +18,7 @@ from benchmarks.fairness.claims import Claim, claims, fairest_counts, verdict
 from benchmarks.fairness.fluid import Learning, MappingPolicy, System, Times, run
 from benchmarks.fairness.interference import Pressures, drawn
 from benchmarks.fairness.properties import Case, properties, useful
-from benchmarks.fairness.report import _losses
+from benchmarks.fairness.report import _claims, _kinds, _learned, _losses
 from benchmarks.fairness.scale import decision_times
 from benchmarks.fairness.scenarios import arriving, scenarios
 from benchmarks.fairness.systems import GRID, LEARNED, Label, Table, measure
@@ -414,6 +414,26 @@ def test_losses_are_of_all_runs_and_of_the_mappings_that_claims_are_of() -> None
     assert len(rows) == 1
     assert rows[0].startswith("| a 0 | 0.700 | affinity-round-robin | 0.700 | 25 % |")
     assert rows[0].endswith("| 75 % |")
+
+
+def test_tables_of_claims_state_kinds_ties_and_sizes() -> None:
+    rows = list(claims(table_of(np.random.default_rng(6), runs=5)))
+    text = _claims({"one": rows, "other": rows}).splitlines()
+    assert text[0].count("| verdict | size |") == 2
+    assert sum(line.startswith("| equal in |") for line in text) == 2
+    kinds = _kinds(rows).splitlines()
+    assert kinds[0] == "| claim | unit | a | b |"
+    assert len(kinds) - 2 == sum(each.verdict != "-" for each in rows)
+
+
+def test_learned_times_are_compared_with_both_that_could_be_given() -> None:
+    table = measure(lambda seed: scenarios(seed)[:1], LEARNED, [0, 1])
+    rows = {line.split(" | ")[0]: line.split(" | ") for line in _learned(table).splitlines()}
+    assert rows["| run times given"][3:5] == ["-", "-"]
+    assert rows["| disturbed times given"][5:7] == ["-", "-"]
+    assert rows["| disturbed times given"][3] != "-"
+    assert rows["| learned, sigma 0.3"][7].endswith(" %")
+    assert rows["| nothing known"][7] == "-"
 
 
 def test_useful_throughput_is_of_the_best_cores_up_to_the_want() -> None:
