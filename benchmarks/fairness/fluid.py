@@ -55,33 +55,40 @@ class MappingPolicy(Protocol):
 @dataclass(frozen=True, slots=True)
 class Learning:
     """``sigma``: of the logarithm of tasks' run times, within a tenant. ``most``: tasks seen in one
-    interval of each tenant in each mix at most; 0: nothing is ever seen."""
+    interval of each tenant in each mix at most; 0: nothing is ever seen. ``partly``: the part of
+    what is seen that ran on a node of which its tenant had some cores, drawn, and the others were
+    idle. Rates are those of full nodes all the same: only what is learned changes."""
 
     interval_s: float = 600.0
     sigma: float = 0.3
     most: int = 20
+    partly: float = 0.0
 
 
 @dataclass(frozen=True)
 class System:
-    """A policy of either level, with the affinity that the first one uses."""
+    """A policy of either level, with the affinity that the first one uses. ``disturbed``: it is
+    given the times on a node that the tenant has for itself and fills, not those alone."""
 
     division: DivisionPolicy
     affinity: Affinity
     mapping: MappingPolicy
     learning: Learning | None = None
+    disturbed: bool = False
 
 
 @dataclass(frozen=True)
 class Run:
     """``throughput``: of each tenant from its arrival to its end, over its ideal. ``waits_s``:
     until each had its first core. ``moved``: cores of a platform that tenants lost before their
-    ends."""
+    ends. ``error``: by how much learned times differ from the true ones alone, as the mean of the
+    absolute logarithms' differences over what is known at each division; NaN without any."""
 
     ends_s: tuple[float, ...]
     throughput: tuple[float, ...]
     waits_s: tuple[float, ...]
     moved: int
+    error: float = math.nan
 
     @property
     def makespan_s(self) -> float:
@@ -151,6 +158,7 @@ class _Simulation:
         self._first = np.full(count, math.nan)
         self._held: Division = np.zeros(world.run_s.shape, np.int64)
         self._moved = 0
+        self._errors: list[float] = []
         self._times = [
             Times(world, index, platform.node_cores)
             for index, platform in enumerate(world.platforms)
@@ -183,6 +191,7 @@ class _Simulation:
             throughput=tuple((np.array(self._world.tasks) / taken / ideal).tolist()),
             waits_s=tuple((self._first - self._arrivals).tolist()),
             moved=self._moved,
+            error=float(np.mean(self._errors)) if self._errors else math.nan,
         )
 
     def _rates(self, here: Ints, now: float) -> Floats:
@@ -218,15 +227,43 @@ class _Simulation:
             tenant = self._world.tenants[work.tenant]
             platform = self._world.platforms[work.platform].name
             for _ in range(min(self._learning.most, int(work.per_s * span))):
-                took_s = work.run_s * self._noise.lognormvariate(0.0, self._learning.sigma)
-                self._observed.observe(tenant, platform, took_s, work.load)
+                run_s, load = work.run_s, work.load
+                if self._learning.partly and self._noise.random() < self._learning.partly:
+                    run_s, load = self._on_a_part_of_a_node(work)
+                took_s = run_s * self._noise.lognormvariate(0.0, self._learning.sigma)
+                self._observed.observe(tenant, platform, took_s, load)
+
+    def _on_a_part_of_a_node(self, work: _Work) -> tuple[float, float]:
+        """Run time and load where the tenant has any number of a node's cores, others none."""
+        node_cores = self._world.platforms[work.platform].node_cores
+        cores = self._noise.randint(1, node_cores)
+        load = (cores - 1) / max(node_cores - 1, 1)
+        return self._own_s(work.tenant, work.platform, cores), load
+
+    def _own_s(self, tenant: int, platform: int, cores: int) -> float:
+        """Run time of a tenant's task where it has ``cores`` of a node, and no other tenant any."""
+        mix = Mix(((tenant, cores),))
+        slowdown = self._world.slowdowns.slowdown(tenant, mix, platform)
+        return float(self._world.run_s[tenant, platform]) * slowdown
 
     def _run_s(self, here: Ints) -> Floats:
         """As the first level knows them."""
+        if self._system.disturbed:
+            platforms = list(enumerate(self._world.platforms))
+            return np.array(
+                [
+                    [self._own_s(tenant, index, each.node_cores) for index, each in platforms]
+                    for tenant in here.tolist()
+                ]
+            )
         if self._learning is None:
             return self._world.run_s[here]
         tenants = [self._world.tenants[tenant] for tenant in here.tolist()]
-        return self._observed.table(tenants, [each.name for each in self._world.platforms])
+        found = self._observed.table(tenants, [each.name for each in self._world.platforms])
+        off = np.abs(np.log(found / self._world.run_s[here]))
+        if np.isfinite(off).any():
+            self._errors.append(float(np.nanmean(off)))
+        return found
 
     def _divide(self, here: Ints) -> None:
         affinity = platform_affinity(self._system.affinity, self._run_s(here))

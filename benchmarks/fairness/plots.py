@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import matplotlib as mpl
-import numpy as np
 
-from benchmarks.fairness.claims import FIRST_LEVEL, SECOND_LEVEL
-from benchmarks.fairness.systems import Table
+from benchmarks.fairness.systems import FIRST_LEVEL, SECOND_LEVEL, Table
 from benchmarks.paper.plots import HEIGHT_IN, STYLE, WIDTH_IN
 
 mpl.use("Agg")
@@ -43,15 +41,10 @@ def draw_levels(directory: Path, table: Table) -> list[Path]:
 
 def _panel(panel: Axes, table: Table, figure: str, level: str, names: tuple[str, ...]) -> None:
     values = getattr(table, figure).mean(axis=0)
-    kinds = list(dict.fromkeys(kind for kind, _ in table.scenarios))
+    kinds = table.kinds
     width = 0.8 / len(names)
     for index, name in enumerate(names):
-        which = np.zeros(len(table.systems), bool)
-        if level == "first":
-            which |= table.where(division=name, affinity="reciprocal")
-        else:
-            for division in FIRST_LEVEL:
-                which |= table.where(division=division, affinity="reciprocal", mapping=name)
+        which = table.first_level(name) if level == "first" else table.second_level(name)
         for at, kind in enumerate(kinds):
             rows = [row for row, (each, _) in enumerate(table.scenarios) if each == kind]
             cells = values[rows][:, which].mean(axis=1)

@@ -31,7 +31,30 @@ from hrm.policies.sharing import (
     SimpleFairness,
 )
 
-__all__ = ["GRID", "LEARNED", "VARIANTS", "Label", "Table", "measure"]
+__all__ = [
+    "DISTURBED",
+    "FIRST_LEVEL",
+    "GIVEN",
+    "GRID",
+    "LEARNED",
+    "ROUND_ROBIN",
+    "SECOND_LEVEL",
+    "SIMPLE",
+    "VARIANTS",
+    "Label",
+    "Table",
+    "measure",
+]
+
+SIMPLE, ROUND_ROBIN = "simple-fairness", "affinity-round-robin"
+FIRST_LEVEL = (SIMPLE, "provider-affinity-first", "application-affinity-first", ROUND_ROBIN)
+SECOND_LEVEL = (
+    "one-tenant-per-node",
+    "random-combinations",
+    "most-affected-first",
+    "co-runner-round-robin",
+)
+"""The source's policies of either level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +119,27 @@ VARIANTS: dict[Label, tuple[System, Label]] = {
 """Of section 6.5, each with the pair of ``GRID`` that it is a variant of."""
 
 
+def _knowing(margin: float, learning: Learning | None = None, *, disturbed: bool = False) -> System:
+    return System(
+        AffinityRoundRobin(margin=margin), Affinity.RECIPROCAL, OneTenantPerNode(), learning,
+        disturbed=disturbed,
+    )  # fmt: skip
+
+
+GIVEN, DISTURBED = _of_round_robin("run times given"), _of_round_robin("disturbed times given")
+
 LEARNED: dict[Label, System] = {
-    _of_round_robin(name): System(
-        AffinityRoundRobin(margin=margin), Affinity.RECIPROCAL, OneTenantPerNode(), learning
-    )
+    GIVEN: _knowing(0.0),
+    DISTURBED: _knowing(0.0, disturbed=True),
+} | {
+    _of_round_robin(name): _knowing(margin, learning)
     for name, margin, learning in (
-        ("run times given", 0.0, None),
         ("learned, sigma 0.3", 0.0, Learning()),
         ("learned, sigma 0.3, margin 5 %", 0.05, Learning()),
+        ("learned, a third on nodes with idle cores", 0.0, Learning(partly=1 / 3)),
+        ("learned, the same, margin 5 %", 0.05, Learning(partly=1 / 3)),
         ("learned, sigma 0.6, a quarter of the tasks", 0.0, Learning(sigma=0.6, most=5)),
-        ("learned, the same, margin 5 %", 0.05, Learning(sigma=0.6, most=5)),
+        ("learned, that, margin 5 %", 0.05, Learning(sigma=0.6, most=5)),
         ("nothing known", 0.0, Learning(most=0)),
     )
 }
@@ -120,6 +154,7 @@ class Table:
         ratio: makespan over that of the first system, in the same run and scenario.
         wait_s: until the last tenant had its first core.
         moved: cores of a platform that tenants lost before their end.
+        error: of learned run times, see ``Run``.
     """
 
     scenarios: tuple[tuple[str, str], ...]
@@ -129,6 +164,33 @@ class Table:
     jain: Floats
     wait_s: Floats
     moved: Floats
+    error: Floats
+
+    @property
+    def kinds(self) -> list[str]:
+        """Of scenarios, in order."""
+        return list(dict.fromkeys(kind for kind, _ in self.scenarios))
+
+    def of_kind(self, kind: str) -> Table:
+        """Its scenarios only."""
+        rows = [at for at, (each, _) in enumerate(self.scenarios) if each == kind]
+        cells = {
+            name: getattr(self, name)[:, rows]
+            for name in ("fairness", "ratio", "jain", "wait_s", "moved", "error")
+        }
+        return Table(tuple(self.scenarios[at] for at in rows), self.systems, **cells)
+
+    def first_level(self, division: str) -> Bools:
+        """With reciprocal affinity and every mapping but the raw one."""
+        which = self.where(division=division, affinity="reciprocal")
+        return which & ~self.where(mapping="most-affected-first, raw")
+
+    def second_level(self, mapping: str) -> Bools:
+        """With every first level of the source, and reciprocal affinity."""
+        which = np.zeros(len(self.systems), bool)
+        for division in FIRST_LEVEL:
+            which |= self.where(division=division, affinity="reciprocal", mapping=mapping)
+        return which
 
     def where(
         self,
@@ -174,9 +236,13 @@ def measure(
         jain=cells[..., 2],
         wait_s=cells[..., 3],
         moved=cells[..., 4],
+        error=cells[..., 5],
     )
 
 
 def _cells(scenario: Scenario, system: System, seed: int) -> tuple[float, ...]:
     found = run(scenario.world, system, seed)
-    return found.fairness, found.makespan_s, found.jain, max(found.waits_s), float(found.moved)
+    return (
+        found.fairness, found.makespan_s, found.jain, max(found.waits_s), float(found.moved),
+        found.error,
+    )  # fmt: skip

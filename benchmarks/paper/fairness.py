@@ -31,11 +31,12 @@ from benchmarks.fairness.bounds import largest_common_throughput
 from benchmarks.fairness.claims import Claim, claims, fairest_counts
 from benchmarks.fairness.fluid import System
 from benchmarks.fairness.plots import draw_levels
+from benchmarks.fairness.properties import CASES, properties
 from benchmarks.fairness.published import EGOCENTRIC, RECIPROCAL
 from benchmarks.fairness.report import body
 from benchmarks.fairness.scale import decision_times
 from benchmarks.fairness.scenarios import Scenario, arriving, scenarios
-from benchmarks.fairness.systems import GRID, LEARNED, VARIANTS, Label, Table, measure
+from benchmarks.fairness.systems import FIRST_LEVEL, GRID, LEARNED, VARIANTS, Label, Table, measure
 from benchmarks.fairness.world import DEFAULT
 from benchmarks.processes import BenchmarkError
 from benchmarks.simulation.figures import interval
@@ -45,12 +46,7 @@ __all__ = ["main"]
 
 MODULE = "benchmarks.paper.fairness"
 RUNS, QUICK_RUNS = 100, 2
-ARRIVAL_DIVISIONS = (
-    "simple-fairness",
-    "provider-affinity-first",
-    "application-affinity-first",
-    "affinity-round-robin",
-)
+QUICK_CASES = 20
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -81,7 +77,7 @@ def affinity_error() -> float:
 
 def _measured(pairs: measured.Pairs, seed: int) -> list[Scenario]:
     return [
-        Scenario("measured", name, measured.draw(pairs, seed, equal_loads=equal))
+        Scenario(name, name, measured.draw(pairs, seed, equal_loads=equal))
         for name, equal in (("equal loads", True), ("unequal loads", False))
     ]
 
@@ -90,7 +86,7 @@ def _arrival_systems() -> dict[Label, System]:
     return {
         label: system
         for label, system in GRID.items()
-        if label.division in ARRIVAL_DIVISIONS
+        if label.division in FIRST_LEVEL
         and label.affinity in ("-", Affinity.RECIPROCAL.value)
         and label.mapping == "most-affected-first"
     }
@@ -131,7 +127,18 @@ def tables(given: argparse.Namespace) -> dict[str, Table]:
     return found
 
 
-def _document(found: dict[str, Table], checked: dict[str, list[Claim]]) -> dict[str, Any]:
+def checked_claims(found: dict[str, Table]) -> dict[str, list[Claim]]:
+    """Drawn pressures together, with their kinds; measured pairs by kind of load only."""
+    checked = {"drawn pressures": list(claims(found["scenarios"]))}
+    if "measured" in found:
+        for kind in found["measured"].kinds:
+            checked[f"measured, {kind}"] = list(claims(found["measured"].of_kind(kind)))
+    return checked
+
+
+def _document(
+    found: dict[str, Table], checked: dict[str, list[Claim]], *, quick: bool
+) -> dict[str, Any]:
     table = found["scenarios"]
     count = len(table.scenarios)
     fairest = interval(fairest_counts(table).tolist())
@@ -143,6 +150,7 @@ def _document(found: dict[str, Table], checked: dict[str, list[Claim]]) -> dict[
         "epa_rpa_max_error": affinity_error(),
         "bound_common_throughput": largest_common_throughput(DEFAULT),
         "decisions": decision_times(),
+        "properties": [each.as_json() for each in properties(QUICK_CASES if quick else CASES)],
         "claims": {name: [each.as_json() for each in rows] for name, rows in checked.items()},
     }
     for name, each in found.items():
@@ -168,10 +176,8 @@ def benchmark(given: argparse.Namespace) -> None:
         raise BenchmarkError(f"--runs is {given.runs}; type 1 or more")
     provenance = common.provenance(MODULE, ("numpy", "scipy", "matplotlib"))
     found = tables(given)
-    checked: dict[str, list[Claim]] = {
-        name: list(claims(found[name])) for name in ("scenarios", "measured") if name in found
-    }
-    document = {"provenance": provenance} | _document(found, checked)
+    checked = checked_claims(found)
+    document = {"provenance": provenance} | _document(found, checked, quick=given.quick)
     text = body(document, found, checked)
     print(text)
     if given.json:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from numpy.random import Generator
 
+from hrm.errors import InvalidRequest
 from hrm.policies.mapping.combinations import Combination, Mapping, Mix, mixed
 
 __all__ = ["SeparableSlowdowns", "most_affected_first_of_pairs"]
@@ -68,8 +69,15 @@ def most_affected_first_of_pairs(
 
     As ``MostAffectedFirst(largest=2)``, but that the most sensitive is taken for the most affected
     (each tenant's mean is over partners of its own, so the two orders may differ a little).
+
+    Raises:
+        InvalidRequest: ``node_cores`` is odd.
     """
-    assert node_cores % 2 == 0, "a pair has two equal parts"
+    if node_cores < 2 or node_cores % 2:
+        raise InvalidRequest(
+            f"nodes have {node_cores} cores, which are no two equal parts; map platforms of odd "
+            "nodes by MostAffectedFirst"
+        )
     half, left = node_cores // 2, list(cores)
     placed: Counter[Mix] = Counter()
     having = [tenant for tenant, count in enumerate(cores) if count >= half]

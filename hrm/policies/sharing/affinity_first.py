@@ -8,7 +8,7 @@ the others. Then the rest is given in the same way. Efficient, and fair to those
 only: a tenant that runs badly everywhere waits until the others are satisfied.
 
 Provider affinity first keeps tenants where they are: in the first pass, who holds cores of a
-platform is selected there, too.
+platform is selected there, too. Tenants' weights are not defined for either rule, and are refused.
 
 Source: two-level fairness paper, sections 4.1.1 and 4.1.2, algorithm 1. Half is rounded down, which
 is not stated there but follows from its examples.
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hrm.core.vocabulary.columns import Floats
+from hrm.errors import InvalidRequest
 from hrm.policies.sharing.tenant_demands import Division, TenantDemands
 
 __all__ = ["ApplicationAffinityFirst", "ProviderAffinityFirst"]
@@ -55,7 +56,16 @@ class _AffinityFirst(abc.ABC):
         """What is selected where ``_selected`` finds nothing."""
 
     def divide(self, demands: TenantDemands) -> Division:
-        """See ``DivisionPolicy.divide``."""
+        """See ``DivisionPolicy.divide``.
+
+        Raises:
+            InvalidRequest: tenants have weights.
+        """
+        if demands.weights is not None:
+            raise InvalidRequest(
+                f"{self.name} divides by affinity alone and would ignore the weights of tenants; "
+                "leave them out, or divide by affinity-round-robin"
+            )
         lacks, free = demands.wanted.copy(), demands.cores.copy()
         division: Division = np.zeros(demands.affinity.shape, np.int64)
         is_first = True

@@ -25,7 +25,8 @@ class TenantDemands:
         cores: cores of each platform, shape (platforms,).
         affinity: how much each tenant prefers each platform, shape (tenants, platforms); higher is
             better. See ``platform_affinity``.
-        weights: of each tenant, shape (tenants,), above 0; without them all are alike.
+        weights: of each tenant, shape (tenants,), above 0; without them all are alike. Not all
+            policies know them.
         previous: the division that this one replaces, with the same tenants and platforms.
     """
 
@@ -50,10 +51,17 @@ class TenantDemands:
                 f"the previous division has shape {self.previous.shape} instead of {shape}; give "
                 "it with the present tenants and platforms, or leave it out"
             )
+        for numbers in (self.wanted, self.cores):
+            if len(numbers) and not np.issubdtype(numbers.dtype, np.integer):
+                raise InvalidRequest(
+                    f"numbers of cores are of type {numbers.dtype}; state whole ones (int64)"
+                )
         if (self.wanted < 0).any() or (self.cores < 0).any():
             raise InvalidRequest("a number of cores is negative; state 0 or more")
-        if not np.isfinite(self.affinity).all():
-            raise InvalidRequest("an affinity is not finite; state 1 where it is not known")
+        if not (np.isfinite(self.affinity) & (self.affinity >= 0)).all():
+            raise InvalidRequest(
+                "an affinity is negative or not finite; state 1 where it is not known"
+            )
         weights = self.weights
         if weights is not None and (
             weights.shape != shape[:1] or not (np.isfinite(weights) & (weights > 0)).all()
@@ -70,7 +78,8 @@ class DivisionPolicy(Protocol):
     """Keeps nothing between calls: the same demands give the same division.
 
     What it returns holds for all demands: no tenant has more than it wants, no platform gives more
-    than it has, nothing is negative, and either every want is met or no core is left.
+    than it has, nothing is negative, and either every want is met or no core is left. A policy that
+    knows no weights refuses them (``InvalidRequest``).
     """
 
     @property

@@ -231,6 +231,13 @@ def test_a_node_without_cores_is_refused() -> None:
         OneTenantPerNode().map([1], 0, ByHand(), default_rng(0))
 
 
+@pytest.mark.parametrize("node_cores", [0, 1, 3])
+def test_pairs_on_nodes_that_have_no_halves_are_refused(node_cores: int) -> None:
+    slowdowns = SeparableSlowdowns([1.0], [0.1], [1.0])
+    with pytest.raises(InvalidRequest, match="by MostAffectedFirst"):
+        most_affected_first_of_pairs([4], node_cores, slowdowns, default_rng(0))
+
+
 def test_turns_without_nodes_are_refused() -> None:
     with pytest.raises(ValueError, match="1 or more"):
         CoRunnerRoundRobin(step=0)

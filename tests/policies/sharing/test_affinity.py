@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.fairness.published import EGOCENTRIC, PER_HOUR, RECIPROCAL
 from benchmarks.fairness.world import DEFAULT
+from hrm.errors import InvalidRequest
 from hrm.policies.sharing import Affinity, platform_affinity
 
 RUN_S = DEFAULT.run_s
@@ -83,3 +84,42 @@ def test_a_platform_that_is_slower_for_all_alike_changes_no_reciprocal_affinity(
     assert platform_affinity(Affinity.RECIPROCAL, slower) == pytest.approx(
         platform_affinity(Affinity.RECIPROCAL, run_s), rel=1e-9
     )
+
+
+@pytest.mark.parametrize("unknown", [np.nan, np.inf])
+def test_a_tenant_of_long_tasks_makes_no_platform_seem_slow_where_it_was_measured_alone(
+    unknown: float,
+) -> None:
+    """Alike on both platforms, both tenants; the first was not measured on the second."""
+    found = platform_affinity(Affinity.RECIPROCAL, np.array([[1_000.0, unknown], [10.0, 10.0]]))
+    assert found == pytest.approx(np.ones((2, 2)))
+
+
+@given(
+    st.lists(st.floats(1, 1e4), min_size=3, max_size=5),
+    st.lists(st.floats(0.1, 10), min_size=3, max_size=3),
+    st.sets(st.tuples(st.integers(1, 4), st.integers(1, 2)), max_size=4),
+)
+def test_times_that_are_products_have_no_preferences_whatever_is_missing(
+    tenants: list[float], platforms: list[float], missing: set[tuple[int, int]]
+) -> None:
+    run_s = np.outer(tenants, platforms)
+    for row, column in missing:
+        if row < len(tenants):
+            run_s[row, column] = np.nan
+    found = platform_affinity(Affinity.RECIPROCAL, run_s)
+    assert found == pytest.approx(np.ones(run_s.shape), rel=1e-9)
+
+
+def test_a_tenant_of_which_nothing_is_known_changes_nothing() -> None:
+    run_s = np.array([[10.0, 20.0], [30.0, 10.0]])
+    more = np.vstack([run_s, [np.nan, np.nan]])
+    found = platform_affinity(Affinity.RECIPROCAL, more)
+    assert found[:2] == pytest.approx(platform_affinity(Affinity.RECIPROCAL, run_s))
+    assert found[2].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("run_s", [0.0, -5.0])
+def test_times_that_cannot_be_are_refused(run_s: float) -> None:
+    with pytest.raises(InvalidRequest, match="state NaN where nothing was measured"):
+        platform_affinity(Affinity.EGOCENTRIC, np.array([[run_s, 10.0]]))

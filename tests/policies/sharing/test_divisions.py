@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -95,6 +97,14 @@ def demands_of(
     )
 
 
+def many_cores_wanted(tenants: int, sizes: tuple[int, ...]) -> TenantDemands:
+    return TenantDemands(
+        wanted=np.full(tenants, 10_000),
+        cores=np.array(sizes),
+        affinity=np.ones((tenants, len(sizes))),
+    )
+
+
 @pytest.mark.parametrize(("policy", "measure", "expected"), EXACT)
 def test_the_sources_default_is_divided_to_the_core(
     policy: DivisionPolicy, measure: Affinity, expected: str
@@ -138,6 +148,32 @@ def test_dominant_shares_are_equal_and_blind_to_platforms() -> None:
     division = DominantShare().divide(demands_of(RECIPROCAL))
     assert division.sum(axis=1).tolist() == [480] * 5
     assert (np.abs(division - 120) <= 1).all()
+
+
+@pytest.mark.parametrize("tenants", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize("sizes", [(600, 600, 600, 600), (600, 600), (300, 700, 50)])
+def test_dominant_shares_have_the_same_part_of_every_platform(
+    tenants: int, sizes: tuple[int, ...]
+) -> None:
+    """Not a platform each, as the platform with the most free cores would have it."""
+    division = DominantShare().divide(many_cores_wanted(tenants, sizes))
+    assert (np.abs(division - np.array(sizes) / tenants) <= 1 + 1e-9).all()
+
+
+@given(
+    st.lists(st.integers(0, 90), min_size=1, max_size=6),
+    st.permutations([11, 24, 37, 60]),
+)
+def test_dominant_shares_do_not_depend_on_the_order_of_platforms(
+    wanted: list[int], sizes: list[int]
+) -> None:
+    ordered = dataclasses.replace(
+        many_cores_wanted(len(wanted), (11, 24, 37, 60)), wanted=np.array(wanted)
+    )
+    permuted = dataclasses.replace(ordered, cores=np.array(sizes))
+    columns = [ordered.cores.tolist().index(size) for size in sizes]
+    expected = DominantShare().divide(ordered)[:, columns]
+    assert DominantShare().divide(permuted).tolist() == expected.tolist()
 
 
 def test_provider_affinity_first_keeps_a_tenant_where_it_runs() -> None:
@@ -215,20 +251,22 @@ def test_with_a_margin_cores_do_not_move_for_a_little() -> None:
     assert AffinityRoundRobin().divide(noisy).tolist() == [[0, 10], [10, 0]]
 
 
+EQUAL_IN_CORES: list[DivisionPolicy] = [SimpleFairness(), AffinityRoundRobin(), DominantShare()]
+
+
 @pytest.mark.parametrize("policy", [*DIVISIONS.values(), PA_RR(step=7)], ids=lambda p: p.name)
 @given(demands=all_demands())
 def test_nothing_is_given_twice_and_nothing_wanted_is_left(
     policy: DivisionPolicy, demands: TenantDemands
 ) -> None:
+    if policy.name not in {each.name for each in EQUAL_IN_CORES}:
+        demands = dataclasses.replace(demands, weights=None)
     division = policy.divide(demands)
     assert (division >= 0).all()
     assert (division.sum(axis=1) <= demands.wanted).all()
     assert (division.sum(axis=0) <= demands.cores).all()
     assert division.sum() == min(demands.wanted.sum(), demands.total)
     assert (policy.divide(demands) == division).all()
-
-
-EQUAL_IN_CORES: list[DivisionPolicy] = [SimpleFairness(), AffinityRoundRobin(), DominantShare()]
 
 
 @pytest.mark.parametrize("policy", EQUAL_IN_CORES, ids=lambda p: p.name)
@@ -243,7 +281,7 @@ def test_none_has_two_cores_more_than_another_that_wants_more(
 
 @pytest.mark.parametrize("policy", EQUAL_IN_CORES, ids=lambda p: p.name)
 @given(demands=all_demands(), more=st.integers(1, 1_000))
-def test_to_want_more_takes_no_core_below_the_fair_share_from_others(
+def test_to_want_more_leaves_others_their_fair_share(
     policy: DivisionPolicy, demands: TenantDemands, more: int
 ) -> None:
     plain = dataclasses.replace(demands, weights=None)
@@ -253,6 +291,107 @@ def test_to_want_more_takes_no_core_below_the_fair_share_from_others(
     equal = plain.total // len(wanted)
     for tenant in range(1, len(wanted)):
         assert greedy[tenant] >= min(wanted[tenant], equal)
+
+
+def useful(run_s: list[float], held: list[int], wanted: int) -> float:
+    """Tasks a second on the fastest ``wanted`` of the cores ``held``."""
+    total, left = 0.0, wanted
+    for each_s, cores in sorted(zip(run_s, held, strict=True)):
+        total += min(left, cores) / each_s
+        left -= min(left, cores)
+    return total
+
+
+@st.composite
+def timed_demands(draw: st.DrawFn) -> tuple[list[list[float]], list[int], list[int]]:
+    """Run times, wants and cores."""
+    tenants, platforms = draw(st.integers(2, 5)), draw(st.integers(1, 4))
+    times = st.sampled_from([10.0, 11.0, 20.0, 35.0, 100.0])
+    row = st.lists(times, min_size=platforms, max_size=platforms)
+    run_s = draw(st.lists(row, min_size=tenants, max_size=tenants))
+    wanted = draw(st.lists(st.integers(0, 60), min_size=tenants, max_size=tenants))
+    return run_s, wanted, draw(st.lists(st.integers(0, 40), min_size=platforms, max_size=platforms))
+
+
+def divided(
+    policy: DivisionPolicy,
+    measure: Affinity,
+    run_s: list[list[float]],
+    wanted: list[int],
+    cores: list[int],
+) -> list[list[int]]:
+    affinity = platform_affinity(measure, np.array(run_s))
+    demands = TenantDemands(wanted=np.array(wanted), cores=np.array(cores), affinity=affinity)
+    division: list[list[int]] = policy.divide(demands).tolist()
+    return division
+
+
+@pytest.mark.parametrize("measure", [THROUGHPUT, EGOCENTRIC])
+@given(drawn=timed_demands(), more=st.integers(1, 1_000))
+def test_to_want_more_than_is_true_gains_nothing_that_is_of_use(
+    measure: Affinity, drawn: tuple[list[list[float]], list[int], list[int]], more: int
+) -> None:
+    """With affinities that order platforms as the tenant's own run times do."""
+    run_s, wanted, cores = drawn
+    honest = divided(PA_RR(), measure, run_s, wanted, cores)[0]
+    greedy = divided(PA_RR(), measure, run_s, [wanted[0] + more, *wanted[1:]], cores)[0]
+    gained = useful(run_s[0], greedy, wanted[0]) - useful(run_s[0], honest, wanted[0])
+    assert gained <= 1e-9
+
+
+@pytest.mark.parametrize("measure", [THROUGHPUT, EGOCENTRIC])
+@given(drawn=timed_demands())
+def test_none_is_slower_than_with_its_part_of_every_platform(
+    measure: Affinity, drawn: tuple[list[list[float]], list[int], list[int]]
+) -> None:
+    run_s, wanted, cores = drawn
+    division = divided(PA_RR(), measure, run_s, wanted, cores)
+    part = [each // len(wanted) for each in cores]
+    for times_s, held, want in zip(run_s, division, wanted, strict=True):
+        assert useful(times_s, held, want) >= useful(times_s, part, want) - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("policy", "run_s", "cores", "wanted", "honest", "greedy"),
+    [
+        (PA_RR(), [[10, 20], [10, 100]], [20, 5], (5, 99), [0, 5], [8, 5]),
+        (SimpleFairness(), [[10, 20], [10, 20]], [100, 100], (50, 999), [25, 25], [50, 50]),
+        (DominantShare(), [[10, 20], [10, 20]], [100, 100], (50, 999), [25, 25], [50, 50]),
+    ],
+    ids=lambda each: getattr(each, "name", ""),
+)
+def test_to_want_more_than_is_true_gains_with_the_other_rules(
+    policy: DivisionPolicy,
+    run_s: list[list[float]],
+    cores: list[int],
+    wanted: tuple[int, int],
+    honest: list[int],
+    greedy: list[int],
+) -> None:
+    """Known, and stated in the documentation: who asks for more has more fast cores to choose."""
+    assert divided(policy, RECIPROCAL, run_s, list(wanted), cores)[0] == honest
+    more = 99 if isinstance(policy, AffinityRoundRobin) else 100
+    assert divided(policy, RECIPROCAL, run_s, [more, wanted[1]], cores)[0] == greedy
+    gained = useful(run_s[0], greedy, wanted[0]) - useful(run_s[0], honest, wanted[0])
+    assert gained > 0
+
+
+def test_reciprocal_affinity_may_make_a_tenant_slower_than_its_part_would() -> None:
+    """The example of the documentation: the second tenant does 1.000 tasks a second, 1.026 with
+    half of each platform; the first does 2.0 instead of 1.5."""
+    run_s = [[100.0, 50.0], [100.0, 95.0]]
+    division = divided(PA_RR(), RECIPROCAL, run_s, [500, 500], [100, 100])
+    assert division == [[0, 100], [100, 0]]
+    assert [useful(run_s[at], division[at], 500) for at in range(2)] == pytest.approx([2.0, 1.0])
+    parts = [useful(run_s[at], [50, 50], 500) for at in range(2)]
+    assert parts == pytest.approx([1.5, 1.026], abs=5e-4)
+
+
+def test_of_more_tenants_than_cores_the_first_have_them() -> None:
+    """The same at each call: queues that are to serve all in turn must order tenants by turn."""
+    demands = many_cores_wanted(6, (3,))
+    for policy in EQUAL_IN_CORES:
+        assert policy.divide(demands).ravel().tolist() == [1, 1, 1, 0, 0, 0]
 
 
 @given(all_demands(), st.sampled_from([1, 7]))
@@ -284,13 +423,79 @@ def test_weights_are_in_proportion() -> None:
         assert held.tolist() == pytest.approx([300, 300, 600, 900, 300], abs=1)
 
 
+@pytest.mark.parametrize("policy", EQUAL_IN_CORES, ids=lambda p: p.name)
+def test_every_rule_that_knows_weights_keeps_quotas(policy: DivisionPolicy) -> None:
+    """Half of the weight is one tenant's: 74.5 of 149 cores, and 1.49 each for fifty others."""
+    weights = np.array([50.0] + [1.0] * 50)
+    demands = dataclasses.replace(many_cores_wanted(51, (100, 49)), weights=weights)
+    held = policy.divide(demands).sum(axis=1).tolist()
+    assert held[0] in (74, 75)
+    assert set(held[1:]) == {1, 2}
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 200), st.sampled_from([1e-3, 0.5, 1.0, 5.0, 60.0])),
+        min_size=1,
+        max_size=40,
+    ),
+    st.integers(0, 2_000),
+)
+def test_a_weighted_share_is_the_quota_rounded_up_or_down(
+    tenants: list[tuple[int, float]], total: int
+) -> None:
+    """The quota of max-min fairness: by exact fractions, those satisfied taken out one by one."""
+    wanted, weights = [want for want, _ in tenants], [weight for _, weight in tenants]
+    given_ = fair_share(wanted, total, weights)
+    left, active = Fraction(total), {at for at, want in enumerate(wanted) if want}
+    while active:
+        heavy = sum(Fraction(weights[at]) for at in active)
+        quotas = {at: left * Fraction(weights[at]) / heavy for at in active}
+        satisfied = {at for at in active if wanted[at] <= quotas[at]}
+        if not satisfied:
+            break
+        left -= sum(wanted[at] for at in satisfied)
+        active -= satisfied
+        assert all(given_[at] == wanted[at] for at in satisfied)
+    assert sum(given_) == min(total, sum(wanted))
+    for at in active:
+        assert math.floor(quotas[at] - Fraction(1, 10**9)) <= given_[at]
+        assert given_[at] <= math.ceil(quotas[at] + Fraction(1, 10**9))
+
+
+@pytest.mark.parametrize(
+    ("weights", "total", "expected"),
+    [
+        ([50.0] + [1.0] * 50, 149, [75] + [2] * 24 + [1] * 26),
+        ([1e308, 1e308], 7, [4, 3]),
+        ([5e-324, 1.0], 7, [0, 7]),
+        ([1e-300, 1e-300], 7, [4, 3]),
+        ([3.0, 1.0, 1.0], 2, [1, 1, 0]),
+    ],
+)
+def test_shares_of_very_unlike_weights(
+    weights: list[float], total: int, expected: list[int]
+) -> None:
+    assert fair_share([1_000] * len(weights), total, weights) == expected
+
+
+@pytest.mark.parametrize("policy", [PAF(), AAF()], ids=lambda p: p.name)
+def test_rules_without_weights_refuse_them(policy: DivisionPolicy) -> None:
+    weighted = dataclasses.replace(demands_of(RECIPROCAL), weights=np.ones(5))
+    with pytest.raises(InvalidRequest, match="leave them out, or divide by affinity-round-robin"):
+        policy.divide(weighted)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"affinity": np.ones((2, 4))}, "there are 5 tenants and 4 platforms"),
         ({"previous": np.ones((2, 4), np.int64)}, "the previous division has shape"),
         ({"wanted": np.array([-1, 0, 0, 0, 0])}, "number of cores is negative"),
-        ({"affinity": np.full((5, 4), np.nan)}, "an affinity is not finite"),
+        ({"wanted": np.array([np.nan, 1, 1, 1, 1])}, "numbers of cores are of type float64"),
+        ({"cores": np.full(4, 0.5)}, "numbers of cores are of type float64"),
+        ({"affinity": np.full((5, 4), np.nan)}, "an affinity is negative or not finite"),
+        ({"affinity": np.full((5, 4), -1.0)}, "an affinity is negative or not finite"),
         ({"weights": np.array([1.0, 0.0, 1.0, 1.0, 1.0])}, "weights are one for each tenant"),
     ],
 )
