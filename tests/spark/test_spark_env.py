@@ -537,6 +537,6 @@ def test_the_defaults_file_names_the_settings_that_are_read() -> None:
     sources += (CONF.parent / "hrm" / "spark").glob("*.py")
     sources.append(CONF.parent / "hrm" / "wire" / "requirements.py")
     texts = [path.read_text() for path in sources]
-    read = {name for text in texts for name in re.findall(r'"(spark\.hrm\.[\w.]+)"', text)}
+    read = {name for text in texts for name in re.findall(r'"(spark\.hrm\.[\w.]+\w)"', text)}
     assert set(listed) == read
     assert len(listed) == len(read)
