@@ -33,13 +33,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from hrm.errors import InvalidRequest
+from hrm.spark.hrm_settings import LOCALIZE_MODES
 
 if TYPE_CHECKING:
     from hrm.spark.submit import LocalFile
 
-__all__ = ["MODES", "EarlyFiles", "Found", "needed_early"]
+__all__ = ["EarlyFiles", "Found", "needed_early"]
 
-MODES = ("named", "all", "none")
 _SETTING = "spark.hrm.localize"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _FOUND_BY_NAME = re.compile(
@@ -71,14 +71,16 @@ def needed_early(
     """Files to be sent, and warnings for the user.
 
     ``listed``: Spark's lists, by ``file``, ``jar`` and ``archive``; ``launch``: how executors
-    start, as the plugin describes it; ``mode``: one of ``MODES``; ``copies``: where they may be
-    already, after which the originals need not be.
+    start, as the plugin describes it; ``mode``: one of ``LOCALIZE_MODES``; ``copies``: where they
+    may be already, after which the originals need not be.
 
     Raises:
         InvalidRequest: the mode is another.
     """
-    if mode not in MODES:
-        raise InvalidRequest(f"{_SETTING} is {mode!r}; write {', '.join(MODES[:-1])} or none")
+    if mode not in LOCALIZE_MODES:
+        raise InvalidRequest(
+            f"{_SETTING} is {mode!r}; write {', '.join(LOCALIZE_MODES[:-1])} or none"
+        )
     if mode == "none":
         return [], []
     found: dict[str, Found] = {}
@@ -167,7 +169,7 @@ class EarlyFiles:
         Raises:
             InvalidRequest: its settings are wrong.
         """
-        mode = hello.get("localize", MODES[0])
+        mode = hello.get("localize", LOCALIZE_MODES[0])
         # The plugin of a driver that was started before an upgrade of HRM names no directory.
         copies = Path(hello["early_dir"]) if hello.get("early_dir") else None
         chosen, self.warnings = needed_early(hello["files"], hello["launch"], mode, copies)

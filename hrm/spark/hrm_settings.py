@@ -13,16 +13,17 @@ import re
 from collections.abc import Iterable, Mapping
 
 from hrm.errors import InvalidRequest
-from hrm.spark.early_files import MODES
 
-__all__ = ["SPARK_SETTINGS", "check_text", "check_values", "unknown_names"]
+__all__ = ["LOCALIZE_MODES", "SPARK_SETTINGS", "check_text", "check_values", "unknown_names"]
 
+LOCALIZE_MODES = ("named", "all", "none")
+"""Which files executors have before their JVMs start (``hrm.spark.early_files``)."""
 _PREFIX = "spark.hrm."
 _DRIVER_ENVIRONMENT = "spark.hrm.driverEnv."
 _BOOLEANS = ("true", "false")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "spark.hrm.class": ("", "stream", "batch"),
-    "spark.hrm.localize": MODES,
+    "spark.hrm.localize": LOCALIZE_MODES,
     "spark.hrm.submit.confDirs": _BOOLEANS,
     "spark.hrm.submit.waitAppCompletion": _BOOLEANS,
 }
@@ -199,7 +200,7 @@ def check_values(conf: Mapping[str, str]) -> None:
     """
     for name, choices in _CHOICES.items():
         value = conf.get(name, choices[0])
-        given = value.strip().lower() if choices is not MODES else value
+        given = value.strip().lower() if choices is not LOCALIZE_MODES else value
         if given not in choices:
             listed = [choice for choice in choices if choice]
             raise InvalidRequest(
