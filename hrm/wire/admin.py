@@ -166,7 +166,7 @@ def from_application(app: Application) -> pb.Application:
         application_id=app.application_id,
         name=record.name,
         user=record.user,
-        tenant=record.tenant,
+        tenant=record.queue,
         state=codec.APPLICATION_STATE[app.life.state],
         workload_class=codec.WORKLOAD_CLASS[record.workload_class],
         class_evidence=record.class_evidence,

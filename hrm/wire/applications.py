@@ -45,7 +45,7 @@ def to_registration(
         submission_key=codec.to_name(request.submission_key, "submission_key"),
         name=codec.to_text(request.name, "name"),
         user=codec.to_text(request.user, "user"),
-        tenant=codec.to_text(request.tenant, "tenant"),
+        queue=codec.to_text(request.tenant, "tenant"),
         spark_version=codec.to_text(request.spark_version, "spark_version"),
         driver_host=codec.to_text(request.driver_host, "driver_host"),
         web_url=codec.to_text(request.web_url, "web_url"),

@@ -1,0 +1,65 @@
+"""What is shown of a queue."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from hrm.core.tenancy.queue_spec import QueueSpec
+from hrm.core.tenancy.queue_tree import Governed
+from hrm.core.vocabulary.model import ApplicationId
+
+__all__ = ["QueueStatus", "QueueWait", "WaitReason"]
+
+
+class WaitReason(enum.Enum):
+    """Why an application's containers wait; the whole set, also of the metric."""
+
+    NONE = "none"
+    MAX_RUNNING = "max-running"
+    QUEUE_SHARE = "queue-share"
+    QUEUE_MAXIMUM = "queue-maximum"
+    USER_LIMIT = "user-limit"
+    DRIVER_SHARE = "driver-share"
+    BEHIND_OTHERS = "behind-others"
+    GANG = "gang"
+    NO_PLACE = "no-place"
+    AT_NODE = "at-node"
+    RECOVERING = "recovering"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWait:
+    """An application that waits: from which ``position`` of its queue, the first is 1; with how
+    many containers; why, as a reason of the set and as a sentence."""
+
+    application_id: ApplicationId
+    user: str
+    position: int
+    containers: int
+    reason: WaitReason
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatus:
+    """A queue at one moment, with all below it.
+
+    ``share``: what it may have now, by what all queues want; ``used``: what its containers hold at
+    nodes; ``borrowed``: of that what is beyond its guarantee; ``pending``: what it waits for.
+    ``running``: applications that hold containers or may get some. ``waiting``: of a leaf.
+    ``past_use``: its weighted past use as a part of the cluster, see ``usage_half_life_s``.
+    """
+
+    spec: QueueSpec
+    is_leaf: bool
+    guaranteed: Governed
+    maximum: Governed
+    share: Governed
+    used: Governed
+    borrowed: Governed
+    pending: Governed
+    running: int
+    applications: int
+    past_use: float = 0.0
+    waiting: tuple[QueueWait, ...] = ()
