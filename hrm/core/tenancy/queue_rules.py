@@ -1,8 +1,8 @@
 """Which queue an application goes to: the one that it names, else that of the first rule that fits.
 
-A rule fits where its pattern does, the queue it names is there, and the user may submit to it:
-``{user}`` in a queue's name stands for the user, ``{group}`` for the group that has matched. What no
-rule places goes to ``root.default``.
+A rule fits where its pattern does, the queue that it names is there, and the user may submit there.
+``{user}`` in a queue's name stands for the user, ``{group}`` for the group that has matched. What
+no rule places goes to ``root.default``.
 """
 
 from __future__ import annotations
