@@ -50,11 +50,13 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 
-__all__ = ["QueueReclaim"]
+__all__ = ["RECLAIM_REASONS", "QueueReclaim"]
 
 _REASON = "its queue holds more than it is guaranteed, and another lacks some of its guarantee"
 _ELSEWHERE = "what its queue is guaranteed can be had elsewhere sooner"
 _FOR_STREAM = "a stream of its queue waits, and goes before batch"
+RECLAIM_REASONS = (_REASON, _FOR_STREAM)
+"""Why containers that run are ordered to end here."""
 
 
 class QueueReclaim:

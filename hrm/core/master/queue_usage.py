@@ -61,7 +61,8 @@ class QueueUsage:
     containers, with their accounts. ``on_loan``: those that have passed ``core.master.queue_gate``
     on loan and have no place yet; ``patient``: those that have passed otherwise, for which nothing
     can be preempted, and which may wait at a unit. ``freed``: leaves that hold less than when
-    somebody last emptied it; ``has_freed_slots``: some application left its place to another.
+    somebody last emptied it; ``grown``: leaves with containers that hold something and have passed
+    no queue of this master; ``has_freed_slots``: some application left its place to another.
     """
 
     def __init__(self, state: SharedState, tree: QueueTree) -> None:
@@ -79,24 +80,26 @@ class QueueUsage:
         self.users: defaultdict[QueueName, dict[str, int]] = defaultdict(dict)
         self.freed: set[QueueName] = set()
         self.has_freed_slots = False
+        self.grown: set[QueueName] = set()
         self._shape = -1
 
     def begin(self, tree: QueueTree, apps: Iterable[Application]) -> None:
-        """From now on this is the tree; count all that these live applications have. The first to
-        be counted are those that hold something: they go on, even if there are more of them than
-        may run."""
+        """From now on this is the tree; count all that these applications have, of those that have
+        ended what ends yet. The first to be counted are those that hold something: they go on, even
+        if there are more of them than may run."""
         self.tree = tree
         for each in (self.entries, self.unplaced, self.wanting, self.active, self.on_loan):
             each.clear()
         for kept in (self.of_application, self.of_user, self.users, self.freed, self.patient):
             kept.clear()
+        self.grown.clear()
         self._shape = self._state.shape
         self.accounts = AccountTree(tree, self._capacity()) if tree.governs else None
         if self.accounts is None:
             return
         for app in apps:
             if any(_holds(container) for container in app.containers.values()):
-                self._activate(app, self.account(app))
+                self._activate_holder(app, self.account(app))
             for container in app.containers.values():
                 self.note(container, app)
 
@@ -189,6 +192,9 @@ class QueueUsage:
         account = known.account if known is not None else self.account(app)
         if level is not Level.WANTED and app.application_id not in self.active:
             self._activate_holder(app, account)
+        passed = known is not None and known.level is not Level.WANTED
+        if container.node is not None and not passed:
+            self.grown.add(account.name)
         entry = self.entries[container_id] = _Entry(account, level, amount, app)
         self._enter(entry, container, adds=True)
 
@@ -302,4 +308,5 @@ class QueueUsage:
 
 
 def _holds(container: Container) -> bool:
-    return container.state is not ContainerState.PENDING or not container.withheld
+    is_pending = container.state is ContainerState.PENDING
+    return not is_pending or not (container.withheld or container.held)
