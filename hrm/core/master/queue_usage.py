@@ -193,7 +193,8 @@ class QueueUsage:
         if level is not Level.WANTED and app.application_id not in self.active:
             self._activate_holder(app, account)
         passed = known is not None and known.level is not Level.WANTED
-        if container.node is not None and not passed:
+        is_larger = known is not None and known.amount != amount
+        if is_larger or (container.node is not None and not passed):
             self.grown.add(account.name)
         entry = self.entries[container_id] = _Entry(account, level, amount, app)
         self._enter(entry, container, adds=True)
