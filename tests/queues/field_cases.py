@@ -1,6 +1,6 @@
 """Situations from the public tests of other resource managers, as facts.
 
-What Hadoop YARN, Apache YuniKorn and Kueue promise of queues stands in their tests. Each case is
+What Hadoop YARN, Apache YuniKorn and Kueue guarantee of queues is in their tests. Each case is
 the situation of one such test, what that project does there, and what HRM does by its own rules,
 worked out by hand. The files of ``tests/queues/cases`` are neutral: nothing in them is of HRM's
 code, and nothing was copied.
@@ -108,7 +108,7 @@ class App:
 class Outcome:
     """What follows. ``lost``: of each application, how many of what runs are preempted, or which,
     numbered from 1 in the order in which they started; ``started``: how many of what waits start.
-    Who is not named loses or starts none. ``started`` is None where the test says nothing of it.
+    An application that is not named loses or starts none. ``started`` is None where the test says nothing of it.
     """
 
     lost: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
