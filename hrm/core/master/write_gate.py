@@ -29,6 +29,7 @@ __all__ = ["LEAVING", "WRITES", "Held", "Leaving", "Write", "WriteGate"]
 
 Write: TypeAlias = (
     c.PersistApplication
+    | c.PersistQueues
     | c.ForgetApplication
     | c.RememberNode
     | c.ForgetNode
@@ -174,7 +175,7 @@ class WriteGate:
             case c.ForgetApplication():
                 self._admitted.discard(write.application_id)
                 return False
-            case c.RememberNode() | c.RememberDrain() | c.ForgetDrain():
+            case c.RememberNode() | c.RememberDrain() | c.ForgetDrain() | c.PersistQueues():
                 return True
         return False
 
@@ -187,6 +188,8 @@ class WriteGate:
                 return self._core.nodes.needs_writing(event.node, event.owner)
             case e.KillRequested() | e.DrainRequested():
                 return True
+            case e.QueuesChanged():
+                return not event.dry_run
         return False
 
 
