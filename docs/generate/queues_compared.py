@@ -19,10 +19,11 @@ This file is generated from `tests/queues/cases` by `make docs`; change it there
 
 What other resource managers guarantee of queues is written down in their tests: those of Hadoop
 YARN's capacity scheduler, of Apache YuniKorn's core and of Kueue. Here are {all} of these
-situations, with what the project does in each, and what HRM does. `tests/queues/test_field_cases.py` runs each of
-them on HRM's own master. In {same} the outcome is the same, in {other} it is not, for the reason in
-the last column. The situations are retold as facts: numbers of containers are often divided by ten,
-and what a project knows and HRM does not (dead zones, fences, lending limits) is named.
+situations, with what the project does in each, and what HRM does.
+`tests/queues/test_field_cases.py` runs each of them on HRM's own master. In {same} the outcome is
+the same, in {other} it is not, for the reason in the last column. The situations are retold as
+facts: numbers of containers are often divided by ten, and what a project has and HRM has not (dead
+zones, fences, lending limits) is named.
 
 Most of the differences have one of these reasons:
 
@@ -33,7 +34,7 @@ Most of the differences have one of these reasons:
   guarantee. What is too large to end is never ended in part.
 - Victims are the newest of all that is borrowed, batch before streams. The others choose by how far
   a queue is over its guarantee, or by priority; what is lost is more work.
-- Nothing is preempted within a queue, and no driver is.
+- Within a queue, nothing is preempted for a priority or a user. No driver is ever preempted.
 - A guarantee holds to the last container: there is no dead zone, and nothing is rounded.
 """
 

@@ -108,7 +108,8 @@ class App:
 class Outcome:
     """What follows. ``lost``: of each application, how many of what runs are preempted, or which,
     numbered from 1 in the order in which they started; ``started``: how many of what waits start.
-    An application that is not named loses or starts none. ``started`` is None where the test says nothing of it.
+    One that is not named loses or starts none. ``started`` is None where the test says nothing of
+    it.
     """
 
     lost: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
