@@ -98,6 +98,7 @@ class PlacementCoordinator:
     def hand_over(self, app: Application, container: Container, now: float) -> None:
         """Let a PENDING container be scheduled, once its queue lets it pass."""
         if self.master_state.queues.accounts is not None:
+            container.withheld = True
             if container.request.gpus:  # its queue is to know how much that is
                 request = admission.resolve(self.master_state, container.request, app.requires)
                 self.master_state.change_request(container, request)

@@ -11,6 +11,7 @@ independently of the core: the oracle compares.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -39,6 +40,7 @@ Amounts: TypeAlias = tuple[float, float, float]
 _USERS = ("ana", "bob", "eve")
 _ORDERS = ("fifo", "fair", "priority")
 _NONE: Amounts = (0.0, 0.0, 0.0)
+_UNLIMITED: Amounts = (math.inf, math.inf, math.inf)
 _ZERO: Quota = (Amount(0.0), Amount(0.0), Amount(0.0))
 _ALL: Quota = (None, None, None)
 
@@ -129,7 +131,7 @@ def amounts_of_queues(
     if "root.default" not in specs:
         quota = _ZERO if len(specs) > 1 else _ALL
         specs["root.default"] = QueueSpec(name=QueueName("root.default"), guaranteed=quota)
-    found: dict[str, tuple[Amounts, Amounts]] = {"root": (total, total)}
+    found: dict[str, tuple[Amounts, Amounts]] = {"root": (total, _UNLIMITED)}
     for name in sorted(specs, key=lambda x: x.count(".")):
         below = [x for x in specs if x.rpartition(".")[0] == name]
         columns = [_division(specs, below, which, found[name][0][which]) for which in range(3)]
