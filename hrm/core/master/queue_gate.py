@@ -46,6 +46,7 @@ from hrm.core.tenancy.queue_status import WaitReason
 from hrm.core.tenancy.queue_tree import Governed, QueueTree
 from hrm.core.vocabulary.feasibility import Vector, demand_vector
 from hrm.core.vocabulary.model import ContainerId, ContainerState, WorkloadClass
+from hrm.core.vocabulary.node_requirement import lasting
 
 __all__ = ["QueueGate"]
 
@@ -67,13 +68,16 @@ class QueueGate:
         schedulers: Mapping[str, Scheduler],
         hand_over: Callable[[Application, Container, float], None],
         withdraw: Callable[[Container], None],
+        refuse_hopeless: Callable[[Application, Sequence[Container], float], None],
     ) -> None:
-        """``hand_over`` gives a container to its scheduler, ``withdraw`` takes it from there."""
+        """``hand_over`` gives a container to its scheduler, ``withdraw`` takes it from there;
+        ``refuse_hopeless`` refuses those that no node will ever serve."""
         self._master_state = master_state
         self._usage: QueueUsage = master_state.queues
         self._schedulers = schedulers
         self._hand_over = hand_over
         self._withdraw = withdraw
+        self._refuse_hopeless = refuse_hopeless
         self.lines: dict[QueueName, QueueLine] = {}
         self._due: dict[QueueName, None] = {}
         self._unsorted: dict[QueueName, None] = {}
@@ -86,7 +90,7 @@ class QueueGate:
     def put(self, app: Application, container: Container) -> None:
         """A container is requested: it waits here until ``flush`` lets it pass."""
         usage = self._usage
-        container.withheld = True
+        self._keep(container, withheld=True)
         usage.activate(app)
         usage.note(container, app)
         self._enter(app, container)
@@ -97,13 +101,18 @@ class QueueGate:
 
     def drop(self, container: Container) -> None:
         """It waits here no more; whoever calls this notes what it is from now on."""
-        container.withheld = False
+        self._keep(container, withheld=False)
         app = self._master_state.applications[container.application_id]
         name = QueueName(app.record.queue)
         line = self.lines[name]
         line.remove(container)
         if not line.waiters:
             del self.lines[name]
+
+    def _keep(self, container: Container, *, withheld: bool) -> None:
+        container.withheld = withheld
+        if container.request.resources.gpu_memory_mib:
+            self._master_state.gpus.changed(container)
 
     def reclassified(self, app: Application) -> None:
         line = self.lines.get(QueueName(app.record.queue))
@@ -124,7 +133,7 @@ class QueueGate:
                 self._usage.activate(app)
                 self._enter(app, container)
             else:
-                container.withheld = False
+                self._keep(container, withheld=False)
                 self._hand_over(app, container, now)
         self._usage.grown.update(self._usage.unplaced)
         self.tick(now)
@@ -171,10 +180,32 @@ class QueueGate:
             return
         self._all_due()
         self.may_lend = True
+        self._refuse_some(now)
         if len(self._usage.wanting) > 1:
             left = RETURNED_MAX
             for name in list(self._usage.unplaced):
                 left -= self._take_back(self._usage.accounts.of[name], now, left)
+
+    def _refuse_some(self, now: float) -> None:
+        """What was requested before it was known that no node would ever serve it, and would wait
+        here without end."""
+        master_state, looked = self._master_state, 0
+        if master_state.recovering:
+            return
+        for line in list(self.lines.values()):
+            for waiter in list(line.waiters.values()):
+                looked += 1
+                if looked > _LENDERS_MAX:
+                    return
+                some, app = self._next(waiter), waiter.app
+                patience_s = master_state.bounds.retry_delay_max_s
+                if now - some[0].requested_at_s < patience_s:
+                    continue
+                demands = {demand_vector(x.request.resources) for x in some}
+                requires = lasting(app.requires)
+                could = all(master_state.state.could_hold(x, requires) for x in demands)
+                if not could or gangs.missing(app):
+                    self._refuse_hopeless(app, list(waiter.containers.values()), now)
 
     def must_run(self, proposal: Proposal) -> frozenset[Vector]:
         """The demands of which no claim may wait at a unit. What is on loan may not, nor what other
@@ -348,7 +379,8 @@ class QueueGate:
             part = max(1 / many, spec.minimum_user_limit)
             share = accounts.share(account)
             most = (share[0] * part, share[1] * part, share[2] * part)
-            if not fits_into(amount, held, most):
+            # The first of a user may be larger, or users would wait for each other without end.
+            if held != NOTHING and not fits_into(amount, held, most):
                 return (
                     f"{user} holds a user's part of {account.name}, of which {many} have some "
                     f"(minimum_user_limit = {spec.minimum_user_limit:g})"
@@ -378,7 +410,7 @@ class QueueGate:
         """From its scheduler, or the queue of drivers, to the line of its queue."""
         app = self._master_state.applications[container.application_id]
         self._withdraw(container)
-        container.withheld = True
+        self._keep(container, withheld=True)
         self._usage.note(container, app)
         self._enter(app, container)
         self.taken_back += 1

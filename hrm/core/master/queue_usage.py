@@ -272,9 +272,11 @@ class QueueUsage:
         state = container.state
         if state is ContainerState.ASSIGNED:
             return Level.HELD if container.queued else Level.PLACED
-        if state is ContainerState.ENDED or container.held:
+        if state is ContainerState.ENDED:
             return None
         if state is ContainerState.PENDING:
+            if container.held:
+                return None
             if not container.withheld:
                 return Level.HELD
             return Level.WANTED if app.application_id in self.active else None

@@ -12,13 +12,13 @@ independently of the core: the oracle compares.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeAlias
 
 from hrm.core.tenancy.queue_rules import QueueRule
-from hrm.core.tenancy.queue_spec import Amount, QueueName, QueueSpec, Quota
+from hrm.core.tenancy.queue_spec import Amount, Order, QueueName, QueueSpec, Quota
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import Resources, ResourceUnit, WorkloadClass
 from hrm.sim.faults.capacity import demand_of
@@ -38,7 +38,7 @@ Amounts: TypeAlias = tuple[float, float, float]
 """Cores, MiB of memory, MiB of GPUs' memory."""
 
 _USERS = ("ana", "bob", "eve")
-_ORDERS = ("fifo", "fair", "priority")
+_ORDERS: tuple[Order, ...] = ("fifo", "fair", "priority")
 _NONE: Amounts = (0.0, 0.0, 0.0)
 _UNLIMITED: Amounts = (math.inf, math.inf, math.inf)
 _ZERO: Quota = (Amount(0.0), Amount(0.0), Amount(0.0))
@@ -286,7 +286,9 @@ def _crowds(plan: Plan) -> dict[str, _Crowd]:
     """Of each queue in which there is something."""
     units = [unit for node in plan.nodes for unit in node.units]
     found: dict[str, _Crowd] = {}
-    each = [(x.queue or "root.default", _crowd_of(x, units, plan.traits)) for x in plan.applications]
+    each = [
+        (x.queue or "root.default", _crowd_of(x, units, plan.traits)) for x in plan.applications
+    ]
     of_rule = {rule.pattern: rule.queue for rule in plan.queue_rules}
     each += [(of_rule[f"{x.name} (driver)"], _crowd_of_driver(x)) for x in plan.submissions]
     for queue, crowd in each:
@@ -295,13 +297,14 @@ def _crowds(plan: Plan) -> dict[str, _Crowd]:
     return found
 
 
-def _crowd_of(
-    app: ApplicationPlan, units: Sequence[ResourceUnit], traits: Sequence[str]
-) -> _Crowd:
+def _crowd_of(app: ApplicationPlan, units: Sequence[ResourceUnit], traits: Sequence[str]) -> _Crowd:
     """What it starts at once: of a stream, or what may become one, all that it requests."""
     is_batch = app.declared is not WorkloadClass.STREAM and "recurring" not in traits
     is_batch &= all(name != "STREAM" for _, name in app.classes)
-    many: Callable[[int], int] = lambda most: max(1, app.gang_min) if is_batch else most  # noqa: E731
+
+    def many(most: int) -> int:
+        return max(1, app.gang_min) if is_batch else most
+
     demand = demand_of(app.resources, app.gpus, units)
     total = _times(demand, many(max(count for _, count in app.targets)))
     if app.other is not None:

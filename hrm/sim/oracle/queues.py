@@ -200,8 +200,8 @@ class QueueChecks:
             if usage.waits_in(name, streams=index == 0):
                 return ""  # what it was preempted for may be below it
             held, guaranteed = usage.placed(name, self._ordered), usage.guaranteed(name)
-            enough = (x and y >= z - _SLACK for x, y, z in zip(amount, held, guaranteed, strict=True))
-            if not any(enough):
+            each = zip(amount, held, guaranteed, strict=True)
+            if not any(x and y >= z - _SLACK for x, y, z in each):
                 return f"{name} holds {held} without it, and is guaranteed {guaranteed}"
         return ""
 
