@@ -29,7 +29,9 @@ their proposals alone, so they have ``retry_delay_max_s`` before others are lent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
@@ -45,13 +47,14 @@ from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import WaitReason
 from hrm.core.tenancy.queue_tree import Governed, QueueTree
 from hrm.core.vocabulary.feasibility import Vector, demand_vector
-from hrm.core.vocabulary.model import ContainerId, ContainerState, WorkloadClass
-from hrm.core.vocabulary.node_requirement import lasting
+from hrm.core.vocabulary.model import ContainerId, ContainerState, Resources, WorkloadClass
+from hrm.core.vocabulary.node_requirement import NodeRequirement, lasting
 
 __all__ = ["QueueGate"]
 
 RETURNED_MAX = 256
 """Containers that are returned from units in one tick because their queue holds too much."""
+_Tried: TypeAlias = tuple[Vector, NodeRequirement | None]
 _LAST = 1e9
 _LENDERS_MAX = 64
 """Applications that are looked at in one turn for one that could use what is free."""
@@ -197,7 +200,7 @@ class QueueGate:
                 looked += 1
                 if looked > _LENDERS_MAX:
                     return
-                some, app = self._next(waiter), waiter.app
+                some, app = _next(waiter), waiter.app
                 patience_s = master_state.bounds.retry_delay_max_s
                 if now - some[0].requested_at_s < patience_s:
                     continue
@@ -246,7 +249,7 @@ class QueueGate:
                 f"{full.name} runs {len(full.slots)} applications, as many as it may (max_running "
                 f"= {limit})"
             )
-        lack = self._lack(account, app, self._next(waiter))
+        lack = self._lack(account, app, _next(waiter))
         if lack is None:
             return WaitReason.BEHIND_OTHERS, f"others of {account.name} go before it"
         return lack[0], lack[1]
@@ -269,7 +272,7 @@ class QueueGate:
             if app.application_id not in usage.active and usage.activate(app) is not None:
                 continue
             while waiter.containers:
-                some = self._next(waiter)
+                some = _next(waiter)
                 lack = self._lack(account, app, some)
                 if lack is None:
                     if self._usage.on_loan:
@@ -299,16 +302,6 @@ class QueueGate:
         if lack in (WaitReason.USER_LIMIT, WaitReason.DRIVER_SHARE):
             return False
         return fits_into(_sum(some), NOTHING, account.limits.guaranteed)
-
-    def _next(self, waiter: Waiter) -> list[Container]:
-        """What passes next of an application, whole: its gang, or one container."""
-        many = max(1, gangs.missing(waiter.app))
-        found: list[Container] = []
-        for container in waiter.containers.values():
-            found.append(container)
-            if len(found) == many:
-                break
-        return found
 
     def _lack(
         self,
@@ -424,10 +417,14 @@ class QueueGate:
         unplaced = usage.unplaced.get(account.name)
         if unplaced is None or not _is_beyond(account.held, share):
             return 0
-        held = account.held
+        held, on_loan = account.held, usage.on_loan
+        for container_id in on_loan.keys() & unplaced.keys():
+            held = less(held, amount_of(on_loan[container_id].request.resources))
         for container in reversed(list(unplaced.values())):
             if not _is_beyond(held, share):
                 break
+            if container.container_id in on_loan:
+                continue
             amount = amount_of(container.request.resources)
             if not _relieves(amount, held, share):
                 continue
@@ -495,7 +492,11 @@ class QueueGate:
         """Let pass what has come to be within a share, else on loan what could start now: of the
         queue that holds least of its share. Returns whether to look again."""
         looked = 0
-        tried = {demand_vector(x.request.resources) for x in self._usage.on_loan.values()}
+        apps = self._master_state.applications
+        tried: set[_Tried] = {
+            (demand_vector(x.request.resources), apps[x.application_id].requires)
+            for x in self._usage.on_loan.values()
+        }
         for line in sorted(self.lines.values(), key=self._line_rank):
             account, passed = line.account, self.passed
             self._let_pass(line, now)
@@ -508,26 +509,50 @@ class QueueGate:
                 looked += 1
                 if looked > _LENDERS_MAX:
                     return False
-                some = self._next(waiter)
-                demand = demand_vector(some[0].request.resources)
-                if demand in tried or self._lack(account, app, some, on_loan=True) is not None:
-                    continue
-                tried.add(demand)
-                startable = self._master_state.state.startable(demand, app.requires)
-                if startable < len(some):
-                    continue
-                self._pass(app, some, now, on_loan=True)
-                if len(some) == 1:
-                    self._lend_more(line, waiter, demand, startable // max(1, len(self.lines)), now)
-                return True
+                if any(self._lend_some(line, waiter, x, tried, now) for x in _of_each_size(waiter)):
+                    return True
         return False
+
+    def _lend_some(
+        self,
+        line: QueueLine,
+        waiter: Waiter,
+        some: Sequence[Container],
+        tried: set[_Tried],
+        now: float,
+    ) -> bool:
+        """Let these pass on loan if they could start now. ``tried``: what need not be tried
+        again."""
+        app, demand = waiter.app, demand_vector(some[0].request.resources)
+        key = (demand, app.requires)
+        if key in tried or self._lack(line.account, app, some, on_loan=True) is not None:
+            return False
+        if app.is_driver:
+            return self._lend_to_driver(app, some[0], now)
+        startable = self._master_state.state.startable(demand, app.requires)
+        if not startable:
+            tried.add(key)
+        if startable < len(some):
+            return False
+        self._pass(app, some, now, on_loan=True)
+        if len(some) == 1:
+            self._lend_more(line, waiter, demand, startable // max(1, len(self.lines)), now)
+        return True
+
+    def _lend_to_driver(self, app: Application, container: Container, now: float) -> bool:
+        """Let a driver pass on loan if it is its turn. Otherwise it would wait for what only others
+        can make free, which may be what this is lent to."""
+        self._pass(app, [container], now, on_loan=True)
+        if container.state is ContainerState.PENDING and container.waits_for is not None:
+            self._come_back(container)
+        return not container.withheld
 
     def _lend_more(
         self, line: QueueLine, waiter: Waiter, demand: Vector, many: int, now: float
     ) -> None:
         """The same application may have more of the same: its part of all that could start."""
         while many > 1 and waiter.containers:
-            some = self._next(waiter)
+            some = _next(waiter)
             is_like = demand_vector(some[0].request.resources) == demand
             lack = self._lack(line.account, waiter.app, some, on_loan=True)
             if len(some) > 1 or not is_like or lack is not None:
@@ -560,6 +585,11 @@ class QueueGate:
         right = {x.container_id for app in live for x in app.containers.values() if x.withheld}
         if waiting != right:
             found.append(f"queues keep {sorted(waiting ^ right)} on one side only")
+        pending = ContainerState.PENDING
+        kept = (x for line in self.lines.values() for x in _all_of(line))
+        found += [
+            f"{x.container_id} is kept, and {x.state.value}" for x in kept if x.state is not pending
+        ]
         if right and not self._usage.governs:
             found.append("containers are kept from schedulers, and nothing is governed")
         entries = self._usage.entries
@@ -572,6 +602,25 @@ class QueueGate:
 
 def _all_of(line: QueueLine) -> list[Container]:
     return [x for waiter in line.waiters.values() for x in waiter.containers.values()]
+
+
+def _next(waiter: Waiter) -> list[Container]:
+    """What passes next of an application, whole: its gang, or one container."""
+    many = max(1, gangs.missing(waiter.app))
+    return list(itertools.islice(waiter.containers.values(), many))
+
+
+def _of_each_size(waiter: Waiter) -> Iterator[list[Container]]:
+    """What could pass next of an application if some of it cannot: its gang, or the first of each
+    size of those that are first."""
+    if gangs.missing(waiter.app):
+        yield _next(waiter)
+        return
+    sizes = set[Resources]()
+    for container in list(itertools.islice(waiter.containers.values(), _LENDERS_MAX)):
+        if container.request.resources not in sizes:
+            sizes.add(container.request.resources)
+            yield [container]
 
 
 def _sum(some: Sequence[Container]) -> Governed:
