@@ -29,7 +29,8 @@ their proposals alone, so they have ``retry_delay_max_s`` before others are lent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
@@ -40,26 +41,38 @@ from hrm.core.master.state import MasterState
 from hrm.core.messages.claims import Proposal
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Scheduler
-from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, fits_into, less, more
+from hrm.core.tenancy.accounts import (
+    NOTHING,
+    AccountTree,
+    QueueAccount,
+    fits_into,
+    less,
+    more,
+    times_into,
+)
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import WaitReason
 from hrm.core.tenancy.queue_tree import Governed, QueueTree
 from hrm.core.vocabulary.feasibility import Vector, demand_vector
-from hrm.core.vocabulary.model import ContainerId, ContainerState, WorkloadClass
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState, WorkloadClass
 
 __all__ = ["QueueGate"]
 
 RETURNED_MAX = 256
 """Containers that are returned from units in one tick because their queue holds too much."""
+DIVISION_PERIOD_S = 0.05
+"""How often a queue's share beyond its guarantee is divided for it, and how soon after a look for
+what could be lent that was in vain the next one may be."""
+_MOST: Governed = (math.inf, math.inf, math.inf)
 _LAST = 1e9
 _LENDERS_MAX = 64
 """Applications that are looked at in one turn for one that could use what is free."""
 
 
 class QueueGate:
-    """Invariant: ``lines`` has all and only the PENDING containers that are ``withheld``, by leaf;
-    a leaf without any has no line. ``may_lend``: has anything changed, as that capacity was freed,
-    since it was last looked for what could be lent?"""
+    """Invariant: between events ``lines`` has all and only the PENDING containers that are
+    ``withheld``, by leaf; a leaf without any has no line. ``may_lend``: has anything changed, as
+    that capacity was freed, since it was last looked for what could be lent?"""
 
     def __init__(
         self,
@@ -75,33 +88,56 @@ class QueueGate:
         self._hand_over = hand_over
         self._withdraw = withdraw
         self.lines: dict[QueueName, QueueLine] = {}
+        self._arrived: dict[ApplicationId, dict[ContainerId, Container]] = {}
         self._due: dict[QueueName, None] = {}
         self._unsorted: dict[QueueName, None] = {}
         self.may_lend = False
         self._handed_s: dict[str, float] = {}
         self._was_alone: QueueName | None = None
+        self._now = -math.inf
+        self._least: Governed = _MOST
+        self._lent_s = -math.inf
         self.passed = 0
         self.taken_back = 0
 
     def put(self, app: Application, container: Container) -> None:
         """A container is requested: it waits here until ``flush`` lets it pass."""
-        usage = self._usage
         container.withheld = True
-        usage.activate(app)
-        usage.note(container, app)
-        self._enter(app, container)
-        name = QueueName(app.record.queue)
-        self._due[name] = None
-        if name in usage.unplaced:
-            self._unsorted[name] = None
+        arrived = self._arrived.get(app.application_id)
+        if arrived is None:
+            self._arrived[app.application_id] = {container.container_id: container}
+        else:
+            arrived[container.container_id] = container
+
+    def _take_in(self) -> None:
+        """What has been requested during this event joins the lines."""
+        arrived, self._arrived = self._arrived, {}
+        usage = self._usage
+        for application_id, containers in arrived.items():
+            app = self._master_state.applications[application_id]
+            usage.activate(app)
+            for some in self._enter(app, list(containers.values())):
+                usage.note_alike(some, app)
+            if len(containers) < len(app.containers):
+                usage.note_all(app.containers.values(), app)
+            name = QueueName(app.record.queue)
+            self._due[name] = None
+            if name in usage.unplaced:
+                self._unsorted[name] = None
 
     def drop(self, container: Container) -> None:
         """It waits here no more; whoever calls this notes what it is from now on."""
         container.withheld = False
+        arrived = self._arrived.get(container.application_id)
+        if arrived is not None and arrived.pop(container.container_id, None) is not None:
+            return
         app = self._master_state.applications[container.application_id]
+        self._leave(app, (container,))
+
+    def _leave(self, app: Application, some: Sequence[Container]) -> None:
         name = QueueName(app.record.queue)
         line = self.lines[name]
-        line.remove(container)
+        line.remove(app, some)
         if not line.waiters:
             del self.lines[name]
 
@@ -114,6 +150,7 @@ class QueueGate:
     def begin(self, tree: QueueTree, now: float) -> None:
         """This is the tree from now on, live applications and what waits included."""
         master_state = self._master_state
+        self._take_in()
         withheld = [x for line in self.lines.values() for x in _all_of(line)]
         self._usage.begin(tree, master_state.live_applications())
         self.lines.clear()
@@ -121,8 +158,7 @@ class QueueGate:
         for container in withheld:
             app = master_state.applications[container.application_id]
             if self._usage.governs:
-                self._usage.activate(app)
-                self._enter(app, container)
+                self._enter(app, (container,))
             else:
                 container.withheld = False
                 self._hand_over(app, container, now)
@@ -133,6 +169,9 @@ class QueueGate:
         usage = self._usage
         if usage.accounts is None:
             return
+        self._now = now
+        if self._arrived:
+            self._take_in()
         if usage.follow_capacity():
             self.may_lend = True
             self._all_due()
@@ -142,6 +181,7 @@ class QueueGate:
         if not self.lines:
             usage.freed.clear()
             self._due.clear()
+            self._least = _MOST
         if len(usage.wanting) > 1 and self._was_alone is not None:
             name, self._was_alone = self._was_alone, None
             self._take_back(usage.accounts.of[name], now)
@@ -158,13 +198,16 @@ class QueueGate:
             line = self.lines.get(name)
             if line is not None:
                 self._let_pass(line, now)
-        if self.may_lend and self.lines and self._is_settled(now):
+        if self.may_lend and self.lines and self._could_lend(usage.accounts, now):
             self.may_lend = self._lend(now)
+            if not self.may_lend:
+                self._lent_s = now
 
     def tick(self, now: float) -> None:
         """What is not followed as it happens is looked at from time to time."""
         if self._usage.accounts is None:
             return
+        self._now, self._lent_s = now, -math.inf
         self._all_due()
         self.may_lend = True
         if len(self._usage.wanting) > 1:
@@ -216,12 +259,22 @@ class QueueGate:
             return WaitReason.BEHIND_OTHERS, f"others of {account.name} go before it"
         return lack[0], lack[1]
 
-    def _enter(self, app: Application, container: Container) -> None:
+    def _enter(self, app: Application, containers: Collection[Container]) -> list[list[Container]]:
+        """They wait here from now on; returns them by size."""
         account = self._usage.account(app)
         line = self.lines.get(account.name)
         if line is None:
             line = self.lines[account.name] = QueueLine(account, self.reason)
-        line.add(container, app)
+        groups: dict[int, list[Container]] = {}
+        latest, group = None, list[Container]()
+        for container in containers:
+            resources = container.request.resources
+            if resources is not latest:
+                latest, group = resources, groups.setdefault(id(resources), [])
+                self._least = _lesser(self._least, amount_of(resources))
+            group.append(container)
+        line.add(app, containers)
+        return list(groups.values())
 
     def _all_due(self) -> None:
         self._due.update(dict.fromkeys(self.lines))
@@ -231,14 +284,18 @@ class QueueGate:
         account, usage = line.account, self._usage
         for waiter in line.in_order(self.held_part):
             app = waiter.app
-            if app.application_id not in usage.active and usage.activate(app) is not None:
-                continue
+            if app.application_id not in usage.active:
+                if usage.activate(app) is not None:
+                    continue
+                usage.note_all(app.containers.values(), app)
             while waiter.containers:
                 some = self._next(waiter)
                 lack = self._lack(account, app, some)
                 if lack is None:
                     if self._usage.on_loan:
                         self._end_loans()
+                    if len(some) == 1:
+                        some = self._alike(account, waiter)
                     self._pass(app, some, now)
                 elif self._holds_up(account, some, lack[0]):
                     return
@@ -275,6 +332,29 @@ class QueueGate:
                 break
         return found
 
+    def _alike(self, account: QueueAccount, waiter: Waiter) -> list[Container]:
+        """The first, which may pass, and as many that are like it as pass with it."""
+        spec, containers = account.spec, iter(waiter.containers.values())
+        found = [next(containers)]
+        resources = found[0].request.resources
+        is_limited = spec.user_limit_factor is not None or spec.minimum_user_limit < 1
+        if is_limited or waiter.app.is_driver or len(waiter.containers) == 1:
+            return found
+        amount, accounts = amount_of(resources), self._usage.accounts
+        assert accounts is not None, "what waits in a queue is governed"
+        limits = [(each.held, each.limits.maximum) for each in account.path]
+        if not self._passes_alone(account):
+            share = accounts.last_share(account)
+            if not fits_into(amount, account.held, share):
+                share = accounts.share(account)
+            limits.append((account.held, share))
+        most = min(times_into(amount, held, limit) for held, limit in limits)
+        for container in containers:
+            if len(found) >= most or container.request.resources is not resources:
+                break
+            found.append(container)
+        return found
+
     def _lack(
         self,
         account: QueueAccount,
@@ -298,12 +378,27 @@ class QueueGate:
             return WaitReason.USER_LIMIT, lack
         if on_loan or self._passes_alone(account):
             return None
-        if fits_into(amount, account.held, accounts.last_share(account)):
+        share = accounts.last_share(account)
+        if fits_into(amount, account.held, share):
             return None
-        if fits_into(amount, account.held, accounts.share(account)):
-            return None
+        if self._may_have_gained(account, amount, share):
+            account.divided_s = self._now
+            if fits_into(amount, account.held, accounts.share(account)):
+                return None
         return WaitReason.QUEUE_SHARE, (
             f"{account.name} holds its share of the cluster, and other queues wait for theirs"
+        )
+
+    def _may_have_gained(self, account: QueueAccount, amount: Governed, share: Governed) -> bool:
+        """Is it worth to divide anew? What others want changes with every container, so beyond its
+        guarantee a queue's share is divided for it from time to time; free capacity is lent
+        meanwhile."""
+        due = self._now >= account.divided_s + DIVISION_PERIOD_S
+        return due or any(
+            x and y < min(z, wanted)
+            for x, y, z, wanted in zip(
+                amount, share, account.limits.guaranteed, account.wanted, strict=True
+            )
         )
 
     def _passes_alone(self, account: QueueAccount) -> bool:
@@ -352,13 +447,19 @@ class QueueGate:
         return ""
 
     def _pass(
-        self, app: Application, some: Sequence[Container], now: float, *, on_loan: bool = False
+        self, app: Application, some: list[Container], now: float, *, on_loan: bool = False
     ) -> None:
+        usage = self._usage
+        self._leave(app, some)
         for container in some:
-            self.drop(container)
-            self._usage.note(container, app)
-            if on_loan:
-                self._usage.on_loan[container.container_id] = container
+            container.withheld = False
+        if usage.are_alike(some):
+            usage.note_alike(some, app)
+        else:
+            usage.note_all(some, app)
+        if on_loan:
+            usage.on_loan.update((x.container_id, x) for x in some)
+        for container in some:
             self._hand_over(app, container, now)
         self.passed += len(some)
         self._handed_s[app.scheduler] = now
@@ -376,7 +477,7 @@ class QueueGate:
         self._withdraw(container)
         container.withheld = True
         self._usage.note(container, app)
-        self._enter(app, container)
+        self._enter(app, (container,))
         self.taken_back += 1
 
     def _take_back(self, account: QueueAccount, now: float, most: int = RETURNED_MAX) -> int:
@@ -428,6 +529,14 @@ class QueueGate:
                 return False
         return True
 
+    def _could_lend(self, accounts: AccountTree, now: float) -> bool:
+        """Is so much free as the smallest of what queues keep requests, and nothing left to try
+        before?"""
+        if now < self._lent_s + DIVISION_PERIOD_S:
+            return False
+        placed = accounts.root.placed
+        return fits_into(self._least, placed, accounts.capacity) and self._is_settled(now)
+
     def _lend(self, now: float) -> bool:
         """Let pass what has come to be within a share, else on loan what could start now: of the
         queue that holds least of its share. Returns whether to look again."""
@@ -476,7 +585,7 @@ class QueueGate:
         """How much of its share a queue holds; of those without one, how much of all."""
         accounts, account = self._usage.accounts, line.account
         assert accounts is not None, "what has a line is governed"
-        share = accounts.share(account)
+        share = accounts.last_share(account)
         held = max(
             (x / y if y else _LAST * x for x, y in zip(account.held, share, strict=True) if x),
             default=0.0,
@@ -516,6 +625,11 @@ def _sum(some: Sequence[Container]) -> Governed:
     for container in some:
         total = more(total, amount_of(container.request.resources))
     return total
+
+
+def _lesser(one: Governed, other: Governed) -> Governed:
+    """The least of each resource."""
+    return (min(one[0], other[0]), min(one[1], other[1]), min(one[2], other[2]))
 
 
 def _is_beyond(held: Governed, share: Governed) -> bool:

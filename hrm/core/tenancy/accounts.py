@@ -9,6 +9,7 @@ QueueLimits are triples of cores, MiB of memory and MiB of GPUs' memory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,7 +19,16 @@ from hrm.core.tenancy.queue_spec import ROOT, QueueName, QueueSpec
 from hrm.core.tenancy.queue_tree import Governed, QueueLimits, QueueTree
 from hrm.core.vocabulary.columns import Floats
 
-__all__ = ["NOTHING", "AccountTree", "QueueAccount", "common", "fits_into", "less", "more"]
+__all__ = [
+    "NOTHING",
+    "AccountTree",
+    "QueueAccount",
+    "common",
+    "fits_into",
+    "less",
+    "more",
+    "times_into",
+]
 
 NOTHING: Governed = (0.0, 0.0, 0.0)
 _SLACK = 1e-6
@@ -35,6 +45,18 @@ def less(a: Governed, b: Governed) -> Governed:
 def fits_into(amount: Governed, held: Governed, limit: Governed) -> bool:
     """Does ``held`` stay within ``limit`` with ``amount`` more, of all of which that has some?"""
     return all(not x or y + x <= z + _SLACK for x, y, z in zip(amount, held, limit, strict=True))
+
+
+def times_into(amount: Governed, held: Governed, limit: Governed) -> float:
+    """How many times ``fits_into``, one after the other; infinite where nothing is limited."""
+    return min(
+        (
+            (z - y + _SLACK) // x
+            for x, y, z in zip(amount, held, limit, strict=True)
+            if x and z != math.inf
+        ),
+        default=math.inf,
+    )
 
 
 class _Family:
@@ -62,6 +84,7 @@ class _Family:
         self.is_stale = True
 
     def divide(self, total: Floats) -> None:
+        """Divide ``total``, if that may have another result than the last time."""
         if self.is_stale or (total != self.total).any():
             wanted = np.minimum(self.wanted, self.maximum)
             self.shares = divide(total, self.guaranteed, wanted, self.weights)
@@ -74,12 +97,13 @@ class QueueAccount:
     ``held``: by containers that it lets have a place, whether they have one or not; ``placed``: by
     those of them that run, or are about to; ``wanted``: by all that it would let have one now if
     there was capacity for all. ``drivers``: by drivers, of what is held. ``slots``: applications
-    that may hold containers, by what counts as one, in the whole subtree.
+    that may hold containers, by what counts as one, in the whole subtree. ``divided_s``: when its
+    share was last divided for its own sake.
     """
 
     __slots__ = (
-        "children", "drivers", "family", "held", "limits", "name", "parent", "path", "placed",
-        "position", "slots", "spec", "wanted",
+        "children", "divided_s", "drivers", "family", "held", "limits", "name", "parent", "path",
+        "placed", "position", "slots", "spec", "wanted",
     )  # fmt: skip
 
     def __init__(self, spec: QueueSpec, parent: QueueAccount | None, limits: QueueLimits) -> None:
@@ -89,6 +113,7 @@ class QueueAccount:
         self.limits = limits
         self.held = self.placed = self.wanted = self.drivers = NOTHING
         self.slots: dict[str, int] = {}
+        self.divided_s = -math.inf
         self.family: _Family | None = None
         self.children: list[QueueAccount] = []
         self.position = 0
