@@ -97,6 +97,7 @@ class QueueGate:
         self._now = -math.inf
         self._least: Governed = _MOST
         self._lent_s = -math.inf
+        self._aged_s = -math.inf
         self.passed = 0
         self.taken_back = 0
 
@@ -207,6 +208,11 @@ class QueueGate:
         """What is not followed as it happens is looked at from time to time."""
         if self._usage.accounts is None:
             return
+        half_life_s = self._master_state.bounds.queue_use_half_life_s
+        if half_life_s and now > self._aged_s:
+            if self._aged_s > -math.inf:
+                self._usage.accounts.age(now - self._aged_s, half_life_s)
+            self._aged_s = now
         self._now, self._lent_s = now, -math.inf
         self._all_due()
         self.may_lend = True

@@ -92,7 +92,10 @@ class QueueUsage:
             kept.clear()
         self._shape = self._state.shape
         governs = always or tree.governs
+        before = self.accounts
         self.accounts = AccountTree(tree, self._capacity()) if governs else None
+        if before is not None and self.accounts is not None:
+            self.accounts.inherit(before)
         if self.accounts is None:
             return
         for app in apps:
