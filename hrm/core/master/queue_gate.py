@@ -412,17 +412,26 @@ class QueueGate:
         return account.spec.order == "fifo" and self._usage.is_alone(account)
 
     def _lacks_driver_share(self, account: QueueAccount, amount: Governed) -> str:
-        """Why one more driver may not start; the first always may."""
+        """Why one more driver may not start; the first always may. Where a queue states no share of
+        drivers, and others want theirs, it is that of the cluster: drivers that hold all that their
+        queue may have would wait for executors for ever."""
+        accounts, default = self._usage.accounts, self._master_state.bounds.driver_share
+        assert accounts is not None, "what waits in a queue is governed"
         for each in account.path:
-            share = each.spec.driver_share
-            if share is None or each.drivers == NOTHING:
+            part = each.spec.driver_share
+            if part is None and each is account and not self._usage.is_alone(account):
+                part = default
+            if part is None or each.drivers == NOTHING:
                 continue
-            guaranteed = each.limits.guaranteed
-            limit = (guaranteed[0] * share, guaranteed[1] * share, guaranteed[2] * share)
+            whole = each.limits.guaranteed
+            if each is account:
+                share = accounts.last_share(account)
+                whole = (max(whole[0], share[0]), max(whole[1], share[1]), max(whole[2], share[2]))
+            limit = (whole[0] * part, whole[1] * part, whole[2] * part)
             if not fits_into(amount, each.drivers, limit):
                 return (
-                    f"drivers hold as much of {each.name} as they may (driver_share = {share:g} of "
-                    f"its guarantee)"
+                    f"drivers hold as much of {each.name} as they may (driver_share = {part:g} of "
+                    f"its share)"
                 )
         return ""
 
