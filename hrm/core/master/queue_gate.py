@@ -153,7 +153,7 @@ class QueueGate:
         master_state = self._master_state
         self._take_in()
         withheld = [x for line in self.lines.values() for x in _all_of(line)]
-        self._usage.begin(tree, master_state.live_applications())
+        self._usage.begin(tree, master_state.holding_applications())
         self.lines.clear()
         self._was_alone = None
         for container in withheld:
@@ -163,6 +163,7 @@ class QueueGate:
             else:
                 container.withheld = False
                 self._hand_over(app, container, now)
+        self._usage.grown.update(self._usage.unplaced)
         self.tick(now)
 
     def flush(self, now: float) -> None:
@@ -176,6 +177,9 @@ class QueueGate:
         if usage.follow_capacity():
             self.may_lend = True
             self._all_due()
+            usage.grown.update(usage.unplaced)
+        if usage.grown:
+            self._keep_below_maxima(now)
         if usage.has_freed_slots:
             usage.has_freed_slots = False
             self._all_due()
@@ -527,6 +531,33 @@ class QueueGate:
             held = less(held, amount)
         return returned
 
+    def _keep_below_maxima(self, now: float) -> None:
+        """There is less than there was, a maximum is lower, or nodes have reported what an earlier
+        master granted: what has passed since, or before, and has no place yet may be too much."""
+        usage = self._usage
+        assert usage.accounts is not None, "what has grown is governed"
+        grown, usage.grown = usage.grown, set()
+        if not any(_is_above(x) for name in grown for x in usage.accounts.of[name].path[:-1]):
+            return
+        for name, some in list(usage.unplaced.items()):
+            for container in reversed(list(some.values())):
+                if container.withheld or not self._is_too_much(container, usage.accounts.of[name]):
+                    continue
+                app = self._master_state.applications[container.application_id]
+                if container.state is not ContainerState.PENDING:
+                    if may_return(self._master_state, container, now, just_queued=True):
+                        why = f"{name} holds more than it may (maximum)"
+                        return_waiting(self._master_state, container, why, now)
+                    continue
+                pending = app.in_state(ContainerState.PENDING)
+                for each in pending if gangs.missing(app) else [container]:
+                    if not (each.withheld or each.held):
+                        self._come_back(each)
+
+    def _is_too_much(self, container: Container, account: QueueAccount) -> bool:
+        amount = amount_of(container.request.resources)
+        return any(_relieves(amount, x.held, x.limits.maximum) for x in account.path[:-1])
+
     def _is_settled(self, now: float) -> bool:
         """Is nothing left to try for what is with schedulers?"""
         if self._master_state.recovering:
@@ -645,6 +676,10 @@ def _sum(some: Sequence[Container]) -> Governed:
 def _lesser(one: Governed, other: Governed) -> Governed:
     """The least of each resource."""
     return (min(one[0], other[0]), min(one[1], other[1]), min(one[2], other[2]))
+
+
+def _is_above(account: QueueAccount) -> bool:
+    return _is_beyond(account.held, account.limits.maximum)
 
 
 def _is_beyond(held: Governed, share: Governed) -> bool:

@@ -61,7 +61,8 @@ class QueueUsage:
     containers, with their accounts. ``on_loan``: those that have passed ``core.master.queue_gate``
     on loan and have no place yet; ``patient``: those that have passed otherwise, for which nothing
     can be preempted, and which may wait at a unit. ``freed``: leaves that hold less than when
-    somebody last emptied it; ``has_freed_slots``: some application left its place to another.
+    somebody last emptied it; ``grown``: leaves with containers that hold something and have passed
+    no queue of this master; ``has_freed_slots``: some application left its place to another.
     """
 
     def __init__(self, state: SharedState, tree: QueueTree) -> None:
@@ -79,17 +80,20 @@ class QueueUsage:
         self.users: defaultdict[QueueName, dict[str, int]] = defaultdict(dict)
         self.freed: set[QueueName] = set()
         self.has_freed_slots = False
+        self.grown: set[QueueName] = set()
         self._shape = -1
 
     def begin(self, tree: QueueTree, apps: Iterable[Application], *, always: bool = False) -> None:
-        """From now on this is the tree; count all that these live applications have. The first to
-        be counted are those that hold something: they go on, even if there are more of them than
-        may run. ``always``: whether the tree governs anything or not."""
+        """From now on this is the tree; count all that these applications have, of those that have
+        ended what ends yet. The first to be counted are those that hold something: they go on, even
+        if there are more of them than may run. ``always``: whether the tree governs anything or
+        not."""
         self.tree = tree
         for each in (self.entries, self.unplaced, self.wanting, self.active, self.on_loan):
             each.clear()
         for kept in (self.of_application, self.of_user, self.users, self.freed, self.patient):
             kept.clear()
+        self.grown.clear()
         self._shape = self._state.shape
         governs = always or tree.governs
         before = self.accounts
@@ -100,7 +104,7 @@ class QueueUsage:
             return
         for app in apps:
             if any(_holds(container) for container in app.containers.values()):
-                self._activate(app, self.account(app))
+                self._activate_holder(app, self.account(app))
             self.note_all(app.containers.values(), app)
 
     @property
@@ -228,6 +232,10 @@ class QueueUsage:
         else:
             if level is not Level.WANTED and app.application_id not in self.active:
                 self._activate_holder(app, account)
+            passed = known is not None and known.level is not Level.WANTED
+            is_larger = known is not None and known.amount != amount
+            if is_larger or (not passed and any(x.node is not None for x in some)):
+                self.grown.add(account.name)
             entry = _Entry(account, level, amount, app)
             self.entries.update(dict.fromkeys(names, entry))
         self._move(account, known, level, amount, some, app)
@@ -375,4 +383,5 @@ def _times(one: Governed, other: Governed, many: int) -> Governed:
 
 
 def _holds(container: Container) -> bool:
-    return container.state is not ContainerState.PENDING or not container.withheld
+    is_pending = container.state is ContainerState.PENDING
+    return not is_pending or not (container.withheld or container.held)
