@@ -35,6 +35,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.queue_line import QueueLine, Waiter, dominant_part
+from hrm.core.master.queue_passing import DIVISION_PERIOD_S, PassingRules
 from hrm.core.master.queue_usage import Level, QueueUsage, amount_of
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import MasterState
@@ -47,8 +48,6 @@ from hrm.core.tenancy.accounts import (
     QueueAccount,
     fits_into,
     less,
-    more,
-    times_into,
 )
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import WaitReason
@@ -60,9 +59,8 @@ __all__ = ["QueueGate"]
 
 RETURNED_MAX = 256
 """Containers that are returned from units in one tick because their queue holds too much."""
-DIVISION_PERIOD_S = 0.05
-"""How often a queue's share beyond its guarantee is divided for it, and how soon after a look for
-what could be lent that was in vain the next one may be."""
+_LEND_PERIOD_S = DIVISION_PERIOD_S
+"""How soon after a look in vain for what could be lent the next one may be."""
 _MOST: Governed = (math.inf, math.inf, math.inf)
 _LAST = 1e9
 _LENDERS_MAX = 64
@@ -94,7 +92,7 @@ class QueueGate:
         self.may_lend = False
         self._handed_s: dict[str, float] = {}
         self._was_alone: QueueName | None = None
-        self._now = -math.inf
+        self._rules = PassingRules(master_state, self.lines)
         self._least: Governed = _MOST
         self._lent_s = -math.inf
         self._aged_s = -math.inf
@@ -171,7 +169,7 @@ class QueueGate:
         usage = self._usage
         if usage.accounts is None:
             return
-        self._now = now
+        self._rules.now = now
         if self._arrived:
             self._take_in()
         if usage.follow_capacity():
@@ -217,7 +215,7 @@ class QueueGate:
             if self._aged_s > -math.inf:
                 self._usage.accounts.age(now - self._aged_s, half_life_s)
             self._aged_s = now
-        self._now, self._lent_s = now, -math.inf
+        self._rules.now, self._lent_s = now, -math.inf
         self._all_due()
         self.may_lend = True
         if len(self._usage.wanting) > 1:
@@ -264,7 +262,7 @@ class QueueGate:
                 f"{full.name} runs {len(full.slots)} applications, as many as it may (max_running "
                 f"= {limit})"
             )
-        lack = self._lack(account, app, self._next(waiter))
+        lack = self._rules.lack(account, app, self._rules.next_of(waiter))
         if lack is None:
             return WaitReason.BEHIND_OTHERS, f"others of {account.name} go before it"
         return lack[0], lack[1]
@@ -299,15 +297,15 @@ class QueueGate:
                     continue
                 usage.note_all(app.containers.values(), app)
             while waiter.containers:
-                some = self._next(waiter)
-                lack = self._lack(account, app, some)
+                some = self._rules.next_of(waiter)
+                lack = self._rules.lack(account, app, some)
                 if lack is None:
                     if self._usage.on_loan:
                         self._end_loans()
                     if len(some) == 1:
-                        some = self._alike(account, waiter)
+                        some = self._rules.alike(account, waiter)
                     self._pass(app, some, now)
-                elif self._holds_up(account, some, lack[0]):
+                elif self._rules.holds_up(account, some, lack[0]):
                     return
                 else:
                     break
@@ -315,7 +313,7 @@ class QueueGate:
     def _sort(self, name: QueueName) -> None:
         """What has no place yet comes back where others of its queue go before it."""
         line, unplaced = self.lines.get(name), self._usage.unplaced.get(name)
-        if line is None or unplaced is None or self._passes_alone(line.account):
+        if line is None or unplaced is None or self._rules.passes_alone(line.account):
             return
         spec, first = line.account.spec, line.order[0]
         is_mixed = spec.order == "fair" or spec.minimum_user_limit < 1
@@ -325,145 +323,6 @@ class QueueGate:
                 continue
             if (is_mixed or line.key(app) > first) and not gangs.missing(app):
                 self._come_back(container)
-
-    def _holds_up(self, account: QueueAccount, some: Sequence[Container], lack: WaitReason) -> bool:
-        """Do those behind wait for it, too? Not for what its queue is not promised at all."""
-        if lack in (WaitReason.USER_LIMIT, WaitReason.DRIVER_SHARE):
-            return False
-        return fits_into(_sum(some), NOTHING, account.limits.guaranteed)
-
-    def _next(self, waiter: Waiter) -> list[Container]:
-        """What passes next of an application, whole: its gang, or one container."""
-        many = max(1, gangs.missing(waiter.app))
-        found: list[Container] = []
-        for container in waiter.containers.values():
-            found.append(container)
-            if len(found) == many:
-                break
-        return found
-
-    def _alike(self, account: QueueAccount, waiter: Waiter) -> list[Container]:
-        """The first, which may pass, and as many that are like it as pass with it."""
-        spec, containers = account.spec, iter(waiter.containers.values())
-        found = [next(containers)]
-        resources = found[0].request.resources
-        is_limited = spec.user_limit_factor is not None or spec.minimum_user_limit < 1
-        if is_limited or waiter.app.is_driver or len(waiter.containers) == 1:
-            return found
-        amount, accounts = amount_of(resources), self._usage.accounts
-        assert accounts is not None, "what waits in a queue is governed"
-        limits = [(each.held, each.limits.maximum) for each in account.path]
-        if not self._passes_alone(account):
-            share = accounts.last_share(account)
-            if not fits_into(amount, account.held, share):
-                share = accounts.share(account)
-            limits.append((account.held, share))
-        most = min(times_into(amount, held, limit) for held, limit in limits)
-        for container in containers:
-            if len(found) >= most or container.request.resources is not resources:
-                break
-            found.append(container)
-        return found
-
-    def _lack(
-        self,
-        account: QueueAccount,
-        app: Application,
-        some: Sequence[Container],
-        *,
-        on_loan: bool = False,
-    ) -> tuple[WaitReason, str] | None:
-        """Why these may not pass; None: they may. ``on_loan``: whatever the share is."""
-        amount, usage = _sum(some), self._usage
-        full = account.below_maximum(amount)
-        if full is not None:
-            return WaitReason.QUEUE_MAXIMUM, f"{full.name} holds as much as it may (maximum)"
-        accounts = usage.accounts
-        assert accounts is not None, "what waits in a queue is governed"
-        spec = account.spec
-        if app.is_driver and (lack := self._lacks_driver_share(account, amount)):
-            return WaitReason.DRIVER_SHARE, lack
-        limits = spec.user_limit_factor is not None or spec.minimum_user_limit < 1
-        if limits and (lack := self._lacks_user_limit(accounts, account, app, amount)):
-            return WaitReason.USER_LIMIT, lack
-        if on_loan or self._passes_alone(account):
-            return None
-        share = accounts.last_share(account)
-        if fits_into(amount, account.held, share):
-            return None
-        if self._may_have_gained(account, amount, share):
-            account.divided_s = self._now
-            if fits_into(amount, account.held, accounts.share(account)):
-                return None
-        return WaitReason.QUEUE_SHARE, (
-            f"{account.name} holds its share of the cluster, and other queues wait for theirs"
-        )
-
-    def _may_have_gained(self, account: QueueAccount, amount: Governed, share: Governed) -> bool:
-        """Is it worth to divide anew? What others want changes with every container, so beyond its
-        guarantee a queue's share is divided for it from time to time; free capacity is lent
-        meanwhile."""
-        due = self._now >= account.divided_s + DIVISION_PERIOD_S
-        return due or any(
-            x and y < min(z, wanted)
-            for x, y, z, wanted in zip(
-                amount, share, account.limits.guaranteed, account.wanted, strict=True
-            )
-        )
-
-    def _passes_alone(self, account: QueueAccount) -> bool:
-        """May all of it be with schedulers, which serve first what came first?"""
-        return account.spec.order == "fifo" and self._usage.is_alone(account)
-
-    def _lacks_driver_share(self, account: QueueAccount, amount: Governed) -> str:
-        """Why one more driver may not start; the first always may. Where a queue states no share of
-        drivers, and others want theirs, it is that of the cluster: drivers that hold all that their
-        queue may have would wait for executors for ever."""
-        accounts, default = self._usage.accounts, self._master_state.bounds.driver_share
-        assert accounts is not None, "what waits in a queue is governed"
-        for each in account.path:
-            part = each.spec.driver_share
-            if part is None and each is account and not self._usage.is_alone(account):
-                part = default
-            if part is None or each.drivers == NOTHING:
-                continue
-            whole = each.limits.guaranteed
-            if each is account:
-                share = accounts.last_share(account)
-                whole = (max(whole[0], share[0]), max(whole[1], share[1]), max(whole[2], share[2]))
-            limit = (whole[0] * part, whole[1] * part, whole[2] * part)
-            if not fits_into(amount, each.drivers, limit):
-                return (
-                    f"drivers hold as much of {each.name} as they may (driver_share = {part:g} of "
-                    f"its share)"
-                )
-        return ""
-
-    def _lacks_user_limit(
-        self, accounts: AccountTree, account: QueueAccount, app: Application, amount: Governed
-    ) -> str:
-        """Why the user may not have more."""
-        usage, spec, user = self._usage, account.spec, app.record.user
-        held = usage.of_user[account.name, user]
-        if spec.user_limit_factor is not None:
-            factor = spec.user_limit_factor
-            guaranteed = account.limits.guaranteed
-            most = (guaranteed[0] * factor, guaranteed[1] * factor, guaranteed[2] * factor)
-            if not fits_into(amount, held, most):
-                return f"{user} holds as much of {account.name} as one user may (user_limit_factor)"
-        line = self.lines.get(account.name)
-        waiting = {} if line is None else line.users
-        many = len(usage.users[account.name].keys() | waiting.keys() | {user})
-        if many > 1 and spec.minimum_user_limit < 1:
-            part = max(1 / many, spec.minimum_user_limit)
-            share = accounts.share(account)
-            most = (share[0] * part, share[1] * part, share[2] * part)
-            if not fits_into(amount, held, most):
-                return (
-                    f"{user} holds a user's part of {account.name}, of which {many} have some "
-                    f"(minimum_user_limit = {spec.minimum_user_limit:g})"
-                )
-        return ""
 
     def _pass(
         self, app: Application, some: list[Container], now: float, *, on_loan: bool = False
@@ -578,7 +437,7 @@ class QueueGate:
     def _could_lend(self, accounts: AccountTree, now: float) -> bool:
         """Is so much free as the smallest of what queues keep requests, and nothing left to try
         before?"""
-        if now < self._lent_s + DIVISION_PERIOD_S:
+        if now < self._lent_s + _LEND_PERIOD_S:
             return False
         placed = accounts.root.placed
         return fits_into(self._least, placed, accounts.capacity) and self._is_settled(now)
@@ -600,9 +459,12 @@ class QueueGate:
                 looked += 1
                 if looked > _LENDERS_MAX:
                     return False
-                some = self._next(waiter)
+                some = self._rules.next_of(waiter)
                 demand = demand_vector(some[0].request.resources)
-                if demand in tried or self._lack(account, app, some, on_loan=True) is not None:
+                if (
+                    demand in tried
+                    or self._rules.lack(account, app, some, on_loan=True) is not None
+                ):
                     continue
                 tried.add(demand)
                 startable = self._master_state.state.startable(demand, app.requires)
@@ -619,9 +481,9 @@ class QueueGate:
     ) -> None:
         """The same application may have more of the same: its part of all that could start."""
         while many > 1 and waiter.containers:
-            some = self._next(waiter)
+            some = self._rules.next_of(waiter)
             is_like = demand_vector(some[0].request.resources) == demand
-            lack = self._lack(line.account, waiter.app, some, on_loan=True)
+            lack = self._rules.lack(line.account, waiter.app, some, on_loan=True)
             if len(some) > 1 or not is_like or lack is not None:
                 return
             self._pass(waiter.app, some, now, on_loan=True)
@@ -664,13 +526,6 @@ class QueueGate:
 
 def _all_of(line: QueueLine) -> list[Container]:
     return [x for waiter in line.waiters.values() for x in waiter.containers.values()]
-
-
-def _sum(some: Sequence[Container]) -> Governed:
-    total = NOTHING
-    for container in some:
-        total = more(total, amount_of(container.request.resources))
-    return total
 
 
 def _lesser(one: Governed, other: Governed) -> Governed:
