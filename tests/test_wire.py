@@ -294,7 +294,7 @@ def test_an_attachment_arrives_and_comes_first() -> None:
 
 def test_a_registration_arrives() -> None:
     fields: dict[str, Any] = {
-        "name": "n", "user": "u", "tenant": "t", "spark_version": "4.0", "driver_host": "h",
+        "name": "n", "user": "u", "queue": "t", "spark_version": "4.0", "driver_host": "h",
         "web_url": "http://h", "submission_key": "k",
     }  # fmt: skip
     launch = {"driver_url": "spark://h", "spark_version": "4.0", "environment": {"A": "b"},
@@ -345,7 +345,7 @@ def test_a_registration_arrives() -> None:
 
 def test_a_driver_on_a_node_requires_its_python_of_the_others() -> None:
     hello: dict[str, Any] = dict.fromkeys(
-        ("name", "user", "tenant", "driver_host", "web_url", "class", "submission_key"), ""
+        ("name", "user", "queue", "driver_host", "web_url", "class", "submission_key"), ""
     )
     launch = {"driver_url": "", "spark_version": "4.0", "decommissions": True,
               "environment": {"HRM_DRIVER_PYTHON": "3.11"}, "java_options": [],

@@ -231,7 +231,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     def _listed(self, app: Application) -> pb.Application:
         """For a list: long user-supplied text is truncated, what only ``show`` prints left out."""
         message = admin_wire.from_application(app)
-        for field in ("name", "user", "tenant"):
+        for field in ("name", "user", "queue"):
             setattr(message, field, text.shortened(getattr(message, field), NAME_LISTED))
         message.message = text.shortened(message.message, MESSAGE_LISTED)
         del message.progress.stages[:]

@@ -19,7 +19,7 @@ from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined
 from grpc_reflection.v1alpha import reflection
 
 from hrm import allocator, clock, descriptors, policies, rpc, rpc_server, tls
-from hrm.config import MasterSettings
+from hrm.config import MasterSettings, QueueConfig
 from hrm.connections import ConnectionWatch
 from hrm.core.master.core import MasterCore
 from hrm.core.vocabulary.bounds import Bounds
@@ -38,6 +38,7 @@ from hrm.master.store import Store
 from hrm.master.store_repair import locked
 from hrm.master.submission_interpreter import Submissions
 from hrm.master.submission_service import SubmissionService
+from hrm.master.user_groups import UserGroups
 from hrm.peer_limits import PeerLimits
 from hrm.pipelines.master.service import PipelineService
 from hrm.pipelines.master.tasks import PipelineTasks, pipeline_policy
@@ -60,6 +61,7 @@ SWITCH_INTERVAL_S = 0.0005
 STOP_GRACE_S = 1.0
 GIVE_BACK_INTERVAL_S = 2.0
 DROPPED_BYTES_MIN = 8 * 1024 * 1024
+NO_QUEUES = QueueConfig()
 SERVICES = (
     "AdminService", "ApplicationService", "EventService", "NodeService", "PipelineService",
     "PolicyService", "SharedStateService", "SubmissionService",
@@ -90,18 +92,19 @@ def tune_python() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
-async def run(settings: MasterSettings) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit status.
+async def run(settings: MasterSettings, queues: QueueConfig = NO_QUEUES) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status. ``queues``: what ``hrm.toml`` states.
 
     Raises:
         InvalidConfig: the state directory is another master's, the store is damaged, the token file
-            is not private, or clear text is not allowed at its address.
+            is not private, clear text is not allowed at its address, or the queues of ``hrm.toml``
+            and of the store are no tree together.
         Unavailable: the port is in use.
         DiskFull: there is no space for what the start must write.
     """
     descriptors.raise_limit()
     try:
-        return await _run(settings)
+        return await _run(settings, queues)
     except OSError as error:
         if is_full(error, settings.state_dir):
             raise full(settings.state_dir, error) from error
@@ -111,7 +114,7 @@ async def run(settings: MasterSettings) -> int:
         ) from error
 
 
-async def _run(settings: MasterSettings) -> int:
+async def _run(settings: MasterSettings, queues: QueueConfig) -> int:
     secure = server_tls(settings)  # first: a refusal must leave nothing behind
     token = rpc.create_token(settings.token_file)
     settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -130,7 +133,7 @@ async def _run(settings: MasterSettings) -> int:
                     "and what runs is readmitted as after a lost store",
                     epoch=epoch, epoch_of_the_journal=journal.newest_epoch,
                 )  # fmt: skip
-            return await _serve(settings, token, secure, store, known, journal, epoch)
+            return await _serve(settings, queues, token, secure, store, known, journal, epoch)
 
 
 def known_to(store: Store) -> dict[str, Any]:
@@ -153,6 +156,7 @@ def known_to(store: Store) -> dict[str, Any]:
 
 async def _serve(
     settings: MasterSettings,
+    queues: QueueConfig,
     token: str,
     secure: ServerTls | None,
     store: Store,
@@ -186,7 +190,9 @@ async def _serve(
         epoch=core.epoch,
     )
     submissions = Submissions(master, settings)
-    await _add_services(server, master, pipelines, submissions, guards, settings, address, token)
+    await _add_services(
+        server, master, pipelines, submissions, guards, settings, queues, address, token
+    )
     stopped = master.stopped
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _finish, stopped)
@@ -269,6 +275,7 @@ async def _add_services(
     submissions: Submissions,
     guards: GuardRegistry,
     settings: MasterSettings,
+    queues: QueueConfig,
     address: str,
     token: str,
 ) -> None:
@@ -295,12 +302,13 @@ async def _add_services(
     policy_pb2_grpc.add_PolicyServiceServicer_to_server(
         PolicyService(guards, pipelines.policies, settings.state_dir), server
     )
+    groups = UserGroups(is_asked=queues.asks_groups)
     applications = ApplicationService(
-        master, interval_s, submissions.may_register, submissions.registered
+        master, interval_s, submissions.may_register, submissions.registered, groups
     )
     application_pb2_grpc.add_ApplicationServiceServicer_to_server(applications, server)
     submission_pb2_grpc.add_SubmissionServiceServicer_to_server(
-        SubmissionService(submissions), server
+        SubmissionService(submissions, groups), server
     )
     names = [f"hrm.v1.{name}" for name in SERVICES]
     checker = health_aio.HealthServicer()

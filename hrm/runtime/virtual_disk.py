@@ -8,6 +8,7 @@ from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
 from hrm.core.messages.submissions import ForgetSubmission, PersistSubmission, SubmissionRecord
 from hrm.core.scheduling.scheduler import PlacementPolicy
+from hrm.core.tenancy.queue_spec import QueueSpec
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.learned_classes import LearnedClass, LearnedClassKey
 from hrm.core.vocabulary.model import ApplicationId, NodeName
@@ -30,6 +31,7 @@ class VirtualDisk:
         self.run_times: dict[RunTimeKey, RunTime] = {}
         self.learned_classes: dict[LearnedClassKey, LearnedClass] = {}
         self.submissions: dict[str, SubmissionRecord] = {}
+        self.queues: tuple[QueueSpec, ...] = ()
         self.slow_until_s = 0.0
         self.slow_write_s = 0.0
         self.full_until_s = 0.0
@@ -42,6 +44,7 @@ class VirtualDisk:
         copy.drains, copy.run_times = dict(self.drains), dict(self.run_times)
         copy.learned_classes = dict(self.learned_classes)
         copy.submissions = dict(self.submissions)
+        copy.queues = self.queues
         return copy
 
     def next_master(
@@ -76,6 +79,8 @@ class VirtualDisk:
         match command:
             case c.PersistApplication():
                 self.applications[command.record.application_id] = command.record
+            case c.PersistQueues():
+                self.queues = command.stated
             case c.ForgetApplication():
                 self.applications.pop(command.application_id, None)
             case c.RememberNode():

@@ -206,7 +206,7 @@ def quota_text(quota: Quota) -> str | dict[str, str | int]:
 
 def _amount_text(which: int, amount: Amount) -> str:
     if amount.is_part:
-        return f"{100 * amount.number:.8g}%"
+        return f"{100 * amount.number:.6f}".rstrip("0").rstrip(".") + "%"
     return f"{amount.number:.0f}m" if which else f"{amount.number:.0f}"
 
 
