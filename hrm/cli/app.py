@@ -31,6 +31,8 @@ COMMANDS = {
     "apps": "hrm.cli.queries",
     "app": "hrm.cli.queries",
     "node": "hrm.cli.queries",
+    "queues": "hrm.cli.queues",
+    "queue": "hrm.cli.queues",
     "events": "hrm.cli.events",
     "env": "hrm.cli.spark",
     "spark-submit": "hrm.cli.spark",

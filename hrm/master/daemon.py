@@ -33,6 +33,7 @@ from hrm.master.interpreter import Interpreter
 from hrm.master.journal import Journal
 from hrm.master.node_service import NodeService
 from hrm.master.policy_service import PolicyService, load_modes, save_modes
+from hrm.master.queue_service import QueueService
 from hrm.master.scheduler_service import SharedStateService, add_to_server
 from hrm.master.store import Store
 from hrm.master.store_repair import locked
@@ -51,6 +52,7 @@ from hrm.v1 import (
     node_pb2_grpc,
     pipeline_pb2_grpc,
     policy_pb2_grpc,
+    queues_pb2_grpc,
     submission_pb2_grpc,
 )
 
@@ -64,7 +66,7 @@ DROPPED_BYTES_MIN = 8 * 1024 * 1024
 NO_QUEUES = QueueConfig()
 SERVICES = (
     "AdminService", "ApplicationService", "EventService", "NodeService", "PipelineService",
-    "PolicyService", "SharedStateService", "SubmissionService",
+    "PolicyService", "QueueService", "SharedStateService", "SubmissionService",
 )  # fmt: skip
 """The services of ``hrm.v1``, for health checks and reflection."""
 
@@ -310,6 +312,7 @@ async def _add_services(
     submission_pb2_grpc.add_SubmissionServiceServicer_to_server(
         SubmissionService(submissions, groups), server
     )
+    queues_pb2_grpc.add_QueueServiceServicer_to_server(QueueService(master, queues.names), server)
     names = [f"hrm.v1.{name}" for name in SERVICES]
     checker = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)
