@@ -109,7 +109,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         apps = master_state.applications if request.include_ended else master_state.live
         chosen: Iterable[Application] = apps.values()
         if request.queue:
-            queue = queue_wire.queue_named(master_state.queues.tree, request.queue)
+            queue = queue_wire.queue_named(self._master.core.queues.tree, request.queue)
             chosen = [app for app in chosen if queue_wire.is_below(app.record.queue, queue)]
         listed, token = page(
             chosen,

@@ -36,7 +36,7 @@ class QueueService(queues_pb2_grpc.QueueServiceServicer):
 
     @property
     def _tree(self) -> QueueTree:
-        return self._master.core.master_state.queues.tree
+        return self._master.core.queues.tree
 
     async def ListQueues(  # noqa: N802
         self, request: pb.ListQueuesRequest, context: Any

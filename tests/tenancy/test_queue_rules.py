@@ -93,5 +93,5 @@ def test_a_rule_is_read() -> None:
 
 @pytest.mark.parametrize("queue", ["root.{user", "root.{}", "root.{x}", "root.{user.real}"])
 def test_a_rule_with_a_malformed_queue_is_refused_when_it_is_read(queue: str) -> None:
-    with pytest.raises(ValueError, match="its queue .* alone may stand in it"):
+    with pytest.raises(ValueError, match=r"its queue .* alone may stand in it"):
         rule_from({"user": "*", "queue": queue})

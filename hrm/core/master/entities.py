@@ -56,7 +56,8 @@ class Container:
     stream, as it has reported at ``preempted_at_s``. ``waits_for``: a driver's wait for its turn,
     before it is given to its scheduler (``core.master.driver_queue``); None where it is, and for
     executors. ``number``: of two that use GPUs, and of two drivers, the one requested later has the
-    greater. ``queued``: it was granted a place in a unit's queue."""
+    greater. ``queued``: it was granted a place in a unit's queue. ``withheld``: its queue of
+    applications keeps it from its scheduler (``core.master.queue_gate``)."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -72,6 +73,7 @@ class Container:
     stop_cause: EndCause | None = None
     held: bool = False
     queued: bool = False
+    withheld: bool = False
     preempted: bool = False
     preempted_at_s: float = 0.0
     waits_for: DriverWaits | None = None

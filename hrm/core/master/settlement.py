@@ -16,9 +16,8 @@ from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages.claims import Decision, Outcome
 from hrm.core.scheduling.scheduler import Job, Scheduler
-from hrm.core.vocabulary.feasibility import Column
 from hrm.core.vocabulary.history import RequestRecord
-from hrm.core.vocabulary.model import ContainerEnd, EndCause
+from hrm.core.vocabulary.model import ContainerEnd, EndCause, ResourceUnitId
 from hrm.core.vocabulary.node_requirement import lasting
 from hrm.core.vocabulary.transitions import ContainerHappening
 
@@ -40,24 +39,13 @@ class Settlement:
 
     def settle(self, scheduler: Scheduler, job: Job, outcomes: list[Outcome], now: float) -> None:
         """The round of a job is over."""
-        master_state, state = self._master_state, self._master_state.state
+        master_state = self._master_state
         app = master_state.applications[job.application_id]
         granted = scheduler.settle(job, outcomes, now)
         app.refusal = job.last_refusal
         for (entry, unit_id, _), decision, _ in granted:
             container = app.containers[entry.container_id]
-            node = master_state.nodes[state.node(state.rows[unit_id])]
-            container.unit_id = unit_id
-            container.node = node.name
-            container.assigned_at_s = container.sent_at_s = now
-            container.queued = decision is Decision.QUEUE
-            how = "queued at the unit" if container.queued else "starts at once"
-            container.life.take(ContainerHappening.GRANTED, now, how)
-            if entry.demand[Column.GPU_MEMORY_MIB]:
-                master_state.gpus.changed(container)
-            node.containers[entry.container_id] = container
-            # Its node notifies the application: it knows whether the container runs or waits.
-            master_state.send(node, c.AssignContainer(spec=master_state.spec(container, app)))
+            self._assign(app, container, unit_id, queued=decision is Decision.QUEUE, now=now)
         if granted:
             if master_state.gpus.uses:
                 master_state.gpus.renew(app.application_id)
@@ -73,9 +61,39 @@ class Settlement:
             if job.gang and not app.unpacked:
                 self._record_unpacked(app, now)
 
+    def _assign(
+        self,
+        app: Application,
+        container: Container,
+        unit_id: ResourceUnitId,
+        *,
+        queued: bool,
+        now: float,
+    ) -> None:
+        """It has a place at a unit: its node gets the order to start it, or to let it wait."""
+        master_state, state = self._master_state, self._master_state.state
+        node = master_state.nodes[state.node(state.rows[unit_id])]
+        container.unit_id = unit_id
+        container.node = node.name
+        container.assigned_at_s = container.sent_at_s = now
+        container.queued = queued
+        how = "queued at the unit" if queued else "starts at once"
+        container.life.take(ContainerHappening.GRANTED, now, how)
+        if container.request.resources.gpu_memory_mib:
+            master_state.gpus.changed(container)
+        master_state.queues.note(container, app)
+        node.containers[container.container_id] = container
+        # Its node notifies the application: it knows whether the container runs or waits.
+        master_state.send(node, c.AssignContainer(spec=master_state.spec(container, app)))
+
+    def reserved(self, container: Container, unit_id: ResourceUnitId, now: float) -> None:
+        """A PENDING container, which has been taken from its scheduler, waits first at a unit."""
+        app = self._master_state.applications[container.application_id]
+        self._assign(app, container, unit_id, queued=True, now=now)
+
     def refuse(self, container: Container, why: str, now: float) -> None:
         """A PENDING container ends, and its application gets to know why."""
-        self.withdraw(container)
+        self.take_from(container)
         notice = c.RequestRefused(
             executor_ids=(container.request.executor_id,),
             resource_profile_id=container.request.resource_profile_id,
@@ -85,8 +103,8 @@ class Settlement:
         end = ContainerEnd(cause=EndCause.KILLED, message=why)
         self._master_state.end_container(container, ContainerHappening.GIVEN_UP, end, now)
 
-    def withdraw(self, container: Container) -> None:
-        """A PENDING container waits for no place any more."""
+    def take_from(self, container: Container) -> None:
+        """A PENDING container is with its scheduler, or in the queue of drivers, no more."""
         app = self._master_state.applications[container.application_id]
         if container.waits_for is not None:
             self._drivers.drop(container)

@@ -1,0 +1,505 @@
+"""Between the request for a container and its scheduler: its queue lets it pass, or keeps it.
+
+Schedulers know nothing of queues. What one has, it may place wherever it finds capacity; so the
+queues of applications are enforced before, in this one place, over all schedulers, those of other
+processes among them. A container passes
+
+- *within its queue's share*: what the queue holds stays within what it may have now, by what all
+  want (``hrm.core.tenancy.accounts``). Guarantees come first there;
+- *alone*: no other queue wants more than it has. Then only maxima bind, and containers may wait at
+  units as ever;
+- *on loan*: all that is with schedulers has a place, or none could be found for it now, and there
+  is free capacity all the same. Such a container must start at once: a place in a unit's queue
+  would be a share of the future. The loan ends when it does, or by preemption
+  (``hrm.core.master.queue_reclaim``).
+
+The order of a queue holds for passing: its first application passes first, and where its next
+container does not fit into the share, those behind it wait, unless it is larger than all that the
+queue is guaranteed. Streams go first. A gang passes whole.
+
+When another queue begins to want something, what is with schedulers beyond its queue's share is
+taken back, and so is what waits at units.
+
+Limits: who is first of the applications is followed when one passes; a container that has passed
+keeps its turn. What schedulers in other processes do is seen by their proposals alone, so they have
+``retry_delay_max_s`` before others are lent what they have left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from hrm.core.master import gangs
+from hrm.core.master.entities import Application, Container
+from hrm.core.master.queue_ledger import Level, QueueLedger, amount_of
+from hrm.core.master.queue_line import QueueLine, Waiter, dominant_part
+from hrm.core.master.returns import may_return, return_waiting
+from hrm.core.master.state import MasterState
+from hrm.core.messages.claims import Proposal
+from hrm.core.scheduling.remote_scheduler import RemoteScheduler
+from hrm.core.scheduling.scheduler import Scheduler
+from hrm.core.tenancy.accounts import NOTHING, Account, Accounts, fits_into, less, more
+from hrm.core.tenancy.queue_spec import QueueName
+from hrm.core.tenancy.queue_status import WaitReason
+from hrm.core.tenancy.queue_tree import Governed, QueueTree
+from hrm.core.vocabulary.feasibility import Vector, demand_vector, fitting_rows, folds
+from hrm.core.vocabulary.model import ContainerId, ContainerState, WorkloadClass
+
+__all__ = ["QueueGate"]
+
+RETURNED_MAX = 256
+"""Containers that are returned from units in one tick because their queue holds too much."""
+_LAST = 1e9
+_LENDERS_MAX = 64
+"""Applications that are looked at in one turn for one that could use what is free."""
+
+
+class QueueGate:
+    """Invariant: ``lines`` has all and only the PENDING containers that are ``withheld``, by leaf;
+    a leaf without any has no line."""
+
+    def __init__(
+        self,
+        master_state: MasterState,
+        schedulers: Mapping[str, Scheduler],
+        hand_over: Callable[[Application, Container, float], None],
+        withdraw: Callable[[Container], None],
+    ) -> None:
+        """``hand_over`` gives a container to its scheduler, ``withdraw`` takes it from there."""
+        self._master_state = master_state
+        self._ledger: QueueLedger = master_state.queues
+        self._schedulers = schedulers
+        self._hand_over = hand_over
+        self._withdraw = withdraw
+        self.lines: dict[QueueName, QueueLine] = {}
+        self._due: dict[QueueName, None] = {}
+        self._may_lend = False
+        self._handed_s: dict[str, float] = {}
+        self._was_alone: QueueName | None = None
+        self.passed = 0
+        self.taken_back = 0
+
+    def put(self, app: Application, container: Container) -> None:
+        """A container is requested: it waits here until ``flush`` lets it pass."""
+        ledger = self._ledger
+        container.withheld = True
+        ledger.activate(app)
+        ledger.note(container, app)
+        self._enter(app, container)
+        self._due[QueueName(app.record.queue)] = None
+
+    def drop(self, container: Container) -> None:
+        """It waits here no more; whoever calls this notes what it is from now on."""
+        container.withheld = False
+        app = self._master_state.applications[container.application_id]
+        name = QueueName(app.record.queue)
+        line = self.lines[name]
+        line.remove(container)
+        if not line.waiters:
+            del self.lines[name]
+
+    def reclassified(self, app: Application) -> None:
+        line = self.lines.get(QueueName(app.record.queue))
+        if line is not None:
+            line.reclassified(app)
+            self._due[line.account.name] = None
+
+    def begin(self, tree: QueueTree, now: float) -> None:
+        """This is the tree from now on, live applications and what waits included."""
+        master_state = self._master_state
+        withheld = [x for line in self.lines.values() for x in _all_of(line)]
+        self._ledger.begin(tree, master_state.live_applications())
+        self.lines.clear()
+        self._was_alone = None
+        for container in withheld:
+            app = master_state.applications[container.application_id]
+            if self._ledger.governs:
+                self._ledger.activate(app)
+                self._enter(app, container)
+            else:
+                container.withheld = False
+                self._hand_over(app, container, now)
+        self.tick(now)
+
+    def capacity_freed(self) -> None:
+        """A container has ended, or a node has come."""
+        self._may_lend = True
+
+    def flush(self, now: float) -> None:
+        """After every event: let pass what may."""
+        ledger = self._ledger
+        if ledger.accounts is None:
+            return
+        if ledger.follow_capacity():
+            self._may_lend = True
+            self._all_due()
+        if ledger.has_freed_slots:
+            ledger.has_freed_slots = False
+            self._all_due()
+        if not self.lines:
+            ledger.freed.clear()
+            self._due.clear()
+        if len(ledger.wanting) > 1 and self._was_alone is not None:
+            name, self._was_alone = self._was_alone, None
+            self._take_back(ledger.accounts.of[name], now)
+        elif len(ledger.wanting) == 1:
+            (self._was_alone,) = ledger.wanting
+        for name in ledger.freed:
+            if name in self.lines:
+                self._due[name] = None
+        ledger.freed.clear()
+        while self._due:
+            name, _ = self._due.popitem()
+            line = self.lines.get(name)
+            if line is not None:
+                self._let_pass(line, now)
+        if self._may_lend and self.lines and self._is_settled(now):
+            self._may_lend = self._lend(now)
+
+    def tick(self, now: float) -> None:
+        """What is not followed as it happens is looked at from time to time."""
+        if self._ledger.accounts is None:
+            return
+        self._all_due()
+        self._may_lend = True
+        if len(self._ledger.wanting) > 1:
+            left = RETURNED_MAX
+            for name in list(self._ledger.unplaced):
+                left -= self._take_back(self._ledger.accounts.of[name], now, left)
+
+    def must_run(self, proposal: Proposal) -> frozenset[Vector]:
+        """The demands of which no claim may wait at a unit. What is on loan may not, nor what other
+        queues want a share of, unless waiting there is all that is left; nor a stream, for which
+        batch of others would be preempted there."""
+        ledger = self._ledger
+        app = self._master_state.applications.get(proposal.application_id)
+        if not ledger.governs or app is None or not proposal.claims:
+            return frozenset()
+        account = ledger.account(app)
+        if proposal.workload_class is WorkloadClass.STREAM:
+            may_wait, patient = ledger.is_only_holder(account), set[ContainerId]()
+        else:
+            may_wait, patient = ledger.is_alone(account), set(ledger.patient)
+        on_loan = ledger.on_loan
+        if may_wait and not on_loan:
+            return frozenset()
+        entries = (claim.entry for claim in proposal.claims)
+        return frozenset(
+            x.demand
+            for x in entries
+            if x.container_id in on_loan or not (may_wait or x.container_id in patient)
+        )
+
+    def reason(self, waiter: Waiter) -> tuple[WaitReason, str]:
+        """Why the next container of an application does not pass."""
+        app = waiter.app
+        ledger, account = self._ledger, self._ledger.account(app)
+        if app.application_id not in ledger.active:
+            full = account.full() or account
+            limit = full.spec.max_running
+            return WaitReason.MAX_RUNNING, (
+                f"{full.name} runs {len(full.slots)} applications, as many as it may (max_running "
+                f"= {limit})"
+            )
+        lack = self._lack(account, app, self._next(waiter))
+        if lack is None:
+            return WaitReason.BEHIND_OTHERS, f"others of {account.name} go before it"
+        return lack[0], lack[1]
+
+    def _enter(self, app: Application, container: Container) -> None:
+        account = self._ledger.account(app)
+        line = self.lines.get(account.name)
+        if line is None:
+            line = self.lines[account.name] = QueueLine(account)
+        line.add(container, app)
+
+    def _all_due(self) -> None:
+        self._due.update(dict.fromkeys(self.lines))
+
+    def _let_pass(self, line: QueueLine, now: float) -> None:
+        """Let pass what may within the queue's share, or alone."""
+        account, ledger = line.account, self._ledger
+        for waiter in line.in_order(self._held_part):
+            app = waiter.app
+            if app.application_id not in ledger.active and ledger.activate(app) is not None:
+                continue
+            while waiter.containers:
+                some = self._next(waiter)
+                lack = self._lack(account, app, some)
+                if lack is None:
+                    if self._ledger.on_loan:
+                        self._end_loans()
+                    self._pass(app, some, now)
+                elif self._holds_up(account, some, lack[0]):
+                    return
+                else:
+                    break
+
+    def _holds_up(self, account: Account, some: Sequence[Container], lack: WaitReason) -> bool:
+        """Do those behind wait for it, too? Not for what its queue is not promised at all."""
+        if lack in (WaitReason.USER_LIMIT, WaitReason.DRIVER_SHARE):
+            return False
+        return fits_into(_sum(some), NOTHING, account.amounts.guaranteed)
+
+    def _next(self, waiter: Waiter) -> list[Container]:
+        """What passes next of an application, whole: its gang, or one container."""
+        many = max(1, gangs.missing(waiter.app))
+        found: list[Container] = []
+        for container in waiter.containers.values():
+            found.append(container)
+            if len(found) == many:
+                break
+        return found
+
+    def _lack(
+        self,
+        account: Account,
+        app: Application,
+        some: Sequence[Container],
+        *,
+        on_loan: bool = False,
+    ) -> tuple[WaitReason, str] | None:
+        """Why these may not pass; None: they may. ``on_loan``: whatever the share is."""
+        amount, ledger = _sum(some), self._ledger
+        full = account.below_maximum(amount)
+        if full is not None:
+            return WaitReason.QUEUE_MAXIMUM, f"{full.name} holds as much as it may (maximum)"
+        accounts = ledger.accounts
+        assert accounts is not None, "what waits in a queue is governed"
+        spec = account.spec
+        if app.is_driver and (lack := self._lacks_driver_share(account, amount)):
+            return WaitReason.DRIVER_SHARE, lack
+        limits = spec.user_limit_factor is not None or spec.minimum_user_limit < 1
+        if limits and (lack := self._lacks_user_limit(accounts, account, app, amount)):
+            return WaitReason.USER_LIMIT, lack
+        if on_loan or ledger.is_alone(account):
+            return None
+        if fits_into(amount, account.held, accounts.last_share(account)):
+            return None
+        if fits_into(amount, account.held, accounts.share(account)):
+            return None
+        return WaitReason.QUEUE_SHARE, (
+            f"{account.name} holds its share of the cluster, and other queues wait for theirs"
+        )
+
+    def _lacks_driver_share(self, account: Account, amount: Governed) -> str:
+        """Why one more driver may not start; the first always may."""
+        for each in account.path:
+            share = each.spec.driver_share
+            if share is None or each.drivers == NOTHING:
+                continue
+            guaranteed = each.amounts.guaranteed
+            limit = (guaranteed[0] * share, guaranteed[1] * share, guaranteed[2] * share)
+            if not fits_into(amount, each.drivers, limit):
+                return (
+                    f"drivers hold as much of {each.name} as they may (driver_share = {share:g} of "
+                    f"its guarantee)"
+                )
+        return ""
+
+    def _lacks_user_limit(
+        self, accounts: Accounts, account: Account, app: Application, amount: Governed
+    ) -> str:
+        """Why the user may not have more."""
+        ledger, spec, user = self._ledger, account.spec, app.record.user
+        held = ledger.of_user[account.name, user]
+        if spec.user_limit_factor is not None:
+            factor = spec.user_limit_factor
+            guaranteed = account.amounts.guaranteed
+            most = (guaranteed[0] * factor, guaranteed[1] * factor, guaranteed[2] * factor)
+            if not fits_into(amount, held, most):
+                return f"{user} holds as much of {account.name} as one user may (user_limit_factor)"
+        users = ledger.users[account.name]
+        many = len(users) + (user not in users)
+        if many > 1 and spec.minimum_user_limit < 1:
+            part = max(1 / many, spec.minimum_user_limit)
+            share = accounts.share(account)
+            most = (share[0] * part, share[1] * part, share[2] * part)
+            if not fits_into(amount, held, most):
+                return (
+                    f"{user} holds a user's part of {account.name}, of which {many} have some "
+                    f"(minimum_user_limit = {spec.minimum_user_limit:g})"
+                )
+        return ""
+
+    def _pass(
+        self, app: Application, some: Sequence[Container], now: float, *, on_loan: bool = False
+    ) -> None:
+        for container in some:
+            self.drop(container)
+            self._ledger.note(container, app)
+            if on_loan:
+                self._ledger.on_loan[container.container_id] = container
+            self._hand_over(app, container, now)
+        self.passed += len(some)
+        self._handed_s[app.scheduler] = now
+        self._may_lend = True
+
+    def _end_loans(self) -> None:
+        """What is on loan and has no place yet comes back: others have a right to it."""
+        on_loan = self._ledger.on_loan
+        while on_loan:
+            self._come_back(on_loan.popitem()[1])
+
+    def _come_back(self, container: Container) -> None:
+        """From its scheduler, or the queue of drivers, to the line of its queue."""
+        app = self._master_state.applications[container.application_id]
+        self._withdraw(container)
+        container.withheld = True
+        self._ledger.note(container, app)
+        self._enter(app, container)
+        self.taken_back += 1
+
+    def _take_back(self, account: Account, now: float, most: int = RETURNED_MAX) -> int:
+        """Take back what the queue holds beyond its share and has no place yet, the latest first;
+        returns how many nodes are asked to return."""
+        ledger, returned = self._ledger, 0
+        assert ledger.accounts is not None, "what has an account is governed"
+        share = ledger.accounts.share(account)
+        unplaced = ledger.unplaced.get(account.name)
+        if unplaced is None or not _is_beyond(account.held, share):
+            return 0
+        held = account.held
+        for container in reversed(list(unplaced.values())):
+            if not _is_beyond(held, share):
+                break
+            amount = amount_of(container.request.resources)
+            if not _relieves(amount, held, share):
+                continue
+            app = self._master_state.applications[container.application_id]
+            if gangs.missing(app) or container.request.place:
+                continue
+            if container.state is ContainerState.PENDING:
+                self._come_back(container)
+            elif returned < most and may_return(
+                self._master_state, container, now, just_queued=True
+            ):
+                why = f"{account.name} holds more than its share, and other queues wait for theirs"
+                return_waiting(self._master_state, container, why, now)
+                returned += 1
+            else:
+                continue
+            held = less(held, amount)
+        return returned
+
+    def _is_settled(self, now: float) -> bool:
+        """Is nothing left to try for what is with schedulers?"""
+        if self._master_state.recovering:
+            return False
+        patience_s = self._master_state.bounds.retry_delay_max_s
+        for name, scheduler in self._schedulers.items():
+            if not scheduler.jobs:
+                continue
+            if isinstance(scheduler, RemoteScheduler):
+                if now < self._handed_s.get(name, -patience_s) + patience_s:
+                    return False
+                continue
+            next_s = scheduler.next_time_s()
+            if scheduler.in_flight is not None or (next_s is not None and next_s <= now):
+                return False
+        return True
+
+    def _lend(self, now: float) -> bool:
+        """Let pass what has come to be within a share, else on loan what could start now: of the
+        queue that holds least of its share. Returns whether to look again."""
+        looked = 0
+        tried = {demand_vector(x.request.resources) for x in self._ledger.on_loan.values()}
+        for line in sorted(self.lines.values(), key=self._line_rank):
+            account, passed = line.account, self.passed
+            self._let_pass(line, now)
+            if self.passed > passed:
+                return True
+            for waiter in line.in_order(self._held_part):
+                app = waiter.app
+                if app.application_id not in self._ledger.active:
+                    continue
+                looked += 1
+                if looked > _LENDERS_MAX:
+                    return False
+                some = self._next(waiter)
+                demand = demand_vector(some[0].request.resources)
+                if demand in tried or self._lack(account, app, some, on_loan=True) is not None:
+                    continue
+                tried.add(demand)
+                startable = self._startable(app, demand)
+                if startable < len(some):
+                    continue
+                self._pass(app, some, now, on_loan=True)
+                if len(some) == 1:
+                    self._lend_more(line, waiter, demand, startable // max(1, len(self.lines)), now)
+                return True
+        return False
+
+    def _lend_more(
+        self, line: QueueLine, waiter: Waiter, demand: Vector, many: int, now: float
+    ) -> None:
+        """The same application may have more of the same: its part of all that could start."""
+        while many > 1 and waiter.containers:
+            some = self._next(waiter)
+            is_like = demand_vector(some[0].request.resources) == demand
+            lack = self._lack(line.account, waiter.app, some, on_loan=True)
+            if len(some) > 1 or not is_like or lack is not None:
+                return
+            self._pass(waiter.app, some, now, on_loan=True)
+            many -= 1
+
+    def _startable(self, app: Application, demand: Vector) -> int:
+        """How many containers of this demand the free capacity would hold."""
+        state = self._master_state.state
+        rows = state.open & state.serving(demand) & fitting_rows(demand, state.free)
+        if app.requires is not None:
+            rows &= state.suited(app.requires)
+        return folds(demand, state.free[rows], state.pool[rows]) if rows.any() else 0
+
+    def _line_rank(self, line: QueueLine) -> tuple[float, QueueName]:
+        """How much of its share a queue holds; of those without one, how much of all."""
+        accounts, account = self._ledger.accounts, line.account
+        assert accounts is not None, "what has a line is governed"
+        share = accounts.share(account)
+        held = max(
+            (x / y if y else _LAST * x for x, y in zip(account.held, share, strict=True) if x),
+            default=0.0,
+        )
+        return held / account.spec.weight if not any(share) else held, account.name
+
+    def _held_part(self, app: Application) -> float:
+        accounts = self._ledger.accounts
+        assert accounts is not None, "what waits in a queue is governed"
+        return dominant_part(self._ledger.of_application[app.application_id], accounts.capacity)
+
+    def violations(self) -> list[str]:
+        """For tests and simulators, linear."""
+        found: list[str] = []
+        waiting = {x.container_id for line in self.lines.values() for x in _all_of(line)}
+        live = self._master_state.live_applications()
+        right = {x.container_id for app in live for x in app.containers.values() if x.withheld}
+        if waiting != right:
+            found.append(f"queues keep {sorted(waiting ^ right)} on one side only")
+        if right and not self._ledger.governs:
+            found.append("containers are kept from schedulers, and nothing is governed")
+        entries = self._ledger.entries
+        for container_id in self._ledger.on_loan:
+            entry = entries.get(container_id)
+            if entry is None or entry.level is not Level.HELD:
+                found.append(f"{container_id} is on loan, and is not with a scheduler")
+        return found
+
+
+def _all_of(line: QueueLine) -> list[Container]:
+    return [x for waiter in line.waiters.values() for x in waiter.containers.values()]
+
+
+def _sum(some: Sequence[Container]) -> Governed:
+    total = NOTHING
+    for container in some:
+        total = more(total, amount_of(container.request.resources))
+    return total
+
+
+def _is_beyond(held: Governed, share: Governed) -> bool:
+    return not fits_into(held, NOTHING, share)
+
+
+def _relieves(amount: Governed, held: Governed, share: Governed) -> bool:
+    """Is some of it of what is held beyond the share?"""
+    return any(x and y > z for x, y, z in zip(amount, held, share, strict=True))

@@ -1,0 +1,199 @@
+"""What a queue has borrowed is taken back by preemption, for what others are guaranteed.
+
+A container *claims* capacity if it has passed its queue and waited for ``queue_reclaim_wait_s``
+without a place, and its queue would hold no more than its guarantee with it, at nodes; so would
+each queue above that, up to the one below which it claims. Victims are containers that run, of
+queues that hold more than they are guaranteed of what is lacking, and still hold as much as that
+without them: no queue is ever brought below its guarantee. The newest go first, for least work is
+lost, batch before streams; drivers never, nor what a gang needs, nor what a queue has that is not
+``preemptible``.
+
+All that a claim takes is at one resource unit. The container is reserved the first place there
+(``hrm.core.queue``), so that what its victims leave can go to nobody else, and starts without a
+round trip when they have ended. One that waits in the queue of a unit is returned first. A gang
+claims whole or not at all.
+
+A stream's container that lacks only room in its own queue's share is made room for by the newest
+batch of that queue, at one unit: streams go before batch within a queue, not across queues.
+
+Why nothing goes back and forth: a claim leaves its queue within its guarantee, and nothing of a
+queue within its guarantee is a victim. The queue that lost has more than its guarantee of the
+resource in question without it, so it has no claim to that.
+
+A round takes at most ``queue_preemption_part`` of the containers that run. Claims for which there
+are no victims may wait in the queues of units from then on.
+
+Limits: victims at units that share their cores with others are looked for at one of them alone.
+What ends by itself meanwhile is not waited for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from hrm.core.master import gangs
+from hrm.core.master.entities import Container
+from hrm.core.master.queue_ledger import QueueLedger
+from hrm.core.master.queue_line import QueueLine, dominant_part
+from hrm.core.master.reclaim_plan import Reclaim, ReclaimPlanner
+from hrm.core.master.returns import may_return, return_waiting
+from hrm.core.master.state import MasterState
+from hrm.core.scheduling.negotiator import Negotiator
+from hrm.core.tenancy.accounts import Account, Accounts
+from hrm.core.tenancy.queue_spec import QueueName
+from hrm.core.vocabulary.model import (
+    ContainerId,
+    ContainerState,
+    EndCause,
+    ResourceUnitId,
+    WorkloadClass,
+)
+
+__all__ = ["QueueReclaim"]
+
+_REASON = "its queue holds more than it is guaranteed, and another lacks some of its guarantee"
+_ELSEWHERE = "what its queue is guaranteed can be had elsewhere sooner"
+_FOR_STREAM = "a stream of its queue waits, and goes before batch"
+
+
+class QueueReclaim:
+    """``reserved``: containers with a place at a unit for which others are being preempted."""
+
+    def __init__(
+        self,
+        master_state: MasterState,
+        negotiator: Negotiator,
+        lines: Mapping[QueueName, QueueLine],
+        reserve: Callable[[Container, ResourceUnitId, float], bool],
+    ) -> None:
+        """``reserve`` gives a PENDING container the first place at a unit, if it can have it."""
+        self._master_state = master_state
+        self._ledger: QueueLedger = master_state.queues
+        self._negotiator = negotiator
+        self._lines = lines
+        self._reserve = reserve
+        self._next_run_s = -math.inf
+        self._going: dict[ContainerId, float] = {}
+        self.preempted = 0
+
+    def tick(self, now: float) -> None:
+        master_state, accounts = self._master_state, self._ledger.accounts
+        if accounts is None or now < self._next_run_s or not self._sees_all(now):
+            return
+        bounds = master_state.bounds
+        self._next_run_s = now + bounds.relocation_period_s
+        if not bounds.queue_preemption or self._negotiator.lease.holder is not None:
+            return
+        resend_s = bounds.resend_delay_s
+        self._going = {x: at_s for x, at_s in self._going.items() if now - at_s < resend_s}
+        claims = list(self._claims(accounts, now))
+        if not claims:
+            return
+        found = ReclaimPlanner(master_state, self._ledger, self._going).plan(claims, now)
+        for group in found:
+            self._carry_out(group, now)
+        if not found and not self._going:
+            self._ledger.patient.update((x.container_id, x) for some in claims for x in some)
+
+    def cost(self, ledger: QueueLedger, now: float) -> list[Container]:
+        """What would be preempted, in the end, if this was the ledger."""
+        claims = [[x] for x in self._all_waiting(ledger)]
+        found = ReclaimPlanner(self._master_state, ledger, self._going).plan(
+            claims, now, everything=True
+        )
+        return [victim for group in found for each in group for victim in each.victims]
+
+    def _sees_all(self, now: float) -> bool:
+        """Is all that runs counted? Not while nodes, or applications, come back."""
+        master_state = self._master_state
+        lost = master_state.has_forgotten and now < master_state.forgot_until_s
+        return not master_state.recovering and not lost
+
+    def _claims(self, accounts: Accounts, now: float) -> Iterable[Sequence[Container]]:
+        """Those that have waited long enough, with their gangs; queues that hold least of their
+        guarantee first."""
+        wait_s = self._master_state.bounds.queue_reclaim_wait_s
+        leaves = [accounts.of[name] for name in (*self._ledger.unplaced, *self._lines)]
+        unique = {x.name: x for x in leaves}
+        for account in sorted(unique.values(), key=_rank):
+            for container in list(self._ledger.unplaced.get(account.name, {}).values()):
+                if container.waits_for or container.container_id in self._ledger.on_loan:
+                    continue
+                if container.node is not None and container.request.place == container.unit_id:
+                    continue
+                app = self._master_state.applications[container.application_id]
+                is_stream = app.record.workload_class is WorkloadClass.STREAM
+                if now - container.requested_at_s < (0.0 if is_stream else wait_s):
+                    continue
+                many = gangs.missing(app)
+                if not many:
+                    yield [container]
+                    continue
+                pending = app.in_state(ContainerState.PENDING)
+                if pending[0] is container and len(pending) >= many:
+                    yield pending[:many]
+            yield from self._streams(account)
+
+    def _streams(self, account: Account) -> Iterable[Sequence[Container]]:
+        """Those of streams that their queue keeps: it holds its share, with batch."""
+        line = self._lines.get(account.name)
+        if line is None:
+            return
+        for key in line.order:
+            waiter = line.waiters[key[3]]
+            if waiter.app.record.workload_class is not WorkloadClass.STREAM:
+                return
+            many = max(1, gangs.missing(waiter.app))
+            yield list(waiter.containers.values())[:many]
+
+    def _all_waiting(self, ledger: QueueLedger) -> Iterable[Container]:
+        """All that waits for a place, of queues that hold least of their guarantee first."""
+        waiting = [
+            x
+            for app in self._master_state.live.values()
+            for x in app.containers.values()
+            if x.state is ContainerState.PENDING and not x.held
+        ]
+        assert ledger.accounts is not None, "something is governed"
+        rank = {account.name: _rank(account) for account in ledger.accounts.leaves()}
+        return sorted(waiting, key=lambda x: rank[self._queue_of(x)])
+
+    def _queue_of(self, container: Container) -> QueueName:
+        return QueueName(self._master_state.applications[container.application_id].record.queue)
+
+    def _carry_out(self, group: Sequence[Reclaim], now: float) -> None:
+        for container, unit_id, victims in group:
+            app = self._master_state.applications[container.application_id]
+            is_stream = app.record.workload_class is WorkloadClass.STREAM
+            if container.state is not ContainerState.PENDING:
+                if may_return(self._master_state, container, now):
+                    return_waiting(self._master_state, container, _ELSEWHERE, now)
+                continue
+            if not is_stream and not self._reserve(container, unit_id, now):
+                continue
+            for victim in victims:
+                self._preempt(victim, _FOR_STREAM if is_stream else _REASON, now)
+        if group:
+            app = self._master_state.applications[group[0].container.application_id]
+            if any(x.container.node is not None for x in group):
+                gangs.granted(self._master_state, app)
+
+    def _preempt(self, victim: Container, reason: str, now: float) -> None:
+        master_state = self._master_state
+        self._going[victim.container_id] = now
+        self.preempted += 1
+        assert victim.node is not None, "what runs is at a node"
+        master_state.send_stop(
+            master_state.nodes[victim.node],
+            victim,
+            EndCause.PREEMPTED,
+            reason,
+            now,
+            grace_s=master_state.bounds.queue_preemption_grace_s,
+            decommission=True,
+        )
+
+
+def _rank(account: Account) -> tuple[float, QueueName]:
+    return dominant_part(account.placed, account.amounts.guaranteed), account.name

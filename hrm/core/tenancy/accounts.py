@@ -1,0 +1,211 @@
+"""What each queue holds and wants, and its share of what there is.
+
+An account follows one queue of the tree. What happens in a leaf is entered there and in all queues
+above it. Shares are divided from ``root`` down (``division``), a family (a queue's children) at a
+time, and only when they are asked for and something has changed.
+
+Amounts are triples of cores, MiB of memory and MiB of GPUs' memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hrm.core.tenancy.division import divide
+from hrm.core.tenancy.queue_spec import ROOT, QueueName, QueueSpec
+from hrm.core.tenancy.queue_tree import Amounts, Governed, QueueTree
+from hrm.core.vocabulary.columns import Floats
+
+__all__ = ["NOTHING", "Account", "Accounts", "common", "fits_into", "less", "more"]
+
+NOTHING: Governed = (0.0, 0.0, 0.0)
+_SLACK = 1e-6
+
+
+def more(a: Governed, b: Governed) -> Governed:
+    return (a[0] + b[0], a[1] + b[1], a[2] + b[2])
+
+
+def less(a: Governed, b: Governed) -> Governed:
+    return (a[0] - b[0], a[1] - b[1], a[2] - b[2])
+
+
+def fits_into(amount: Governed, held: Governed, limit: Governed) -> bool:
+    """Does ``held`` stay within ``limit`` with ``amount`` more, of all of which that has some?"""
+    return all(not x or y + x <= z + _SLACK for x, y, z in zip(amount, held, limit, strict=True))
+
+
+class _Family:
+    """The children of one queue, in columns of shape (children, 3); ``weights`` (children,).
+
+    ``is_stale``: what they want, or their limits, have changed since ``shares`` were divided from
+    ``total``.
+    """
+
+    __slots__ = ("guaranteed", "is_stale", "maximum", "shares", "total", "wanted", "weights")
+
+    def __init__(self, weights: list[float], amounts: list[Amounts]) -> None:
+        many = len(weights)
+        self.weights: Floats = np.asarray(weights, np.float64)
+        self.guaranteed: Floats = np.zeros((many, 3))
+        self.maximum: Floats = np.zeros((many, 3))
+        self.wanted: Floats = np.zeros((many, 3))
+        self.shares: Floats = np.zeros((many, 3))
+        self.total: Floats = np.zeros(3)
+        self.limit(amounts)
+
+    def limit(self, amounts: list[Amounts]) -> None:
+        self.guaranteed[:] = [x.guaranteed for x in amounts]
+        self.maximum[:] = [x.maximum for x in amounts]
+        self.is_stale = True
+
+    def divide(self, total: Floats) -> None:
+        if self.is_stale or (total != self.total).any():
+            wanted = np.minimum(self.wanted, self.maximum)
+            self.shares = divide(total, self.guaranteed, wanted, self.weights)
+            self.total, self.is_stale = total, False
+
+
+class Account:
+    """One queue.
+
+    ``held``: by containers that it lets have a place, whether they have one or not; ``placed``: by
+    those of them that run, or are about to; ``wanted``: by all that it would let have one now if
+    there were room for all. ``drivers``: by drivers, of what is held. ``slots``: applications that
+    may hold containers, by what counts as one, in the whole subtree.
+    """
+
+    __slots__ = (
+        "amounts", "children", "drivers", "family", "held", "name", "parent", "path", "placed",
+        "position", "slots", "spec", "wanted",
+    )  # fmt: skip
+
+    def __init__(self, spec: QueueSpec, parent: Account | None, amounts: Amounts) -> None:
+        self.name = spec.name
+        self.spec = spec
+        self.parent = parent
+        self.amounts = amounts
+        self.held = self.placed = self.wanted = self.drivers = NOTHING
+        self.slots: dict[str, int] = {}
+        self.family: _Family | None = None
+        self.children: list[Account] = []
+        self.position = 0
+        self.path: tuple[Account, ...] = (self, *(() if parent is None else parent.path))
+        """It and those above it, ``root`` last."""
+
+    @property
+    def is_leaf(self) -> bool:
+        return not self.children
+
+    def wants(self, amount: Governed) -> None:
+        """It wants so much more, which may be negative."""
+        for account in self.path:
+            account.wanted = more(account.wanted, amount)
+            if account.parent is not None and account.parent.family is not None:
+                family = account.parent.family
+                family.wanted[account.position] = account.wanted
+                family.is_stale = True
+
+    def holds(self, amount: Governed) -> None:
+        for account in self.path:
+            account.held = more(account.held, amount)
+
+    def places(self, amount: Governed) -> None:
+        for account in self.path:
+            account.placed = more(account.placed, amount)
+
+    def has_drivers(self, amount: Governed) -> None:
+        for account in self.path:
+            account.drivers = more(account.drivers, amount)
+
+    def below_maximum(self, amount: Governed) -> Account | None:
+        """The first queue, of it and those above, of whose maximum this would be too much."""
+        for account in self.path:
+            if account.parent is not None and not fits_into(
+                amount, account.held, account.amounts.maximum
+            ):
+                return account
+        return None
+
+    def full(self) -> Account | None:
+        """The first queue, of it and those above, with no room for one more application."""
+        for account in self.path:
+            limit = account.spec.max_running
+            if limit is not None and len(account.slots) >= limit:
+                return account
+        return None
+
+    def within_guarantee(self, amount: Governed, top: Account) -> bool:
+        """Would it, and all above it below ``top``, hold at nodes no more than their guarantees,
+        with so much more?"""
+        for account in self.path:
+            if account is top:
+                return True
+            if not fits_into(amount, account.placed, account.amounts.guaranteed):
+                return False
+        return True
+
+
+class Accounts:
+    """The accounts of a tree, for a cluster of one size."""
+
+    def __init__(self, tree: QueueTree, capacity: Governed) -> None:
+        self.tree = tree
+        self.capacity = capacity
+        amounts = tree.amounts(capacity)
+        self.of: dict[QueueName, Account] = {}
+        for name, spec in tree.specs.items():
+            parent = None if spec.parent is None else self.of[spec.parent]
+            account = self.of[name] = Account(spec, parent, amounts[name])
+            if parent is not None:
+                account.position = len(parent.children)
+                parent.children.append(account)
+        for account in self.of.values():
+            if account.children:
+                weights = [x.spec.weight for x in account.children]
+                account.family = _Family(weights, [x.amounts for x in account.children])
+
+    @property
+    def root(self) -> Account:
+        return self.of[ROOT]
+
+    def resize(self, capacity: Governed) -> None:
+        """The cluster has another size."""
+        self.capacity = capacity
+        amounts = self.tree.amounts(capacity)
+        for name, account in self.of.items():
+            account.amounts = amounts[name]
+        for account in self.of.values():
+            if account.family is not None:
+                account.family.limit([x.amounts for x in account.children])
+
+    def leaves(self) -> Iterator[Account]:
+        return (x for x in self.of.values() if x.is_leaf)
+
+    def last_share(self, account: Account) -> Governed:
+        """``share`` as it was when it was last divided, which costs nothing. What has changed since
+        may make it larger or smaller; where a queue began to want something since, it is 0."""
+        family = account.parent.family if account.parent is not None else None
+        if family is None:
+            return self.capacity
+        cores, memory, gpu_memory = family.shares[account.position].tolist()
+        return (cores, memory, gpu_memory)
+
+    def share(self, account: Account) -> Governed:
+        """What a queue may hold now, by what all want."""
+        total = np.asarray(self.capacity, np.float64)
+        for each in reversed(account.path[:-1]):
+            family = each.parent.family if each.parent is not None else None
+            assert family is not None, f"{each.name} is a child"
+            family.divide(total)
+            total = family.shares[each.position]
+        cores, memory, gpu_memory = total.tolist()
+        return (cores, memory, gpu_memory)
+
+
+def common(one: Account, other: Account) -> Account:
+    """The lowest queue that has both below it, or is one of them."""
+    above = set(map(id, one.path))
+    return next(x for x in other.path if id(x) in above)
