@@ -124,7 +124,7 @@ async def _run(settings: MasterSettings, queues: QueueConfig) -> int:
         locked(settings.state_dir / "lock"),
         closing(Store(settings.state_dir / "hrm.sqlite")) as store,
     ):
-        known = known_to(store)
+        known = known_to(store, queues)
         epoch = store.next_epoch()
         kept, keep_s = settings.events_kept, settings.events_keep_s
         path = settings.state_dir / "events.sqlite"
@@ -138,12 +138,12 @@ async def _run(settings: MasterSettings, queues: QueueConfig) -> int:
             return await _serve(settings, queues, token, secure, store, known, journal, epoch)
 
 
-def known_to(store: Store) -> dict[str, Any]:
-    """What the core needs from the store. Everything is read before anything is written, so a
-    damaged store stays as it is.
+def known_to(store: Store, queues: QueueConfig = NO_QUEUES) -> dict[str, Any]:
+    """What the core needs from the store; of the ``queues`` that ``hrm.toml`` states, that counts.
+    Everything is read before anything is written, so a damaged store stays as it is.
 
     Raises:
-        InvalidConfig: it is damaged.
+        InvalidConfig: it is damaged, or its queues and those of the file are no tree together.
     """
     known: dict[str, Any] = {
         "records": store.applications(),
@@ -151,6 +151,8 @@ def known_to(store: Store) -> dict[str, Any]:
         "drained_nodes": store.drains(),
         "run_times": store.run_times(),
         "learned_classes": store.learned_classes(),
+        "queues": queues.tree(store.queues()),
+        "queue_rules": queues.rules,
     }
     store.submissions()
     return known
@@ -183,6 +185,8 @@ async def _serve(
     )
     journal.took(None)
     master = Interpreter(core, store, journal)
+    if queues.specs:
+        store.put_queues(core.queues.tree.stated)
     state_dir = settings.state_dir
     guards = GuardRegistry(load_modes(state_dir), keep=lambda modes: save_modes(state_dir, modes))
     pipelines = PipelineTasks(
