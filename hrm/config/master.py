@@ -35,6 +35,13 @@ class MasterSettings(ServerSettings):
     port: int = Field(
         default=DEFAULT_PORT, ge=0, le=65535, description="port to listen on; 0: any free"
     )
+    metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="port of metrics for Prometheus, at /metrics: HTTP without a token (HTTPS with "
+        "tls_cert), on the address of host; 0: any free; empty: none",
+    )
     state_dir: Path = Field(
         default_factory=lambda: hrm_home() / "master", description="directory of its store"
     )

@@ -25,6 +25,7 @@ from hrm.core.master.core import MasterCore
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import NodeName, NodeState
 from hrm.errors import HrmError, InvalidConfig
+from hrm.master import metrics_page
 from hrm.master.admin_service import AdminService
 from hrm.master.application_service import ApplicationService
 from hrm.master.disk_space import full, is_full
@@ -202,27 +203,28 @@ async def _serve(
     stopped = master.stopped
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _finish, stopped)
-    await server.start()
-    (settings.state_dir / "address").write_text(address + "\n")
-    log.info(
-        "serving", address=address, epoch=core.epoch, schedulers=settings.schedulers,
-        tls=secure is not None,
-    )  # fmt: skip
-    print(f"master ready on {address} (epoch {core.epoch})", flush=True)
-    ticking = asyncio.gather(
-        master.tick_forever(TICK_INTERVAL_S),
-        pipelines.tick_forever(partial(_draining, core)),
-        submissions.run(TICK_INTERVAL_S),
-        watch.run(),
-        _give_back_forever(core),
-    )
-    try:
-        error = await stopped
-    finally:
-        ticking.cancel()
-        await asyncio.gather(ticking, return_exceptions=True)
-        await server.stop(STOP_GRACE_S)
-        (settings.state_dir / "address").unlink(missing_ok=True)
+    async with metrics_page.serving(settings, lambda: core.queues.status(clock.now()), secure):
+        await server.start()
+        (settings.state_dir / "address").write_text(address + "\n")
+        log.info(
+            "serving", address=address, epoch=core.epoch, schedulers=settings.schedulers,
+            tls=secure is not None,
+        )  # fmt: skip
+        print(f"master ready on {address} (epoch {core.epoch})", flush=True)
+        ticking = asyncio.gather(
+            master.tick_forever(TICK_INTERVAL_S),
+            pipelines.tick_forever(partial(_draining, core)),
+            submissions.run(TICK_INTERVAL_S),
+            watch.run(),
+            _give_back_forever(core),
+        )
+        try:
+            error = await stopped
+        finally:
+            ticking.cancel()
+            await asyncio.gather(ticking, return_exceptions=True)
+            await server.stop(STOP_GRACE_S)
+            (settings.state_dir / "address").unlink(missing_ok=True)
     if error is not None:
         log.critical("stopped", error=str(error))
         return 1

@@ -69,9 +69,9 @@ class Running:
 
 
 @asynccontextmanager
-async def running(
-    directory: Path, queues: QueueConfig | None = None, **settings: Any
-) -> AsyncIterator[Running]:
+async def running(directory: Path, **settings: Any) -> AsyncIterator[Running]:
+    """``queues``: a ``QueueConfig``, as ``hrm.toml`` may state; the others are settings."""
+    queues = settings.pop("queues", QueueConfig())
     configured = MasterSettings(
         port=0, state_dir=directory / "master", token_file=directory / "token", **settings
     )
@@ -84,7 +84,7 @@ async def running(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(daemon, "Interpreter", Kept)
-        serving = asyncio.create_task(daemon.run(configured, queues or QueueConfig()))
+        serving = asyncio.create_task(daemon.run(configured, queues))
         await _serving(serving, configured.state_dir / "address")
     address = (configured.state_dir / "address").read_text().strip()
     master = Running(configured, address, serving, made[0])
