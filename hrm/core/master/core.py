@@ -86,21 +86,12 @@ class MasterCore:
         self.applications = ApplicationRegistry(
             self.master_state, self.placement, self.nodes, self.queues
         )
-        for row in run_times:
-            for key in self.master_state.run_times.put(row):
-                self.master_state.out.append(c.ForgetRunTime(key=key))
-        for learned in learned_classes:
-            for name_and_user in self.master_state.learned_classes.put(learned):
-                self.master_state.out.append(c.ForgetLearnedClass(key=name_and_user))
+        self._remember(run_times, learned_classes)
         self._awake = Wakefulness(bounds.asleep_s, now)
         self._began_s, self._excused_s = now, float("-inf")
         self.slept_s = 0.0
         """Seconds slept that have not been reported yet; the reporter resets it to 0."""
-        for record in records:
-            self.applications.recover(self.queues.recover(record, now), now)
-        self.placement.queues.begin(self.queues.tree, now)
-        self.master_state.recovering = bool(self.nodes.awaited)
-        self.master_state.forgot_until_s = now + bounds.application_grace_s
+        self._recover(records, now)
         self._handlers: dict[type[e.Event], Callable[..., None]] = {
             e.NodeRegistered: self.nodes.registered,
             e.NodeReported: self.nodes.reported,
@@ -131,6 +122,25 @@ class MasterCore:
             e.Ticked: lambda event: self._tick(event.now),
         }
 
+    def _recover(self, records: Iterable[ApplicationRecord], now: float) -> None:
+        """The applications that the store knows."""
+        for record in records:
+            self.applications.recover(self.queues.recover(record, now), now)
+        self.placement.queues.begin(self.queues.tree, now)
+        self.master_state.recovering = bool(self.nodes.awaited)
+        self.master_state.forgot_until_s = now + self.master_state.bounds.application_grace_s
+
+    def _remember(
+        self, run_times: Iterable[RunTime], learned_classes: Iterable[LearnedClass]
+    ) -> None:
+        """What the store knows, as far as it is kept."""
+        for row in run_times:
+            for key in self.master_state.run_times.put(row):
+                self.master_state.out.append(c.ForgetRunTime(key=key))
+        for learned in learned_classes:
+            for name_and_user in self.master_state.learned_classes.put(learned):
+                self.master_state.out.append(c.ForgetLearnedClass(key=name_and_user))
+
     @property
     def epoch(self) -> int:
         return self.master_state.epoch
@@ -142,7 +152,8 @@ class MasterCore:
             self._woke(event.now, slept_s)
         if not isinstance(event, Registration) or self.epochs.admits(event):
             self._handlers[type(event)](event)
-        self.placement.queues.flush(event.now)
+        if self.master_state.queues.accounts is not None:
+            self.placement.queues.flush(event.now)
         self.subscriptions.flush(event.now)
         out = self.master_state.out
         self.master_state.out = []

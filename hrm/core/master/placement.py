@@ -97,10 +97,12 @@ class PlacementCoordinator:
 
     def hand_over(self, app: Application, container: Container, now: float) -> None:
         """Let a PENDING container be scheduled, once its queue lets it pass."""
-        if self.master_state.queues.governs:
+        if self.master_state.queues.accounts is not None:
             self.queues.put(app, container)
-        else:
+        elif app.is_driver:
             self._passed(app, container, now)
+        else:
+            self._hand_over(app, container, now)
 
     def _passed(self, app: Application, container: Container, now: float) -> None:
         """Its queue lets a PENDING container pass: a driver is scheduled when it is its turn."""
@@ -181,7 +183,7 @@ class PlacementCoordinator:
         one whose job has waited longest first, or the others' jobs would starve behind it."""
         self.gpu_shares.rebalance(now)
         self._hand_over_drivers(now)
-        self.queues.capacity_freed()
+        self.queues.may_lend = True
         if self.master_state.gpus.uses:
             self.gpu_shares.changed()
         asleep = []
@@ -258,7 +260,7 @@ class PlacementCoordinator:
             return False
         self._take_from(container)
         container.request = request
-        self._settlement.reserved(container, unit_id, now)
+        self._settlement.reserved(app, entry, now)
         return True
 
     def _rows_of_driver(self, job: Job) -> Bools:
@@ -351,8 +353,9 @@ class PlacementCoordinator:
             proposal = replace(proposal, claims=wanted, gang=gang, requires=requires)
         if job is not None and job.gpus:
             proposal = self.gpu_shares.within(proposal, job, now)
-        if must_run := self.queues.must_run(proposal):
-            proposal = replace(proposal, must_run=proposal.must_run | must_run)
+        if self.master_state.queues.accounts is not None:
+            must_run = proposal.must_run | self.queues.must_run(proposal)
+            proposal = replace(proposal, must_run=must_run)
         outcomes = self.negotiator.commit(proposal, now)
         if outcomes is None:
             return

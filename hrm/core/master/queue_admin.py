@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hrm.core.master.entities import Application
 from hrm.core.master.placement import PlacementCoordinator
-from hrm.core.master.queue_ledger import QueueLedger
+from hrm.core.master.queue_usage import QueueUsage
 from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -40,6 +40,10 @@ class QueueAdministration:
 
     def place(self, event: e.ApplicationRegistered) -> QueueName | HrmError:
         """The queue of a new application; what is part of a submission goes where its driver is."""
+        tree = self.tree
+        is_plain = not (event.queue or event.submission_id or self.rules)
+        if is_plain and DEFAULT_QUEUE in tree.open_to_all and DEFAULT_QUEUE not in tree.children:
+            return DEFAULT_QUEUE  # the common case, without a call
         driver = self._master_state.applications.get(ApplicationId(event.submission_id))
         if driver is not None and self.tree.is_leaf(QueueName(driver.record.queue)):
             return QueueName(driver.record.queue)
@@ -121,13 +125,13 @@ class QueueAdministration:
         master_state = self._master_state
         if not tree.governs or not master_state.bounds.queue_preemption:
             return c.QueueChangeCost()
-        ledger = QueueLedger(master_state.state, tree)
-        ledger.begin(tree, master_state.live_applications())
-        victims = self._placement.reclaim.cost(ledger, now)
+        usage = QueueUsage(master_state.state, tree)
+        usage.begin(tree, master_state.live_applications())
+        victims = self._placement.reclaim.cost(usage, now)
         held_back = [
             app.application_id
             for app in master_state.live_applications()
-            if app.application_id in ledger.active and _holds_too_much(ledger, app)
+            if app.application_id in usage.active and _holds_too_much(usage, app)
         ]
         return c.QueueChangeCost(
             preempted=tuple(x.container_id for x in victims), held_back=tuple(held_back)
@@ -137,8 +141,8 @@ class QueueAdministration:
         self._master_state.out.append(c.PersistQueues(stated=tuple(self.tree.stated)))
 
 
-def _holds_too_much(ledger: QueueLedger, app: Application) -> bool:
+def _holds_too_much(usage: QueueUsage, app: Application) -> bool:
     """Does its queue hold more than its share, so that it gets no more?"""
-    assert ledger.accounts is not None, "what is active is governed"
-    account = ledger.account(app)
-    return not fits_into(account.held, NOTHING, ledger.accounts.share(account))
+    assert usage.accounts is not None, "what is active is governed"
+    account = usage.account(app)
+    return not fits_into(account.held, NOTHING, usage.accounts.share(account))

@@ -31,14 +31,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
-from hrm.core.master.queue_ledger import Level, QueueLedger, amount_of
 from hrm.core.master.queue_line import QueueLine, Waiter, dominant_part
+from hrm.core.master.queue_usage import Level, QueueUsage, amount_of
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import MasterState
 from hrm.core.messages.claims import Proposal
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Scheduler
-from hrm.core.tenancy.accounts import NOTHING, Account, Accounts, fits_into, less, more
+from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, fits_into, less, more
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import WaitReason
 from hrm.core.tenancy.queue_tree import Governed, QueueTree
@@ -56,7 +56,8 @@ _LENDERS_MAX = 64
 
 class QueueGate:
     """Invariant: ``lines`` has all and only the PENDING containers that are ``withheld``, by leaf;
-    a leaf without any has no line."""
+    a leaf without any has no line. ``may_lend``: has anything changed, as that capacity was freed,
+    since it was last looked for what could be lent?"""
 
     def __init__(
         self,
@@ -67,13 +68,13 @@ class QueueGate:
     ) -> None:
         """``hand_over`` gives a container to its scheduler, ``withdraw`` takes it from there."""
         self._master_state = master_state
-        self._ledger: QueueLedger = master_state.queues
+        self._usage: QueueUsage = master_state.queues
         self._schedulers = schedulers
         self._hand_over = hand_over
         self._withdraw = withdraw
         self.lines: dict[QueueName, QueueLine] = {}
         self._due: dict[QueueName, None] = {}
-        self._may_lend = False
+        self.may_lend = False
         self._handed_s: dict[str, float] = {}
         self._was_alone: QueueName | None = None
         self.passed = 0
@@ -81,10 +82,10 @@ class QueueGate:
 
     def put(self, app: Application, container: Container) -> None:
         """A container is requested: it waits here until ``flush`` lets it pass."""
-        ledger = self._ledger
+        usage = self._usage
         container.withheld = True
-        ledger.activate(app)
-        ledger.note(container, app)
+        usage.activate(app)
+        usage.note(container, app)
         self._enter(app, container)
         self._due[QueueName(app.record.queue)] = None
 
@@ -108,79 +109,75 @@ class QueueGate:
         """This is the tree from now on, live applications and what waits included."""
         master_state = self._master_state
         withheld = [x for line in self.lines.values() for x in _all_of(line)]
-        self._ledger.begin(tree, master_state.live_applications())
+        self._usage.begin(tree, master_state.live_applications())
         self.lines.clear()
         self._was_alone = None
         for container in withheld:
             app = master_state.applications[container.application_id]
-            if self._ledger.governs:
-                self._ledger.activate(app)
+            if self._usage.governs:
+                self._usage.activate(app)
                 self._enter(app, container)
             else:
                 container.withheld = False
                 self._hand_over(app, container, now)
         self.tick(now)
 
-    def capacity_freed(self) -> None:
-        """A container has ended, or a node has come."""
-        self._may_lend = True
-
     def flush(self, now: float) -> None:
         """After every event: let pass what may."""
-        ledger = self._ledger
-        if ledger.accounts is None:
+        usage = self._usage
+        if usage.accounts is None:
             return
-        if ledger.follow_capacity():
-            self._may_lend = True
+        if usage.follow_capacity():
+            self.may_lend = True
             self._all_due()
-        if ledger.has_freed_slots:
-            ledger.has_freed_slots = False
+        if usage.has_freed_slots:
+            usage.has_freed_slots = False
             self._all_due()
         if not self.lines:
-            ledger.freed.clear()
+            usage.freed.clear()
             self._due.clear()
-        if len(ledger.wanting) > 1 and self._was_alone is not None:
+        if len(usage.wanting) > 1 and self._was_alone is not None:
             name, self._was_alone = self._was_alone, None
-            self._take_back(ledger.accounts.of[name], now)
-        elif len(ledger.wanting) == 1:
-            (self._was_alone,) = ledger.wanting
-        for name in ledger.freed:
+            self._take_back(usage.accounts.of[name], now)
+        elif len(usage.wanting) == 1:
+            (self._was_alone,) = usage.wanting
+        for name in usage.freed:
             if name in self.lines:
                 self._due[name] = None
-        ledger.freed.clear()
+        usage.freed.clear()
         while self._due:
             name, _ = self._due.popitem()
             line = self.lines.get(name)
             if line is not None:
                 self._let_pass(line, now)
-        if self._may_lend and self.lines and self._is_settled(now):
-            self._may_lend = self._lend(now)
+        if self.may_lend and self.lines and self._is_settled(now):
+            self.may_lend = self._lend(now)
 
     def tick(self, now: float) -> None:
         """What is not followed as it happens is looked at from time to time."""
-        if self._ledger.accounts is None:
+        if self._usage.accounts is None:
             return
         self._all_due()
-        self._may_lend = True
-        if len(self._ledger.wanting) > 1:
+        self.may_lend = True
+        if len(self._usage.wanting) > 1:
             left = RETURNED_MAX
-            for name in list(self._ledger.unplaced):
-                left -= self._take_back(self._ledger.accounts.of[name], now, left)
+            for name in list(self._usage.unplaced):
+                left -= self._take_back(self._usage.accounts.of[name], now, left)
 
     def must_run(self, proposal: Proposal) -> frozenset[Vector]:
         """The demands of which no claim may wait at a unit. What is on loan may not, nor what other
         queues want a share of, unless waiting there is all that is left; nor a stream, for which
         batch of others would be preempted there."""
-        ledger = self._ledger
+        usage = self._usage
         app = self._master_state.applications.get(proposal.application_id)
-        if not ledger.governs or app is None or not proposal.claims:
+        if not usage.governs or app is None or not proposal.claims:
             return frozenset()
-        account = ledger.account(app)
+        account = usage.account(app)
         if proposal.workload_class is WorkloadClass.STREAM:
-            may_wait, patient = ledger.is_only_holder(account), set[ContainerId]()
+            may_wait, patient = usage.is_only_holder(account), set[ContainerId]()
         else:
-            may_wait, patient = ledger.is_alone(account), set(ledger.patient)
-        on_loan = ledger.on_loan
+            may_wait, patient = usage.is_alone(account), set(usage.patient)
+        on_loan = usage.on_loan
         if may_wait and not on_loan:
             return frozenset()
         entries = (claim.entry for claim in proposal.claims)
@@ -193,8 +190,8 @@ class QueueGate:
     def reason(self, waiter: Waiter) -> tuple[WaitReason, str]:
         """Why the next container of an application does not pass."""
         app = waiter.app
-        ledger, account = self._ledger, self._ledger.account(app)
-        if app.application_id not in ledger.active:
+        usage, account = self._usage, self._usage.account(app)
+        if app.application_id not in usage.active:
             full = account.full() or account
             limit = full.spec.max_running
             return WaitReason.MAX_RUNNING, (
@@ -207,7 +204,7 @@ class QueueGate:
         return lack[0], lack[1]
 
     def _enter(self, app: Application, container: Container) -> None:
-        account = self._ledger.account(app)
+        account = self._usage.account(app)
         line = self.lines.get(account.name)
         if line is None:
             line = self.lines[account.name] = QueueLine(account)
@@ -218,16 +215,16 @@ class QueueGate:
 
     def _let_pass(self, line: QueueLine, now: float) -> None:
         """Let pass what may within the queue's share, or alone."""
-        account, ledger = line.account, self._ledger
+        account, usage = line.account, self._usage
         for waiter in line.in_order(self._held_part):
             app = waiter.app
-            if app.application_id not in ledger.active and ledger.activate(app) is not None:
+            if app.application_id not in usage.active and usage.activate(app) is not None:
                 continue
             while waiter.containers:
                 some = self._next(waiter)
                 lack = self._lack(account, app, some)
                 if lack is None:
-                    if self._ledger.on_loan:
+                    if self._usage.on_loan:
                         self._end_loans()
                     self._pass(app, some, now)
                 elif self._holds_up(account, some, lack[0]):
@@ -235,11 +232,11 @@ class QueueGate:
                 else:
                     break
 
-    def _holds_up(self, account: Account, some: Sequence[Container], lack: WaitReason) -> bool:
+    def _holds_up(self, account: QueueAccount, some: Sequence[Container], lack: WaitReason) -> bool:
         """Do those behind wait for it, too? Not for what its queue is not promised at all."""
         if lack in (WaitReason.USER_LIMIT, WaitReason.DRIVER_SHARE):
             return False
-        return fits_into(_sum(some), NOTHING, account.amounts.guaranteed)
+        return fits_into(_sum(some), NOTHING, account.limits.guaranteed)
 
     def _next(self, waiter: Waiter) -> list[Container]:
         """What passes next of an application, whole: its gang, or one container."""
@@ -253,18 +250,18 @@ class QueueGate:
 
     def _lack(
         self,
-        account: Account,
+        account: QueueAccount,
         app: Application,
         some: Sequence[Container],
         *,
         on_loan: bool = False,
     ) -> tuple[WaitReason, str] | None:
         """Why these may not pass; None: they may. ``on_loan``: whatever the share is."""
-        amount, ledger = _sum(some), self._ledger
+        amount, usage = _sum(some), self._usage
         full = account.below_maximum(amount)
         if full is not None:
             return WaitReason.QUEUE_MAXIMUM, f"{full.name} holds as much as it may (maximum)"
-        accounts = ledger.accounts
+        accounts = usage.accounts
         assert accounts is not None, "what waits in a queue is governed"
         spec = account.spec
         if app.is_driver and (lack := self._lacks_driver_share(account, amount)):
@@ -272,7 +269,7 @@ class QueueGate:
         limits = spec.user_limit_factor is not None or spec.minimum_user_limit < 1
         if limits and (lack := self._lacks_user_limit(accounts, account, app, amount)):
             return WaitReason.USER_LIMIT, lack
-        if on_loan or ledger.is_alone(account):
+        if on_loan or usage.is_alone(account):
             return None
         if fits_into(amount, account.held, accounts.last_share(account)):
             return None
@@ -282,13 +279,13 @@ class QueueGate:
             f"{account.name} holds its share of the cluster, and other queues wait for theirs"
         )
 
-    def _lacks_driver_share(self, account: Account, amount: Governed) -> str:
+    def _lacks_driver_share(self, account: QueueAccount, amount: Governed) -> str:
         """Why one more driver may not start; the first always may."""
         for each in account.path:
             share = each.spec.driver_share
             if share is None or each.drivers == NOTHING:
                 continue
-            guaranteed = each.amounts.guaranteed
+            guaranteed = each.limits.guaranteed
             limit = (guaranteed[0] * share, guaranteed[1] * share, guaranteed[2] * share)
             if not fits_into(amount, each.drivers, limit):
                 return (
@@ -298,18 +295,18 @@ class QueueGate:
         return ""
 
     def _lacks_user_limit(
-        self, accounts: Accounts, account: Account, app: Application, amount: Governed
+        self, accounts: AccountTree, account: QueueAccount, app: Application, amount: Governed
     ) -> str:
         """Why the user may not have more."""
-        ledger, spec, user = self._ledger, account.spec, app.record.user
-        held = ledger.of_user[account.name, user]
+        usage, spec, user = self._usage, account.spec, app.record.user
+        held = usage.of_user[account.name, user]
         if spec.user_limit_factor is not None:
             factor = spec.user_limit_factor
-            guaranteed = account.amounts.guaranteed
+            guaranteed = account.limits.guaranteed
             most = (guaranteed[0] * factor, guaranteed[1] * factor, guaranteed[2] * factor)
             if not fits_into(amount, held, most):
                 return f"{user} holds as much of {account.name} as one user may (user_limit_factor)"
-        users = ledger.users[account.name]
+        users = usage.users[account.name]
         many = len(users) + (user not in users)
         if many > 1 and spec.minimum_user_limit < 1:
             part = max(1 / many, spec.minimum_user_limit)
@@ -327,17 +324,17 @@ class QueueGate:
     ) -> None:
         for container in some:
             self.drop(container)
-            self._ledger.note(container, app)
+            self._usage.note(container, app)
             if on_loan:
-                self._ledger.on_loan[container.container_id] = container
+                self._usage.on_loan[container.container_id] = container
             self._hand_over(app, container, now)
         self.passed += len(some)
         self._handed_s[app.scheduler] = now
-        self._may_lend = True
+        self.may_lend = True
 
     def _end_loans(self) -> None:
         """What is on loan and has no place yet comes back: others have a right to it."""
-        on_loan = self._ledger.on_loan
+        on_loan = self._usage.on_loan
         while on_loan:
             self._come_back(on_loan.popitem()[1])
 
@@ -346,17 +343,17 @@ class QueueGate:
         app = self._master_state.applications[container.application_id]
         self._withdraw(container)
         container.withheld = True
-        self._ledger.note(container, app)
+        self._usage.note(container, app)
         self._enter(app, container)
         self.taken_back += 1
 
-    def _take_back(self, account: Account, now: float, most: int = RETURNED_MAX) -> int:
+    def _take_back(self, account: QueueAccount, now: float, most: int = RETURNED_MAX) -> int:
         """Take back what the queue holds beyond its share and has no place yet, the latest first;
         returns how many nodes are asked to return."""
-        ledger, returned = self._ledger, 0
-        assert ledger.accounts is not None, "what has an account is governed"
-        share = ledger.accounts.share(account)
-        unplaced = ledger.unplaced.get(account.name)
+        usage, returned = self._usage, 0
+        assert usage.accounts is not None, "what has an account is governed"
+        share = usage.accounts.share(account)
+        unplaced = usage.unplaced.get(account.name)
         if unplaced is None or not _is_beyond(account.held, share):
             return 0
         held = account.held
@@ -403,7 +400,7 @@ class QueueGate:
         """Let pass what has come to be within a share, else on loan what could start now: of the
         queue that holds least of its share. Returns whether to look again."""
         looked = 0
-        tried = {demand_vector(x.request.resources) for x in self._ledger.on_loan.values()}
+        tried = {demand_vector(x.request.resources) for x in self._usage.on_loan.values()}
         for line in sorted(self.lines.values(), key=self._line_rank):
             account, passed = line.account, self.passed
             self._let_pass(line, now)
@@ -411,7 +408,7 @@ class QueueGate:
                 return True
             for waiter in line.in_order(self._held_part):
                 app = waiter.app
-                if app.application_id not in self._ledger.active:
+                if app.application_id not in self._usage.active:
                     continue
                 looked += 1
                 if looked > _LENDERS_MAX:
@@ -453,7 +450,7 @@ class QueueGate:
 
     def _line_rank(self, line: QueueLine) -> tuple[float, QueueName]:
         """How much of its share a queue holds; of those without one, how much of all."""
-        accounts, account = self._ledger.accounts, line.account
+        accounts, account = self._usage.accounts, line.account
         assert accounts is not None, "what has a line is governed"
         share = accounts.share(account)
         held = max(
@@ -463,9 +460,9 @@ class QueueGate:
         return held / account.spec.weight if not any(share) else held, account.name
 
     def _held_part(self, app: Application) -> float:
-        accounts = self._ledger.accounts
+        accounts = self._usage.accounts
         assert accounts is not None, "what waits in a queue is governed"
-        return dominant_part(self._ledger.of_application[app.application_id], accounts.capacity)
+        return dominant_part(self._usage.of_application[app.application_id], accounts.capacity)
 
     def violations(self) -> list[str]:
         """For tests and simulators, linear."""
@@ -475,10 +472,10 @@ class QueueGate:
         right = {x.container_id for app in live for x in app.containers.values() if x.withheld}
         if waiting != right:
             found.append(f"queues keep {sorted(waiting ^ right)} on one side only")
-        if right and not self._ledger.governs:
+        if right and not self._usage.governs:
             found.append("containers are kept from schedulers, and nothing is governed")
-        entries = self._ledger.entries
-        for container_id in self._ledger.on_loan:
+        entries = self._usage.entries
+        for container_id in self._usage.on_loan:
             entry = entries.get(container_id)
             if entry is None or entry.level is not Level.HELD:
                 found.append(f"{container_id} is on loan, and is not with a scheduler")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from hrm.core.master.entities import Application, Container
-from hrm.core.tenancy.accounts import Account
+from hrm.core.tenancy.accounts import QueueAccount
 from hrm.core.tenancy.queue_tree import Governed
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, WorkloadClass
 
@@ -30,7 +30,7 @@ class Waiter:
 class QueueLine:
     """Invariant: ``order`` has the keys of all ``waiters``, sorted; none of them is empty."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: QueueAccount) -> None:
         self.account = account
         self.waiters: dict[ApplicationId, Waiter] = {}
         self.order: list[_Key] = []

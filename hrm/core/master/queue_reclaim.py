@@ -13,7 +13,7 @@ All that a claim takes is at one resource unit. The container is reserved the fi
 round trip when they have ended. One that waits in the queue of a unit is returned first. A gang
 claims whole or not at all.
 
-A stream's container that lacks only room in its own queue's share is made room for by the newest
+A stream's container that lacks nothing but its own queue's share takes the place of the newest
 batch of that queue, at one unit: streams go before batch within a queue, not across queues.
 
 Why nothing goes back and forth: a claim leaves its queue within its guarantee, and nothing of a
@@ -34,13 +34,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hrm.core.master import gangs
 from hrm.core.master.entities import Container
-from hrm.core.master.queue_ledger import QueueLedger
 from hrm.core.master.queue_line import QueueLine, dominant_part
+from hrm.core.master.queue_usage import QueueUsage
 from hrm.core.master.reclaim_plan import Reclaim, ReclaimPlanner
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import MasterState
 from hrm.core.scheduling.negotiator import Negotiator
-from hrm.core.tenancy.accounts import Account, Accounts
+from hrm.core.tenancy.accounts import AccountTree, QueueAccount
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.vocabulary.model import (
     ContainerId,
@@ -69,7 +69,7 @@ class QueueReclaim:
     ) -> None:
         """``reserve`` gives a PENDING container the first place at a unit, if it can have it."""
         self._master_state = master_state
-        self._ledger: QueueLedger = master_state.queues
+        self._usage: QueueUsage = master_state.queues
         self._negotiator = negotiator
         self._lines = lines
         self._reserve = reserve
@@ -78,7 +78,7 @@ class QueueReclaim:
         self.preempted = 0
 
     def tick(self, now: float) -> None:
-        master_state, accounts = self._master_state, self._ledger.accounts
+        master_state, accounts = self._master_state, self._usage.accounts
         if accounts is None or now < self._next_run_s or not self._sees_all(now):
             return
         bounds = master_state.bounds
@@ -90,16 +90,16 @@ class QueueReclaim:
         claims = list(self._claims(accounts, now))
         if not claims:
             return
-        found = ReclaimPlanner(master_state, self._ledger, self._going).plan(claims, now)
+        found = ReclaimPlanner(master_state, self._usage, self._going).plan(claims, now)
         for group in found:
             self._carry_out(group, now)
         if not found and not self._going:
-            self._ledger.patient.update((x.container_id, x) for some in claims for x in some)
+            self._usage.patient.update((x.container_id, x) for some in claims for x in some)
 
-    def cost(self, ledger: QueueLedger, now: float) -> list[Container]:
-        """What would be preempted, in the end, if this was the ledger."""
-        claims = [[x] for x in self._all_waiting(ledger)]
-        found = ReclaimPlanner(self._master_state, ledger, self._going).plan(
+    def cost(self, usage: QueueUsage, now: float) -> list[Container]:
+        """What would be preempted, in the end, if this was the usage."""
+        claims = [[x] for x in self._all_waiting(usage)]
+        found = ReclaimPlanner(self._master_state, usage, self._going).plan(
             claims, now, everything=True
         )
         return [victim for group in found for each in group for victim in each.victims]
@@ -110,15 +110,15 @@ class QueueReclaim:
         lost = master_state.has_forgotten and now < master_state.forgot_until_s
         return not master_state.recovering and not lost
 
-    def _claims(self, accounts: Accounts, now: float) -> Iterable[Sequence[Container]]:
+    def _claims(self, accounts: AccountTree, now: float) -> Iterable[Sequence[Container]]:
         """Those that have waited long enough, with their gangs; queues that hold least of their
         guarantee first."""
         wait_s = self._master_state.bounds.queue_reclaim_wait_s
-        leaves = [accounts.of[name] for name in (*self._ledger.unplaced, *self._lines)]
+        leaves = [accounts.of[name] for name in (*self._usage.unplaced, *self._lines)]
         unique = {x.name: x for x in leaves}
         for account in sorted(unique.values(), key=_rank):
-            for container in list(self._ledger.unplaced.get(account.name, {}).values()):
-                if container.waits_for or container.container_id in self._ledger.on_loan:
+            for container in list(self._usage.unplaced.get(account.name, {}).values()):
+                if container.waits_for or container.container_id in self._usage.on_loan:
                     continue
                 if container.node is not None and container.request.place == container.unit_id:
                     continue
@@ -135,7 +135,7 @@ class QueueReclaim:
                     yield pending[:many]
             yield from self._streams(account)
 
-    def _streams(self, account: Account) -> Iterable[Sequence[Container]]:
+    def _streams(self, account: QueueAccount) -> Iterable[Sequence[Container]]:
         """Those of streams that their queue keeps: it holds its share, with batch."""
         line = self._lines.get(account.name)
         if line is None:
@@ -147,7 +147,7 @@ class QueueReclaim:
             many = max(1, gangs.missing(waiter.app))
             yield list(waiter.containers.values())[:many]
 
-    def _all_waiting(self, ledger: QueueLedger) -> Iterable[Container]:
+    def _all_waiting(self, usage: QueueUsage) -> Iterable[Container]:
         """All that waits for a place, of queues that hold least of their guarantee first."""
         waiting = [
             x
@@ -155,8 +155,8 @@ class QueueReclaim:
             for x in app.containers.values()
             if x.state is ContainerState.PENDING and not x.held
         ]
-        assert ledger.accounts is not None, "something is governed"
-        rank = {account.name: _rank(account) for account in ledger.accounts.leaves()}
+        assert usage.accounts is not None, "something is governed"
+        rank = {account.name: _rank(account) for account in usage.accounts.leaves()}
         return sorted(waiting, key=lambda x: rank[self._queue_of(x)])
 
     def _queue_of(self, container: Container) -> QueueName:
@@ -195,5 +195,5 @@ class QueueReclaim:
         )
 
 
-def _rank(account: Account) -> tuple[float, QueueName]:
-    return dominant_part(account.placed, account.amounts.guaranteed), account.name
+def _rank(account: QueueAccount) -> tuple[float, QueueName]:
+    return dominant_part(account.placed, account.limits.guaranteed), account.name

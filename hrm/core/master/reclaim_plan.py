@@ -11,10 +11,18 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hrm.core.master.entities import Application, Container
-from hrm.core.master.queue_ledger import Level, QueueLedger, amount_of
+from hrm.core.master.queue_usage import Level, QueueUsage, amount_of
 from hrm.core.master.state import MasterState
 from hrm.core.queue.resource_unit import UnitQueue
-from hrm.core.tenancy.accounts import NOTHING, Account, Accounts, common, fits_into, less, more
+from hrm.core.tenancy.accounts import (
+    NOTHING,
+    AccountTree,
+    QueueAccount,
+    common,
+    fits_into,
+    less,
+    more,
+)
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_tree import Governed
 from hrm.core.vocabulary.feasibility import Vector, demand_vector, fits, minus, plus
@@ -42,7 +50,7 @@ class _Round:
     what ends; ``rest``: of units, what that leaves and is not claimed; ``left``: victims allowed
     yet."""
 
-    accounts: Accounts
+    accounts: AccountTree
     left: int
     placed: dict[QueueName, Governed] = field(default_factory=dict)
     taken: set[ContainerId] = field(default_factory=set)
@@ -51,22 +59,22 @@ class _Round:
     def copy(self) -> _Round:
         return replace(self, placed=dict(self.placed), taken=set(self.taken), rest=dict(self.rest))
 
-    def of(self, account: Account) -> Governed:
+    def of(self, account: QueueAccount) -> Governed:
         return self.placed.get(account.name, account.placed)
 
-    def change(self, account: Account, amount: Governed) -> None:
+    def change(self, account: QueueAccount, amount: Governed) -> None:
         for each in account.path:
             self.placed[each.name] = more(self.of(each), amount)
 
-    def top(self, account: Account, amount: Governed) -> Account | None:
+    def top(self, account: QueueAccount, amount: Governed) -> QueueAccount | None:
         """Below which queue may this claim? None: its own is over its guarantee with it."""
         for each in account.path:
-            if each.parent is None or not fits_into(amount, self.of(each), each.amounts.guaranteed):
+            if each.parent is None or not fits_into(amount, self.of(each), each.limits.guaranteed):
                 return None if each is account else each
         return None
 
     def may_lose(
-        self, account: Account, claimant: Account, amount: Governed, lacks: Sequence[int]
+        self, account: QueueAccount, claimant: QueueAccount, amount: Governed, lacks: Sequence[int]
     ) -> bool:
         """Would the queue, and all above it that do not hold the claimant's, still hold as much as
         they are guaranteed of one of these resources?"""
@@ -78,7 +86,7 @@ class _Round:
                 if each is top:
                     return True
                 rest = self.of(each)[resource] - amount[resource]
-                if rest < each.amounts.guaranteed[resource] - 1e-6:
+                if rest < each.limits.guaranteed[resource] - 1e-6:
                     break
         return False
 
@@ -93,16 +101,16 @@ class _Try:
 
 
 class ReclaimPlanner:
-    """Plans on the accounts of a ledger, which may be another than the master's. ``going``: what
+    """Plans on the accounts of a usage, which may be another than the master's. ``going``: what
     has been ordered to end, and may not have been reported to."""
 
     def __init__(
-        self, master_state: MasterState, ledger: QueueLedger, going: Collection[ContainerId] = ()
+        self, master_state: MasterState, usage: QueueUsage, going: Collection[ContainerId] = ()
     ) -> None:
-        assert ledger.accounts is not None, "something is governed"
+        assert usage.accounts is not None, "something is governed"
         self._master_state = master_state
-        self.ledger = ledger
-        self._accounts: Accounts = ledger.accounts
+        self.usage = usage
+        self._accounts: AccountTree = usage.accounts
         self._going = going
 
     def plan(
@@ -116,7 +124,7 @@ class ReclaimPlanner:
         bounds = self._master_state.bounds
         running = self._running()
         part = 1.0 if everything else bounds.queue_preemption_part
-        so_far = _Round(self._accounts, max(1, int(part * len(self.ledger.entries))))
+        so_far = _Round(self._accounts, max(1, int(part * len(self.usage.entries))))
         self._count_reserved(so_far)
         found: list[list[Reclaim]] = []
         for some in claims:
@@ -135,8 +143,8 @@ class ReclaimPlanner:
 
     def _count_reserved(self, so_far: _Round) -> None:
         """What waits first at a unit counts as placed, and what is about to end as gone."""
-        ledger = self.ledger
-        for name, of_leaf in ledger.unplaced.items():
+        usage = self.usage
+        for name, of_leaf in usage.unplaced.items():
             for container in of_leaf.values():
                 if container.node is not None and container.request.place == container.unit_id:
                     amount = amount_of(container.request.resources)
@@ -144,7 +152,7 @@ class ReclaimPlanner:
         for app in self._master_state.applications.values():
             for container in app.containers.values():
                 if self._is_going(container):
-                    entry = ledger.entries.get(container.container_id)
+                    entry = usage.entries.get(container.container_id)
                     so_far.taken.add(container.container_id)
                     if entry is None or entry.level is not Level.PLACED:
                         continue
@@ -161,10 +169,10 @@ class ReclaimPlanner:
         going = container.state is ContainerState.STOPPING or container.stop_cause is not None
         return going or container.container_id in self._going
 
-    def _running(self) -> list[tuple[Container, Account]]:
+    def _running(self) -> list[tuple[Container, QueueAccount]]:
         """What may be preempted, as far as its queue may lose some: batch before streams, the
         newest first."""
-        found: list[tuple[Container, Account, bool]] = []
+        found: list[tuple[Container, QueueAccount, bool]] = []
         for app in self._master_state.live.values():
             account = self._accounts.of[QueueName(app.record.queue)]
             is_kept = not all(x.spec.preemptible for x in account.path)
@@ -183,7 +191,7 @@ class ReclaimPlanner:
     def _for_one(
         self,
         claimant: Container,
-        running: Sequence[tuple[Container, Account]],
+        running: Sequence[tuple[Container, QueueAccount]],
         so_far: _Round,
         now: float,
     ) -> Reclaim | None:
@@ -237,7 +245,7 @@ class ReclaimPlanner:
         so_far: _Round,
         found: _Try,
         claimant: Container,
-        account: Account,
+        account: QueueAccount,
         unit_id: ResourceUnitId,
     ) -> Reclaim:
         """What was tried at this unit happens."""
@@ -248,19 +256,19 @@ class ReclaimPlanner:
         so_far.left -= len(found.victims)
         return Reclaim(claimant, unit_id, tuple(found.victims))
 
-    def _may_push_aside(self, account: Account, app: Application, amount: Governed) -> bool:
+    def _may_push_aside(self, account: QueueAccount, app: Application, amount: Governed) -> bool:
         """May it take the place of batch of its own queue? A stream may, within the share."""
         if app.record.workload_class is not WorkloadClass.STREAM:
             return False
         streams = NOTHING
-        for application_id, of in self.ledger.active.items():
+        for application_id, of in self.usage.active.items():
             other = self._master_state.applications.get(application_id)
             if of.name != account.name or other is None:
                 continue
             if other.is_driver or other.record.workload_class is WorkloadClass.STREAM:
-                streams = more(streams, self.ledger.of_application[application_id])
+                streams = more(streams, self.usage.of_application[application_id])
         share = self._accounts.share(account)
-        limit = [max(x, y) for x, y in zip(share, account.amounts.guaranteed, strict=True)]
+        limit = [max(x, y) for x, y in zip(share, account.limits.guaranteed, strict=True)]
         return fits_into(amount, streams, (limit[0], limit[1], limit[2]))
 
 

@@ -7,17 +7,18 @@ application requests no more becomes smaller, and what no node will ever serve i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from hrm.core.master import admission, driver_places, gangs
 from hrm.core.master.driver_queue import DriverQueue
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
-from hrm.core.messages.claims import Decision, Outcome
+from hrm.core.messages.claims import Claim, Decision, Entry, Outcome
 from hrm.core.scheduling.scheduler import Job, Scheduler
+from hrm.core.vocabulary.feasibility import Column
 from hrm.core.vocabulary.history import RequestRecord
-from hrm.core.vocabulary.model import ContainerEnd, EndCause, ResourceUnitId
+from hrm.core.vocabulary.model import ContainerEnd, EndCause
 from hrm.core.vocabulary.node_requirement import lasting
 from hrm.core.vocabulary.transitions import ContainerHappening
 
@@ -43,9 +44,7 @@ class Settlement:
         app = master_state.applications[job.application_id]
         granted = scheduler.settle(job, outcomes, now)
         app.refusal = job.last_refusal
-        for (entry, unit_id, _), decision, _ in granted:
-            container = app.containers[entry.container_id]
-            self._assign(app, container, unit_id, queued=decision is Decision.QUEUE, now=now)
+        self._assign(app, granted, now)
         if granted:
             if master_state.gpus.uses:
                 master_state.gpus.renew(app.application_id)
@@ -61,35 +60,31 @@ class Settlement:
             if job.gang and not app.unpacked:
                 self._record_unpacked(app, now)
 
-    def _assign(
-        self,
-        app: Application,
-        container: Container,
-        unit_id: ResourceUnitId,
-        *,
-        queued: bool,
-        now: float,
-    ) -> None:
-        """It has a place at a unit: its node gets the order to start it, or to let it wait."""
+    def _assign(self, app: Application, granted: Iterable[Outcome], now: float) -> None:
+        """These have a place at a unit: their nodes get the order to start them, or to let them
+        wait."""
         master_state, state = self._master_state, self._master_state.state
-        node = master_state.nodes[state.node(state.rows[unit_id])]
-        container.unit_id = unit_id
-        container.node = node.name
-        container.assigned_at_s = container.sent_at_s = now
-        container.queued = queued
-        how = "queued at the unit" if queued else "starts at once"
-        container.life.take(ContainerHappening.GRANTED, now, how)
-        if container.request.resources.gpu_memory_mib:
-            master_state.gpus.changed(container)
-        master_state.queues.note(container, app)
-        node.containers[container.container_id] = container
-        # Its node notifies the application: it knows whether the container runs or waits.
-        master_state.send(node, c.AssignContainer(spec=master_state.spec(container, app)))
+        for (entry, unit_id, _), decision, _ in granted:
+            container = app.containers[entry.container_id]
+            node = master_state.nodes[state.node(state.rows[unit_id])]
+            container.unit_id = unit_id
+            container.node = node.name
+            container.assigned_at_s = container.sent_at_s = now
+            container.queued = decision is Decision.QUEUE
+            how = "queued at the unit" if container.queued else "starts at once"
+            container.life.take(ContainerHappening.GRANTED, now, how)
+            if entry.demand[Column.GPU_MEMORY_MIB]:
+                master_state.gpus.changed(container)
+            if master_state.queues.accounts is not None:
+                master_state.queues.note(container, app)
+            node.containers[entry.container_id] = container
+            # Its node notifies the application: it knows whether the container runs or waits.
+            master_state.send(node, c.AssignContainer(spec=master_state.spec(container, app)))
 
-    def reserved(self, container: Container, unit_id: ResourceUnitId, now: float) -> None:
-        """A PENDING container, which has been taken from its scheduler, waits first at a unit."""
-        app = self._master_state.applications[container.application_id]
-        self._assign(app, container, unit_id, queued=True, now=now)
+    def reserved(self, app: Application, entry: Entry, now: float) -> None:
+        """A PENDING container, taken from its scheduler, waits first at the unit of its place."""
+        claim = Claim(entry, entry.place, 0)
+        self._assign(app, (Outcome(claim, Decision.QUEUE),), now)
 
     def refuse(self, container: Container, why: str, now: float) -> None:
         """A PENDING container ends, and its application gets to know why."""

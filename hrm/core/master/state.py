@@ -15,7 +15,7 @@ from hrm.core.master.exclusion import ExclusionTracker
 from hrm.core.master.gpu_index import GpuIndex
 from hrm.core.master.holdings import Holdings
 from hrm.core.master.places import KeptPlaces
-from hrm.core.master.queue_ledger import QueueLedger
+from hrm.core.master.queue_usage import QueueUsage
 from hrm.core.messages import commands as c
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.tenancy.queue_tree import QueueTree
@@ -126,7 +126,7 @@ class MasterState:
         self.holdings = Holdings(bounds)
         self.places = KeptPlaces(bounds.application_grace_s)
         self.gpus = GpuIndex(bounds.application_grace_s)
-        self.queues = QueueLedger(self.state, queues or QueueTree.of())
+        self.queues = QueueUsage(self.state, queues or QueueTree.of())
         self._numbers = itertools.count(1)
         self.drivers: dict[ContainerId, Container] = {}
         self.unqueued_drivers: dict[ContainerId, Container] = {}
@@ -290,7 +290,8 @@ class MasterState:
         del app.containers[container.container_id]
         self.drivers.pop(container.container_id, None)
         self.unqueued_drivers.pop(container.container_id, None)
-        self.queues.note(container, app)
+        if self.queues.accounts is not None:
+            self.queues.note(container, app)
         if container.request.resources.gpu_memory_mib:
             was_returned = end.cause is EndCause.PREEMPTED and container.node is not None
             if was_returned and not container.started_at_s and not app.life.state.ended:

@@ -4,7 +4,7 @@ An account follows one queue of the tree. What happens in a leaf is entered ther
 above it. Shares are divided from ``root`` down (``division``), a family (a queue's children) at a
 time, and only when they are asked for and something has changed.
 
-Amounts are triples of cores, MiB of memory and MiB of GPUs' memory.
+QueueLimits are triples of cores, MiB of memory and MiB of GPUs' memory.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 
 from hrm.core.tenancy.division import divide
 from hrm.core.tenancy.queue_spec import ROOT, QueueName, QueueSpec
-from hrm.core.tenancy.queue_tree import Amounts, Governed, QueueTree
+from hrm.core.tenancy.queue_tree import Governed, QueueLimits, QueueTree
 from hrm.core.vocabulary.columns import Floats
 
-__all__ = ["NOTHING", "Account", "Accounts", "common", "fits_into", "less", "more"]
+__all__ = ["NOTHING", "AccountTree", "QueueAccount", "common", "fits_into", "less", "more"]
 
 NOTHING: Governed = (0.0, 0.0, 0.0)
 _SLACK = 1e-6
@@ -46,7 +46,7 @@ class _Family:
 
     __slots__ = ("guaranteed", "is_stale", "maximum", "shares", "total", "wanted", "weights")
 
-    def __init__(self, weights: list[float], amounts: list[Amounts]) -> None:
+    def __init__(self, weights: list[float], limits: list[QueueLimits]) -> None:
         many = len(weights)
         self.weights: Floats = np.asarray(weights, np.float64)
         self.guaranteed: Floats = np.zeros((many, 3))
@@ -54,11 +54,11 @@ class _Family:
         self.wanted: Floats = np.zeros((many, 3))
         self.shares: Floats = np.zeros((many, 3))
         self.total: Floats = np.zeros(3)
-        self.limit(amounts)
+        self.limit(limits)
 
-    def limit(self, amounts: list[Amounts]) -> None:
-        self.guaranteed[:] = [x.guaranteed for x in amounts]
-        self.maximum[:] = [x.maximum for x in amounts]
+    def limit(self, limits: list[QueueLimits]) -> None:
+        self.guaranteed[:] = [x.guaranteed for x in limits]
+        self.maximum[:] = [x.maximum for x in limits]
         self.is_stale = True
 
     def divide(self, total: Floats) -> None:
@@ -68,31 +68,31 @@ class _Family:
             self.total, self.is_stale = total, False
 
 
-class Account:
+class QueueAccount:
     """One queue.
 
     ``held``: by containers that it lets have a place, whether they have one or not; ``placed``: by
     those of them that run, or are about to; ``wanted``: by all that it would let have one now if
-    there were room for all. ``drivers``: by drivers, of what is held. ``slots``: applications that
-    may hold containers, by what counts as one, in the whole subtree.
+    there was capacity for all. ``drivers``: by drivers, of what is held. ``slots``: applications
+    that may hold containers, by what counts as one, in the whole subtree.
     """
 
     __slots__ = (
-        "amounts", "children", "drivers", "family", "held", "name", "parent", "path", "placed",
+        "children", "drivers", "family", "held", "limits", "name", "parent", "path", "placed",
         "position", "slots", "spec", "wanted",
     )  # fmt: skip
 
-    def __init__(self, spec: QueueSpec, parent: Account | None, amounts: Amounts) -> None:
+    def __init__(self, spec: QueueSpec, parent: QueueAccount | None, limits: QueueLimits) -> None:
         self.name = spec.name
         self.spec = spec
         self.parent = parent
-        self.amounts = amounts
+        self.limits = limits
         self.held = self.placed = self.wanted = self.drivers = NOTHING
         self.slots: dict[str, int] = {}
         self.family: _Family | None = None
-        self.children: list[Account] = []
+        self.children: list[QueueAccount] = []
         self.position = 0
-        self.path: tuple[Account, ...] = (self, *(() if parent is None else parent.path))
+        self.path: tuple[QueueAccount, ...] = (self, *(() if parent is None else parent.path))
         """It and those above it, ``root`` last."""
 
     @property
@@ -120,71 +120,71 @@ class Account:
         for account in self.path:
             account.drivers = more(account.drivers, amount)
 
-    def below_maximum(self, amount: Governed) -> Account | None:
+    def below_maximum(self, amount: Governed) -> QueueAccount | None:
         """The first queue, of it and those above, of whose maximum this would be too much."""
         for account in self.path:
             if account.parent is not None and not fits_into(
-                amount, account.held, account.amounts.maximum
+                amount, account.held, account.limits.maximum
             ):
                 return account
         return None
 
-    def full(self) -> Account | None:
-        """The first queue, of it and those above, with no room for one more application."""
+    def full(self) -> QueueAccount | None:
+        """The first queue, of it and those above, that may have no further application."""
         for account in self.path:
             limit = account.spec.max_running
             if limit is not None and len(account.slots) >= limit:
                 return account
         return None
 
-    def within_guarantee(self, amount: Governed, top: Account) -> bool:
+    def within_guarantee(self, amount: Governed, top: QueueAccount) -> bool:
         """Would it, and all above it below ``top``, hold at nodes no more than their guarantees,
         with so much more?"""
         for account in self.path:
             if account is top:
                 return True
-            if not fits_into(amount, account.placed, account.amounts.guaranteed):
+            if not fits_into(amount, account.placed, account.limits.guaranteed):
                 return False
         return True
 
 
-class Accounts:
+class AccountTree:
     """The accounts of a tree, for a cluster of one size."""
 
     def __init__(self, tree: QueueTree, capacity: Governed) -> None:
         self.tree = tree
         self.capacity = capacity
-        amounts = tree.amounts(capacity)
-        self.of: dict[QueueName, Account] = {}
+        limits = tree.limits(capacity)
+        self.of: dict[QueueName, QueueAccount] = {}
         for name, spec in tree.specs.items():
             parent = None if spec.parent is None else self.of[spec.parent]
-            account = self.of[name] = Account(spec, parent, amounts[name])
+            account = self.of[name] = QueueAccount(spec, parent, limits[name])
             if parent is not None:
                 account.position = len(parent.children)
                 parent.children.append(account)
         for account in self.of.values():
             if account.children:
                 weights = [x.spec.weight for x in account.children]
-                account.family = _Family(weights, [x.amounts for x in account.children])
+                account.family = _Family(weights, [x.limits for x in account.children])
 
     @property
-    def root(self) -> Account:
+    def root(self) -> QueueAccount:
         return self.of[ROOT]
 
     def resize(self, capacity: Governed) -> None:
         """The cluster has another size."""
         self.capacity = capacity
-        amounts = self.tree.amounts(capacity)
+        limits = self.tree.limits(capacity)
         for name, account in self.of.items():
-            account.amounts = amounts[name]
+            account.limits = limits[name]
         for account in self.of.values():
             if account.family is not None:
-                account.family.limit([x.amounts for x in account.children])
+                account.family.limit([x.limits for x in account.children])
 
-    def leaves(self) -> Iterator[Account]:
+    def leaves(self) -> Iterator[QueueAccount]:
         return (x for x in self.of.values() if x.is_leaf)
 
-    def last_share(self, account: Account) -> Governed:
+    def last_share(self, account: QueueAccount) -> Governed:
         """``share`` as it was when it was last divided, which costs nothing. What has changed since
         may make it larger or smaller; where a queue began to want something since, it is 0."""
         family = account.parent.family if account.parent is not None else None
@@ -193,7 +193,7 @@ class Accounts:
         cores, memory, gpu_memory = family.shares[account.position].tolist()
         return (cores, memory, gpu_memory)
 
-    def share(self, account: Account) -> Governed:
+    def share(self, account: QueueAccount) -> Governed:
         """What a queue may hold now, by what all want."""
         total = np.asarray(self.capacity, np.float64)
         for each in reversed(account.path[:-1]):
@@ -205,7 +205,7 @@ class Accounts:
         return (cores, memory, gpu_memory)
 
 
-def common(one: Account, other: Account) -> Account:
+def common(one: QueueAccount, other: QueueAccount) -> QueueAccount:
     """The lowest queue that has both below it, or is one of them."""
     above = set(map(id, one.path))
     return next(x for x in other.path if id(x) in above)

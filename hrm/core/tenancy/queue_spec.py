@@ -78,7 +78,7 @@ class Amount(NamedTuple):
 
 
 Quota: TypeAlias = tuple[Amount | None, Amount | None, Amount | None]
-"""Amounts of what is governed; None: not stated."""
+"""QueueLimits of what is governed; None: not stated."""
 
 _NOT_STATED: Quota = (None, None, None)
 
@@ -319,7 +319,7 @@ _READERS: dict[str, Callable[[object], object]] = {
 
 
 def _contradiction(spec: QueueSpec) -> str:
-    """Amounts of one queue that cannot hold together, as far as that does not depend on others."""
+    """What is stated of one queue and cannot hold together, whatever others are."""
     if spec.name == ROOT and spec.guaranteed != _NOT_STATED:
         return "root is guaranteed the whole cluster; state guarantees of the queues below it"
     if spec.name == ROOT and spec.maximum != _NOT_STATED:

@@ -21,7 +21,7 @@ from hrm.core.tenancy.queue_spec import (
     parent_of,
 )
 
-__all__ = ["Amounts", "Governed", "QueueTree", "lineage"]
+__all__ = ["Governed", "QueueLimits", "QueueTree", "lineage"]
 
 Governed: TypeAlias = tuple[float, float, float]
 """Cores, MiB of memory, MiB of GPUs' memory."""
@@ -31,7 +31,7 @@ _SLACK = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Amounts:
+class QueueLimits:
     """What one queue is guaranteed, and may have at most, of a cluster."""
 
     guaranteed: Governed
@@ -45,12 +45,14 @@ class QueueTree:
     Invariants: ``specs`` has ``root``, and with every queue its parent; a queue is in ``children``
     iff it has some; guarantees that are stated for the children of a queue, in parts or as
     amounts, are no more than their parent's, as far as that is stated in the same way.
-    ``root.default`` is there. ``implied`` are the queues of which nothing is stated.
+    ``root.default`` is there. ``implied`` are the queues of which nothing is stated,
+    ``open_to_all`` those that everybody may submit to.
     """
 
     specs: Mapping[QueueName, QueueSpec]
     children: Mapping[QueueName, tuple[QueueName, ...]]
     implied: frozenset[QueueName]
+    open_to_all: frozenset[QueueName]
 
     @staticmethod
     def of(stated: Iterable[QueueSpec] = ()) -> QueueTree:
@@ -83,7 +85,8 @@ class QueueTree:
             if parent is not None:
                 children.setdefault(parent, []).append(name)
         below = {name: tuple(each) for name, each in children.items()}
-        tree = QueueTree(ordered, below, frozenset(ordered.keys() - named))
+        is_open = {x for x in ordered if all("*" in ordered[y].submitters for y in lineage(x))}
+        tree = QueueTree(ordered, below, frozenset(ordered.keys() - named), frozenset(is_open))
         tree._check()
         return tree
 
@@ -178,17 +181,19 @@ class QueueTree:
     def may_submit(self, name: QueueName, user: str) -> bool:
         """May this user submit to the queue? Who may to a queue above it may to it, too, and so may
         its administrators. A queue that states nothing is open to all, if those above it are."""
-        return self.may_administer(name, user) or all(
-            _named(self.specs[x].submitters, user) for x in lineage(name)
+        return (
+            (name in self.open_to_all)
+            or self.may_administer(name, user)
+            or all(_named(self.specs[x].submitters, user) for x in lineage(name))
         )
 
     def may_administer(self, name: QueueName, user: str) -> bool:
         return any(_named(self.specs[x].administrators, user) for x in lineage(name))
 
-    def amounts(self, cluster: Governed) -> dict[QueueName, Amounts]:
+    def limits(self, cluster: Governed) -> dict[QueueName, QueueLimits]:
         """What each queue is guaranteed and may have, where ``cluster`` is all there is. Where
         amounts are stated of which there is less, all of a parent's are reduced by one factor."""
-        found = {ROOT: Amounts(cluster, cluster)}
+        found = {ROOT: QueueLimits(cluster, cluster)}
         for name in self.specs:
             each = self.children.get(name, ())
             if not each:
@@ -207,7 +212,7 @@ class QueueTree:
                 ]
                 maximum = (most[0], most[1], most[2])
                 least = [min(column[position], x) for column, x in zip(columns, most, strict=True)]
-                found[child] = Amounts((least[0], least[1], least[2]), maximum)
+                found[child] = QueueLimits((least[0], least[1], least[2]), maximum)
         return found
 
     def _column(self, children: tuple[QueueName, ...], which: int, whole: float) -> list[float]:

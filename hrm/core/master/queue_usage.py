@@ -21,12 +21,12 @@ import numpy as np
 
 from hrm.core.master.entities import Application, Container
 from hrm.core.scheduling.shared_state import SharedState
-from hrm.core.tenancy.accounts import NOTHING, Account, Accounts, less, more
+from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, less, more
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_tree import Governed, QueueTree
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState, Resources
 
-__all__ = ["Level", "QueueLedger", "amount_of", "slot_of"]
+__all__ = ["Level", "QueueUsage", "amount_of", "slot_of"]
 
 
 class Level(enum.IntEnum):
@@ -38,7 +38,7 @@ class Level(enum.IntEnum):
 
 
 class _Entry(NamedTuple):
-    account: Account
+    account: QueueAccount
     level: Level
     amount: Governed
     app: Application
@@ -54,7 +54,7 @@ def slot_of(app: Application) -> str:
     return app.record.submission_id or app.application_id
 
 
-class QueueLedger:
+class QueueUsage:
     """``accounts``: None while nothing is governed. ``entries``: all and only the containers that
     count, as they do. ``unplaced``: by leaf, those that are HELD; ``wanting``: by leaf, how many
     are not PLACED; leaves without any have no entry. ``active``: the applications that may hold
@@ -67,11 +67,11 @@ class QueueLedger:
     def __init__(self, state: SharedState, tree: QueueTree) -> None:
         self._state = state
         self.tree = tree
-        self.accounts: Accounts | None = None
+        self.accounts: AccountTree | None = None
         self.entries: dict[ContainerId, _Entry] = {}
         self.unplaced: dict[QueueName, dict[ContainerId, Container]] = {}
         self.wanting: dict[QueueName, int] = {}
-        self.active: dict[ApplicationId, Account] = {}
+        self.active: dict[ApplicationId, QueueAccount] = {}
         self.on_loan: dict[ContainerId, Container] = {}
         self.patient: dict[ContainerId, Container] = {}
         self.of_application: defaultdict[ApplicationId, Governed] = defaultdict(lambda: NOTHING)
@@ -91,7 +91,7 @@ class QueueLedger:
         for kept in (self.of_application, self.of_user, self.users, self.freed, self.patient):
             kept.clear()
         self._shape = self._state.shape
-        self.accounts = Accounts(tree, self._capacity()) if tree.governs else None
+        self.accounts = AccountTree(tree, self._capacity()) if tree.governs else None
         if self.accounts is None:
             return
         for app in apps:
@@ -115,22 +115,22 @@ class QueueLedger:
         self.accounts.resize(capacity)
         return True
 
-    def account(self, app: Application) -> Account:
+    def account(self, app: Application) -> QueueAccount:
         assert self.accounts is not None, "queues govern nothing"
         return self.accounts.of[QueueName(app.record.queue)]
 
-    def is_alone(self, account: Account) -> bool:
+    def is_alone(self, account: QueueAccount) -> bool:
         """Does no other queue want more than it has?"""
         return not self.wanting or (len(self.wanting) == 1 and account.name in self.wanting)
 
-    def is_only_holder(self, account: Account) -> bool:
+    def is_only_holder(self, account: QueueAccount) -> bool:
         """Does no other queue hold or want anything?"""
         root = account.path[-1]
         return root.wanted == account.wanted
 
-    def activate(self, app: Application) -> Account | None:
-        """Let an application hold containers; returns the queue that has no room for one more, if
-        there is one."""
+    def activate(self, app: Application) -> QueueAccount | None:
+        """Let an application hold containers; returns the queue that may have no
+        further one, if there is one."""
         account = self.account(app)
         if app.application_id in self.active:
             return None
@@ -143,13 +143,13 @@ class QueueLedger:
             self.note(container, app)
         return None
 
-    def _activate_holder(self, app: Application, account: Account) -> None:
-        """It holds a container, whether there is room for one more application or not: an earlier
+    def _activate_holder(self, app: Application, account: QueueAccount) -> None:
+        """It holds a container, whether one more application may or not: an earlier
         master granted it."""
         if not app.life.state.ended:
             self._activate(app, account)
 
-    def _activate(self, app: Application, account: Account) -> None:
+    def _activate(self, app: Application, account: QueueAccount) -> None:
         self.active[app.application_id] = account
         slot = slot_of(app)
         for each in account.path:
@@ -292,7 +292,7 @@ class QueueLedger:
                 found.append(f"{account.name} counts {len(account.slots)} applications")
         return found
 
-    def _active_in(self, account: Account, apps: Iterable[Application]) -> list[Application]:
+    def _active_in(self, account: QueueAccount, apps: Iterable[Application]) -> list[Application]:
         active = self.active
         return [
             app
