@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from http import HTTPStatus
 
@@ -19,7 +20,7 @@ _REQUEST_LIMIT_S = 10.0
 _CONNECTIONS_MAX = 64
 
 
-class HttpPages:
+class HttpPages(ABC):
     """``page``, which is to be overridden, makes the response to one request."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
@@ -27,9 +28,9 @@ class HttpPages:
         self._context = context
         self._serving: set[asyncio.Task[None]] = set()
 
+    @abstractmethod
     def page(self, target: str, *, wants_html: bool) -> bytes:
         """The response for a path with its query."""
-        raise NotImplementedError
 
     async def start(self, host: str, port: int) -> asyncio.Server:
         """Listen; raises OSError when the port is taken."""

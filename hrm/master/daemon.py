@@ -200,9 +200,8 @@ async def _serve(
     await _add_services(
         server, master, pipelines, submissions, guards, settings, queues, address, token
     )
-    stopped = master.stopped
     for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, _finish, stopped)
+        loop.add_signal_handler(signum, _finish, master.stopped)
     async with metrics_page.serving(settings, lambda: core.queues.status(clock.now()), secure):
         await server.start()
         (settings.state_dir / "address").write_text(address + "\n")
@@ -211,18 +210,9 @@ async def _serve(
             tls=secure is not None,
         )  # fmt: skip
         print(f"master ready on {address} (epoch {core.epoch})", flush=True)
-        ticking = asyncio.gather(
-            master.tick_forever(TICK_INTERVAL_S),
-            pipelines.tick_forever(partial(_draining, core)),
-            submissions.run(TICK_INTERVAL_S),
-            watch.run(),
-            _give_back_forever(core),
-        )
         try:
-            error = await stopped
+            error = await _until_stopped(master, pipelines, submissions, watch)
         finally:
-            ticking.cancel()
-            await asyncio.gather(ticking, return_exceptions=True)
             await server.stop(STOP_GRACE_S)
             (settings.state_dir / "address").unlink(missing_ok=True)
     if error is not None:
@@ -230,6 +220,24 @@ async def _serve(
         return 1
     log.info("stopped")
     return 0
+
+
+async def _until_stopped(
+    master: Interpreter, pipelines: PipelineTasks, submissions: Submissions, watch: ConnectionWatch
+) -> HrmError | None:
+    """What happens by time, until the master is to stop; returns why, unless it was asked to."""
+    ticking = asyncio.gather(
+        master.tick_forever(TICK_INTERVAL_S),
+        pipelines.tick_forever(partial(_draining, master.core)),
+        submissions.run(TICK_INTERVAL_S),
+        watch.run(),
+        _give_back_forever(master.core),
+    )
+    try:
+        return await master.stopped
+    finally:
+        ticking.cancel()
+        await asyncio.gather(ticking, return_exceptions=True)
 
 
 async def _give_back_forever(core: MasterCore) -> None:

@@ -28,7 +28,7 @@ def tree(**stated: dict[str, Any]) -> QueueTree:
 
 
 def guaranteed(queues: QueueTree, name: str) -> Governed:
-    return queues.amounts(CLUSTER)[QueueName(name)].guaranteed
+    return queues.limits(CLUSTER)[QueueName(name)].guaranteed
 
 
 def test_without_anything_stated_one_queue_has_the_cluster() -> None:
@@ -71,7 +71,7 @@ def test_amounts_of_which_there_is_less_are_reduced_alike() -> None:
 
 def test_a_maximum_is_of_the_cluster_and_never_above_the_parents() -> None:
     queues = tree(a={"maximum": "50%"}, a__x={"maximum": "80%"}, a__y={"maximum": {"cores": 5}})
-    amounts = queues.amounts(CLUSTER)
+    amounts = queues.limits(CLUSTER)
     assert amounts[QueueName("root.a.x")].maximum == (50, 500, 200)
     assert amounts[QueueName("root.a.y")].maximum == (5, 500, 200)
 
@@ -195,7 +195,7 @@ def test_guarantees_fit_into_the_parents_whatever_the_size(
         queues = QueueTree.of(spec_from(name, fields) for name, fields in stated.items())
     except ValueError:
         return  # a contradiction, which says so
-    amounts = queues.amounts(size)
+    amounts = queues.limits(size)
     assert amounts.keys() == queues.specs.keys()
     for name, each in amounts.items():
         for which in range(3):
