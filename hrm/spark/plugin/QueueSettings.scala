@@ -14,17 +14,17 @@ private[hrm] object QueueSettings {
 
   /** Into the introduction of an AppMaster. */
   def describe(conf: SparkConf, hello: JMap[String, Any]): Unit = {
-    val (queueName, queue) = value(conf, "queue")
+    val (queueName, queue) = value(conf, "spark.hrm.queue", "spark.yarn.queue")
     if (queue.length > TextMax) {
       throw new SparkException(s"HRM: $queueName has ${queue.length} characters; at most $TextMax are allowed")
     }
-    val (tagsName, listed) = value(conf, "tags")
+    val (tagsName, listed) = value(conf, "spark.hrm.tags", "spark.yarn.tags")
     val tags = listed.split(",").map(_.trim).filter(_.nonEmpty).distinct
     if (tags.length > TagsMax || tags.exists(_.length > TextMax)) {
       throw new SparkException(s"HRM: $tagsName has ${tags.length} tags; at most $TagsMax are allowed, each of at " +
         s"most $TextMax characters")
     }
-    val (priorityName, priority) = value(conf, "priority")
+    val (priorityName, priority) = value(conf, "spark.hrm.priority", "spark.yarn.priority")
     if (!priority.matches("(-?\\d{1,9})?")) {
       throw new SparkException(s"HRM: $priorityName is '$priority'; give a whole number, such as 10")
     }
@@ -36,7 +36,7 @@ private[hrm] object QueueSettings {
   }
 
   /** The setting that counts, and its value, empty where none is set. */
-  private def value(conf: SparkConf, what: String): (String, String) =
-    Seq(s"spark.hrm.$what", s"spark.yarn.$what").map(name => (name, conf.get(name, "").trim))
-      .find { case (_, value) => value.nonEmpty }.getOrElse((s"spark.hrm.$what", ""))
+  private def value(conf: SparkConf, names: String*): (String, String) =
+    names.map(name => (name, conf.get(name, "").trim))
+      .find { case (_, value) => value.nonEmpty }.getOrElse((names.head, ""))
 }
