@@ -37,11 +37,11 @@ from hrm.core.vocabulary.node_requirement import UNKNOWN_PROPERTIES, NodePropert
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.transitions import ApplicationHappening, ContainerHappening, NodeHappening
 
-__all__ = ["Application", "Container", "DriverWaits", "Node"]
+__all__ = ["Application", "Container", "Node", "Waits"]
 
 
-class DriverWaits(Protocol):
-    """That a driver waits for its turn."""
+class Waits(Protocol):
+    """That something waits for its turn."""
 
     @property
     def why(self) -> str:
@@ -76,7 +76,7 @@ class Container:
     withheld: bool = False
     preempted: bool = False
     preempted_at_s: float = 0.0
-    waits_for: DriverWaits | None = None
+    waits_for: Waits | None = None
     end: ContainerEnd | None = None
     stdout_url: str = ""
     stderr_url: str = ""
@@ -109,7 +109,8 @@ class Application:
     ``core.master.holdings``. ``first_executors``: see ``core.master.driver_places``. ``is_driver``:
     it stands for a driver on a node, which is its only container. ``unpacked``: it has been
     recorded that no way was found to place its gang (``gangs.unpacked``). ``requires``: what
-    a node must meet to get its containers, None: nothing; see ``MasterState.require``.
+    a node must meet to get its containers, None: nothing; see ``MasterState.require``. ``kept``:
+    says why its queue keeps containers of it; None: it keeps none.
     """
 
     record: ApplicationRecord
@@ -138,6 +139,7 @@ class Application:
     due_at_s: float = 0.0
     unpacked: bool = False
     requires: NodeRequirement | None = None
+    kept: Waits | None = None
     is_driver: bool = field(init=False)
 
     def __post_init__(self) -> None:

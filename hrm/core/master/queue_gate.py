@@ -6,8 +6,9 @@ processes among them. A container passes
 
 - *within its queue's share*: what the queue holds stays within what it may have now, by what all
   want (``hrm.core.tenancy.accounts``). Guarantees come first there;
-- *alone*: no other queue wants more than it has. Then only maxima bind, and containers may wait at
-  units as ever;
+- *alone*: no other queue wants more than it has. Then only maxima bind; and where no other holds
+  anything, containers may wait at units as ever. Not so in a queue with another order than "fifo",
+  which no scheduler keeps;
 - *on loan*: all that is with schedulers has a place, or none could be found for it now, and there
   is free capacity all the same. Such a container must start at once: a place in a unit's queue
   would be a share of the future. The loan ends when it does, or by preemption
@@ -20,9 +21,10 @@ queue is guaranteed. Streams go first. A gang passes whole.
 When another queue begins to want something, what is with schedulers beyond its queue's share is
 taken back, and so is what waits at units.
 
-Limits: who is first of the applications is followed when one passes; a container that has passed
-keeps its turn. What schedulers in other processes do is seen by their proposals alone, so they have
-``retry_delay_max_s`` before others are lent what they have left.
+What has passed and has no place yet comes back where others of its queue go before it.
+
+Limits: a gang that has passed keeps its turn. What schedulers in other processes do is seen by
+their proposals alone, so they have ``retry_delay_max_s`` before others are lent what they left.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, fits_i
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import WaitReason
 from hrm.core.tenancy.queue_tree import Governed, QueueTree
-from hrm.core.vocabulary.feasibility import Vector, demand_vector, fitting_rows, folds
+from hrm.core.vocabulary.feasibility import Vector, demand_vector
 from hrm.core.vocabulary.model import ContainerId, ContainerState, WorkloadClass
 
 __all__ = ["QueueGate"]
@@ -74,6 +76,7 @@ class QueueGate:
         self._withdraw = withdraw
         self.lines: dict[QueueName, QueueLine] = {}
         self._due: dict[QueueName, None] = {}
+        self._unsorted: dict[QueueName, None] = {}
         self.may_lend = False
         self._handed_s: dict[str, float] = {}
         self._was_alone: QueueName | None = None
@@ -87,7 +90,15 @@ class QueueGate:
         usage.activate(app)
         usage.note(container, app)
         self._enter(app, container)
-        self._due[QueueName(app.record.queue)] = None
+        name = QueueName(app.record.queue)
+        self._due[name] = None
+        if name in usage.unplaced:
+            self._unsorted[name] = None
+
+    def let_claim(self, container: Container, now: float) -> None:
+        """A container that its queue keeps passes all the same: it gets a place that others will
+        leave, and holds nothing more until then."""
+        self._pass(self._master_state.applications[container.application_id], [container], now)
 
     def drop(self, container: Container) -> None:
         """It waits here no more; whoever calls this notes what it is from now on."""
@@ -145,6 +156,8 @@ class QueueGate:
             if name in self.lines:
                 self._due[name] = None
         usage.freed.clear()
+        while self._unsorted:
+            self._sort(self._unsorted.popitem()[0])
         while self._due:
             name, _ = self._due.popitem()
             line = self.lines.get(name)
@@ -176,7 +189,7 @@ class QueueGate:
         if proposal.workload_class is WorkloadClass.STREAM:
             may_wait, patient = usage.is_only_holder(account), set[ContainerId]()
         else:
-            may_wait, patient = usage.is_alone(account), set(usage.patient)
+            may_wait, patient = usage.is_only_holder(account), set(usage.patient)
         on_loan = usage.on_loan
         if may_wait and not on_loan:
             return frozenset()
@@ -186,6 +199,11 @@ class QueueGate:
             for x in entries
             if x.container_id in on_loan or not (may_wait or x.container_id in patient)
         )
+
+    def kept(self, app: Application) -> Waiter | None:
+        """What of an application its queue keeps; None: nothing."""
+        line = self.lines.get(QueueName(app.record.queue))
+        return None if line is None else line.waiters.get(app.application_id)
 
     def reason(self, waiter: Waiter) -> tuple[WaitReason, str]:
         """Why the next container of an application does not pass."""
@@ -207,7 +225,7 @@ class QueueGate:
         account = self._usage.account(app)
         line = self.lines.get(account.name)
         if line is None:
-            line = self.lines[account.name] = QueueLine(account)
+            line = self.lines[account.name] = QueueLine(account, self.reason)
         line.add(container, app)
 
     def _all_due(self) -> None:
@@ -216,7 +234,7 @@ class QueueGate:
     def _let_pass(self, line: QueueLine, now: float) -> None:
         """Let pass what may within the queue's share, or alone."""
         account, usage = line.account, self._usage
-        for waiter in line.in_order(self._held_part):
+        for waiter in line.in_order(self.held_part):
             app = waiter.app
             if app.application_id not in usage.active and usage.activate(app) is not None:
                 continue
@@ -231,6 +249,20 @@ class QueueGate:
                     return
                 else:
                     break
+
+    def _sort(self, name: QueueName) -> None:
+        """What has no place yet comes back where others of its queue go before it."""
+        line, unplaced = self.lines.get(name), self._usage.unplaced.get(name)
+        if line is None or unplaced is None or self._passes_alone(line.account):
+            return
+        spec, first = line.account.spec, line.order[0]
+        is_mixed = spec.order == "fair" or spec.minimum_user_limit < 1
+        for container in list(unplaced.values()):
+            app = self._master_state.applications[container.application_id]
+            if container.state is not ContainerState.PENDING or container.waits_for:
+                continue
+            if (is_mixed or line.key(app) > first) and not gangs.missing(app):
+                self._come_back(container)
 
     def _holds_up(self, account: QueueAccount, some: Sequence[Container], lack: WaitReason) -> bool:
         """Do those behind wait for it, too? Not for what its queue is not promised at all."""
@@ -269,7 +301,7 @@ class QueueGate:
         limits = spec.user_limit_factor is not None or spec.minimum_user_limit < 1
         if limits and (lack := self._lacks_user_limit(accounts, account, app, amount)):
             return WaitReason.USER_LIMIT, lack
-        if on_loan or usage.is_alone(account):
+        if on_loan or self._passes_alone(account):
             return None
         if fits_into(amount, account.held, accounts.last_share(account)):
             return None
@@ -278,6 +310,10 @@ class QueueGate:
         return WaitReason.QUEUE_SHARE, (
             f"{account.name} holds its share of the cluster, and other queues wait for theirs"
         )
+
+    def _passes_alone(self, account: QueueAccount) -> bool:
+        """May all of it be with schedulers, which serve first what came first?"""
+        return account.spec.order == "fifo" and self._usage.is_alone(account)
 
     def _lacks_driver_share(self, account: QueueAccount, amount: Governed) -> str:
         """Why one more driver may not start; the first always may."""
@@ -306,8 +342,9 @@ class QueueGate:
             most = (guaranteed[0] * factor, guaranteed[1] * factor, guaranteed[2] * factor)
             if not fits_into(amount, held, most):
                 return f"{user} holds as much of {account.name} as one user may (user_limit_factor)"
-        users = usage.users[account.name]
-        many = len(users) + (user not in users)
+        line = self.lines.get(account.name)
+        waiting = {} if line is None else line.users
+        many = len(usage.users[account.name].keys() | waiting.keys() | {user})
         if many > 1 and spec.minimum_user_limit < 1:
             part = max(1 / many, spec.minimum_user_limit)
             share = accounts.share(account)
@@ -406,7 +443,7 @@ class QueueGate:
             self._let_pass(line, now)
             if self.passed > passed:
                 return True
-            for waiter in line.in_order(self._held_part):
+            for waiter in line.in_order(self.held_part):
                 app = waiter.app
                 if app.application_id not in self._usage.active:
                     continue
@@ -418,7 +455,7 @@ class QueueGate:
                 if demand in tried or self._lack(account, app, some, on_loan=True) is not None:
                     continue
                 tried.add(demand)
-                startable = self._startable(app, demand)
+                startable = self._master_state.state.startable(demand, app.requires)
                 if startable < len(some):
                     continue
                 self._pass(app, some, now, on_loan=True)
@@ -440,14 +477,6 @@ class QueueGate:
             self._pass(waiter.app, some, now, on_loan=True)
             many -= 1
 
-    def _startable(self, app: Application, demand: Vector) -> int:
-        """How many containers of this demand the free capacity would hold."""
-        state = self._master_state.state
-        rows = state.open & state.serving(demand) & fitting_rows(demand, state.free)
-        if app.requires is not None:
-            rows &= state.suited(app.requires)
-        return folds(demand, state.free[rows], state.pool[rows]) if rows.any() else 0
-
     def _line_rank(self, line: QueueLine) -> tuple[float, QueueName]:
         """How much of its share a queue holds; of those without one, how much of all."""
         accounts, account = self._usage.accounts, line.account
@@ -459,7 +488,8 @@ class QueueGate:
         )
         return held / account.spec.weight if not any(share) else held, account.name
 
-    def _held_part(self, app: Application) -> float:
+    def held_part(self, app: Application) -> float:
+        """The largest part of a resource of the cluster that an application holds."""
         accounts = self._usage.accounts
         assert accounts is not None, "what waits in a queue is governed"
         return dominant_part(self._usage.of_application[app.application_id], accounts.capacity)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from hrm.core.master.entities import Application, Container
 from hrm.core.tenancy.accounts import QueueAccount
+from hrm.core.tenancy.queue_status import WaitReason
 from hrm.core.tenancy.queue_tree import Governed
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, WorkloadClass
 
@@ -19,34 +21,50 @@ _Key: TypeAlias = tuple[bool, int, float, ApplicationId]
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """One application, and those of its containers that wait here, in order of request. ``why``:
-    what the first of them has been found to lack, empty until somebody has looked."""
+    """One application, and those of its containers that wait here, in order of request.
+    ``reason``: says why the next of them does not pass."""
 
     app: Application
     key: _Key
+    reason: Callable[[Waiter], tuple[WaitReason, str]]
     containers: dict[ContainerId, Container] = field(default_factory=dict)
+
+    @property
+    def why(self) -> str:
+        return self.reason(self)[1]
 
 
 class QueueLine:
-    """Invariant: ``order`` has the keys of all ``waiters``, sorted; none of them is empty."""
+    """Invariant: ``order`` has the keys of all ``waiters``, sorted; none of them is empty, and each
+    is what its application is ``kept`` by. ``users``: how many of the applications are whose."""
 
-    def __init__(self, account: QueueAccount) -> None:
+    def __init__(
+        self, account: QueueAccount, reason: Callable[[Waiter], tuple[WaitReason, str]]
+    ) -> None:
         self.account = account
+        self._reason = reason
         self.waiters: dict[ApplicationId, Waiter] = {}
         self.order: list[_Key] = []
+        self.users: Counter[str] = Counter()
 
     def add(self, container: Container, app: Application) -> None:
         waiter = self.waiters.get(app.application_id)
         if waiter is None:
-            waiter = Waiter(app, self._key(app))
-            self.waiters[app.application_id] = waiter
+            waiter = Waiter(app, self.key(app), self._reason)
+            self.waiters[app.application_id] = app.kept = waiter
             bisect.insort(self.order, waiter.key)
+            self.users[app.record.user] += 1
         waiter.containers[container.container_id] = container
 
     def remove(self, container: Container) -> None:
         waiter = self.waiters[container.application_id]
         del waiter.containers[container.container_id]
         if not waiter.containers:
+            waiter.app.kept = None
+            user = waiter.app.record.user
+            self.users[user] -= 1
+            if not self.users[user]:
+                del self.users[user]
             del self.waiters[container.application_id]
             self._take_out(waiter.key)
 
@@ -55,7 +73,7 @@ class QueueLine:
         waiter = self.waiters.get(app.application_id)
         if waiter is not None:
             self._take_out(waiter.key)
-            waiter.key = self._key(app)
+            waiter.key = self.key(app)
             bisect.insort(self.order, waiter.key)
 
     def in_order(self, held_part: Callable[[Application], float]) -> Iterator[Waiter]:
@@ -72,7 +90,8 @@ class QueueLine:
             if waiter is not None:
                 yield waiter
 
-    def _key(self, app: Application) -> _Key:
+    def key(self, app: Application) -> _Key:
+        """Where an application stands in the order, but for a fair one."""
         record = app.record
         priority = record.priority if self.account.spec.order == "priority" else 0
         is_batch = record.workload_class is WorkloadClass.BATCH

@@ -36,12 +36,13 @@ from hrm.core.master import gangs
 from hrm.core.master.entities import Container
 from hrm.core.master.queue_line import QueueLine, dominant_part
 from hrm.core.master.queue_usage import QueueUsage
-from hrm.core.master.reclaim_plan import Reclaim, ReclaimPlanner
+from hrm.core.master.reclaim_plan import Reclaim, ReclaimPlanner, Wanted
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import MasterState
 from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.tenancy.accounts import AccountTree, QueueAccount
 from hrm.core.tenancy.queue_spec import QueueName
+from hrm.core.tenancy.queue_status import WaitReason
 from hrm.core.vocabulary.model import (
     ContainerId,
     ContainerState,
@@ -52,6 +53,8 @@ from hrm.core.vocabulary.model import (
 
 __all__ = ["QueueReclaim"]
 
+_KEPT_MAX = 64
+"""Applications of one queue, and containers of one, that are looked at in one round."""
 _REASON = "its queue holds more than it is guaranteed, and another lacks some of its guarantee"
 _ELSEWHERE = "what its queue is guaranteed can be had elsewhere sooner"
 _FOR_STREAM = "a stream of its queue waits, and goes before batch"
@@ -66,13 +69,16 @@ class QueueReclaim:
         negotiator: Negotiator,
         lines: Mapping[QueueName, QueueLine],
         reserve: Callable[[Container, ResourceUnitId, float], bool],
+        let_claim: Callable[[Container, float], None],
     ) -> None:
-        """``reserve`` gives a PENDING container the first place at a unit, if it can have it."""
+        """``reserve`` gives a PENDING container the first place at a unit, if it can have it;
+        ``let_claim`` hands one to its scheduler that its queue keeps."""
         self._master_state = master_state
         self._usage: QueueUsage = master_state.queues
         self._negotiator = negotiator
         self._lines = lines
         self._reserve = reserve
+        self._let_claim = let_claim
         self._next_run_s = -math.inf
         self._going: dict[ContainerId, float] = {}
         self.preempted = 0
@@ -90,7 +96,8 @@ class QueueReclaim:
         claims = list(self._claims(accounts, now))
         if not claims:
             return
-        found = ReclaimPlanner(master_state, self._usage, self._going).plan(claims, now)
+        planner = ReclaimPlanner(master_state, self._usage, self._going)
+        found = planner.plan([planner.claim(x, now) for x in some] for some in claims)
         for group in found:
             self._carry_out(group, now)
         if not found and not self._going:
@@ -98,10 +105,9 @@ class QueueReclaim:
 
     def cost(self, usage: QueueUsage, now: float) -> list[Container]:
         """What would be preempted, in the end, if this was the usage."""
-        claims = [[x] for x in self._all_waiting(usage)]
-        found = ReclaimPlanner(self._master_state, usage, self._going).plan(
-            claims, now, everything=True
-        )
+        planner = ReclaimPlanner(self._master_state, usage, self._going)
+        claims = ([planner.claim(x, now)] for x in self._all_waiting(usage))
+        found = planner.plan(claims, everything=True)
         return [victim for group in found for each in group for victim in each.victims]
 
     def _sees_all(self, now: float) -> bool:
@@ -133,19 +139,27 @@ class QueueReclaim:
                 pending = app.in_state(ContainerState.PENDING)
                 if pending[0] is container and len(pending) >= many:
                     yield pending[:many]
-            yield from self._streams(account)
+            yield from self._kept(account)
 
-    def _streams(self, account: QueueAccount) -> Iterable[Sequence[Container]]:
-        """Those of streams that their queue keeps: it holds its share, with batch."""
+    def _kept(self, account: QueueAccount) -> Iterable[Sequence[Container]]:
+        """Those that their queue keeps: streams, for it holds its share, with batch; and others
+        where a queue above it holds as much as it may, with what its children have borrowed."""
         line = self._lines.get(account.name)
         if line is None:
             return
-        for key in line.order:
+        for key in line.order[:_KEPT_MAX]:
             waiter = line.waiters[key[3]]
-            if waiter.app.record.workload_class is not WorkloadClass.STREAM:
-                return
-            many = max(1, gangs.missing(waiter.app))
-            yield list(waiter.containers.values())[:many]
+            is_stream = waiter.app.record.workload_class is WorkloadClass.STREAM
+            if waiter.app.application_id not in self._usage.active or not (
+                is_stream or waiter.reason(waiter)[0] is WaitReason.QUEUE_MAXIMUM
+            ):
+                continue
+            many = gangs.missing(waiter.app)
+            containers = list(waiter.containers.values())
+            if many:
+                yield containers[:many]
+            else:
+                yield from ([x] for x in containers[:_KEPT_MAX])
 
     def _all_waiting(self, usage: QueueUsage) -> Iterable[Container]:
         """All that waits for a place, of queues that hold least of their guarantee first."""
@@ -162,22 +176,33 @@ class QueueReclaim:
     def _queue_of(self, container: Container) -> QueueName:
         return QueueName(self._master_state.applications[container.application_id].record.queue)
 
+    def supposed(self, claims: Iterable[Wanted], usage: QueueUsage) -> list[Reclaim]:
+        """What would be preempted for these, each by itself."""
+        planner = ReclaimPlanner(self._master_state, usage, self._going)
+        found = planner.plan(([each] for each in claims), everything=True)
+        return [each for group in found for each in group]
+
     def _carry_out(self, group: Sequence[Reclaim], now: float) -> None:
-        for container, unit_id, victims in group:
-            app = self._master_state.applications[container.application_id]
-            is_stream = app.record.workload_class is WorkloadClass.STREAM
+        """Reserve a place for each, and order what is in its way to end."""
+        is_reserved = False
+        for claim, unit_id, victims in group:
+            container = claim.container
+            assert container is not None, "what claims waits"
             if container.state is not ContainerState.PENDING:
                 if may_return(self._master_state, container, now):
                     return_waiting(self._master_state, container, _ELSEWHERE, now)
                 continue
-            if not is_stream and not self._reserve(container, unit_id, now):
-                continue
+            if not claim.is_stream:
+                if container.withheld:
+                    self._let_claim(container, now)
+                if not self._reserve(container, unit_id, now):
+                    continue
+                is_reserved = True
             for victim in victims:
-                self._preempt(victim, _FOR_STREAM if is_stream else _REASON, now)
-        if group:
-            app = self._master_state.applications[group[0].container.application_id]
-            if any(x.container.node is not None for x in group):
-                gangs.granted(self._master_state, app)
+                self._preempt(victim, _FOR_STREAM if claim.is_stream else _REASON, now)
+        if is_reserved and (container := group[0].claim.container) is not None:
+            app = self._master_state.applications[container.application_id]
+            gangs.granted(self._master_state, app)
 
     def _preempt(self, victim: Container, reason: str, now: float) -> None:
         master_state = self._master_state

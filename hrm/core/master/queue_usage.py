@@ -81,17 +81,18 @@ class QueueUsage:
         self.has_freed_slots = False
         self._shape = -1
 
-    def begin(self, tree: QueueTree, apps: Iterable[Application]) -> None:
+    def begin(self, tree: QueueTree, apps: Iterable[Application], *, always: bool = False) -> None:
         """From now on this is the tree; count all that these live applications have. The first to
         be counted are those that hold something: they go on, even if there are more of them than
-        may run."""
+        may run. ``always``: whether the tree governs anything or not."""
         self.tree = tree
         for each in (self.entries, self.unplaced, self.wanting, self.active, self.on_loan):
             each.clear()
         for kept in (self.of_application, self.of_user, self.users, self.freed, self.patient):
             kept.clear()
         self._shape = self._state.shape
-        self.accounts = AccountTree(tree, self._capacity()) if tree.governs else None
+        governs = always or tree.governs
+        self.accounts = AccountTree(tree, self._capacity()) if governs else None
         if self.accounts is None:
             return
         for app in apps:

@@ -5,6 +5,7 @@ What a claim is, and who its victims are: ``hrm.core.master.queue_reclaim``.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,17 +30,32 @@ from hrm.core.vocabulary.feasibility import Vector, demand_vector, fits, minus, 
 from hrm.core.vocabulary.model import (
     ContainerId,
     ContainerState,
+    NodeName,
+    Resources,
     ResourceUnitId,
     WorkloadClass,
 )
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 
-__all__ = ["Reclaim", "ReclaimPlanner"]
+__all__ = ["Reclaim", "ReclaimPlanner", "Wanted"]
+
+
+class Wanted(NamedTuple):
+    """That a container of this size has a place, on nodes that are not ``avoided`` and meet
+    ``requires``. ``container``: None where it is only supposed."""
+
+    account: QueueAccount
+    resources: Resources
+    is_stream: bool
+    avoided: Collection[NodeName] = ()
+    requires: NodeRequirement | None = None
+    container: Container | None = None
 
 
 class Reclaim(NamedTuple):
-    """For this container these are preempted, at this unit."""
+    """For this claim these are preempted, at this unit."""
 
-    container: Container
+    claim: Wanted
     unit_id: ResourceUnitId
     victims: tuple[Container, ...]
 
@@ -47,8 +63,8 @@ class Reclaim(NamedTuple):
 @dataclass(slots=True)
 class _Round:
     """What has been chosen so far: ``placed`` is what queues hold at nodes after it. ``taken``:
-    what ends; ``rest``: of units, what that leaves and is not claimed; ``left``: victims allowed
-    yet."""
+    what ends; ``rest``: of units, what that leaves and is not claimed; ``left``: how many more may
+    end in this round, but for what the claim under way takes, which is all or nothing."""
 
     accounts: AccountTree
     left: int
@@ -113,26 +129,35 @@ class ReclaimPlanner:
         self._accounts: AccountTree = usage.accounts
         self._going = going
 
+    def claim(self, container: Container, now: float) -> Wanted:
+        """What a container that waits claims."""
+        master_state = self._master_state
+        app = master_state.applications[container.application_id]
+        return Wanted(
+            self._accounts.of[QueueName(app.record.queue)],
+            container.request.resources,
+            app.record.workload_class is WorkloadClass.STREAM,
+            master_state.exclusions.avoided(app.application_id, now),
+            app.requires,
+            container,
+        )
+
     def plan(
-        self,
-        claims: Iterable[Sequence[Container]],
-        now: float,
-        *,
-        everything: bool = False,
+        self, claims: Iterable[Sequence[Wanted]], *, everything: bool = False
     ) -> list[list[Reclaim]]:
-        """Victims for each of these claims, as far as there are some."""
-        bounds = self._master_state.bounds
-        running = self._running()
-        part = 1.0 if everything else bounds.queue_preemption_part
+        """Victims for each of these groups of claims, for all of a group or none, as far as there
+        are some; ``everything``: as if rounds followed until there is nothing left to take."""
+        part = 1.0 if everything else self._master_state.bounds.queue_preemption_part
         so_far = _Round(self._accounts, max(1, int(part * len(self.usage.entries))))
         self._count_reserved(so_far)
+        running = self._running()
         found: list[list[Reclaim]] = []
         for some in claims:
             if so_far.left <= 0:
                 break
             tried, group = so_far.copy(), list[Reclaim]()
-            for container in some:
-                each = self._for_one(container, running, tried, now)
+            for claim in some:
+                each = self._for_one(claim, running, tried)
                 if each is None:
                     break
                 group.append(each)
@@ -189,28 +214,20 @@ class ReclaimPlanner:
         return [(container, account) for container, account, _ in found]
 
     def _for_one(
-        self,
-        claimant: Container,
-        running: Sequence[tuple[Container, QueueAccount]],
-        so_far: _Round,
-        now: float,
+        self, claim: Wanted, running: Sequence[tuple[Container, QueueAccount]], so_far: _Round
     ) -> Reclaim | None:
         """Enough of one unit's for one container."""
         master_state, state = self._master_state, self._master_state.state
-        app = master_state.applications[claimant.application_id]
-        account = self._accounts.of[QueueName(app.record.queue)]
-        amount, demand = (
-            amount_of(claimant.request.resources),
-            demand_vector(claimant.request.resources),
-        )
+        account, avoided = claim.account, claim.avoided
+        amount, demand = amount_of(claim.resources), demand_vector(claim.resources)
         top = so_far.top(account, amount)
-        own_batch = self._may_push_aside(account, app, amount)
+        own_batch = claim.is_stream and self._may_push_aside(account, amount)
         if top is None and not own_batch:
             return None
-        avoided = master_state.exclusions.avoided(app.application_id, now)
-        suited = None if app.requires is None else state.suited(app.requires)
+        suited = None if claim.requires is None else state.suited(claim.requires)
         tries: dict[ResourceUnitId, _Try] = {}
-        for container, of in running:
+        # Twice: what siblings lose may be what lets it claim from others.
+        for container, of in itertools.chain(running, running):
             unit_id = container.unit_id
             row = state.rows.get(unit_id)
             if container.container_id in so_far.taken or row is None or not state.open[row]:
@@ -225,41 +242,27 @@ class ReclaimPlanner:
                 free = so_far.rest.get(unit_id) or _unclaimed(queue)
                 found = tries[unit_id] = _Try(so_far.copy(), free)
                 if unit_id in so_far.rest and fits(demand, free):
-                    return self._take(so_far, found, claimant, account, unit_id)
+                    return _take(so_far, found, claim, unit_id)
+            if container.container_id in found.so_far.taken:
+                continue
             lacks = [x for x in range(3) if amount[x] > found.free[x]]
             lost = amount_of(container.request.resources)
+            top = found.so_far.top(account, amount)
             is_claimed = top is not None and top in of.path and of is not account
             is_claimed = is_claimed and found.so_far.may_lose(of, account, lost, lacks)
             is_own = own_batch and of is account and not _is_stream(master_state, container)
             if not is_claimed and not is_own:
                 continue
             found.victims.append(container)
+            found.so_far.taken.add(container.container_id)
             found.so_far.change(of, less(NOTHING, lost))
             found.free = plus(found.free, demand_vector(container.request.resources))
-            if fits(demand, found.free) and len(found.victims) <= so_far.left:
-                return self._take(so_far, found, claimant, account, unit_id)
+            if fits(demand, found.free):
+                return _take(so_far, found, claim, unit_id)
         return None
 
-    def _take(
-        self,
-        so_far: _Round,
-        found: _Try,
-        claimant: Container,
-        account: QueueAccount,
-        unit_id: ResourceUnitId,
-    ) -> Reclaim:
-        """What was tried at this unit happens."""
-        so_far.placed = found.so_far.placed
-        so_far.taken.update(x.container_id for x in found.victims)
-        so_far.change(account, amount_of(claimant.request.resources))
-        so_far.rest[unit_id] = minus(found.free, demand_vector(claimant.request.resources))
-        so_far.left -= len(found.victims)
-        return Reclaim(claimant, unit_id, tuple(found.victims))
-
-    def _may_push_aside(self, account: QueueAccount, app: Application, amount: Governed) -> bool:
-        """May it take the place of batch of its own queue? A stream may, within the share."""
-        if app.record.workload_class is not WorkloadClass.STREAM:
-            return False
+    def _may_push_aside(self, account: QueueAccount, amount: Governed) -> bool:
+        """May a stream take the place of batch of its own queue? Within the share it may."""
         streams = NOTHING
         for application_id, of in self.usage.active.items():
             other = self._master_state.applications.get(application_id)
@@ -270,6 +273,16 @@ class ReclaimPlanner:
         share = self._accounts.share(account)
         limit = [max(x, y) for x, y in zip(share, account.limits.guaranteed, strict=True)]
         return fits_into(amount, streams, (limit[0], limit[1], limit[2]))
+
+
+def _take(so_far: _Round, found: _Try, claim: Wanted, unit_id: ResourceUnitId) -> Reclaim:
+    """What was tried at this unit happens."""
+    so_far.placed = found.so_far.placed
+    so_far.taken.update(x.container_id for x in found.victims)
+    so_far.change(claim.account, amount_of(claim.resources))
+    so_far.rest[unit_id] = minus(found.free, demand_vector(claim.resources))
+    so_far.left -= len(found.victims)
+    return Reclaim(claim, unit_id, tuple(found.victims))
 
 
 def _unclaimed(queue: UnitQueue) -> Vector:

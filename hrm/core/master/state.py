@@ -10,7 +10,7 @@ import itertools
 from collections import deque
 from dataclasses import replace
 
-from hrm.core.master.entities import Application, Container, DriverWaits, Node
+from hrm.core.master.entities import Application, Container, Node, Waits
 from hrm.core.master.exclusion import ExclusionTracker
 from hrm.core.master.gpu_index import GpuIndex
 from hrm.core.master.holdings import Holdings
@@ -191,7 +191,7 @@ class MasterState:
             app.last_executor_number = number
         return container
 
-    def driver_waits(self, container: Container, waits: DriverWaits | None) -> None:
+    def driver_waits(self, container: Container, waits: Waits | None) -> None:
         """It waits for its turn from now on; None: it does no longer."""
         container.waits_for = waits
         if waits is not None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from hrm.core.tenancy.queue_spec import QueueSpec
 from hrm.core.tenancy.queue_tree import Governed
-from hrm.core.vocabulary.model import ApplicationId
+from hrm.core.vocabulary.model import ApplicationId, ContainerId
 
-__all__ = ["QueueStatus", "QueueWait", "WaitReason"]
+__all__ = ["QueueStatus", "QueueWait", "Supposed", "WaitReason"]
 
 
 class WaitReason(enum.Enum):
@@ -63,3 +63,22 @@ class QueueStatus:
     applications: int
     past_use: float = 0.0
     waiting: tuple[QueueWait, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supposed:
+    """What would become of so many like containers, were they requested in a queue now.
+
+    ``at_once``: how many would start on what is free; ``by_preemption``: for how many others would
+    be ``preempted``, and start within ``grace_s``; ``later``: how many would wait for ends, the
+    first of them for ``later_s`` by the estimates of units, None where nobody can say. ``why``: the
+    reason for those that wait.
+    """
+
+    at_once: int
+    by_preemption: int
+    later: int
+    preempted: tuple[tuple[ContainerId, ApplicationId], ...]
+    grace_s: float
+    later_s: float | None
+    why: str

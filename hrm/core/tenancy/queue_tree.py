@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -27,12 +28,14 @@ Governed: TypeAlias = tuple[float, float, float]
 """Cores, MiB of memory, MiB of GPUs' memory."""
 
 _NOTHING: Quota = (Amount(0.0), Amount(0.0), Amount(0.0))
+_WITHOUT_END: Governed = (math.inf, math.inf, math.inf)
 _SLACK = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """What one queue is guaranteed, and may have at most, of a cluster."""
+    """What one queue is guaranteed of a cluster, and its own maximum, infinite where none is
+    stated."""
 
     guaranteed: Governed
     maximum: Governed
@@ -164,10 +167,10 @@ class QueueTree:
         if name in self.children:
             below = ", ".join(self.children[QueueName(name)][:5])
             return f"{name} has queues below it, and takes no applications; choose one: {below}"
-        if problem := name_problem(name):
+        if name.startswith(f"{ROOT}.") and (problem := name_problem(name)):
             return f"the queue {name[:80]!r} {problem}"
         known = ", ".join(self.leaves[:5])
-        return f"there is no queue {name}; there are {known} (hrm queues lists all)"
+        return f"there is no queue {name[:80]!r}; there are {known} (hrm queues lists all)"
 
     def find(self, name: str) -> QueueName | None:
         """The leaf of that name, which may be given without ``root``, or as the last part alone
@@ -193,7 +196,7 @@ class QueueTree:
     def limits(self, cluster: Governed) -> dict[QueueName, QueueLimits]:
         """What each queue is guaranteed and may have, where ``cluster`` is all there is. Where
         amounts are stated of which there is less, all of a parent's are reduced by one factor."""
-        found = {ROOT: QueueLimits(cluster, cluster)}
+        found = {ROOT: QueueLimits(cluster, _WITHOUT_END)}
         for name in self.specs:
             each = self.children.get(name, ())
             if not each:
@@ -205,10 +208,8 @@ class QueueTree:
             for position, child in enumerate(each):
                 spec = self.specs[child]
                 most = [
-                    limit if amount is None else min(limit, amount.of(whole))
-                    for amount, limit, whole in zip(
-                        spec.maximum, above.maximum, cluster, strict=True
-                    )
+                    math.inf if amount is None else amount.of(whole)
+                    for amount, whole in zip(spec.maximum, cluster, strict=True)
                 ]
                 maximum = (most[0], most[1], most[2])
                 least = [min(column[position], x) for column, x in zip(columns, most, strict=True)]
