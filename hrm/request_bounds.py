@@ -179,6 +179,7 @@ FIELDS: dict[str, FieldBound] = {
     "ChangeQueuesRequest.queues": FieldBound(count=QUEUES),
     "ChangeQueuesRequest.unset": FieldBound(LABEL, count=100),
     "ChangeQueuesRequest.removed": FieldBound(LABEL, count=QUEUES),
+    "WhatIfRequest.queue": _LABEL,
     # NodeService and AgentService
     "RegisterNode.name": _ID,
     "RegisterNode.incarnation": _ID,

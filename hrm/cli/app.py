@@ -33,6 +33,7 @@ COMMANDS = {
     "node": "hrm.cli.queries",
     "queues": "hrm.cli.queues",
     "queue": "hrm.cli.queues",
+    "whatif": "hrm.cli.queues",
     "events": "hrm.cli.events",
     "env": "hrm.cli.spark",
     "spark-submit": "hrm.cli.spark",

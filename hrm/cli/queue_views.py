@@ -10,12 +10,12 @@ from rich.table import Table
 
 from hrm.cli import console
 from hrm.cli.console import plain
-from hrm.cli.render import NAME_SHOWN, memory
+from hrm.cli.render import NAME_SHOWN, age, memory
 
 if TYPE_CHECKING:
     from hrm.v1 import queues_pb2 as pb
 
-__all__ = ["change_view", "queue_view", "queues_table", "waiting_table"]
+__all__ = ["change_view", "queue_view", "queues_table", "supposed_view", "waiting_table"]
 
 _LISTED_MAX = 10
 _QUOTAS = ("guaranteed", "maximum")
@@ -100,6 +100,34 @@ def change_view(response: pb.ChangeQueuesResponse, removed: Iterable[str]) -> Re
     held = response.held_back_applications
     facts.add_row("[bold]applications that get no more[/]", plain(_listed(held) or "none"))
     return facts
+
+
+def supposed_view(request: pb.WhatIfRequest, response: pb.WhatIfResponse) -> RenderableType:
+    """``hrm whatif``."""
+    asked = request.resources
+    gpu = f", {memory(asked.gpu_memory_mib)} GPU memory" if asked.gpu_memory_mib else ""
+    rows = {
+        "executors": f"{request.executors} of {asked.vcores} vcores, {memory(asked.memory_mib)}"
+        f"{gpu} in {request.queue}",
+        "at once": f"{response.at_once} would start on what is free",
+    }
+    if response.by_preemption:
+        victims = [f"{each.container_id} ({each.application_id})" for each in response.preempted]
+        rows["by preemption"] = (
+            f"{response.by_preemption} would start within {age(response.grace_s)}; these would end "
+            f"for them: {_listed(victims)}"
+        )
+    if response.later:
+        wait = f", the first for about {age(response.later_s)}" if _has_time(response) else ""
+        rows["later"] = f"{response.later} would wait{wait}: {response.why}"
+    facts = Table.grid(padding=(0, 2))
+    for name, text in rows.items():
+        facts.add_row(f"[bold]{name}[/]", plain(text))
+    return facts
+
+
+def _has_time(response: pb.WhatIfResponse) -> bool:
+    return response.HasField("later_s")
 
 
 def _stated(stated: pb.QueueStated) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""``hrm queues`` and ``hrm queue …``: clients of QueueService."""
+"""``hrm queues``, ``hrm queue …`` and ``hrm whatif``: clients of QueueService."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hrm.cli.queries import TIMEOUT_S, MasterOption, OutputOption, TimeoutOption
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from hrm.core.vocabulary.model import Resources
     from hrm.v1 import queues_pb2 as pb
 
 __all__ = ["app"]
@@ -229,6 +230,76 @@ def remove(
     from hrm.v1 import queues_pb2 as pb
 
     _change(pb.ChangeQueuesRequest(removed=[name], dry_run=dry_run), master, output, timeout)
+
+
+@app.command("whatif")
+def whatif(
+    queue: Annotated[
+        str, typer.Option("--queue", metavar="NAME", help="The queue; `hrm queues` lists them.")
+    ],
+    executors: Annotated[int, typer.Option("--executors", min=1, max=10_000, help="How many.")],
+    executor_cores: Annotated[
+        int, typer.Option("--executor-cores", min=1, help="Cores of each.")
+    ] = 1,
+    executor_memory: Annotated[
+        str, typer.Option("--executor-memory", metavar="SIZE", help="The heap of each, as 4g.")
+    ] = "1g",
+    overhead: Annotated[
+        str | None,
+        typer.Option(
+            "--memory-overhead", metavar="SIZE",
+            help="Memory of each beyond its heap. Default: Spark's, a tenth, 384m at least.",
+        ),
+    ] = None,
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option("--gpu-memory", metavar="SIZE", help="Of the GPU of each. Default: no GPU."),
+    ] = None,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:  # fmt: skip
+    """What would become of executors, were they requested now? Nothing is changed."""
+    from hrm.v1 import common_pb2
+    from hrm.v1 import queues_pb2 as pb
+
+    resources = _executor(executor_cores, executor_memory, overhead, gpu_memory)
+    request = pb.WhatIfRequest(
+        queue=queue,
+        executors=executors,
+        resources=common_pb2.Resources(
+            vcores=resources.vcores,
+            memory_mib=resources.memory_mib,
+            gpu_memory_mib=resources.gpu_memory_mib,
+        ),
+    )
+    with client.connect(master) as connection:
+        response = connection.queues.WhatIf(request, timeout=timeout)
+    _show(response, output, lambda views: views.supposed_view(request, response))
+
+
+def _executor(cores: int, memory: str, overhead: str | None, gpu_memory: str | None) -> Resources:
+    """What an executor with these settings holds.
+
+    Raises:
+        InvalidRequest: a size is malformed.
+    """
+    from hrm.executor_size import first_executors_of, memory_mib
+
+    sizes = {
+        "--executor-memory": memory, "--memory-overhead": overhead, "--gpu-memory": gpu_memory
+    }  # fmt: skip
+    for option, size in sizes.items():
+        if size is not None:
+            memory_mib(size, option)
+    conf = {"spark.executor.cores": str(cores), "spark.executor.memory": memory}
+    if overhead is not None:
+        conf["spark.executor.memoryOverhead"] = overhead
+    if gpu_memory is not None:
+        conf["spark.hrm.executor.gpu.memory"] = gpu_memory
+    found = first_executors_of(conf)
+    assert found is not None, "all of it has just been read"
+    return found.resources
 
 
 def _change(

@@ -34,7 +34,7 @@ from hrm.master.interpreter import Interpreter
 from hrm.master.journal import Journal
 from hrm.master.node_service import NodeService
 from hrm.master.policy_service import PolicyService, load_modes, save_modes
-from hrm.master.queue_service import QueueService
+from hrm.master.queue_service import QueueService, statuses
 from hrm.master.scheduler_service import SharedStateService, add_to_server
 from hrm.master.store import Store
 from hrm.master.store_repair import locked
@@ -202,7 +202,7 @@ async def _serve(
     )
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _finish, master.stopped)
-    async with metrics_page.serving(settings, lambda: core.queues.status(clock.now()), secure):
+    async with metrics_page.serving(settings, partial(statuses, core), secure):
         await server.start()
         (settings.state_dir / "address").write_text(address + "\n")
         log.info(

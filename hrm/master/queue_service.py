@@ -7,6 +7,9 @@ from typing import Any
 
 import structlog
 
+from hrm.core.master.core import MasterCore
+from hrm.core.master.queue_report import queue_statuses
+from hrm.core.master.queue_whatif import what_if
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.tenancy.queue_spec import QueueName
@@ -19,12 +22,17 @@ from hrm.v1 import queues_pb2_grpc
 from hrm.wire import codec
 from hrm.wire import queues as queue_wire
 
-__all__ = ["QueueService"]
+__all__ = ["QueueService", "statuses"]
 
 WAITING_MAX = 10_000
 """Applications that wait, of one queue, in one response."""
 
 log = structlog.get_logger("master")
+
+
+def statuses(core: MasterCore) -> list[QueueStatus]:
+    """Of all queues, as they are now, parents before children."""
+    return queue_statuses(core.master_state, core.placement.queues)
 
 
 class QueueService(queues_pb2_grpc.QueueServiceServicer):
@@ -42,7 +50,7 @@ class QueueService(queues_pb2_grpc.QueueServiceServicer):
         self, request: pb.ListQueuesRequest, context: Any
     ) -> pb.ListQueuesResponse:
         limit = codec.to_whole(request.waiting_limit, "waiting_limit", 0, WAITING_MAX)
-        listed = self._master.core.queues.status(self._master.now())
+        listed = statuses(self._master.core)
         if request.name:
             name = queue_wire.queue_named(self._tree, request.name)
             listed = [x for x in listed if queue_wire.is_below(x.spec.name, name)]
@@ -73,6 +81,12 @@ class QueueService(queues_pb2_grpc.QueueServiceServicer):
                 preempts=len(cost.preempted),
             )  # fmt: skip
         return queue_wire.from_change(changed, cost, self._in_file)
+
+    async def WhatIf(self, request: pb.WhatIfRequest, context: Any) -> pb.WhatIfResponse:  # noqa: N802
+        core, now = self._master.core, self._master.now()
+        queue, executors, resources = queue_wire.to_supposition(request)
+        found = what_if(core.master_state, core.placement, queue, executors, resources, now)
+        return queue_wire.from_supposed(found)
 
     def _message(self, status: QueueStatus, waiting_limit: int) -> pb.Queue:
         is_in_file = status.spec.name in self._in_file

@@ -22,35 +22,42 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from hrm.v1 import common_pb2 as hrm_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13hrm/v1/queues.proto\x12\x06hrm.v1\"?\n\nQueueQuota\x12\r\n\x05\x63ores\x18\x01 \x01(\t\x12\x0e\n\x06memory\x18\x02 \x01(\t\x12\x12\n\ngpu_memory\x18\x03 \x01(\t\"\x1b\n\nQueueNames\x12\r\n\x05names\x18\x01 \x03(\t\"\xe8\x03\n\x0bQueueStated\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\nguaranteed\x18\x02 \x01(\x0b\x32\x12.hrm.v1.QueueQuota\x12#\n\x07maximum\x18\x03 \x01(\x0b\x32\x12.hrm.v1.QueueQuota\x12\x13\n\x06weight\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0bmax_running\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05order\x18\x06 \x01(\tH\x02\x88\x01\x01\x12\x18\n\x0bpreemptible\x18\x07 \x01(\x08H\x03\x88\x01\x01\x12\x19\n\x0c\x64river_share\x18\x08 \x01(\x01H\x04\x88\x01\x01\x12\x1f\n\x12minimum_user_limit\x18\t \x01(\x01H\x05\x88\x01\x01\x12\x1e\n\x11user_limit_factor\x18\n \x01(\x01H\x06\x88\x01\x01\x12&\n\nsubmitters\x18\x0b \x01(\x0b\x32\x12.hrm.v1.QueueNames\x12*\n\x0e\x61\x64ministrators\x18\x0c \x01(\x0b\x32\x12.hrm.v1.QueueNamesB\t\n\x07_weightB\x0e\n\x0c_max_runningB\x08\n\x06_orderB\x0e\n\x0c_preemptibleB\x0f\n\r_driver_shareB\x15\n\x13_minimum_user_limitB\x14\n\x12_user_limit_factor\"I\n\x0cQueueAmounts\x12\r\n\x05\x63ores\x18\x01 \x01(\x01\x12\x12\n\nmemory_mib\x18\x02 \x01(\x01\x12\x16\n\x0egpu_memory_mib\x18\x03 \x01(\x01\"_\n\x11ListQueuesRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rwaiting_limit\x18\x02 \x01(\x05\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"L\n\x12ListQueuesResponse\x12\x1d\n\x06queues\x18\x01 \x03(\x0b\x32\r.hrm.v1.Queue\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xb9\x03\n\x05Queue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x06stated\x18\x02 \x01(\x0b\x32\x13.hrm.v1.QueueStated\x12\x0f\n\x07in_file\x18\x03 \x01(\x08\x12\x0f\n\x07is_leaf\x18\x04 \x01(\x08\x12(\n\nguaranteed\x18\x05 \x01(\x0b\x32\x14.hrm.v1.QueueAmounts\x12%\n\x07maximum\x18\x06 \x01(\x0b\x32\x14.hrm.v1.QueueAmounts\x12#\n\x05share\x18\x07 \x01(\x0b\x32\x14.hrm.v1.QueueAmounts\x12\"\n\x04used\x18\x08 \x01(\x0b\x32\x14.hrm.v1.QueueAmounts\x12&\n\x08\x62orrowed\x18\t \x01(\x0b\x32\x14.hrm.v1.QueueAmounts\x12%\n\x07pending\x18\n \x01(\x0b\x32\x14.hrm.v1.QueueAmounts\x12\x0f\n\x07running\x18\x0b \x01(\x05\x12\x14\n\x0c\x61pplications\x18\x0c \x01(\x05\x12\x10\n\x08past_use\x18\r \x01(\x01\x12\"\n\x07waiting\x18\x0e \x03(\x0b\x32\x11.hrm.v1.QueueWait\x12\x15\n\rwaiting_total\x18\x0f \x01(\x05\"t\n\tQueueWait\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x0c\n\x04user\x18\x02 \x01(\t\x12\x10\n\x08position\x18\x03 \x01(\x05\x12\x12\n\ncontainers\x18\x04 \x01(\x05\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0b\n\x03why\x18\x06 \x01(\t\"{\n\x13\x43hangeQueuesRequest\x12#\n\x06queues\x18\x01 \x03(\x0b\x32\x13.hrm.v1.QueueStated\x12\x0e\n\x06\x63reate\x18\x02 \x01(\x08\x12\r\n\x05unset\x18\x03 \x03(\t\x12\x0f\n\x07removed\x18\x04 \x03(\t\x12\x0f\n\x07\x64ry_run\x18\x05 \x01(\x08\"\x8a\x01\n\x14\x43hangeQueuesResponse\x12\x1c\n\x14preempted_containers\x18\x01 \x03(\t\x12\x1e\n\x16held_back_applications\x18\x02 \x03(\t\x12\x0f\n\x07in_file\x18\x03 \x03(\t\x12#\n\x06queues\x18\x04 \x03(\x0b\x32\x13.hrm.v1.QueueStated2\x9e\x01\n\x0cQueueService\x12\x43\n\nListQueues\x12\x19.hrm.v1.ListQueuesRequest\x1a\x1a.hrm.v1.ListQueuesResponse\x12I\n\x0c\x43hangeQueues\x12\x1b.hrm.v1.ChangeQueuesRequest\x1a\x1c.hrm.v1.ChangeQueuesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13hrm/v1/queues.proto\x12\x06hrm.v1\x1a\x13hrm/v1/common.proto\"?\n\nQueueQuota\x12\r\n\x05\x63ores\x18\x01 \x01(\t\x12\x0e\n\x06memory\x18\x02 \x01(\t\x12\x12\n\ngpu_memory\x18\x03 \x01(\t\"\x1b\n\nQueueNames\x12\r\n\x05names\x18\x01 \x03(\t\"\xe8\x03\n\x0bQueueStated\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\nguaranteed\x18\x02 \x01(\x0b\x32\x12.hrm.v1.QueueQuota\x12#\n\x07maximum\x18\x03 \x01(\x0b\x32\x12.hrm.v1.QueueQuota\x12\x13\n\x06weight\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0bmax_running\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05order\x18\x06 \x01(\tH\x02\x88\x01\x01\x12\x18\n\x0bpreemptible\x18\x07 \x01(\x08H\x03\x88\x01\x01\x12\x19\n\x0c\x64river_share\x18\x08 \x01(\x01H\x04\x88\x01\x01\x12\x1f\n\x12minimum_user_limit\x18\t \x01(\x01H\x05\x88\x01\x01\x12\x1e\n\x11user_limit_factor\x18\n \x01(\x01H\x06\x88\x01\x01\x12&\n\nsubmitters\x18\x0b \x01(\x0b\x32\x12.hrm.v1.QueueNames\x12*\n\x0e\x61\x64ministrators\x18\x0c \x01(\x0b\x32\x12.hrm.v1.QueueNamesB\t\n\x07_weightB\x0e\n\x0c_max_runningB\x08\n\x06_orderB\x0e\n\x0c_preemptibleB\x0f\n\r_driver_shareB\x15\n\x13_minimum_user_limitB\x14\n\x12_user_limit_factor\"I\n\x0cQueueAmounts\x12\r\n\x05\x63ores\x18\x01 \x01(\x01\x12\x12\n\nmemory_mib\x18\x02 \x01(\x01\x12\x16\n\x0egpu_memory_mib\x18\x03 \x01(\x01\"_\n\x11ListQueuesRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rwaiting_limit\x18\x02 \x01(\x05\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"L\n\x12ListQueuesResponse\x12\x1d\n\x06queues\x18\x01 \x03(\x0b\x32\r.hrm.v1.Queue\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xb9\x03\n\x05Queue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x06stated\x18\x02 \x01(\x0b\x32\x13.hrm.v1.QueueStated\x12\x0f\n\x07in_file\x18\x03 \x01(\x08\x12\x0f\n\x07is_leaf\x18\x04 \x01(\x08\x12(\n\nguaranteed\x18\x05 \x01(\x0b\x32\x14.hrm.v1.QueueAmounts\x12%\n\x07maximum\x18\x06 \x01(\x0b\x32\x14.hrm.v1.QueueAmounts\x12#\n\x05share\x18\x07 \x01(\x0b\x32\x14.hrm.v1.QueueAmounts\x12\"\n\x04used\x18\x08 \x01(\x0b\x32\x14.hrm.v1.QueueAmounts\x12&\n\x08\x62orrowed\x18\t \x01(\x0b\x32\x14.hrm.v1.QueueAmounts\x12%\n\x07pending\x18\n \x01(\x0b\x32\x14.hrm.v1.QueueAmounts\x12\x0f\n\x07running\x18\x0b \x01(\x05\x12\x14\n\x0c\x61pplications\x18\x0c \x01(\x05\x12\x10\n\x08past_use\x18\r \x01(\x01\x12\"\n\x07waiting\x18\x0e \x03(\x0b\x32\x11.hrm.v1.QueueWait\x12\x15\n\rwaiting_total\x18\x0f \x01(\x05\"t\n\tQueueWait\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x0c\n\x04user\x18\x02 \x01(\t\x12\x10\n\x08position\x18\x03 \x01(\x05\x12\x12\n\ncontainers\x18\x04 \x01(\x05\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0b\n\x03why\x18\x06 \x01(\t\"{\n\x13\x43hangeQueuesRequest\x12#\n\x06queues\x18\x01 \x03(\x0b\x32\x13.hrm.v1.QueueStated\x12\x0e\n\x06\x63reate\x18\x02 \x01(\x08\x12\r\n\x05unset\x18\x03 \x03(\t\x12\x0f\n\x07removed\x18\x04 \x03(\t\x12\x0f\n\x07\x64ry_run\x18\x05 \x01(\x08\"\x8a\x01\n\x14\x43hangeQueuesResponse\x12\x1c\n\x14preempted_containers\x18\x01 \x03(\t\x12\x1e\n\x16held_back_applications\x18\x02 \x03(\t\x12\x0f\n\x07in_file\x18\x03 \x03(\t\x12#\n\x06queues\x18\x04 \x03(\x0b\x32\x13.hrm.v1.QueueStated\"W\n\rWhatIfRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x11\n\texecutors\x18\x02 \x01(\x05\x12$\n\tresources\x18\x03 \x01(\x0b\x32\x11.hrm.v1.Resources\"\xb6\x01\n\x0eWhatIfResponse\x12\x0f\n\x07\x61t_once\x18\x01 \x01(\x05\x12\x15\n\rby_preemption\x18\x02 \x01(\x05\x12\r\n\x05later\x18\x03 \x01(\x05\x12\x0b\n\x03why\x18\x04 \x01(\t\x12-\n\tpreempted\x18\x05 \x03(\x0b\x32\x1a.hrm.v1.PreemptedContainer\x12\x0f\n\x07grace_s\x18\x06 \x01(\x01\x12\x14\n\x07later_s\x18\x07 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_later_s\"B\n\x12PreemptedContainer\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61pplication_id\x18\x02 \x01(\t2\xd7\x01\n\x0cQueueService\x12\x43\n\nListQueues\x12\x19.hrm.v1.ListQueuesRequest\x1a\x1a.hrm.v1.ListQueuesResponse\x12I\n\x0c\x43hangeQueues\x12\x1b.hrm.v1.ChangeQueuesRequest\x1a\x1c.hrm.v1.ChangeQueuesResponse\x12\x37\n\x06WhatIf\x12\x15.hrm.v1.WhatIfRequest\x1a\x16.hrm.v1.WhatIfResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hrm.v1.queues_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_QUEUEQUOTA']._serialized_start=31
-  _globals['_QUEUEQUOTA']._serialized_end=94
-  _globals['_QUEUENAMES']._serialized_start=96
-  _globals['_QUEUENAMES']._serialized_end=123
-  _globals['_QUEUESTATED']._serialized_start=126
-  _globals['_QUEUESTATED']._serialized_end=614
-  _globals['_QUEUEAMOUNTS']._serialized_start=616
-  _globals['_QUEUEAMOUNTS']._serialized_end=689
-  _globals['_LISTQUEUESREQUEST']._serialized_start=691
-  _globals['_LISTQUEUESREQUEST']._serialized_end=786
-  _globals['_LISTQUEUESRESPONSE']._serialized_start=788
-  _globals['_LISTQUEUESRESPONSE']._serialized_end=864
-  _globals['_QUEUE']._serialized_start=867
-  _globals['_QUEUE']._serialized_end=1308
-  _globals['_QUEUEWAIT']._serialized_start=1310
-  _globals['_QUEUEWAIT']._serialized_end=1426
-  _globals['_CHANGEQUEUESREQUEST']._serialized_start=1428
-  _globals['_CHANGEQUEUESREQUEST']._serialized_end=1551
-  _globals['_CHANGEQUEUESRESPONSE']._serialized_start=1554
-  _globals['_CHANGEQUEUESRESPONSE']._serialized_end=1692
-  _globals['_QUEUESERVICE']._serialized_start=1695
-  _globals['_QUEUESERVICE']._serialized_end=1853
+  _globals['_QUEUEQUOTA']._serialized_start=52
+  _globals['_QUEUEQUOTA']._serialized_end=115
+  _globals['_QUEUENAMES']._serialized_start=117
+  _globals['_QUEUENAMES']._serialized_end=144
+  _globals['_QUEUESTATED']._serialized_start=147
+  _globals['_QUEUESTATED']._serialized_end=635
+  _globals['_QUEUEAMOUNTS']._serialized_start=637
+  _globals['_QUEUEAMOUNTS']._serialized_end=710
+  _globals['_LISTQUEUESREQUEST']._serialized_start=712
+  _globals['_LISTQUEUESREQUEST']._serialized_end=807
+  _globals['_LISTQUEUESRESPONSE']._serialized_start=809
+  _globals['_LISTQUEUESRESPONSE']._serialized_end=885
+  _globals['_QUEUE']._serialized_start=888
+  _globals['_QUEUE']._serialized_end=1329
+  _globals['_QUEUEWAIT']._serialized_start=1331
+  _globals['_QUEUEWAIT']._serialized_end=1447
+  _globals['_CHANGEQUEUESREQUEST']._serialized_start=1449
+  _globals['_CHANGEQUEUESREQUEST']._serialized_end=1572
+  _globals['_CHANGEQUEUESRESPONSE']._serialized_start=1575
+  _globals['_CHANGEQUEUESRESPONSE']._serialized_end=1713
+  _globals['_WHATIFREQUEST']._serialized_start=1715
+  _globals['_WHATIFREQUEST']._serialized_end=1802
+  _globals['_WHATIFRESPONSE']._serialized_start=1805
+  _globals['_WHATIFRESPONSE']._serialized_end=1987
+  _globals['_PREEMPTEDCONTAINER']._serialized_start=1989
+  _globals['_PREEMPTEDCONTAINER']._serialized_end=2055
+  _globals['_QUEUESERVICE']._serialized_start=2058
+  _globals['_QUEUESERVICE']._serialized_end=2273
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from hrm.v1 import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -155,3 +156,39 @@ class ChangeQueuesResponse(_message.Message):
     in_file: _containers.RepeatedScalarFieldContainer[str]
     queues: _containers.RepeatedCompositeFieldContainer[QueueStated]
     def __init__(self, preempted_containers: _Optional[_Iterable[str]] = ..., held_back_applications: _Optional[_Iterable[str]] = ..., in_file: _Optional[_Iterable[str]] = ..., queues: _Optional[_Iterable[_Union[QueueStated, _Mapping]]] = ...) -> None: ...
+
+class WhatIfRequest(_message.Message):
+    __slots__ = ("queue", "executors", "resources")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    EXECUTORS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    executors: int
+    resources: _common_pb2.Resources
+    def __init__(self, queue: _Optional[str] = ..., executors: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ...) -> None: ...
+
+class WhatIfResponse(_message.Message):
+    __slots__ = ("at_once", "by_preemption", "later", "why", "preempted", "grace_s", "later_s")
+    AT_ONCE_FIELD_NUMBER: _ClassVar[int]
+    BY_PREEMPTION_FIELD_NUMBER: _ClassVar[int]
+    LATER_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTED_FIELD_NUMBER: _ClassVar[int]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    LATER_S_FIELD_NUMBER: _ClassVar[int]
+    at_once: int
+    by_preemption: int
+    later: int
+    why: str
+    preempted: _containers.RepeatedCompositeFieldContainer[PreemptedContainer]
+    grace_s: float
+    later_s: float
+    def __init__(self, at_once: _Optional[int] = ..., by_preemption: _Optional[int] = ..., later: _Optional[int] = ..., why: _Optional[str] = ..., preempted: _Optional[_Iterable[_Union[PreemptedContainer, _Mapping]]] = ..., grace_s: _Optional[float] = ..., later_s: _Optional[float] = ...) -> None: ...
+
+class PreemptedContainer(_message.Message):
+    __slots__ = ("container_id", "application_id")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
+    container_id: str
+    application_id: str
+    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ...) -> None: ...

@@ -44,6 +44,11 @@ class QueueServiceStub(object):
                 request_serializer=hrm_dot_v1_dot_queues__pb2.ChangeQueuesRequest.SerializeToString,
                 response_deserializer=hrm_dot_v1_dot_queues__pb2.ChangeQueuesResponse.FromString,
                 _registered_method=True)
+        self.WhatIf = channel.unary_unary(
+                '/hrm.v1.QueueService/WhatIf',
+                request_serializer=hrm_dot_v1_dot_queues__pb2.WhatIfRequest.SerializeToString,
+                response_deserializer=hrm_dot_v1_dot_queues__pb2.WhatIfResponse.FromString,
+                _registered_method=True)
 
 
 class QueueServiceServicer(object):
@@ -65,6 +70,15 @@ class QueueServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WhatIf(self, request, context):
+        """What would become of executors, were they requested now; nothing is changed.
+        NOT_FOUND: there is no queue for applications of that name. FAILED_PRECONDITION: no node, or not the queue, could
+        ever hold one of them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueueServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +91,11 @@ def add_QueueServiceServicer_to_server(servicer, server):
                     servicer.ChangeQueues,
                     request_deserializer=hrm_dot_v1_dot_queues__pb2.ChangeQueuesRequest.FromString,
                     response_serializer=hrm_dot_v1_dot_queues__pb2.ChangeQueuesResponse.SerializeToString,
+            ),
+            'WhatIf': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhatIf,
+                    request_deserializer=hrm_dot_v1_dot_queues__pb2.WhatIfRequest.FromString,
+                    response_serializer=hrm_dot_v1_dot_queues__pb2.WhatIfResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -133,6 +152,33 @@ class QueueService(object):
             '/hrm.v1.QueueService/ChangeQueues',
             hrm_dot_v1_dot_queues__pb2.ChangeQueuesRequest.SerializeToString,
             hrm_dot_v1_dot_queues__pb2.ChangeQueuesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WhatIf(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hrm.v1.QueueService/WhatIf',
+            hrm_dot_v1_dot_queues__pb2.WhatIfRequest.SerializeToString,
+            hrm_dot_v1_dot_queues__pb2.WhatIfResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -21,13 +21,24 @@ from hrm.core.tenancy.queue_spec import (
     spec_fields,
     spec_from,
 )
-from hrm.core.tenancy.queue_status import QueueStatus, QueueWait
+from hrm.core.tenancy.queue_status import QueueStatus, QueueWait, Supposed
 from hrm.core.tenancy.queue_tree import Governed, QueueTree
+from hrm.core.vocabulary.model import Resources
 from hrm.errors import InvalidRequest, NotFound
 from hrm.text import shown
 from hrm.v1 import queues_pb2 as pb
+from hrm.wire import codec
 
-__all__ = ["from_change", "from_spec", "from_status", "is_below", "queue_named", "to_change"]
+__all__ = [
+    "from_change",
+    "from_spec",
+    "from_status",
+    "from_supposed",
+    "is_below",
+    "queue_named",
+    "to_change",
+    "to_supposition",
+]
 
 _NUMBERS = ("weight", "driver_share", "minimum_user_limit", "user_limit_factor")
 _PLAIN = (*_NUMBERS, "max_running", "order", "preemptible")
@@ -35,6 +46,7 @@ _NAMES = ("submitters", "administrators")
 _QUOTAS = ("guaranteed", "maximum")
 _SHOWN_MAX = 80
 _WAIT_USER_MAX = 256
+_EXECUTORS_MAX = 10_000
 
 
 def queue_named(tree: QueueTree, name: str) -> QueueName:
@@ -203,4 +215,29 @@ def from_change(
         held_back_applications=cost.held_back,
         in_file=[name for name in named if name in in_file],
         queues=[from_spec(spec) for spec in change.stated],
+    )
+
+
+def to_supposition(request: pb.WhatIfRequest) -> tuple[str, int, Resources]:
+    """A call of ``WhatIf``: the queue, how many containers, and what each holds.
+
+    Raises:
+        InvalidRequest: a field is malformed or out of range.
+    """
+    executors = codec.to_whole(request.executors, "executors", 1, _EXECUTORS_MAX)
+    return request.queue, executors, codec.to_resources(request.resources, "resources")
+
+
+def from_supposed(found: Supposed) -> pb.WhatIfResponse:
+    return pb.WhatIfResponse(
+        at_once=found.at_once,
+        by_preemption=found.by_preemption,
+        later=found.later,
+        why=found.why,
+        preempted=[
+            pb.PreemptedContainer(container_id=container, application_id=application)
+            for container, application in found.preempted
+        ],
+        grace_s=found.grace_s,
+        later_s=found.later_s,
     )

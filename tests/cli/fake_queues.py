@@ -93,3 +93,19 @@ class FakeQueues(queues_pb2_grpc.QueueServiceServicer):
             in_file=[name for name in names if name == "root.team"],
             queues=request.queues,
         )
+
+    def WhatIf(  # noqa: N802
+        self, request: pb.WhatIfRequest, context: grpc.ServicerContext
+    ) -> pb.WhatIfResponse:
+        self.requests.append(request)
+        if request.executors == 1:
+            return pb.WhatIfResponse(at_once=1, grace_s=15.0)
+        return pb.WhatIfResponse(
+            at_once=2,
+            by_preemption=1,
+            later=3,
+            why="root.[team] has what it is guaranteed",
+            preempted=[pb.PreemptedContainer(container_id="app-1-x3", application_id="app-1")],
+            grace_s=15.0,
+            later_s=90.0,
+        )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from typer.testing import Result
 
+from hrm.v1 import common_pb2
 from hrm.v1 import queues_pb2 as pb
 from tests.cli.conftest import FakeMaster
 
@@ -155,3 +156,38 @@ def test_applications_show_their_queue_and_are_listed_by_it(hrm: Run, master: Fa
     assert "queue              root.team, priority 7" in hrm("app", "show", "app-0001").stdout
     master.empty = True
     assert "no applications in team or below it" in hrm("apps", "--queue", "team").stderr
+
+
+def test_what_would_become_of_executors_is_shown(hrm: Run, master: FakeMaster) -> None:
+    result = hrm(
+        "whatif", "--queue", "team", "--executors", "6", "--executor-cores", "4",
+        "--executor-memory", "8g", "--gpu-memory", "16g",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    (request,) = master.queues.requests
+    assert (request.queue, request.executors) == ("team", 6)
+    assert request.resources == common_pb2.Resources(
+        vcores=4, memory_mib=8192 + 819, gpu_memory_mib=16384
+    ), "with Spark's overhead"
+    shown = " ".join(result.stdout.split())
+    assert "6 of 4 vcores, 8.8 GiB, 16 GiB GPU memory in team" in shown
+    assert "2 would start on what is free" in shown
+    assert "1 would start within 15s; these would end for them: app-1-x3 (app-1)" in shown
+    assert "3 would wait, the first for about 1m30s: root.[team] has what it is" in shown
+
+
+def test_what_would_start_at_once_is_all_that_is_shown(hrm: Run, master: FakeMaster) -> None:
+    options = ("--queue", "team", "--executors", "1", "--memory-overhead", "1g")
+    shown = hrm("whatif", *options).stdout
+    assert "1 would start on what is free" in shown
+    assert "preemption" not in shown
+    assert "later" not in shown
+    assert master.queues.requests[0].resources.memory_mib == 2048
+    assert json.loads(hrm("whatif", *options, "-o", "json").stdout)["at_once"] == 1
+
+
+@pytest.mark.parametrize("option", ["--executor-memory", "--memory-overhead", "--gpu-memory"])
+def test_a_size_that_is_none_is_refused(hrm: Run, master: FakeMaster, option: str) -> None:
+    result = hrm("whatif", "--queue", "q", "--executors", "1", option, "lots")
+    assert (result.exit_code, master.queues.requests) == (1, [])
+    assert f"{option} is 'lots'; give a size such as 2g" in result.stderr

@@ -52,7 +52,7 @@ def test_a_queue_that_it_may_not_use_is_refused() -> None:
     with pytest.raises(QueueRefusal, match=r"bo may not submit to root\.ops; name another") as no:
         placed(asked="ops")
     assert no.value.denied
-    with pytest.raises(QueueRefusal, match=r"there is no queue root\.opps") as unknown:
+    with pytest.raises(QueueRefusal, match=r"there is no queue 'root\.opps'") as unknown:
         placed(asked="root.opps")
     assert not unknown.value.denied
 

@@ -118,7 +118,7 @@ def test_a_queue_is_replaced_and_removed() -> None:
         ("root.default", "root.default cannot be removed: applications without a queue go there"),
         ("root", "root cannot be removed"),
         ("root.a", "root.a has queues below it; remove these first: root.a.x"),
-        ("root.z", r"there is no queue root.z; there are .*root.a.x.* \(hrm queues lists all\)"),
+        ("root.z", r"there is no queue 'root.z'; there are .*root.a.x.* \(hrm queues lists all\)"),
     ],
 )
 def test_what_cannot_be_removed_is_refused(name: str, why: str) -> None:
@@ -132,6 +132,7 @@ def test_a_leaf_is_found_by_its_whole_name_and_by_its_end() -> None:
     assert queues.find("default") == "root.default", "as YARN's default names it"
     assert queues.find("y") is None, "two end so"
     assert queues.find("a") is None, "it takes no applications"
+    assert queues.unknown("z").startswith("there is no queue 'z'; there are root.default, root.a.x")
     assert "has queues below it, and takes no applications; choose one: root.a.x" in queues.unknown(
         "root.a"
     )
