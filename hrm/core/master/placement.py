@@ -72,9 +72,7 @@ class PlacementCoordinator:
         )
         self._settlement = Settlement(master_state, self.schedulers, self.drivers)
         self.queues = QueueGate(master_state, self.schedulers, self._passed, self._take_from)
-        self.reclaim = QueueReclaim(
-            master_state, negotiator, self.queues.lines, self._reserve, self.queues.let_claim
-        )
+        self.reclaim = QueueReclaim(master_state, negotiator, self.queues.lines, self._reserve)
         self._views: dict[str, ClusterView] = {}
 
     def request(

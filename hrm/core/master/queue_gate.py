@@ -95,11 +95,6 @@ class QueueGate:
         if name in usage.unplaced:
             self._unsorted[name] = None
 
-    def let_claim(self, container: Container, now: float) -> None:
-        """A container that its queue keeps passes all the same: it gets a place that others will
-        leave, and holds nothing more until then."""
-        self._pass(self._master_state.applications[container.application_id], [container], now)
-
     def drop(self, container: Container) -> None:
         """It waits here no more; whoever calls this notes what it is from now on."""
         container.withheld = False

@@ -13,6 +13,9 @@ All that a claim takes is at one resource unit. The container is reserved the fi
 round trip when they have ended. One that waits in the queue of a unit is returned first. A gang
 claims whole or not at all.
 
+Where a queue above holds as much as it may, its children take from each other what lets it hold one
+more; the container passes when they have ended.
+
 A stream's container that lacks nothing but its own queue's share takes the place of the newest
 batch of that queue, at one unit: streams go before batch within a queue, not across queues.
 
@@ -69,16 +72,13 @@ class QueueReclaim:
         negotiator: Negotiator,
         lines: Mapping[QueueName, QueueLine],
         reserve: Callable[[Container, ResourceUnitId, float], bool],
-        let_claim: Callable[[Container, float], None],
     ) -> None:
-        """``reserve`` gives a PENDING container the first place at a unit, if it can have it;
-        ``let_claim`` hands one to its scheduler that its queue keeps."""
+        """``reserve`` gives a PENDING container the first place at a unit, if it can have it."""
         self._master_state = master_state
         self._usage: QueueUsage = master_state.queues
         self._negotiator = negotiator
         self._lines = lines
         self._reserve = reserve
-        self._let_claim = let_claim
         self._next_run_s = -math.inf
         self._going: dict[ContainerId, float] = {}
         self.preempted = 0
@@ -192,9 +192,7 @@ class QueueReclaim:
                 if may_return(self._master_state, container, now):
                     return_waiting(self._master_state, container, _ELSEWHERE, now)
                 continue
-            if not claim.is_stream:
-                if container.withheld:
-                    self._let_claim(container, now)
+            if not claim.is_stream and unit_id:
                 if not self._reserve(container, unit_id, now):
                     continue
                 is_reserved = True

@@ -28,6 +28,7 @@ from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_tree import Governed
 from hrm.core.vocabulary.feasibility import Vector, demand_vector, fits, minus, plus
 from hrm.core.vocabulary.model import (
+    NO_UNIT,
     ContainerId,
     ContainerState,
     NodeName,
@@ -53,7 +54,7 @@ class Wanted(NamedTuple):
 
 
 class Reclaim(NamedTuple):
-    """For this claim these are preempted, at this unit."""
+    """For this claim these are preempted, at this unit; without one, wherever they are."""
 
     claim: Wanted
     unit_id: ResourceUnitId
@@ -87,6 +88,13 @@ class _Round:
         for each in account.path:
             if each.parent is None or not fits_into(amount, self.of(each), each.limits.guaranteed):
                 return None if each is account else each
+        return None
+
+    def full(self, account: QueueAccount, amount: Governed) -> QueueAccount | None:
+        """The lowest queue that would be above its maximum with so much more."""
+        for each in account.path:
+            if not fits_into(amount, self.of(each), each.limits.maximum):
+                return each
         return None
 
     def may_lose(
@@ -220,6 +228,9 @@ class ReclaimPlanner:
         master_state, state = self._master_state, self._master_state.state
         account, avoided = claim.account, claim.avoided
         amount, demand = amount_of(claim.resources), demand_vector(claim.resources)
+        full = so_far.full(account, amount)
+        if full is not None:
+            return self._below(full, claim, running, so_far)
         top = so_far.top(account, amount)
         own_batch = claim.is_stream and self._may_push_aside(account, amount)
         if top is None and not own_batch:
@@ -260,6 +271,40 @@ class ReclaimPlanner:
             if fits(demand, found.free):
                 return _take(so_far, found, claim, unit_id)
         return None
+
+    def _below(
+        self,
+        full: QueueAccount,
+        claim: Wanted,
+        running: Sequence[tuple[Container, QueueAccount]],
+        so_far: _Round,
+    ) -> Reclaim | None:
+        """Victims with which a queue above stays within its maximum, wherever they are: what they
+        leave is not taken at their units, and nothing is reserved there."""
+        account, amount = claim.account, amount_of(claim.resources)
+        tried, victims = so_far.copy(), list[Container]()
+        for container, of in running:
+            held, most = tried.of(full), full.limits.maximum
+            lacks = [x for x in range(3) if amount[x] and held[x] + amount[x] > most[x]]
+            if not lacks:
+                break
+            top = tried.top(account, amount)
+            if top is None or top not in full.path:
+                return None
+            lost = amount_of(container.request.resources)
+            is_inside = full in of.path and of is not account
+            if container.container_id in tried.taken or not is_inside:
+                continue
+            if tried.may_lose(of, account, lost, lacks):
+                victims.append(container)
+                tried.taken.add(container.container_id)
+                tried.change(of, less(NOTHING, lost))
+        if not victims or tried.full(account, amount) is not None:
+            return None
+        so_far.placed, so_far.taken = tried.placed, tried.taken
+        so_far.change(account, amount)
+        so_far.left -= len(victims)
+        return Reclaim(claim, NO_UNIT, tuple(victims))
 
     def _may_push_aside(self, account: QueueAccount, amount: Governed) -> bool:
         """May a stream take the place of batch of its own queue? Within the share it may."""
