@@ -111,7 +111,9 @@ async def test_who_may_not_submit_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as master:
         closed = pb.QueueStated(name="root.ops", submitters=pb.QueueNames(names=["eve"]))
         await change(master, queues=[closed], create=True)
-        with pytest.raises(grpc.aio.AioRpcError, match=r"bo may not submit to root\.ops; name another"):
+        with pytest.raises(
+            grpc.aio.AioRpcError, match=r"bo may not submit to root\.ops; name another"
+        ):
             await register(master, queue="ops", user="bo")
         assert await queue_of(master, await register(master, queue="ops", user="eve")) == "root.ops"
 
