@@ -260,18 +260,12 @@ def whatif(
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:  # fmt: skip
     """What would become of executors, were they requested now? Nothing is changed."""
-    from hrm.v1 import common_pb2
     from hrm.v1 import queues_pb2 as pb
+    from hrm.wire import codec
 
     resources = _executor(executor_cores, executor_memory, overhead, gpu_memory)
     request = pb.WhatIfRequest(
-        queue=queue,
-        executors=executors,
-        resources=common_pb2.Resources(
-            vcores=resources.vcores,
-            memory_mib=resources.memory_mib,
-            gpu_memory_mib=resources.gpu_memory_mib,
-        ),
+        queue=queue, executors=executors, resources=codec.from_resources(resources)
     )
     with client.connect(master) as connection:
         response = connection.queues.WhatIf(request, timeout=timeout)

@@ -21,9 +21,9 @@ from hrm.core.tenancy.queue_spec import (
 )
 
 PARTS = st.integers(0, 100_000_000).map(lambda n: f"{n / 1e6:.6f}%")
-CORES = st.one_of(st.integers(0, 1 << 40), st.integers(0, 1 << 40).map(str), PARTS)
+CORES = st.one_of(st.integers(0, 1 << 53), st.integers(0, 1 << 53).map(str), PARTS)
 SIZES = st.one_of(
-    st.integers(0, 1 << 40),
+    st.integers(0, 1 << 53),
     st.builds("{}{}".format, st.integers(0, 10_000), st.sampled_from("mgtMG")),
     PARTS,
 )  # fmt: skip
