@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from hrm.core.master.entities import Application, Container
 from hrm.core.scheduling.shared_state import SharedState
-from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, less, more
+from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, more
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_tree import Governed, QueueTree
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState, Resources
@@ -98,8 +98,7 @@ class QueueUsage:
         for app in apps:
             if any(_holds(container) for container in app.containers.values()):
                 self._activate(app, self.account(app))
-            for container in app.containers.values():
-                self.note(container, app)
+            self.note_all(app.containers.values(), app)
 
     @property
     def governs(self) -> bool:
@@ -140,8 +139,7 @@ class QueueUsage:
             if full is not None:
                 return full
         self._activate(app, account)
-        for container in app.containers.values():
-            self.note(container, app)
+        self.note_all(app.containers.values(), app)
         return None
 
     def _activate_holder(self, app: Application, account: QueueAccount) -> None:
@@ -171,30 +169,101 @@ class QueueUsage:
 
     def note(self, container: Container, app: Application) -> None:
         """A container has come, has changed, or has ended."""
+        self.note_all((container,), app)
+
+    def note_all(self, containers: Iterable[Container], app: Application) -> None:
+        """The same for several of one application, in one step for those that are alike."""
         if self.accounts is None:
             return
-        container_id = container.container_id
-        known = self.entries.get(container_id)
-        level = self._level(container, app, known)
-        if container.node is not None or level is not Level.HELD:
-            self.on_loan.pop(container_id, None)
-            self.patient.pop(container_id, None)
-        amount = amount_of(container.request.resources)
-        if known is not None:
-            if known.level is level and known.amount == amount:
-                return
-            self._enter(known, container, adds=False)
-        if level is None:
-            self.entries.pop(container_id, None)
+        entries, groups = self.entries, dict[tuple[int, Level | None, int], list[Container]]()
+        for container in containers:
+            known = entries.get(container.container_id)
+            level = self._level(container, app, known)
+            key = (id(known), level, id(container.request.resources))
+            group = groups.get(key)
+            if group is None:
+                groups[key] = [container]
+            else:
+                group.append(container)
+        for (_, level, _), group in groups.items():
+            known = entries.get(group[0].container_id)
+            self._change(known, level, group, app)
+
+    def _change(
+        self, known: _Entry | None, level: Level | None, some: list[Container], app: Application
+    ) -> None:
+        """These are alike, and count as ``known``; from now on they count at this level."""
+        amount = amount_of(some[0].request.resources)
+        if self.on_loan or self.patient:
+            for container in some:
+                if container.node is not None or level is not Level.HELD:
+                    self.on_loan.pop(container.container_id, None)
+                    self.patient.pop(container.container_id, None)
+        if known is not None and known.level is level and known.amount == amount:
             return
         account = known.account if known is not None else self.account(app)
-        if level is not Level.WANTED and app.application_id not in self.active:
-            self._activate_holder(app, account)
-        entry = self.entries[container_id] = _Entry(account, level, amount, app)
-        self._enter(entry, container, adds=True)
+        names = [container.container_id for container in some]
+        if level is None:
+            for name in names:
+                self.entries.pop(name, None)
+        else:
+            if level is not Level.WANTED and app.application_id not in self.active:
+                self._activate_holder(app, account)
+            entry = _Entry(account, level, amount, app)
+            self.entries.update(dict.fromkeys(names, entry))
+        self._move(account, known, level, amount, some, app)
+
+    def _move(
+        self,
+        account: QueueAccount,
+        known: _Entry | None,
+        level: Level | None,
+        amount: Governed,
+        some: Sequence[Container],
+        app: Application,
+    ) -> None:
+        """Enter in the accounts what has changed."""
+        many, name = len(some), account.name
+        was, before = (0, NOTHING) if known is None else (known.level.value, known.amount)
+        now = 0 if level is None else level.value
+
+        def change(least: Level) -> Governed:
+            return _times(
+                amount if now >= least else NOTHING, before if was >= least else NOTHING, many
+            )
+
+        if (wanted := change(Level.WANTED)) != NOTHING:
+            account.wants(wanted)
+        waited = 0 < was < Level.PLACED
+        waits = 0 < now < Level.PLACED
+        if waits != waited:
+            self._count(self.wanting, name, many if waits else -many)
+        if (held := change(Level.HELD)) != NOTHING:
+            account.holds(held)
+            if app.is_driver:
+                account.has_drivers(held)
+            if was >= Level.HELD:
+                self.freed.add(name)
+            counted = (now >= Level.HELD) - (was >= Level.HELD)
+            self._hold(app, name, held, many * counted)
+        if (placed := change(Level.PLACED)) != NOTHING:
+            account.places(placed)
+        if (was == Level.HELD) == (now == Level.HELD):
+            return
+        if now == Level.HELD:
+            of_leaf = self.unplaced.setdefault(name, {})
+            of_leaf.update((x.container_id, x) for x in some)
+            return
+        of_leaf = self.unplaced[name]
+        for container in some:
+            del of_leaf[container.container_id]
+        if not of_leaf:
+            del self.unplaced[name]
 
     def _level(self, container: Container, app: Application, known: _Entry | None) -> Level | None:
         state = container.state
+        if state is ContainerState.ASSIGNED:
+            return Level.HELD if container.queued else Level.PLACED
         if state is ContainerState.ENDED or container.held:
             return None
         if state is ContainerState.PENDING:
@@ -203,39 +272,14 @@ class QueueUsage:
             return Level.WANTED if app.application_id in self.active else None
         if state is ContainerState.STOPPING and known is not None:
             return known.level
-        waits = state is ContainerState.WAITING or (
-            state is ContainerState.ASSIGNED and container.queued
-        )
-        return Level.HELD if waits else Level.PLACED
+        return Level.HELD if state is ContainerState.WAITING else Level.PLACED
 
-    def _enter(self, entry: _Entry, container: Container, *, adds: bool) -> None:
-        account, level, amount, app = entry
-        name, change = account.name, amount if adds else less(NOTHING, amount)
-        account.wants(change)
-        if level is not Level.PLACED:
-            self._count(self.wanting, name, 1 if adds else -1)
-        if level is Level.WANTED:
-            return
-        account.holds(change)
-        if app.is_driver:
-            account.has_drivers(change)
-        if not adds:
-            self.freed.add(name)
-        self._hold(app, name, change, adds=adds)
-        if level is Level.PLACED:
-            account.places(change)
-        elif adds:
-            self.unplaced.setdefault(name, {})[container.container_id] = container
-        else:
-            of_leaf = self.unplaced[name]
-            del of_leaf[container.container_id]
-            if not of_leaf:
-                del self.unplaced[name]
-
-    def _hold(self, app: Application, name: QueueName, change: Governed, *, adds: bool) -> None:
+    def _hold(self, app: Application, name: QueueName, change: Governed, many: int) -> None:
+        """``many`` more containers, which may be negative, hold so much more."""
         of_application, of_user = self.of_application, self.of_user
         application_id, user = app.application_id, app.record.user
-        self._count(self.users[name], user, 1 if adds else -1)
+        if many:
+            self._count(self.users[name], user, many)
         of_application[application_id] = more(of_application[application_id], change)
         of_user[name, user] = more(of_user[name, user], change)
         if user not in self.users[name]:
@@ -300,6 +344,15 @@ class QueueUsage:
             for app in apps
             if (of := active.get(app.application_id)) is not None and account in of.path
         ]
+
+
+def _times(one: Governed, other: Governed, many: int) -> Governed:
+    """The difference, so many times."""
+    return (
+        (one[0] - other[0]) * many,
+        (one[1] - other[1]) * many,
+        (one[2] - other[2]) * many,
+    )
 
 
 def _holds(container: Container) -> bool:

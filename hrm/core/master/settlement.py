@@ -7,7 +7,7 @@ application requests no more becomes smaller, and what no node will ever serve i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from hrm.core.master import admission, driver_places, gangs
 from hrm.core.master.driver_queue import DriverQueue
@@ -60,7 +60,7 @@ class Settlement:
             if job.gang and not app.unpacked:
                 self._record_unpacked(app, now)
 
-    def _assign(self, app: Application, granted: Iterable[Outcome], now: float) -> None:
+    def _assign(self, app: Application, granted: Sequence[Outcome], now: float) -> None:
         """These have a place at a unit: their nodes get the order to start them, or to let them
         wait."""
         master_state, state = self._master_state, self._master_state.state
@@ -75,11 +75,12 @@ class Settlement:
             container.life.take(ContainerHappening.GRANTED, now, how)
             if entry.demand[Column.GPU_MEMORY_MIB]:
                 master_state.gpus.changed(container)
-            if master_state.queues.accounts is not None:
-                master_state.queues.note(container, app)
             node.containers[entry.container_id] = container
             # Its node notifies the application: it knows whether the container runs or waits.
             master_state.send(node, c.AssignContainer(spec=master_state.spec(container, app)))
+        if master_state.queues.accounts is not None:
+            placed = [app.containers[x.claim.entry.container_id] for x in granted]
+            master_state.queues.note_all(placed, app)
 
     def reserved(self, app: Application, entry: Entry, now: float) -> None:
         """A PENDING container, taken from its scheduler, waits first at the unit of its place."""
