@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
     from hrm.v1.events_pb2_grpc import EventServiceStub
     from hrm.v1.policy_pb2_grpc import PolicyServiceStub
+    from hrm.v1.queues_pb2_grpc import QueueServiceStub
     from hrm.v1.submission_pb2_grpc import SubmissionServiceStub
 
 __all__ = ["Master", "all_pages", "connect", "connected", "document"]
@@ -30,6 +31,7 @@ class Master(NamedTuple):
     policies: PolicyServiceStub
     events: EventServiceStub
     submissions: SubmissionServiceStub
+    queues: QueueServiceStub
 
 
 A = TypeVar("A", bound="Message")
@@ -96,6 +98,7 @@ def connected(target: str, token_path: Path, ca_path: Path | None) -> Iterator[M
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
     from hrm.v1.events_pb2_grpc import EventServiceStub
     from hrm.v1.policy_pb2_grpc import PolicyServiceStub
+    from hrm.v1.queues_pb2_grpc import QueueServiceStub
     from hrm.v1.submission_pb2_grpc import SubmissionServiceStub
 
     with rpc.sync_channel(target, rpc.read_token(token_path), tls.read_ca(ca_path)) as channel:
@@ -105,6 +108,7 @@ def connected(target: str, token_path: Path, ca_path: Path | None) -> Iterator[M
                 PolicyServiceStub(channel),
                 EventServiceStub(channel),
                 SubmissionServiceStub(channel),
+                QueueServiceStub(channel),
             )
         except grpc.RpcError as error:
             raise rpc.error_from(error, target) from error

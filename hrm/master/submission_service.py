@@ -13,6 +13,7 @@ from hrm.errors import InvalidRequest
 from hrm.master.file_store import PIECE_BYTES
 from hrm.master.paging import MESSAGE_LISTED, NAME_LISTED, check_limit, page
 from hrm.master.submission_interpreter import Submissions
+from hrm.master.user_groups import UserGroups
 from hrm.text import shortened
 from hrm.v1 import submission_pb2 as pb
 from hrm.v1 import submission_pb2_grpc
@@ -27,8 +28,9 @@ _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 
 class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
-    def __init__(self, submissions: Submissions) -> None:
+    def __init__(self, submissions: Submissions, groups: UserGroups) -> None:
         self._submissions = submissions
+        self._groups = groups
         self._files = submissions.files
 
     async def FindFiles(  # noqa: N802
@@ -60,9 +62,10 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
     async def Submit(  # noqa: N802
         self, request: pb.SubmitRequest, context: _Context
     ) -> pb.Submission:
+        groups = await self._groups.of(request.driver.user)
         entry = self._submissions.submit(
             request.key,
-            lambda submission_id, now: sw.to_record(request, submission_id, now),
+            lambda submission_id, now: sw.to_record(request, submission_id, now, groups),
             request.tokens,
         )
         return self._message(await entry)

@@ -114,7 +114,7 @@ class QueueAdministration:
             what = f"{name} has {many} live applications, as {app.application_id}"
             if name in tree.specs:
                 raise InvalidRequest(f"{what}; queues below it can be made once they have ended")
-            raise InvalidRequest(f"{what}; wait for their end, or kill them (hrm kill), first")
+            raise InvalidRequest(f"{what}; wait for their end, or kill them (hrm app kill), first")
         return tree
 
     def _with(self, tree: QueueTree, spec: QueueSpec, *, create: bool) -> QueueTree:

@@ -29,41 +29,43 @@ their proposals alone, so they have ``retry_delay_max_s`` before others are lent
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.queue_line import QueueLine, Waiter, dominant_part
+from hrm.core.master.queue_loans import LENDERS_MAX, QueueLoans
+from hrm.core.master.queue_passing import PassingRules
 from hrm.core.master.queue_usage import Level, QueueUsage, amount_of
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import MasterState
 from hrm.core.messages.claims import Proposal
-from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Scheduler
-from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, fits_into, less, more
+from hrm.core.tenancy.accounts import (
+    NOTHING,
+    QueueAccount,
+    fits_into,
+    less,
+)
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import WaitReason
 from hrm.core.tenancy.queue_tree import Governed, QueueTree
 from hrm.core.vocabulary.feasibility import Vector, demand_vector
-from hrm.core.vocabulary.model import ContainerId, ContainerState, Resources, WorkloadClass
-from hrm.core.vocabulary.node_requirement import NodeRequirement, lasting
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState, WorkloadClass
+from hrm.core.vocabulary.node_requirement import lasting
 
 __all__ = ["QueueGate"]
 
 RETURNED_MAX = 256
 """Containers that are returned from units in one tick because their queue holds too much."""
-_Tried: TypeAlias = tuple[Vector, NodeRequirement | None]
-_LAST = 1e9
-_LENDERS_MAX = 64
-"""Applications that are looked at in one turn for one that could use what is free."""
+_MOST: Governed = (math.inf, math.inf, math.inf)
 
 
 class QueueGate:
-    """Invariant: ``lines`` has all and only the PENDING containers that are ``withheld``, by leaf;
-    a leaf without any has no line. ``may_lend``: has anything changed, as that capacity was freed,
-    since it was last looked for what could be lent?"""
+    """Invariant: between events ``lines`` has all and only the PENDING containers that are
+    ``withheld``, by leaf; a leaf without any has no line. ``may_lend``: has anything changed, as
+    that capacity was freed, since it was last looked for what could be lent?"""
 
     def __init__(
         self,
@@ -77,45 +79,67 @@ class QueueGate:
         ``refuse_hopeless`` refuses those that no node will ever serve."""
         self._master_state = master_state
         self._usage: QueueUsage = master_state.queues
-        self._schedulers = schedulers
         self._hand_over = hand_over
         self._withdraw = withdraw
         self._refuse_hopeless = refuse_hopeless
         self.lines: dict[QueueName, QueueLine] = {}
+        self._arrived: dict[ApplicationId, dict[ContainerId, Container]] = {}
         self._due: dict[QueueName, None] = {}
         self._unsorted: dict[QueueName, None] = {}
         self.may_lend = False
-        self._handed_s: dict[str, float] = {}
         self._was_alone: QueueName | None = None
+        self._rules = PassingRules(master_state, self.lines)
+        self._loans = QueueLoans(master_state, schedulers, self, self._rules)
+        self._least: Governed = _MOST
+        self._aged_s = -math.inf
         self.passed = 0
         self.taken_back = 0
 
     def put(self, app: Application, container: Container) -> None:
         """A container is requested: it waits here until ``flush`` lets it pass."""
-        usage = self._usage
         self._keep(container, withheld=True)
-        usage.activate(app)
-        usage.note(container, app)
-        self._enter(app, container)
-        name = QueueName(app.record.queue)
-        self._due[name] = None
-        if name in usage.unplaced:
-            self._unsorted[name] = None
+        arrived = self._arrived.get(app.application_id)
+        if arrived is None:
+            self._arrived[app.application_id] = {container.container_id: container}
+        else:
+            arrived[container.container_id] = container
+
+    def _take_in(self) -> None:
+        """What has been requested during this event joins the lines."""
+        arrived, self._arrived = self._arrived, {}
+        usage = self._usage
+        for application_id, containers in arrived.items():
+            app = self._master_state.applications[application_id]
+            usage.activate(app)
+            for some in self._enter(app, list(containers.values())):
+                usage.note_alike(some, app)
+            if len(containers) < len(app.containers):
+                usage.note_all(app.containers.values(), app)
+            name = QueueName(app.record.queue)
+            self._due[name] = None
+            if name in usage.unplaced:
+                self._unsorted[name] = None
 
     def drop(self, container: Container) -> None:
         """It waits here no more; whoever calls this notes what it is from now on."""
         self._keep(container, withheld=False)
+        arrived = self._arrived.get(container.application_id)
+        if arrived is not None and arrived.pop(container.container_id, None) is not None:
+            return
         app = self._master_state.applications[container.application_id]
-        name = QueueName(app.record.queue)
-        line = self.lines[name]
-        line.remove(container)
-        if not line.waiters:
-            del self.lines[name]
+        self._leave(app, (container,))
 
     def _keep(self, container: Container, *, withheld: bool) -> None:
         container.withheld = withheld
         if container.request.resources.gpu_memory_mib:
             self._master_state.gpus.changed(container)
+
+    def _leave(self, app: Application, some: Sequence[Container]) -> None:
+        name = QueueName(app.record.queue)
+        line = self.lines[name]
+        line.remove(app, some)
+        if not line.waiters:
+            del self.lines[name]
 
     def reclassified(self, app: Application) -> None:
         line = self.lines.get(QueueName(app.record.queue))
@@ -126,6 +150,7 @@ class QueueGate:
     def begin(self, tree: QueueTree, now: float) -> None:
         """This is the tree from now on, live applications and what waits included."""
         master_state = self._master_state
+        self._take_in()
         withheld = [x for line in self.lines.values() for x in _all_of(line)]
         self._usage.begin(tree, master_state.holding_applications())
         self.lines.clear()
@@ -133,8 +158,7 @@ class QueueGate:
         for container in withheld:
             app = master_state.applications[container.application_id]
             if self._usage.governs:
-                self._usage.activate(app)
-                self._enter(app, container)
+                self._enter(app, (container,))
             else:
                 self._keep(container, withheld=False)
                 self._hand_over(app, container, now)
@@ -146,6 +170,9 @@ class QueueGate:
         usage = self._usage
         if usage.accounts is None:
             return
+        self._rules.now = now
+        if self._arrived:
+            self._take_in()
         if usage.follow_capacity():
             self.may_lend = True
             self._all_due()
@@ -158,6 +185,7 @@ class QueueGate:
         if not self.lines:
             usage.freed.clear()
             self._due.clear()
+            self._least = _MOST
         if len(usage.wanting) > 1 and self._was_alone is not None:
             name, self._was_alone = self._was_alone, None
             self._take_back(usage.accounts.of[name], now)
@@ -173,14 +201,21 @@ class QueueGate:
             name, _ = self._due.popitem()
             line = self.lines.get(name)
             if line is not None:
-                self._let_pass(line, now)
-        if self.may_lend and self.lines and self._is_settled(now):
-            self.may_lend = self._lend(now)
+                self.let_pass(line, now)
+        if self.may_lend and self.lines and self._loans.could_lend(self._least, now):
+            self.may_lend = self._loans.lend(now)
 
     def tick(self, now: float) -> None:
         """What is not followed as it happens is looked at from time to time."""
         if self._usage.accounts is None:
             return
+        half_life_s = self._master_state.bounds.queue_use_half_life_s
+        if half_life_s and now > self._aged_s:
+            if self._aged_s > -math.inf:
+                self._usage.accounts.age(now - self._aged_s, half_life_s)
+            self._aged_s = now
+        self._rules.now = now
+        self._loans.look_again()
         self._all_due()
         self.may_lend = True
         self._refuse_some(now)
@@ -198,9 +233,9 @@ class QueueGate:
         for line in list(self.lines.values()):
             for waiter in list(line.waiters.values()):
                 looked += 1
-                if looked > _LENDERS_MAX:
+                if looked > LENDERS_MAX:
                     return
-                some, app = _next(waiter), waiter.app
+                some, app = self._rules.next_of(waiter), waiter.app
                 patience_s = master_state.bounds.retry_delay_max_s
                 if now - some[0].requested_at_s < patience_s:
                     continue
@@ -249,36 +284,50 @@ class QueueGate:
                 f"{full.name} runs {len(full.slots)} applications, as many as it may (max_running "
                 f"= {limit})"
             )
-        lack = self._lack(account, app, _next(waiter))
+        lack = self._rules.lack(account, app, self._rules.next_of(waiter))
         if lack is None:
             return WaitReason.BEHIND_OTHERS, f"others of {account.name} go before it"
         return lack[0], lack[1]
 
-    def _enter(self, app: Application, container: Container) -> None:
+    def _enter(self, app: Application, containers: Collection[Container]) -> list[list[Container]]:
+        """They wait here from now on; returns them by size."""
         account = self._usage.account(app)
         line = self.lines.get(account.name)
         if line is None:
             line = self.lines[account.name] = QueueLine(account, self.reason)
-        line.add(container, app)
+        groups: dict[int, list[Container]] = {}
+        latest, group = None, list[Container]()
+        for container in containers:
+            resources = container.request.resources
+            if resources is not latest:
+                latest, group = resources, groups.setdefault(id(resources), [])
+                self._least = _lesser(self._least, amount_of(resources))
+            group.append(container)
+        line.add(app, containers)
+        return list(groups.values())
 
     def _all_due(self) -> None:
         self._due.update(dict.fromkeys(self.lines))
 
-    def _let_pass(self, line: QueueLine, now: float) -> None:
+    def let_pass(self, line: QueueLine, now: float) -> None:
         """Let pass what may within the queue's share, or alone."""
         account, usage = line.account, self._usage
         for waiter in line.in_order(self.held_part):
             app = waiter.app
-            if app.application_id not in usage.active and usage.activate(app) is not None:
-                continue
+            if app.application_id not in usage.active:
+                if usage.activate(app) is not None:
+                    continue
+                usage.note_all(app.containers.values(), app)
             while waiter.containers:
-                some = _next(waiter)
-                lack = self._lack(account, app, some)
+                some = self._rules.next_of(waiter)
+                lack = self._rules.lack(account, app, some)
                 if lack is None:
                     if self._usage.on_loan:
                         self._end_loans()
-                    self._pass(app, some, now)
-                elif self._holds_up(account, some, lack[0]):
+                    if len(some) == 1:
+                        some = self._rules.alike(account, waiter)
+                    self.let_go(app, some, now)
+                elif self._rules.holds_up(account, some, lack[0]):
                     return
                 else:
                     break
@@ -286,7 +335,7 @@ class QueueGate:
     def _sort(self, name: QueueName) -> None:
         """What has no place yet comes back where others of its queue go before it."""
         line, unplaced = self.lines.get(name), self._usage.unplaced.get(name)
-        if line is None or unplaced is None or self._passes_alone(line.account):
+        if line is None or unplaced is None or self._rules.passes_alone(line.account):
             return
         spec, first = line.account.spec, line.order[0]
         is_mixed = spec.order == "fair" or spec.minimum_user_limit < 1
@@ -295,117 +344,41 @@ class QueueGate:
             if container.state is not ContainerState.PENDING or container.waits_for:
                 continue
             if (is_mixed or line.key(app) > first) and not gangs.missing(app):
-                self._come_back(container)
+                self.come_back(container)
 
-    def _holds_up(self, account: QueueAccount, some: Sequence[Container], lack: WaitReason) -> bool:
-        """Do those behind wait for it, too? Not for what its queue is not promised at all."""
-        if lack in (WaitReason.USER_LIMIT, WaitReason.DRIVER_SHARE):
-            return False
-        return fits_into(_sum(some), NOTHING, account.limits.guaranteed)
-
-    def _lack(
-        self,
-        account: QueueAccount,
-        app: Application,
-        some: Sequence[Container],
-        *,
-        on_loan: bool = False,
-    ) -> tuple[WaitReason, str] | None:
-        """Why these may not pass; None: they may. ``on_loan``: whatever the share is."""
-        amount, usage = _sum(some), self._usage
-        full = account.below_maximum(amount)
-        if full is not None:
-            return WaitReason.QUEUE_MAXIMUM, f"{full.name} holds as much as it may (maximum)"
-        accounts = usage.accounts
-        assert accounts is not None, "what waits in a queue is governed"
-        spec = account.spec
-        if app.is_driver and (lack := self._lacks_driver_share(account, amount)):
-            return WaitReason.DRIVER_SHARE, lack
-        limits = spec.user_limit_factor is not None or spec.minimum_user_limit < 1
-        if limits and (lack := self._lacks_user_limit(accounts, account, app, amount)):
-            return WaitReason.USER_LIMIT, lack
-        if on_loan or self._passes_alone(account):
-            return None
-        if fits_into(amount, account.held, accounts.last_share(account)):
-            return None
-        if fits_into(amount, account.held, accounts.share(account)):
-            return None
-        return WaitReason.QUEUE_SHARE, (
-            f"{account.name} holds its share of the cluster, and other queues wait for theirs"
-        )
-
-    def _passes_alone(self, account: QueueAccount) -> bool:
-        """May all of it be with schedulers, which serve first what came first?"""
-        return account.spec.order == "fifo" and self._usage.is_alone(account)
-
-    def _lacks_driver_share(self, account: QueueAccount, amount: Governed) -> str:
-        """Why one more driver may not start; the first always may."""
-        for each in account.path:
-            share = each.spec.driver_share
-            if share is None or each.drivers == NOTHING:
-                continue
-            guaranteed = each.limits.guaranteed
-            limit = (guaranteed[0] * share, guaranteed[1] * share, guaranteed[2] * share)
-            if not fits_into(amount, each.drivers, limit):
-                return (
-                    f"drivers hold as much of {each.name} as they may (driver_share = {share:g} of "
-                    f"its guarantee)"
-                )
-        return ""
-
-    def _lacks_user_limit(
-        self, accounts: AccountTree, account: QueueAccount, app: Application, amount: Governed
-    ) -> str:
-        """Why the user may not have more."""
-        usage, spec, user = self._usage, account.spec, app.record.user
-        held = usage.of_user[account.name, user]
-        if spec.user_limit_factor is not None:
-            factor = spec.user_limit_factor
-            guaranteed = account.limits.guaranteed
-            most = (guaranteed[0] * factor, guaranteed[1] * factor, guaranteed[2] * factor)
-            if not fits_into(amount, held, most):
-                return f"{user} holds as much of {account.name} as one user may (user_limit_factor)"
-        line = self.lines.get(account.name)
-        waiting = {} if line is None else line.users
-        many = len(usage.users[account.name].keys() | waiting.keys() | {user})
-        if many > 1 and spec.minimum_user_limit < 1:
-            part = max(1 / many, spec.minimum_user_limit)
-            share = accounts.share(account)
-            most = (share[0] * part, share[1] * part, share[2] * part)
-            # The first of a user may be larger, or users would wait for each other without end.
-            if held != NOTHING and not fits_into(amount, held, most):
-                return (
-                    f"{user} holds a user's part of {account.name}, of which {many} have some "
-                    f"(minimum_user_limit = {spec.minimum_user_limit:g})"
-                )
-        return ""
-
-    def _pass(
-        self, app: Application, some: Sequence[Container], now: float, *, on_loan: bool = False
+    def let_go(
+        self, app: Application, some: list[Container], now: float, *, on_loan: bool = False
     ) -> None:
+        """Give these to their scheduler."""
+        usage = self._usage
+        self._leave(app, some)
         for container in some:
-            self.drop(container)
-            self._usage.note(container, app)
-            if on_loan:
-                self._usage.on_loan[container.container_id] = container
+            self._keep(container, withheld=False)
+        if usage.are_alike(some):
+            usage.note_alike(some, app)
+        else:
+            usage.note_all(some, app)
+        if on_loan:
+            usage.on_loan.update((x.container_id, x) for x in some)
+        for container in some:
             self._hand_over(app, container, now)
         self.passed += len(some)
-        self._handed_s[app.scheduler] = now
+        self._loans.handed_over(app.scheduler, now)
         self.may_lend = True
 
     def _end_loans(self) -> None:
         """What is on loan and has no place yet comes back: others have a right to it."""
         on_loan = self._usage.on_loan
         while on_loan:
-            self._come_back(on_loan.popitem()[1])
+            self.come_back(on_loan.popitem()[1])
 
-    def _come_back(self, container: Container) -> None:
+    def come_back(self, container: Container) -> None:
         """From its scheduler, or the queue of drivers, to the line of its queue."""
         app = self._master_state.applications[container.application_id]
         self._withdraw(container)
         self._keep(container, withheld=True)
         self._usage.note(container, app)
-        self._enter(app, container)
+        self._enter(app, (container,))
         self.taken_back += 1
 
     def _take_back(self, account: QueueAccount, now: float, most: int = RETURNED_MAX) -> int:
@@ -432,7 +405,7 @@ class QueueGate:
             if gangs.missing(app) or container.request.place:
                 continue
             if container.state is ContainerState.PENDING:
-                self._come_back(container)
+                self.come_back(container)
             elif returned < most and may_return(
                 self._master_state, container, now, just_queued=True
             ):
@@ -465,111 +438,11 @@ class QueueGate:
                 pending = app.in_state(ContainerState.PENDING)
                 for each in pending if gangs.missing(app) else [container]:
                     if not (each.withheld or each.held):
-                        self._come_back(each)
+                        self.come_back(each)
 
     def _is_too_much(self, container: Container, account: QueueAccount) -> bool:
         amount = amount_of(container.request.resources)
         return any(_relieves(amount, x.held, x.limits.maximum) for x in account.path[:-1])
-
-    def _is_settled(self, now: float) -> bool:
-        """Is nothing left to try for what is with schedulers?"""
-        if self._master_state.recovering:
-            return False
-        patience_s = self._master_state.bounds.retry_delay_max_s
-        for name, scheduler in self._schedulers.items():
-            if not scheduler.jobs:
-                continue
-            if isinstance(scheduler, RemoteScheduler):
-                if now < self._handed_s.get(name, -patience_s) + patience_s:
-                    return False
-                continue
-            next_s = scheduler.next_time_s()
-            if scheduler.in_flight is not None or (next_s is not None and next_s <= now):
-                return False
-        return True
-
-    def _lend(self, now: float) -> bool:
-        """Let pass what has come to be within a share, else on loan what could start now: of the
-        queue that holds least of its share. Returns whether to look again."""
-        looked = 0
-        apps = self._master_state.applications
-        tried: set[_Tried] = {
-            (demand_vector(x.request.resources), apps[x.application_id].requires)
-            for x in self._usage.on_loan.values()
-        }
-        for line in sorted(self.lines.values(), key=self._line_rank):
-            account, passed = line.account, self.passed
-            self._let_pass(line, now)
-            if self.passed > passed:
-                return True
-            for waiter in line.in_order(self.held_part):
-                app = waiter.app
-                if app.application_id not in self._usage.active:
-                    continue
-                looked += 1
-                if looked > _LENDERS_MAX:
-                    return False
-                if any(self._lend_some(line, waiter, x, tried, now) for x in _of_each_size(waiter)):
-                    return True
-        return False
-
-    def _lend_some(
-        self,
-        line: QueueLine,
-        waiter: Waiter,
-        some: Sequence[Container],
-        tried: set[_Tried],
-        now: float,
-    ) -> bool:
-        """Let these pass on loan if they could start now. ``tried``: what need not be tried
-        again."""
-        app, demand = waiter.app, demand_vector(some[0].request.resources)
-        key = (demand, app.requires)
-        if key in tried or self._lack(line.account, app, some, on_loan=True) is not None:
-            return False
-        if app.is_driver:
-            return self._lend_to_driver(app, some[0], now)
-        startable = self._master_state.state.startable(demand, app.requires)
-        if not startable:
-            tried.add(key)
-        if startable < len(some):
-            return False
-        self._pass(app, some, now, on_loan=True)
-        if len(some) == 1:
-            self._lend_more(line, waiter, demand, startable // max(1, len(self.lines)), now)
-        return True
-
-    def _lend_to_driver(self, app: Application, container: Container, now: float) -> bool:
-        """Let a driver pass on loan if it is its turn. Otherwise it would wait for what only others
-        can make free, which may be what this is lent to."""
-        self._pass(app, [container], now, on_loan=True)
-        if container.state is ContainerState.PENDING and container.waits_for is not None:
-            self._come_back(container)
-        return not container.withheld
-
-    def _lend_more(
-        self, line: QueueLine, waiter: Waiter, demand: Vector, many: int, now: float
-    ) -> None:
-        """The same application may have more of the same: its part of all that could start."""
-        while many > 1 and waiter.containers:
-            some = _next(waiter)
-            is_like = demand_vector(some[0].request.resources) == demand
-            lack = self._lack(line.account, waiter.app, some, on_loan=True)
-            if len(some) > 1 or not is_like or lack is not None:
-                return
-            self._pass(waiter.app, some, now, on_loan=True)
-            many -= 1
-
-    def _line_rank(self, line: QueueLine) -> tuple[float, QueueName]:
-        """How much of its share a queue holds; of those without one, how much of all."""
-        accounts, account = self._usage.accounts, line.account
-        assert accounts is not None, "what has a line is governed"
-        share = accounts.share(account)
-        held = max(
-            (x / y if y else _LAST * x for x, y in zip(account.held, share, strict=True) if x),
-            default=0.0,
-        )
-        return held / account.spec.weight if not any(share) else held, account.name
 
     def held_part(self, app: Application) -> float:
         """The largest part of a resource of the cluster that an application holds."""
@@ -586,10 +459,8 @@ class QueueGate:
         if waiting != right:
             found.append(f"queues keep {sorted(waiting ^ right)} on one side only")
         pending = ContainerState.PENDING
-        kept = (x for line in self.lines.values() for x in _all_of(line))
-        found += [
-            f"{x.container_id} is kept, and {x.state.value}" for x in kept if x.state is not pending
-        ]
+        kept = (x for line in self.lines.values() for x in _all_of(line) if x.state is not pending)
+        found += [f"{x.container_id} is kept by its queue, and {x.state.value}" for x in kept]
         if right and not self._usage.governs:
             found.append("containers are kept from schedulers, and nothing is governed")
         entries = self._usage.entries
@@ -604,30 +475,9 @@ def _all_of(line: QueueLine) -> list[Container]:
     return [x for waiter in line.waiters.values() for x in waiter.containers.values()]
 
 
-def _next(waiter: Waiter) -> list[Container]:
-    """What passes next of an application, whole: its gang, or one container."""
-    many = max(1, gangs.missing(waiter.app))
-    return list(itertools.islice(waiter.containers.values(), many))
-
-
-def _of_each_size(waiter: Waiter) -> Iterator[list[Container]]:
-    """What could pass next of an application if some of it cannot: its gang, or the first of each
-    size of those that are first."""
-    if gangs.missing(waiter.app):
-        yield _next(waiter)
-        return
-    sizes = set[Resources]()
-    for container in list(itertools.islice(waiter.containers.values(), _LENDERS_MAX)):
-        if container.request.resources not in sizes:
-            sizes.add(container.request.resources)
-            yield [container]
-
-
-def _sum(some: Sequence[Container]) -> Governed:
-    total = NOTHING
-    for container in some:
-        total = more(total, amount_of(container.request.resources))
-    return total
+def _lesser(one: Governed, other: Governed) -> Governed:
+    """The least of each resource."""
+    return (min(one[0], other[0]), min(one[1], other[1]), min(one[2], other[2]))
 
 
 def _is_above(account: QueueAccount) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from hrm.core.tenancy.queue_spec import DEFAULT_QUEUE, QueueName
+from hrm.core.tenancy.queue_spec import DEFAULT_QUEUE, ROOT, QueueName, name_problem
 from hrm.core.tenancy.queue_tree import QueueTree
 
 __all__ = ["RULES_MAX", "QueueRefusal", "QueueRule", "place", "rule_from"]
@@ -59,6 +59,12 @@ def rule_from(stated: Mapping[str, object]) -> QueueRule:
     texts = isinstance(pattern, str) and isinstance(queue, str)
     if not texts or not pattern or not queue or max(len(pattern), len(queue)) > 256:  # type: ignore[arg-type]
         raise ValueError(f"a rule is of two names {how}")
+    filled = _filled(queue, user="user", group="group")  # type: ignore[arg-type]
+    problem = name_problem(filled if filled.startswith(f"{ROOT}.") else f"{ROOT}.{filled}")
+    if problem:
+        raise ValueError(
+            f"its queue {str(queue)[:80]!r} {problem}; {{user}} and {{group}} alone may stand in it"
+        )
     return QueueRule(kinds[0], pattern, queue)  # type: ignore[arg-type]
 
 
@@ -96,7 +102,7 @@ def place(
             if rule.pattern not in ("*", value):
                 continue
             group = value if rule.kind == "group" else ""
-            wanted = rule.queue.format_map({"user": _plain(user), "group": _plain(group)})
+            wanted = _filled(rule.queue, user=_plain(user), group=_plain(group))
             found = tree.find(wanted)
             if found is not None and tree.may_submit(found, user):
                 return found
@@ -109,6 +115,10 @@ def place(
             denied=True,
         )
     return DEFAULT_QUEUE
+
+
+def _filled(queue: str, *, user: str, group: str) -> str:
+    return queue.replace("{user}", user).replace("{group}", group)
 
 
 def _plain(name: str) -> str:

@@ -59,7 +59,7 @@ _ORDERS = get_args(Order)
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _NAME_MAX = 255
 _UNITS = {"": 1, "m": 1, "g": 1_024, "t": 1_024 * 1_024}
-_MEMORY = re.compile(r"(\d{1,12})\s*([mgt]?)i?b?", re.IGNORECASE)
+_MEMORY = re.compile(r"(\d{1,16})\s*([mgt]?)i?b?", re.IGNORECASE)
 _PART = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s*%")
 _AMOUNT_MAX = 2**53
 _WEIGHT_MAX = 1e6
@@ -92,7 +92,8 @@ class QueueSpec:
     ``max_running``: applications that may hold containers at once, in the whole subtree; None: any
     number. ``order``: of the applications of a leaf; streams go first in each. ``preemptible``: may
     what it has borrowed be preempted for the guarantees of others? ``driver_share``: what its
-    drivers on nodes may hold of its share, in the whole subtree; None: all.
+    drivers on nodes may hold of its share, in the whole subtree; None: in a leaf, while other
+    queues want more, the master's ``driver_share``. The first driver always may.
 
     In a leaf, ``minimum_user_limit`` is the part of the queue's share that one user may always
     have: with 0.25, a fifth user waits until one of four has less to do; with 1, users have no
@@ -206,7 +207,7 @@ def quota_text(quota: Quota) -> str | dict[str, str | int]:
 
 def _amount_text(which: int, amount: Amount) -> str:
     if amount.is_part:
-        return f"{100 * amount.number:.8g}%"
+        return f"{100 * amount.number:.6f}".rstrip("0").rstrip(".") + "%"
     return f"{amount.number:.0f}m" if which else f"{amount.number:.0f}"
 
 

@@ -8,8 +8,9 @@ At each event:
 - nothing is granted by which a queue, or one above it, would hold more than its maximum;
 - no application begins to hold containers where as many do as may (``max_running``);
 - what is reclaimed by preemption is so for something that waits first at its unit from then on, or
-  for a queue that holds as much as it may; it is of a queue that still holds as much as it is guaranteed of
-  something that is lost, after all that ends; of a parent likewise, unless what waits is below it.
+  for a queue that holds as much as it may; it is of a queue that still holds as much as it is
+  guaranteed of something that is lost, after all that ends; of a parent likewise, unless what waits
+  is below it.
   It is no driver, nor of a gang that needs it, nor of a queue that keeps what it borrowed.
 
 Once faults have stopped, within bounds of time:
@@ -73,8 +74,9 @@ class _Reserved:
 
 class QueueChecks:
     """``_slots``: by queue, the applications that held something at the latest event; None: not
-    known. ``_once``: those that did at any: they may go on, also after a moment with nothing. ``_ordered``: what has been ordered to end. ``_since_s``: of what should end soon, since
-    when it has lasted. ``reclaimed``: how many were preempted for queues."""
+    known. ``_once``: those that did at any: they may go on, also after a moment with nothing.
+    ``_ordered``: what has been ordered to end. ``_since_s``: of what should end soon, since when it
+    has lasted. ``reclaimed``: how many were preempted for queues."""
 
     def __init__(self, violated: Callable[[str], None], *, every_policy: bool) -> None:
         """``every_policy``: a policy may leave idle what it could have."""
