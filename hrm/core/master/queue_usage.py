@@ -153,6 +153,7 @@ class QueueUsage:
         master granted it."""
         if not app.life.state.ended:
             self._activate(app, account)
+            self.note_all([x for x in app.containers.values() if x.withheld], app)
 
     def _activate(self, app: Application, account: QueueAccount) -> None:
         self.active[app.application_id] = account

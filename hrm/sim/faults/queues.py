@@ -67,7 +67,11 @@ def with_queues(plan: Plan) -> Plan:
     """The plan with a tree of queues, and everything in one of them."""
     chance = source(plan.seed, "queues")
     leaves = _leaves(chance)
-    apps = tuple(_in_queue(plan.seed, app, leaves) for app in plan.applications)
+    is_free = "rival-gpus" not in plan.traits
+    apps = tuple(
+        _in_queue(plan.seed, _that_borrows(plan.seed, app) if is_free else app, leaves)
+        for app in plan.applications
+    )
     rules = tuple(
         QueueRule("name", f"{each.name} (driver)", chance.choice(leaves))
         for each in plan.submissions
@@ -204,6 +208,17 @@ def _in_queue(seed: int, app: ApplicationPlan, leaves: Sequence[str]) -> Applica
     chance = source(seed, f"queue-of-{app.name}")
     queue = chance.choice(leaves) if chance.random() < 0.9 else ""
     return replace(app, queue=queue, user=chance.choice(_USERS), priority=chance.randint(0, 3))
+
+
+def _that_borrows(seed: int, app: ApplicationPlan) -> ApplicationPlan:
+    """Most batch takes what there is, and for longer, so that something is to be taken back."""
+    chance = source(seed, f"borrows-{app.name}")
+    is_batch = app.declared is not WorkloadClass.STREAM and not app.classes
+    if not is_batch or chance.random() < 0.3:
+        return app
+    (begin_s, first), *later = app.targets
+    targets = ((begin_s, max(first, chance.randint(4, 12))), *later)
+    return replace(app, targets=targets, work_s=app.work_s + chance.uniform(5.0, 30.0))
 
 
 def _guaranteed(chance: Random, queues: Sequence[QueueSpec]) -> list[QueueSpec]:
