@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from hrm.core.master import reclaim_plan
 from hrm.core.master.driver_queue import DriverQueue
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.queue_gate import QueueGate
+from hrm.core.master.queue_loans import QueueLoans
+from hrm.core.master.queue_passing import PassingRules
 from hrm.core.master.queue_reclaim import QueueReclaim
 from hrm.core.master.reclaim_plan import ReclaimPlanner
 from hrm.core.master.state import MasterState
@@ -21,7 +23,6 @@ from hrm.core.tenancy.accounts import QueueAccount, fits_into
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.vocabulary.columns import Floats
 from hrm.core.vocabulary.model import ContainerId, ContainerState
-from hrm.sim.faults.capacity import fits_offer
 
 __all__ = ["BUGS"]
 
@@ -51,12 +52,6 @@ def freed_for_nobody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueueReclaim, "__init__", without_places)
 
 
-def place_given_away(patch: pytest.MonkeyPatch) -> None:
-    """What is reserved a place waits at a unit, and others that need as much do as well: the first
-    of the queue is who fits."""
-    patch.setattr(QueueGate, "must_run", lambda *_: frozenset())
-
-
 def borrowed_for_good(patch: pytest.MonkeyPatch) -> None:
     """Nothing that was borrowed is taken back."""
     patch.setattr(QueueReclaim, "tick", lambda *_: None)
@@ -66,17 +61,17 @@ def loans_that_do_not_end(patch: pytest.MonkeyPatch) -> None:
     """What has passed on loan stays with its scheduler whoever has a right to the capacity, and is
     on loan when it has a place."""
     patch.setattr(QueueGate, "_end_loans", lambda *_: None)
-    move = QueueGate._pass
+    move = QueueGate.let_go
 
     def for_good(
-        self: QueueGate, app: Application, some: Sequence[Container], now: float, *,
+        self: QueueGate, app: Application, some: list[Container], now: float, *,
         on_loan: bool = False,
     ) -> None:  # fmt: skip
         move(self, app, some, now, on_loan=on_loan)
         if on_loan:
             self._usage.on_loan = _Forever(self._usage.on_loan)
 
-    patch.setattr(QueueGate, "_pass", for_good)
+    patch.setattr(QueueGate, "let_go", for_good)
 
 
 class _Forever(dict[ContainerId, Container]):
@@ -88,12 +83,12 @@ def risen_share_overlooked(patch: pytest.MonkeyPatch) -> None:
     """A queue that has found its share too small is not looked at again because that has risen,
     nor because there is something free."""
     patch.setattr(QueueGate, "_all_due", lambda *_: None)
-    patch.setattr(QueueGate, "_lend", lambda *_: False)
+    patch.setattr(QueueLoans, "lend", lambda *_: False)
 
 
 def nothing_is_lent(patch: pytest.MonkeyPatch) -> None:
     """What is free stays free beyond the shares of queues."""
-    patch.setattr(QueueGate, "_lend", lambda *_: False)
+    patch.setattr(QueueLoans, "lend", lambda *_: False)
 
 
 def maxima_of_parents_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -168,29 +163,28 @@ def ended_applications_hold_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def users_wait_for_each_other(patch: pytest.MonkeyPatch) -> None:
     """A user's part of a queue holds for the first container, too, however large that is."""
-    lacks = QueueGate._lacks_user_limit
+    lacks = PassingRules._lacks_user_limit
 
     def strictly(
-        self: QueueGate, tree: accounts.AccountTree, account: QueueAccount, app: Application,
+        self: PassingRules, tree: accounts.AccountTree, account: QueueAccount, app: Application,
         amount: accounts.Governed,
     ) -> str:  # fmt: skip
-        many = len(self.lines[account.name].users.keys() | {app.record.user})
+        waiting = self._lines[account.name].users.keys() | {app.record.user}
+        many = len(self._usage.users[account.name].keys() | waiting)
         part = max(1 / many, account.spec.minimum_user_limit)
-        share = [x * part for x in tree.share(account)]
-        if many > 1 and account.spec.minimum_user_limit < 1 and not fits_offer(
-            (round(amount[0]), round(amount[1]), 0, 0), [*map(int, share[:2]), 0, 0]
-        ):  # fmt: skip
-            return "too much for one of them"
+        share = tree.share(account)
+        most = (share[0] * part, share[1] * part, share[2] * part)
+        if many > 1 and not fits_into(amount, accounts.NOTHING, most):
+            return "it is too much for one of them"
         return lacks(self, tree, account, app, amount)
 
-    patch.setattr(QueueGate, "_lacks_user_limit", strictly)
+    patch.setattr(PassingRules, "_lacks_user_limit", strictly)
 
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     guarantees_ignored,
     victims_below_guarantees,
     freed_for_nobody,
-    place_given_away,
     borrowed_for_good,
     loans_that_do_not_end,
     risen_share_overlooked,
