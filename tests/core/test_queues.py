@@ -490,3 +490,18 @@ def test_reasons_and_amounts_are_told() -> None:
     assert found.pending[0] == 32
     assert found.waiting[0].reason is WaitReason.QUEUE_SHARE
     assert status(virtual, "root").used[0] == 16
+
+
+def test_past_use_counts_and_fades() -> None:
+    weights = [spec_from(f"root.{x}", {"guaranteed": "0%"}) for x in "ab"]
+    virtual = cluster(*weights, run_s=10.0, bounds=Bounds(queue_use_half_life_s=60.0))
+    one = virtual.submit(40, queue="a")
+    live(virtual, 120, one)
+
+    other = virtual.submit(40, queue="b")
+    live(virtual, 30, one, other)
+    early = running(virtual, one)
+    live(virtual, 600, one, other)
+
+    assert early < 8 - 1, "root.a has used all for long"
+    assert abs(running(virtual, one) - running(virtual, other)) <= 2

@@ -98,6 +98,10 @@ class PlacementCoordinator:
     def hand_over(self, app: Application, container: Container, now: float) -> None:
         """Let a PENDING container be scheduled, once its queue lets it pass."""
         if self.master_state.queues.accounts is not None:
+            container.withheld = True
+            if container.request.gpus:  # its queue is to know how much that is
+                request = admission.resolve(self.master_state, container.request, app.requires)
+                self.master_state.change_request(container, request)
             self.queues.put(app, container)
         elif app.is_driver:
             self._passed(app, container, now)
@@ -424,10 +428,10 @@ class PlacementCoordinator:
         """End leases and proposals whose time is over; keep shares of GPUs fair."""
         if self.master_state.exclusions.changed:
             self._follow_exclusions(now)
+        self.queues.tick(now)
         self.gpu_shares.tick(now)
         self._follow_shares(now)
         self._hand_over_drivers(now)
-        self.queues.tick(now)
         self.reclaim.tick(now)
         if self.negotiator.lease.expire(now) or self.negotiator.lease.holder is None:
             self.lease_free(now)

@@ -101,10 +101,15 @@ class QueueAdministration:
             tree = tree.without(name)
         for spec in event.stated:
             tree = self._with(tree, spec, create=event.create)
-        for app in self._master_state.live_applications():
+        for app in self._master_state.holding_applications():
             name = QueueName(app.record.queue)
             if tree.is_leaf(name):
                 continue
+            if app.life.state.ended:
+                raise InvalidRequest(
+                    f"containers of {app.application_id}, which was in {name}, still end; try "
+                    f"again in a moment"
+                )
             many = sum(x.record.queue == name for x in self._master_state.live.values())
             what = f"{name} has {many} live applications, as {app.application_id}"
             if name in tree.specs:
@@ -126,7 +131,7 @@ class QueueAdministration:
         if not tree.governs or not master_state.bounds.queue_preemption:
             return c.QueueChangeCost()
         usage = QueueUsage(master_state.state, tree)
-        usage.begin(tree, master_state.live_applications())
+        usage.begin(tree, master_state.holding_applications())
         victims = self._placement.reclaim.cost(usage, now)
         held_back = [
             app.application_id

@@ -29,37 +29,48 @@ their proposals alone, so they have ``retry_delay_max_s`` before others are lent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.queue_line import QueueLine, Waiter, dominant_part
+from hrm.core.master.queue_passing import DIVISION_PERIOD_S, PassingRules
 from hrm.core.master.queue_usage import Level, QueueUsage, amount_of
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import MasterState
 from hrm.core.messages.claims import Proposal
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Scheduler
-from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, fits_into, less, more
+from hrm.core.tenancy.accounts import (
+    NOTHING,
+    AccountTree,
+    QueueAccount,
+    fits_into,
+    less,
+)
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import WaitReason
 from hrm.core.tenancy.queue_tree import Governed, QueueTree
 from hrm.core.vocabulary.feasibility import Vector, demand_vector
-from hrm.core.vocabulary.model import ContainerId, ContainerState, WorkloadClass
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState, WorkloadClass
 
 __all__ = ["QueueGate"]
 
 RETURNED_MAX = 256
 """Containers that are returned from units in one tick because their queue holds too much."""
+_LEND_PERIOD_S = DIVISION_PERIOD_S
+"""How soon after a look in vain for what could be lent the next one may be."""
+_MOST: Governed = (math.inf, math.inf, math.inf)
 _LAST = 1e9
 _LENDERS_MAX = 64
 """Applications that are looked at in one turn for one that could use what is free."""
 
 
 class QueueGate:
-    """Invariant: ``lines`` has all and only the PENDING containers that are ``withheld``, by leaf;
-    a leaf without any has no line. ``may_lend``: has anything changed, as that capacity was freed,
-    since it was last looked for what could be lent?"""
+    """Invariant: between events ``lines`` has all and only the PENDING containers that are
+    ``withheld``, by leaf; a leaf without any has no line. ``may_lend``: has anything changed, as
+    that capacity was freed, since it was last looked for what could be lent?"""
 
     def __init__(
         self,
@@ -75,33 +86,57 @@ class QueueGate:
         self._hand_over = hand_over
         self._withdraw = withdraw
         self.lines: dict[QueueName, QueueLine] = {}
+        self._arrived: dict[ApplicationId, dict[ContainerId, Container]] = {}
         self._due: dict[QueueName, None] = {}
         self._unsorted: dict[QueueName, None] = {}
         self.may_lend = False
         self._handed_s: dict[str, float] = {}
         self._was_alone: QueueName | None = None
+        self._rules = PassingRules(master_state, self.lines)
+        self._least: Governed = _MOST
+        self._lent_s = -math.inf
+        self._aged_s = -math.inf
         self.passed = 0
         self.taken_back = 0
 
     def put(self, app: Application, container: Container) -> None:
         """A container is requested: it waits here until ``flush`` lets it pass."""
-        usage = self._usage
         container.withheld = True
-        usage.activate(app)
-        usage.note(container, app)
-        self._enter(app, container)
-        name = QueueName(app.record.queue)
-        self._due[name] = None
-        if name in usage.unplaced:
-            self._unsorted[name] = None
+        arrived = self._arrived.get(app.application_id)
+        if arrived is None:
+            self._arrived[app.application_id] = {container.container_id: container}
+        else:
+            arrived[container.container_id] = container
+
+    def _take_in(self) -> None:
+        """What has been requested during this event joins the lines."""
+        arrived, self._arrived = self._arrived, {}
+        usage = self._usage
+        for application_id, containers in arrived.items():
+            app = self._master_state.applications[application_id]
+            usage.activate(app)
+            for some in self._enter(app, list(containers.values())):
+                usage.note_alike(some, app)
+            if len(containers) < len(app.containers):
+                usage.note_all(app.containers.values(), app)
+            name = QueueName(app.record.queue)
+            self._due[name] = None
+            if name in usage.unplaced:
+                self._unsorted[name] = None
 
     def drop(self, container: Container) -> None:
         """It waits here no more; whoever calls this notes what it is from now on."""
         container.withheld = False
+        arrived = self._arrived.get(container.application_id)
+        if arrived is not None and arrived.pop(container.container_id, None) is not None:
+            return
         app = self._master_state.applications[container.application_id]
+        self._leave(app, (container,))
+
+    def _leave(self, app: Application, some: Sequence[Container]) -> None:
         name = QueueName(app.record.queue)
         line = self.lines[name]
-        line.remove(container)
+        line.remove(app, some)
         if not line.waiters:
             del self.lines[name]
 
@@ -114,18 +149,19 @@ class QueueGate:
     def begin(self, tree: QueueTree, now: float) -> None:
         """This is the tree from now on, live applications and what waits included."""
         master_state = self._master_state
+        self._take_in()
         withheld = [x for line in self.lines.values() for x in _all_of(line)]
-        self._usage.begin(tree, master_state.live_applications())
+        self._usage.begin(tree, master_state.holding_applications())
         self.lines.clear()
         self._was_alone = None
         for container in withheld:
             app = master_state.applications[container.application_id]
             if self._usage.governs:
-                self._usage.activate(app)
-                self._enter(app, container)
+                self._enter(app, (container,))
             else:
                 container.withheld = False
                 self._hand_over(app, container, now)
+        self._usage.grown.update(self._usage.unplaced)
         self.tick(now)
 
     def flush(self, now: float) -> None:
@@ -133,15 +169,22 @@ class QueueGate:
         usage = self._usage
         if usage.accounts is None:
             return
+        self._rules.now = now
+        if self._arrived:
+            self._take_in()
         if usage.follow_capacity():
             self.may_lend = True
             self._all_due()
+            usage.grown.update(usage.unplaced)
+        if usage.grown:
+            self._keep_below_maxima(now)
         if usage.has_freed_slots:
             usage.has_freed_slots = False
             self._all_due()
         if not self.lines:
             usage.freed.clear()
             self._due.clear()
+            self._least = _MOST
         if len(usage.wanting) > 1 and self._was_alone is not None:
             name, self._was_alone = self._was_alone, None
             self._take_back(usage.accounts.of[name], now)
@@ -158,13 +201,21 @@ class QueueGate:
             line = self.lines.get(name)
             if line is not None:
                 self._let_pass(line, now)
-        if self.may_lend and self.lines and self._is_settled(now):
+        if self.may_lend and self.lines and self._could_lend(usage.accounts, now):
             self.may_lend = self._lend(now)
+            if not self.may_lend:
+                self._lent_s = now
 
     def tick(self, now: float) -> None:
         """What is not followed as it happens is looked at from time to time."""
         if self._usage.accounts is None:
             return
+        half_life_s = self._master_state.bounds.queue_use_half_life_s
+        if half_life_s and now > self._aged_s:
+            if self._aged_s > -math.inf:
+                self._usage.accounts.age(now - self._aged_s, half_life_s)
+            self._aged_s = now
+        self._rules.now, self._lent_s = now, -math.inf
         self._all_due()
         self.may_lend = True
         if len(self._usage.wanting) > 1:
@@ -211,17 +262,27 @@ class QueueGate:
                 f"{full.name} runs {len(full.slots)} applications, as many as it may (max_running "
                 f"= {limit})"
             )
-        lack = self._lack(account, app, self._next(waiter))
+        lack = self._rules.lack(account, app, self._rules.next_of(waiter))
         if lack is None:
             return WaitReason.BEHIND_OTHERS, f"others of {account.name} go before it"
         return lack[0], lack[1]
 
-    def _enter(self, app: Application, container: Container) -> None:
+    def _enter(self, app: Application, containers: Collection[Container]) -> list[list[Container]]:
+        """They wait here from now on; returns them by size."""
         account = self._usage.account(app)
         line = self.lines.get(account.name)
         if line is None:
             line = self.lines[account.name] = QueueLine(account, self.reason)
-        line.add(container, app)
+        groups: dict[int, list[Container]] = {}
+        latest, group = None, list[Container]()
+        for container in containers:
+            resources = container.request.resources
+            if resources is not latest:
+                latest, group = resources, groups.setdefault(id(resources), [])
+                self._least = _lesser(self._least, amount_of(resources))
+            group.append(container)
+        line.add(app, containers)
+        return list(groups.values())
 
     def _all_due(self) -> None:
         self._due.update(dict.fromkeys(self.lines))
@@ -231,16 +292,20 @@ class QueueGate:
         account, usage = line.account, self._usage
         for waiter in line.in_order(self.held_part):
             app = waiter.app
-            if app.application_id not in usage.active and usage.activate(app) is not None:
-                continue
+            if app.application_id not in usage.active:
+                if usage.activate(app) is not None:
+                    continue
+                usage.note_all(app.containers.values(), app)
             while waiter.containers:
-                some = self._next(waiter)
-                lack = self._lack(account, app, some)
+                some = self._rules.next_of(waiter)
+                lack = self._rules.lack(account, app, some)
                 if lack is None:
                     if self._usage.on_loan:
                         self._end_loans()
+                    if len(some) == 1:
+                        some = self._rules.alike(account, waiter)
                     self._pass(app, some, now)
-                elif self._holds_up(account, some, lack[0]):
+                elif self._rules.holds_up(account, some, lack[0]):
                     return
                 else:
                     break
@@ -248,7 +313,7 @@ class QueueGate:
     def _sort(self, name: QueueName) -> None:
         """What has no place yet comes back where others of its queue go before it."""
         line, unplaced = self.lines.get(name), self._usage.unplaced.get(name)
-        if line is None or unplaced is None or self._passes_alone(line.account):
+        if line is None or unplaced is None or self._rules.passes_alone(line.account):
             return
         spec, first = line.account.spec, line.order[0]
         is_mixed = spec.order == "fair" or spec.minimum_user_limit < 1
@@ -259,106 +324,20 @@ class QueueGate:
             if (is_mixed or line.key(app) > first) and not gangs.missing(app):
                 self._come_back(container)
 
-    def _holds_up(self, account: QueueAccount, some: Sequence[Container], lack: WaitReason) -> bool:
-        """Do those behind wait for it, too? Not for what its queue is not promised at all."""
-        if lack in (WaitReason.USER_LIMIT, WaitReason.DRIVER_SHARE):
-            return False
-        return fits_into(_sum(some), NOTHING, account.limits.guaranteed)
-
-    def _next(self, waiter: Waiter) -> list[Container]:
-        """What passes next of an application, whole: its gang, or one container."""
-        many = max(1, gangs.missing(waiter.app))
-        found: list[Container] = []
-        for container in waiter.containers.values():
-            found.append(container)
-            if len(found) == many:
-                break
-        return found
-
-    def _lack(
-        self,
-        account: QueueAccount,
-        app: Application,
-        some: Sequence[Container],
-        *,
-        on_loan: bool = False,
-    ) -> tuple[WaitReason, str] | None:
-        """Why these may not pass; None: they may. ``on_loan``: whatever the share is."""
-        amount, usage = _sum(some), self._usage
-        full = account.below_maximum(amount)
-        if full is not None:
-            return WaitReason.QUEUE_MAXIMUM, f"{full.name} holds as much as it may (maximum)"
-        accounts = usage.accounts
-        assert accounts is not None, "what waits in a queue is governed"
-        spec = account.spec
-        if app.is_driver and (lack := self._lacks_driver_share(account, amount)):
-            return WaitReason.DRIVER_SHARE, lack
-        limits = spec.user_limit_factor is not None or spec.minimum_user_limit < 1
-        if limits and (lack := self._lacks_user_limit(accounts, account, app, amount)):
-            return WaitReason.USER_LIMIT, lack
-        if on_loan or self._passes_alone(account):
-            return None
-        if fits_into(amount, account.held, accounts.last_share(account)):
-            return None
-        if fits_into(amount, account.held, accounts.share(account)):
-            return None
-        return WaitReason.QUEUE_SHARE, (
-            f"{account.name} holds its share of the cluster, and other queues wait for theirs"
-        )
-
-    def _passes_alone(self, account: QueueAccount) -> bool:
-        """May all of it be with schedulers, which serve first what came first?"""
-        return account.spec.order == "fifo" and self._usage.is_alone(account)
-
-    def _lacks_driver_share(self, account: QueueAccount, amount: Governed) -> str:
-        """Why one more driver may not start; the first always may."""
-        for each in account.path:
-            share = each.spec.driver_share
-            if share is None or each.drivers == NOTHING:
-                continue
-            guaranteed = each.limits.guaranteed
-            limit = (guaranteed[0] * share, guaranteed[1] * share, guaranteed[2] * share)
-            if not fits_into(amount, each.drivers, limit):
-                return (
-                    f"drivers hold as much of {each.name} as they may (driver_share = {share:g} of "
-                    f"its guarantee)"
-                )
-        return ""
-
-    def _lacks_user_limit(
-        self, accounts: AccountTree, account: QueueAccount, app: Application, amount: Governed
-    ) -> str:
-        """Why the user may not have more."""
-        usage, spec, user = self._usage, account.spec, app.record.user
-        held = usage.of_user[account.name, user]
-        if spec.user_limit_factor is not None:
-            factor = spec.user_limit_factor
-            guaranteed = account.limits.guaranteed
-            most = (guaranteed[0] * factor, guaranteed[1] * factor, guaranteed[2] * factor)
-            if not fits_into(amount, held, most):
-                return f"{user} holds as much of {account.name} as one user may (user_limit_factor)"
-        line = self.lines.get(account.name)
-        waiting = {} if line is None else line.users
-        many = len(usage.users[account.name].keys() | waiting.keys() | {user})
-        if many > 1 and spec.minimum_user_limit < 1:
-            part = max(1 / many, spec.minimum_user_limit)
-            share = accounts.share(account)
-            most = (share[0] * part, share[1] * part, share[2] * part)
-            if not fits_into(amount, held, most):
-                return (
-                    f"{user} holds a user's part of {account.name}, of which {many} have some "
-                    f"(minimum_user_limit = {spec.minimum_user_limit:g})"
-                )
-        return ""
-
     def _pass(
-        self, app: Application, some: Sequence[Container], now: float, *, on_loan: bool = False
+        self, app: Application, some: list[Container], now: float, *, on_loan: bool = False
     ) -> None:
+        usage = self._usage
+        self._leave(app, some)
         for container in some:
-            self.drop(container)
-            self._usage.note(container, app)
-            if on_loan:
-                self._usage.on_loan[container.container_id] = container
+            container.withheld = False
+        if usage.are_alike(some):
+            usage.note_alike(some, app)
+        else:
+            usage.note_all(some, app)
+        if on_loan:
+            usage.on_loan.update((x.container_id, x) for x in some)
+        for container in some:
             self._hand_over(app, container, now)
         self.passed += len(some)
         self._handed_s[app.scheduler] = now
@@ -376,7 +355,7 @@ class QueueGate:
         self._withdraw(container)
         container.withheld = True
         self._usage.note(container, app)
-        self._enter(app, container)
+        self._enter(app, (container,))
         self.taken_back += 1
 
     def _take_back(self, account: QueueAccount, now: float, most: int = RETURNED_MAX) -> int:
@@ -411,6 +390,33 @@ class QueueGate:
             held = less(held, amount)
         return returned
 
+    def _keep_below_maxima(self, now: float) -> None:
+        """There is less than there was, a maximum is lower, or nodes have reported what an earlier
+        master granted: what has passed since, or before, and has no place yet may be too much."""
+        usage = self._usage
+        assert usage.accounts is not None, "what has grown is governed"
+        grown, usage.grown = usage.grown, set()
+        if not any(_is_above(x) for name in grown for x in usage.accounts.of[name].path[:-1]):
+            return
+        for name, some in list(usage.unplaced.items()):
+            for container in reversed(list(some.values())):
+                if container.withheld or not self._is_too_much(container, usage.accounts.of[name]):
+                    continue
+                app = self._master_state.applications[container.application_id]
+                if container.state is not ContainerState.PENDING:
+                    if may_return(self._master_state, container, now, just_queued=True):
+                        why = f"{name} holds more than it may (maximum)"
+                        return_waiting(self._master_state, container, why, now)
+                    continue
+                pending = app.in_state(ContainerState.PENDING)
+                for each in pending if gangs.missing(app) else [container]:
+                    if not (each.withheld or each.held):
+                        self._come_back(each)
+
+    def _is_too_much(self, container: Container, account: QueueAccount) -> bool:
+        amount = amount_of(container.request.resources)
+        return any(_relieves(amount, x.held, x.limits.maximum) for x in account.path[:-1])
+
     def _is_settled(self, now: float) -> bool:
         """Is nothing left to try for what is with schedulers?"""
         if self._master_state.recovering:
@@ -427,6 +433,14 @@ class QueueGate:
             if scheduler.in_flight is not None or (next_s is not None and next_s <= now):
                 return False
         return True
+
+    def _could_lend(self, accounts: AccountTree, now: float) -> bool:
+        """Is so much free as the smallest of what queues keep requests, and nothing left to try
+        before?"""
+        if now < self._lent_s + _LEND_PERIOD_S:
+            return False
+        placed = accounts.root.placed
+        return fits_into(self._least, placed, accounts.capacity) and self._is_settled(now)
 
     def _lend(self, now: float) -> bool:
         """Let pass what has come to be within a share, else on loan what could start now: of the
@@ -445,9 +459,12 @@ class QueueGate:
                 looked += 1
                 if looked > _LENDERS_MAX:
                     return False
-                some = self._next(waiter)
+                some = self._rules.next_of(waiter)
                 demand = demand_vector(some[0].request.resources)
-                if demand in tried or self._lack(account, app, some, on_loan=True) is not None:
+                if (
+                    demand in tried
+                    or self._rules.lack(account, app, some, on_loan=True) is not None
+                ):
                     continue
                 tried.add(demand)
                 startable = self._master_state.state.startable(demand, app.requires)
@@ -464,9 +481,9 @@ class QueueGate:
     ) -> None:
         """The same application may have more of the same: its part of all that could start."""
         while many > 1 and waiter.containers:
-            some = self._next(waiter)
+            some = self._rules.next_of(waiter)
             is_like = demand_vector(some[0].request.resources) == demand
-            lack = self._lack(line.account, waiter.app, some, on_loan=True)
+            lack = self._rules.lack(line.account, waiter.app, some, on_loan=True)
             if len(some) > 1 or not is_like or lack is not None:
                 return
             self._pass(waiter.app, some, now, on_loan=True)
@@ -476,7 +493,7 @@ class QueueGate:
         """How much of its share a queue holds; of those without one, how much of all."""
         accounts, account = self._usage.accounts, line.account
         assert accounts is not None, "what has a line is governed"
-        share = accounts.share(account)
+        share = accounts.last_share(account)
         held = max(
             (x / y if y else _LAST * x for x, y in zip(account.held, share, strict=True) if x),
             default=0.0,
@@ -511,11 +528,13 @@ def _all_of(line: QueueLine) -> list[Container]:
     return [x for waiter in line.waiters.values() for x in waiter.containers.values()]
 
 
-def _sum(some: Sequence[Container]) -> Governed:
-    total = NOTHING
-    for container in some:
-        total = more(total, amount_of(container.request.resources))
-    return total
+def _lesser(one: Governed, other: Governed) -> Governed:
+    """The least of each resource."""
+    return (min(one[0], other[0]), min(one[1], other[1]), min(one[2], other[2]))
+
+
+def _is_above(account: QueueAccount) -> bool:
+    return _is_beyond(account.held, account.limits.maximum)
 
 
 def _is_beyond(held: Governed, share: Governed) -> bool:

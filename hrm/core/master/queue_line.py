@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -47,25 +47,26 @@ class QueueLine:
         self.order: list[_Key] = []
         self.users: Counter[str] = Counter()
 
-    def add(self, container: Container, app: Application) -> None:
+    def add(self, app: Application, containers: Iterable[Container]) -> None:
         waiter = self.waiters.get(app.application_id)
         if waiter is None:
             waiter = Waiter(app, self.key(app), self._reason)
             self.waiters[app.application_id] = app.kept = waiter
             bisect.insort(self.order, waiter.key)
             self.users[app.record.user] += 1
-        waiter.containers[container.container_id] = container
+        waiter.containers.update((x.container_id, x) for x in containers)
 
-    def remove(self, container: Container) -> None:
-        waiter = self.waiters[container.application_id]
-        del waiter.containers[container.container_id]
+    def remove(self, app: Application, containers: Iterable[Container]) -> None:
+        waiter = self.waiters[app.application_id]
+        for container in containers:
+            del waiter.containers[container.container_id]
         if not waiter.containers:
-            waiter.app.kept = None
-            user = waiter.app.record.user
+            app.kept = None
+            user = app.record.user
             self.users[user] -= 1
             if not self.users[user]:
                 del self.users[user]
-            del self.waiters[container.application_id]
+            del self.waiters[app.application_id]
             self._take_out(waiter.key)
 
     def reclassified(self, app: Application) -> None:

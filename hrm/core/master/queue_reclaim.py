@@ -54,13 +54,15 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 
-__all__ = ["QueueReclaim"]
+__all__ = ["RECLAIM_REASONS", "QueueReclaim"]
 
 _KEPT_MAX = 64
 """Applications of one queue, and containers of one, that are looked at in one round."""
 _REASON = "its queue holds more than it is guaranteed, and another lacks some of its guarantee"
 _ELSEWHERE = "what its queue is guaranteed can be had elsewhere sooner"
 _FOR_STREAM = "a stream of its queue waits, and goes before batch"
+RECLAIM_REASONS = (_REASON, _FOR_STREAM)
+"""Why containers that run are ordered to end here."""
 
 
 class QueueReclaim:

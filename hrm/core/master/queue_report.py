@@ -63,6 +63,7 @@ def _status(
         pending=_pending(apps),
         running=len(account.slots),
         applications=len(apps),
+        past_use=account.past_use,
         waiting=waiting,
     )
 

@@ -61,7 +61,8 @@ class QueueUsage:
     containers, with their accounts. ``on_loan``: those that have passed ``core.master.queue_gate``
     on loan and have no place yet; ``patient``: those that have passed otherwise, for which nothing
     can be preempted, and which may wait at a unit. ``freed``: leaves that hold less than when
-    somebody last emptied it; ``has_freed_slots``: some application left its place to another.
+    somebody last emptied it; ``grown``: leaves with containers that hold something and have passed
+    no queue of this master; ``has_freed_slots``: some application left its place to another.
     """
 
     def __init__(self, state: SharedState, tree: QueueTree) -> None:
@@ -79,25 +80,31 @@ class QueueUsage:
         self.users: defaultdict[QueueName, dict[str, int]] = defaultdict(dict)
         self.freed: set[QueueName] = set()
         self.has_freed_slots = False
+        self.grown: set[QueueName] = set()
         self._shape = -1
 
     def begin(self, tree: QueueTree, apps: Iterable[Application], *, always: bool = False) -> None:
-        """From now on this is the tree; count all that these live applications have. The first to
-        be counted are those that hold something: they go on, even if there are more of them than
-        may run. ``always``: whether the tree governs anything or not."""
+        """From now on this is the tree; count all that these applications have, of those that have
+        ended what ends yet. The first to be counted are those that hold something: they go on, even
+        if there are more of them than may run. ``always``: whether the tree governs anything or
+        not."""
         self.tree = tree
         for each in (self.entries, self.unplaced, self.wanting, self.active, self.on_loan):
             each.clear()
         for kept in (self.of_application, self.of_user, self.users, self.freed, self.patient):
             kept.clear()
+        self.grown.clear()
         self._shape = self._state.shape
         governs = always or tree.governs
+        before = self.accounts
         self.accounts = AccountTree(tree, self._capacity()) if governs else None
+        if before is not None and self.accounts is not None:
+            self.accounts.inherit(before)
         if self.accounts is None:
             return
         for app in apps:
             if any(_holds(container) for container in app.containers.values()):
-                self._activate(app, self.account(app))
+                self._activate_holder(app, self.account(app))
             self.note_all(app.containers.values(), app)
 
     @property
@@ -129,8 +136,8 @@ class QueueUsage:
         return root.wanted == account.wanted
 
     def activate(self, app: Application) -> QueueAccount | None:
-        """Let an application hold containers; returns the queue that may have no
-        further one, if there is one."""
+        """Let an application hold containers; returns the queue that may have no further one, if
+        there is one. What it requests is to be noted then."""
         account = self.account(app)
         if app.application_id in self.active:
             return None
@@ -139,7 +146,6 @@ class QueueUsage:
             if full is not None:
                 return full
         self._activate(app, account)
-        self.note_all(app.containers.values(), app)
         return None
 
     def _activate_holder(self, app: Application, account: QueueAccount) -> None:
@@ -171,22 +177,39 @@ class QueueUsage:
         """A container has come, has changed, or has ended."""
         self.note_all((container,), app)
 
+    def note_alike(self, some: list[Container], app: Application) -> None:
+        """The same for containers of one size, with one past and one present."""
+        known = self.entries.get(some[0].container_id)
+        self._change(known, self._level(some[0], app, known), some, app)
+
+    def are_alike(self, some: Sequence[Container]) -> bool:
+        """Do these, of one size, count as one and the same entry?"""
+        find = self.entries.get
+        return len({id(find(x.container_id)) for x in some}) == 1
+
     def note_all(self, containers: Iterable[Container], app: Application) -> None:
         """The same for several of one application, in one step for those that are alike."""
         if self.accounts is None:
             return
-        entries, groups = self.entries, dict[tuple[int, Level | None, int], list[Container]]()
+        find, groups = self.entries.get, dict[tuple[int, Level | None, int], list[Container]]()
+        waits = Level.WANTED if app.application_id in self.active else None
+        latest: tuple[_Entry | None, Level | None, Resources | None] = (None, None, None)
+        group: list[Container] = []
         for container in containers:
-            known = entries.get(container.container_id)
-            level = self._level(container, app, known)
-            key = (id(known), level, id(container.request.resources))
-            group = groups.get(key)
-            if group is None:
-                groups[key] = [container]
+            known, state = find(container.container_id), container.life.state
+            if state is ContainerState.ASSIGNED:  # the common cases, without a call
+                level: Level | None = Level.HELD if container.queued else Level.PLACED
+            elif state is ContainerState.PENDING and not container.held:
+                level = waits if container.withheld else Level.HELD
             else:
-                group.append(container)
+                level = self._level(container, app, known)
+            resources = container.request.resources
+            if known is not latest[0] or level is not latest[1] or resources is not latest[2]:
+                latest = known, level, resources
+                group = groups.setdefault((id(known), level, id(resources)), [])
+            group.append(container)
         for (_, level, _), group in groups.items():
-            known = entries.get(group[0].container_id)
+            known = find(group[0].container_id)
             self._change(known, level, group, app)
 
     def _change(
@@ -209,6 +232,10 @@ class QueueUsage:
         else:
             if level is not Level.WANTED and app.application_id not in self.active:
                 self._activate_holder(app, account)
+            passed = known is not None and known.level is not Level.WANTED
+            is_larger = known is not None and known.amount != amount
+            if is_larger or (not passed and any(x.node is not None for x in some)):
+                self.grown.add(account.name)
             entry = _Entry(account, level, amount, app)
             self.entries.update(dict.fromkeys(names, entry))
         self._move(account, known, level, amount, some, app)
@@ -356,4 +383,5 @@ def _times(one: Governed, other: Governed, many: int) -> Governed:
 
 
 def _holds(container: Container) -> bool:
-    return container.state is not ContainerState.PENDING or not container.withheld
+    is_pending = container.state is ContainerState.PENDING
+    return not is_pending or not (container.withheld or container.held)

@@ -137,6 +137,10 @@ class MasterState:
     def live_applications(self) -> list[Application]:
         return list(self.live.values())
 
+    def holding_applications(self) -> list[Application]:
+        """Those that are live, and those that have ended while their containers still do."""
+        return [x for x in self.applications.values() if x.containers or not x.life.state.ended]
+
     def submitted_as(self, owner: str, submission_key: str) -> Application | None:
         """The live application of this try of this driver: another owner's has another key."""
         return self.live.get(self._by_key.get((owner, submission_key), ApplicationId("")))

@@ -9,6 +9,7 @@ QueueLimits are triples of cores, MiB of memory and MiB of GPUs' memory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,10 +19,23 @@ from hrm.core.tenancy.queue_spec import ROOT, QueueName, QueueSpec
 from hrm.core.tenancy.queue_tree import Governed, QueueLimits, QueueTree
 from hrm.core.vocabulary.columns import Floats
 
-__all__ = ["NOTHING", "AccountTree", "QueueAccount", "common", "fits_into", "less", "more"]
+__all__ = [
+    "NOTHING",
+    "AccountTree",
+    "QueueAccount",
+    "common",
+    "fits_into",
+    "less",
+    "more",
+    "times_into",
+]
 
 NOTHING: Governed = (0.0, 0.0, 0.0)
 _SLACK = 1e-6
+_HANDICAP_MAX = 5.0
+"""Past use divides a queue's weight by no more than 2 to the power of this."""
+_HANDICAP_STEP = 0.01
+"""Smaller changes of it are not followed."""
 
 
 def more(a: Governed, b: Governed) -> Governed:
@@ -37,18 +51,34 @@ def fits_into(amount: Governed, held: Governed, limit: Governed) -> bool:
     return all(not x or y + x <= z + _SLACK for x, y, z in zip(amount, held, limit, strict=True))
 
 
+def times_into(amount: Governed, held: Governed, limit: Governed) -> float:
+    """How many times ``fits_into``, one after the other; infinite where nothing is limited."""
+    return min(
+        (
+            (z - y + _SLACK) // x
+            for x, y, z in zip(amount, held, limit, strict=True)
+            if x and z != math.inf
+        ),
+        default=math.inf,
+    )
+
+
 class _Family:
     """The children of one queue, in columns of shape (children, 3); ``weights`` (children,).
 
     ``is_stale``: what they want, or their limits, have changed since ``shares`` were divided from
-    ``total``.
+    ``total``. ``handicaps``: by which part of its weight each counts, for its past use, shape
+    (children,).
     """
 
-    __slots__ = ("guaranteed", "is_stale", "maximum", "shares", "total", "wanted", "weights")
+    __slots__ = (
+        "guaranteed", "handicaps", "is_stale", "maximum", "shares", "total", "wanted", "weights",
+    )  # fmt: skip
 
     def __init__(self, weights: list[float], limits: list[QueueLimits]) -> None:
         many = len(weights)
         self.weights: Floats = np.asarray(weights, np.float64)
+        self.handicaps: Floats = np.ones(many)
         self.guaranteed: Floats = np.zeros((many, 3))
         self.maximum: Floats = np.zeros((many, 3))
         self.wanted: Floats = np.zeros((many, 3))
@@ -62,9 +92,11 @@ class _Family:
         self.is_stale = True
 
     def divide(self, total: Floats) -> None:
+        """Divide ``total``, if that may have another result than the last time."""
         if self.is_stale or (total != self.total).any():
             wanted = np.minimum(self.wanted, self.maximum)
-            self.shares = divide(total, self.guaranteed, wanted, self.weights)
+            weights = self.weights * self.handicaps
+            self.shares = divide(total, self.guaranteed, wanted, weights)
             self.total, self.is_stale = total, False
 
 
@@ -74,12 +106,13 @@ class QueueAccount:
     ``held``: by containers that it lets have a place, whether they have one or not; ``placed``: by
     those of them that run, or are about to; ``wanted``: by all that it would let have one now if
     there was capacity for all. ``drivers``: by drivers, of what is held. ``slots``: applications
-    that may hold containers, by what counts as one, in the whole subtree.
+    that may hold containers, by what counts as one, in the whole subtree. ``divided_s``: when its
+    share was last divided for its own sake. ``past_use``: see ``AccountTree.age``.
     """
 
     __slots__ = (
-        "children", "drivers", "family", "held", "limits", "name", "parent", "path", "placed",
-        "position", "slots", "spec", "wanted",
+        "children", "divided_s", "drivers", "family", "held", "limits", "name", "parent",
+        "past_use", "path", "placed", "position", "slots", "spec", "wanted",
     )  # fmt: skip
 
     def __init__(self, spec: QueueSpec, parent: QueueAccount | None, limits: QueueLimits) -> None:
@@ -89,6 +122,8 @@ class QueueAccount:
         self.limits = limits
         self.held = self.placed = self.wanted = self.drivers = NOTHING
         self.slots: dict[str, int] = {}
+        self.divided_s = -math.inf
+        self.past_use = 0.0
         self.family: _Family | None = None
         self.children: list[QueueAccount] = []
         self.position = 0
@@ -192,6 +227,39 @@ class AccountTree:
             return self.capacity
         cores, memory, gpu_memory = family.shares[account.position].tolist()
         return (cores, memory, gpu_memory)
+
+    def age(self, passed_s: float, half_life_s: float) -> None:
+        """So much time has passed: past use fades, and what is borrowed now is added to it.
+
+        A queue's past use is a mean of the part of the cluster that it held beyond its guarantee,
+        in the resource of which that is most; half of it is of the last half-life. In the division
+        of what guarantees leave, a queue that has used as much as its weight's part counts half,
+        one that has used twice as much a quarter, and so on (as fair share in Slurm).
+        """
+        fades = 0.5 ** (passed_s / half_life_s)
+        for parent in self.of.values():
+            family = parent.family
+            if family is None:
+                continue
+            for account in parent.children:
+                borrowed = 0.0
+                for held, least, whole in zip(
+                    account.placed, account.limits.guaranteed, self.capacity, strict=True
+                ):
+                    if whole and held > least:
+                        borrowed = max(borrowed, (held - least) / whole)
+                account.past_use = fades * account.past_use + (1 - fades) * borrowed
+            parts = family.weights / family.weights.sum()
+            past = np.asarray([x.past_use for x in parent.children])
+            handicaps: Floats = np.exp2(-np.minimum(past / parts, _HANDICAP_MAX))
+            if np.abs(handicaps - family.handicaps).max() > _HANDICAP_STEP:
+                family.handicaps, family.is_stale = handicaps, True
+
+    def inherit(self, other: AccountTree) -> None:
+        """Take over the past use of queues that an earlier tree had, too."""
+        for name, account in other.of.items():
+            if name in self.of:
+                self.of[name].past_use = account.past_use
 
     def share(self, account: QueueAccount) -> Governed:
         """What a queue may hold now, by what all want."""

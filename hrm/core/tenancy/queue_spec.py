@@ -92,7 +92,8 @@ class QueueSpec:
     ``max_running``: applications that may hold containers at once, in the whole subtree; None: any
     number. ``order``: of the applications of a leaf; streams go first in each. ``preemptible``: may
     what it has borrowed be preempted for the guarantees of others? ``driver_share``: what its
-    drivers on nodes may hold of its share, in the whole subtree; None: all.
+    drivers on nodes may hold of its share, in the whole subtree; None: in a leaf, while other
+    queues want more, the master's ``driver_share``. The first driver always may.
 
     In a leaf, ``minimum_user_limit`` is the part of the queue's share that one user may always
     have: with 0.25, a fifth user waits until one of four has less to do; with 1, users have no

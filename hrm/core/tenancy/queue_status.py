@@ -48,7 +48,7 @@ class QueueStatus:
     ``share``: what it may have now, by what all queues want; ``used``: what its containers hold at
     nodes; ``borrowed``: of that what is beyond its guarantee; ``pending``: what it waits for.
     ``running``: applications that hold containers or may get some. ``waiting``: of a leaf.
-    ``past_use``: its weighted past use as a part of the cluster, see ``usage_half_life_s``.
+    ``past_use``: what it has held beyond its guarantee, as a part of the cluster; the past fades.
     """
 
     spec: QueueSpec
