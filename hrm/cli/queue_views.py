@@ -79,7 +79,7 @@ def queue_view(queue: pb.Queue) -> RenderableType:
     if queue.in_file:
         facts.add_row("[bold]stated in[/]", "hrm.toml of the master, which counts when it starts")
     if queue.past_use:
-        facts.add_row("[bold]past use[/]", f"{queue.past_use:.1%} of the cluster, weighted")
+        facts.add_row("[bold]past use[/]", f"{queue.past_use:.1%} of the cluster, borrowed lately")
     parts: list[RenderableType] = [facts, "", queues_table([queue])]
     if queue.waiting:
         parts += ["", waiting_table([queue])]

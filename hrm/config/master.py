@@ -165,6 +165,13 @@ class MasterSettings(ServerSettings):
         description="how long a container waits within its queue's guarantee before others are "
         "preempted for it",
     )
+    queue_use_half_life_s: float = Field(
+        default=BOUNDS.queue_use_half_life_s,
+        ge=0,
+        le=365 * 86_400,
+        description="time after which what queues have borrowed counts half as much: of what "
+        "guarantees leave, those that have borrowed less lately get more; 0: it does not count",
+    )
     waiting_limit: int = Field(
         default=BOUNDS.waiting_limit,
         ge=0,
