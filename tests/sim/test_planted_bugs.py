@@ -14,7 +14,17 @@ import pytest
 from hrm.sim.faults.plan import Limits, Plan
 from hrm.sim.faults.plan_generator import draw
 from hrm.sim.run import run_plan
-from tests.sim.planted import drivers, gangs, gpus, masters, nodes, scheduling, turns
+from tests.sim.planted import (
+    drivers,
+    gangs,
+    gpus,
+    masters,
+    nodes,
+    queue_plans,
+    queues,
+    scheduling,
+    turns,
+)
 from tests.sim.planted.plans import (
     LATER,
     behind_a_labelled_gang,
@@ -44,7 +54,9 @@ from tests.sim.planted.plans import (
 SEEDS = range(150)
 LIMITS = (None, Limits(without=frozenset({"submissions"})))
 """One of the bugs is rare if the nodes are full of drivers."""
-MODULES = (scheduling, gangs, nodes, masters, turns, gpus, drivers)
+PLAIN = Limits(without=frozenset({"queues"}))
+"""What the seeds below meant when they found something."""
+MODULES = (scheduling, gangs, nodes, masters, turns, gpus, drivers, queues)
 BUGS = [bug for module in MODULES for bug in module.BUGS]
 
 ERRORS = r"\b(?:Attribute|Index|Key|Name|Type|Value)Error\b"
@@ -88,14 +100,14 @@ CAUGHT_BY: dict[Callable[[pytest.MonkeyPatch], None], int] = {
 """The seed that has found one that the first few do not; the sweep is used if it no longer does."""
 CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     nodes.dead_agents_units: crashing_agents(1),
-    nodes.binding_changed_without_gpus: draw(2253),
+    nodes.binding_changed_without_gpus: draw(2253, PLAIN),
     nodes.cores_taken_from_a_stream: waiting_streams(16),
     turns.stream_not_ended: crashing_agents(1),
     turns.back_on_a_full_disk: hanging_agents(3),
     masters.lease_that_does_not_run_out: cut_drivers(4),
     masters.turn_before_a_lease_is_over: cut_series(9),
-    masters.two_of_one_key: draw(2),
-    masters.client_not_missed: draw(2),
+    masters.two_of_one_key: draw(2, PLAIN),
+    masters.client_not_missed: draw(2, PLAIN),
     masters.guess_never_settled: recurring(1),
     masters.guess_over_a_declaration: recurring(16),
     masters.nothing_learned: recurring(0),
@@ -125,15 +137,30 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     gangs.gangs_of_all_sizes_alike: behind_a_large_gang(0),
     gangs.gangs_behind_any_smaller: behind_a_labelled_gang(0),
     scheduling.exclusions_of_all_alike: behind_an_excluded_job(0),
-    gangs.gang_of_one_size: draw(1597, Limits(without=frozenset({"labels"}))),
+    gangs.gang_of_one_size: draw(1597, Limits(without=frozenset({"labels", "queues"}))),
     scheduling.units_of_one_node_are_one: beside_a_free_gpu(0),
     gpus.gpu_granted_twice: gpu_rivals(0, preemption=True),
     scheduling.end_of_streams_awaited_in_order: behind_a_stream(0),
-    scheduling.batch_claims_of_a_stream: draw(8498),
+    scheduling.batch_claims_of_a_stream: draw(8498, PLAIN),
     drivers.share_for_what_streams_hold: drivers.behind_a_labelled_driver(0),
     drivers.turn_for_what_streams_hold: drivers.behind_a_labelled_driver(0, there=True),
     drivers.small_drivers_pass: drivers.behind_small_drivers(0),
     drivers.no_turn_for_large_drivers: drivers.behind_small_drivers(0),
+    queues.guarantees_ignored: queue_plans.borrowers(),
+    queues.victims_below_guarantees: queue_plans.three_queues(),
+    queues.freed_for_nobody: queue_plans.borrowers(),
+    queues.borrowed_for_good: queue_plans.borrowers(),
+    queues.loans_that_do_not_end: queue_plans.beside_what_does_not_fit(),
+    queues.risen_share_overlooked: queue_plans.one_after_the_other(),
+    queues.nothing_is_lent: queue_plans.beside_what_does_not_fit(),
+    queues.maxima_of_parents_ignored: queue_plans.below_a_maximum(),
+    queues.maximum_of_what_runs: queue_plans.below_a_maximum(),
+    queues.too_many_at_once: queue_plans.one_after_the_other(),
+    queues.gangs_reclaimed_in_parts: queue_plans.gang_of_borrowers(),
+    queues.kept_is_reclaimed: queue_plans.kept_borrowers(),
+    queues.kept_drivers_hold_up_others: queue_plans.drivers_of_two_queues(),
+    queues.ended_applications_hold_nothing: queue_plans.changed_queues(),
+    queues.users_wait_for_each_other: queue_plans.two_users(),
 }
 
 
@@ -141,7 +168,7 @@ def plans(bug: Callable[[pytest.MonkeyPatch], None]) -> Iterator[Plan]:
     """What to try, the most promising first."""
     if bug in CAUGHT_BY:
         yield draw(CAUGHT_BY[bug], Limits(without=frozenset(LATER)))
-        yield draw(CAUGHT_BY[bug])
+        yield draw(CAUGHT_BY[bug], PLAIN)
     if bug in CAUGHT_UNDER:
         yield CAUGHT_UNDER[bug]
     for limits in LIMITS:

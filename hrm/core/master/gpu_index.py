@@ -35,13 +35,15 @@ __all__ = ["GpuIndex", "GpuUse"]
 
 class _Container(Protocol):
     """What counts of a container. ``number``: greater in the later request. ``queued``: it was
-    granted a place in a unit's queue."""
+    granted a place in a unit's queue. ``withheld``: it does not count yet, for its queue of
+    applications keeps it: what others use is not shared with it."""
 
     container_id: ContainerId
     application_id: ApplicationId
     request: ContainerRequest
     number: int
     queued: bool
+    withheld: bool
 
     @property
     def state(self) -> ContainerState: ...
@@ -99,12 +101,13 @@ class GpuIndex:
         self._expected: dict[tuple[ApplicationId, Vector], None] = {}
 
     def changed(self, container: _Container) -> None:
-        """To be called after each change of its state or of what it requests, and when it is new. A
-        container without GPUs may be left out."""
+        """To be called after each change of its state, of what it requests, or of whether its queue
+        keeps it, and when it is new. A container without GPUs may be left out."""
         container_id, state = container.container_id, container.state
         resources = container.request.resources
         before = self._known.pop(container_id, None)
         counts = resources.gpu_memory_mib > 0 and state is not ContainerState.ENDED
+        counts = counts and not container.withheld
         if before is None and not counts:
             return
         application_id = container.application_id
@@ -192,7 +195,7 @@ class GpuIndex:
         application in order of request; for tests and simulators, linear."""
         walked: dict[tuple[ApplicationId, Vector], GpuUse] = {}
         for place, container in enumerate(containers):
-            if container.request.resources.gpu_memory_mib:
+            if container.request.resources.gpu_memory_mib and not container.withheld:
                 demand = demand_vector(container.request.resources)
                 use = walked.setdefault((container.application_id, demand), GpuUse())
                 use.live += 1

@@ -12,6 +12,7 @@ Source: HRM paper, sections 4.3.1 (stream), 4.3.2 (batch), 4.3.3 (algorithms 2 a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hrm.core.master import admission, gangs, locality
@@ -71,7 +72,13 @@ class PlacementCoordinator:
             master_state, negotiator, self.pool, self.gpu_shares, self.head_starts
         )
         self._settlement = Settlement(master_state, self.schedulers, self.drivers)
-        self.queues = QueueGate(master_state, self.schedulers, self._passed, self._take_from)
+        self.queues = QueueGate(
+            master_state,
+            self.schedulers,
+            self._passed,
+            self._take_from,
+            self._refuse_hopeless,
+        )
         self.reclaim = QueueReclaim(master_state, negotiator, self.queues.lines, self._reserve)
         self._views: dict[str, ClusterView] = {}
 
@@ -115,6 +122,14 @@ class PlacementCoordinator:
             self._hand_over_drivers(now)
         else:
             self._hand_over(app, container, now)
+
+    def _refuse_hopeless(
+        self, app: Application, containers: Sequence[Container], now: float
+    ) -> None:
+        """Refuse what no node will ever serve of what its queue keeps."""
+        for container, why in self._settlement.hopeless(app, containers):
+            self.withdraw(container)
+            self._settlement.refuse(container, why, now)
 
     def _take_from(self, container: Container) -> None:
         """Take a PENDING container that has passed from its scheduler, or the queue of drivers."""

@@ -35,16 +35,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.queue_line import QueueLine, Waiter, dominant_part
-from hrm.core.master.queue_passing import DIVISION_PERIOD_S, PassingRules
+from hrm.core.master.queue_loans import LENDERS_MAX, QueueLoans
+from hrm.core.master.queue_passing import PassingRules
 from hrm.core.master.queue_usage import Level, QueueUsage, amount_of
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import MasterState
 from hrm.core.messages.claims import Proposal
-from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Scheduler
 from hrm.core.tenancy.accounts import (
     NOTHING,
-    AccountTree,
     QueueAccount,
     fits_into,
     less,
@@ -54,17 +53,13 @@ from hrm.core.tenancy.queue_status import WaitReason
 from hrm.core.tenancy.queue_tree import Governed, QueueTree
 from hrm.core.vocabulary.feasibility import Vector, demand_vector
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState, WorkloadClass
+from hrm.core.vocabulary.node_requirement import lasting
 
 __all__ = ["QueueGate"]
 
 RETURNED_MAX = 256
 """Containers that are returned from units in one tick because their queue holds too much."""
-_LEND_PERIOD_S = DIVISION_PERIOD_S
-"""How soon after a look in vain for what could be lent the next one may be."""
 _MOST: Governed = (math.inf, math.inf, math.inf)
-_LAST = 1e9
-_LENDERS_MAX = 64
-"""Applications that are looked at in one turn for one that could use what is free."""
 
 
 class QueueGate:
@@ -78,30 +73,31 @@ class QueueGate:
         schedulers: Mapping[str, Scheduler],
         hand_over: Callable[[Application, Container, float], None],
         withdraw: Callable[[Container], None],
+        refuse_hopeless: Callable[[Application, Sequence[Container], float], None],
     ) -> None:
-        """``hand_over`` gives a container to its scheduler, ``withdraw`` takes it from there."""
+        """``hand_over`` gives a container to its scheduler, ``withdraw`` takes it from there;
+        ``refuse_hopeless`` refuses those that no node will ever serve."""
         self._master_state = master_state
         self._usage: QueueUsage = master_state.queues
-        self._schedulers = schedulers
         self._hand_over = hand_over
         self._withdraw = withdraw
+        self._refuse_hopeless = refuse_hopeless
         self.lines: dict[QueueName, QueueLine] = {}
         self._arrived: dict[ApplicationId, dict[ContainerId, Container]] = {}
         self._due: dict[QueueName, None] = {}
         self._unsorted: dict[QueueName, None] = {}
         self.may_lend = False
-        self._handed_s: dict[str, float] = {}
         self._was_alone: QueueName | None = None
         self._rules = PassingRules(master_state, self.lines)
+        self._loans = QueueLoans(master_state, schedulers, self, self._rules)
         self._least: Governed = _MOST
-        self._lent_s = -math.inf
         self._aged_s = -math.inf
         self.passed = 0
         self.taken_back = 0
 
     def put(self, app: Application, container: Container) -> None:
         """A container is requested: it waits here until ``flush`` lets it pass."""
-        container.withheld = True
+        self._keep(container, withheld=True)
         arrived = self._arrived.get(app.application_id)
         if arrived is None:
             self._arrived[app.application_id] = {container.container_id: container}
@@ -126,12 +122,17 @@ class QueueGate:
 
     def drop(self, container: Container) -> None:
         """It waits here no more; whoever calls this notes what it is from now on."""
-        container.withheld = False
+        self._keep(container, withheld=False)
         arrived = self._arrived.get(container.application_id)
         if arrived is not None and arrived.pop(container.container_id, None) is not None:
             return
         app = self._master_state.applications[container.application_id]
         self._leave(app, (container,))
+
+    def _keep(self, container: Container, *, withheld: bool) -> None:
+        container.withheld = withheld
+        if container.request.resources.gpu_memory_mib:
+            self._master_state.gpus.changed(container)
 
     def _leave(self, app: Application, some: Sequence[Container]) -> None:
         name = QueueName(app.record.queue)
@@ -159,7 +160,7 @@ class QueueGate:
             if self._usage.governs:
                 self._enter(app, (container,))
             else:
-                container.withheld = False
+                self._keep(container, withheld=False)
                 self._hand_over(app, container, now)
         self._usage.grown.update(self._usage.unplaced)
         self.tick(now)
@@ -200,11 +201,9 @@ class QueueGate:
             name, _ = self._due.popitem()
             line = self.lines.get(name)
             if line is not None:
-                self._let_pass(line, now)
-        if self.may_lend and self.lines and self._could_lend(usage.accounts, now):
-            self.may_lend = self._lend(now)
-            if not self.may_lend:
-                self._lent_s = now
+                self.let_pass(line, now)
+        if self.may_lend and self.lines and self._loans.could_lend(self._least, now):
+            self.may_lend = self._loans.lend(now)
 
     def tick(self, now: float) -> None:
         """What is not followed as it happens is looked at from time to time."""
@@ -215,13 +214,36 @@ class QueueGate:
             if self._aged_s > -math.inf:
                 self._usage.accounts.age(now - self._aged_s, half_life_s)
             self._aged_s = now
-        self._rules.now, self._lent_s = now, -math.inf
+        self._rules.now = now
+        self._loans.look_again()
         self._all_due()
         self.may_lend = True
+        self._refuse_some(now)
         if len(self._usage.wanting) > 1:
             left = RETURNED_MAX
             for name in list(self._usage.unplaced):
                 left -= self._take_back(self._usage.accounts.of[name], now, left)
+
+    def _refuse_some(self, now: float) -> None:
+        """What was requested before it was known that no node would ever serve it, and would wait
+        here without end."""
+        master_state, looked = self._master_state, 0
+        if master_state.recovering:
+            return
+        for line in list(self.lines.values()):
+            for waiter in list(line.waiters.values()):
+                looked += 1
+                if looked > LENDERS_MAX:
+                    return
+                some, app = self._rules.next_of(waiter), waiter.app
+                patience_s = master_state.bounds.retry_delay_max_s
+                if now - some[0].requested_at_s < patience_s:
+                    continue
+                demands = {demand_vector(x.request.resources) for x in some}
+                requires = lasting(app.requires)
+                could = all(master_state.state.could_hold(x, requires) for x in demands)
+                if not could or gangs.missing(app):
+                    self._refuse_hopeless(app, list(waiter.containers.values()), now)
 
     def must_run(self, proposal: Proposal) -> frozenset[Vector]:
         """The demands of which no claim may wait at a unit. What is on loan may not, nor what other
@@ -287,7 +309,7 @@ class QueueGate:
     def _all_due(self) -> None:
         self._due.update(dict.fromkeys(self.lines))
 
-    def _let_pass(self, line: QueueLine, now: float) -> None:
+    def let_pass(self, line: QueueLine, now: float) -> None:
         """Let pass what may within the queue's share, or alone."""
         account, usage = line.account, self._usage
         for waiter in line.in_order(self.held_part):
@@ -304,7 +326,7 @@ class QueueGate:
                         self._end_loans()
                     if len(some) == 1:
                         some = self._rules.alike(account, waiter)
-                    self._pass(app, some, now)
+                    self.let_go(app, some, now)
                 elif self._rules.holds_up(account, some, lack[0]):
                     return
                 else:
@@ -322,15 +344,16 @@ class QueueGate:
             if container.state is not ContainerState.PENDING or container.waits_for:
                 continue
             if (is_mixed or line.key(app) > first) and not gangs.missing(app):
-                self._come_back(container)
+                self.come_back(container)
 
-    def _pass(
+    def let_go(
         self, app: Application, some: list[Container], now: float, *, on_loan: bool = False
     ) -> None:
+        """Give these to their scheduler."""
         usage = self._usage
         self._leave(app, some)
         for container in some:
-            container.withheld = False
+            self._keep(container, withheld=False)
         if usage.are_alike(some):
             usage.note_alike(some, app)
         else:
@@ -340,20 +363,20 @@ class QueueGate:
         for container in some:
             self._hand_over(app, container, now)
         self.passed += len(some)
-        self._handed_s[app.scheduler] = now
+        self._loans.handed_over(app.scheduler, now)
         self.may_lend = True
 
     def _end_loans(self) -> None:
         """What is on loan and has no place yet comes back: others have a right to it."""
         on_loan = self._usage.on_loan
         while on_loan:
-            self._come_back(on_loan.popitem()[1])
+            self.come_back(on_loan.popitem()[1])
 
-    def _come_back(self, container: Container) -> None:
+    def come_back(self, container: Container) -> None:
         """From its scheduler, or the queue of drivers, to the line of its queue."""
         app = self._master_state.applications[container.application_id]
         self._withdraw(container)
-        container.withheld = True
+        self._keep(container, withheld=True)
         self._usage.note(container, app)
         self._enter(app, (container,))
         self.taken_back += 1
@@ -367,10 +390,14 @@ class QueueGate:
         unplaced = usage.unplaced.get(account.name)
         if unplaced is None or not _is_beyond(account.held, share):
             return 0
-        held = account.held
+        held, on_loan = account.held, usage.on_loan
+        for container_id in on_loan.keys() & unplaced.keys():
+            held = less(held, amount_of(on_loan[container_id].request.resources))
         for container in reversed(list(unplaced.values())):
             if not _is_beyond(held, share):
                 break
+            if container.container_id in on_loan:
+                continue
             amount = amount_of(container.request.resources)
             if not _relieves(amount, held, share):
                 continue
@@ -378,7 +405,7 @@ class QueueGate:
             if gangs.missing(app) or container.request.place:
                 continue
             if container.state is ContainerState.PENDING:
-                self._come_back(container)
+                self.come_back(container)
             elif returned < most and may_return(
                 self._master_state, container, now, just_queued=True
             ):
@@ -411,94 +438,11 @@ class QueueGate:
                 pending = app.in_state(ContainerState.PENDING)
                 for each in pending if gangs.missing(app) else [container]:
                     if not (each.withheld or each.held):
-                        self._come_back(each)
+                        self.come_back(each)
 
     def _is_too_much(self, container: Container, account: QueueAccount) -> bool:
         amount = amount_of(container.request.resources)
         return any(_relieves(amount, x.held, x.limits.maximum) for x in account.path[:-1])
-
-    def _is_settled(self, now: float) -> bool:
-        """Is nothing left to try for what is with schedulers?"""
-        if self._master_state.recovering:
-            return False
-        patience_s = self._master_state.bounds.retry_delay_max_s
-        for name, scheduler in self._schedulers.items():
-            if not scheduler.jobs:
-                continue
-            if isinstance(scheduler, RemoteScheduler):
-                if now < self._handed_s.get(name, -patience_s) + patience_s:
-                    return False
-                continue
-            next_s = scheduler.next_time_s()
-            if scheduler.in_flight is not None or (next_s is not None and next_s <= now):
-                return False
-        return True
-
-    def _could_lend(self, accounts: AccountTree, now: float) -> bool:
-        """Is so much free as the smallest of what queues keep requests, and nothing left to try
-        before?"""
-        if now < self._lent_s + _LEND_PERIOD_S:
-            return False
-        placed = accounts.root.placed
-        return fits_into(self._least, placed, accounts.capacity) and self._is_settled(now)
-
-    def _lend(self, now: float) -> bool:
-        """Let pass what has come to be within a share, else on loan what could start now: of the
-        queue that holds least of its share. Returns whether to look again."""
-        looked = 0
-        tried = {demand_vector(x.request.resources) for x in self._usage.on_loan.values()}
-        for line in sorted(self.lines.values(), key=self._line_rank):
-            account, passed = line.account, self.passed
-            self._let_pass(line, now)
-            if self.passed > passed:
-                return True
-            for waiter in line.in_order(self.held_part):
-                app = waiter.app
-                if app.application_id not in self._usage.active:
-                    continue
-                looked += 1
-                if looked > _LENDERS_MAX:
-                    return False
-                some = self._rules.next_of(waiter)
-                demand = demand_vector(some[0].request.resources)
-                if (
-                    demand in tried
-                    or self._rules.lack(account, app, some, on_loan=True) is not None
-                ):
-                    continue
-                tried.add(demand)
-                startable = self._master_state.state.startable(demand, app.requires)
-                if startable < len(some):
-                    continue
-                self._pass(app, some, now, on_loan=True)
-                if len(some) == 1:
-                    self._lend_more(line, waiter, demand, startable // max(1, len(self.lines)), now)
-                return True
-        return False
-
-    def _lend_more(
-        self, line: QueueLine, waiter: Waiter, demand: Vector, many: int, now: float
-    ) -> None:
-        """The same application may have more of the same: its part of all that could start."""
-        while many > 1 and waiter.containers:
-            some = self._rules.next_of(waiter)
-            is_like = demand_vector(some[0].request.resources) == demand
-            lack = self._rules.lack(line.account, waiter.app, some, on_loan=True)
-            if len(some) > 1 or not is_like or lack is not None:
-                return
-            self._pass(waiter.app, some, now, on_loan=True)
-            many -= 1
-
-    def _line_rank(self, line: QueueLine) -> tuple[float, QueueName]:
-        """How much of its share a queue holds; of those without one, how much of all."""
-        accounts, account = self._usage.accounts, line.account
-        assert accounts is not None, "what has a line is governed"
-        share = accounts.last_share(account)
-        held = max(
-            (x / y if y else _LAST * x for x, y in zip(account.held, share, strict=True) if x),
-            default=0.0,
-        )
-        return held / account.spec.weight if not any(share) else held, account.name
 
     def held_part(self, app: Application) -> float:
         """The largest part of a resource of the cluster that an application holds."""
@@ -514,6 +458,9 @@ class QueueGate:
         right = {x.container_id for app in live for x in app.containers.values() if x.withheld}
         if waiting != right:
             found.append(f"queues keep {sorted(waiting ^ right)} on one side only")
+        pending = ContainerState.PENDING
+        kept = (x for line in self.lines.values() for x in _all_of(line) if x.state is not pending)
+        found += [f"{x.container_id} is kept by its queue, and {x.state.value}" for x in kept]
         if right and not self._usage.governs:
             found.append("containers are kept from schedulers, and nothing is governed")
         entries = self._usage.entries

@@ -169,7 +169,8 @@ class PassingRules:
             part = max(1 / many, spec.minimum_user_limit)
             share = accounts.share(account)
             most = (share[0] * part, share[1] * part, share[2] * part)
-            if not fits_into(amount, held, most):
+            # The first of a user may be larger, or users would wait for each other without end.
+            if held != NOTHING and not fits_into(amount, held, most):
                 return (
                     f"{user} holds a user's part of {account.name}, of which {many} have some "
                     f"(minimum_user_limit = {spec.minimum_user_limit:g})"

@@ -138,8 +138,8 @@ class QueueReclaim:
                 if not many:
                     yield [container]
                     continue
-                pending = app.in_state(ContainerState.PENDING)
-                if pending[0] is container and len(pending) >= many:
+                pending = [x for x in app.in_state(ContainerState.PENDING) if not x.withheld]
+                if pending and pending[0] is container and len(pending) >= many:
                     yield pending[:many]
             yield from self._kept(account)
 

@@ -153,6 +153,7 @@ class QueueUsage:
         master granted it."""
         if not app.life.state.ended:
             self._activate(app, account)
+            self.note_all([x for x in app.containers.values() if x.withheld], app)
 
     def _activate(self, app: Application, account: QueueAccount) -> None:
         self.active[app.application_id] = account
@@ -291,9 +292,11 @@ class QueueUsage:
         state = container.state
         if state is ContainerState.ASSIGNED:
             return Level.HELD if container.queued else Level.PLACED
-        if state is ContainerState.ENDED or container.held:
+        if state is ContainerState.ENDED:
             return None
         if state is ContainerState.PENDING:
+            if container.held:
+                return None
             if not container.withheld:
                 return Level.HELD
             return Level.WANTED if app.application_id in self.active else None

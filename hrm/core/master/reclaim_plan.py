@@ -52,6 +52,11 @@ class Wanted(NamedTuple):
     requires: NodeRequirement | None = None
     container: Container | None = None
 
+    @property
+    def is_kept(self) -> bool:
+        """Does its queue keep it, and is it no stream's, for which its own queue makes place?"""
+        return self.container is not None and self.container.withheld and not self.is_stream
+
 
 class Reclaim(NamedTuple):
     """For this claim these are preempted, at this unit; without one, wherever they are."""
@@ -136,6 +141,7 @@ class ReclaimPlanner:
         self.usage = usage
         self._accounts: AccountTree = usage.accounts
         self._going = going
+        self._everything = False
 
     def claim(self, container: Container, now: float) -> Wanted:
         """What a container that waits claims."""
@@ -155,6 +161,7 @@ class ReclaimPlanner:
     ) -> list[list[Reclaim]]:
         """Victims for each of these groups of claims, for all of a group or none, as far as there
         are some; ``everything``: as if rounds followed until there is nothing left to take."""
+        self._everything = everything
         part = 1.0 if everything else self._master_state.bounds.queue_preemption_part
         so_far = _Round(self._accounts, max(1, int(part * len(self.usage.entries))))
         self._count_reserved(so_far)
@@ -231,6 +238,8 @@ class ReclaimPlanner:
         full = so_far.full(account, amount)
         if full is not None:
             return self._below(full, claim, running, so_far)
+        if claim.is_kept and not self._everything:
+            return None  # what ends already lets it pass
         top = so_far.top(account, amount)
         own_batch = claim.is_stream and self._may_push_aside(account, amount)
         if top is None and not own_batch:

@@ -125,16 +125,21 @@ class Settlement:
         could = all(state.could_hold(demand, requires) for demand in job.demands)
         if not driver and not gangs.missing(app) and could:
             return
+        containers = [app.containers[container_id] for container_id in job.pending]
+        for container, why in self.hopeless(app, containers):
+            self.refuse(container, why, now)
+
+    def hopeless(
+        self, app: Application, containers: Sequence[Container]
+    ) -> list[tuple[Container, str]]:
+        """Those of them that no node will ever serve, with the reason."""
+        requires, driver = lasting(app.requires), app.is_driver
         refusals = {
             resources: admission.refusal(
                 self._master_state, resources, driver=driver, requires=requires
             )
             or gangs.refusal(self._master_state, app, resources)
             or (driver_places.refusal(self._master_state, app, resources) if driver else "")
-            for resources in dict.fromkeys(request.resources for request in job.pending.values())
+            for resources in dict.fromkeys(x.request.resources for x in containers)
         }
-        for container_id in list(job.pending):
-            container = app.containers[container_id]
-            why = refusals[container.request.resources]
-            if why:
-                self.refuse(container, why, now)
+        return [(x, why) for x in containers if (why := refusals[x.request.resources])]

@@ -81,7 +81,7 @@ class QueuesAdministrator:
         def replied(result: c.Reply | c.Refuse) -> None:
             is_latest = number == self._calls and world.master.disk is disk
             if isinstance(result, c.Refuse):
-                if is_latest and not _may_be_refused(change, result):
+                if is_latest and not (self.has_removed or _may_be_refused(change, result)):
                     why = result.error.message
                     world.oracle.violated(f"{_words(change)} is refused: {why}")
             elif not isinstance(result.result, c.QueueChangeCost):

@@ -249,8 +249,8 @@ class SubmissionPlan:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that is decided before a run begins. ``at_once_max``: how many steps for streams
-    fill a turn of the master; few, where streams are to hold up batch. ``queues``: the tree that there
-    is at first; none: nothing is governed. ``queue_rules`` place drivers on nodes."""
+    fill a turn of the master; few, where streams are to hold up batch. ``queues``: the tree that
+    there is at first; none: nothing is governed. ``queue_rules`` place drivers on nodes."""
 
     seed: int
     limits: Limits

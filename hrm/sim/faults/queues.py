@@ -12,13 +12,13 @@ independently of the core: the oracle compares.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeAlias
 
 from hrm.core.tenancy.queue_rules import QueueRule
-from hrm.core.tenancy.queue_spec import Amount, QueueName, QueueSpec, Quota
+from hrm.core.tenancy.queue_spec import Amount, Order, QueueName, QueueSpec, Quota
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import Resources, ResourceUnit, WorkloadClass
 from hrm.sim.faults.capacity import demand_of
@@ -38,7 +38,7 @@ Amounts: TypeAlias = tuple[float, float, float]
 """Cores, MiB of memory, MiB of GPUs' memory."""
 
 _USERS = ("ana", "bob", "eve")
-_ORDERS = ("fifo", "fair", "priority")
+_ORDERS: tuple[Order, ...] = ("fifo", "fair", "priority")
 _NONE: Amounts = (0.0, 0.0, 0.0)
 _UNLIMITED: Amounts = (math.inf, math.inf, math.inf)
 _ZERO: Quota = (Amount(0.0), Amount(0.0), Amount(0.0))
@@ -67,7 +67,11 @@ def with_queues(plan: Plan) -> Plan:
     """The plan with a tree of queues, and everything in one of them."""
     chance = source(plan.seed, "queues")
     leaves = _leaves(chance)
-    apps = tuple(_in_queue(plan.seed, app, leaves) for app in plan.applications)
+    is_free = "rival-gpus" not in plan.traits
+    apps = tuple(
+        _in_queue(plan.seed, _that_borrows(plan.seed, app) if is_free else app, leaves)
+        for app in plan.applications
+    )
     rules = tuple(
         QueueRule("name", f"{each.name} (driver)", chance.choice(leaves))
         for each in plan.submissions
@@ -206,6 +210,17 @@ def _in_queue(seed: int, app: ApplicationPlan, leaves: Sequence[str]) -> Applica
     return replace(app, queue=queue, user=chance.choice(_USERS), priority=chance.randint(0, 3))
 
 
+def _that_borrows(seed: int, app: ApplicationPlan) -> ApplicationPlan:
+    """Most batch takes what there is, and for longer, so that something is to be taken back."""
+    chance = source(seed, f"borrows-{app.name}")
+    is_batch = app.declared is not WorkloadClass.STREAM and not app.classes
+    if not is_batch or chance.random() < 0.3:
+        return app
+    (begin_s, first), *later = app.targets
+    targets = ((begin_s, max(first, chance.randint(4, 12))), *later)
+    return replace(app, targets=targets, work_s=app.work_s + chance.uniform(5.0, 30.0))
+
+
 def _guaranteed(chance: Random, queues: Sequence[QueueSpec]) -> list[QueueSpec]:
     """By weight, in parts, in amounts, or nothing at all."""
     left: dict[str, float] = {}
@@ -301,7 +316,10 @@ def _crowd_of(app: ApplicationPlan, units: Sequence[ResourceUnit], traits: Seque
     """What it starts at once: of a stream, or what may become one, all that it requests."""
     is_batch = app.declared is not WorkloadClass.STREAM and "recurring" not in traits
     is_batch &= all(name != "STREAM" for _, name in app.classes)
-    many: Callable[[int], int] = lambda most: max(1, app.gang_min) if is_batch else most  # noqa: E731
+
+    def many(most: int) -> int:
+        return max(1, app.gang_min) if is_batch else most
+
     demand = demand_of(app.resources, app.gpus, units)
     total = _times(demand, many(max(count for _, count in app.targets)))
     if app.other is not None:

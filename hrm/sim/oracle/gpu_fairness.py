@@ -222,7 +222,8 @@ class GpuFairness:
 
 def _contenders(core: MasterCore, *, with_gangs: bool = False) -> dict[int, _Rivals]:
     """By how many GPUs each uses: batch applications, but gangs, with live containers that do and
-    have passed their queues, for what these keep is no part of the contest; none of a kind while one may not use every node, for then they do not share the same GPUs."""
+    have passed their queues, for what these keep is no part of the contest; none of a kind while
+    one may not use every node, for then they do not share the same GPUs."""
     kinds: dict[int, _Rivals] = {}
     restricted = core.master_state.restricted.keys()
     for app in core.master_state.live_applications():

@@ -235,6 +235,8 @@ class Grants:
                 )
             for spec in mine[:missing]:
                 queue = core.master_state.state.find(spec.unit_id)
+                if isinstance(event, e.Ticked) and spec.stands_first:
+                    continue  # what others have borrowed there is ordered to end for it
                 if queue is None or not (
                     spec.container_id in queue.running
                     or (

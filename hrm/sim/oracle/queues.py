@@ -7,8 +7,10 @@ At each event:
 
 - nothing is granted by which a queue, or one above it, would hold more than its maximum;
 - no application begins to hold containers where as many do as may (``max_running``);
-- what is reclaimed by preemption is of a queue that still holds as much as it is guaranteed of
-  something that is lost, after all that ends; of a parent likewise, unless what waits is below it.
+- what is reclaimed by preemption is so for something that waits first at its unit from then on, or
+  for a queue that holds as much as it may; it is of a queue that still holds as much as it is
+  guaranteed of something that is lost, after all that ends; of a parent likewise, unless what waits
+  is below it.
   It is no driver, nor of a gang that needs it, nor of a queue that keeps what it borrowed.
 
 Once faults have stopped, within bounds of time:
@@ -72,14 +74,16 @@ class _Reserved:
 
 class QueueChecks:
     """``_slots``: by queue, the applications that held something at the latest event; None: not
-    known. ``_ordered``: what has been ordered to end. ``_since_s``: of what should end soon, since
-    when it has lasted. ``reclaimed``: how many were preempted for queues."""
+    known. ``_once``: those that did at any: they may go on, also after a moment with nothing.
+    ``_ordered``: what has been ordered to end. ``_since_s``: of what should end soon, since when it
+    has lasted. ``reclaimed``: how many were preempted for queues."""
 
     def __init__(self, violated: Callable[[str], None], *, every_policy: bool) -> None:
         """``every_policy``: a policy may leave idle what it could have."""
         self._violated = violated
         self._every_policy = every_policy
         self._slots: dict[str, set[str]] | None = None
+        self._once: set[str] = set()
         self._ordered: set[ContainerId] = set()
         self._reserved: dict[ContainerId, _Reserved] = {}
         self._since_s: dict[str, float] = {}
@@ -89,6 +93,7 @@ class QueueChecks:
 
     def master_began(self) -> None:
         self._slots = None
+        self._once.clear()
         self._ordered.clear()
         self._reserved.clear()
         self._since_s.clear()
@@ -130,12 +135,14 @@ class QueueChecks:
         """No application becomes active beyond the number of those that may."""
         before, now = self._slots, usage.slots()
         self._slots = now
-        if before is None or isinstance(event, _NODE_EVENTS):
-            return
+        once, self._once = self._once, self._once.union(*now.values())
+        is_back = isinstance(event, e.ApplicationRegistered) and event.application_id
+        if before is None or is_back or isinstance(event, _NODE_EVENTS):
+            return  # what an earlier master granted goes on
         for name, slots in now.items():
             spec = usage.specs.get(name)
             limit = None if spec is None else spec.max_running
-            new = slots - before.get(name, set())
+            new = slots - before.get(name, set()) - once
             if limit is not None and new and len(slots) > limit:
                 self._violated(
                     f"{', '.join(sorted(new))} begins to hold containers in {name}, where "
@@ -150,6 +157,7 @@ class QueueChecks:
         quiet_since_s: float,
     ) -> None:
         victims, placed = list[Container](), list[Container]()
+        for_batch = list[Container]()
         before = set(self._ordered)
         for command in commands:
             match command:
@@ -158,6 +166,7 @@ class QueueChecks:
                     is_new = stop.container_id not in before
                     if container and is_new and stop.reason in RECLAIM_REASONS:
                         victims.append(container)
+                        for_batch += [container] if stop.reason == RECLAIM_REASONS[0] else []
                     self._ordered.add(stop.container_id)
                 case c.SendToNode(message=c.AssignContainer(spec=spec)):
                     container = usage.find(spec.container_id)
@@ -170,6 +179,10 @@ class QueueChecks:
             here = {x.container_id for x in victims if x.unit_id == each.unit_id}
             if here:
                 self._reserved[each.container_id] = _Reserved(each.unit_id, here)
+        units = {x.unit_id for x in placed}
+        for victim in for_batch:
+            if victim.unit_id not in units and not usage.is_some_maximum_reached():
+                self._violated(f"{victim.container_id} is preempted, and nothing waits for that")
         for victim in victims:
             why = self._why_not(usage, victim)
             if why:
@@ -200,10 +213,8 @@ class QueueChecks:
             if usage.waits_in(name, streams=index == 0):
                 return ""  # what it was preempted for may be below it
             held, guaranteed = usage.placed(name, self._ordered), usage.guaranteed(name)
-            enough = (
-                x and y >= z - _SLACK for x, y, z in zip(amount, held, guaranteed, strict=True)
-            )
-            if not any(enough):
+            each = zip(amount, held, guaranteed, strict=True)
+            if not any(x and y >= z - _SLACK for x, y, z in each):
                 return f"{name} holds {held} without it, and is guaranteed {guaranteed}"
         return ""
 
@@ -336,6 +347,15 @@ class _Usage:
             if any(x and y > z + _SLACK for x, y, z in zip(amount, held, maximum, strict=True)):
                 return f"{name} holds {held} with it, of at most {maximum}"
         return ""
+
+    def is_some_maximum_reached(self) -> bool:
+        """Is there something that a queue keeps because one above has as much as it may?"""
+        return any(
+            self.beyond_maximum(app.record.queue, _amount(x), more=_amount(x))
+            for app in self.live
+            for x in app.containers.values()
+            if x.withheld
+        )
 
     def waits_in(self, name: str, *, streams: bool) -> bool:
         """Does something there wait for a place? ``streams``: of streams alone."""

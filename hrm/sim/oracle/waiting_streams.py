@@ -84,7 +84,8 @@ class WaitingStreams:
             # Others may have been moved to the same unit until then.
             turn_s = core.master_state.bounds.relocation_wait_s
             limits_s |= dict.fromkeys(_left_with_kept_batch(core, now), _LIMIT_S + turn_s)
-            limits_s |= dict.fromkeys(_preempts_nothing(core, now), _LIMIT_S)
+            if not core.queues.tree.governs:  # or it is batch of its own queue alone
+                limits_s |= dict.fromkeys(_preempts_nothing(core, now), _LIMIT_S)
         self._since_s = {what: self._since_s.get(what, now) for what in limits_s}
         for what, since_s in self._since_s.items():
             if now - since_s >= limits_s[what]:
