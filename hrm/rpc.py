@@ -1,9 +1,10 @@
 """gRPC in HRM: the token on every call, errors as statuses, channels with bounded waits.
 
 Every method of every server, health and reflection included, requires
-``authorization: Bearer <token>``: a secret of the whole cluster in a private file
-(``hrm.token_file``), of which every reader is an administrator. Where the cluster has an authority
-(``hrm.tls``), channels are encrypted. Servers: ``hrm.rpc_server``, which clients do not load.
+``authorization: Bearer <token>`` from a private file (``hrm.token_file``): the secret of the whole
+cluster, of which every reader is an administrator, or an identity's own (``hrm.identity``). Where
+the cluster has an authority (``hrm.tls``), channels are encrypted. Servers: ``hrm.rpc_server``,
+which clients do not load.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _STATUS: list[tuple[type[errors.HrmError], grpc.StatusCode]] = [
     (errors.InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
     (errors.NotFound, grpc.StatusCode.NOT_FOUND),
     (errors.AlreadyExists, grpc.StatusCode.ALREADY_EXISTS),
-    (errors.NotOwner, grpc.StatusCode.PERMISSION_DENIED),
+    (errors.NotAllowed, grpc.StatusCode.PERMISSION_DENIED),
     (errors.PermissionDenied, grpc.StatusCode.UNAUTHENTICATED),
     (errors.Unsatisfiable, grpc.StatusCode.FAILED_PRECONDITION),
     (errors.LimitReached, grpc.StatusCode.RESOURCE_EXHAUSTED),

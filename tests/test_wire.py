@@ -41,6 +41,7 @@ from hrm.v1 import (
     application_pb2,
     common_pb2,
     events_pb2,
+    identity_pb2,
     node_pb2,
     pipeline_pb2,
     policy_pb2,
@@ -56,8 +57,8 @@ KEY = ownership_keys.new_key()
 MODULES = {
     x.__name__.rpartition(".")[2]: x
     for x in (
-        admin_pb2, application_pb2, common_pb2, events_pb2, node_pb2, pipeline_pb2, policy_pb2,
-        scheduler_pb2, submission_pb2,
+        admin_pb2, application_pb2, common_pb2, events_pb2, identity_pb2, node_pb2, pipeline_pb2,
+        policy_pb2, scheduler_pb2, submission_pb2,
     )
 }  # fmt: skip
 
@@ -77,6 +78,7 @@ PAGES = {
     "ListNodesResponse": "master/admin_service.py",
     "ListPipelineTasksResponse": "pipelines/master/service.py",
     "ListSubmissionsResponse": "master/submission_service.py",
+    "ListTokensResponse": "master/identity_service.py",
     "ShowPoliciesResponse": "master/policy_service.py",
 }
 """Lists of messages, put together where they are paged."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
     from hrm.v1.events_pb2_grpc import EventServiceStub
+    from hrm.v1.identity_pb2_grpc import IdentityServiceStub
     from hrm.v1.policy_pb2_grpc import PolicyServiceStub
     from hrm.v1.submission_pb2_grpc import SubmissionServiceStub
 
@@ -30,6 +31,7 @@ class Master(NamedTuple):
     policies: PolicyServiceStub
     events: EventServiceStub
     submissions: SubmissionServiceStub
+    identities: IdentityServiceStub
 
 
 A = TypeVar("A", bound="Message")
@@ -95,6 +97,7 @@ def connected(target: str, token_path: Path, ca_path: Path | None) -> Iterator[M
     from hrm import rpc, tls
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
     from hrm.v1.events_pb2_grpc import EventServiceStub
+    from hrm.v1.identity_pb2_grpc import IdentityServiceStub
     from hrm.v1.policy_pb2_grpc import PolicyServiceStub
     from hrm.v1.submission_pb2_grpc import SubmissionServiceStub
 
@@ -105,6 +108,7 @@ def connected(target: str, token_path: Path, ca_path: Path | None) -> Iterator[M
                 PolicyServiceStub(channel),
                 EventServiceStub(channel),
                 SubmissionServiceStub(channel),
+                IdentityServiceStub(channel),
             )
         except grpc.RpcError as error:
             raise rpc.error_from(error, target) from error

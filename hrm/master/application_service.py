@@ -18,6 +18,7 @@ from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import ApplicationId
 from hrm.core.vocabulary.takeover import Takeover
 from hrm.errors import HrmError
+from hrm.identity.caller import check_scope, check_user, user_of
 from hrm.master.interpreter import Interpreter, Outbox
 from hrm.v1 import application_pb2 as pb
 from hrm.v1 import application_pb2_grpc
@@ -58,6 +59,8 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
     async def Register(  # noqa: N802
         self, request: pb.RegisterApplicationRequest, context: _Register
     ) -> pb.RegisterApplicationResponse:
+        check_scope(request.submission_id)
+        request.user = user_of(request.user)
         if request.submission_id:
             self._may_register(
                 request.submission_id,
@@ -98,6 +101,8 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         refusal = self._master.core.applications.attach_refusal(attached)
         if refusal is not None:
             raise refusal
+        record = self._master.core.master_state.applications[application_id].record
+        check_user(application_id, record.user, record.submission_id)
         takeover = Takeover(self._master.application_outboxes, application_id, outbox)
         try:
             result = await self._master.call(lambda call_id: replace(attached, call_id=call_id))

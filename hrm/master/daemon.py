@@ -22,16 +22,21 @@ from hrm import allocator, clock, descriptors, policies, rpc, rpc_server, tls
 from hrm.config import MasterSettings
 from hrm.connections import ConnectionWatch
 from hrm.core.master.core import MasterCore
+from hrm.core.master.entities import Node
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import NodeName, NodeState
 from hrm.errors import HrmError, InvalidConfig
+from hrm.identity.registry import TokenRegistry
 from hrm.master.admin_service import AdminService
 from hrm.master.application_service import ApplicationService
+from hrm.master.audit_log import AuditLog
 from hrm.master.disk_space import full, is_full
 from hrm.master.events_service import EventService
+from hrm.master.identity_service import IdentityService
 from hrm.master.interpreter import Interpreter
 from hrm.master.journal import Journal
 from hrm.master.node_service import NodeService
+from hrm.master.owners import Owners
 from hrm.master.policy_service import PolicyService, load_modes, save_modes
 from hrm.master.scheduler_service import SharedStateService, add_to_server
 from hrm.master.store import Store
@@ -47,6 +52,7 @@ from hrm.v1 import (
     admin_pb2_grpc,
     application_pb2_grpc,
     events_pb2_grpc,
+    identity_pb2_grpc,
     node_pb2_grpc,
     pipeline_pb2_grpc,
     policy_pb2_grpc,
@@ -61,8 +67,8 @@ STOP_GRACE_S = 1.0
 GIVE_BACK_INTERVAL_S = 2.0
 DROPPED_BYTES_MIN = 8 * 1024 * 1024
 SERVICES = (
-    "AdminService", "ApplicationService", "EventService", "NodeService", "PipelineService",
-    "PolicyService", "SharedStateService", "SubmissionService",
+    "AdminService", "ApplicationService", "EventService", "IdentityService", "NodeService",
+    "PipelineService", "PolicyService", "SharedStateService", "SubmissionService",
 )  # fmt: skip
 """The services of ``hrm.v1``, for health checks and reflection."""
 
@@ -148,6 +154,7 @@ def known_to(store: Store) -> dict[str, Any]:
         "learned_classes": store.learned_classes(),
     }
     store.submissions()
+    store.tokens()
     return known
 
 
@@ -161,21 +168,11 @@ async def _serve(
     epoch: int,
 ) -> int:
     watch = ConnectionWatch()
-    server, address = _listening(settings, token, secure, watch)
-    bounds = bounds_of(settings)
+    registry = TokenRegistry(token, store.tokens())
+    audit = AuditLog(settings.state_dir / "audit", settings.audit_mib << 20)
+    server, address = _listening(settings, registry, secure, watch, audit)
     loop = asyncio.get_running_loop()
-    core = MasterCore(
-        epoch=epoch,
-        policies=[
-            policies.load(settings.placement_policy, index) for index in range(settings.schedulers)
-        ],
-        bounds=bounds,
-        now=clock.now(),
-        watch=journal.watch,
-        epoch_id=secrets.token_hex(8),
-        **known,
-    )
-    journal.took(None)
+    core = _core(settings, known, journal, epoch)
     master = Interpreter(core, store, journal)
     state_dir = settings.state_dir
     guards = GuardRegistry(load_modes(state_dir), keep=lambda modes: save_modes(state_dir, modes))
@@ -186,7 +183,11 @@ async def _serve(
         epoch=core.epoch,
     )
     submissions = Submissions(master, settings)
+    registry.user_of = submissions.user_of
     await _add_services(server, master, pipelines, submissions, guards, settings, address, token)
+    identity_pb2_grpc.add_IdentityServiceServicer_to_server(
+        IdentityService(master, registry, audit), server
+    )
     stopped = master.stopped
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _finish, stopped)
@@ -202,6 +203,7 @@ async def _serve(
         pipelines.tick_forever(partial(_draining, core)),
         submissions.run(TICK_INTERVAL_S),
         watch.run(),
+        audit.run(),
         _give_back_forever(core),
     )
     try:
@@ -218,6 +220,24 @@ async def _serve(
     return 0
 
 
+def _core(
+    settings: MasterSettings, known: dict[str, Any], journal: Journal, epoch: int
+) -> MasterCore:
+    core = MasterCore(
+        epoch=epoch,
+        policies=[
+            policies.load(settings.placement_policy, index) for index in range(settings.schedulers)
+        ],
+        bounds=bounds_of(settings),
+        now=clock.now(),
+        watch=journal.watch,
+        epoch_id=secrets.token_hex(8),
+        **known,
+    )
+    journal.took(None)
+    return core
+
+
 async def _give_back_forever(core: MasterCore) -> None:
     """Give the memory of dropped large applications back to the system: glibc keeps what is free,
     unless it lies at the end of the heap. It takes time in proportion to the heap."""
@@ -231,7 +251,11 @@ async def _give_back_forever(core: MasterCore) -> None:
 
 
 def _listening(
-    settings: MasterSettings, token: str, secure: ServerTls | None, watch: ConnectionWatch
+    settings: MasterSettings,
+    registry: TokenRegistry,
+    secure: ServerTls | None,
+    watch: ConnectionWatch,
+    audit: AuditLog,
 ) -> tuple[grpc.aio.Server, str]:
     """A server that listens but does not serve yet, and its address."""
     limits = PeerLimits(
@@ -240,11 +264,12 @@ def _listening(
         registrations_per_s=settings.registrations_per_s,
     )
     server = rpc_server.server(
-        token,
+        registry,
         streams_max=settings.streams_max,
         connections_max=settings.connections_max,
         watch=watch,
         limits=limits,
+        audit=audit.take,
     )
     wanted = f"{settings.host}:{settings.port}"
     port = listen(server, wanted, secure, allow_clear_text=settings.allow_clear_text)
@@ -276,15 +301,21 @@ async def _add_services(
     assert master.journal is not None
     ca = tls.ca_file(settings.token_file, settings.tls_ca)
 
-    def to_agent(endpoint: str) -> grpc.aio.Channel:
+    def to_agent(node: Node) -> grpc.aio.Channel:
         allow = settings.allow_clear_text
-        return rpc.channel(endpoint, token, tls.read_ca(ca), allow_clear_text=allow)
+        return rpc.channel(node.endpoint, token, tls.read_ca(ca), allow_clear_text=allow)
 
+    owners = Owners(master, submissions)
     admin_pb2_grpc.add_AdminServiceServicer_to_server(
-        AdminService(master, address, to_agent, pipelines.core), server
+        AdminService(master, address, to_agent, pipelines.core, owners), server
     )
     events_pb2_grpc.add_EventServiceServicer_to_server(
-        EventService(master.journal, settings.event_followers, settings.event_followers_per_peer),
+        EventService(
+            master.journal,
+            settings.event_followers,
+            settings.event_followers_per_peer,
+            owners.is_own,
+        ),
         server,
     )
     node_pb2_grpc.add_NodeServiceServicer_to_server(NodeService(master, interval_s), server)
@@ -300,7 +331,7 @@ async def _add_services(
     )
     application_pb2_grpc.add_ApplicationServiceServicer_to_server(applications, server)
     submission_pb2_grpc.add_SubmissionServiceServicer_to_server(
-        SubmissionService(submissions), server
+        SubmissionService(submissions, owners), server
     )
     names = [f"hrm.v1.{name}" for name in SERVICES]
     checker = health_aio.HealthServicer()

@@ -16,6 +16,7 @@ from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import NodeName
 from hrm.core.vocabulary.takeover import Takeover
 from hrm.errors import HrmError
+from hrm.identity.caller import check_name
 from hrm.master.interpreter import Interpreter, Outbox, drain
 from hrm.v1 import node_pb2 as pb
 from hrm.v1 import node_pb2_grpc
@@ -65,6 +66,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
     async def _register(self, requests: Any) -> tuple[NodeName, str, Outbox]:
         first = await rpc_server.first_message(requests, "a registration")
         event = node_wire.to_registration(first, self._master.now())
+        check_name(event.node, "node")
         refusal = self._master.core.nodes.refusal(event)
         if refusal is not None:
             raise refusal

@@ -185,6 +185,11 @@ class Submissions:
             )
         return entry
 
+    def user_of(self, submission_id: str) -> str | None:
+        """None: it is over, or there is none."""
+        entry = self.core.entries.get(submission_id)
+        return None if entry is None or entry.record.state.ended else entry.record.user
+
     def host_of(self, entry: SubmissionEntry) -> str:
         """The host of the node that has its driver; empty where there is none."""
         node = self._master.core.master_state.nodes.get(NodeName(entry.node))

@@ -176,7 +176,7 @@ def driver_spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
     server_of(options.main_class, conf, options.arguments)  # its port
     spec = pb.DriverSpec(
         name=conf.get("spark.app.name") or options.main_class or Path(options.main).name,
-        user=getpass.getuser(),
+        user=os.environ.get("SPARK_USER") or getpass.getuser(),
         main_class=options.main_class,
         arguments=options.arguments,
         supervise=options.supervise,
