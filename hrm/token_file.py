@@ -1,4 +1,4 @@
-"""The file with the cluster's secret: created atomically, refused where it is not private.
+"""The file with the cluster's secret, or a token: created atomically, refused if not private.
 
 A new token is flushed to the disk before it is linked to its place: a full disk or a crash leaves
 no empty one, and daemons that start together use one. A token is checked before it is used: a

@@ -427,12 +427,9 @@ def test_a_session_opens() -> None:
     admitted = c.ApplicationAdmitted(
         application_id=APP, epoch=7, containers=(RUNS,), last_executor_number=5, epoch_id="e7"
     )
-    response = applications.from_admitted(admitted, 1.5, 15.0)
-    assert (response.application_id, response.epoch_id, response.heartbeat_interval_s) == (
-        APP,
-        "e7",
-        1.5,
-    )
+    response = applications.from_admitted(admitted, 1.5, 15.0, "its-own")
+    assert (response.application_id, response.epoch_id) == (APP, "e7")
+    assert (response.heartbeat_interval_s, response.token) == (1.5, "its-own")
     hello = applications.attached(admitted)
     assert appmaster_wire.events(hello, response.last_executor_number, 9.0) == [
         am.SessionOpened(now=9.0, epoch=7, containers=(RUNS_SEEN,), last_executor_number=5)

@@ -45,7 +45,7 @@ COMMANDS = {
     "pipeline": "hrm.cli.pipeline",
     "policy": "hrm.cli.policy",
     "tls": "hrm.cli.tls",
-    "token": "hrm.cli.identities",
+    "token": "hrm.cli.identities",  # nosec B105 - a module
     "audit": "hrm.cli.identities",
     "sim": "hrm.cli.sim",
 }

@@ -112,7 +112,7 @@ def create(
                 useless = RevokeTokenRequest(token_id=made.info.token_id)
                 connection.identities.RevokeToken(useless, timeout=timeout)
                 raise
-            made.token = ""
+            made.ClearField("token")
     if output is Output.JSON:
         show(made, output, lambda _: "")
     elif made.token:

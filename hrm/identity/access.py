@@ -54,7 +54,7 @@ _BY_SERVICE: dict[str, dict[str, AccessRule]] = {
         "ListNodes": _read(_PEOPLE),
         "ListApplications": _read(_PEOPLE),
         "GetApplication": _read(_PEOPLE),
-        "ExplainApplication": _read(_PEOPLE),
+        "ExplainApplication": _read(_PEOPLE | _DRIVER),
         "KillApplication": _change(_SUBMITS, "application_id"),
         "DrainNodes": _change(_OPERATES, "names"),
         "BindNode": _change(_OPERATES, "name"),

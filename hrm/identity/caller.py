@@ -39,41 +39,39 @@ def caller() -> Identity:
     return _CALLER.get()
 
 
-def is_own(user: str, scope: str = "") -> bool:
-    """May the caller read the details of what belongs to ``user``? ``scope``: the submission that
-    it belongs to, for an application's own token."""
+def is_own(user: str, *scopes: str) -> bool:
+    """May the caller read the details of what belongs to ``user``? ``scopes``: the application and
+    the submission that it belongs to, for an application's own token."""
     identity = caller()
     if identity.role.rules:
         return True
     if identity.role is AccessRole.APPLICATION:
-        return bool(scope) and identity.scope == scope
+        return bool(identity.scope) and identity.scope in scopes
     return identity.role in (AccessRole.VIEWER, AccessRole.SUBMITTER) and identity.name == user
 
 
-def check_user(what: str, user: str, scope: str = "") -> None:
-    """``what`` belongs to ``user``.
+def check_user(what: str, user: str, *scopes: str) -> None:
+    """``what`` belongs to ``user``, and to ``scopes``, as in ``is_own``.
 
     Raises:
         NotAllowed: the caller may not act on it.
     """
-    if not is_own(user, scope):
+    if not is_own(user, *scopes):
         raise NotAllowed(
             f"{what} belongs to {user or 'nobody'}, and the token is that of {caller()} with the "
             f"role {caller().role.value}; its user or an operator may do this"
         )
 
 
-def check_scope(submission_id: str) -> None:
-    """An application's token speaks for the driver of its own submission alone.
+def check_scope(*scopes: str) -> None:
+    """An application's token speaks for itself alone.
 
     Raises:
         NotAllowed: it is another's.
     """
     identity = caller()
-    if identity.role is AccessRole.APPLICATION and identity.scope != submission_id:
-        raise NotAllowed(
-            f"the token is that of {identity.scope}, and speaks for no other submission than that"
-        )
+    if identity.role is AccessRole.APPLICATION and identity.scope not in scopes:
+        raise NotAllowed(f"the token is that of {identity.scope}, and speaks for that alone")
 
 
 def check_name(name: str, what: str) -> None:

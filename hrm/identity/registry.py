@@ -25,10 +25,18 @@ from hrm.identity.tokens import (
     digest_of,
     id_in,
     is_token_of,
+    master_credential,
     new_token,
 )
 
-__all__ = ["REFUSAL", "TOKENS_MAX", "Authenticator", "ClusterOnly", "TokenRegistry"]
+__all__ = [
+    "REFUSAL",
+    "TOKENS_MAX",
+    "Authenticator",
+    "ClusterOnly",
+    "NodeAuthority",
+    "TokenRegistry",
+]
 
 REFUSAL = (
     "missing or wrong token; HRM_TOKEN_FILE must name a copy of the master's token file, or a file "
@@ -78,6 +86,26 @@ class ClusterOnly:
         raise AssertionError(f"the token of {identity} has no end")
 
 
+class NodeAuthority:
+    """Of an agent, which serves its master alone. The master shows the cluster's token, or, to an
+    agent that has a token of its own, that it knows the digest of that."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        """The agent's, which it may renew."""
+
+    def identify(self, credential: str) -> Identity:
+        """As of ``Authenticator``."""
+        own = self.token
+        return ClusterOnly(master_credential(digest_of(own)) if id_in(own) else own).identify(
+            credential
+        )
+
+    async def until_ended(self, identity: Identity) -> PermissionDenied:
+        """As of ``Authenticator``."""
+        return await ClusterOnly(self.token).until_ended(identity)
+
+
 class TokenRegistry:
     """The tokens of a master.
 
@@ -93,9 +121,13 @@ class TokenRegistry:
     ) -> None:
         self.applications = ApplicationTokens(cluster_token)
         self._cluster = ClusterOnly(cluster_token)
+        self._cluster_token = cluster_token
+        self._nodes: dict[str, str] = {}
+        """Of connected nodes with a token of their own: its id."""
         self._records = {record.token_id: record for record in records}
-        self.user_of: Callable[[str], str | None] = lambda _submission_id: None
-        """The user of a submission; None: it is over, or there is none."""
+        self.user_of: Callable[[str], str] = _nobody
+        """The user of an application or submission. Raises NotFound: it is over; PermissionDenied:
+        there is none."""
         self._now = now
         self._changed: dict[str, set[asyncio.Event]] = defaultdict(set)
 
@@ -108,22 +140,12 @@ class TokenRegistry:
             if reason := self._end_of(record):
                 raise PermissionDenied(reason)
             return record.identity
-        if submission_id := self.applications.proven(credential):
-            return self._application(submission_id)
+        if scope := self.applications.proven(credential):
+            return Identity(
+                name=self.user_of(scope), kind=IdentityKind.APPLICATION,
+                role=AccessRole.APPLICATION, scope=scope,
+            )  # fmt: skip
         return self._cluster.identify(credential)
-
-    def _application(self, submission_id: str) -> Identity:
-        user = self.user_of(submission_id)
-        if user is None:
-            raise NotFound(
-                f"the token of {submission_id} has ended with it; submit again: hrm submit"
-            )
-        return Identity(
-            name=user,
-            kind=IdentityKind.APPLICATION,
-            role=AccessRole.APPLICATION,
-            scope=submission_id,
-        )
 
     async def until_ended(self, identity: Identity) -> PermissionDenied:
         """The reason, once the token of an identity has ended. Never for one without a record."""
@@ -265,6 +287,17 @@ class TokenRegistry:
         ]
         return max(found, key=lambda x: x.created_at_s, default=None)
 
+    def node_connected(self, name: str, identity: Identity) -> None:
+        """A node has registered with this token."""
+        self._nodes.pop(name, None)
+        if identity.token_id:
+            self._nodes[name] = identity.token_id
+
+    def toward_node(self, name: str) -> str:
+        """What the master presents to the agent of this node: ``NodeAuthority``."""
+        record = self._records.get(self._nodes.get(name, ""))
+        return self._cluster_token if record is None else master_credential(record.digest)
+
     def forgettable(self) -> list[str]:
         """Ids of tokens that ended long ago; where there are too many, of the first that ended."""
         now = self._now()
@@ -276,6 +309,10 @@ class TokenRegistry:
 
     def forget(self, token_id: str) -> None:
         self._records.pop(token_id, None)
+
+
+def _nobody(_scope: str) -> str:
+    raise PermissionDenied(REFUSAL)
 
 
 def _date(seconds: float) -> str:

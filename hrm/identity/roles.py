@@ -47,7 +47,7 @@ class Identity:
         name: of the user, service, node or scheduler; of an application, its user.
         token_id: of the token that was presented; empty: the cluster's own, or an application's.
         expires_at_s: when that token ends, in seconds since the epoch; 0: never.
-        scope: of an application: the submission that it belongs to.
+        scope: of an application's token: the application, or the submission of its driver.
     """
 
     name: str

@@ -1,9 +1,10 @@
 """Tokens: how they look, and the record that is kept of each.
 
 ``hrm_ID_SECRET``: the id finds the record and may be shown; of the secret, 256 random bits, only a
-SHA-256 is kept, which is enough because there is no dictionary of such secrets. An application's
-token, ``hrmapp_SUBMISSION_PROOF``, has no record at all: its proof is an HMAC under a key that is
-derived from the cluster's token, so it outlives the master, and it ends with its submission.
+SHA-256 is kept, which is enough because there is no dictionary of such secrets. The token of an
+application or a submission, ``hrmapp_SCOPE_PROOF``, has no record at all: its proof is an HMAC
+under a key that is derived from the cluster's token, so it outlives the master; it ends with what
+it is for.
 """
 
 from __future__ import annotations
@@ -117,21 +118,21 @@ def master_credential(digest: str) -> str:
 
 
 class ApplicationTokens:
-    """Makes and proves the tokens of submissions' drivers. ``cluster_token``: who has that is an
-    administrator, and needs no other."""
+    """Makes and proves the tokens of applications, and of submissions for their drivers: each by an
+    id, its scope. ``cluster_token``: who has that is an administrator, and needs no other."""
 
     def __init__(self, cluster_token: str) -> None:
         self._key = hmac.digest(cluster_token.encode(), _PURPOSE, "sha256")
 
-    def token_of(self, submission_id: str) -> str:
-        return f"hrmapp_{submission_id}_{self._proof(submission_id)}"
+    def token_of(self, scope: str) -> str:
+        return f"hrmapp_{scope}_{self._proof(scope)}"
 
     def proven(self, token: str) -> str:
-        """The submission whose token this is; empty: it is none."""
+        """The scope of this token; empty: it is none."""
         found = _APPLICATION.fullmatch(token)
         if found is None or not hmac.compare_digest(found[2], self._proof(found[1])):
             return ""
         return found[1]
 
-    def _proof(self, submission_id: str) -> str:
-        return hmac.new(self._key, submission_id.encode(), "sha256").hexdigest()
+    def _proof(self, scope: str) -> str:
+        return hmac.new(self._key, scope.encode(), "sha256").hexdigest()

@@ -182,12 +182,11 @@ async def _serve(
         stop=lambda error: _finish(master.stopped, error),
         epoch=core.epoch,
     )
-    submissions = Submissions(master, settings)
-    registry.user_of = submissions.user_of
-    await _add_services(server, master, pipelines, submissions, guards, settings, address, token)
+    submissions = Submissions(master, settings, registry.applications.token_of)
     identity_pb2_grpc.add_IdentityServiceServicer_to_server(
         IdentityService(master, registry, audit), server
     )
+    await _add_services(server, master, pipelines, submissions, guards, settings, address, registry)
     stopped = master.stopped
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _finish, stopped)
@@ -295,7 +294,7 @@ async def _add_services(
     guards: GuardRegistry,
     settings: MasterSettings,
     address: str,
-    token: str,
+    registry: TokenRegistry,
 ) -> None:
     interval_s = settings.heartbeat_interval_s
     assert master.journal is not None
@@ -303,9 +302,11 @@ async def _add_services(
 
     def to_agent(node: Node) -> grpc.aio.Channel:
         allow = settings.allow_clear_text
+        token = registry.toward_node(node.name)
         return rpc.channel(node.endpoint, token, tls.read_ca(ca), allow_clear_text=allow)
 
     owners = Owners(master, submissions)
+    registry.user_of = owners.user_of
     admin_pb2_grpc.add_AdminServiceServicer_to_server(
         AdminService(master, address, to_agent, pipelines.core, owners), server
     )
@@ -318,7 +319,8 @@ async def _add_services(
         ),
         server,
     )
-    node_pb2_grpc.add_NodeServiceServicer_to_server(NodeService(master, interval_s), server)
+    nodes = NodeService(master, interval_s, registry.node_connected)
+    node_pb2_grpc.add_NodeServiceServicer_to_server(nodes, server)
     add_to_server(SharedStateService(master), server)
     pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(
         PipelineService(pipelines, interval_s, master.core.nodes.check_owner), server
@@ -327,7 +329,11 @@ async def _add_services(
         PolicyService(guards, pipelines.policies, settings.state_dir), server
     )
     applications = ApplicationService(
-        master, interval_s, submissions.may_register, submissions.registered
+        master,
+        interval_s,
+        submissions.may_register,
+        submissions.registered,
+        registry.applications.token_of,
     )
     application_pb2_grpc.add_ApplicationServiceServicer_to_server(applications, server)
     submission_pb2_grpc.add_SubmissionServiceServicer_to_server(

@@ -7,8 +7,8 @@ forgotten it does not know the user, so their logs are for operators alone.
 
 from __future__ import annotations
 
-from hrm.core.vocabulary.model import ApplicationId, NodeName
-from hrm.errors import NotFound
+from hrm.core.vocabulary.model import ApplicationId, NodeName, is_driver
+from hrm.errors import NotFound, PermissionDenied
 from hrm.identity.caller import caller, check_user, is_own
 from hrm.identity.roles import AccessRole
 from hrm.master.interpreter import Interpreter
@@ -65,13 +65,32 @@ class Owners:
             return
         raise NotFound(f"no file {sha256[:80]!r} of yours is here; submit it again")
 
-    def _of(self, application_id: str) -> tuple[str, str] | None:
-        """Its user, and its submission."""
+    def user_of(self, scope: str) -> str:
+        """The user of a live application or submission, which calls with a token of its own.
+
+        Raises:
+            NotFound: it is over.
+            PermissionDenied: there is none; an AppMaster whose master has lost its state registers
+                again with the token of its user.
+        """
+        entry = self._submissions.entries.get(scope)
+        app = self._master.core.master_state.applications.get(ApplicationId(scope))
+        record = entry.record if entry is not None else app.record if app is not None else None
+        if record is None and not is_driver(ApplicationId(scope)):
+            raise PermissionDenied(f"the token is that of {scope}, which this master does not know")
+        if record is None or record.state.ended:
+            raise NotFound(f"the token of {scope} has ended with it; submit again")
+        return record.user
+
+    def _of(self, application_id: str) -> tuple[str, str, str] | None:
+        """Its user, and the scopes of tokens that speak for it."""
         entry = self._submissions.entries.get(application_id)
         if entry is not None:
-            return entry.record.user, application_id
+            return entry.record.user, application_id, ""
         app = self._master.core.master_state.applications.get(ApplicationId(application_id))
-        return None if app is None else (app.record.user, app.record.submission_id)
+        if app is None:
+            return None
+        return app.record.user, application_id, app.record.submission_id
 
     def _files(self) -> set[str]:
         """Hashes of what the caller may fetch."""
@@ -86,7 +105,7 @@ class Owners:
             apps = [
                 x
                 for x in state.live_applications()
-                if is_own(x.record.user, x.record.submission_id)
+                if is_own(x.record.user, x.application_id, x.record.submission_id)
             ]
             entries = [x for k, x in submissions.items() if is_own(x.record.user, k)]
         found = {file.sha256 for app in apps for file in app.launch.files}

@@ -264,11 +264,11 @@ async def test_a_driver_speaks_for_its_own_submission_until_that_ends(people: Pe
         await one.report_state(spec, RUNNING)
         driver = await people.driver(sent.submission_id)
         other = await stub(ada).Submit(submission("k2", user=""), timeout=TIMEOUT_S)
-        with refused(DENIED, "speaks for no other submission"):
+        with refused(DENIED, "speaks for that alone"):
             await stub(driver).Lease(lease(other.submission_id), timeout=TIMEOUT_S)
-        with refused(DENIED, "speaks for no other submission"):
+        with refused(DENIED, "speaks for that alone"):
             await stub(driver).GetTokens(pb.GetTokensRequest(submission_id=other.submission_id))
-        with refused(DENIED, "speaks for no other submission"):
+        with refused(DENIED, "speaks for that alone"):
             await registered(driver, "ada")
         with refused(DENIED, "has the role application"):
             await driver.admin.KillApplication(kill(sent.submission_id))

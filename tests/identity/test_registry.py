@@ -156,9 +156,9 @@ def test_a_join_token_works_once() -> None:
 def test_an_applications_token_ends_with_it_and_is_good_for_no_other() -> None:
     subject = registry()
     token = subject.applications.token_of("driver-1")
-    with pytest.raises(NotFound, match="has ended with it"):
+    with pytest.raises(PermissionDenied, match="wrong token"):
         subject.identify(token)
-    subject.user_of = {"driver-1": "ada", "driver-2": "bob"}.get
+    subject.user_of = {"driver-1": "ada", "driver-2": "bob"}.__getitem__
     identity = subject.identify(token)
     assert (identity.name, identity.scope, identity.role) == (
         "ada",
