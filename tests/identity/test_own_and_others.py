@@ -399,6 +399,18 @@ async def test_a_join_token_enrols_one_node_and_cannot_be_replayed(people: Peopl
     await identities(again).EnrolNode(ask, timeout=TIMEOUT_S)
 
 
+async def test_a_join_token_that_is_used_twice_at_once_enrols_one_node(people: People) -> None:
+    joining = identities(await people.one("", AccessRole.JOINING))
+    asks = [identity_pb2.EnrolNodeRequest(node=f"n{number}") for number in range(8)]
+    done = await asyncio.gather(
+        *(joining.EnrolNode(ask, timeout=TIMEOUT_S) for ask in asks), return_exceptions=True
+    )
+    enrolled = [x for x in done if isinstance(x, identity_pb2.CreatedToken)]
+    assert len(enrolled) == 1
+    listed = await identities(people.master).ListTokens(identity_pb2.ListTokensRequest())
+    assert [x.role for x in listed.tokens] == ["agent"]
+
+
 async def test_a_join_token_for_a_name_is_for_that_name(people: People) -> None:
     mine = identities(await people.one("n1", AccessRole.JOINING))
     with refused(DENIED, "is for node n1, and not for 'n2'"):
