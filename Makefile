@@ -134,10 +134,11 @@ format: $(READY) ## put the code into the project's format
 proto: $(READY) ## generate hrm/v1 from proto/
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
 
-docs: $(READY) ## write docs/configuration.md, states.md and spark-settings.md from the code
+docs: $(READY) ## write docs/configuration.md, states.md, spark-settings.md and queues-compared.md
 	$(BIN)/python -m docs.generate.configuration docs/configuration.md
 	$(BIN)/python -m docs.generate.states docs/states.md
 	$(BIN)/python -m docs.generate.spark_settings docs/spark-settings.md
+	$(BIN)/python -m docs.generate.queues_compared docs/queues-compared.md
 
 # Some minutes a model; the seeds are in the trainer. What comes out is committed with its results.
 WEIGHTS := hrm/policies/weights

@@ -56,6 +56,9 @@ UNITS = 2_048
 CPUS = 16_384
 LABELS = 100
 HOSTS = 1_000
+TAGS = 64
+QUEUES = 1_000
+USERS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ METHODS: dict[str, int] = {
     "/hrm.v1.PipelineService/Submit": 64 * MIB,
     "/hrm.v1.PipelineService/Watch": 16 * MIB,
     "/hrm.v1.PipelineService/Connect": 8 * MIB,
+    "/hrm.v1.QueueService/ChangeQueues": 4 * MIB,
     "/hrm.v1.SharedStateService/Propose": 16 * MIB,
     "/hrm.v1.SubmissionService/FindFiles": 4 * MIB,
     "/hrm.v1.SubmissionService/PutPiece": 2 * MIB,
@@ -127,7 +131,8 @@ FIELDS: dict[str, FieldBound] = {
     "ListNodesRequest.states": FieldBound(count=16),
     # ApplicationService
     "RegisterApplicationRequest.name": _LABEL,
-    "RegisterApplicationRequest.tenant": _LABEL,
+    "RegisterApplicationRequest.queue": _LABEL,
+    "RegisterApplicationRequest.tags": FieldBound(LABEL, count=TAGS),
     "RegisterApplicationRequest.driver_host": _LABEL,
     "RegisterApplicationRequest.web_url": _TEXT,
     "RegisterApplicationRequest.submission_key": _ID,
@@ -162,6 +167,19 @@ FIELDS: dict[str, FieldBound] = {
     "NodeRequirement.java": _LABEL,
     "NodeRequirement.python": _LABEL,
     "NodeRequirement.excluded_hosts": FieldBound(LABEL, count=HOSTS),
+    "ListApplicationsRequest.queue": _LABEL,
+    # QueueService
+    "QueueStated.name": _LABEL,
+    "QueueStated.order": _LABEL,
+    "QueueQuota.cores": _LABEL,
+    "QueueQuota.memory": _LABEL,
+    "QueueQuota.gpu_memory": _LABEL,
+    "QueueNames.names": FieldBound(LABEL, count=USERS),
+    "ListQueuesRequest.name": _LABEL,
+    "ChangeQueuesRequest.queues": FieldBound(count=QUEUES),
+    "ChangeQueuesRequest.unset": FieldBound(LABEL, count=100),
+    "ChangeQueuesRequest.removed": FieldBound(LABEL, count=QUEUES),
+    "WhatIfRequest.queue": _LABEL,
     # NodeService and AgentService
     "RegisterNode.name": _ID,
     "RegisterNode.incarnation": _ID,

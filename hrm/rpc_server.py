@@ -394,15 +394,17 @@ async def _next(responses: Any) -> Any:
     return await anext(responses)
 
 
-def _named(request: Any, path: str) -> str:
-    """The value of a field, such as ``register.name``, in one line of bounded length."""
-    value = request
-    for name in filter(None, path.split(".")):
-        value = getattr(value, name, "")
-    if not path or value is request:
-        return ""
-    shown = value if isinstance(value, str) else ", ".join(map(str, value))
-    return text.detail(text.shortened(shown, WHAT_CHARS_MAX))
+def _named(request: Any, paths: str) -> str:
+    """The values of fields, such as ``register.name``, in one line of bounded length. A list of
+    messages is their names."""
+    found: list[str] = []
+    for path in paths.split():
+        value = request
+        for name in path.split("."):
+            value = getattr(value, name, "")
+        values = [value] if isinstance(value, str) else [getattr(x, "name", x) for x in value]
+        found += map(str, filter(None, values))
+    return text.detail(text.shortened(", ".join(found), WHAT_CHARS_MAX))
 
 
 def _untied(error: Error) -> Error:

@@ -18,8 +18,8 @@
 #      properties, the weakest of Spark's settings: any of the application's own wins;
 #   7. the settings directory that Spark has without SPARK_CONF_DIR, $SPARK_HOME/conf, counts, too, but
 #      for its spark-defaults.conf and its spark-env.sh;
-#   8. what spark-submit would ignore without a word is not: --num-executors becomes the setting that
-#      HRM obeys, and a limit on all cores is warned of;
+#   8. what spark-submit would ignore without a word is not: --num-executors and --queue become the
+#      settings that HRM obeys, and a limit on all cores is warned of;
 #   9. a principal with its keytab logs the driver in from the first moment, as on YARN: by variables
 #      that Hadoop reads itself;
 #  10. `--files a.txt#b.txt`, which Spark understands on YARN alone, becomes a link of that name.
@@ -150,6 +150,9 @@ _hrm_adapt() {
   case "$1 $2" in
     "--num-executors "*)
       HRM_ARGUMENTS+=(--conf "spark.executor.instances=$2")
+      return ;;
+    "--queue "*)
+      HRM_ARGUMENTS+=(--conf "spark.hrm.queue=$2")
       return ;;
     "--deploy-mode "*) HRM_DEPLOY_MODE="$2" ;;
     "--conf spark.submit.deployMode="*|"-c spark.submit.deployMode="*)

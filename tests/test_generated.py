@@ -52,3 +52,9 @@ def test_table_of_sparks_settings_is_fresh() -> None:
     from docs.generate.spark_settings import document
 
     assert (ROOT / "docs/spark-settings.md").read_text() == document(), "run: make docs"
+
+
+def test_comparison_of_queues_is_fresh() -> None:
+    from docs.generate.queues_compared import document
+
+    assert (ROOT / "docs/queues-compared.md").read_text() == document(), "run: make docs"

@@ -296,7 +296,7 @@ def test_an_attachment_arrives_and_comes_first() -> None:
 
 def test_a_registration_arrives() -> None:
     fields: dict[str, Any] = {
-        "name": "n", "user": "u", "tenant": "t", "spark_version": "4.0", "driver_host": "h",
+        "name": "n", "user": "u", "queue": "t", "spark_version": "4.0", "driver_host": "h",
         "web_url": "http://h", "submission_key": "k",
     }  # fmt: skip
     launch = {"driver_url": "spark://h", "spark_version": "4.0", "environment": {"A": "b"},
@@ -309,6 +309,8 @@ def test_a_registration_arrives() -> None:
             "class": "stream",
             "gang_min": 2,
             "input_bytes": 1 << 40,
+            "tags": ["etl", "x"],
+            "priority": -7,
             "launch": launch,
             "node": node,
         },
@@ -319,7 +321,7 @@ def test_a_registration_arrives() -> None:
         submission_ownership_key="unused here",
         followed=(7, "e7"),
     )
-    assert applications.to_registration(request, 5, 9.0) == e.ApplicationRegistered(
+    assert applications.to_registration(request, 5, 9.0, ("ops",)) == e.ApplicationRegistered(
         now=9.0,
         call_id=5,
         application_id=APP,
@@ -334,6 +336,9 @@ def test_a_registration_arrives() -> None:
         ),
         gang_min=2,
         input_bytes=1 << 40,
+        tags=("etl", "x"),
+        groups=("ops",),
+        priority=-7,
         submission_id="driver-1",
         submission_attempt=2,
         owner=ownership_keys.owner_of(KEY),
@@ -345,9 +350,15 @@ def test_a_registration_arrives() -> None:
     )
 
 
+def test_a_priority_out_of_range_is_refused() -> None:
+    request = application_pb2.RegisterApplicationRequest(submission_key="k", priority=2**30)
+    with pytest.raises(InvalidRequest, match="priority is 1073741824; it must be from -999999999"):
+        applications.to_registration(request, 1, 9.0)
+
+
 def test_a_driver_on_a_node_requires_its_python_of_the_others() -> None:
     hello: dict[str, Any] = dict.fromkeys(
-        ("name", "user", "tenant", "driver_host", "web_url", "class", "submission_key"), ""
+        ("name", "user", "queue", "driver_host", "web_url", "class", "submission_key"), ""
     )
     launch = {"driver_url": "", "spark_version": "4.0", "decommissions": True,
               "environment": {"HRM_DRIVER_PYTHON": "3.11"}, "java_options": [],

@@ -39,6 +39,8 @@ from hrm.core.master.rounds import RoundSequencer
 from hrm.core.master.wake_timers import WakeTimers
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.tenancy.queue_spec import QueueSpec
+from hrm.core.tenancy.queue_tree import QueueTree
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -102,6 +104,7 @@ class FullCluster:
         tasks: int = 1,
         kind: str = "",
         waiting_limit: int = 0,
+        queues: Sequence[QueueSpec] = (),
     ) -> None:
         nodes = min(nodes, GPU_NODES) if kind == "gpu" else nodes
         slots = nodes * NODE_SLOTS
@@ -110,7 +113,8 @@ class FullCluster:
             node_exclusion_max_s=_FOR_EVER_S, waiting_limit=waiting_limit,
             applications_limit=jobs + _MORE, containers_limit=2 * slots + jobs * tasks + _MORE,
         )  # fmt: skip
-        self.core = MasterCore(1, [policies.load(policy, x) for x in range(schedulers)], bounds)
+        chosen = [policies.load(policy, x) for x in range(schedulers)]
+        self.core = MasterCore(1, chosen, bounds, queues=QueueTree.of(queues))
         self.now = 1_000.0
         self.running: deque[tuple[NodeName, c.AssignContainer]] = deque()
         self._rounds = RoundSequencer(self.core)
@@ -127,8 +131,12 @@ class FullCluster:
                         units=(_unit_of(name, kind),),
                     )
                 )  # fmt: skip
-            self.request(self.register(), slots, _GPU_TASK if kind == "gpu" else TASK)
-            self._wait(jobs, tasks, kind)
+            self._fill(slots, jobs, tasks, kind)
+
+    def _fill(self, slots: int, jobs: int, tasks: int, kind: str) -> None:
+        """One application takes all slots; ``jobs`` of this kind wait."""
+        self.request(self.register(), slots, _GPU_TASK if kind == "gpu" else TASK)
+        self._wait(jobs, tasks, kind)
 
     def _wait(self, jobs: int, tasks: int, kind: str) -> None:
         """``jobs`` of this kind arrive."""
@@ -160,13 +168,15 @@ class FullCluster:
     def rounds(self) -> int:
         return sum(scheduler.rounds for scheduler in self.core.placement.schedulers.values())
 
-    def register(self, declared_class: WorkloadClass = BATCH, gang_min: int = 0) -> ApplicationId:
+    def register(
+        self, declared_class: WorkloadClass = BATCH, gang_min: int = 0, queue: str = ""
+    ) -> ApplicationId:
         call_id = next(self._calls)
         self.submit(
             e.ApplicationRegistered(
                 now=self.now, call_id=call_id, application_id=ApplicationId(""),
                 submission_key=f"key-{call_id}", name="app", user="user",
-                declared_class=declared_class, gang_min=gang_min,
+                declared_class=declared_class, gang_min=gang_min, queue=queue,
             )
         )  # fmt: skip
         return self._admitted

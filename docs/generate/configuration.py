@@ -66,6 +66,9 @@ cores = 32
 An unknown name or a value out of range ends the daemon with exit status 2 and a line that says
 which, where, and what would be valid. Units are the last part of a name: `_s` are seconds, `_mib`
 are MiB.
+
+Queues of applications have tables of their own, `[queues."root.team"]` and `[[queue_rules]]`, which
+the master reads: [queues.md](queues.md).
 """
 
 

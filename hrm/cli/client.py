@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hrm.v1.events_pb2_grpc import EventServiceStub
     from hrm.v1.identity_pb2_grpc import IdentityServiceStub
     from hrm.v1.policy_pb2_grpc import PolicyServiceStub
+    from hrm.v1.queues_pb2_grpc import QueueServiceStub
     from hrm.v1.submission_pb2_grpc import SubmissionServiceStub
 
 __all__ = ["Master", "all_pages", "connect", "connected", "document"]
@@ -32,6 +33,7 @@ class Master(NamedTuple):
     events: EventServiceStub
     submissions: SubmissionServiceStub
     identities: IdentityServiceStub
+    queues: QueueServiceStub
 
 
 A = TypeVar("A", bound="Message")
@@ -99,6 +101,7 @@ def connected(target: str, token_path: Path, ca_path: Path | None) -> Iterator[M
     from hrm.v1.events_pb2_grpc import EventServiceStub
     from hrm.v1.identity_pb2_grpc import IdentityServiceStub
     from hrm.v1.policy_pb2_grpc import PolicyServiceStub
+    from hrm.v1.queues_pb2_grpc import QueueServiceStub
     from hrm.v1.submission_pb2_grpc import SubmissionServiceStub
 
     with rpc.sync_channel(target, rpc.read_token(token_path), tls.read_ca(ca_path)) as channel:
@@ -109,6 +112,7 @@ def connected(target: str, token_path: Path, ca_path: Path | None) -> Iterator[M
                 EventServiceStub(channel),
                 SubmissionServiceStub(channel),
                 IdentityServiceStub(channel),
+                QueueServiceStub(channel),
             )
         except grpc.RpcError as error:
             raise rpc.error_from(error, target) from error

@@ -113,8 +113,9 @@ def _master(flags: dict[str, Any]) -> None:
             return store.run(by_hand, settings.state_dir)
         from hrm.master import daemon
 
+        queues = config.load_queues()
         daemon.tune_python()
-        return await daemon.run(settings)
+        return await daemon.run(settings, queues)
 
     _run(serve())
 

@@ -55,6 +55,7 @@ spark-submit; spark-submit --deploy-mode cluster --master hrm://HOST:PORT does t
   --master hrm://HOST:PORT  default: $HRM_MASTER, else the cluster that `hrm up` started
   --class NAME, --name NAME, --conf NAME=VALUE, --properties-file FILE
   --py-files, --jars, --files, --archives, --packages LIST
+  --queue NAME              of the application; hrm queues lists them
   --driver-memory 2g, --driver-cores 1, --num-executors 2, --executor-memory 2g, ...
   --supervise               start the driver again when it fails
 

@@ -175,6 +175,10 @@ def _note_no_nodes(cluster: admin_pb2.Cluster) -> None:
 @app.command()
 def apps(
     every: Annotated[bool, typer.Option("--all", help="Include ended ones.")] = False,
+    queue: Annotated[
+        str,
+        typer.Option("--queue", metavar="NAME", help="Those in this queue, or below it, alone."),
+    ] = "",
     limit: Annotated[
         int, typer.Option("--limit", min=0, help="At most this many, the latest. Default: 100.")
     ] = 0,
@@ -185,12 +189,13 @@ def apps(
     """List the applications."""
     from hrm.v1.admin_pb2 import ListApplicationsRequest
 
-    request = ListApplicationsRequest(include_ended=every, limit=limit)
+    request = ListApplicationsRequest(include_ended=every, limit=limit, queue=queue)
     with client.connect(master) as connection:
         response = client.all_pages(connection.admin.ListApplications, request, timeout)
     if not response.applications and output is Output.TABLE:
         ended = "" if every else "hrm apps --all shows ended ones; "
-        console.note(f"no applications; {ended}to run one: hrm spark-submit app.py")
+        of_queue = f" in {queue} or below it" if queue else ""
+        console.note(f"no applications{of_queue}; {ended}to run one: hrm spark-submit app.py")
         return
     show(response, output, lambda render: render.applications_table(response.applications))
     if len(response.applications) == (limit or APPLICATIONS_DEFAULT):

@@ -263,14 +263,15 @@ def applications_table(applications: Iterable[admin_pb2.Application]) -> Rendera
     """``hrm apps``."""
     now = time.time()
     table = console.table(
-        "APPLICATION", "NAME", "USER", "CLASS", "STATE", ">RUN/WAIT/PEND", ">TASKS", ">MEAN WAIT",
-        ">AGE", ">ENDED AFTER", "MESSAGE",
+        "APPLICATION", "NAME", "USER", "QUEUE", "CLASS", "STATE", ">RUN/WAIT/PEND", ">TASKS",
+        ">MEAN WAIT", ">AGE", ">ENDED AFTER", "MESSAGE",
     )  # fmt: skip
     for app in applications:
         table.add_row(
             plain(app.application_id),
             plain(app.name, NAME_SHOWN),
             plain(app.user, NAME_SHOWN),
+            plain(app.queue or "-", NAME_SHOWN),
             _class(app.workload_class),
             _application_state(app),
             f"{app.containers_running}/{app.containers_waiting}/{app.containers_pending}",
@@ -297,7 +298,8 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
     )
     rows = {
         "application": plain(f"{app.application_id}  {app.name}"),
-        "user, tenant": plain(f"{app.user}, {app.tenant or '-'}"),
+        "user": plain(app.user),
+        "queue": plain(_queue(app)),
         "state": _application_state(app) + plain(f"  {app.message}" if app.message else ""),
         "class": _class(app.workload_class) + plain(f"  ({app.class_evidence or 'by default'})"),
         "Spark": plain(f"{app.spark_version}, driver on {app.driver_host}, {app.web_url or '-'}"),
@@ -325,6 +327,12 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         more = f"hrm app show {plain(app.application_id)} --limit {app.containers_total}"
         facts.add_row("[bold]below[/]", f"the latest {shown} executors; {earlier} more: {more}")
     return Group(facts, "", containers)
+
+
+def _queue(app: admin_pb2.Application) -> str:
+    if not app.queue:
+        return "none: an earlier HRM took it in"
+    return f"{app.queue}, priority {app.priority}" if app.priority else app.queue
 
 
 def _gang_start(app: admin_pb2.Application) -> str:

@@ -2,13 +2,14 @@
 
 Every bound that HRM keeps has its name here, so that an error can say which one to change: those of
 the master in ``master``, of agents in ``agent``, of remote schedulers in ``scheduler``. Where their
-values come from is in ``sources``.
+values come from is in ``sources``. Queues of applications are in ``queues``.
 """
 
 from __future__ import annotations
 
 from hrm.config.agent import AgentSettings, DeclaredGpu
 from hrm.config.master import MasterSettings
+from hrm.config.queues import QueueConfig, load_queues
 from hrm.config.scheduler import SchedulerSettings
 from hrm.config.sources import DEFAULT_PORT, config_file, hrm_home, load, token_file
 
@@ -17,9 +18,11 @@ __all__ = [
     "AgentSettings",
     "DeclaredGpu",
     "MasterSettings",
+    "QueueConfig",
     "SchedulerSettings",
     "config_file",
     "hrm_home",
     "load",
+    "load_queues",
     "token_file",
 ]

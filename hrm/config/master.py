@@ -35,6 +35,13 @@ class MasterSettings(ServerSettings):
     port: int = Field(
         default=DEFAULT_PORT, ge=0, le=65535, description="port to listen on; 0: any free"
     )
+    metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="port of metrics for Prometheus, at /metrics: HTTP without a token (HTTPS with "
+        "tls_cert), on the address of host; 0: any free; empty: none",
+    )
     state_dir: Path = Field(
         default_factory=lambda: hrm_home() / "master", description="directory of its store"
     )
@@ -132,6 +139,31 @@ class MasterSettings(ServerSettings):
         ge=0,
         le=3600,
         description="time an executor preempted for that has to finish tasks and move its blocks",
+    )
+    queue_preemption: bool = Field(
+        default=BOUNDS.queue_preemption,
+        description="preempt what queues have borrowed for what others are guaranteed and wait "
+        "for; off: that waits until containers end",
+    )
+    queue_preemption_grace_s: float = Field(
+        default=BOUNDS.queue_preemption_grace_s,
+        ge=0,
+        le=3600,
+        description="time an executor preempted for that has to finish tasks and move its blocks",
+    )
+    queue_preemption_part: float = Field(
+        default=BOUNDS.queue_preemption_part,
+        gt=0,
+        le=1,
+        description="part of the containers that run of which at most so many are preempted for "
+        "queues at a time",
+    )
+    queue_reclaim_wait_s: float = Field(
+        default=BOUNDS.queue_reclaim_wait_s,
+        ge=0,
+        le=3600,
+        description="how long a container waits within its queue's guarantee before others are "
+        "preempted for it",
     )
     waiting_limit: int = Field(
         default=BOUNDS.waiting_limit,

@@ -17,9 +17,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-__all__ = ["invalid", "suggestion", "unknown_tables", "unknown_variables"]
+__all__ = ["invalid", "suggestion", "table_name", "unknown_tables", "unknown_variables"]
 
 TABLES = ("master", "agent", "scheduler")
+QUEUE_TABLES = ("queues", "queue_rules")
+"""What ``hrm.config.queues`` reads."""
 
 NOT_SETTINGS = frozenset({"HRM_AGENT_SOCKET"})
 """Variables with a daemon's prefix that HRM itself sets: containers have them, and so has an agent
@@ -37,15 +39,21 @@ def suggestion(wrong: str, known: Iterable[str], form: str = "{}") -> str:
 def unknown_tables(path: Path, document: Mapping[str, Any]) -> list[str]:
     """One line for each top-level name of ``hrm.toml`` that is no daemon's table."""
     tables = ", ".join(f"[{name}]" for name in TABLES[:-1]) + f" and [{TABLES[-1]}]"
+    known = (*TABLES, *QUEUE_TABLES)
     return [
-        f"{path} has the unknown table [{name}]{suggestion(name, TABLES, '[{}]')}; "
-        f"HRM's tables are {tables}"
+        f"{path} has the unknown table [{name}]{suggestion(name, known, '[{}]')}; "
+        f"HRM's tables are {tables}, and those of queues"
         if isinstance(value, dict)
         else f"{path}: {name} is outside of any table; move it below the line of its daemon's "
         f"table: {tables}"
         for name, value in document.items()
-        if name not in TABLES
+        if name not in known
     ]
+
+
+def table_name(queue: str) -> str:
+    """As the table of a queue is written."""
+    return f'[queues."{queue[:_VALUE_SHOWN_MAX]}"]'
 
 
 def unknown_variables(

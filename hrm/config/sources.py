@@ -1,9 +1,9 @@
 """Where settings come from: flags, then variables, then one table of a file, then defaults.
 
 The file is looked for at ``$HRM_CONFIG``, then ``./hrm.toml``, then ``$HRM_HOME/hrm.toml``; it has
-one table a daemon (``[master]``, ``[agent]``, ``[scheduler]``). Variables are ``HRM_MASTER_PORT``,
-``HRM_AGENT_CORES`` and so on. Paths are absolute from here on: ``~`` is expanded, and what is
-relative means the directory in which the daemon was started.
+one table a daemon (``[master]``, ``[agent]``, ``[scheduler]``), and those of ``hrm.config.queues``.
+Variables are ``HRM_MASTER_PORT``, ``HRM_AGENT_CORES`` and so on. Paths are absolute from here on:
+``~`` is expanded, and what is relative means the directory in which the daemon was started.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ __all__ = [
     "label",
     "load",
     "token_file",
+    "toml_document",
 ]
 
 DEFAULT_POLICY = "min-wait"
@@ -84,6 +85,21 @@ def config_file() -> Path | None:
     return None
 
 
+def toml_document(path: Path) -> dict[str, Any]:
+    """The contents of the configuration file.
+
+    Raises:
+        InvalidConfig: it cannot be read, or has a table that HRM does not know.
+    """
+    try:
+        document = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidConfig(f"{path}: {error}") from error
+    if unknown := problems.unknown_tables(path, document):
+        raise InvalidConfig("; ".join(unknown))
+    return document
+
+
 class _TomlTable(PydanticBaseSettingsSource):
     """One table of ``hrm.toml``."""
 
@@ -98,13 +114,7 @@ class _TomlTable(PydanticBaseSettingsSource):
         path = config_file()
         if path is None:
             return {}
-        try:
-            document = tomllib.loads(path.read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise InvalidConfig(f"{path}: {error}") from error
-        if unknown := problems.unknown_tables(path, document):
-            raise InvalidConfig("; ".join(unknown))
-        table = document.get(self.table, {})
+        table = toml_document(path).get(self.table, {})
         if not isinstance(table, dict):
             raise InvalidConfig(f"{path}: [{self.table}] must be a table")
         return table

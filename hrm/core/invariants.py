@@ -252,7 +252,7 @@ def _jobs(core: MasterCore) -> list[str]:
     for app in master_state.live_applications():
         job = core.placement.schedulers[app.scheduler].jobs.get(app.application_id)
         pending = app.in_state(ContainerState.PENDING)
-        wanted = {x.container_id for x in pending if not x.held and not x.waits_for}
+        wanted = {x.container_id for x in pending if not (x.held or x.waits_for or x.withheld)}
         held = any(x.held for x in pending)
         if held and not (master_state.recovering and app.recovered):
             found.append(f"{app.application_id} is held back, and no node is waited for")
@@ -261,6 +261,8 @@ def _jobs(core: MasterCore) -> list[str]:
             found.append(
                 f"{app.application_id} waits for {sorted(wanted)}, its job has {sorted(queued)}"
             )
+    found += master_state.queues.violations(master_state.applications.values())
+    found += core.placement.queues.violations()
     live = (x for app in master_state.applications.values() for x in app.containers.values())
     found += master_state.gpus.violations(live)
     found += core.placement.gpu_shares.violations()

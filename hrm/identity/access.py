@@ -32,7 +32,7 @@ _RUNS = _SUBMITS | _DRIVER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRule:
-    """One row. ``names``: the field of the request, or of the first message of a stream, that says
+    """One row. ``names``: the fields of the request, or of the first message of a stream, that say
     what is changed."""
 
     roles: frozenset[AccessRole]
@@ -80,6 +80,11 @@ _BY_SERVICE: dict[str, dict[str, AccessRule]] = {
     "hrm.v1.PolicyService": {
         "ShowPolicies": _read(_PEOPLE),
         "SetPolicyMode": _change(_OPERATES, "policy"),
+    },
+    "hrm.v1.QueueService": {
+        "ListQueues": _read(_PEOPLE),
+        "ChangeQueues": _change(_OPERATES, "queues removed"),
+        "WhatIf": _read(_PEOPLE),
     },
     "hrm.v1.SharedStateService": {
         "Subscribe": _change(_SCHEDULER, "name"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import grpc
@@ -34,6 +34,7 @@ from hrm.v1 import admin_pb2 as pb
 from hrm.v1 import admin_pb2_grpc, common_pb2, node_pb2, node_pb2_grpc
 from hrm.wire import admin as admin_wire
 from hrm.wire import codec
+from hrm.wire import queues as queue_wire
 
 __all__ = ["AdminService"]
 
@@ -111,8 +112,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             raise InvalidRequest(f"limit is {limit}; it must be from 1 to {LISTED_MAX}")
         master_state = self._master_state
         apps = master_state.applications if request.include_ended else master_state.live
+        chosen: Iterable[Application] = apps.values()
+        if request.queue:
+            queue = queue_wire.queue_named(self._master.core.queues.tree, request.queue)
+            chosen = [app for app in chosen if queue_wire.is_below(app.record.queue, queue)]
         listed, token = page(
-            apps.values(),
+            chosen,
             lambda app: (app.record.submitted_at_s, app.application_id),
             self._listed,
             request,
@@ -245,7 +250,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     def _listed(self, app: Application) -> pb.Application:
         """For a list: long user-supplied text is truncated, what only ``show`` prints left out."""
         message = admin_wire.from_application(app)
-        for field in ("name", "user", "tenant"):
+        for field in ("name", "user", "queue"):
             setattr(message, field, text.shortened(getattr(message, field), NAME_LISTED))
         message.message = text.shortened(message.message, MESSAGE_LISTED)
         del message.progress.stages[:]

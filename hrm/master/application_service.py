@@ -20,6 +20,7 @@ from hrm.core.vocabulary.takeover import Takeover
 from hrm.errors import HrmError
 from hrm.identity.caller import check_scope, check_user, user_of
 from hrm.master.interpreter import Interpreter, Outbox
+from hrm.master.user_groups import UserGroups
 from hrm.v1 import application_pb2 as pb
 from hrm.v1 import application_pb2_grpc
 from hrm.wire import applications as app_wire
@@ -51,11 +52,13 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         may_register: Callable[[str, int, str], None],
         registered: Callable[[str, int, str], None],
         token_of: Callable[[str], str],
+        groups: UserGroups,
     ) -> None:
         self._token_of = token_of
         self._master = master
         self._may_register = may_register
         self._registered = registered
+        self._groups = groups
         self._heartbeat_interval_s = heartbeat_interval_s
         self._sessions = itertools.count(1)
 
@@ -78,8 +81,9 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
                 request.submission_attempt,
                 request.submission_ownership_key,
             )
+        groups = await self._groups.of(request.user)
         result = await self._master.call(
-            lambda call_id: app_wire.to_registration(request, call_id, self._master.now())
+            lambda call_id: app_wire.to_registration(request, call_id, self._master.now(), groups)
         )
         assert isinstance(result, c.ApplicationAdmitted)
         if request.submission_id:

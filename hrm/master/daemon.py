@@ -19,7 +19,7 @@ from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined
 from grpc_reflection.v1alpha import reflection
 
 from hrm import allocator, clock, descriptors, policies, rpc, rpc_server, tls
-from hrm.config import MasterSettings
+from hrm.config import MasterSettings, QueueConfig
 from hrm.connections import ConnectionWatch
 from hrm.core.master.core import MasterCore
 from hrm.core.master.entities import Node
@@ -27,6 +27,7 @@ from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import NodeName, NodeState
 from hrm.errors import HrmError, InvalidConfig
 from hrm.identity.registry import TokenRegistry
+from hrm.master import metrics_page
 from hrm.master.admin_service import AdminService
 from hrm.master.application_service import ApplicationService
 from hrm.master.audit_log import AuditLog
@@ -38,11 +39,13 @@ from hrm.master.journal import Journal
 from hrm.master.node_service import NodeService
 from hrm.master.owners import Owners
 from hrm.master.policy_service import PolicyService, load_modes, save_modes
+from hrm.master.queue_service import QueueService, statuses
 from hrm.master.scheduler_service import SharedStateService, add_to_server
 from hrm.master.store import Store
 from hrm.master.store_repair import locked
 from hrm.master.submission_interpreter import Submissions
 from hrm.master.submission_service import SubmissionService
+from hrm.master.user_groups import UserGroups
 from hrm.peer_limits import PeerLimits
 from hrm.pipelines.master.service import PipelineService
 from hrm.pipelines.master.tasks import PipelineTasks, pipeline_policy
@@ -56,6 +59,7 @@ from hrm.v1 import (
     node_pb2_grpc,
     pipeline_pb2_grpc,
     policy_pb2_grpc,
+    queues_pb2_grpc,
     submission_pb2_grpc,
 )
 
@@ -66,9 +70,10 @@ SWITCH_INTERVAL_S = 0.0005
 STOP_GRACE_S = 1.0
 GIVE_BACK_INTERVAL_S = 2.0
 DROPPED_BYTES_MIN = 8 * 1024 * 1024
+NO_QUEUES = QueueConfig()
 SERVICES = (
     "AdminService", "ApplicationService", "EventService", "IdentityService", "NodeService",
-    "PipelineService", "PolicyService", "SharedStateService", "SubmissionService",
+    "PipelineService", "PolicyService", "QueueService", "SharedStateService", "SubmissionService",
 )  # fmt: skip
 """The services of ``hrm.v1``, for health checks and reflection."""
 
@@ -96,18 +101,19 @@ def tune_python() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
-async def run(settings: MasterSettings) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit status.
+async def run(settings: MasterSettings, queues: QueueConfig = NO_QUEUES) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status. ``queues``: what ``hrm.toml`` states.
 
     Raises:
         InvalidConfig: the state directory is another master's, the store is damaged, the token file
-            is not private, or clear text is not allowed at its address.
+            is not private, clear text is not allowed at its address, or the queues of ``hrm.toml``
+            and of the store are no tree together.
         Unavailable: the port is in use.
         DiskFull: there is no space for what the start must write.
     """
     descriptors.raise_limit()
     try:
-        return await _run(settings)
+        return await _run(settings, queues)
     except OSError as error:
         if is_full(error, settings.state_dir):
             raise full(settings.state_dir, error) from error
@@ -117,7 +123,7 @@ async def run(settings: MasterSettings) -> int:
         ) from error
 
 
-async def _run(settings: MasterSettings) -> int:
+async def _run(settings: MasterSettings, queues: QueueConfig) -> int:
     secure = server_tls(settings)  # first: a refusal must leave nothing behind
     token = rpc.create_token(settings.token_file)
     settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -125,7 +131,7 @@ async def _run(settings: MasterSettings) -> int:
         locked(settings.state_dir / "lock"),
         closing(Store(settings.state_dir / "hrm.sqlite")) as store,
     ):
-        known = known_to(store)
+        known = known_to(store, queues)
         epoch = store.next_epoch()
         kept, keep_s = settings.events_kept, settings.events_keep_s
         path = settings.state_dir / "events.sqlite"
@@ -136,15 +142,15 @@ async def _run(settings: MasterSettings) -> int:
                     "and what runs is readmitted as after a lost store",
                     epoch=epoch, epoch_of_the_journal=journal.newest_epoch,
                 )  # fmt: skip
-            return await _serve(settings, token, secure, store, known, journal, epoch)
+            return await _serve(settings, queues, token, secure, store, known, journal, epoch)
 
 
-def known_to(store: Store) -> dict[str, Any]:
-    """What the core needs from the store. Everything is read before anything is written, so a
-    damaged store stays as it is.
+def known_to(store: Store, queues: QueueConfig = NO_QUEUES) -> dict[str, Any]:
+    """What the core needs from the store; of the ``queues`` that ``hrm.toml`` states, that counts.
+    Everything is read before anything is written, so a damaged store stays as it is.
 
     Raises:
-        InvalidConfig: it is damaged.
+        InvalidConfig: it is damaged, or its queues and those of the file are no tree together.
     """
     known: dict[str, Any] = {
         "records": store.applications(),
@@ -152,6 +158,8 @@ def known_to(store: Store) -> dict[str, Any]:
         "drained_nodes": store.drains(),
         "run_times": store.run_times(),
         "learned_classes": store.learned_classes(),
+        "queues": queues.tree(store.queues()),
+        "queue_rules": queues.rules,
     }
     store.submissions()
     store.tokens()
@@ -160,6 +168,7 @@ def known_to(store: Store) -> dict[str, Any]:
 
 async def _serve(
     settings: MasterSettings,
+    queues: QueueConfig,
     token: str,
     secure: ServerTls | None,
     store: Store,
@@ -174,6 +183,8 @@ async def _serve(
     loop = asyncio.get_running_loop()
     core = _core(settings, known, journal, epoch)
     master = Interpreter(core, store, journal)
+    if queues.specs:
+        store.put_queues(core.queues.tree.stated)
     state_dir = settings.state_dir
     guards = GuardRegistry(load_modes(state_dir), keep=lambda modes: save_modes(state_dir, modes))
     pipelines = PipelineTasks(
@@ -186,32 +197,24 @@ async def _serve(
     identity_pb2_grpc.add_IdentityServiceServicer_to_server(
         IdentityService(master, registry, audit), server
     )
-    await _add_services(server, master, pipelines, submissions, guards, settings, address, registry)
-    stopped = master.stopped
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, _finish, stopped)
-    await server.start()
-    (settings.state_dir / "address").write_text(address + "\n")
-    log.info(
-        "serving", address=address, epoch=core.epoch, schedulers=settings.schedulers,
-        tls=secure is not None,
-    )  # fmt: skip
-    print(f"master ready on {address} (epoch {core.epoch})", flush=True)
-    ticking = asyncio.gather(
-        master.tick_forever(TICK_INTERVAL_S),
-        pipelines.tick_forever(partial(_draining, core)),
-        submissions.run(TICK_INTERVAL_S),
-        watch.run(),
-        audit.run(),
-        _give_back_forever(core),
+    await _add_services(
+        server, master, pipelines, submissions, guards, settings, queues, address, registry
     )
-    try:
-        error = await stopped
-    finally:
-        ticking.cancel()
-        await asyncio.gather(ticking, return_exceptions=True)
-        await server.stop(STOP_GRACE_S)
-        (settings.state_dir / "address").unlink(missing_ok=True)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, _finish, master.stopped)
+    async with metrics_page.serving(settings, partial(statuses, core), secure):
+        await server.start()
+        (settings.state_dir / "address").write_text(address + "\n")
+        log.info(
+            "serving", address=address, epoch=core.epoch, schedulers=settings.schedulers,
+            tls=secure is not None,
+        )  # fmt: skip
+        print(f"master ready on {address} (epoch {core.epoch})", flush=True)
+        try:
+            error = await _until_stopped(master, pipelines, submissions, watch, audit)
+        finally:
+            await server.stop(STOP_GRACE_S)
+            (settings.state_dir / "address").unlink(missing_ok=True)
     if error is not None:
         log.critical("stopped", error=str(error))
         return 1
@@ -235,6 +238,29 @@ def _core(
     )
     journal.took(None)
     return core
+
+
+async def _until_stopped(
+    master: Interpreter,
+    pipelines: PipelineTasks,
+    submissions: Submissions,
+    watch: ConnectionWatch,
+    audit: AuditLog,
+) -> HrmError | None:
+    """What happens by time, until the master is to stop; returns why, unless it was asked to."""
+    ticking = asyncio.gather(
+        master.tick_forever(TICK_INTERVAL_S),
+        pipelines.tick_forever(partial(_draining, master.core)),
+        submissions.run(TICK_INTERVAL_S),
+        watch.run(),
+        audit.run(),
+        _give_back_forever(master.core),
+    )
+    try:
+        return await master.stopped
+    finally:
+        ticking.cancel()
+        await asyncio.gather(ticking, return_exceptions=True)
 
 
 async def _give_back_forever(core: MasterCore) -> None:
@@ -293,6 +319,7 @@ async def _add_services(
     submissions: Submissions,
     guards: GuardRegistry,
     settings: MasterSettings,
+    queues: QueueConfig,
     address: str,
     registry: TokenRegistry,
 ) -> None:
@@ -328,17 +355,20 @@ async def _add_services(
     policy_pb2_grpc.add_PolicyServiceServicer_to_server(
         PolicyService(guards, pipelines.policies, settings.state_dir), server
     )
+    groups = UserGroups(is_asked=queues.asks_groups)
     applications = ApplicationService(
         master,
         interval_s,
         submissions.may_register,
         submissions.registered,
         registry.applications.token_of,
+        groups,
     )
     application_pb2_grpc.add_ApplicationServiceServicer_to_server(applications, server)
     submission_pb2_grpc.add_SubmissionServiceServicer_to_server(
-        SubmissionService(submissions, owners), server
+        SubmissionService(submissions, owners, groups), server
     )
+    queues_pb2_grpc.add_QueueServiceServicer_to_server(QueueService(master, queues.names), server)
     names = [f"hrm.v1.{name}" for name in SERVICES]
     checker = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)

@@ -288,6 +288,8 @@ class Interpreter:
         match command:
             case c.PersistApplication():
                 return self.store.put_application(command.record)
+            case c.PersistQueues():
+                return self.store.put_queues(command.stated)
             case c.ForgetApplication():
                 return self.store.forget_application(command.application_id)
             case c.RememberNode():

@@ -34,7 +34,7 @@ RANGES_MAX = 100_000
 _SUFFIXES = ("", "-wal")
 _ROWS = 0x0D
 """The type of a page that holds rows of a table."""
-_NAME_THEMSELVES = ("applications", "submissions")
+_NAME_THEMSELVES = ("applications", "submissions", "queues")
 
 
 @dataclass(slots=True)

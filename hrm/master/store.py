@@ -2,10 +2,10 @@
 
 One SQLite file in WAL mode (``hrm.master.store_file``), written by one thread
 (``hrm.master.write_queue``). Kept: the epoch, application records, nodes with their owners, drains,
-mean run times, what classes applications turned out to be, tokens' records, submissions with their
-configuration and the secrets in it. Not kept: containers, resource state and secrets of running
-applications, which agents and AppMasters report again. Of tokens and ownership keys only digests
-are kept, except the keys of submissions, which the next driver's node needs.
+mean run times, what classes applications turned out to be, queues of applications, tokens' records,
+submissions with their configuration and the secrets in it. Not kept: containers, resource state and
+secrets of running applications, which agents and AppMasters report again. Of tokens and ownership
+keys only digests are kept, except the keys of submissions, which the next driver's node needs.
 
 Nothing is discarded without a request: if a page, a record or the epoch is damaged, the master does
 not start, and its error names the command to run (``hrm.master.store_repair``).
@@ -14,13 +14,15 @@ not start, and its error names the command to run (``hrm.master.store_repair``).
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hrm.core.messages.submissions import SubmissionRecord
+from hrm.core.tenancy.queue_spec import QueueSpec
 from hrm.core.vocabulary.learned_classes import LearnedClass, LearnedClassKey
 from hrm.core.vocabulary.model import ApplicationId, NodeName
 from hrm.core.vocabulary.records import ApplicationRecord
@@ -35,6 +37,7 @@ from hrm.master.store_file import (
     epoch_in,
     is_damage,
     open_store,
+    queue_row,
     run_time_row,
 )
 from hrm.master.write_queue import WriteQueue
@@ -169,6 +172,16 @@ class Store:
 
     def forget_token(self, token_id: str) -> asyncio.Future[None]:
         return self._forget("tokens", token_id)
+
+    def queues(self) -> list[QueueSpec]:
+        """Those that are stated."""
+        return self._read("queues")
+
+    def put_queues(self, stated: Iterable[QueueSpec]) -> asyncio.Future[None]:
+        """In place of all that were there; all of it, or nothing, is on disk."""
+        rows = json.dumps([queue_row(spec) for spec in stated])
+        sql = f"INSERT INTO queues {_ROWS}"
+        return self._writes.put("queues", (), sql, (rows,), after="DELETE FROM queues")
 
     def close(self) -> None:
         """Write what is queued, then close."""

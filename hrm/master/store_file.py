@@ -8,6 +8,7 @@ names the remedy, and the file is never replaced: it is the cluster's intent.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import pwd
@@ -22,6 +23,7 @@ from typing import Any, TypeAlias
 
 from hrm import durable
 from hrm.core.messages.submissions import SubmissionRecord
+from hrm.core.tenancy.queue_spec import QueueSpec, spec_fields, spec_from
 from hrm.core.vocabulary.learned_classes import LearnedClass
 from hrm.core.vocabulary.model import ApplicationId, NodeName, WorkloadClass
 from hrm.core.vocabulary.records import ApplicationRecord
@@ -33,10 +35,10 @@ from hrm.master.wal_file import wal_damage
 
 __all__ = [
     "EPOCH_MAX", "SCHEMA_VERSION", "SUFFIXES", "TABLES", "Row", "create", "damaged", "epoch_in",
-    "is_damage", "open_store", "run_time_row", "set_aside", "upgrade", "what_is",
+    "is_damage", "open_store", "queue_row", "run_time_row", "set_aside", "upgrade", "what_is",
 ]  # fmt: skip
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 EPOCH_MAX = 1 << 27
 """So that an event's number, of which an epoch is a part, has at most 18 digits."""
 OPEN_TIMEOUT_S = 5.0
@@ -121,6 +123,19 @@ def _learned_class(row: Row) -> LearnedClass:
     )  # fmt: skip
 
 
+def _queue(row: Row) -> QueueSpec:
+    name, stated = map(_text, row)
+    fields = json.loads(stated)
+    if not isinstance(fields, dict):
+        raise ValueError(f"{type(fields).__name__} in place of what is stated of a queue")
+    return spec_from(name, fields)
+
+
+def queue_row(spec: QueueSpec) -> Row:
+    """As ``TABLES`` has it."""
+    return spec.name, json.dumps(spec_fields(spec), sort_keys=True)
+
+
 TABLES: dict[str, Table] = {
     "applications": Table(
         "CREATE TABLE IF NOT EXISTS applications (id TEXT PRIMARY KEY, record TEXT NOT NULL);",
@@ -156,6 +171,10 @@ TABLES: dict[str, Table] = {
     "tokens": Table(
         "CREATE TABLE IF NOT EXISTS tokens (id TEXT PRIMARY KEY, record TEXT NOT NULL);",
         ("id", "record"), 1, _record(TokenRecord, "token_id"),
+    ),
+    "queues": Table(
+        "CREATE TABLE IF NOT EXISTS queues (name TEXT PRIMARY KEY, stated TEXT NOT NULL);",
+        ("name", "stated"), 1, _queue,
     ),
 }  # fmt: skip
 _COLUMNS_BEFORE = {
@@ -312,7 +331,7 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
 
 def upgrade(db: sqlite3.Connection) -> None:
     """Versions 2 to 4 added the tables of run times, drains and submissions, which exist by now.
-    So do those of learned classes, of version 6, and of tokens, of version 7. Version 5 added the
+    So do those of learned classes, queues and tokens, of versions 6 to 8. Version 5 added the
     owners of nodes, version 6 what runs have read."""
     if "owner" not in [column[1] for column in db.execute("PRAGMA table_info(nodes)")]:
         db.execute("ALTER TABLE nodes ADD COLUMN owner TEXT NOT NULL DEFAULT ''")

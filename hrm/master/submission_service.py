@@ -15,6 +15,7 @@ from hrm.master.file_store import PIECE_BYTES
 from hrm.master.owners import Owners, hide_submission
 from hrm.master.paging import MESSAGE_LISTED, NAME_LISTED, check_limit, page
 from hrm.master.submission_interpreter import Submissions
+from hrm.master.user_groups import UserGroups
 from hrm.text import shortened
 from hrm.v1 import submission_pb2 as pb
 from hrm.v1 import submission_pb2_grpc
@@ -29,9 +30,10 @@ _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 
 class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
-    def __init__(self, submissions: Submissions, owners: Owners) -> None:
+    def __init__(self, submissions: Submissions, owners: Owners, groups: UserGroups) -> None:
         self._submissions = submissions
         self._owners = owners
+        self._groups = groups
         self._files = submissions.files
 
     async def FindFiles(  # noqa: N802
@@ -68,9 +70,10 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
         before = self._submissions.core.submitted_as(request.key)
         if before is not None:
             self._owners.check(before.record.submission_id)
+        groups = await self._groups.of(request.driver.user)
         entry = self._submissions.submit(
             request.key,
-            lambda submission_id, now: sw.to_record(request, submission_id, now),
+            lambda submission_id, now: sw.to_record(request, submission_id, now, groups),
             request.tokens,
         )
         return self._message(await entry)

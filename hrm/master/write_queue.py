@@ -80,8 +80,11 @@ class WriteQueue:
         self._thread = threading.Thread(target=self._write_all, name="store", daemon=True)
         self._thread.start()
 
-    def put(self, table: str, key: Values, sql: str, values: Values) -> asyncio.Future[None]:
-        """Queue a write of the row ``key``. The future of a row is shared by its writes.
+    def put(
+        self, table: str, key: Values, sql: str, values: Values, *, after: str = ""
+    ) -> asyncio.Future[None]:
+        """Queue a write of the row ``key``. The future of a row is shared by its writes. ``after``:
+        what removes what was there, in the same commit.
 
         Raises:
             LimitReached: too many wait.
@@ -93,7 +96,8 @@ class WriteQueue:
                 if len(self._pending) >= WRITES_QUEUED_MAX:
                     raise LimitReached(f"{WRITES_QUEUED_MAX} writes wait for the disk")
                 row = _Row(done=[asyncio.get_running_loop().create_future()])
-            if row.add(sql, values):
+            moves = bool(after) and row.add(after, ())
+            if row.add(sql, values) or moves:
                 self._pending.pop(name, None)
             self._pending[name] = row
             self._changed.notify()

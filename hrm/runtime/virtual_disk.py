@@ -8,6 +8,9 @@ from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
 from hrm.core.messages.submissions import ForgetSubmission, PersistSubmission, SubmissionRecord
 from hrm.core.scheduling.scheduler import PlacementPolicy
+from hrm.core.tenancy.queue_rules import QueueRule
+from hrm.core.tenancy.queue_spec import QueueSpec
+from hrm.core.tenancy.queue_tree import QueueTree
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.learned_classes import LearnedClass, LearnedClassKey
 from hrm.core.vocabulary.model import ApplicationId, NodeName
@@ -18,7 +21,9 @@ __all__ = ["VirtualDisk"]
 
 
 class VirtualDisk:
-    """Writes are done in order. Each takes ``write_s``, or until ``slow_until_s`` it takes
+    """``queues``: those that are stated; ``queue_rules`` are not written, but of a file.
+
+    Writes are done in order. Each takes ``write_s``, or until ``slow_until_s`` it takes
     ``slow_write_s``; until ``full_until_s`` none is done."""
 
     def __init__(self, write_s: float = 0.0) -> None:
@@ -30,6 +35,8 @@ class VirtualDisk:
         self.run_times: dict[RunTimeKey, RunTime] = {}
         self.learned_classes: dict[LearnedClassKey, LearnedClass] = {}
         self.submissions: dict[str, SubmissionRecord] = {}
+        self.queues: tuple[QueueSpec, ...] = ()
+        self.queue_rules: tuple[QueueRule, ...] = ()
         self.slow_until_s = 0.0
         self.slow_write_s = 0.0
         self.full_until_s = 0.0
@@ -42,6 +49,7 @@ class VirtualDisk:
         copy.drains, copy.run_times = dict(self.drains), dict(self.run_times)
         copy.learned_classes = dict(self.learned_classes)
         copy.submissions = dict(self.submissions)
+        copy.queues, copy.queue_rules = self.queues, self.queue_rules
         return copy
 
     def next_master(
@@ -60,6 +68,8 @@ class VirtualDisk:
             learned_classes=list(self.learned_classes.values()),
             now=now,
             epoch_id=epoch_id,
+            queues=QueueTree.of(self.queues),
+            queue_rules=self.queue_rules,
         )
 
     def write_time_s(self, now: float) -> float:
@@ -96,5 +106,7 @@ class VirtualDisk:
                 self.learned_classes[command.row.key] = command.row
             case c.ForgetLearnedClass():
                 self.learned_classes.pop(command.key, None)
+            case c.PersistQueues():
+                self.queues = command.stated
             case c.RaiseEpoch():
                 self.epoch = command.epoch

@@ -19,6 +19,7 @@ from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.runtime.clock import Clock
 from hrm.runtime.virtual_disk import VirtualDisk
 from hrm.sim.actors import impostor
+from hrm.sim.actors.administrator import QueuesAdministrator
 from hrm.sim.actors.driver import Driver
 from hrm.sim.actors.machine_actor import MachineActor
 from hrm.sim.actors.master import MasterProcess
@@ -31,12 +32,15 @@ from hrm.sim.faults.labels import meets, nodes_for, requirement_of
 from hrm.sim.faults.network import Network
 from hrm.sim.faults.plan import ApplicationPlan, OtherSize, Plan, TimedFault, source
 from hrm.sim.faults.plan_generator import must_run_at_once
+from hrm.sim.faults.queues import leave_enough
 from hrm.sim.faults.sizes import fits_whole
 from hrm.sim.oracle.checks import Oracle
 
 __all__ = ["World"]
 
 QUIET_S = 150.0
+_TURN_S = 60.0
+"""More for each application, where queues may let only one run after the other."""
 EVENTS_MAX = 60_000
 _CHECK_PERIOD_S = 0.5
 _START_S = 1_000_000.0
@@ -64,6 +68,7 @@ class World:
         self.faults_stopped = False
         self.network = Network(self.clock, source(plan.seed, "network"), plan.rates, self.sleepers)
         self.submitters = Submitters(self)
+        self.administrator = QueuesAdministrator(self)
         self.master = MasterProcess(self)
         self.master.start()
         self.machines = [MachineActor(self, node) for node in plan.nodes]
@@ -101,6 +106,7 @@ class World:
             "full-master-disk": self._full_master_disk,
             "lost-store": self._lost_store,
             "old-store": self._old_store,
+            "queues-change": self.administrator.strike,
         }
         for fault in plan.faults:
             self.clock.at(self._begin_s + fault.at_s, self._strike, fault)
@@ -113,7 +119,8 @@ class World:
         if self.oracle.found:
             return
         self._stop_faults()
-        end_s = self.clock.now + QUIET_S
+        quiet_s = QUIET_S + (_TURN_S * len(self.plan.applications) if self.plan.queues else 0.0)
+        end_s = self.clock.now + quiet_s
         while not self.oracle.found:
             check_period_s = self.clock.now + _CHECK_PERIOD_S
             self._live_until(check_period_s)
@@ -124,7 +131,7 @@ class World:
                 return
             if self.clock.now >= end_s:
                 self.oracle.violated(
-                    f"{QUIET_S:.0f} s after the last fault: " + "; ".join(left[:6])
+                    f"{quiet_s:.0f} s after the last fault: " + "; ".join(left[:6])
                 )
 
     def clock_of(self, process: str) -> ProcessClock:
@@ -196,6 +203,7 @@ class World:
                 or ("no such application" in why and self._could_be_forgotten(driver))
                 or ("did not come back within" in why and self._could_be_away(driver))
                 or (why == "the master cannot be reached" and self._could_be_away(driver))
+                or ("there is no queue" in why and self._could_lack_its_queue())
             )
             if not excused:
                 self.oracle.violated(f"{driver.name} fits, and failed without need: {why}")
@@ -206,6 +214,12 @@ class World:
         slept = bool(self.sleepers.slept[driver.name])
         away = any(injected[x] for x in ("partition", "appmaster-crash", "loss", "delay"))
         return (slept or away) and (injected["lost-store"] + injected["old-store"]) > 0
+
+    def _could_lack_its_queue(self) -> bool:
+        """May its queue have been removed before it came, or have been lost with a store?"""
+        injected = self.network.injected
+        is_lost = (injected["lost-store"] + injected["old-store"]) > 0
+        return is_lost or self.administrator.has_removed
 
     def _could_be_away(self, driver: Driver) -> bool:
         """Is there a reason for its AppMaster's absence? That the master slept is none."""
@@ -335,6 +349,8 @@ class World:
             return False
         if not all(self._could_do_with(driver.plan, rest) for driver in self.drivers):
             return False
+        if not leave_enough(self.plan, self.master.disk.queues, [machine.plan for machine in rest]):
+            return False
         self.gone.add(lost.name)
         lost.crash()
         return True
@@ -417,7 +433,7 @@ class World:
         self._backup = self.master.disk.copy()
 
     def _lost_store(self, fault: TimedFault) -> bool:
-        """The master's disk is emptied while it is down."""
+        """The master's disk is emptied while it is down; it may be configured with queues."""
         return self._change_store(None, fault)
 
     def _old_store(self, fault: TimedFault) -> bool:
@@ -428,9 +444,11 @@ class World:
         if self.plan.submissions or self.master.core is None:
             return False  # what a store loses of drivers is reported by no other component
         self.master.crash()
-        self.master.disk = (
-            copy.copy() if copy is not None else VirtualDisk(self.master.disk.write_s)
-        )
+        disk = VirtualDisk(self.master.disk.write_s) if copy is None else copy.copy()
+        disk.queue_rules = self.plan.queue_rules
+        if copy is None and fault.size < 0.5:
+            disk.queues = self.plan.queues
+        self.master.disk = disk
         self.oracle.store_changed(self.master.disk.applications)
         self.clock.after(0.1 + 4.0 * fault.size, self._restart_master)
         return True

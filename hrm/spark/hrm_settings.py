@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from hrm.errors import InvalidRequest
+from hrm.queue_settings import TENANT, TENANT_WARNING, queue_settings_of
 
 __all__ = ["LOCALIZE_MODES", "SPARK_SETTINGS", "check_text", "check_values", "unknown_names"]
 
@@ -102,7 +103,22 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "in cluster deploy mode: how long a driver may live on after its application has failed, "
         "before HRM ends it with exit status 1. One that makes another SparkContext goes on",
     ),
-    "spark.hrm.tenant": ("", "whose share the application uses"),
+    "spark.hrm.queue": (
+        "by the master's `queue_rules`, else `root.default`",
+        "the queue of the application: its whole name, or the last part of it where one queue "
+        "ends so; `--queue` of spark-submit is the same. Where it is not set, `spark.yarn.queue` "
+        "counts",
+    ),
+    "spark.hrm.tags": (
+        "",
+        "words, separated by commas, by which `queue_rules` may choose the queue. Where it is not "
+        "set, `spark.yarn.tags` counts",
+    ),
+    "spark.hrm.priority": (
+        "`0`",
+        "of the applications of a queue whose order is `priority`, those with the highest number "
+        "go first. Where it is not set, `spark.yarn.priority` counts",
+    ),
     "spark.hrm.token.file": (
         "`$HRM_TOKEN_FILE`, else `$HRM_HOME/token`",
         "your token, or the cluster's, mode 0600",
@@ -186,6 +202,9 @@ def unknown_names(names: Iterable[str]) -> list[str]:
         known = name in SPARK_SETTINGS or name.startswith(_DRIVER_ENVIRONMENT)
         if not name.startswith(_PREFIX) or known:
             continue
+        if name == TENANT:
+            lines.append(TENANT_WARNING)
+            continue
         near = difflib.get_close_matches(name.lower(), by_letters, 1)
         meant = f"; did you mean {by_letters[near[0]]}?" if near else ""
         lines.append(f"{name} is no setting of HRM, and has no effect{meant}")
@@ -209,6 +228,7 @@ def check_values(conf: Mapping[str, str]) -> None:
     for name in _WHOLE:
         if name in conf and _DIGITS.fullmatch(conf[name].strip()) is None:
             raise InvalidRequest(f"{name} is {conf[name]!r}; give a whole number from 0 on")
+    queue_settings_of(conf)
     for name in conf:
         variable = name.removeprefix(_DRIVER_ENVIRONMENT)
         if variable != name and (not variable or any(mark in variable for mark in "=\0")):

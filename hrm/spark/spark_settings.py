@@ -195,6 +195,9 @@ FAMILIES: dict[str, SettingSupport] = {
         "in favour of spark.archives, spark.files, spark.jars and spark.submit.pyFiles, which "
         "count on YARN, too",
     ),
+    "spark.yarn.queue, .tags, .priority": _honoured(
+        "1.0.0", "where spark.hrm.queue, .tags and .priority are not set: docs/queues.md"
+    ),
     "spark.kubernetes.*, spark.yarn.*": _not_applicable(
         "1.0.0",
         "of other cluster managers, but for those above; no warning, as one configuration may "

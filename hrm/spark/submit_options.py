@@ -38,6 +38,7 @@ SETTINGS = {
     "--executor-memory": "spark.executor.memory",
     "--executor-cores": "spark.executor.cores",
     "--num-executors": "spark.executor.instances",
+    "--queue": "spark.hrm.queue",
     "--packages": "spark.jars.packages",
     "--exclude-packages": "spark.jars.excludes",
     "--repositories": "spark.jars.repositories",
@@ -53,7 +54,6 @@ SETTINGS = {
 PROXY_USER = "--proxy-user"
 PASSED_ON = (PROXY_USER,)
 IGNORED = {
-    "--queue": "HRM has no queues",
     "--total-executor-cores": "set spark.executor.instances and spark.executor.cores instead",
 }
 REFUSED = {

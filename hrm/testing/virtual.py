@@ -19,6 +19,8 @@ from hrm.core.messages import events as e
 from hrm.core.messages.state_changes import StateChanged
 from hrm.core.node.core import NodeCore
 from hrm.core.scheduling.scheduler import PlacementPolicy
+from hrm.core.tenancy.queue_rules import QueueRule
+from hrm.core.tenancy.queue_spec import QueueName, QueueSpec
 from hrm.core.vocabulary.bounds import PREEMPTION_GRACE_S, Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -126,7 +128,7 @@ class _SchedulerEnd:
 
 class VirtualCluster:
     """``now`` starts at 1000 s. ``run_s``: how long containers run by themselves; None: without
-    end.
+    end. ``queues``, ``queue_rules``: of applications, from the start.
 
     ``preemption_grace_s``: see ``NodeCore``; ``drain_s``: how long a preempted container takes to
     finish what it does. ``schedulers``: two, so that tests meet what several do to each other.
@@ -147,6 +149,8 @@ class VirtualCluster:
         run_s: float | None = None,
         preemption_grace_s: float | None = PREEMPTION_GRACE_S,
         drain_s: float = 1.0,
+        queues: Iterable[QueueSpec] = (),
+        queue_rules: Iterable[QueueRule] = (),
     ) -> None:
         self.clock = Clock(1000.0)
         self.preemption_grace_s = preemption_grace_s
@@ -156,6 +160,7 @@ class VirtualCluster:
         self.run_s = run_s
         self.notices: dict[str, list[c.Notice]] = {}
         self.disk = VirtualDisk()
+        self.disk.queues, self.disk.queue_rules = tuple(queues), tuple(queue_rules)
         self.durable, self.durable_nodes = self.disk.applications, self.disk.nodes
         self.durable_drains, self.durable_run_times = self.disk.drains, self.disk.run_times
         self.replies: dict[int, c.Reply | c.Refuse] = {}
@@ -219,11 +224,15 @@ class VirtualCluster:
         first_executors: FirstExecutors | None = None,
         driver: ApplicationId | None = None,
         requires: NodeRequirement | None = None,
+        user: str = "somebody",
+        queue: str = "",
+        priority: int = 0,
+        tags: tuple[str, ...] = (),
     ) -> ApplicationId:
         """Register an application, attach it, and request executors 1..n. ``new_id``: its id;
         with ``driver-`` before it, it holds the driver of a submission, which needs
         ``first_executors``. ``driver``: what holds the driver of this application. ``requires``:
-        what a node must meet."""
+        what a node must meet. ``queue``, ``tags``: see ``core.tenancy.queue_rules``."""
         call_id = next(self._calls)
         self.submit_to_master(
             e.ApplicationRegistered(
@@ -232,7 +241,10 @@ class VirtualCluster:
                 application_id=ApplicationId(""),
                 submission_key=f"key-{call_id}",
                 name=name,
-                user="somebody",
+                user=user,
+                queue=queue,
+                priority=priority,
+                tags=tags,
                 declared_class=workload_class,
                 gang_min=gang_min,
                 stream_min=stream_min,
@@ -322,6 +334,27 @@ class VirtualCluster:
             e.RebindRequested(now=self.now, call_id=call_id, node=NodeName(node), **changes)
         )
         return call_id
+
+    def change_queues(
+        self,
+        *stated: QueueSpec,
+        removed: Iterable[str] = (),
+        create: bool = False,
+        dry_run: bool = False,
+    ) -> c.Reply | c.Refuse:
+        """An administrator changes queues; the reply."""
+        call_id = next(self._calls)
+        self.submit_to_master(
+            e.QueuesChanged(
+                now=self.now,
+                call_id=call_id,
+                stated=stated,
+                removed=tuple(map(QueueName, removed)),
+                create=create,
+                dry_run=dry_run,
+            )
+        )
+        return self.replies[call_id]
 
     def disconnect(self, node: VirtualNode) -> None:
         """The network between a node and the master breaks."""

@@ -8,11 +8,11 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RegisterApplicationRequest(_message.Message):
-    __slots__ = ("application_id", "name", "user", "tenant", "spark_version", "driver_host", "web_url", "declared_class", "launch", "submission_key", "gang_min", "stream_min", "input_bytes", "submission_id", "submission_attempt", "ownership_key", "submission_ownership_key", "followed_epoch", "followed_epoch_id", "requires")
+    __slots__ = ("application_id", "name", "user", "queue", "spark_version", "driver_host", "web_url", "declared_class", "launch", "submission_key", "gang_min", "stream_min", "input_bytes", "submission_id", "submission_attempt", "ownership_key", "submission_ownership_key", "followed_epoch", "followed_epoch_id", "requires", "tags", "priority")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
-    TENANT_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
     SPARK_VERSION_FIELD_NUMBER: _ClassVar[int]
     DRIVER_HOST_FIELD_NUMBER: _ClassVar[int]
     WEB_URL_FIELD_NUMBER: _ClassVar[int]
@@ -29,10 +29,12 @@ class RegisterApplicationRequest(_message.Message):
     FOLLOWED_EPOCH_FIELD_NUMBER: _ClassVar[int]
     FOLLOWED_EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
     REQUIRES_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     name: str
     user: str
-    tenant: str
+    queue: str
     spark_version: str
     driver_host: str
     web_url: str
@@ -49,7 +51,9 @@ class RegisterApplicationRequest(_message.Message):
     followed_epoch: int
     followed_epoch_id: str
     requires: _common_pb2.NodeRequirement
-    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., declared_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., launch: _Optional[_Union[_common_pb2.SparkLaunch, _Mapping]] = ..., submission_key: _Optional[str] = ..., gang_min: _Optional[int] = ..., stream_min: _Optional[int] = ..., input_bytes: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., ownership_key: _Optional[str] = ..., submission_ownership_key: _Optional[str] = ..., followed_epoch: _Optional[int] = ..., followed_epoch_id: _Optional[str] = ..., requires: _Optional[_Union[_common_pb2.NodeRequirement, _Mapping]] = ...) -> None: ...
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    priority: int
+    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., queue: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., declared_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., launch: _Optional[_Union[_common_pb2.SparkLaunch, _Mapping]] = ..., submission_key: _Optional[str] = ..., gang_min: _Optional[int] = ..., stream_min: _Optional[int] = ..., input_bytes: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., ownership_key: _Optional[str] = ..., submission_ownership_key: _Optional[str] = ..., followed_epoch: _Optional[int] = ..., followed_epoch_id: _Optional[str] = ..., requires: _Optional[_Union[_common_pb2.NodeRequirement, _Mapping]] = ..., tags: _Optional[_Iterable[str]] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class RegisterApplicationResponse(_message.Message):
     __slots__ = ("application_id", "epoch", "containers", "heartbeat_interval_s", "last_executor_number", "node_timeout_s", "token", "epoch_id")

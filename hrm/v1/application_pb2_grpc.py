@@ -53,6 +53,8 @@ class ApplicationServiceServicer(object):
         """PERMISSION_DENIED, of both: the application is another's, its ownership key is not this one.
         INVALID_ARGUMENT: a field out of range. NOT_FOUND: re-attaching to an application that has ended or never was.
         RESOURCE_EXHAUSTED: more live applications than the master admits.
+        Of Register, of the queue: INVALID_ARGUMENT: there is none of that name. PERMISSION_DENIED: it is not open to this
+        user.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

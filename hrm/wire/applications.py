@@ -27,11 +27,13 @@ __all__ = [
     "to_registration",
 ]
 
+PRIORITY_MAX = 999_999_999
+
 
 def to_registration(
-    request: pb.RegisterApplicationRequest, call_id: int, now: float
+    request: pb.RegisterApplicationRequest, call_id: int, now: float, groups: tuple[str, ...] = ()
 ) -> e.ApplicationRegistered:
-    """A call of ``Register``.
+    """A call of ``Register``. ``groups``: those of its user.
 
     Raises:
         InvalidRequest: a field is malformed.
@@ -45,7 +47,10 @@ def to_registration(
         submission_key=codec.to_name(request.submission_key, "submission_key"),
         name=codec.to_text(request.name, "name"),
         user=codec.to_text(request.user, "user"),
-        tenant=codec.to_text(request.tenant, "tenant"),
+        queue=codec.to_text(request.queue, "queue"),
+        tags=tuple(codec.to_text(tag, "tags") for tag in request.tags),
+        groups=groups,
+        priority=codec.to_whole(request.priority, "priority", -PRIORITY_MAX, PRIORITY_MAX),
         spark_version=codec.to_text(request.spark_version, "spark_version"),
         driver_host=codec.to_text(request.driver_host, "driver_host"),
         web_url=codec.to_text(request.web_url, "web_url"),

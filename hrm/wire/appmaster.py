@@ -35,7 +35,7 @@ _QUERIES_MAX = request_bounds.FIELDS["Progress.streaming_queries"].count
 _HOSTS_MAX = request_bounds.FIELDS["ExcludedHosts.hosts"].count
 _STAGES_MAX = request_bounds.FIELDS["Progress.stages"].count
 _INTRODUCED = (
-    *("name", "user", "tenant", "spark_version", "driver_host", "web_url"),
+    *("name", "user", "queue", "spark_version", "driver_host", "web_url"),
     "submission_key",
 )
 _LAUNCH = (
@@ -209,6 +209,8 @@ def registration(
         gang_min=hello.get("gang_min", 0),
         stream_min=hello.get("stream_min", 0),
         input_bytes=hello.get("input_bytes", 0),
+        tags=hello.get("tags", ()),
+        priority=hello.get("priority", 0),
         submission_id=submission_id,
         submission_attempt=submission_attempt,
         ownership_key=ownership_key,

@@ -17,6 +17,7 @@ from hrm.core.submission.submissions import SubmissionEntry
 from hrm.core.vocabulary.model import FirstExecutors, Resources
 from hrm.errors import InvalidRequest
 from hrm.executor_size import first_executors_of
+from hrm.queue_settings import queue_settings_of
 from hrm.spark_servers import Server, server_of
 from hrm.v1 import submission_pb2 as pb
 from hrm.wire import codec, requirements
@@ -54,8 +55,10 @@ def to_file(message: pb.FileDigest) -> tuple[str, int, str]:
     return message.sha256, message.size_bytes, codec.to_text(message.name, "file.name")
 
 
-def to_record(request: pb.SubmitRequest, submission_id: str, now: float) -> SubmissionRecord:
-    """The record of a submission, checked.
+def to_record(
+    request: pb.SubmitRequest, submission_id: str, now: float, groups: tuple[str, ...] = ()
+) -> SubmissionRecord:
+    """The record of a submission, checked. ``groups``: those of its user.
 
     Raises:
         InvalidRequest: a field is missing or out of range.
@@ -91,6 +94,7 @@ def to_record(request: pb.SubmitRequest, submission_id: str, now: float) -> Subm
             f"{TIE_MAX_S / 60:.0f}m, or true for a minute"
         )
     server = server_of(driver.main_class, dict(conf), driver.arguments)
+    queue = queue_settings_of(dict(conf))
     return SubmissionRecord(
         submission_id=submission_id,
         key=codec.to_name(request.key, "key"),
@@ -110,6 +114,10 @@ def to_record(request: pb.SubmitRequest, submission_id: str, now: float) -> Subm
         tie_s=driver.tie_s,
         serial_key=codec.to_text(driver.serial_key, "serial_key"),
         requires=requirements.driver_requirement(dict(conf)),
+        queue=queue.queue,
+        tags=queue.tags,
+        groups=groups,
+        priority=queue.priority,
     )
 
 

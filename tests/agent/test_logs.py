@@ -235,7 +235,7 @@ async def test_what_is_no_request_for_a_log(node: Node, request_bytes: bytes, st
 async def test_a_reader_that_takes_nothing_is_let_go(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hrm.agent.containers.logs._REQUEST_LIMIT_S", 0.2)
+    monkeypatch.setattr("hrm.http_pages._REQUEST_LIMIT_S", 0.2)
     (node.dir / "stdout").write_bytes(b"&" * PAGE_BYTES)  # &amp; in a page, five times as long
     # Like a network; the loopback buffers megabytes.
     node.server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -415,7 +415,7 @@ async def test_bad_requests(stub: Any, fields: dict[str, Any], code: grpc.Status
 async def test_silent_readers_hold_a_bounded_number_of_places_and_not_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hrm.agent.containers.logs._REQUEST_LIMIT_S", 0.5)
+    monkeypatch.setattr("hrm.http_pages._REQUEST_LIMIT_S", 0.5)
     (pair,) = certificates.make(tmp_path / "tls", ["127.0.0.1"])
     for secure in (None, ServerTls(*pair)):
         logs = Logs(tmp_path, LogLinks(KEY, asked_s=1.0, keep_s=1.0), lambda _: None)

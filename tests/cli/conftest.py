@@ -18,8 +18,16 @@ from typer.testing import CliRunner, Result
 
 from hrm import rpc
 from hrm.cli.app import app
-from hrm.v1 import admin_pb2, admin_pb2_grpc, common_pb2, node_pb2, policy_pb2_grpc
+from hrm.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    common_pb2,
+    node_pb2,
+    policy_pb2_grpc,
+    queues_pb2_grpc,
+)
 from tests.cli.fake_policies import FakePolicies
+from tests.cli.fake_queues import FakeQueues
 
 APPLICATION = "app-0001"
 
@@ -109,6 +117,8 @@ def example_application() -> admin_pb2.Application:
         application_id=APPLICATION,
         name="word [count]",  # square brackets are markup to rich
         user="ada",
+        queue="root.team",
+        priority=7,
         state=common_pb2.APPLICATION_STATE_RUNNING,
         workload_class=common_pb2.WORKLOAD_CLASS_STREAM,
         class_evidence="query top-k, trigger ProcessingTime",
@@ -153,6 +163,7 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
     def __init__(self) -> None:
         self.requests: list[Any] = []
         self.policies = FakePolicies()
+        self.queues = FakeQueues()
         self.log = [b"first line\n", "zweite Zeile: ä".encode()[:-1], "ä".encode()[-1:]]
         self.empty = False
         self.target = ""
@@ -278,6 +289,7 @@ def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMast
     )
     admin_pb2_grpc.add_AdminServiceServicer_to_server(fake, server)
     policy_pb2_grpc.add_PolicyServiceServicer_to_server(fake.policies, server)
+    queues_pb2_grpc.add_QueueServiceServicer_to_server(fake.queues, server)
     fake.target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     monkeypatch.setenv("HRM_MASTER", fake.target)

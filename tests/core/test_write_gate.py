@@ -12,6 +12,7 @@ from hrm.core.master.core import MasterCore
 from hrm.core.master.write_gate import LEAVING, WRITES, WriteGate
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.tenancy.queue_spec import spec_from
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -75,6 +76,31 @@ def test_an_admission_waits_and_so_does_its_repetition() -> None:
     assert (list(passing), held is not None) == ([], True)
     assert [list(gate.release()), list(gate.release())] == [[ADMITTED], [ADMITTED]]
     assert gate.take(registers(), [], [ADMITTED]) == ([ADMITTED], None)
+
+
+QUEUES = c.PersistQueues(stated=(spec_from("root.a", {}),))
+
+
+def changes_queues(*, dry_run: bool = False) -> e.QueuesChanged:
+    return e.QueuesChanged(now=1.0, call_id=1, stated=QUEUES.stated, create=True, dry_run=dry_run)
+
+
+def test_a_change_of_queues_is_on_the_disk_before_its_reply() -> None:
+    gate = made(APP)
+    reply = c.Reply(call_id=1, result=c.QueueChangeCost())
+    passing, held = gate.take(changes_queues(), [QUEUES], [reply, stop()])
+    assert (list(passing), held is not None) == ([stop()], True), "orders do not wait for it"
+    again = c.Reply(call_id=2, result=c.QueueChangeCost())
+    assert list(gate.take(changes_queues(), [], [again])[0]) == [], "nor is it overtaken"
+    assert list(gate.take(TICK, [], [notice(APP)])[0]) == [notice(APP)]
+    assert [list(gate.release()), list(gate.release())] == [[reply], [again]]
+
+
+def test_while_the_disk_is_full_queues_stay_as_they_are() -> None:
+    gate = made()
+    gate.pause(FULL)
+    assert gate.refusal(changes_queues()) is FULL
+    assert gate.refusal(changes_queues(dry_run=True)) is None
 
 
 def test_what_may_be_learned_again_holds_nothing() -> None:

@@ -119,7 +119,7 @@ def test_a_list_of_many_long_names_is_whole_and_comes_soon(master: Master) -> No
 
 
 def test_a_terminal_shows_hostile_names_and_obeys_none(master: Master) -> None:
-    name = master.register(1, name=HOSTILE, user=HOSTILE, tenant=HOSTILE, driver_host=HOSTILE)
+    name = master.register(1, name=HOSTILE, user=HOSTILE, queue=HOSTILE, driver_host=HOSTILE)
     master.kill(name, reason=HOSTILE)
     for command in (
         ("apps", "--all"), ("app", "show", name), ("app", "why", name), ("events",),

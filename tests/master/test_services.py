@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from hrm import rpc
-from hrm.config import MasterSettings
+from hrm.config import MasterSettings, QueueConfig
 from hrm.errors import InvalidConfig, Unavailable
 from hrm.master import daemon
 from hrm.master.interpreter import Interpreter
@@ -27,6 +27,7 @@ from hrm.v1 import (
     common_pb2,
     node_pb2,
     node_pb2_grpc,
+    queues_pb2_grpc,
 )
 
 NO_MODE: Any = 9
@@ -59,12 +60,18 @@ class Running:
         return application_pb2_grpc.ApplicationServiceStub(self.channel)
 
     @property
+    def queues(self) -> Any:
+        return queues_pb2_grpc.QueueServiceStub(self.channel)
+
+    @property
     def nodes(self) -> Any:
         return node_pb2_grpc.NodeServiceStub(self.channel)
 
 
 @asynccontextmanager
 async def running(directory: Path, **settings: Any) -> AsyncIterator[Running]:
+    """``queues``: a ``QueueConfig``, as ``hrm.toml`` may state; the others are settings."""
+    queues = settings.pop("queues", QueueConfig())
     configured = MasterSettings(
         port=0, state_dir=directory / "master", token_file=directory / "token", **settings
     )
@@ -77,7 +84,7 @@ async def running(directory: Path, **settings: Any) -> AsyncIterator[Running]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(daemon, "Interpreter", Kept)
-        serving = asyncio.create_task(daemon.run(configured))
+        serving = asyncio.create_task(daemon.run(configured, queues))
         await _serving(serving, configured.state_dir / "address")
     address = (configured.state_dir / "address").read_text().strip()
     master = Running(configured, address, serving, made[0])

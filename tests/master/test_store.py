@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hrm.core.tenancy.queue_spec import QueueSpec, spec_from
 from hrm.core.vocabulary.learned_classes import LearnedClass
 from hrm.core.vocabulary.model import ApplicationId, ApplicationState, NodeName, WorkloadClass
 from hrm.core.vocabulary.records import ApplicationRecord
@@ -191,6 +192,80 @@ async def test_run_times_are_kept_the_latest_last(tmp_path: Path) -> None:
     store.close()
 
 
+QUEUES = (
+    spec_from("root.a", {"guaranteed": "33.333333%", "submitters": ["ünï", "b"]}),
+    spec_from("root.a.b", {"maximum": {"cores": 3, "memory": "10g"}, "weight": 0.1}),
+    spec_from("root.default", {}),
+)
+
+
+async def test_queues_replace_those_that_were_there(tmp_path: Path) -> None:
+    path = tmp_path / "hrm.sqlite"
+    store = Store(path)
+    assert store.queues() == []
+    await store.put_queues(QUEUES)
+    again = Store(path)
+    assert again.queues() == list(QUEUES)
+    again.close()
+    for stated in (QUEUES[1:], QUEUES[:1]):
+        last = store.put_queues(stated)
+    await last
+    assert store.queues() == [QUEUES[0]]
+    await store.put_queues(())
+    assert store.queues() == []
+    store.close()
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.lists(st.sampled_from(QUEUES), unique=True), min_size=1, max_size=6))
+def test_of_changes_of_queues_the_last_is_kept_whole(changes: list[list[QueueSpec]]) -> None:
+    async def write(path: Path) -> None:
+        store = Store(path)
+        await asyncio.gather(*(store.put_queues(stated) for stated in changes))
+        assert store.queues() == changes[-1]
+        store.close()
+
+    with TemporaryDirectory() as directory:
+        asyncio.run(write(Path(directory) / "hrm.sqlite"))
+
+
+async def test_a_store_of_schema_6_gets_its_queues(tmp_path: Path) -> None:
+    path = tmp_path / "hrm.sqlite"
+    Store(path).close()
+    with sqlite3.connect(path) as old:
+        old.executescript(
+            "DROP TABLE queues; DROP TABLE tokens; "
+            "UPDATE meta SET value = '6' WHERE key = 'schema';"
+        )
+    store = Store(path)
+    await store.put_queues(QUEUES)
+    assert store.queues() == list(QUEUES)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("stated", "why"),
+    [
+        ("[]", "list in place of what is stated of a queue"),
+        ("{", "Expecting"),
+        ('{"weight": -1}', "queue root.a: weight = '-1'"),
+    ],
+)
+async def test_a_queue_that_cannot_be_read_is_damage(tmp_path: Path, stated: str, why: str) -> None:
+    store = Store(tmp_path / "hrm.sqlite")
+    with sqlite3.connect(tmp_path / "hrm.sqlite") as other:
+        other.execute("INSERT INTO queues VALUES ('root.a', ?)", (stated,))
+    with pytest.raises(InvalidConfig, match=f"is damaged: queues, root.a: {why}"):
+        store.queues()
+    store.close()
+
+
+def test_an_application_of_an_hrm_with_tenants_is_read() -> None:
+    text = encode(RECORD).replace('"queue": ""', '"tenant": "t"').replace('"priority": 0, ', "")
+    assert "queue" not in text
+    assert decode(ApplicationRecord, text) == RECORD
+
+
 async def test_a_store_of_schema_1_is_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "hrm.sqlite"
     with sqlite3.connect(path) as old:
@@ -213,7 +288,7 @@ async def test_a_store_of_schema_1_is_taken_over(tmp_path: Path) -> None:
     await store.put_run_time(_run_time("a", 1.0))
     store.close()
     with sqlite3.connect(path) as new:
-        assert new.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [("7",)]
+        assert new.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [("8",)]
 
 
 async def test_run_times_of_schema_5_are_taken_over(tmp_path: Path) -> None:

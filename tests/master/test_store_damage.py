@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from hrm.core.tenancy.queue_spec import spec_from
 from hrm.core.vocabulary.history import Service
 from hrm.core.vocabulary.model import ApplicationId, NodeName
 from hrm.core.vocabulary.run_times import RunTime
@@ -45,6 +46,7 @@ def path(tmp_path: Path) -> Path:
         for number in range(NODES):
             store.put_node(NodeName(f"node-{number:04d}"))
         row = RunTime(name="etl", user="ada", resource_profile_id=0, mean_s=1.5, containers=2)
+        store.put_queues([spec_from("root.etl", {"guaranteed": "25%"})])
         await asyncio.gather(store.put_drain(NodeName("node-0007")), store.put_run_time(row))
 
     store = Store(path)
@@ -223,6 +225,14 @@ def test_every_readable_row_is_kept_and_what_is_lost_is_reported(path: Path, how
     store.close()
 
 
+@pytest.mark.parametrize("how", ["a page of records", "the first page", "no epoch"])
+def test_queues_outlive_a_repair(path: Path, how: str) -> None:
+    DAMAGE[how][0](path)
+    assert store_repair.repair(path.parent).kept["queues"] == 1
+    with contextlib.closing(Store(path)) as store:
+        assert store.queues() == [spec_from("root.etl", {"guaranteed": "25%"})]
+
+
 def test_an_unreadable_epoch_is_replaced_by_one_beyond_all_evidence(path: Path) -> None:
     change(path, "DELETE FROM meta WHERE key = 'epoch'")
     with contextlib.closing(sqlite3.connect(path.parent / "events.sqlite")) as db:
@@ -239,7 +249,7 @@ def test_a_good_store_is_left_alone(path: Path) -> None:
     assert (report.done, report.damage, report.epoch) == ("", [], EPOCH)
     assert report.kept == {
         "applications": APPLICATIONS, "nodes": NODES, "drains": 1, "run_times": 1,
-        "learned_classes": 0, "submissions": 0, "tokens": 0,
+        "learned_classes": 0, "submissions": 0, "queues": 1, "tokens": 0,
     }  # fmt: skip
     assert path.read_bytes() == was
     assert {each.name for each in path.parent.iterdir()} == {"hrm.sqlite", "lock"}

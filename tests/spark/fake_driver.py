@@ -107,7 +107,7 @@ async def fake_driver(
         "class": "", "master": master.address, "token_file": str(master.token_file), "tls_ca": "",
         "allow_clear_text": "",
         "master_timeout_ms": 60_000, "registration_timeout_ms": 20_000, "stop_timeout_ms": 5_000,
-        "name": "n", "user": "u", "tenant": "", "spark_version": "4.3.0", "driver_host": "h",
+        "name": "n", "user": "u", "queue": "", "spark_version": "4.3.0", "driver_host": "h",
         "web_url": "", "submission_key": "k", "ownership_key": "k" * 64,
         "launch": {
             "driver_url": "spark://x", "spark_version": "4.3.0", "environment": {},

@@ -38,6 +38,8 @@ def program(tmp_path: Path) -> str:
         ("spark.hrm.gang.min=NaN", "give a whole number from 0 on"),
         ("spark.hrm.stream.min=-2", "give a whole number from 0 on"),
         ("spark.hrm.localize=xx", "write named, all or none"),
+        ("spark.hrm.priority=high", "give a whole number, such as 10"),
+        ("spark.yarn.tags=" + ",".join(map(str, range(99))), "at most 64 are allowed"),
         ("spark.hrm.submit.confDirs=maybe", "write true or false"),
         ("spark.hrm.submit.waitAppCompletion=maybe", "write true or false"),
         ("spark.hrm.driverEnv.=x", "names no variable"),
@@ -93,6 +95,12 @@ def test_a_mistyped_name_is_reported_with_the_nearest() -> None:
     ]
     (warning,) = parse(["--conf", "spark.hrm.submit.tide=true", "app.py"], {}).warnings
     assert warning.endswith("did you mean spark.hrm.submit.tied?")
+
+
+def test_a_tenant_is_reported_with_the_setting_that_took_its_place() -> None:
+    assert unknown_names(["spark.hrm.tenant"]) == [
+        "spark.hrm.tenant is no setting any more, and has no effect; write spark.hrm.queue=NAME"
+    ]
 
 
 def test_what_is_in_the_table_or_not_meant_for_hrm_gets_no_warning() -> None:

@@ -123,9 +123,10 @@ say("authenticate", sc.getConf().get("spark.authenticate"))
 say("submit_opts", os.environ.get("SPARK_SUBMIT_OPTS"))
 spark.stop()
 """
-    async with application(master, tmp_path, body) as driver:
+    async with application(master, tmp_path, body, "--queue", "etl") as driver:
         assert await driver.received_text("result") == "999000"
         assert await driver.exit_status() == 0
+    assert master.registrations[0].queue == "etl"
     assert (tmp_path / "id").read_text() == master.application_id
     assert (tmp_path / "authenticate").read_text() == "true"
     launch = master.registrations[0].launch
@@ -147,7 +148,10 @@ async def test_plain_python_and_an_explicit_no_to_authentication(
     body = """
 spark = (builder.master(os.environ["HRM_TEST_MASTER"]).config("spark.authenticate", "false")
     .config("spark.executor.instances", "1").config("spark.executor.memory", "512m")
-    .config("spark.hrm.class", "stream").config("spark.ui.enabled", "false").getOrCreate())
+    .config("spark.hrm.class", "stream").config("spark.ui.enabled", "false")
+    .config("spark.yarn.queue", "other").config("spark.hrm.queue", " root.etl ")
+    .config("spark.yarn.tags", "a, b,a,").config("spark.hrm.priority", "-7")
+    .config("spark.hrm.tenant", "t").getOrCreate())
 say("count", spark.range(100).count())
 spark.stop()
 """
@@ -155,7 +159,11 @@ spark.stop()
         assert await driver.received_text("count") == "100"
         assert await driver.exit_status() == 0
     assert master.registrations[0].declared_class == common_pb2.WORKLOAD_CLASS_STREAM
-    assert "_SPARK_AUTH_SECRET" not in master.registrations[0].launch.environment
+    registration = master.registrations[0]
+    assert "_SPARK_AUTH_SECRET" not in registration.launch.environment
+    assert (registration.queue, registration.priority) == ("root.etl", -7)
+    assert list(registration.tags) == ["a", "b"]
+    assert "spark.hrm.tenant is no setting any more, and has no effect; write" in driver.output()
     assert set(master.executors) == {"1"}
 
 

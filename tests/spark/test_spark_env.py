@@ -307,9 +307,12 @@ def test_what_an_enclosing_driver_left_is_taken_away(launcher: Launcher) -> None
         (["--name", "--num-executors", "a.py"], ["--name", "--num-executors", "a.py"]),
         (["--num-executors"], ["--num-executors"]),
         (["--deploy-mode", "client", "a.py"], ["--deploy-mode", "client", "a.py"]),
+        (["--queue", "etl"], ["--conf", "spark.hrm.queue=etl"]),
+        (["--queue=root.etl"], ["--conf", "spark.hrm.queue=root.etl"]),
+        (["a.py", "--queue", "etl"], ["a.py", "--queue", "etl"]),
     ],
 )
-def test_a_number_of_executors_becomes_the_setting_that_counts(
+def test_a_number_of_executors_and_a_queue_become_the_settings_that_count(
     launcher: Launcher, given: list[str], expected: list[str]
 ) -> None:
     before = ["--master", "spark+hrm://h:1"]

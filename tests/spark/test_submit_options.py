@@ -43,14 +43,15 @@ def test_each_option_of_a_setting_is_that_setting() -> None:
     found = parse(
         ["--master", "hrm://h:1", "--deploy-mode", "cluster", "--name", "n", "--py-files", "a,b",
          "--jars", "j", "--files", "f", "--archives", "z#y", "--packages", "g:a:v",
-         "--num-executors", "4", "--driver-cores", "2", "--proxy-user", "u", "a.py"],
+         "--num-executors", "4", "--driver-cores", "2", "--queue", "etl", "--proxy-user", "u",
+         "a.py"],
         {},
     )  # fmt: skip
     assert found.conf == {
         "spark.master": "hrm://h:1", "spark.submit.deployMode": "cluster", "spark.app.name": "n",
         "spark.submit.pyFiles": "a,b", "spark.jars": "j", "spark.files": "f",
         "spark.archives": "z#y", "spark.jars.packages": "g:a:v", "spark.executor.instances": "4",
-        "spark.driver.cores": "2",
+        "spark.driver.cores": "2", "spark.hrm.queue": "etl",
     }  # fmt: skip
     assert found.passed_on == ("--proxy-user", "u")
 

@@ -15,7 +15,6 @@ import os
 import re
 import stat
 from collections.abc import AsyncIterator, Callable
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -27,6 +26,7 @@ from hrm import rpc_server
 from hrm.agent.containers.log_links import LogLinks
 from hrm.agent.containers.shim import EXIT_FILE, rotated
 from hrm.errors import HrmError, InvalidRequest, NotFound
+from hrm.http_pages import HttpPages, response
 from hrm.text import shown_lines
 from hrm.tls_server import ServerTls
 from hrm.v1 import node_pb2, node_pb2_grpc
@@ -39,9 +39,6 @@ STREAMS = ("stdout", "stderr")
 PAGE_BYTES = 65_536
 _CHUNK_BYTES = 65_536
 _POLL_S = 0.2
-_HEAD_BYTES_MAX = 8_192
-_REQUEST_LIMIT_S = 10.0
-_CONNECTIONS_MAX = 64
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _PATH = re.compile(r"/containers/(?P<id>[^/]+)/(?P<stream>stdout|stderr)")
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -242,92 +239,43 @@ class LogService(node_pb2_grpc.AgentServiceServicer):
         return node_pb2.LogLink(url=url, expires_at_s=expires_at_s)
 
 
-class LogPages:
-    """A read-only HTTP server for log pages: GET and HEAD, one request per connection."""
+class LogPages(HttpPages):
+    """The pages of logs: read-only, and only by links that are signed."""
 
     def __init__(self, logs: Logs, secure: ServerTls | None = None) -> None:
         """``secure``: it is an HTTPS server, and the logs' addresses have that scheme."""
+        super().__init__(secure.context() if secure is not None else None)
         self._logs = logs
-        self._context = secure.context() if secure is not None else None
         logs.scheme = "https" if secure is not None else "http"
-        self._serving: set[asyncio.Task[None]] = set()
 
-    async def start(self, host: str, port: int) -> asyncio.Server:
-        """Listen; raises OSError when the port is taken."""
-        return await asyncio.start_server(
-            self._connected, host.strip("[]"), port, limit=_HEAD_BYTES_MAX
-        )
-
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Counted immediately: a connection beyond the bound holds no descriptor."""
-        if len(self._serving) >= _CONNECTIONS_MAX:
-            if self._context is None:
-                writer.write(_response(503, "too many readers; try again\n"))
-            writer.close() if self._context is None else writer.transport.abort()
-            return
-        serving = asyncio.create_task(self._serve(reader, writer))
-        self._serving.add(serving)
-        serving.add_done_callback(self._serving.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request, from the handshake until the response is sent, within the limit."""
-        try:
-            async with asyncio.timeout(_REQUEST_LIMIT_S):
-                if self._context is not None:
-                    await writer.start_tls(self._context)
-                writer.write(await self._respond(reader))
-                await writer.drain()
-                writer.close()
-                await writer.wait_closed()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # the reader disconnected or was too slow; no response is possible
-        finally:
-            writer.transport.abort()
-
-    async def _respond(self, reader: asyncio.StreamReader) -> bytes:
-        try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        except asyncio.LimitOverrunError:
-            return _response(400, "the request is too long\n")
-        request_line, _, headers = head.partition("\r\n")
-        parts = request_line.split(" ")
-        if len(parts) != 3:
-            return _response(400, "this is not HTTP\n")
-        method, target, _ = parts
-        if method not in ("GET", "HEAD"):
-            return _response(405, "logs can only be read\n")
-        wants_html = re.search(r"^accept:[^\r]*text/html", headers, re.I | re.M) is not None
-        response = self._page(target, wants_html=wants_html)
-        return response.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if method == "HEAD" else response
-
-    def _page(self, target: str, *, wants_html: bool) -> bytes:
+    def page(self, target: str, *, wants_html: bool) -> bytes:
         try:
             url = urlsplit(target)
             query = {name: values[-1] for name, values in parse_qs(url.query).items()}
             start = int(query["start"]) if "start" in query else None
         except ValueError:
-            return _response(400, "malformed address\n")
+            return response(400, "malformed address\n")
         matched = _PATH.fullmatch(url.path)
         if matched is None:
-            return _response(404, "no such page; logs are at /containers/ID/stdout and stderr\n")
+            return response(404, "no such page; logs are at /containers/ID/stdout and stderr\n")
         if not _ID.fullmatch(matched["id"]):
-            return _response(400, "this is no container id\n")
+            return response(400, "this is no container id\n")
         refusal = self._logs.links.refusal(url.path, query, self._logs.ended_at_s(matched["id"]))
         if refusal is not None:
-            return _response(*refusal)
+            return response(*refusal)
         try:
             path = self._logs.path(matched["id"], matched["stream"])
         except InvalidRequest as error:
-            return _response(400, f"{error.message}\n")
+            return response(400, f"{error.message}\n")
         except NotFound as error:
-            return _response(404, f"{error.message}\n")
+            return response(404, f"{error.message}\n")
         first, total, data = _range(path, start)
         text = shown_lines(data.decode("utf-8", errors="replace"))
         if not wants_html:
             extra = {"HRM-Log-Range": f"{first}-{first + len(data)}/{total}"}
-            return _response(200, text, extra=extra)
+            return response(200, text, extra=extra)
         signed = LogLinks.again(query)
-        return _response(200, _html(url.path, signed, first, total, text), "text/html")
+        return response(200, _html(url.path, signed, first, total, text), "text/html")
 
 
 def _range(path: Path, start: int | None) -> tuple[int, int, bytes]:
@@ -369,21 +317,3 @@ def _html(path: str, signed: str, first: int, total: int, text: str) -> str:
         f"<p>{title}: bytes {first} to {last} of {total} kept · {' · '.join(links)}</p>"
         f"<pre>{html.escape(text)}</pre>"
     )
-
-
-def _response(
-    status: int, body: str, kind: str = "text/plain", extra: dict[str, str] | None = None
-) -> bytes:
-    payload = body.encode()
-    headers = {
-        "Content-Type": f"{kind}; charset=utf-8",
-        "Content-Length": str(len(payload)),
-        "Content-Security-Policy": "default-src 'none'",
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-        "Cache-Control": "no-store",
-        "Connection": "close",
-        **(extra or {}),
-    }
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{lines}\r\n".encode() + payload

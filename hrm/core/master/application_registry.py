@@ -18,9 +18,11 @@ from hrm.core.master.class_guesses import ClassGuesses
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.master.placement import PlacementCoordinator
+from hrm.core.master.queue_admin import QueueAdministration
 from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.vocabulary import ownership
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -48,11 +50,16 @@ class ApplicationRegistry:
     """``count``: applications registered with this master, for their ids."""
 
     def __init__(
-        self, master_state: MasterState, placement: PlacementCoordinator, nodes: NodeRegistry
+        self,
+        master_state: MasterState,
+        placement: PlacementCoordinator,
+        nodes: NodeRegistry,
+        queues: QueueAdministration,
     ) -> None:
         self.master_state = master_state
         self.placement = placement
         self.nodes = nodes
+        self.queues = queues
         self.guesses = ClassGuesses(master_state)
         self.count = 0
 
@@ -83,7 +90,11 @@ class ApplicationRegistry:
             self.master_state.refuse(event.call_id, LimitReached(why))
             return
         if app is None:
-            app = self._new(event)
+            queue = self.queues.place(event)
+            if isinstance(queue, HrmError):
+                self.master_state.refuse(event.call_id, queue)
+                return
+            app = self._new(event, queue)
         self.master_state.holdings.took(app, event.launch)
         app.first_executors = event.first_executors
         self.placement.drivers.changed(app)
@@ -353,7 +364,7 @@ class ApplicationRegistry:
         notice = c.EndApplication(state=state, message=message)
         self.master_state.notify(app.application_id, notice)
 
-    def _new(self, event: e.ApplicationRegistered) -> Application:
+    def _new(self, event: e.ApplicationRegistered, queue: QueueName) -> Application:
         application_id = event.new_id
         if application_id is None:
             self.count += 1
@@ -367,7 +378,8 @@ class ApplicationRegistry:
             submission_key=event.submission_key,
             name=event.name,
             user=event.user,
-            tenant=event.tenant,
+            queue=queue,
+            priority=event.priority,
             workload_class=workload_class,
             declared_class=event.declared_class,
             class_evidence=evidence,
@@ -424,7 +436,10 @@ class ApplicationRegistry:
 
     def _take_back(self, event: e.ApplicationRegistered) -> Application:
         """Under its former id: what runs for it on nodes is adopted as they report it."""
-        app = self._new(replace(event, new_id=event.application_id))
+        queue = self.queues.place(event)
+        if isinstance(queue, HrmError):
+            queue = self.queues.recovered(event.now)
+        app = self._new(replace(event, new_id=event.application_id), queue)
         app.recovered = True
         app.doubtful_until_s = None
         self.nodes.forgot()

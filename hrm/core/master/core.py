@@ -14,6 +14,7 @@ from hrm.core.master.epochs import Epochs, Registration
 from hrm.core.master.gang_starts import GangStarts
 from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.master.placement import PlacementCoordinator
+from hrm.core.master.queue_admin import QueueAdministration
 from hrm.core.master.repartitioning import Repartitioning
 from hrm.core.master.state import MasterState
 from hrm.core.master.subscriptions import Subscriptions
@@ -21,6 +22,8 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.scheduling.scheduler import PlacementPolicy, Scheduler
+from hrm.core.tenancy.queue_rules import QueueRule
+from hrm.core.tenancy.queue_tree import QueueTree
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.event_table import Watch
 from hrm.core.vocabulary.learned_classes import LearnedClass
@@ -47,6 +50,8 @@ class MasterCore:
         learned_classes: what earlier applications turned out to be, likewise.
         watch: called with every change of state, as it is made.
         epoch_id: new with every process.
+        queues: the tree of queues that the store knows; None: the one queue ``root.default``.
+        queue_rules: which of them applications go to that name none.
     """
 
     def __init__(
@@ -62,9 +67,11 @@ class MasterCore:
         now: float = 0.0,
         watch: Watch | None = None,
         epoch_id: str = "",
+        queues: QueueTree | None = None,
+        queue_rules: tuple[QueueRule, ...] = (),
     ) -> None:
         bounds = bounds or Bounds()
-        self.master_state = MasterState(epoch, bounds, watch)
+        self.master_state = MasterState(epoch, bounds, watch, queues)
         self.negotiator = Negotiator(self.master_state.state, bounds)
         named = enumerate(policies, 1)
         schedulers = [Scheduler(f"scheduler-{x}", policy, bounds) for x, policy in named]
@@ -75,27 +82,23 @@ class MasterCore:
         self.gang_starts = GangStarts(self.master_state)
         self.epochs = Epochs(self.master_state, now)
         self.master_state.epoch_id = epoch_id
-        self.applications = ApplicationRegistry(self.master_state, self.placement, self.nodes)
-        for row in run_times:
-            for key in self.master_state.run_times.put(row):
-                self.master_state.out.append(c.ForgetRunTime(key=key))
-        for learned in learned_classes:
-            for name_and_user in self.master_state.learned_classes.put(learned):
-                self.master_state.out.append(c.ForgetLearnedClass(key=name_and_user))
+        self.queues = QueueAdministration(self.master_state, self.placement, queue_rules)
+        self.applications = ApplicationRegistry(
+            self.master_state, self.placement, self.nodes, self.queues
+        )
+        self._remember(run_times, learned_classes)
         self._awake = Wakefulness(bounds.asleep_s, now)
         self._began_s, self._excused_s = now, float("-inf")
         self.slept_s = 0.0
         """Seconds slept that have not been reported yet; the reporter resets it to 0."""
-        for record in records:
-            self.applications.recover(record, now)
-        self.master_state.recovering = bool(self.nodes.awaited)
-        self.master_state.forgot_until_s = now + bounds.application_grace_s
+        self._recover(records, now)
         self._handlers: dict[type[e.Event], Callable[..., None]] = {
             e.NodeRegistered: self.nodes.registered,
             e.NodeReported: self.nodes.reported,
             e.ContainerReported: self.nodes.container_reported,
             e.NodeDisconnected: self.nodes.disconnected,
             e.DrainRequested: self.nodes.drains.order,
+            e.QueuesChanged: self.queues.changed,
             e.RebindRequested: self.repartitioning.requested,
             e.RebindReplied: self.repartitioning.reply_received,
             e.ApplicationRegistered: self.applications.registered,
@@ -119,6 +122,25 @@ class MasterCore:
             e.Ticked: lambda event: self._tick(event.now),
         }
 
+    def _recover(self, records: Iterable[ApplicationRecord], now: float) -> None:
+        """The applications that the store knows."""
+        for record in records:
+            self.applications.recover(self.queues.recover(record, now), now)
+        self.placement.queues.begin(self.queues.tree, now)
+        self.master_state.recovering = bool(self.nodes.awaited)
+        self.master_state.forgot_until_s = now + self.master_state.bounds.application_grace_s
+
+    def _remember(
+        self, run_times: Iterable[RunTime], learned_classes: Iterable[LearnedClass]
+    ) -> None:
+        """What the store knows, as far as it is kept."""
+        for row in run_times:
+            for key in self.master_state.run_times.put(row):
+                self.master_state.out.append(c.ForgetRunTime(key=key))
+        for learned in learned_classes:
+            for name_and_user in self.master_state.learned_classes.put(learned):
+                self.master_state.out.append(c.ForgetLearnedClass(key=name_and_user))
+
     @property
     def epoch(self) -> int:
         return self.master_state.epoch
@@ -130,6 +152,8 @@ class MasterCore:
             self._woke(event.now, slept_s)
         if not isinstance(event, Registration) or self.epochs.admits(event):
             self._handlers[type(event)](event)
+        if self.master_state.queues.accounts is not None:
+            self.placement.queues.flush(event.now)
         self.subscriptions.flush(event.now)
         out = self.master_state.out
         self.master_state.out = []

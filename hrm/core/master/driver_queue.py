@@ -208,12 +208,12 @@ class DriverQueue:
 
     def _heads(self) -> list[tuple[int, Container, _Line | None]]:
         """A heap, by number, of the first of each line, and of all drivers that are with their
-        schedulers."""
+        schedulers; not of those that wait for their queue of applications before."""
         pending = ContainerState.PENDING
         heads: list[tuple[int, Container, _Line | None]] = [
             (x.number, x, None)
             for x in self._master_state.unqueued_drivers.values()
-            if x.state is pending and not x.held
+            if x.state is pending and not (x.held or x.withheld)
         ]
         heapq.heapify(heads)
         for line in self._lines.values():

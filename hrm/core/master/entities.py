@@ -37,11 +37,11 @@ from hrm.core.vocabulary.node_requirement import UNKNOWN_PROPERTIES, NodePropert
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.transitions import ApplicationHappening, ContainerHappening, NodeHappening
 
-__all__ = ["Application", "Container", "DriverWaits", "Node"]
+__all__ = ["Application", "Container", "Node", "Waits"]
 
 
-class DriverWaits(Protocol):
-    """That a driver waits for its turn."""
+class Waits(Protocol):
+    """That something waits for its turn."""
 
     @property
     def why(self) -> str:
@@ -56,7 +56,8 @@ class Container:
     stream, as it has reported at ``preempted_at_s``. ``waits_for``: a driver's wait for its turn,
     before it is given to its scheduler (``core.master.driver_queue``); None where it is, and for
     executors. ``number``: of two that use GPUs, and of two drivers, the one requested later has the
-    greater. ``queued``: it was granted a place in a unit's queue."""
+    greater. ``queued``: it was granted a place in a unit's queue. ``withheld``: its queue of
+    applications keeps it from its scheduler (``core.master.queue_gate``)."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -72,9 +73,10 @@ class Container:
     stop_cause: EndCause | None = None
     held: bool = False
     queued: bool = False
+    withheld: bool = False
     preempted: bool = False
     preempted_at_s: float = 0.0
-    waits_for: DriverWaits | None = None
+    waits_for: Waits | None = None
     end: ContainerEnd | None = None
     stdout_url: str = ""
     stderr_url: str = ""
@@ -107,7 +109,8 @@ class Application:
     ``core.master.holdings``. ``first_executors``: see ``core.master.driver_places``. ``is_driver``:
     it stands for a driver on a node, which is its only container. ``unpacked``: it has been
     recorded that no way was found to place its gang (``gangs.unpacked``). ``requires``: what
-    a node must meet to get its containers, None: nothing; see ``MasterState.require``.
+    a node must meet to get its containers, None: nothing; see ``MasterState.require``. ``kept``:
+    says why its queue keeps containers of it; None: it keeps none.
     """
 
     record: ApplicationRecord
@@ -136,6 +139,7 @@ class Application:
     due_at_s: float = 0.0
     unpacked: bool = False
     requires: NodeRequirement | None = None
+    kept: Waits | None = None
     is_driver: bool = field(init=False)
 
     def __post_init__(self) -> None:

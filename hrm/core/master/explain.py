@@ -261,6 +261,8 @@ def _pending_line(
         return f"{since}: {pending[0].waits_for.why}"
     if pending[0].held:
         return f"{since}: the master has restarted and waits for its nodes to come back"
+    if app.kept is not None and all(x.withheld for x in pending):
+        return f"{since}: {app.kept.why}"
     state, demand = master_state.state, demand_vector(request)
     could = state.open & fitting_rows(demand, state.total) & state.serving(demand)
     if app.requires is not None:

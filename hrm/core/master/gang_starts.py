@@ -108,6 +108,7 @@ class GangStarts:
             promised = app.record.workload_class is WorkloadClass.STREAM and (
                 queue is not None and queue.unit.preempts
             )
+            promised = promised or container.request.place == container.unit_id
             overdue = now - container.sent_at_s >= master_state.bounds.resend_delay_s
             if not promised and overdue and container.stop_cause is None:
                 return_waiting(master_state, container, _IN_VAIN, now)

@@ -132,7 +132,7 @@ def kept_bytes(app: _Application) -> int:
     """What an ended application holds: its record and its latest containers."""
     record = app.record
     texts = (
-        record.name, record.user, record.tenant, record.class_evidence, record.spark_version,
+        record.name, record.user, record.queue, record.class_evidence, record.spark_version,
         record.driver_host, record.web_url, record.message,
     )  # fmt: skip
     return _RECORD_BYTES + sum(map(len, texts)) + sum(map(_container_bytes, app.ended))

@@ -20,6 +20,8 @@ from hrm.core.master.entities import Application, Container
 from hrm.core.master.gpu_shares import FairGpuParts
 from hrm.core.master.head_starts import HeadStarts
 from hrm.core.master.places import claims_at_places
+from hrm.core.master.queue_gate import QueueGate
+from hrm.core.master.queue_reclaim import QueueReclaim
 from hrm.core.master.remote_updates import RemoteUpdates
 from hrm.core.master.scheduler_pool import SchedulerPool
 from hrm.core.master.settlement import Settlement
@@ -37,6 +39,7 @@ from hrm.core.vocabulary.model import (
     ContainerEnd,
     ContainerRequest,
     EndCause,
+    ResourceUnitId,
     WorkloadClass,
 )
 from hrm.core.vocabulary.transitions import ContainerHappening
@@ -68,6 +71,8 @@ class PlacementCoordinator:
             master_state, negotiator, self.pool, self.gpu_shares, self.head_starts
         )
         self._settlement = Settlement(master_state, self.schedulers, self.drivers)
+        self.queues = QueueGate(master_state, self.schedulers, self._passed, self._take_from)
+        self.reclaim = QueueReclaim(master_state, negotiator, self.queues.lines, self._reserve)
         self._views: dict[str, ClusterView] = {}
 
     def request(
@@ -91,12 +96,29 @@ class PlacementCoordinator:
             self.hand_over(app, container, now)
 
     def hand_over(self, app: Application, container: Container, now: float) -> None:
-        """Let a PENDING container be scheduled; a driver when it is its turn."""
+        """Let a PENDING container be scheduled, once its queue lets it pass."""
+        if self.master_state.queues.accounts is not None:
+            container.withheld = True
+            if container.request.gpus:  # its queue is to know how much that is
+                request = admission.resolve(self.master_state, container.request, app.requires)
+                self.master_state.change_request(container, request)
+            self.queues.put(app, container)
+        elif app.is_driver:
+            self._passed(app, container, now)
+        else:
+            self._hand_over(app, container, now)
+
+    def _passed(self, app: Application, container: Container, now: float) -> None:
+        """Its queue lets a PENDING container pass: a driver is scheduled when it is its turn."""
         if app.is_driver:
             self.drivers.put(container)
             self._hand_over_drivers(now)
         else:
             self._hand_over(app, container, now)
+
+    def _take_from(self, container: Container) -> None:
+        """Take a PENDING container that has passed from its scheduler, or the queue of drivers."""
+        self._settlement.take_from(container)
 
     def _hand_over_drivers(self, now: float) -> None:
         """Those whose turn it is; what was requested before it was known that it never can be is
@@ -128,10 +150,14 @@ class PlacementCoordinator:
 
     def withdraw(self, container: Container) -> None:
         """A PENDING container waits for no place any more."""
-        self._settlement.withdraw(container)
+        if container.withheld:
+            self.queues.drop(container)
+        else:
+            self._take_from(container)
 
     def reclassify(self, app: Application, now: float) -> None:
         self.master_state.gpus.renew(app.application_id)
+        self.queues.reclassified(app)
         scheduler = self.schedulers[app.scheduler]
         job = scheduler.jobs.get(app.application_id)
         if job is not None:
@@ -161,6 +187,7 @@ class PlacementCoordinator:
         one whose job has waited longest first, or the others' jobs would starve behind it."""
         self.gpu_shares.rebalance(now)
         self._hand_over_drivers(now)
+        self.queues.may_lend = True
         if self.master_state.gpus.uses:
             self.gpu_shares.changed()
         asleep = []
@@ -226,6 +253,19 @@ class PlacementCoordinator:
         scheduler.in_flight = (job.application_id, now)
         proposal = scheduler.choose(job, view, token, now)
         self.master_state.out.append(c.ProposeClaims(proposal=proposal))
+
+    def _reserve(self, container: Container, unit_id: ResourceUnitId, now: float) -> bool:
+        """Give a PENDING container, which has passed its queue, the first place at a unit."""
+        app = self.master_state.applications[container.application_id]
+        scheduler = self.schedulers[app.scheduler]
+        request = replace(container.request, place=unit_id)
+        entry = scheduler.entry(container.container_id, app.record.workload_class, request)
+        if not self.negotiator.reserve(entry, now):
+            return False
+        self._take_from(container)
+        container.request = request
+        self._settlement.reserved(app, entry, now)
+        return True
 
     def _rows_of_driver(self, job: Job) -> Bools:
         """Where a driver may be placed; shape (rows,)."""
@@ -317,6 +357,9 @@ class PlacementCoordinator:
             proposal = replace(proposal, claims=wanted, gang=gang, requires=requires)
         if job is not None and job.gpus:
             proposal = self.gpu_shares.within(proposal, job, now)
+        if self.master_state.queues.accounts is not None:
+            must_run = proposal.must_run | self.queues.must_run(proposal)
+            proposal = replace(proposal, must_run=must_run)
         outcomes = self.negotiator.commit(proposal, now)
         if outcomes is None:
             return
@@ -364,7 +407,7 @@ class PlacementCoordinator:
         container = self.master_state.drivers[claim.entry.container_id]
         verdict = self.drivers.at_commit(container)
         if verdict.why:
-            self.withdraw(container)
+            self._take_from(container)
             self.drivers.put(container, verdict.why)
             return False
         row = self.master_state.state.rows.get(claim.unit_id)
@@ -385,9 +428,11 @@ class PlacementCoordinator:
         """End leases and proposals whose time is over; keep shares of GPUs fair."""
         if self.master_state.exclusions.changed:
             self._follow_exclusions(now)
+        self.queues.tick(now)
         self.gpu_shares.tick(now)
         self._follow_shares(now)
         self._hand_over_drivers(now)
+        self.reclaim.tick(now)
         if self.negotiator.lease.expire(now) or self.negotiator.lease.holder is None:
             self.lease_free(now)
         for scheduler in self.schedulers.values():

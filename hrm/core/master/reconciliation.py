@@ -253,6 +253,8 @@ class NodeReconciler:
         moved = container.life.take(happening, now, why)
         if container.request.resources.gpu_memory_mib:
             self.master_state.gpus.changed(container)
+        if self.master_state.queues.accounts is not None:
+            self.master_state.queues.note(container, app)
         if container.state is ContainerState.STOPPING and not moved:
             self._stop_again(node, container, status, now)
             return

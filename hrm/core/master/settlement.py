@@ -7,14 +7,14 @@ application requests no more becomes smaller, and what no node will ever serve i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hrm.core.master import admission, driver_places, gangs
 from hrm.core.master.driver_queue import DriverQueue
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
-from hrm.core.messages.claims import Decision, Outcome
+from hrm.core.messages.claims import Claim, Decision, Entry, Outcome
 from hrm.core.scheduling.scheduler import Job, Scheduler
 from hrm.core.vocabulary.feasibility import Column
 from hrm.core.vocabulary.history import RequestRecord
@@ -40,24 +40,11 @@ class Settlement:
 
     def settle(self, scheduler: Scheduler, job: Job, outcomes: list[Outcome], now: float) -> None:
         """The round of a job is over."""
-        master_state, state = self._master_state, self._master_state.state
+        master_state = self._master_state
         app = master_state.applications[job.application_id]
         granted = scheduler.settle(job, outcomes, now)
         app.refusal = job.last_refusal
-        for (entry, unit_id, _), decision, _ in granted:
-            container = app.containers[entry.container_id]
-            node = master_state.nodes[state.node(state.rows[unit_id])]
-            container.unit_id = unit_id
-            container.node = node.name
-            container.assigned_at_s = container.sent_at_s = now
-            container.queued = decision is Decision.QUEUE
-            how = "queued at the unit" if container.queued else "starts at once"
-            container.life.take(ContainerHappening.GRANTED, now, how)
-            if entry.demand[Column.GPU_MEMORY_MIB]:
-                master_state.gpus.changed(container)
-            node.containers[entry.container_id] = container
-            # Its node notifies the application: it knows whether the container runs or waits.
-            master_state.send(node, c.AssignContainer(spec=master_state.spec(container, app)))
+        self._assign(app, granted, now)
         if granted:
             if master_state.gpus.uses:
                 master_state.gpus.renew(app.application_id)
@@ -73,9 +60,36 @@ class Settlement:
             if job.gang and not app.unpacked:
                 self._record_unpacked(app, now)
 
+    def _assign(self, app: Application, granted: Sequence[Outcome], now: float) -> None:
+        """These have a place at a unit: their nodes get the order to start them, or to let them
+        wait."""
+        master_state, state = self._master_state, self._master_state.state
+        for (entry, unit_id, _), decision, _ in granted:
+            container = app.containers[entry.container_id]
+            node = master_state.nodes[state.node(state.rows[unit_id])]
+            container.unit_id = unit_id
+            container.node = node.name
+            container.assigned_at_s = container.sent_at_s = now
+            container.queued = decision is Decision.QUEUE
+            how = "queued at the unit" if container.queued else "starts at once"
+            container.life.take(ContainerHappening.GRANTED, now, how)
+            if entry.demand[Column.GPU_MEMORY_MIB]:
+                master_state.gpus.changed(container)
+            node.containers[entry.container_id] = container
+            # Its node notifies the application: it knows whether the container runs or waits.
+            master_state.send(node, c.AssignContainer(spec=master_state.spec(container, app)))
+        if master_state.queues.accounts is not None:
+            placed = [app.containers[x.claim.entry.container_id] for x in granted]
+            master_state.queues.note_all(placed, app)
+
+    def reserved(self, app: Application, entry: Entry, now: float) -> None:
+        """A PENDING container, taken from its scheduler, waits first at the unit of its place."""
+        claim = Claim(entry, entry.place, 0)
+        self._assign(app, (Outcome(claim, Decision.QUEUE),), now)
+
     def refuse(self, container: Container, why: str, now: float) -> None:
         """A PENDING container ends, and its application gets to know why."""
-        self.withdraw(container)
+        self.take_from(container)
         notice = c.RequestRefused(
             executor_ids=(container.request.executor_id,),
             resource_profile_id=container.request.resource_profile_id,
@@ -85,8 +99,8 @@ class Settlement:
         end = ContainerEnd(cause=EndCause.KILLED, message=why)
         self._master_state.end_container(container, ContainerHappening.GIVEN_UP, end, now)
 
-    def withdraw(self, container: Container) -> None:
-        """A PENDING container waits for no place any more."""
+    def take_from(self, container: Container) -> None:
+        """A PENDING container is with its scheduler, or in the queue of drivers, no more."""
         app = self._master_state.applications[container.application_id]
         if container.waits_for is not None:
             self._drivers.drop(container)

@@ -10,13 +10,15 @@ import itertools
 from collections import deque
 from dataclasses import replace
 
-from hrm.core.master.entities import Application, Container, DriverWaits, Node
+from hrm.core.master.entities import Application, Container, Node, Waits
 from hrm.core.master.exclusion import ExclusionTracker
 from hrm.core.master.gpu_index import GpuIndex
 from hrm.core.master.holdings import Holdings
 from hrm.core.master.places import KeptPlaces
+from hrm.core.master.queue_usage import QueueUsage
 from hrm.core.messages import commands as c
 from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.tenancy.queue_tree import QueueTree
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.ends import end_rule
 from hrm.core.vocabulary.estimate_errors import EstimateErrors
@@ -75,7 +77,7 @@ class MasterState:
         A node that is not LOST has all and only its units in ``state``.
         PENDING containers are with a scheduler iff they are not ``held``, which none is unless
         ``recovering``: a node that has not come back yet may be running those; and iff they wait
-        for no other driver (``waits_for``).
+        for no other driver (``waits_for``); and iff their queue does not keep them (``withheld``).
         ``drivers`` has all and only the live containers of submitted drivers, in order of request;
         ``unqueued_drivers`` those of them without a ``waits_for``, in any order;
         ``driven`` the live applications that such drivers have registered, by submission.
@@ -87,13 +89,20 @@ class MasterState:
     alone. ``has_forgotten``: it does; then it may lack nodes, too. ``ahead``: nodes and
     applications that do not follow this master, and why (``hrm.core.master.epochs``).
 
-    ``gpus`` counts the live containers that use GPUs; only those are reported to it.
+    ``gpus`` counts the live containers that use GPUs; only those are reported to it. ``queues``
+    counts all live containers, where queues of applications govern anything.
 
     ``watch`` is called for every transition of an application, container or node, for new ones,
     and for nodes that are excluded.
     """
 
-    def __init__(self, epoch: int, bounds: Bounds, watch: Watch | None = None) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        bounds: Bounds,
+        watch: Watch | None = None,
+        queues: QueueTree | None = None,
+    ) -> None:
         self.epoch = epoch
         self.bounds = bounds
         self.watch = watch
@@ -117,6 +126,7 @@ class MasterState:
         self.holdings = Holdings(bounds)
         self.places = KeptPlaces(bounds.application_grace_s)
         self.gpus = GpuIndex(bounds.application_grace_s)
+        self.queues = QueueUsage(self.state, queues or QueueTree.of())
         self._numbers = itertools.count(1)
         self.drivers: dict[ContainerId, Container] = {}
         self.unqueued_drivers: dict[ContainerId, Container] = {}
@@ -126,6 +136,10 @@ class MasterState:
 
     def live_applications(self) -> list[Application]:
         return list(self.live.values())
+
+    def holding_applications(self) -> list[Application]:
+        """Those that are live, and those that have ended while their containers still do."""
+        return [x for x in self.applications.values() if x.containers or not x.life.state.ended]
 
     def submitted_as(self, owner: str, submission_key: str) -> Application | None:
         """The live application of this try of this driver: another owner's has another key."""
@@ -181,7 +195,7 @@ class MasterState:
             app.last_executor_number = number
         return container
 
-    def driver_waits(self, container: Container, waits: DriverWaits | None) -> None:
+    def driver_waits(self, container: Container, waits: Waits | None) -> None:
         """It waits for its turn from now on; None: it does no longer."""
         container.waits_for = waits
         if waits is not None:
@@ -193,6 +207,7 @@ class MasterState:
         """What it requests is known better."""
         container.request = request
         self.gpus.changed(container)
+        self.queues.note(container, self.applications[container.application_id])
 
     def new_application(self, record: ApplicationRecord, scheduler: str) -> Application:
         name = record.application_id
@@ -235,6 +250,7 @@ class MasterState:
             self.starting.pop(app.application_id, None)
             self.places.forget(app.application_id)
             self.gpus.forget(app.application_id)
+            self.queues.ended(app)
             self._by_key.pop(_key(app.record), None)
             if self.driven.get(app.record.submission_id) is app:
                 del self.driven[app.record.submission_id]
@@ -278,6 +294,8 @@ class MasterState:
         del app.containers[container.container_id]
         self.drivers.pop(container.container_id, None)
         self.unqueued_drivers.pop(container.container_id, None)
+        if self.queues.accounts is not None:
+            self.queues.note(container, app)
         if container.request.resources.gpu_memory_mib:
             was_returned = end.cause is EndCause.PREEMPTED and container.node is not None
             if was_returned and not container.started_at_s and not app.life.state.ended:

@@ -2,9 +2,10 @@
 
 Nothing leaves the master that a crash could make it forget. *Intent* is what it must not forget:
 that an application was admitted and that it has ended, which nodes belong to the cluster, which are
-drained. A batch of commands with a write of intent is held until that write is on the disk, and so
-is every later command about the same application or node, or to it. Orders to nodes that no held
-command concerns pass; so does what goes to schedulers, whose copies end with the master's life.
+drained, which queues are stated. A batch of commands with a write of intent is held until that
+write is on the disk, and so is every later command about the same application or node, or to it.
+Orders to nodes that no held command concerns pass; so does what goes to schedulers, whose copies
+end with the master's life.
 
 Other writes hold nothing: what they contain is learned again from agents and AppMasters, or may be
 lost. So while the disk is full, the cluster goes on: sessions break and come back, containers start
@@ -29,6 +30,7 @@ __all__ = ["LEAVING", "WRITES", "Held", "Leaving", "Write", "WriteGate"]
 
 Write: TypeAlias = (
     c.PersistApplication
+    | c.PersistQueues
     | c.ForgetApplication
     | c.RememberNode
     | c.ForgetNode
@@ -58,6 +60,8 @@ HELD_MAX = 200_000
 """Batches that wait for one disk."""
 _ALL_NAMES = "*"
 """In place of a name, for an answer of unknown subject: it waits for all that is held."""
+_QUEUES = "queues of applications"
+"""In place of a name, for what is about the tree of queues; no node and no application has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +178,7 @@ class WriteGate:
             case c.ForgetApplication():
                 self._admitted.discard(write.application_id)
                 return False
-            case c.RememberNode() | c.RememberDrain() | c.ForgetDrain():
+            case c.RememberNode() | c.RememberDrain() | c.ForgetDrain() | c.PersistQueues():
                 return True
         return False
 
@@ -187,6 +191,8 @@ class WriteGate:
                 return self._core.nodes.needs_writing(event.node, event.owner)
             case e.KillRequested() | e.DrainRequested():
                 return True
+            case e.QueuesChanged():
+                return not event.dry_run
         return False
 
 
@@ -199,6 +205,8 @@ def _about(event: e.MasterEvent) -> tuple[str, ...]:
             return (event.application_id,) if event.application_id else ()
         case e.DrainRequested():
             return event.nodes
+        case e.QueuesChanged():
+            return (_QUEUES,)
         case e.SchedulerConnected() | e.LeaseRequested() | e.LeaseReturned() | e.ClaimsProposed():
             return ()
     return (_ALL_NAMES,)
@@ -217,6 +225,8 @@ def _concerned(command: c.MasterCommand, about: tuple[str, ...]) -> tuple[str, .
             return (command.application_id,)
         case c.PersistApplication():
             return (command.record.application_id,)
+        case c.PersistQueues():
+            return (_QUEUES,)
         case c.RememberNode() | c.RememberDrain() | c.ForgetDrain() | c.DropNode():
             return (command.node,)
         case c.Reply(result=c.ApplicationAdmitted(application_id=application_id)):

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from hrm.core.messages.claims import Outcome, Proposal
 from hrm.core.messages.state_changes import StateChanged, Subscribed
+from hrm.core.tenancy.queue_spec import QueueSpec
 from hrm.core.vocabulary.learned_classes import LearnedClass, LearnedClassKey
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -51,9 +52,11 @@ __all__ = [
     "NotifyApplication",
     "PersistApplication",
     "PersistLearnedClass",
+    "PersistQueues",
     "PersistRunTime",
     "PinProcess",
     "ProposeClaims",
+    "QueueChangeCost",
     "RaiseEpoch",
     "RebindUnits",
     "Rebound",
@@ -195,8 +198,23 @@ class Rebound:
     message: str
 
 
+@record
+class QueueChangeCost:
+    """What a change of queues costs: the containers that are preempted because of it, if what they
+    are preempted for still waits by then, and the applications that it keeps from getting more."""
+
+    preempted: tuple[ContainerId, ...] = ()
+    held_back: tuple[ApplicationId, ...] = ()
+
+
 CallResult: TypeAlias = (
-    ApplicationAdmitted | ClaimsSettled | LeaseGranted | Subscribed | Done | Rebound
+    ApplicationAdmitted
+    | ClaimsSettled
+    | LeaseGranted
+    | Subscribed
+    | Done
+    | Rebound
+    | QueueChangeCost
 )
 
 
@@ -234,6 +252,13 @@ class PersistApplication:
     """Must be durable before any later command of the same batch leaves the master."""
 
     record: ApplicationRecord
+
+
+@record
+class PersistQueues:
+    """All queues that are stated from now on; durable as ``PersistApplication``."""
+
+    stated: tuple[QueueSpec, ...]
 
 
 @record
@@ -341,6 +366,7 @@ MasterCommand: TypeAlias = (
     | SendToNode
     | NotifyApplication
     | PersistApplication
+    | PersistQueues
     | ForgetApplication
     | RememberNode
     | ForgetNode

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from hrm.core.messages.claims import Proposal
+from hrm.core.tenancy.queue_spec import QueueName, QueueSpec
 from hrm.core.vocabulary.model import (
     NO_LAUNCH,
     ApplicationId,
@@ -68,6 +69,7 @@ __all__ = [
     "NodeReported",
     "ProcessEnded",
     "ProgressReported",
+    "QueuesChanged",
     "RebindReceived",
     "RebindReplied",
     "RebindRequested",
@@ -154,6 +156,8 @@ class ApplicationRegistered(Event):
     ``first_executors``: of what holds a submitted driver: what that driver needs to begin.
     ``requires``: what a node must meet to get its containers; None: nothing.
     ``input_bytes``: how much it reads, 0: not stated.
+    ``queue``: the one that it names, empty: none; ``tags``: words that rules may place it by;
+    ``groups``: those of its user; ``priority``: where its queue orders by that, the highest first.
     """
 
     call_id: int
@@ -161,7 +165,10 @@ class ApplicationRegistered(Event):
     submission_key: str
     name: str
     user: str
-    tenant: str = ""
+    queue: str = ""
+    tags: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    priority: int = 0
     spark_version: str = ""
     driver_host: str = ""
     web_url: str = ""
@@ -268,6 +275,20 @@ class DrainRequested(Event):
     nodes: tuple[NodeName, ...]
     undo: bool = False
     move_within_s: float = 0.0
+
+
+@record
+class QueuesChanged(Event):
+    """An administrator changes the tree of queues: ``stated`` are created, or, unless ``create``,
+    replaced; ``removed`` are removed. All of it happens, or nothing. ``dry_run``: nothing happens,
+    and the reply is what it would cost.
+    """
+
+    call_id: int
+    stated: tuple[QueueSpec, ...] = ()
+    removed: tuple[QueueName, ...] = ()
+    create: bool = False
+    dry_run: bool = False
 
 
 @record
@@ -497,6 +518,7 @@ MasterEvent: TypeAlias = (
     | DriverFailed
     | KillRequested
     | DrainRequested
+    | QueuesChanged
     | RebindRequested
     | RebindReplied
     | SchedulerWoken

@@ -252,7 +252,8 @@ class SubmissionRecord:
     0: it outlives its client. ``serial_key``: of a user's submissions that have the same one, one
     runs at a time, in the order in which they came; empty: with all others. ``attempt`` is 0 until
     its turn has come. ``fenced_until_s``: it has ended, but until then its lost driver may live.
-    ``requires``: what the driver's node must meet; None: nothing.
+    ``requires``: what the driver's node must meet; None: nothing. ``queue``, ``tags``, ``groups``
+    and ``priority``: of the application that holds the driver, as of ``ApplicationRegistered``.
     """
 
     submission_id: str
@@ -285,6 +286,10 @@ class SubmissionRecord:
     serial_key: str = ""
     fenced_until_s: float = 0.0
     requires: NodeRequirement | None = None
+    queue: str = ""
+    tags: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    priority: int = 0
 
 
 @record

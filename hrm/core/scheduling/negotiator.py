@@ -57,7 +57,7 @@ __all__ = ["Negotiator", "StreamLease"]
 _HELD = "streams and drivers hold what it needs there, and have no end"
 _GANG = "a gang must run at once"
 _NOT_PREEMPTED = "a stream's first executors wait only where batch is preempted for them"
-_SHARED = "GPUs that several applications want are not queued for"
+_SHARED = "what several applications or queues want is not queued for"
 
 
 class StreamLease:
@@ -169,6 +169,22 @@ class Negotiator:
             return None
         return self._commit(proposal, now, proposal.must_run)
 
+    def reserve(self, entry: Entry, now: float) -> bool:
+        """Let a batch container wait first at the unit that is its ``place``, whatever the estimate
+        is: what holds that capacity is ordered to end. Is there such a place?"""
+        row = self.state.rows.get(entry.place)
+        self.lease.expire(now)
+        if row is None or not self.state.open[row] or self.lease.holder is not None:
+            return False
+        queue = self.state.queue(row)
+        is_full = queue.first_count >= max(1, self.bounds.waiting_limit)
+        if is_full or not queue.could_hold(entry.demand) or entry.container_id in queue:
+            return False
+        queue.enqueue(entry)
+        self.state.refresh(row)
+        self.queued += 1
+        return True
+
     def unpark(self) -> list[Proposal]:
         """The proposals that waited for the lease, if it is free; the caller commits them again."""
         if self.lease.holder is not None:
@@ -224,7 +240,7 @@ class Negotiator:
         if not all(self.lease.covers(claim.unit_id) for claim in proposal.claims):
             reason = "a claim is outside of what the stream's lease locks"
             return self._abort_all(proposal, reason)
-        return self._commit(proposal, now, frozenset())
+        return self._commit(proposal, now, proposal.must_run)
 
     def _commit(self, proposal: Proposal, now: float, must_run: frozenset[Vector]) -> list[Outcome]:
         """First the gang, then the rest one by one."""
@@ -277,7 +293,8 @@ class Negotiator:
         outcomes: list[Outcome] = []
         stream = proposal.workload_class is WorkloadClass.STREAM
         for claim in claims:
-            must_run = self._must_run(claim) if stream else _GANG
+            at_once = not stream or claim.entry.demand in proposal.must_run
+            must_run = _GANG if at_once else self._must_run(claim)
             outcome = self._commit_claim(claim, now, must_run=must_run)
             outcomes.append(outcome)
             if outcome.decision is Decision.ABORT:

@@ -447,6 +447,14 @@ class SharedState(TableColumns):
             rows &= self.suited(requires)
         return bool((rows & self.serving(demand)).any())
 
+    def startable(self, demand: Vector, requires: NodeRequirement | None = None) -> int:
+        """How many containers of ``demand`` the free capacity of open units would hold, on nodes
+        that meet ``requires``; what waits at units is not counted."""
+        rows = self.open & self.serving(demand) & fitting_rows(demand, self.free)
+        if requires is not None:
+            rows &= self.suited(requires)
+        return folds(demand, self.free[rows], self.pool[rows]) if rows.any() else 0
+
     def _unit_state(self, row: int) -> UnitState:
         queue = self.queue(row)
         return UnitState(

@@ -19,6 +19,8 @@ class ApplicationRecord:
     much it reads, 0: not stated.
     ``class_guessed``: it counts as a stream because its last run was one, and nothing has confirmed
     that yet.
+    ``queue``: the leaf of the tree of queues that it is in; empty: registered by an older HRM.
+    ``priority``: where that orders by priority, the highest first.
     ``submission_id`` and ``submission_attempt`` name the driver that made it, in cluster mode.
     ``tasks_…`` are what its driver had counted when it ended. ``owner``: the digest of its
     ownership key; empty: registered by an older HRM.
@@ -28,7 +30,8 @@ class ApplicationRecord:
     submission_key: str
     name: str
     user: str
-    tenant: str = ""
+    queue: str = ""
+    priority: int = 0
     state: ApplicationState = ApplicationState.SUBMITTED
     workload_class: WorkloadClass = WorkloadClass.BATCH
     declared_class: WorkloadClass | None = None

@@ -134,6 +134,7 @@ class MasterProcess:
         self.world = world
         self.clock = world.clock_of(MASTER)
         self.disk = VirtualDisk(_WRITE_S)
+        self.disk.queues, self.disk.queue_rules = world.plan.queues, world.plan.queue_rules
         self.life: _Life | None = None
         self.node_ends: dict[tuple[str, str], _NodeEnd] = {}
         self.application_ends: dict[ApplicationId, _ApplicationEnd] = {}

@@ -18,6 +18,8 @@ from random import Random
 from hrm.core.master.rounds import AT_ONCE_MAX
 from hrm.core.messages.submissions import SubmissionBounds
 from hrm.core.node.auto_partitioning import AutoBindingRules
+from hrm.core.tenancy.queue_rules import QueueRule
+from hrm.core.tenancy.queue_spec import QueueSpec
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import Resources, ResourceUnit, WorkloadClass
 from hrm.core.vocabulary.partitioning import Hardware, Partitioning
@@ -75,6 +77,7 @@ TIMED_KINDS = {
     "lost-store": 1,
     "old-store": 1,
     "hang": 2,
+    "queues-change": 3,
 }
 """Faults that happen at moments, with the most of a kind in one run."""
 
@@ -100,6 +103,7 @@ TRAITS = {
     "several-gpus": 0.5,
     "serial": 0.5,
     "labels": 0.35,
+    "queues": 0.35,
 }
 """What a run may have in addition to the plain cluster, with its probability."""
 
@@ -186,6 +190,7 @@ class ApplicationPlan:
     where its data lies, and how many executors that would fill in ``local_executors``.
     ``title``: the name that it registers under, as others may; empty: its own. ``labels`` and
     ``spark``: what a node must have. ``exclusions``: from when on its driver excludes which hosts.
+    ``queue``, ``user``, ``priority``: as it registers; ``queue`` may be empty.
     """
 
     name: str
@@ -207,6 +212,9 @@ class ApplicationPlan:
     labels: tuple[str, ...] = ()
     spark: str = ""
     exclusions: tuple[tuple[float, tuple[str, ...]], ...] = ()
+    queue: str = ""
+    user: str = "somebody"
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +249,8 @@ class SubmissionPlan:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that is decided before a run begins. ``at_once_max``: how many steps for streams
-    fill a turn of the master; few, where streams are to hold up batch."""
+    fill a turn of the master; few, where streams are to hold up batch. ``queues``: the tree that there
+    is at first; none: nothing is governed. ``queue_rules`` place drivers on nodes."""
 
     seed: int
     limits: Limits
@@ -258,6 +267,8 @@ class Plan:
     submissions: tuple[SubmissionPlan, ...] = ()
     submission_bounds: SubmissionBounds = field(default_factory=SubmissionBounds)
     at_once_max: int = AT_ONCE_MAX
+    queues: tuple[QueueSpec, ...] = ()
+    queue_rules: tuple[QueueRule, ...] = ()
 
     def command(self) -> str:
         """What to type to see exactly this run again."""

@@ -41,6 +41,7 @@ from hrm.sim.faults.plan import (
     TimedFault,
     source,
 )
+from hrm.sim.faults.queues import with_queues
 from hrm.sim.faults.rivals import rival_applications, with_rival_gpus
 from hrm.sim.faults.sizes import fits_whole, with_other_size, with_several_gpus
 
@@ -86,7 +87,7 @@ def draw(seed: int, limits: Limits | None = None) -> Plan:
         for fault in _timed(seed, kind, most, horizon_s)
     ]
     faults.sort(key=lambda fault: fault.at_s)
-    return Plan(
+    plan = Plan(
         seed=seed,
         limits=limits,
         horizon_s=horizon_s,
@@ -103,6 +104,7 @@ def draw(seed: int, limits: Limits | None = None) -> Plan:
         submission_bounds=_submission_bounds(seed, bounds),
         at_once_max=_at_once_max(seed, traits),
     )
+    return with_queues(plan) if "queues" in traits else plan
 
 
 def _at_once_max(seed: int, traits: tuple[str, ...]) -> int:

@@ -43,6 +43,7 @@ from hrm.sim.oracle.overtaking import Overtaking, held_up
 from hrm.sim.oracle.pauses import Pauses
 from hrm.sim.oracle.place_keeping import PlaceKeeping, out_of_place
 from hrm.sim.oracle.preemptions import needless_preemptions
+from hrm.sim.oracle.queues import QueueChecks
 from hrm.sim.oracle.replies import CallReplies
 from hrm.sim.oracle.requirements import Requirements
 from hrm.sim.oracle.rounds import Rounds
@@ -98,6 +99,7 @@ class Oracle:
         self.waiting_drivers = WaitingDrivers(self.violated, every_policy=every_policy)
         self.waiting_streams = WaitingStreams(self.violated, every_policy=every_policy)
         self.strict_order = StrictOrder(self.violated)
+        self.queues = QueueChecks(self.violated, every_policy=every_policy)
         self.bindings = Bindings(self.violated)
         self.estimates = EstimateChecks(self.violated)
         self.stop_causes = StopCauses(self.violated)
@@ -123,6 +125,7 @@ class Oracle:
         self.requirements.master_began()
         self.classes.master_began(core)
         self.drivers.master_began()
+        self.queues.master_began()
         self.stop_causes.master_began()
         for application_id in self.admitted:  # whatever was reported to an AppMaster survives
             if application_id not in core.master_state.applications:
@@ -161,6 +164,7 @@ class Oracle:
         self.waiting_drivers.after(core, event, commands, self.quiet_since_s)
         self.waiting_streams.after(core, event, commands, self.quiet_since_s)
         self.strict_order.after(core, event, self.quiet_since_s)
+        self.queues.after(core, event, commands, self.quiet_since_s)
         self.views.after(core, commands, event.now)
         if isinstance(event, e.NodeRegistered):
             self.bindings.registered(event)

@@ -26,6 +26,7 @@ from typing import TypeAlias
 
 from hrm.core.master.core import MasterCore
 from hrm.core.master.entities import Container
+from hrm.core.master.queue_reclaim import RECLAIM_REASONS
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector
@@ -139,6 +140,8 @@ class GpuFairness:
         for command in commands:
             match command:
                 case c.SendToNode(message=c.StopContainer(decommission=True) as stop):
+                    if stop.reason in RECLAIM_REASONS:
+                        continue  # for a queue, not for an application
                     if core.master_state.nodes[command.node].state is NodeState.ALIVE:
                         stopped.add(stop.container_id)
         for slots, apps in kinds.items() if stopped else ():
@@ -218,8 +221,8 @@ class GpuFairness:
 
 
 def _contenders(core: MasterCore, *, with_gangs: bool = False) -> dict[int, _Rivals]:
-    """By how many GPUs each uses: batch applications, but gangs, with live containers that do;
-    none of a kind while one may not use every node, for then they do not share the same GPUs."""
+    """By how many GPUs each uses: batch applications, but gangs, with live containers that do and
+    have passed their queues, for what these keep is no part of the contest; none of a kind while one may not use every node, for then they do not share the same GPUs."""
     kinds: dict[int, _Rivals] = {}
     restricted = core.master_state.restricted.keys()
     for app in core.master_state.live_applications():
@@ -229,7 +232,7 @@ def _contenders(core: MasterCore, *, with_gangs: bool = False) -> dict[int, _Riv
             continue
         for container in app.containers.values():
             demand = _demand(container)
-            if demand[Column.GPU_MEMORY_MIB]:
+            if demand[Column.GPU_MEMORY_MIB] and not container.withheld:
                 apps = kinds.setdefault(demand[Column.SLOTS], {})
                 apps.setdefault(app.application_id, []).append(container)
     return {slots: apps for slots, apps in kinds.items() if restricted.isdisjoint(apps)}

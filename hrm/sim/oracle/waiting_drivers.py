@@ -79,7 +79,7 @@ class WaitingDrivers:
 
     def _look(self, state: MasterState, now: float) -> None:
         container, fits = next_driver(state, now)
-        waiting = [x for x in state.drivers.values() if x.state is ContainerState.PENDING]
+        waiting = [x for x in state.drivers.values() if _has_its_turn(x)]
         self._before = {x.container_id for x in waiting if x.waits_for is None}
         if container is None:
             self._next = None
@@ -110,7 +110,7 @@ class WaitingDrivers:
 
 def next_driver(state: MasterState, now: float) -> tuple[Container | None, bool]:
     """The driver that comes next, if that is certain, and whether it could start."""
-    pending = [x for x in state.drivers.values() if x.state is ContainerState.PENDING]
+    pending = [x for x in state.drivers.values() if _has_its_turn(x)]
     if not pending or state.recovering:
         return None, False
     cluster = _Cluster.of(state)
@@ -124,6 +124,11 @@ def next_driver(state: MasterState, now: float) -> tuple[Container | None, bool]
             break
         return container, cluster.could_begin(container, homes)
     return None, False
+
+
+def _has_its_turn(driver: Container) -> bool:
+    """Does it wait with the others, and not before them for its queue of applications?"""
+    return driver.state is ContainerState.PENDING and not driver.withheld
 
 
 def _is_left_out(state: MasterState, container: Container, now: float) -> bool:

@@ -361,7 +361,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("application_id", appId.getOrElse(""))
     hello.put("name", sc.appName)
     hello.put("user", sc.sparkUser)
-    hello.put("tenant", conf.get("spark.hrm.tenant", ""))
+    QueueSettings.describe(conf, hello)
     hello.put("spark_version", sc.version)
     hello.put("driver_host", conf.get(config.DRIVER_HOST_ADDRESS))
     hello.put("web_url", sc.uiWebUrl.getOrElse(""))

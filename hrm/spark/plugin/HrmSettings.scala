@@ -42,6 +42,7 @@ private[hrm] object HrmSettings {
       refuse(Localize, value, s"give one of ${Choices.mkString(", ")}$meant")
     }
     FailureLimits.describe(conf, new java.util.LinkedHashMap[String, Any]())
+    QueueSettings.describe(conf, new java.util.LinkedHashMap[String, Any]())
     NodeRequirement.describe(conf)
     checkFirst(conf)
     checkOfSpark(context)

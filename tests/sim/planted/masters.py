@@ -35,8 +35,8 @@ def written_too_late(patch: pytest.MonkeyPatch) -> None:
     """The record of a new application is written with the reply, not before it."""
     new = ApplicationRegistry._new
 
-    def new_without_record(self: ApplicationRegistry, event: object) -> object:
-        app = new(self, event)  # type: ignore[arg-type]
+    def new_without_record(self: ApplicationRegistry, event: object, queue: object) -> object:
+        app = new(self, event, queue)  # type: ignore[arg-type]
         self.master_state.out.pop()
         return app
 

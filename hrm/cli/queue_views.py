@@ -1,0 +1,167 @@
+"""Views of queues for terminals, built from the messages of QueueService."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from hrm.cli import console
+from hrm.cli.console import plain
+from hrm.cli.render import NAME_SHOWN, age, memory
+
+if TYPE_CHECKING:
+    from hrm.v1 import queues_pb2 as pb
+
+__all__ = ["change_view", "queue_view", "queues_table", "supposed_view", "waiting_table"]
+
+_LISTED_MAX = 10
+_QUOTAS = ("guaranteed", "maximum")
+_VALUES = (
+    "weight", "max_running", "order", "preemptible", "driver_share", "minimum_user_limit",
+    "user_limit_factor",
+)  # fmt: skip
+_NAMES = ("submitters", "administrators")
+
+
+def queues_table(queues: Iterable[pb.Queue]) -> RenderableType:
+    """``hrm queues``: the tree, one line a queue; amounts are vcores, memory and, where there are
+    any, the memory of GPUs."""
+    listed = list(queues)
+    has_gpus = any(queue.maximum.gpu_memory_mib or queue.used.gpu_memory_mib for queue in listed)
+    table = console.table(
+        "QUEUE", ">GUARANTEED", ">MAXIMUM", ">SHARE NOW", ">USED", ">BORROWED", ">PENDING",
+        ">APPS RUN/ALL", ">WAITING",
+    )  # fmt: skip
+    top = min((queue.name.count(".") for queue in listed), default=0)
+    for queue in listed:
+        depth = queue.name.count(".") - top
+        name = queue.name if not depth else queue.name.rpartition(".")[2]
+        amounts = (
+            queue.guaranteed, queue.maximum, queue.share, queue.used, queue.borrowed, queue.pending
+        )  # fmt: skip
+        table.add_row(
+            "  " * depth + plain(name),
+            *(_amounts(each, has_gpus=has_gpus) for each in amounts),
+            f"{queue.running}/{queue.applications}",
+            str(queue.waiting_total) if queue.is_leaf else "",
+        )
+    return table
+
+
+def waiting_table(queues: Iterable[pb.Queue]) -> RenderableType:
+    """The applications that wait, in the order of their queues."""
+    table = console.table(
+        "QUEUE", ">POSITION", "APPLICATION", "USER", ">CONTAINERS", "REASON", "WHY"
+    )
+    for queue in queues:
+        for wait in queue.waiting:
+            table.add_row(
+                plain(queue.name),
+                str(wait.position),
+                plain(wait.application_id),
+                plain(wait.user, NAME_SHOWN),
+                str(wait.containers),
+                plain(wait.reason),
+                plain(wait.why),
+            )
+    return table
+
+
+def queue_view(queue: pb.Queue) -> RenderableType:
+    """``hrm queue show``: what is stated of it, what it has, what waits in it."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row("[bold]queue[/]", plain(queue.name))
+    for name, text in _stated(queue.stated):
+        facts.add_row(f"[bold]{name}[/]", plain(text))
+    if queue.in_file:
+        facts.add_row("[bold]stated in[/]", "hrm.toml of the master, which counts when it starts")
+    if queue.past_use:
+        facts.add_row("[bold]past use[/]", f"{queue.past_use:.1%} of the cluster, weighted")
+    parts: list[RenderableType] = [facts, "", queues_table([queue])]
+    if queue.waiting:
+        parts += ["", waiting_table([queue])]
+    return Group(*parts)
+
+
+def change_view(response: pb.ChangeQueuesResponse, removed: Iterable[str]) -> RenderableType:
+    """What was, or would be, changed."""
+    facts = Table.grid(padding=(0, 2))
+    for stated in response.queues:
+        texts = [f"{name} {text}" for name, text in _stated(stated)]
+        facts.add_row(f"[bold]{plain(stated.name)}[/]", plain("; ".join(texts) or "all by default"))
+    for name in removed:
+        facts.add_row(f"[bold]{plain(name)}[/]", "removed")
+    preempted = response.preempted_containers
+    text = _listed(preempted) if preempted else "none"
+    facts.add_row("[bold]preempted containers[/]", plain(text))
+    held = response.held_back_applications
+    facts.add_row("[bold]applications that get no more[/]", plain(_listed(held) or "none"))
+    return facts
+
+
+def supposed_view(request: pb.WhatIfRequest, response: pb.WhatIfResponse) -> RenderableType:
+    """``hrm whatif``."""
+    asked = request.resources
+    gpu = f", {memory(asked.gpu_memory_mib)} GPU memory" if asked.gpu_memory_mib else ""
+    rows = {
+        "executors": f"{request.executors} of {asked.vcores} vcores, {memory(asked.memory_mib)}"
+        f"{gpu} in {request.queue}",
+        "at once": f"{response.at_once} would start on what is free",
+    }
+    if response.by_preemption:
+        victims = [f"{each.container_id} ({each.application_id})" for each in response.preempted]
+        rows["by preemption"] = (
+            f"{response.by_preemption} would start within {age(response.grace_s)}; these would end "
+            f"for them: {_listed(victims)}"
+        )
+    if response.later:
+        wait = f", the first for about {age(response.later_s)}" if _has_time(response) else ""
+        rows["later"] = f"{response.later} would wait{wait}: {response.why}"
+    facts = Table.grid(padding=(0, 2))
+    for name, text in rows.items():
+        facts.add_row(f"[bold]{name}[/]", plain(text))
+    return facts
+
+
+def _has_time(response: pb.WhatIfResponse) -> bool:
+    return response.HasField("later_s")
+
+
+def _stated(stated: pb.QueueStated) -> list[tuple[str, str]]:
+    """What is stated of a queue, in words."""
+    keys = [key for key in (*_QUOTAS, *_VALUES, *_NAMES) if stated.HasField(key)]
+    return [(key.replace("_", " "), _value(key, getattr(stated, key))) for key in keys]
+
+
+def _value(key: str, value: Any) -> str:
+    if key in _QUOTAS:
+        return _quota(value)
+    if key in _NAMES:
+        return ", ".join(value.names) or "nobody"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _quota(quota: pb.QueueQuota) -> str:
+    each = {"cores": quota.cores, "memory": quota.memory, "GPU memory": quota.gpu_memory}
+    if len({*each.values()}) == 1:
+        return f"{quota.cores} of each resource"
+    return ", ".join(f"{name} {amount}" for name, amount in each.items() if amount)
+
+
+def _amounts(amounts: pb.QueueAmounts, *, has_gpus: bool) -> str:
+    if not (amounts.cores or amounts.memory_mib or amounts.gpu_memory_mib):
+        return "-"
+    text = f"{amounts.cores:.4g}, {memory(round(amounts.memory_mib))}"
+    return f"{text}, {memory(round(amounts.gpu_memory_mib))}" if has_gpus else text
+
+
+def _listed(names: Iterable[str]) -> str:
+    listed = list(names)
+    shown = ", ".join(listed[:_LISTED_MAX])
+    more = len(listed) - _LISTED_MAX
+    return f"{shown} and {more} more" if more > 0 else shown

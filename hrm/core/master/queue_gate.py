@@ -1,0 +1,546 @@
+"""Between the request for a container and its scheduler: its queue lets it pass, or keeps it.
+
+Schedulers know nothing of queues. What one has, it may place wherever it finds capacity; so the
+queues of applications are enforced before, in this one place, over all schedulers, those of other
+processes among them. A container passes
+
+- *within its queue's share*: what the queue holds stays within what it may have now, by what all
+  want (``hrm.core.tenancy.accounts``). Guarantees come first there;
+- *alone*: no other queue wants more than it has. Then only maxima bind; and where no other holds
+  anything, containers may wait at units as ever. Not so in a queue with another order than "fifo",
+  which no scheduler keeps;
+- *on loan*: all that is with schedulers has a place, or none could be found for it now, and there
+  is free capacity all the same. Such a container must start at once: a place in a unit's queue
+  would be a share of the future. The loan ends when it does, or by preemption
+  (``hrm.core.master.queue_reclaim``).
+
+The order of a queue holds for passing: its first application passes first, and where its next
+container does not fit into the share, those behind it wait, unless it is larger than all that the
+queue is guaranteed. Streams go first. A gang passes whole.
+
+When another queue begins to want something, what is with schedulers beyond its queue's share is
+taken back, and so is what waits at units.
+
+What has passed and has no place yet comes back where others of its queue go before it.
+
+Limits: a gang that has passed keeps its turn. What schedulers in other processes do is seen by
+their proposals alone, so they have ``retry_delay_max_s`` before others are lent what they left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from hrm.core.master import gangs
+from hrm.core.master.entities import Application, Container
+from hrm.core.master.queue_line import QueueLine, Waiter, dominant_part
+from hrm.core.master.queue_passing import DIVISION_PERIOD_S, PassingRules
+from hrm.core.master.queue_usage import Level, QueueUsage, amount_of
+from hrm.core.master.returns import may_return, return_waiting
+from hrm.core.master.state import MasterState
+from hrm.core.messages.claims import Proposal
+from hrm.core.scheduling.remote_scheduler import RemoteScheduler
+from hrm.core.scheduling.scheduler import Scheduler
+from hrm.core.tenancy.accounts import (
+    NOTHING,
+    AccountTree,
+    QueueAccount,
+    fits_into,
+    less,
+)
+from hrm.core.tenancy.queue_spec import QueueName
+from hrm.core.tenancy.queue_status import WaitReason
+from hrm.core.tenancy.queue_tree import Governed, QueueTree
+from hrm.core.vocabulary.feasibility import Vector, demand_vector
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState, WorkloadClass
+
+__all__ = ["QueueGate"]
+
+RETURNED_MAX = 256
+"""Containers that are returned from units in one tick because their queue holds too much."""
+_LEND_PERIOD_S = DIVISION_PERIOD_S
+"""How soon after a look in vain for what could be lent the next one may be."""
+_MOST: Governed = (math.inf, math.inf, math.inf)
+_LAST = 1e9
+_LENDERS_MAX = 64
+"""Applications that are looked at in one turn for one that could use what is free."""
+
+
+class QueueGate:
+    """Invariant: between events ``lines`` has all and only the PENDING containers that are
+    ``withheld``, by leaf; a leaf without any has no line. ``may_lend``: has anything changed, as
+    that capacity was freed, since it was last looked for what could be lent?"""
+
+    def __init__(
+        self,
+        master_state: MasterState,
+        schedulers: Mapping[str, Scheduler],
+        hand_over: Callable[[Application, Container, float], None],
+        withdraw: Callable[[Container], None],
+    ) -> None:
+        """``hand_over`` gives a container to its scheduler, ``withdraw`` takes it from there."""
+        self._master_state = master_state
+        self._usage: QueueUsage = master_state.queues
+        self._schedulers = schedulers
+        self._hand_over = hand_over
+        self._withdraw = withdraw
+        self.lines: dict[QueueName, QueueLine] = {}
+        self._arrived: dict[ApplicationId, dict[ContainerId, Container]] = {}
+        self._due: dict[QueueName, None] = {}
+        self._unsorted: dict[QueueName, None] = {}
+        self.may_lend = False
+        self._handed_s: dict[str, float] = {}
+        self._was_alone: QueueName | None = None
+        self._rules = PassingRules(master_state, self.lines)
+        self._least: Governed = _MOST
+        self._lent_s = -math.inf
+        self._aged_s = -math.inf
+        self.passed = 0
+        self.taken_back = 0
+
+    def put(self, app: Application, container: Container) -> None:
+        """A container is requested: it waits here until ``flush`` lets it pass."""
+        container.withheld = True
+        arrived = self._arrived.get(app.application_id)
+        if arrived is None:
+            self._arrived[app.application_id] = {container.container_id: container}
+        else:
+            arrived[container.container_id] = container
+
+    def _take_in(self) -> None:
+        """What has been requested during this event joins the lines."""
+        arrived, self._arrived = self._arrived, {}
+        usage = self._usage
+        for application_id, containers in arrived.items():
+            app = self._master_state.applications[application_id]
+            usage.activate(app)
+            for some in self._enter(app, list(containers.values())):
+                usage.note_alike(some, app)
+            if len(containers) < len(app.containers):
+                usage.note_all(app.containers.values(), app)
+            name = QueueName(app.record.queue)
+            self._due[name] = None
+            if name in usage.unplaced:
+                self._unsorted[name] = None
+
+    def drop(self, container: Container) -> None:
+        """It waits here no more; whoever calls this notes what it is from now on."""
+        container.withheld = False
+        arrived = self._arrived.get(container.application_id)
+        if arrived is not None and arrived.pop(container.container_id, None) is not None:
+            return
+        app = self._master_state.applications[container.application_id]
+        self._leave(app, (container,))
+
+    def _leave(self, app: Application, some: Sequence[Container]) -> None:
+        name = QueueName(app.record.queue)
+        line = self.lines[name]
+        line.remove(app, some)
+        if not line.waiters:
+            del self.lines[name]
+
+    def reclassified(self, app: Application) -> None:
+        line = self.lines.get(QueueName(app.record.queue))
+        if line is not None:
+            line.reclassified(app)
+            self._due[line.account.name] = None
+
+    def begin(self, tree: QueueTree, now: float) -> None:
+        """This is the tree from now on, live applications and what waits included."""
+        master_state = self._master_state
+        self._take_in()
+        withheld = [x for line in self.lines.values() for x in _all_of(line)]
+        self._usage.begin(tree, master_state.holding_applications())
+        self.lines.clear()
+        self._was_alone = None
+        for container in withheld:
+            app = master_state.applications[container.application_id]
+            if self._usage.governs:
+                self._enter(app, (container,))
+            else:
+                container.withheld = False
+                self._hand_over(app, container, now)
+        self._usage.grown.update(self._usage.unplaced)
+        self.tick(now)
+
+    def flush(self, now: float) -> None:
+        """After every event: let pass what may."""
+        usage = self._usage
+        if usage.accounts is None:
+            return
+        self._rules.now = now
+        if self._arrived:
+            self._take_in()
+        if usage.follow_capacity():
+            self.may_lend = True
+            self._all_due()
+            usage.grown.update(usage.unplaced)
+        if usage.grown:
+            self._keep_below_maxima(now)
+        if usage.has_freed_slots:
+            usage.has_freed_slots = False
+            self._all_due()
+        if not self.lines:
+            usage.freed.clear()
+            self._due.clear()
+            self._least = _MOST
+        if len(usage.wanting) > 1 and self._was_alone is not None:
+            name, self._was_alone = self._was_alone, None
+            self._take_back(usage.accounts.of[name], now)
+        elif len(usage.wanting) == 1:
+            (self._was_alone,) = usage.wanting
+        for name in usage.freed:
+            if name in self.lines:
+                self._due[name] = None
+        usage.freed.clear()
+        while self._unsorted:
+            self._sort(self._unsorted.popitem()[0])
+        while self._due:
+            name, _ = self._due.popitem()
+            line = self.lines.get(name)
+            if line is not None:
+                self._let_pass(line, now)
+        if self.may_lend and self.lines and self._could_lend(usage.accounts, now):
+            self.may_lend = self._lend(now)
+            if not self.may_lend:
+                self._lent_s = now
+
+    def tick(self, now: float) -> None:
+        """What is not followed as it happens is looked at from time to time."""
+        if self._usage.accounts is None:
+            return
+        half_life_s = self._master_state.bounds.queue_use_half_life_s
+        if half_life_s and now > self._aged_s:
+            if self._aged_s > -math.inf:
+                self._usage.accounts.age(now - self._aged_s, half_life_s)
+            self._aged_s = now
+        self._rules.now, self._lent_s = now, -math.inf
+        self._all_due()
+        self.may_lend = True
+        if len(self._usage.wanting) > 1:
+            left = RETURNED_MAX
+            for name in list(self._usage.unplaced):
+                left -= self._take_back(self._usage.accounts.of[name], now, left)
+
+    def must_run(self, proposal: Proposal) -> frozenset[Vector]:
+        """The demands of which no claim may wait at a unit. What is on loan may not, nor what other
+        queues want a share of, unless waiting there is all that is left; nor a stream, for which
+        batch of others would be preempted there."""
+        usage = self._usage
+        app = self._master_state.applications.get(proposal.application_id)
+        if not usage.governs or app is None or not proposal.claims:
+            return frozenset()
+        account = usage.account(app)
+        if proposal.workload_class is WorkloadClass.STREAM:
+            may_wait, patient = usage.is_only_holder(account), set[ContainerId]()
+        else:
+            may_wait, patient = usage.is_only_holder(account), set(usage.patient)
+        on_loan = usage.on_loan
+        if may_wait and not on_loan:
+            return frozenset()
+        entries = (claim.entry for claim in proposal.claims)
+        return frozenset(
+            x.demand
+            for x in entries
+            if x.container_id in on_loan or not (may_wait or x.container_id in patient)
+        )
+
+    def kept(self, app: Application) -> Waiter | None:
+        """What of an application its queue keeps; None: nothing."""
+        line = self.lines.get(QueueName(app.record.queue))
+        return None if line is None else line.waiters.get(app.application_id)
+
+    def reason(self, waiter: Waiter) -> tuple[WaitReason, str]:
+        """Why the next container of an application does not pass."""
+        app = waiter.app
+        usage, account = self._usage, self._usage.account(app)
+        if app.application_id not in usage.active:
+            full = account.full() or account
+            limit = full.spec.max_running
+            return WaitReason.MAX_RUNNING, (
+                f"{full.name} runs {len(full.slots)} applications, as many as it may (max_running "
+                f"= {limit})"
+            )
+        lack = self._rules.lack(account, app, self._rules.next_of(waiter))
+        if lack is None:
+            return WaitReason.BEHIND_OTHERS, f"others of {account.name} go before it"
+        return lack[0], lack[1]
+
+    def _enter(self, app: Application, containers: Collection[Container]) -> list[list[Container]]:
+        """They wait here from now on; returns them by size."""
+        account = self._usage.account(app)
+        line = self.lines.get(account.name)
+        if line is None:
+            line = self.lines[account.name] = QueueLine(account, self.reason)
+        groups: dict[int, list[Container]] = {}
+        latest, group = None, list[Container]()
+        for container in containers:
+            resources = container.request.resources
+            if resources is not latest:
+                latest, group = resources, groups.setdefault(id(resources), [])
+                self._least = _lesser(self._least, amount_of(resources))
+            group.append(container)
+        line.add(app, containers)
+        return list(groups.values())
+
+    def _all_due(self) -> None:
+        self._due.update(dict.fromkeys(self.lines))
+
+    def _let_pass(self, line: QueueLine, now: float) -> None:
+        """Let pass what may within the queue's share, or alone."""
+        account, usage = line.account, self._usage
+        for waiter in line.in_order(self.held_part):
+            app = waiter.app
+            if app.application_id not in usage.active:
+                if usage.activate(app) is not None:
+                    continue
+                usage.note_all(app.containers.values(), app)
+            while waiter.containers:
+                some = self._rules.next_of(waiter)
+                lack = self._rules.lack(account, app, some)
+                if lack is None:
+                    if self._usage.on_loan:
+                        self._end_loans()
+                    if len(some) == 1:
+                        some = self._rules.alike(account, waiter)
+                    self._pass(app, some, now)
+                elif self._rules.holds_up(account, some, lack[0]):
+                    return
+                else:
+                    break
+
+    def _sort(self, name: QueueName) -> None:
+        """What has no place yet comes back where others of its queue go before it."""
+        line, unplaced = self.lines.get(name), self._usage.unplaced.get(name)
+        if line is None or unplaced is None or self._rules.passes_alone(line.account):
+            return
+        spec, first = line.account.spec, line.order[0]
+        is_mixed = spec.order == "fair" or spec.minimum_user_limit < 1
+        for container in list(unplaced.values()):
+            app = self._master_state.applications[container.application_id]
+            if container.state is not ContainerState.PENDING or container.waits_for:
+                continue
+            if (is_mixed or line.key(app) > first) and not gangs.missing(app):
+                self._come_back(container)
+
+    def _pass(
+        self, app: Application, some: list[Container], now: float, *, on_loan: bool = False
+    ) -> None:
+        usage = self._usage
+        self._leave(app, some)
+        for container in some:
+            container.withheld = False
+        if usage.are_alike(some):
+            usage.note_alike(some, app)
+        else:
+            usage.note_all(some, app)
+        if on_loan:
+            usage.on_loan.update((x.container_id, x) for x in some)
+        for container in some:
+            self._hand_over(app, container, now)
+        self.passed += len(some)
+        self._handed_s[app.scheduler] = now
+        self.may_lend = True
+
+    def _end_loans(self) -> None:
+        """What is on loan and has no place yet comes back: others have a right to it."""
+        on_loan = self._usage.on_loan
+        while on_loan:
+            self._come_back(on_loan.popitem()[1])
+
+    def _come_back(self, container: Container) -> None:
+        """From its scheduler, or the queue of drivers, to the line of its queue."""
+        app = self._master_state.applications[container.application_id]
+        self._withdraw(container)
+        container.withheld = True
+        self._usage.note(container, app)
+        self._enter(app, (container,))
+        self.taken_back += 1
+
+    def _take_back(self, account: QueueAccount, now: float, most: int = RETURNED_MAX) -> int:
+        """Take back what the queue holds beyond its share and has no place yet, the latest first;
+        returns how many nodes are asked to return."""
+        usage, returned = self._usage, 0
+        assert usage.accounts is not None, "what has an account is governed"
+        share = usage.accounts.share(account)
+        unplaced = usage.unplaced.get(account.name)
+        if unplaced is None or not _is_beyond(account.held, share):
+            return 0
+        held = account.held
+        for container in reversed(list(unplaced.values())):
+            if not _is_beyond(held, share):
+                break
+            amount = amount_of(container.request.resources)
+            if not _relieves(amount, held, share):
+                continue
+            app = self._master_state.applications[container.application_id]
+            if gangs.missing(app) or container.request.place:
+                continue
+            if container.state is ContainerState.PENDING:
+                self._come_back(container)
+            elif returned < most and may_return(
+                self._master_state, container, now, just_queued=True
+            ):
+                why = f"{account.name} holds more than its share, and other queues wait for theirs"
+                return_waiting(self._master_state, container, why, now)
+                returned += 1
+            else:
+                continue
+            held = less(held, amount)
+        return returned
+
+    def _keep_below_maxima(self, now: float) -> None:
+        """There is less than there was, a maximum is lower, or nodes have reported what an earlier
+        master granted: what has passed since, or before, and has no place yet may be too much."""
+        usage = self._usage
+        assert usage.accounts is not None, "what has grown is governed"
+        grown, usage.grown = usage.grown, set()
+        if not any(_is_above(x) for name in grown for x in usage.accounts.of[name].path[:-1]):
+            return
+        for name, some in list(usage.unplaced.items()):
+            for container in reversed(list(some.values())):
+                if container.withheld or not self._is_too_much(container, usage.accounts.of[name]):
+                    continue
+                app = self._master_state.applications[container.application_id]
+                if container.state is not ContainerState.PENDING:
+                    if may_return(self._master_state, container, now, just_queued=True):
+                        why = f"{name} holds more than it may (maximum)"
+                        return_waiting(self._master_state, container, why, now)
+                    continue
+                pending = app.in_state(ContainerState.PENDING)
+                for each in pending if gangs.missing(app) else [container]:
+                    if not (each.withheld or each.held):
+                        self._come_back(each)
+
+    def _is_too_much(self, container: Container, account: QueueAccount) -> bool:
+        amount = amount_of(container.request.resources)
+        return any(_relieves(amount, x.held, x.limits.maximum) for x in account.path[:-1])
+
+    def _is_settled(self, now: float) -> bool:
+        """Is nothing left to try for what is with schedulers?"""
+        if self._master_state.recovering:
+            return False
+        patience_s = self._master_state.bounds.retry_delay_max_s
+        for name, scheduler in self._schedulers.items():
+            if not scheduler.jobs:
+                continue
+            if isinstance(scheduler, RemoteScheduler):
+                if now < self._handed_s.get(name, -patience_s) + patience_s:
+                    return False
+                continue
+            next_s = scheduler.next_time_s()
+            if scheduler.in_flight is not None or (next_s is not None and next_s <= now):
+                return False
+        return True
+
+    def _could_lend(self, accounts: AccountTree, now: float) -> bool:
+        """Is so much free as the smallest of what queues keep requests, and nothing left to try
+        before?"""
+        if now < self._lent_s + _LEND_PERIOD_S:
+            return False
+        placed = accounts.root.placed
+        return fits_into(self._least, placed, accounts.capacity) and self._is_settled(now)
+
+    def _lend(self, now: float) -> bool:
+        """Let pass what has come to be within a share, else on loan what could start now: of the
+        queue that holds least of its share. Returns whether to look again."""
+        looked = 0
+        tried = {demand_vector(x.request.resources) for x in self._usage.on_loan.values()}
+        for line in sorted(self.lines.values(), key=self._line_rank):
+            account, passed = line.account, self.passed
+            self._let_pass(line, now)
+            if self.passed > passed:
+                return True
+            for waiter in line.in_order(self.held_part):
+                app = waiter.app
+                if app.application_id not in self._usage.active:
+                    continue
+                looked += 1
+                if looked > _LENDERS_MAX:
+                    return False
+                some = self._rules.next_of(waiter)
+                demand = demand_vector(some[0].request.resources)
+                if (
+                    demand in tried
+                    or self._rules.lack(account, app, some, on_loan=True) is not None
+                ):
+                    continue
+                tried.add(demand)
+                startable = self._master_state.state.startable(demand, app.requires)
+                if startable < len(some):
+                    continue
+                self._pass(app, some, now, on_loan=True)
+                if len(some) == 1:
+                    self._lend_more(line, waiter, demand, startable // max(1, len(self.lines)), now)
+                return True
+        return False
+
+    def _lend_more(
+        self, line: QueueLine, waiter: Waiter, demand: Vector, many: int, now: float
+    ) -> None:
+        """The same application may have more of the same: its part of all that could start."""
+        while many > 1 and waiter.containers:
+            some = self._rules.next_of(waiter)
+            is_like = demand_vector(some[0].request.resources) == demand
+            lack = self._rules.lack(line.account, waiter.app, some, on_loan=True)
+            if len(some) > 1 or not is_like or lack is not None:
+                return
+            self._pass(waiter.app, some, now, on_loan=True)
+            many -= 1
+
+    def _line_rank(self, line: QueueLine) -> tuple[float, QueueName]:
+        """How much of its share a queue holds; of those without one, how much of all."""
+        accounts, account = self._usage.accounts, line.account
+        assert accounts is not None, "what has a line is governed"
+        share = accounts.last_share(account)
+        held = max(
+            (x / y if y else _LAST * x for x, y in zip(account.held, share, strict=True) if x),
+            default=0.0,
+        )
+        return held / account.spec.weight if not any(share) else held, account.name
+
+    def held_part(self, app: Application) -> float:
+        """The largest part of a resource of the cluster that an application holds."""
+        accounts = self._usage.accounts
+        assert accounts is not None, "what waits in a queue is governed"
+        return dominant_part(self._usage.of_application[app.application_id], accounts.capacity)
+
+    def violations(self) -> list[str]:
+        """For tests and simulators, linear."""
+        found: list[str] = []
+        waiting = {x.container_id for line in self.lines.values() for x in _all_of(line)}
+        live = self._master_state.live_applications()
+        right = {x.container_id for app in live for x in app.containers.values() if x.withheld}
+        if waiting != right:
+            found.append(f"queues keep {sorted(waiting ^ right)} on one side only")
+        if right and not self._usage.governs:
+            found.append("containers are kept from schedulers, and nothing is governed")
+        entries = self._usage.entries
+        for container_id in self._usage.on_loan:
+            entry = entries.get(container_id)
+            if entry is None or entry.level is not Level.HELD:
+                found.append(f"{container_id} is on loan, and is not with a scheduler")
+        return found
+
+
+def _all_of(line: QueueLine) -> list[Container]:
+    return [x for waiter in line.waiters.values() for x in waiter.containers.values()]
+
+
+def _lesser(one: Governed, other: Governed) -> Governed:
+    """The least of each resource."""
+    return (min(one[0], other[0]), min(one[1], other[1]), min(one[2], other[2]))
+
+
+def _is_above(account: QueueAccount) -> bool:
+    return _is_beyond(account.held, account.limits.maximum)
+
+
+def _is_beyond(held: Governed, share: Governed) -> bool:
+    return not fits_into(held, NOTHING, share)
+
+
+def _relieves(amount: Governed, held: Governed, share: Governed) -> bool:
+    """Is some of it of what is held beyond the share?"""
+    return any(x and y > z for x, y, z in zip(amount, held, share, strict=True))

@@ -1,0 +1,224 @@
+"""What a queue has borrowed is taken back by preemption, for what others are guaranteed.
+
+A container *claims* capacity if it has passed its queue and waited for ``queue_reclaim_wait_s``
+without a place, and its queue would hold no more than its guarantee with it, at nodes; so would
+each queue above that, up to the one below which it claims. Victims are containers that run, of
+queues that hold more than they are guaranteed of what is lacking, and still hold as much as that
+without them: no queue is ever brought below its guarantee. The newest go first, for least work is
+lost, batch before streams; drivers never, nor what a gang needs, nor what a queue has that is not
+``preemptible``.
+
+All that a claim takes is at one resource unit. The container is reserved the first place there
+(``hrm.core.queue``), so that what its victims leave can go to nobody else, and starts without a
+round trip when they have ended. One that waits in the queue of a unit is returned first. A gang
+claims whole or not at all.
+
+Where a queue above holds as much as it may, its children take from each other what lets it hold one
+more; the container passes when they have ended.
+
+A stream's container that lacks nothing but its own queue's share takes the place of the newest
+batch of that queue, at one unit: streams go before batch within a queue, not across queues.
+
+Why nothing goes back and forth: a claim leaves its queue within its guarantee, and nothing of a
+queue within its guarantee is a victim. The queue that lost has more than its guarantee of the
+resource in question without it, so it has no claim to that.
+
+A round takes at most ``queue_preemption_part`` of the containers that run. Claims for which there
+are no victims may wait in the queues of units from then on.
+
+Limits: victims at units that share their cores with others are looked for at one of them alone.
+What ends by itself meanwhile is not waited for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from hrm.core.master import gangs
+from hrm.core.master.entities import Container
+from hrm.core.master.queue_line import QueueLine, dominant_part
+from hrm.core.master.queue_usage import QueueUsage
+from hrm.core.master.reclaim_plan import Reclaim, ReclaimPlanner, Wanted
+from hrm.core.master.returns import may_return, return_waiting
+from hrm.core.master.state import MasterState
+from hrm.core.scheduling.negotiator import Negotiator
+from hrm.core.tenancy.accounts import AccountTree, QueueAccount
+from hrm.core.tenancy.queue_spec import QueueName
+from hrm.core.tenancy.queue_status import WaitReason
+from hrm.core.vocabulary.model import (
+    ContainerId,
+    ContainerState,
+    EndCause,
+    ResourceUnitId,
+    WorkloadClass,
+)
+
+__all__ = ["RECLAIM_REASONS", "QueueReclaim"]
+
+_KEPT_MAX = 64
+"""Applications of one queue, and containers of one, that are looked at in one round."""
+_REASON = "its queue holds more than it is guaranteed, and another lacks some of its guarantee"
+_ELSEWHERE = "what its queue is guaranteed can be had elsewhere sooner"
+_FOR_STREAM = "a stream of its queue waits, and goes before batch"
+RECLAIM_REASONS = (_REASON, _FOR_STREAM)
+"""Why containers that run are ordered to end here."""
+
+
+class QueueReclaim:
+    """``reserved``: containers with a place at a unit for which others are being preempted."""
+
+    def __init__(
+        self,
+        master_state: MasterState,
+        negotiator: Negotiator,
+        lines: Mapping[QueueName, QueueLine],
+        reserve: Callable[[Container, ResourceUnitId, float], bool],
+    ) -> None:
+        """``reserve`` gives a PENDING container the first place at a unit, if it can have it."""
+        self._master_state = master_state
+        self._usage: QueueUsage = master_state.queues
+        self._negotiator = negotiator
+        self._lines = lines
+        self._reserve = reserve
+        self._next_run_s = -math.inf
+        self._going: dict[ContainerId, float] = {}
+        self.preempted = 0
+
+    def tick(self, now: float) -> None:
+        master_state, accounts = self._master_state, self._usage.accounts
+        if accounts is None or now < self._next_run_s or not self._sees_all(now):
+            return
+        bounds = master_state.bounds
+        self._next_run_s = now + bounds.relocation_period_s
+        if not bounds.queue_preemption or self._negotiator.lease.holder is not None:
+            return
+        resend_s = bounds.resend_delay_s
+        self._going = {x: at_s for x, at_s in self._going.items() if now - at_s < resend_s}
+        claims = list(self._claims(accounts, now))
+        if not claims:
+            return
+        planner = ReclaimPlanner(master_state, self._usage, self._going)
+        found = planner.plan([planner.claim(x, now) for x in some] for some in claims)
+        for group in found:
+            self._carry_out(group, now)
+        if not found and not self._going:
+            self._usage.patient.update((x.container_id, x) for some in claims for x in some)
+
+    def cost(self, usage: QueueUsage, now: float) -> list[Container]:
+        """What would be preempted, in the end, if this was the usage."""
+        planner = ReclaimPlanner(self._master_state, usage, self._going)
+        claims = ([planner.claim(x, now)] for x in self._all_waiting(usage))
+        found = planner.plan(claims, everything=True)
+        return [victim for group in found for each in group for victim in each.victims]
+
+    def _sees_all(self, now: float) -> bool:
+        """Is all that runs counted? Not while nodes, or applications, come back."""
+        master_state = self._master_state
+        lost = master_state.has_forgotten and now < master_state.forgot_until_s
+        return not master_state.recovering and not lost
+
+    def _claims(self, accounts: AccountTree, now: float) -> Iterable[Sequence[Container]]:
+        """Those that have waited long enough, with their gangs; queues that hold least of their
+        guarantee first."""
+        wait_s = self._master_state.bounds.queue_reclaim_wait_s
+        leaves = [accounts.of[name] for name in (*self._usage.unplaced, *self._lines)]
+        unique = {x.name: x for x in leaves}
+        for account in sorted(unique.values(), key=_rank):
+            for container in list(self._usage.unplaced.get(account.name, {}).values()):
+                if container.waits_for or container.container_id in self._usage.on_loan:
+                    continue
+                if container.node is not None and container.request.place == container.unit_id:
+                    continue
+                app = self._master_state.applications[container.application_id]
+                is_stream = app.record.workload_class is WorkloadClass.STREAM
+                if now - container.requested_at_s < (0.0 if is_stream else wait_s):
+                    continue
+                many = gangs.missing(app)
+                if not many:
+                    yield [container]
+                    continue
+                pending = app.in_state(ContainerState.PENDING)
+                if pending[0] is container and len(pending) >= many:
+                    yield pending[:many]
+            yield from self._kept(account)
+
+    def _kept(self, account: QueueAccount) -> Iterable[Sequence[Container]]:
+        """Those that their queue keeps: streams, for it holds its share, with batch; and others
+        where a queue above it holds as much as it may, with what its children have borrowed."""
+        line = self._lines.get(account.name)
+        if line is None:
+            return
+        for key in line.order[:_KEPT_MAX]:
+            waiter = line.waiters[key[3]]
+            is_stream = waiter.app.record.workload_class is WorkloadClass.STREAM
+            if waiter.app.application_id not in self._usage.active or not (
+                is_stream or waiter.reason(waiter)[0] is WaitReason.QUEUE_MAXIMUM
+            ):
+                continue
+            many = gangs.missing(waiter.app)
+            containers = list(waiter.containers.values())
+            if many:
+                yield containers[:many]
+            else:
+                yield from ([x] for x in containers[:_KEPT_MAX])
+
+    def _all_waiting(self, usage: QueueUsage) -> Iterable[Container]:
+        """All that waits for a place, of queues that hold least of their guarantee first."""
+        waiting = [
+            x
+            for app in self._master_state.live.values()
+            for x in app.containers.values()
+            if x.state is ContainerState.PENDING and not x.held
+        ]
+        assert usage.accounts is not None, "something is governed"
+        rank = {account.name: _rank(account) for account in usage.accounts.leaves()}
+        return sorted(waiting, key=lambda x: rank[self._queue_of(x)])
+
+    def _queue_of(self, container: Container) -> QueueName:
+        return QueueName(self._master_state.applications[container.application_id].record.queue)
+
+    def supposed(self, claims: Iterable[Wanted], usage: QueueUsage) -> list[Reclaim]:
+        """What would be preempted for these, each by itself."""
+        planner = ReclaimPlanner(self._master_state, usage, self._going)
+        found = planner.plan(([each] for each in claims), everything=True)
+        return [each for group in found for each in group]
+
+    def _carry_out(self, group: Sequence[Reclaim], now: float) -> None:
+        """Reserve a place for each, and order what is in its way to end."""
+        is_reserved = False
+        for claim, unit_id, victims in group:
+            container = claim.container
+            assert container is not None, "what claims waits"
+            if container.state is not ContainerState.PENDING:
+                if may_return(self._master_state, container, now):
+                    return_waiting(self._master_state, container, _ELSEWHERE, now)
+                continue
+            if not claim.is_stream and unit_id:
+                if not self._reserve(container, unit_id, now):
+                    continue
+                is_reserved = True
+            for victim in victims:
+                self._preempt(victim, _FOR_STREAM if claim.is_stream else _REASON, now)
+        if is_reserved and (container := group[0].claim.container) is not None:
+            app = self._master_state.applications[container.application_id]
+            gangs.granted(self._master_state, app)
+
+    def _preempt(self, victim: Container, reason: str, now: float) -> None:
+        master_state = self._master_state
+        self._going[victim.container_id] = now
+        self.preempted += 1
+        assert victim.node is not None, "what runs is at a node"
+        master_state.send_stop(
+            master_state.nodes[victim.node],
+            victim,
+            EndCause.PREEMPTED,
+            reason,
+            now,
+            grace_s=master_state.bounds.queue_preemption_grace_s,
+            decommission=True,
+        )
+
+
+def _rank(account: QueueAccount) -> tuple[float, QueueName]:
+    return dominant_part(account.placed, account.limits.guaranteed), account.name

@@ -1,0 +1,137 @@
+"""What queues have and what waits in them, for people: positions, reasons, shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hrm.core.master import gangs
+from hrm.core.master.entities import Application, Container
+from hrm.core.master.queue_gate import QueueGate
+from hrm.core.master.queue_usage import QueueUsage
+from hrm.core.master.state import MasterState
+from hrm.core.tenancy.accounts import QueueAccount, less
+from hrm.core.tenancy.queue_spec import QueueName
+from hrm.core.tenancy.queue_status import QueueStatus, QueueWait, WaitReason
+from hrm.core.tenancy.queue_tree import Governed
+from hrm.core.vocabulary.model import ContainerState
+
+__all__ = ["queue_statuses", "wait_of"]
+
+WAITS_MAX = 1_000
+"""Applications of one queue of which it is said why they wait."""
+
+
+def queue_statuses(master_state: MasterState, gate: QueueGate) -> list[QueueStatus]:
+    """All queues, parents before children."""
+    usage = master_state.queues
+    if usage.accounts is None:  # nothing is governed, and nothing counted: count once
+        usage = QueueUsage(master_state.state, usage.tree)
+        usage.begin(usage.tree, master_state.live_applications(), always=True)
+    accounts = usage.accounts
+    assert accounts is not None, "it has just been counted"
+    by_queue: dict[QueueName, list[Application]] = {}
+    for app in master_state.live.values():
+        by_queue.setdefault(QueueName(app.record.queue), []).append(app)
+    return [
+        _status(master_state, gate, usage, account, by_queue) for account in accounts.of.values()
+    ]
+
+
+def _status(
+    master_state: MasterState,
+    gate: QueueGate,
+    usage: QueueUsage,
+    account: QueueAccount,
+    by_queue: dict[QueueName, list[Application]],
+) -> QueueStatus:
+    accounts = usage.accounts
+    assert accounts is not None, "it has accounts"
+    leaves = [x.name for x in accounts.leaves() if account in x.path]
+    apps = [app for name in leaves for app in by_queue.get(name, ())]
+    spare = less(account.placed, account.limits.guaranteed)
+    waiting: tuple[QueueWait, ...] = ()
+    if account.is_leaf:
+        waiting = tuple(_waits(master_state, gate, apps))
+    return QueueStatus(
+        spec=account.spec,
+        is_leaf=account.is_leaf,
+        guaranteed=account.limits.guaranteed,
+        maximum=_maximum(account, accounts.capacity),
+        share=accounts.share(account),
+        used=account.placed,
+        borrowed=(max(0.0, spare[0]), max(0.0, spare[1]), max(0.0, spare[2])),
+        pending=_pending(apps),
+        running=len(account.slots),
+        applications=len(apps),
+        past_use=account.past_use,
+        waiting=waiting,
+    )
+
+
+def _maximum(account: QueueAccount, capacity: Governed) -> Governed:
+    """Its own, or the least of those above it."""
+    columns = zip(capacity, *(x.limits.maximum for x in account.path), strict=True)
+    cores, memory_mib, gpu_memory_mib = map(min, columns)
+    return (cores, memory_mib, gpu_memory_mib)
+
+
+def _pending(apps: Sequence[Application]) -> Governed:
+    cores = memory_mib = gpu_memory_mib = 0
+    for app in apps:
+        for container in app.containers.values():
+            if _waits_for_place(container):
+                resources = container.request.resources
+                cores += resources.vcores
+                memory_mib += resources.memory_mib
+                gpu_memory_mib += resources.gpu_memory_mib
+    return (float(cores), float(memory_mib), float(gpu_memory_mib))
+
+
+def _waits_for_place(container: Container) -> bool:
+    state = container.state
+    return state in (ContainerState.PENDING, ContainerState.WAITING)
+
+
+def _waits(
+    master_state: MasterState, gate: QueueGate, apps: Sequence[Application]
+) -> Iterator[QueueWait]:
+    """The applications of a leaf that wait, in the order in which they get something: those of
+    which something has passed before those that the queue keeps."""
+    if not apps:
+        return
+    line = gate.lines.get(QueueName(apps[0].record.queue))
+    kept = [] if line is None else [x.app for x in line.in_order(gate.held_part)]
+    positions = {app.application_id: number for number, app in enumerate(kept)}
+    waiting = [app for app in apps if any(map(_waits_for_place, app.containers.values()))]
+    waiting.sort(key=lambda x: (positions.get(x.application_id, -1), x.record.submitted_at_s))
+    for position, app in enumerate(waiting[:WAITS_MAX], 1):
+        reason, why = wait_of(master_state, gate, app)
+        yield QueueWait(
+            application_id=app.application_id,
+            user=app.record.user,
+            position=position,
+            containers=sum(map(_waits_for_place, app.containers.values())),
+            reason=reason,
+            why=why,
+        )
+
+
+def wait_of(master_state: MasterState, gate: QueueGate, app: Application) -> tuple[WaitReason, str]:
+    """Why an application's containers wait, as far as that is known without a look at every
+    node."""
+    pending = app.in_state(ContainerState.PENDING)
+    if any(x.held for x in pending):
+        return WaitReason.RECOVERING, "the master waits for its nodes to come back"
+    kept = gate.kept(app)
+    if kept is not None and len(kept.containers) == len(pending):
+        return gate.reason(kept)
+    waits = next((x.waits_for for x in pending if x.waits_for), None)
+    if waits is not None:
+        return WaitReason.DRIVER_SHARE, waits.why
+    if pending and gangs.missing(app):
+        return WaitReason.GANG, app.refusal or "its first containers start together"
+    if pending:
+        return WaitReason.NO_PLACE, app.refusal or "no resource unit has that much free now"
+    if any(x.state is ContainerState.WAITING for x in app.containers.values()):
+        return WaitReason.AT_NODE, "its containers wait in the queues of resource units"
+    return WaitReason.NONE, ""

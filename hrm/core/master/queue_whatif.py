@@ -1,0 +1,119 @@
+"""What would happen if containers were requested: answered on a copy of what queues hold."""
+
+from __future__ import annotations
+
+import math
+
+from hrm.core.master import admission
+from hrm.core.master.placement import PlacementCoordinator
+from hrm.core.master.queue_usage import QueueUsage, amount_of
+from hrm.core.master.reclaim_plan import Wanted
+from hrm.core.master.state import MasterState
+from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, fits_into
+from hrm.core.tenancy.queue_status import Supposed
+from hrm.core.tenancy.queue_tree import Governed
+from hrm.core.vocabulary.feasibility import Vector, demand_vector, fitting_rows
+from hrm.core.vocabulary.model import Resources
+from hrm.errors import InvalidRequest, NotFound, Unsatisfiable
+
+__all__ = ["what_if"]
+
+
+def what_if(
+    master_state: MasterState,
+    placement: PlacementCoordinator,
+    queue: str,
+    executors: int,
+    resources: Resources,
+    now: float,
+) -> Supposed:
+    """Nothing is changed. Batch without requirements of nodes is supposed, in one application.
+
+    Raises:
+        NotFound: there is no such queue.
+        InvalidRequest: the request is malformed.
+        Unsatisfiable: no node, or not the queue, could ever hold one of them.
+    """
+    name = master_state.queues.tree.find(queue)
+    if name is None:
+        raise NotFound(master_state.queues.tree.unknown(queue))
+    if executors < 1:
+        raise InvalidRequest(f"{executors} executors are none; ask for one at least")
+    why = admission.refusal(master_state, resources, driver=False, requires=None)
+    if why:
+        raise Unsatisfiable(why)
+    usage = QueueUsage(master_state.state, master_state.queues.tree)
+    usage.begin(usage.tree, master_state.live_applications(), always=True)
+    accounts = usage.accounts
+    assert accounts is not None, "it has just been counted"
+    account = accounts.of[name]
+    amount, demand = amount_of(resources), demand_vector(resources)
+    if not fits_into(amount, NOTHING, account.limits.maximum):
+        raise Unsatisfiable(f"one executor of {resources} is more than the maximum of {name}")
+    others_want = any(x != name for x in usage.wanting)
+    account.wants(_times(amount, executors))
+    passes = _passing(accounts, account, amount, executors, within_share=others_want)
+    at_once = min(passes, master_state.state.startable(demand))
+    account.holds(_times(amount, at_once))
+    account.places(_times(amount, at_once))
+    is_on = master_state.queues.governs and master_state.bounds.queue_preemption
+    rest = executors - at_once if is_on and account.full() is None else 0
+    claims = [Wanted(account, resources, is_stream=False) for _ in range(rest)]
+    found = placement.reclaim.supposed(claims, usage)
+    preempted = [x for each in found for x in each.victims]
+    later = executors - at_once - len(found)
+    return Supposed(
+        at_once=at_once,
+        by_preemption=len(found),
+        later=later,
+        preempted=tuple((x.container_id, x.application_id) for x in preempted),
+        grace_s=master_state.bounds.queue_preemption_grace_s,
+        later_s=_later_s(master_state, demand, now) if later else None,
+        why=_why(account, amount, others_want=others_want) if later else "",
+    )
+
+
+def _passing(
+    accounts: AccountTree, account: QueueAccount, amount: Governed, most: int, *, within_share: bool
+) -> int:
+    """How many of these its queue would let pass."""
+    if account.full() is not None:
+        return 0
+    share = accounts.share(account) if within_share else accounts.capacity
+    passing = _within(amount, account.held, share, most)
+    for each in account.path[:-1]:
+        passing = min(passing, _within(amount, each.held, each.limits.maximum, most))
+    return passing
+
+
+def _within(amount: Governed, held: Governed, limit: Governed, most: int) -> int:
+    many = [
+        math.floor((z - y + 1e-6) / x)
+        for x, y, z in zip(amount, held, limit, strict=True)
+        if x and not math.isinf(z)
+    ]
+    return max(0, min([most, *many]))
+
+
+def _times(amount: Governed, many: int) -> Governed:
+    return (amount[0] * many, amount[1] * many, amount[2] * many)
+
+
+def _later_s(master_state: MasterState, demand: Vector, now: float) -> float | None:
+    """The shortest wait of one at any unit, by the run times that are known."""
+    state = master_state.state
+    rows = (state.open & state.serving(demand) & fitting_rows(demand, state.total)).nonzero()[0]
+    wait_s = float(state.waits_s(demand, rows, now).min(initial=math.inf))
+    return None if math.isinf(wait_s) else wait_s
+
+
+def _why(account: QueueAccount, amount: Governed, *, others_want: bool) -> str:
+    full = account.full()
+    if full is not None:
+        return f"{full.name} runs as many applications as it may (max_running)"
+    highest = account.below_maximum(amount)
+    if highest is not None:
+        return f"{highest.name} holds as much as it may (maximum)"
+    if others_want and not fits_into(amount, account.placed, account.limits.guaranteed):
+        return f"{account.name} has what it is guaranteed, and other queues wait for their shares"
+    return "no capacity is free, and nothing more may be preempted for it"

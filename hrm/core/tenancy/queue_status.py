@@ -1,0 +1,84 @@
+"""What is shown of a queue."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from hrm.core.tenancy.queue_spec import QueueSpec
+from hrm.core.tenancy.queue_tree import Governed
+from hrm.core.vocabulary.model import ApplicationId, ContainerId
+
+__all__ = ["QueueStatus", "QueueWait", "Supposed", "WaitReason"]
+
+
+class WaitReason(enum.Enum):
+    """Why an application's containers wait; the whole set, also of the metric."""
+
+    NONE = "none"
+    MAX_RUNNING = "max-running"
+    QUEUE_SHARE = "queue-share"
+    QUEUE_MAXIMUM = "queue-maximum"
+    USER_LIMIT = "user-limit"
+    DRIVER_SHARE = "driver-share"
+    BEHIND_OTHERS = "behind-others"
+    GANG = "gang"
+    NO_PLACE = "no-place"
+    AT_NODE = "at-node"
+    RECOVERING = "recovering"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWait:
+    """An application that waits: from which ``position`` of its queue, the first is 1; with how
+    many containers; why, as a reason of the set and as a sentence."""
+
+    application_id: ApplicationId
+    user: str
+    position: int
+    containers: int
+    reason: WaitReason
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatus:
+    """A queue at one moment, with all below it.
+
+    ``share``: what it may have now, by what all queues want; ``used``: what its containers hold at
+    nodes; ``borrowed``: of that what is beyond its guarantee; ``pending``: what it waits for.
+    ``running``: applications that hold containers or may get some. ``waiting``: of a leaf.
+    ``past_use``: what it has held beyond its guarantee, as a part of the cluster; the past fades.
+    """
+
+    spec: QueueSpec
+    is_leaf: bool
+    guaranteed: Governed
+    maximum: Governed
+    share: Governed
+    used: Governed
+    borrowed: Governed
+    pending: Governed
+    running: int
+    applications: int
+    past_use: float = 0.0
+    waiting: tuple[QueueWait, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supposed:
+    """What would become of so many like containers, were they requested in a queue now.
+
+    ``at_once``: how many would start on what is free; ``by_preemption``: for how many others would
+    be ``preempted``, and start within ``grace_s``; ``later``: how many would wait for ends, the
+    first of them for ``later_s`` by the estimates of units, None where nobody can say. ``why``: the
+    reason for those that wait.
+    """
+
+    at_once: int
+    by_preemption: int
+    later: int
+    preempted: tuple[tuple[ContainerId, ApplicationId], ...]
+    grace_s: float
+    later_s: float | None
+    why: str

@@ -1,0 +1,93 @@
+"""QueueService: queues of applications, shown and changed. Only the core changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import structlog
+
+from hrm.core.master.core import MasterCore
+from hrm.core.master.queue_report import queue_statuses
+from hrm.core.master.queue_whatif import what_if
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.tenancy.queue_spec import QueueName
+from hrm.core.tenancy.queue_status import QueueStatus
+from hrm.core.tenancy.queue_tree import QueueTree
+from hrm.master.interpreter import Interpreter
+from hrm.master.paging import page
+from hrm.v1 import queues_pb2 as pb
+from hrm.v1 import queues_pb2_grpc
+from hrm.wire import codec
+from hrm.wire import queues as queue_wire
+
+__all__ = ["QueueService", "statuses"]
+
+WAITING_MAX = 10_000
+"""Applications that wait, of one queue, in one response."""
+
+log = structlog.get_logger("master")
+
+
+def statuses(core: MasterCore) -> list[QueueStatus]:
+    """Of all queues, as they are now, parents before children."""
+    return queue_statuses(core.master_state, core.placement.queues)
+
+
+class QueueService(queues_pb2_grpc.QueueServiceServicer):
+    """``in_file``: the queues that the master's ``hrm.toml`` states."""
+
+    def __init__(self, master: Interpreter, in_file: Collection[QueueName]) -> None:
+        self._master = master
+        self._in_file = in_file
+
+    @property
+    def _tree(self) -> QueueTree:
+        return self._master.core.queues.tree
+
+    async def ListQueues(  # noqa: N802
+        self, request: pb.ListQueuesRequest, context: Any
+    ) -> pb.ListQueuesResponse:
+        limit = codec.to_whole(request.waiting_limit, "waiting_limit", 0, WAITING_MAX)
+        listed = statuses(self._master.core)
+        if request.name:
+            name = queue_wire.queue_named(self._tree, request.name)
+            listed = [x for x in listed if queue_wire.is_below(x.spec.name, name)]
+        queues, token = page(
+            listed,
+            lambda status: tuple(status.spec.name.split(".")),
+            lambda status: self._message(status, limit),
+            request,
+        )
+        return pb.ListQueuesResponse(queues=queues, next_page_token=token)
+
+    async def ChangeQueues(  # noqa: N802
+        self, request: pb.ChangeQueuesRequest, context: Any
+    ) -> pb.ChangeQueuesResponse:
+        made: list[e.QueuesChanged] = []
+
+        def change(call_id: int) -> e.QueuesChanged:
+            made.append(queue_wire.to_change(request, self._tree, call_id, self._master.now()))
+            return made[0]
+
+        cost = await self._master.call(change)
+        assert isinstance(cost, c.QueueChangeCost)
+        (changed,) = made
+        if not changed.dry_run:
+            log.info(
+                "queues changed",
+                stated=[spec.name for spec in changed.stated], removed=list(changed.removed),
+                preempts=len(cost.preempted),
+            )  # fmt: skip
+        return queue_wire.from_change(changed, cost, self._in_file)
+
+    async def WhatIf(self, request: pb.WhatIfRequest, context: Any) -> pb.WhatIfResponse:  # noqa: N802
+        core, now = self._master.core, self._master.now()
+        queue, executors, resources = queue_wire.to_supposition(request)
+        found = what_if(core.master_state, core.placement, queue, executors, resources, now)
+        return queue_wire.from_supposed(found)
+
+    def _message(self, status: QueueStatus, waiting_limit: int) -> pb.Queue:
+        is_in_file = status.spec.name in self._in_file
+        return queue_wire.from_status(status, in_file=is_in_file, waiting_limit=waiting_limit)

@@ -1,0 +1,194 @@
+from hrm.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class QueueQuota(_message.Message):
+    __slots__ = ("cores", "memory", "gpu_memory")
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    cores: str
+    memory: str
+    gpu_memory: str
+    def __init__(self, cores: _Optional[str] = ..., memory: _Optional[str] = ..., gpu_memory: _Optional[str] = ...) -> None: ...
+
+class QueueNames(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class QueueStated(_message.Message):
+    __slots__ = ("name", "guaranteed", "maximum", "weight", "max_running", "order", "preemptible", "driver_share", "minimum_user_limit", "user_limit_factor", "submitters", "administrators")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GUARANTEED_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    MAX_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTIBLE_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_SHARE_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_USER_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    USER_LIMIT_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTERS_FIELD_NUMBER: _ClassVar[int]
+    ADMINISTRATORS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    guaranteed: QueueQuota
+    maximum: QueueQuota
+    weight: float
+    max_running: int
+    order: str
+    preemptible: bool
+    driver_share: float
+    minimum_user_limit: float
+    user_limit_factor: float
+    submitters: QueueNames
+    administrators: QueueNames
+    def __init__(self, name: _Optional[str] = ..., guaranteed: _Optional[_Union[QueueQuota, _Mapping]] = ..., maximum: _Optional[_Union[QueueQuota, _Mapping]] = ..., weight: _Optional[float] = ..., max_running: _Optional[int] = ..., order: _Optional[str] = ..., preemptible: bool = ..., driver_share: _Optional[float] = ..., minimum_user_limit: _Optional[float] = ..., user_limit_factor: _Optional[float] = ..., submitters: _Optional[_Union[QueueNames, _Mapping]] = ..., administrators: _Optional[_Union[QueueNames, _Mapping]] = ...) -> None: ...
+
+class QueueAmounts(_message.Message):
+    __slots__ = ("cores", "memory_mib", "gpu_memory_mib")
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    cores: float
+    memory_mib: float
+    gpu_memory_mib: float
+    def __init__(self, cores: _Optional[float] = ..., memory_mib: _Optional[float] = ..., gpu_memory_mib: _Optional[float] = ...) -> None: ...
+
+class ListQueuesRequest(_message.Message):
+    __slots__ = ("name", "waiting_limit", "page_size", "page_token")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WAITING_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    waiting_limit: int
+    page_size: int
+    page_token: str
+    def __init__(self, name: _Optional[str] = ..., waiting_limit: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListQueuesResponse(_message.Message):
+    __slots__ = ("queues", "next_page_token")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[Queue]
+    next_page_token: str
+    def __init__(self, queues: _Optional[_Iterable[_Union[Queue, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class Queue(_message.Message):
+    __slots__ = ("name", "stated", "in_file", "is_leaf", "guaranteed", "maximum", "share", "used", "borrowed", "pending", "running", "applications", "past_use", "waiting", "waiting_total")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATED_FIELD_NUMBER: _ClassVar[int]
+    IN_FILE_FIELD_NUMBER: _ClassVar[int]
+    IS_LEAF_FIELD_NUMBER: _ClassVar[int]
+    GUARANTEED_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    BORROWED_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    APPLICATIONS_FIELD_NUMBER: _ClassVar[int]
+    PAST_USE_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    stated: QueueStated
+    in_file: bool
+    is_leaf: bool
+    guaranteed: QueueAmounts
+    maximum: QueueAmounts
+    share: QueueAmounts
+    used: QueueAmounts
+    borrowed: QueueAmounts
+    pending: QueueAmounts
+    running: int
+    applications: int
+    past_use: float
+    waiting: _containers.RepeatedCompositeFieldContainer[QueueWait]
+    waiting_total: int
+    def __init__(self, name: _Optional[str] = ..., stated: _Optional[_Union[QueueStated, _Mapping]] = ..., in_file: bool = ..., is_leaf: bool = ..., guaranteed: _Optional[_Union[QueueAmounts, _Mapping]] = ..., maximum: _Optional[_Union[QueueAmounts, _Mapping]] = ..., share: _Optional[_Union[QueueAmounts, _Mapping]] = ..., used: _Optional[_Union[QueueAmounts, _Mapping]] = ..., borrowed: _Optional[_Union[QueueAmounts, _Mapping]] = ..., pending: _Optional[_Union[QueueAmounts, _Mapping]] = ..., running: _Optional[int] = ..., applications: _Optional[int] = ..., past_use: _Optional[float] = ..., waiting: _Optional[_Iterable[_Union[QueueWait, _Mapping]]] = ..., waiting_total: _Optional[int] = ...) -> None: ...
+
+class QueueWait(_message.Message):
+    __slots__ = ("application_id", "user", "position", "containers", "reason", "why")
+    APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    application_id: str
+    user: str
+    position: int
+    containers: int
+    reason: str
+    why: str
+    def __init__(self, application_id: _Optional[str] = ..., user: _Optional[str] = ..., position: _Optional[int] = ..., containers: _Optional[int] = ..., reason: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+
+class ChangeQueuesRequest(_message.Message):
+    __slots__ = ("queues", "create", "unset", "removed", "dry_run")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    CREATE_FIELD_NUMBER: _ClassVar[int]
+    UNSET_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueStated]
+    create: bool
+    unset: _containers.RepeatedScalarFieldContainer[str]
+    removed: _containers.RepeatedScalarFieldContainer[str]
+    dry_run: bool
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueStated, _Mapping]]] = ..., create: bool = ..., unset: _Optional[_Iterable[str]] = ..., removed: _Optional[_Iterable[str]] = ..., dry_run: bool = ...) -> None: ...
+
+class ChangeQueuesResponse(_message.Message):
+    __slots__ = ("preempted_containers", "held_back_applications", "in_file", "queues")
+    PREEMPTED_CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    HELD_BACK_APPLICATIONS_FIELD_NUMBER: _ClassVar[int]
+    IN_FILE_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    preempted_containers: _containers.RepeatedScalarFieldContainer[str]
+    held_back_applications: _containers.RepeatedScalarFieldContainer[str]
+    in_file: _containers.RepeatedScalarFieldContainer[str]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueStated]
+    def __init__(self, preempted_containers: _Optional[_Iterable[str]] = ..., held_back_applications: _Optional[_Iterable[str]] = ..., in_file: _Optional[_Iterable[str]] = ..., queues: _Optional[_Iterable[_Union[QueueStated, _Mapping]]] = ...) -> None: ...
+
+class WhatIfRequest(_message.Message):
+    __slots__ = ("queue", "executors", "resources")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    EXECUTORS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    executors: int
+    resources: _common_pb2.Resources
+    def __init__(self, queue: _Optional[str] = ..., executors: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ...) -> None: ...
+
+class WhatIfResponse(_message.Message):
+    __slots__ = ("at_once", "by_preemption", "later", "why", "preempted", "grace_s", "later_s")
+    AT_ONCE_FIELD_NUMBER: _ClassVar[int]
+    BY_PREEMPTION_FIELD_NUMBER: _ClassVar[int]
+    LATER_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTED_FIELD_NUMBER: _ClassVar[int]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    LATER_S_FIELD_NUMBER: _ClassVar[int]
+    at_once: int
+    by_preemption: int
+    later: int
+    why: str
+    preempted: _containers.RepeatedCompositeFieldContainer[PreemptedContainer]
+    grace_s: float
+    later_s: float
+    def __init__(self, at_once: _Optional[int] = ..., by_preemption: _Optional[int] = ..., later: _Optional[int] = ..., why: _Optional[str] = ..., preempted: _Optional[_Iterable[_Union[PreemptedContainer, _Mapping]]] = ..., grace_s: _Optional[float] = ..., later_s: _Optional[float] = ...) -> None: ...
+
+class PreemptedContainer(_message.Message):
+    __slots__ = ("container_id", "application_id")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
+    container_id: str
+    application_id: str
+    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,111 @@
+"""QueueService with prepared replies, for ``tests.cli.conftest``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from hrm.v1 import queues_pb2 as pb
+from hrm.v1 import queues_pb2_grpc
+
+__all__ = ["FakeQueues"]
+
+
+def _amounts(cores: float, gib: float) -> pb.QueueAmounts:
+    return pb.QueueAmounts(cores=cores, memory_mib=1024 * gib)
+
+
+def example_queues() -> list[pb.Queue]:
+    """``root`` with a team and ``root.default``; two applications wait in the team's queue."""
+    whole = _amounts(100, 400)
+    stated = pb.QueueStated(
+        name="root.team",
+        guaranteed=pb.QueueQuota(cores="25%", memory="25%", gpu_memory="25%"),
+        maximum=pb.QueueQuota(cores="64"),
+        max_running=10,
+        weight=2.5,
+        preemptible=False,
+        submitters=pb.QueueNames(names=["ana", "[bo]"]),
+        administrators=pb.QueueNames(),
+    )
+    waiting = [
+        pb.QueueWait(
+            application_id=f"app-{number}", user="[bo]", position=number, containers=4,
+            reason="max-running", why="10 applications of [root.team] run, the most that may",
+        )
+        for number in (1, 2)
+    ]  # fmt: skip
+    return [
+        pb.Queue(name="root", guaranteed=whole, maximum=whole, running=3, applications=5),
+        pb.Queue(name="root.default", is_leaf=True, maximum=whole),
+        pb.Queue(
+            name="root.team",
+            stated=stated,
+            in_file=True,
+            is_leaf=True,
+            guaranteed=_amounts(25, 100),
+            maximum=_amounts(64, 400),
+            share=_amounts(40, 120.5),
+            used=_amounts(30, 96),
+            borrowed=_amounts(5, 0),
+            pending=_amounts(8, 16),
+            running=3,
+            applications=5,
+            past_use=0.125,
+            waiting=waiting,
+            waiting_total=2,
+        ),
+    ]
+
+
+class FakeQueues(queues_pb2_grpc.QueueServiceServicer):
+    """``waits``: do applications wait? ``refusal``: what a change is refused with."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self.waits = True
+        self.refusal = ""
+
+    def ListQueues(  # noqa: N802
+        self, request: pb.ListQueuesRequest, context: grpc.ServicerContext
+    ) -> pb.ListQueuesResponse:
+        self.requests.append(request)
+        listed = [x for x in example_queues() if x.name.startswith(request.name)]
+        if not listed:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"there is no queue {request.name}")
+        for queue in listed:
+            if not self.waits:
+                queue.waiting_total = 0
+            del queue.waiting[request.waiting_limit if self.waits else 0 :]
+        return pb.ListQueuesResponse(queues=listed)
+
+    def ChangeQueues(  # noqa: N802
+        self, request: pb.ChangeQueuesRequest, context: grpc.ServicerContext
+    ) -> pb.ChangeQueuesResponse:
+        self.requests.append(request)
+        if self.refusal:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, self.refusal)
+        names = [*(each.name for each in request.queues), *request.removed]
+        return pb.ChangeQueuesResponse(
+            preempted_containers=[f"app-1-x{number}" for number in range(12)],
+            held_back_applications=["app-7"],
+            in_file=[name for name in names if name == "root.team"],
+            queues=request.queues,
+        )
+
+    def WhatIf(  # noqa: N802
+        self, request: pb.WhatIfRequest, context: grpc.ServicerContext
+    ) -> pb.WhatIfResponse:
+        self.requests.append(request)
+        if request.executors == 1:
+            return pb.WhatIfResponse(at_once=1, grace_s=15.0)
+        return pb.WhatIfResponse(
+            at_once=2,
+            by_preemption=1,
+            later=3,
+            why="root.[team] has what it is guaranteed",
+            preempted=[pb.PreemptedContainer(container_id="app-1-x3", application_id="app-1")],
+            grace_s=15.0,
+            later_s=90.0,
+        )
