@@ -320,6 +320,12 @@ class MasterSettings(ServerSettings):
     events_keep_s: float = Field(
         default=7 * 86_400.0, gt=0, description="age at which they are dropped"
     )
+    audit_mib: int = Field(
+        default=64,
+        ge=1,
+        le=65_536,
+        description="disk for the audit log; changes and refusals have half of it each",
+    )
 
     pipeline_policy: str = Field(
         default="min-wait",
