@@ -44,7 +44,12 @@ def _measure(scale: int, repetitions: int) -> dict[str, Any]:
         }
         pairs.append((found[True], found[False]))
         CONSOLE.print(f"repetition {repetition + 1}: with {found[True]}, without {found[False]}")
-    document: dict[str, Any] = {"nodes": nodes, "queues": apps, "containers": containers}
+    document: dict[str, Any] = {
+        "provenance": common.provenance("benchmarks.queues", ["numpy"]),
+        "nodes": nodes,
+        "queues": apps,
+        "containers": containers,
+    }
     for what in ("filling_per_s", "ends_per_s"):
         ratios = [getattr(one, what) / getattr(other, what) for one, other in pairs]
         document[what] = {

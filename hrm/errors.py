@@ -8,7 +8,8 @@
     ├── NotFound                no such application, container or node
     ├── AlreadyExists           the name belongs to another live client or node
     ├── PermissionDenied        no token, or the wrong one
-    │   └── NotOwner            the id is another's, whose ownership key the sender does not have
+    │   └── NotAllowed          the token is right, and its identity may not do this
+    │       └── NotOwner        the id is another's, whose ownership key the sender does not have
     ├── Unsatisfiable           no node of this cluster could ever serve the request
     ├── LimitReached            a named bound is full: try later, or raise the bound
     ├── StaleEpoch              the sender follows a master that has been replaced
@@ -42,6 +43,7 @@ __all__ = [
     "LaunchFailed",
     "LimitReached",
     "Misplaced",
+    "NotAllowed",
     "NotFound",
     "NotOwner",
     "PermissionDenied",
@@ -83,7 +85,11 @@ class PermissionDenied(HrmError):
     """No token, or the wrong one."""
 
 
-class NotOwner(PermissionDenied):
+class NotAllowed(PermissionDenied):
+    """The token is right, and its identity may not do this."""
+
+
+class NotOwner(NotAllowed):
     """The id is another's, whose ownership key the sender does not have."""
 
 

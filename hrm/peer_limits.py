@@ -1,8 +1,9 @@
 """Limits per address: open streams, calls, and registrations per second.
 
-All callers hold the same token, so the address identifies the caller; a whole cluster may be behind
-one, and the defaults admit 10,000 nodes with as many applications. A limit keeps one faulty
-program from exhausting a server; the refusal is RESOURCE_EXHAUSTED, and names the setting.
+Tokens are no measure of callers: one may be that of a whole cluster, or of a user with a hundred
+drivers. So limits go by address; a whole cluster may be behind one, and the defaults admit 10,000
+nodes with as many applications. A limit keeps one faulty program from exhausting a server; the
+refusal is RESOURCE_EXHAUSTED, and names the setting.
 """
 
 from __future__ import annotations

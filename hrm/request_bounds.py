@@ -245,6 +245,12 @@ FIELDS: dict[str, FieldBound] = {
     "SubscribeRequest.name": _ID,
     "ProposeRequest.claims": FieldBound(count=CONTAINERS),
     "ProposeRequest.problem": _TEXT,
+    # IdentityService
+    "CreateTokenRequest.name": _ID,
+    "CreateTokenRequest.role": _ID,
+    "ListTokensRequest.name": _ID,
+    "RevokeTokenRequest.token_id": _ID,
+    "ReadAuditRequest.name": _ID,
     # SubmissionService
     "FindFilesRequest.files": FieldBound(count=10_000),
     "FileDigest.name": _TEXT,

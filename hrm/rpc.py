@@ -1,13 +1,15 @@
 """gRPC in HRM: the token on every call, errors as statuses, channels with bounded waits.
 
 Every method of every server, health and reflection included, requires
-``authorization: Bearer <token>``: a secret of the whole cluster in a private file
-(``hrm.token_file``), of which every reader is an administrator. Where the cluster has an authority
-(``hrm.tls``), channels are encrypted. Servers: ``hrm.rpc_server``, which clients do not load.
+``authorization: Bearer <token>`` from a private file (``hrm.token_file``): the secret of the whole
+cluster, of which every reader is an administrator, or an identity's own (``hrm.identity``). Where
+the cluster has an authority (``hrm.tls``), channels are encrypted. Servers: ``hrm.rpc_server``,
+which clients do not load.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import grpc
@@ -44,7 +46,7 @@ _STATUS: list[tuple[type[errors.HrmError], grpc.StatusCode]] = [
     (errors.InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
     (errors.NotFound, grpc.StatusCode.NOT_FOUND),
     (errors.AlreadyExists, grpc.StatusCode.ALREADY_EXISTS),
-    (errors.NotOwner, grpc.StatusCode.PERMISSION_DENIED),
+    (errors.NotAllowed, grpc.StatusCode.PERMISSION_DENIED),
     (errors.PermissionDenied, grpc.StatusCode.UNAUTHENTICATED),
     (errors.Unsatisfiable, grpc.StatusCode.FAILED_PRECONDITION),
     (errors.LimitReached, grpc.StatusCode.RESOURCE_EXHAUSTED),
@@ -93,11 +95,13 @@ def error_from(error: grpc.RpcError, target: str) -> errors.HrmError:
 class _Bearer:
     """Adds the token to calls; gRPC requires a class for each kind of them."""
 
-    def __init__(self, token: str) -> None:
-        self._pair = ("authorization", f"Bearer {token}")
+    def __init__(self, token: str | Callable[[], str]) -> None:
+        self._token = token
 
     async def _call(self, continuation: Any, details: Any, request: Any) -> Any:
-        metadata = grpc.aio.Metadata(*(details.metadata or ()), self._pair)
+        token = self._token if isinstance(self._token, str) else self._token()
+        pair = ("authorization", f"Bearer {token}")
+        metadata = grpc.aio.Metadata(*(details.metadata or ()), pair)
         return await continuation(details._replace(metadata=metadata), request)
 
 
@@ -117,11 +121,16 @@ class _BearerStreamStream(_Bearer, grpc.aio.StreamStreamClientInterceptor):  # t
 
 
 def channel(
-    target: str, token: str, ca: bytes | None = None, *, allow_clear_text: bool | None = None
+    target: str,
+    token: str | Callable[[], str],
+    ca: bytes | None = None,
+    *,
+    allow_clear_text: bool | None = None,
 ) -> grpc.aio.Channel:
-    """An asyncio channel to ``target`` (host:port) that sends ``token`` with every call. ``ca``:
-    certificates (PEM) that authenticate the server, encrypted; None: clear text, which must be
-    allowed for addresses other than loopback (``hrm.clear_text``; None: by the environment).
+    """An asyncio channel to ``target`` (host:port) that sends ``token``, or what it returns, with
+    every call. ``ca``: certificates (PEM) that authenticate the server, encrypted; None: clear
+    text, which must be allowed for addresses other than loopback (``hrm.clear_text``; None: by the
+    environment).
 
     Raises:
         InvalidConfig: clear text to ``target`` is not allowed.

@@ -1,4 +1,4 @@
-"""gRPC servers of HRM: the token is required on every call, and all resources are bounded.
+"""gRPC servers of HRM: every call has an identity that may make it, and resources are bounded.
 
 Every server of HRM is created by ``server``, with bounds on what a client can use without a token:
 calls open on one connection, connections, the size of headers and messages, the time for a
@@ -8,11 +8,12 @@ handshake. Each of them was chosen by attacks (``tests/hostile``).
 from __future__ import annotations
 
 import asyncio
-import hmac
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NoReturn, TypeVar
+from contextlib import AbstractContextManager, aclosing, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
@@ -20,9 +21,21 @@ from google.protobuf.message import DecodeError
 
 from hrm import descriptors, errors, request_bounds, rpc, text
 from hrm.connections import ConnectionWatch
+from hrm.identity.access import rule_of
+from hrm.identity.caller import set_caller
+from hrm.identity.registry import REFUSAL, Authenticator, ClusterOnly
+from hrm.identity.roles import LOCAL, Identity
 from hrm.peer_limits import PeerLimits
 
-__all__ = ["SERVER_OPTIONS", "TokenInterceptor", "abort", "both_ways", "first_message", "server"]
+__all__ = [
+    "SERVER_OPTIONS",
+    "AccessInterceptor",
+    "CallOutcome",
+    "abort",
+    "both_ways",
+    "first_message",
+    "server",
+]
 
 SERVER_OPTIONS = [
     *rpc.OPTIONS,
@@ -38,10 +51,12 @@ SERVER_OPTIONS = [
     ("grpc.max_connection_idle_ms", 300_000),
 ]
 
-_REFUSAL = "missing or wrong token; HRM_TOKEN_FILE must name a copy of the master's token file"
 Error = TypeVar("Error", bound=Exception)
 
 FIRST_MESSAGE_TIMEOUT_S = 10.0
+WHAT_CHARS_MAX = 200
+_BEARER = "Bearer "
+_IDS = ("application_id", "submission_id", "task_id", "info.token_id")
 _IDLE_WITHOUT_TOKEN_MS = 10_000
 
 _EOF: Any = vars(grpc.aio)["EOF"]  # missing in its stubs
@@ -95,72 +110,132 @@ async def both_ways(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuses every call that does not carry the token, and every malformed message.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOutcome:
+    """A call, for the audit log: who made it, from where, to which method, and what came of it.
+
+    Attributes:
+        what: what the request names, and the id of what it made.
+        lasts: it is a stream, which has begun.
+        error: why it was refused; None: it was not.
+    """
+
+    identity: Identity
+    method: str
+    peer: str
+    what: str
+    lasts: bool = False
+    error: errors.HrmError | None = None
+
+
+Audit: TypeAlias = Callable[[CallOutcome], None]
+
+
+class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Refuses every call without a token whose identity may make it, and every malformed message.
 
     The refusal waits for no message: it is the same for unary and streaming calls. ``watch`` is
-    notified of connections that carry calls with the token.
+    notified of connections that carry calls with a token.
     """
 
     def __init__(
         self,
-        token: str | None,
+        authority: str | Authenticator | None,
         watch: ConnectionWatch | None = None,
         limits: PeerLimits | None = None,
+        audit: Audit | None = None,
     ) -> None:
-        """``token`` None: none is required. ``limits``: per calling address; None: none."""
+        """``authority``: what knows the tokens, or the only one that there is; None: none is
+        required. ``limits``: per calling address; None: none. ``audit`` is called with refusals,
+        and with calls of methods that change something."""
         self._watch = watch
         self._limits = limits
-        self._expected = None if token is None else f"Bearer {token}".encode()
-        self._refusal = grpc.stream_stream_rpc_method_handler(self._refuse)
-
-    @staticmethod
-    async def _refuse(_request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        try:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, _REFUSAL)
-        except grpc.aio.AbortError as aborted:
-            del _request, context
-            raise _untied(aborted)  # noqa: B904 - it is the same exception
+        self._audit = audit or _ignore
+        self._authority = ClusterOnly(authority) if isinstance(authority, str) else authority
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        if not self._accepts(handler_call_details.invocation_metadata or ()):
-            return self._refusal
+        name = handler_call_details.method
+        identity = LOCAL
+        if self._authority is not None:
+            try:
+                identity = self._identity(handler_call_details.invocation_metadata or ())
+            except (errors.PermissionDenied, errors.NotFound) as error:
+                return self._refusal(error, None, name)
+            rule = rule_of(name)
+            if identity.role not in rule.roles:
+                roles = ", ".join(sorted(x.value for x in rule.roles))
+                refused = errors.NotAllowed(
+                    f"the token is that of {identity}, which has the role {identity.role.value}; "
+                    f"{name.rpartition('/')[2]} takes one of: {roles}"
+                )
+                return self._refusal(refused, identity, name)
         handler = await continuation(handler_call_details)
-        known = _ignore if self._watch is None else self._watch.known
-        return _decoding(handler, handler_call_details.method, known, self._limits)
+        return _decoding(handler, partial(self._checked, name, identity))
 
-    def _accepts(self, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
-        if self._expected is None:
-            return True
+    def _identity(self, metadata: Iterable[tuple[str, str | bytes]]) -> Identity:
+        """Raises PermissionDenied, NotFound."""
+        assert self._authority is not None
+        refused = errors.PermissionDenied(REFUSAL)
         for key, value in metadata:
-            given = value if isinstance(value, bytes) else value.encode()
-            if key == "authorization" and hmac.compare_digest(given, self._expected):
-                return True
-        return False
+            if key == "authorization" and isinstance(value, str) and value.startswith(_BEARER):
+                try:
+                    return self._authority.identify(value.removeprefix(_BEARER))
+                except errors.PermissionDenied as error:
+                    refused = error
+        raise refused
+
+    def _checked(self, name: str, identity: Identity, handler: Any) -> _Checked:
+        return _Checked(
+            handler, name, identity, self._authority, self._known, self._limits, self._audit
+        )
+
+    def _known(self, peer: str) -> None:
+        if self._watch is not None:
+            self._watch.known(peer)
+
+    def _refusal(self, error: errors.HrmError, identity: Identity | None, name: str) -> Any:
+        return grpc.stream_stream_rpc_method_handler(partial(self._refuse, error, identity, name))
+
+    async def _refuse(
+        self,
+        error: errors.HrmError,
+        identity: Identity | None,
+        name: str,
+        _requests: Any,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> None:
+        try:
+            if identity is not None:
+                self._known(context.peer())
+                self._audit(
+                    CallOutcome(
+                        identity=identity, method=name, peer=context.peer(), what="", error=error
+                    )
+                )
+            await abort(context, error)
+        except grpc.aio.AbortError as aborted:
+            del _requests, context
+            raise _untied(aborted)  # noqa: B904 - it is the same exception
 
 
-def _ignore(_peer: str) -> None:
-    """Used without a watch."""
+def _ignore(_what: Any) -> None:
+    """Used without an audit log."""
 
 
-def _decoding(
-    handler: Any, name: str, known: Callable[[str], None], limits: PeerLimits | None
-) -> Any:
+def _decoding(handler: Any, checks: Callable[[Any], _Checked]) -> Any:
     """The same handler, but it replies INVALID_ARGUMENT to bytes that are not a message, and to a
-    message beyond its bounds, whether it returns responses, yields them or writes them. ``known``
-    is notified of each call's peer before the first message of the call has arrived, because a
-    large one takes time.
+    message beyond its bounds, whether it returns responses, yields them or writes them.
 
     gRPC gets all of them as methods with a stream of messages: one with a unary request would be
     called only on its arrival, and so notice the caller late. On the wire they are the same.
     """
     if handler is None or handler.request_deserializer is None:
         return handler
-    checked = _Checked(handler, name, known, limits)
+    checked = checks(handler)
     if inspect.isasyncgenfunction(checked.method):
         serve: Any = checked.yielded
     elif inspect.iscoroutinefunction(checked.method):
@@ -176,11 +251,19 @@ def _decoding(
 
 
 class _Checked:
-    """One method of a service, and the checks of its messages. ``yielded`` serves instead of
-    ``respond`` if it yields its responses."""
+    """One call of a method of a service, and the checks of its messages. ``yielded`` serves instead
+    of ``respond`` if it yields its responses. ``known`` is notified of the call's peer before the
+    first message has arrived, because a large one takes time."""
 
     def __init__(
-        self, handler: Any, name: str, known: Callable[[str], None], limits: PeerLimits | None
+        self,
+        handler: Any,
+        name: str,
+        identity: Identity,
+        authority: Authenticator | None,
+        known: Callable[[str], None],
+        limits: PeerLimits | None,
+        audit: Audit,
     ) -> None:
         from_stream, to_stream = handler.request_streaming, handler.response_streaming
         self.method: Any = (
@@ -189,20 +272,29 @@ class _Checked:
             else (handler.unary_stream if to_stream else handler.unary_unary)
         )
         self._name = name
+        self._identity = identity
+        self._authority = authority
         self._known = known
         self._limits = limits
+        self._audit = audit
+        self._rule = rule_of(name)
         self._from_stream = from_stream
         self._is_stream = from_stream or to_stream
         self._decode = request_bounds.checked(name, handler.request_deserializer)
+        self._what = ""
 
     async def respond(self, _requests: Any, context: Any) -> Any:
         request = None
+        set_caller(self._identity)
         try:
             try:
                 request = await self._given(context)
                 with self._share(context):
-                    return await self.method(request, context)
+                    response = await self._lasting(self.method(request, context))
+                self._done(context, response)
+                return response
             except errors.HrmError as error:
+                self._failed(context, error)
                 await abort(context, error)
         except grpc.aio.AbortError as aborted:
             del _requests, context, request
@@ -210,23 +302,80 @@ class _Checked:
 
     async def yielded(self, _requests: Any, context: Any) -> AsyncIterator[Any]:
         request = None
+        set_caller(self._identity)
         try:
             try:
                 request = await self._given(context)
                 with self._share(context):
-                    async for response in self.method(request, context):
-                        yield response
+                    responses = self.method(request, context)
+                    async with aclosing(responses):
+                        while True:
+                            try:
+                                response = await self._lasting(_next(responses))
+                            except StopAsyncIteration:
+                                break
+                            yield response
             except errors.HrmError as error:
+                self._failed(context, error)
                 await abort(context, error)
         except grpc.aio.AbortError as aborted:
             del _requests, context, request
             raise _untied(aborted)  # noqa: B904 - it is the same exception
 
+    async def _lasting(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """The result of ``work``, which is part of a stream, unless the caller's token ends before.
+
+        Raises:
+            PermissionDenied: it has ended.
+        """
+        if not (self._is_stream and self._identity.token_id and self._authority is not None):
+            return await work
+        ended = asyncio.ensure_future(self._authority.until_ended(self._identity))
+        working = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((working, ended), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise ended.result()
+            return working.result()
+        finally:
+            ended.cancel()
+            working.cancel()
+            await asyncio.gather(ended, working, return_exceptions=True)
+
     async def _given(self, context: Any) -> Any:
         """The argument for the method: its messages, or its only one."""
         self._known(context.peer())
-        messages = _Messages(context, self._parsed)
+        messages = _Messages(context, self._parsed, partial(self._began, context))
         return messages if self._from_stream else await messages.first()
+
+    def _began(self, context: Any, request: Any) -> None:
+        """The first message has arrived."""
+        self._what = _named(request, self._rule.names)
+        if self._is_stream and self._rule.change:
+            self._report(context, None)
+
+    def _done(self, context: Any, response: Any) -> None:
+        if self._rule.change and not self._is_stream:
+            made = next((x for x in map(partial(_named, response), _IDS) if x), "")
+            if made and made != self._what:
+                self._what = f"{made} {self._what}".strip()
+            self._report(context, None)
+
+    def _failed(self, context: Any, error: errors.HrmError) -> None:
+        if self._rule.change or isinstance(error, errors.NotAllowed):
+            self._report(context, error)
+
+    def _report(self, context: Any, error: errors.HrmError | None) -> None:
+        self._audit(
+            CallOutcome(
+                identity=self._identity,
+                method=self._name,
+                peer=context.peer(),
+                what=self._what,
+                lasts=self._is_stream,
+                error=error,
+            )
+        )
 
     def _share(self, context: Any) -> AbstractContextManager[None]:
         """The caller's share of the server, held for the length of the call."""
@@ -239,6 +388,23 @@ class _Checked:
             return self._decode(data)
         except DecodeError as error:
             raise errors.InvalidRequest(f"malformed message: {error}") from None
+
+
+async def _next(responses: Any) -> Any:
+    return await anext(responses)
+
+
+def _named(request: Any, paths: str) -> str:
+    """The values of fields, such as ``register.name``, in one line of bounded length. A list of
+    messages is their names."""
+    found: list[str] = []
+    for path in paths.split():
+        value = request
+        for name in path.split("."):
+            value = getattr(value, name, "")
+        values = [value] if isinstance(value, str) else [getattr(x, "name", x) for x in value]
+        found += map(str, filter(None, values))
+    return text.detail(text.shortened(", ".join(found), WHAT_CHARS_MAX))
 
 
 def _untied(error: Error) -> Error:
@@ -254,9 +420,13 @@ class _Messages:
     """The messages of a stream, read from the call itself: gRPC offers a generator instead, and
     another one to parse would cost as much as the parsing."""
 
-    def __init__(self, context: Any, parsed: Callable[[bytes], Any]) -> None:
+    def __init__(
+        self, context: Any, parsed: Callable[[bytes], Any], began: Callable[[Any], None]
+    ) -> None:
+        """``began`` is called with the first."""
         self._read = context.read
         self._parsed = parsed
+        self._began: Callable[[Any], None] | None = began
 
     def __aiter__(self) -> _Messages:
         return self
@@ -265,7 +435,7 @@ class _Messages:
         data = await self._read()
         if data is _EOF:
             raise StopAsyncIteration
-        return self._parsed(data)
+        return self._taken(data)
 
     async def first(self) -> Any:
         """The message of a call that has one.
@@ -276,27 +446,35 @@ class _Messages:
         data = await self._read()
         if data is _EOF:
             raise errors.InvalidRequest("a call without a message")
-        return self._parsed(data)
+        return self._taken(data)
+
+    def _taken(self, data: bytes) -> Any:
+        message = self._parsed(data)
+        if self._began is not None:
+            began, self._began = self._began, None
+            began(message)
+        return message
 
 
 def server(
-    token: str | None,
+    authority: str | Authenticator | None,
     *,
     streams_max: int,
     connections_max: int,
     watch: ConnectionWatch | None = None,
     limits: PeerLimits | None = None,
+    audit: Audit | None = None,
 ) -> grpc.aio.Server:
-    """A server with HRM's bounds. ``token`` None: none is required. ``streams_max``: calls that a
-    connection may have open; without a bound, calls that are started and cancelled immediately fill
-    the memory faster than Python frees them. ``connections_max``: connections, as far as this
-    process may have descriptors. ``watch``, ``limits``: as of ``TokenInterceptor``."""
+    """A server with HRM's bounds. ``streams_max``: calls that a connection may have open; without a
+    bound, calls that are started and cancelled immediately fill the memory faster than Python frees
+    them. ``connections_max``: connections, as far as this process may have descriptors. The others:
+    as of ``AccessInterceptor``."""
     options = [
         *SERVER_OPTIONS,
         ("grpc.max_concurrent_streams", streams_max),
         ("grpc.max_allowed_incoming_connections", descriptors.connections_max(connections_max)),
     ]
-    if token is None:  # where no watch distinguishes callers from idle connections
+    if authority is None:  # where no watch distinguishes callers from idle connections
         options.append(("grpc.max_connection_idle_ms", _IDLE_WITHOUT_TOKEN_MS))
-    first = TokenInterceptor(token, watch, limits)
+    first = AccessInterceptor(authority, watch, limits, audit)
     return grpc.aio.server(interceptors=[first], options=options)

@@ -1,4 +1,4 @@
-"""The file with the cluster's secret: created atomically, refused where it is not private.
+"""The file with the cluster's secret, or a token: created atomically, refused if not private.
 
 A new token is flushed to the disk before it is linked to its place: a full disk or a crash leaves
 no empty one, and daemons that start together use one. A token is checked before it is used: a
@@ -13,9 +13,9 @@ import stat
 from pathlib import Path
 
 from hrm import durable
-from hrm.errors import InvalidConfig, PermissionDenied
+from hrm.errors import AlreadyExists, InvalidConfig, PermissionDenied
 
-__all__ = ["TOKEN_CHARS_MAX", "TOKEN_CHARS_MIN", "create_token", "read_token"]
+__all__ = ["TOKEN_CHARS_MAX", "TOKEN_CHARS_MIN", "create_token", "new_file", "read_token"]
 
 TOKEN_CHARS_MIN = 16
 TOKEN_CHARS_MAX = 4096
@@ -41,6 +41,21 @@ def create_token(path: Path) -> str:
                 f"another place with --token-file or HRM_TOKEN_FILE"
             ) from error
     return read_token(path)
+
+
+def new_file(path: Path, token: str) -> None:
+    """Keep ``token`` in a new file, mode 0600.
+
+    Raises:
+        AlreadyExists: there is one.
+        InvalidConfig: it cannot be written.
+    """
+    try:
+        _put_into_place(path, token + "\n")
+    except FileExistsError as error:
+        raise AlreadyExists(f"{path} exists; name another file, or remove it") from error
+    except OSError as error:
+        raise InvalidConfig(f"cannot write {path}: {error.strerror}") from error
 
 
 def read_token(path: Path) -> str:

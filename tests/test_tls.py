@@ -29,7 +29,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 async def serving(secure: ServerTls | None) -> AsyncIterator[int]:
     """A server of the health service, as HRM's are; its port."""
     server = grpc.aio.server(
-        interceptors=[rpc_server.TokenInterceptor(TOKEN)], options=rpc_server.SERVER_OPTIONS
+        interceptors=[rpc_server.AccessInterceptor(TOKEN)], options=rpc_server.SERVER_OPTIONS
     )
     health_pb2_grpc.add_HealthServicer_to_server(health_aio.HealthServicer(), server)
     port = listen(server, "127.0.0.1:0", secure, allow_clear_text=False)

@@ -41,6 +41,7 @@ from hrm.v1 import (
     application_pb2,
     common_pb2,
     events_pb2,
+    identity_pb2,
     node_pb2,
     pipeline_pb2,
     policy_pb2,
@@ -56,8 +57,8 @@ KEY = ownership_keys.new_key()
 MODULES = {
     x.__name__.rpartition(".")[2]: x
     for x in (
-        admin_pb2, application_pb2, common_pb2, events_pb2, node_pb2, pipeline_pb2, policy_pb2,
-        scheduler_pb2, submission_pb2,
+        admin_pb2, application_pb2, common_pb2, events_pb2, identity_pb2, node_pb2, pipeline_pb2,
+        policy_pb2, scheduler_pb2, submission_pb2,
     )
 }  # fmt: skip
 
@@ -77,6 +78,7 @@ PAGES = {
     "ListNodesResponse": "master/admin_service.py",
     "ListPipelineTasksResponse": "pipelines/master/service.py",
     "ListSubmissionsResponse": "master/submission_service.py",
+    "ListTokensResponse": "master/identity_service.py",
     "ShowPoliciesResponse": "master/policy_service.py",
 }
 """Lists of messages, put together where they are paged."""
@@ -436,12 +438,9 @@ def test_a_session_opens() -> None:
     admitted = c.ApplicationAdmitted(
         application_id=APP, epoch=7, containers=(RUNS,), last_executor_number=5, epoch_id="e7"
     )
-    response = applications.from_admitted(admitted, 1.5, 15.0)
-    assert (response.application_id, response.epoch_id, response.heartbeat_interval_s) == (
-        APP,
-        "e7",
-        1.5,
-    )
+    response = applications.from_admitted(admitted, 1.5, 15.0, "its-own")
+    assert (response.application_id, response.epoch_id) == (APP, "e7")
+    assert (response.heartbeat_interval_s, response.token) == (1.5, "its-own")
     hello = applications.attached(admitted)
     assert appmaster_wire.events(hello, response.last_executor_number, 9.0) == [
         am.SessionOpened(now=9.0, epoch=7, containers=(RUNS_SEEN,), last_executor_number=5)

@@ -20,7 +20,10 @@ _ENVIRONMENT = {
     "HRM_HOME": ("`~/.hrm`", "directory of everything HRM keeps for you"),
     "HRM_CONFIG": ("", "the configuration file; it must exist if this is set"),
     "HRM_MASTER": ("", "`host:port` that `hrm status` and its like query"),
-    "HRM_TOKEN_FILE": ("`$HRM_HOME/token`", "the cluster's secret, for clients and AppMasters"),
+    "HRM_TOKEN_FILE": (
+        "`$HRM_HOME/token`",
+        "your token, or the cluster's, for clients and AppMasters",
+    ),
     "HRM_TLS_CA": (
         "`ca.pem` next to the token file",
         "the cluster's authority (PEM): traffic with the master is encrypted; empty: clear text",

@@ -23,6 +23,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 import grpc.aio
 import structlog
@@ -37,6 +38,7 @@ from hrm.agent.containers.logs import Logs
 from hrm.agent.containers.processes import Processes
 from hrm.agent.containers.scratch import SHUFFLE_DIR, Scratch
 from hrm.agent.disk_watch import DiskWatch
+from hrm.agent.enrolment import enrolled
 from hrm.agent.gpu.mps import Mps
 from hrm.agent.gpu.sockets import GpuSockets
 from hrm.agent.housekeeping import Housekeeping
@@ -61,6 +63,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.node_requirement import Runtime
 from hrm.errors import HrmError, InvalidConfig, StaleEpoch
+from hrm.identity.registry import NodeAuthority
 from hrm.pipelines.agent.runtime import PipelineRuntime
 from hrm.tls_server import server_tls
 from hrm.v1 import node_pb2
@@ -93,7 +96,7 @@ class Agent:
         self._settings = settings
         self._shuffle = shuffle
         self._machine = machine
-        self._token = token
+        self._authority = NodeAuthority(token)
         self._tls = server_tls(settings)
         self._core = machine.core(settings)
         self._sockets = GpuSockets(settings, machine.run_as.account_of)
@@ -196,11 +199,8 @@ class Agent:
     def _open_channel(self) -> grpc.aio.Channel:
         """To the master. Its files are read again for every connection: a renewed token, or
         authority, needs no restart."""
-        settings = self._settings
-        token = rpc.read_token(settings.token_file)
-        ca = tls.ca_file(settings.token_file, settings.tls_ca)
-        allow = settings.allow_clear_text
-        return rpc.channel(settings.master, token, tls.read_ca(ca), allow_clear_text=allow)
+        self._authority.token = rpc.read_token(self._settings.token_file)
+        return _channel(self._settings)
 
     # --- the life of the agent ----------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class Agent:
             self._reports.endpoint = await serve(
                 stack,
                 self._settings,
-                self._token,
+                self._authority,
                 self._logs,
                 self._pipelines,
                 sockets=self._sockets,
@@ -458,8 +458,9 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
     """
     descriptors.raise_limit()
     try:
-        token = rpc.read_token(settings.token_file)
+        rpc.read_token(settings.token_file)  # first: a refusal must leave nothing behind
         with Machine.prepare(settings) as machine:
+            token = await enrolled(settings, machine.name, partial(_channel, settings))
             shortcuts: StartShortcuts | None = None
             runtimes: tuple[Runtime, ...] = ()
             if command_of is None:
@@ -480,6 +481,14 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
         # The status that systemd does not try again: a wrong setting stays wrong.
         return 2 if isinstance(error, InvalidConfig) else 1
     return 0
+
+
+def _channel(settings: AgentSettings) -> grpc.aio.Channel:
+    """To the master."""
+    token = rpc.read_token(settings.token_file)
+    ca = tls.ca_file(settings.token_file, settings.tls_ca)
+    allow = settings.allow_clear_text
+    return rpc.channel(settings.master, token, tls.read_ca(ca), allow_clear_text=allow)
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

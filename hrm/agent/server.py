@@ -1,8 +1,8 @@
 """What an agent listens on: logs of its containers, and the pipelines' share of its GPUs.
 
-Each of three endpoints has its own key: gRPC the cluster's token; log pages over HTTP, links that
-expire (``log_links``); for executors of this machine, the socket of their user
-(``hrm.agent.gpu.sockets``).
+Each of three endpoints has its own key: gRPC what the master shows (``NodeAuthority``); log pages
+over HTTP, links that expire (``log_links``); for executors of this machine, the socket of their
+user (``hrm.agent.gpu.sockets``).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from hrm.agent.gpu.sockets import GpuSockets
 from hrm.config import AgentSettings
 from hrm.connections import ConnectionWatch
 from hrm.errors import Unavailable
+from hrm.identity.registry import NodeAuthority
 from hrm.pipelines.agent.gpu_service import GpuService
 from hrm.pipelines.agent.runtime import PipelineRuntime
 from hrm.tls_server import ServerTls, listen
@@ -29,7 +30,7 @@ _SERVER_GRACE_S = 1.0
 async def serve(
     stack: contextlib.AsyncExitStack,
     settings: AgentSettings,
-    token: str,
+    authority: NodeAuthority,
     logs: Logs,
     pipelines: PipelineRuntime | None,
     *,
@@ -46,7 +47,7 @@ async def serve(
     """
     watch = ConnectionWatch()
     server = rpc_server.server(
-        token,
+        authority,
         streams_max=settings.streams_max,
         connections_max=settings.connections_max,
         watch=watch,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
     from hrm.v1.events_pb2_grpc import EventServiceStub
+    from hrm.v1.identity_pb2_grpc import IdentityServiceStub
     from hrm.v1.policy_pb2_grpc import PolicyServiceStub
     from hrm.v1.queues_pb2_grpc import QueueServiceStub
     from hrm.v1.submission_pb2_grpc import SubmissionServiceStub
@@ -31,6 +32,7 @@ class Master(NamedTuple):
     policies: PolicyServiceStub
     events: EventServiceStub
     submissions: SubmissionServiceStub
+    identities: IdentityServiceStub
     queues: QueueServiceStub
 
 
@@ -97,6 +99,7 @@ def connected(target: str, token_path: Path, ca_path: Path | None) -> Iterator[M
     from hrm import rpc, tls
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
     from hrm.v1.events_pb2_grpc import EventServiceStub
+    from hrm.v1.identity_pb2_grpc import IdentityServiceStub
     from hrm.v1.policy_pb2_grpc import PolicyServiceStub
     from hrm.v1.queues_pb2_grpc import QueueServiceStub
     from hrm.v1.submission_pb2_grpc import SubmissionServiceStub
@@ -108,6 +111,7 @@ def connected(target: str, token_path: Path, ca_path: Path | None) -> Iterator[M
                 PolicyServiceStub(channel),
                 EventServiceStub(channel),
                 SubmissionServiceStub(channel),
+                IdentityServiceStub(channel),
                 QueueServiceStub(channel),
             )
         except grpc.RpcError as error:

@@ -106,15 +106,15 @@ def events(
         raise typer.Exit(130) from None
 
 
-def seconds_of(text: str) -> float:
-    """Seconds of an age such as 30s, 10m, 2h or 1d.
+def seconds_of(text: str, option: str = "--since") -> float:
+    """Seconds of an age such as 30s, 10m, 2h or 1d, which is that of ``option``.
 
     Raises:
         InvalidRequest: it is none.
     """
     matched = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smhd])", text.strip())
     if matched is None:
-        raise errors.InvalidRequest(f"--since {text!r} is no age; write 30s, 10m, 2h or 1d")
+        raise errors.InvalidRequest(f"{option} {text!r} is no age; write 30s, 10m, 2h or 1d")
     return float(matched[1]) * _UNITS_S[matched[2]]
 
 

@@ -79,7 +79,7 @@ def queue_view(queue: pb.Queue) -> RenderableType:
     if queue.in_file:
         facts.add_row("[bold]stated in[/]", "hrm.toml of the master, which counts when it starts")
     if queue.past_use:
-        facts.add_row("[bold]past use[/]", f"{queue.past_use:.1%} of the cluster, weighted")
+        facts.add_row("[bold]past use[/]", f"{queue.past_use:.1%} of the cluster, borrowed lately")
     parts: list[RenderableType] = [facts, "", queues_table([queue])]
     if queue.waiting:
         parts += ["", waiting_table([queue])]
@@ -118,16 +118,12 @@ def supposed_view(request: pb.WhatIfRequest, response: pb.WhatIfResponse) -> Ren
             f"for them: {_listed(victims)}"
         )
     if response.later:
-        wait = f", the first for about {age(response.later_s)}" if _has_time(response) else ""
+        wait = f", the first for about {age(response.later_s)}" if response.later_s >= 1 else ""
         rows["later"] = f"{response.later} would wait{wait}: {response.why}"
     facts = Table.grid(padding=(0, 2))
     for name, text in rows.items():
         facts.add_row(f"[bold]{name}[/]", plain(text))
     return facts
-
-
-def _has_time(response: pb.WhatIfResponse) -> bool:
-    return response.HasField("later_s")
 
 
 def _stated(stated: pb.QueueStated) -> list[tuple[str, str]]:

@@ -60,7 +60,7 @@ OrderOption = Annotated[
 ]
 DriverShareOption = Annotated[
     float | None,
-    typer.Option("--driver-share", help="Part of its guarantee that drivers on nodes may hold."),
+    typer.Option("--driver-share", help="Part of its share that drivers on nodes may hold."),
 ]
 MinimumUserLimitOption = Annotated[
     float | None,

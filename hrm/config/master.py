@@ -165,6 +165,13 @@ class MasterSettings(ServerSettings):
         description="how long a container waits within its queue's guarantee before others are "
         "preempted for it",
     )
+    queue_use_half_life_s: float = Field(
+        default=BOUNDS.queue_use_half_life_s,
+        ge=0,
+        le=365 * 86_400,
+        description="time after which what queues have borrowed counts half as much: of what "
+        "guarantees leave, those that have borrowed less lately get more; 0: it does not count",
+    )
     waiting_limit: int = Field(
         default=BOUNDS.waiting_limit,
         ge=0,
@@ -312,6 +319,12 @@ class MasterSettings(ServerSettings):
     )
     events_keep_s: float = Field(
         default=7 * 86_400.0, gt=0, description="age at which they are dropped"
+    )
+    audit_mib: int = Field(
+        default=64,
+        ge=1,
+        le=65_536,
+        description="disk for the audit log; changes and refusals have half of it each",
     )
 
     pipeline_policy: str = Field(

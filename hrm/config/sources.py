@@ -163,7 +163,9 @@ class ClientSettings(Settings):
     """What every daemon has: it is a client of the master, or the master."""
 
     token_file: Path = Field(
-        default_factory=token_file, description="the cluster's secret, mode 0600"
+        default_factory=token_file,
+        description="the token, mode 0600: the cluster's, which the master makes, or, of agents "
+        "and schedulers, one of their own",
     )
     tls_ca: Path | None = Field(
         default=None,

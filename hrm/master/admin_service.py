@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from hrm import __version__, text
-from hrm.core.master.entities import Application
+from hrm.core.master.entities import Application, Node
 from hrm.core.master.explain import explain, explain_past
 from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
@@ -22,8 +22,11 @@ from hrm.core.vocabulary.model import (
     NodeName,
 )
 from hrm.errors import InvalidRequest, NotFound, Unavailable
+from hrm.identity.caller import caller, check_user
+from hrm.identity.roles import IdentityKind
 from hrm.master.interpreter import Interpreter
 from hrm.master.log_sources import LogSources, no_log, refusal_of
+from hrm.master.owners import Owners, hide_application
 from hrm.master.paging import MESSAGE_LISTED, NAME_LISTED, check_limit, page
 from hrm.pipelines.core.cluster import PipelineCluster
 from hrm.pipelines.core.model import TaskId
@@ -47,16 +50,18 @@ LOG_FOLLOW_TIMEOUT_S = 24 * 3600.0
 
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
-    """``address``: where this master listens; ``to_agent``: a channel to an agent's endpoint."""
+    """``address``: where this master listens; ``to_agent``: a channel to a node's agent."""
 
     def __init__(
         self,
         master: Interpreter,
         address: str,
-        to_agent: Callable[[str], grpc.aio.Channel],
+        to_agent: Callable[[Node], grpc.aio.Channel],
         pipelines: PipelineCluster,
+        owners: Owners,
     ) -> None:
         self._master = master
+        self._owners = owners
         self._pipelines = pipelines
         self._address = address
         self._to_agent = to_agent
@@ -133,8 +138,11 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         task_id = TaskId(request.application_id)
         pipelines = self._pipelines
         if task_id in pipelines.tasks or task_id in pipelines.ended:
+            task = pipelines.tasks.get(task_id) or pipelines.ended[task_id]
+            check_user(f"pipeline task {task_id}", task.spec.user)
             summary, details = pipelines.explain(task_id), pipelines.chosen(task_id)
             return pb.Explanation(application_id=task_id, summary=summary, details=details)
+        self._owners.check(application_id)
         history = await self._history(application_id)
         app = self._master_state.applications.get(application_id)
         if app is None and history:
@@ -148,6 +156,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self, request: pb.KillApplicationRequest, context: Any
     ) -> pb.Application:
         app = self._find(request.application_id)
+        self._owners.check(request.application_id)
         await self._master.call(
             lambda call_id: admin_wire.to_kill(request, call_id, self._master.now())
         )
@@ -173,6 +182,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def ReadLogs(  # noqa: N802
         self, request: pb.ReadLogsRequest, context: Any
     ) -> AsyncIterator[node_pb2.LogChunk]:
+        self._owners.check(request.application_id)
         container_id, node = await self._logs.find(
             ApplicationId(request.application_id), request.executor_id
         )
@@ -183,7 +193,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             follow=request.follow,
         )
         idle_s = LOG_FOLLOW_TIMEOUT_S if request.follow else LOG_IDLE_TIMEOUT_S
-        async with self._to_agent(node.endpoint) as channel:
+        async with self._to_agent(node) as channel:
             chunks = aiter(node_pb2_grpc.AgentServiceStub(channel).ReadLog(ask))
             try:
                 with contextlib.suppress(StopAsyncIteration):
@@ -195,13 +205,17 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 raise refusal_of(node, error, "did not return the log") from error
 
     async def LinkLog(self, request: pb.LinkLogRequest, context: Any) -> node_pb2.LogLink:  # noqa: N802
+        self._owners.check(request.application_id)
+        identity = caller()
         container_id, node = await self._logs.find(
             ApplicationId(request.application_id), request.executor_id
         )
         ask = node_pb2.LinkContainerLogRequest(
-            container_id=container_id, stream=request.stream or "stderr", asker=request.asker
+            container_id=container_id,
+            stream=request.stream or "stderr",
+            asker=request.asker if identity.kind is IdentityKind.CLUSTER else identity.name,
         )
-        async with self._to_agent(node.endpoint) as channel:
+        async with self._to_agent(node) as channel:
             stub = node_pb2_grpc.AgentServiceStub(channel)
             try:
                 link: node_pb2.LogLink = await stub.LinkLog(ask, timeout=LINK_TIMEOUT_S)
@@ -240,6 +254,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             setattr(message, field, text.shortened(getattr(message, field), NAME_LISTED))
         message.message = text.shortened(message.message, MESSAGE_LISTED)
         del message.progress.stages[:]
+        if not self._owners.is_own(app.application_id):
+            hide_application(message)
         return message
 
     async def _whole(self, app: Application, limit: int) -> pb.Application:
@@ -258,6 +274,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 statuses += [codec.from_status(self._master_state.status(x)) for x in part]
                 await asyncio.sleep(0)
             message.containers.extend(_latest(statuses))
+            if not self._owners.is_own(app.application_id):
+                hide_application(message)
             return message
 
 

@@ -18,6 +18,7 @@ from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import ApplicationId
 from hrm.core.vocabulary.takeover import Takeover
 from hrm.errors import HrmError
+from hrm.identity.caller import check_scope, check_user, user_of
 from hrm.master.interpreter import Interpreter, Outbox
 from hrm.master.user_groups import UserGroups
 from hrm.v1 import application_pb2 as pb
@@ -40,7 +41,8 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
     """Turns messages of AppMasters into events, and notices into messages.
 
     ``may_register`` raises if the driver of a submission may not register; ``registered`` is called
-    with the application of one that did.
+    with the application of one that did. ``token_of``: the token that an application has of its
+    own.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         heartbeat_interval_s: float,
         may_register: Callable[[str, int, str], None],
         registered: Callable[[str, int, str], None],
+        token_of: Callable[[str], str],
         groups: UserGroups,
     ) -> None:
+        self._token_of = token_of
         self._master = master
         self._may_register = may_register
         self._registered = registered
@@ -61,6 +65,16 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
     async def Register(  # noqa: N802
         self, request: pb.RegisterApplicationRequest, context: _Register
     ) -> pb.RegisterApplicationResponse:
+        check_scope(request.submission_id, request.application_id)
+        request.user = user_of(request.user)
+        known = self._master.core.master_state.applications.get(
+            ApplicationId(request.application_id)
+        )
+        if known is not None:
+            check_user(
+                known.application_id, known.record.user, known.application_id,
+                known.record.submission_id,
+            )  # fmt: skip
         if request.submission_id:
             self._may_register(
                 request.submission_id,
@@ -78,7 +92,8 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
             )
         log.info("application registered", application=result.application_id, name=request.name)
         node_timeout_s = self._master.core.master_state.bounds.node_timeout_s
-        return app_wire.from_admitted(result, self._heartbeat_interval_s, node_timeout_s)
+        token = self._token_of(result.application_id)
+        return app_wire.from_admitted(result, self._heartbeat_interval_s, node_timeout_s, token)
 
     async def Session(self, requests: Any, context: _Session) -> None:  # noqa: N802
         """One AppMaster's session, from its attachment to its end."""
@@ -102,6 +117,8 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         refusal = self._master.core.applications.attach_refusal(attached)
         if refusal is not None:
             raise refusal
+        record = self._master.core.master_state.applications[application_id].record
+        check_user(application_id, record.user, application_id, record.submission_id)
         takeover = Takeover(self._master.application_outboxes, application_id, outbox)
         try:
             result = await self._master.call(lambda call_id: replace(attached, call_id=call_id))

@@ -22,17 +22,22 @@ from hrm import allocator, clock, descriptors, policies, rpc, rpc_server, tls
 from hrm.config import MasterSettings, QueueConfig
 from hrm.connections import ConnectionWatch
 from hrm.core.master.core import MasterCore
+from hrm.core.master.entities import Node
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import NodeName, NodeState
 from hrm.errors import HrmError, InvalidConfig
+from hrm.identity.registry import TokenRegistry
 from hrm.master import metrics_page
 from hrm.master.admin_service import AdminService
 from hrm.master.application_service import ApplicationService
+from hrm.master.audit_log import AuditLog
 from hrm.master.disk_space import full, is_full
 from hrm.master.events_service import EventService
+from hrm.master.identity_service import IdentityService
 from hrm.master.interpreter import Interpreter
 from hrm.master.journal import Journal
 from hrm.master.node_service import NodeService
+from hrm.master.owners import Owners
 from hrm.master.policy_service import PolicyService, load_modes, save_modes
 from hrm.master.queue_service import QueueService, statuses
 from hrm.master.scheduler_service import SharedStateService, add_to_server
@@ -50,6 +55,7 @@ from hrm.v1 import (
     admin_pb2_grpc,
     application_pb2_grpc,
     events_pb2_grpc,
+    identity_pb2_grpc,
     node_pb2_grpc,
     pipeline_pb2_grpc,
     policy_pb2_grpc,
@@ -66,8 +72,8 @@ GIVE_BACK_INTERVAL_S = 2.0
 DROPPED_BYTES_MIN = 8 * 1024 * 1024
 NO_QUEUES = QueueConfig()
 SERVICES = (
-    "AdminService", "ApplicationService", "EventService", "NodeService", "PipelineService",
-    "PolicyService", "QueueService", "SharedStateService", "SubmissionService",
+    "AdminService", "ApplicationService", "EventService", "IdentityService", "NodeService",
+    "PipelineService", "PolicyService", "QueueService", "SharedStateService", "SubmissionService",
 )  # fmt: skip
 """The services of ``hrm.v1``, for health checks and reflection."""
 
@@ -156,6 +162,7 @@ def known_to(store: Store, queues: QueueConfig = NO_QUEUES) -> dict[str, Any]:
         "queue_rules": queues.rules,
     }
     store.submissions()
+    store.tokens()
     return known
 
 
@@ -170,21 +177,11 @@ async def _serve(
     epoch: int,
 ) -> int:
     watch = ConnectionWatch()
-    server, address = _listening(settings, token, secure, watch)
-    bounds = bounds_of(settings)
+    registry = TokenRegistry(token, store.tokens())
+    audit = AuditLog(settings.state_dir / "audit", settings.audit_mib << 20)
+    server, address = _listening(settings, registry, secure, watch, audit)
     loop = asyncio.get_running_loop()
-    core = MasterCore(
-        epoch=epoch,
-        policies=[
-            policies.load(settings.placement_policy, index) for index in range(settings.schedulers)
-        ],
-        bounds=bounds,
-        now=clock.now(),
-        watch=journal.watch,
-        epoch_id=secrets.token_hex(8),
-        **known,
-    )
-    journal.took(None)
+    core = _core(settings, known, journal, epoch)
     master = Interpreter(core, store, journal)
     if queues.specs:
         store.put_queues(core.queues.tree.stated)
@@ -196,9 +193,12 @@ async def _serve(
         stop=lambda error: _finish(master.stopped, error),
         epoch=core.epoch,
     )
-    submissions = Submissions(master, settings)
+    submissions = Submissions(master, settings, registry.applications.token_of)
+    identity_pb2_grpc.add_IdentityServiceServicer_to_server(
+        IdentityService(master, registry, audit), server
+    )
     await _add_services(
-        server, master, pipelines, submissions, guards, settings, queues, address, token
+        server, master, pipelines, submissions, guards, settings, queues, address, registry
     )
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _finish, master.stopped)
@@ -211,7 +211,7 @@ async def _serve(
         )  # fmt: skip
         print(f"master ready on {address} (epoch {core.epoch})", flush=True)
         try:
-            error = await _until_stopped(master, pipelines, submissions, watch)
+            error = await _until_stopped(master, pipelines, submissions, watch, audit)
         finally:
             await server.stop(STOP_GRACE_S)
             (settings.state_dir / "address").unlink(missing_ok=True)
@@ -222,8 +222,30 @@ async def _serve(
     return 0
 
 
+def _core(
+    settings: MasterSettings, known: dict[str, Any], journal: Journal, epoch: int
+) -> MasterCore:
+    core = MasterCore(
+        epoch=epoch,
+        policies=[
+            policies.load(settings.placement_policy, index) for index in range(settings.schedulers)
+        ],
+        bounds=bounds_of(settings),
+        now=clock.now(),
+        watch=journal.watch,
+        epoch_id=secrets.token_hex(8),
+        **known,
+    )
+    journal.took(None)
+    return core
+
+
 async def _until_stopped(
-    master: Interpreter, pipelines: PipelineTasks, submissions: Submissions, watch: ConnectionWatch
+    master: Interpreter,
+    pipelines: PipelineTasks,
+    submissions: Submissions,
+    watch: ConnectionWatch,
+    audit: AuditLog,
 ) -> HrmError | None:
     """What happens by time, until the master is to stop; returns why, unless it was asked to."""
     ticking = asyncio.gather(
@@ -231,6 +253,7 @@ async def _until_stopped(
         pipelines.tick_forever(partial(_draining, master.core)),
         submissions.run(TICK_INTERVAL_S),
         watch.run(),
+        audit.run(),
         _give_back_forever(master.core),
     )
     try:
@@ -253,7 +276,11 @@ async def _give_back_forever(core: MasterCore) -> None:
 
 
 def _listening(
-    settings: MasterSettings, token: str, secure: ServerTls | None, watch: ConnectionWatch
+    settings: MasterSettings,
+    registry: TokenRegistry,
+    secure: ServerTls | None,
+    watch: ConnectionWatch,
+    audit: AuditLog,
 ) -> tuple[grpc.aio.Server, str]:
     """A server that listens but does not serve yet, and its address."""
     limits = PeerLimits(
@@ -262,11 +289,12 @@ def _listening(
         registrations_per_s=settings.registrations_per_s,
     )
     server = rpc_server.server(
-        token,
+        registry,
         streams_max=settings.streams_max,
         connections_max=settings.connections_max,
         watch=watch,
         limits=limits,
+        audit=audit.take,
     )
     wanted = f"{settings.host}:{settings.port}"
     port = listen(server, wanted, secure, allow_clear_text=settings.allow_clear_text)
@@ -293,24 +321,33 @@ async def _add_services(
     settings: MasterSettings,
     queues: QueueConfig,
     address: str,
-    token: str,
+    registry: TokenRegistry,
 ) -> None:
     interval_s = settings.heartbeat_interval_s
     assert master.journal is not None
     ca = tls.ca_file(settings.token_file, settings.tls_ca)
 
-    def to_agent(endpoint: str) -> grpc.aio.Channel:
+    def to_agent(node: Node) -> grpc.aio.Channel:
         allow = settings.allow_clear_text
-        return rpc.channel(endpoint, token, tls.read_ca(ca), allow_clear_text=allow)
+        token = registry.toward_node(node.name)
+        return rpc.channel(node.endpoint, token, tls.read_ca(ca), allow_clear_text=allow)
 
+    owners = Owners(master, submissions)
+    registry.user_of = owners.user_of
     admin_pb2_grpc.add_AdminServiceServicer_to_server(
-        AdminService(master, address, to_agent, pipelines.core), server
+        AdminService(master, address, to_agent, pipelines.core, owners), server
     )
     events_pb2_grpc.add_EventServiceServicer_to_server(
-        EventService(master.journal, settings.event_followers, settings.event_followers_per_peer),
+        EventService(
+            master.journal,
+            settings.event_followers,
+            settings.event_followers_per_peer,
+            owners.is_own,
+        ),
         server,
     )
-    node_pb2_grpc.add_NodeServiceServicer_to_server(NodeService(master, interval_s), server)
+    nodes = NodeService(master, interval_s, registry.node_connected)
+    node_pb2_grpc.add_NodeServiceServicer_to_server(nodes, server)
     add_to_server(SharedStateService(master), server)
     pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(
         PipelineService(pipelines, interval_s, master.core.nodes.check_owner), server
@@ -320,11 +357,16 @@ async def _add_services(
     )
     groups = UserGroups(is_asked=queues.asks_groups)
     applications = ApplicationService(
-        master, interval_s, submissions.may_register, submissions.registered, groups
+        master,
+        interval_s,
+        submissions.may_register,
+        submissions.registered,
+        registry.applications.token_of,
+        groups,
     )
     application_pb2_grpc.add_ApplicationServiceServicer_to_server(applications, server)
     submission_pb2_grpc.add_SubmissionServiceServicer_to_server(
-        SubmissionService(submissions, groups), server
+        SubmissionService(submissions, owners, groups), server
     )
     queues_pb2_grpc.add_QueueServiceServicer_to_server(QueueService(master, queues.names), server)
     names = [f"hrm.v1.{name}" for name in SERVICES]

@@ -7,12 +7,13 @@ the next one, and misses nothing that is still kept.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from hrm.core.vocabulary.history import EVENT_KINDS
 from hrm.errors import InvalidRequest, LimitReached
 from hrm.master.journal import EventFilter, Journal
+from hrm.master.owners import hide_event
 from hrm.peer_limits import address_of
 from hrm.v1 import events_pb2 as pb
 from hrm.v1 import events_pb2_grpc
@@ -33,9 +34,15 @@ class EventService(events_pb2_grpc.EventServiceServicer):
     """``EventService`` of ``events.proto``."""
 
     def __init__(
-        self, journal: Journal, followers: int = 256, followers_per_peer: int = 64
+        self,
+        journal: Journal,
+        followers: int = 256,
+        followers_per_peer: int = 64,
+        is_own: Callable[[str], bool] = lambda _application_id: True,
     ) -> None:
+        """``is_own``: may the caller see why this application's state has changed?"""
         self._journal = journal
+        self._is_own = is_own
         self._followers_max = followers
         self._followers_per_peer = followers_per_peer
         self._followers: Counter[str] = Counter()
@@ -53,6 +60,9 @@ class EventService(events_pb2_grpc.EventServiceServicer):
         self._followers[address] += request.follow
         try:
             async for page in self._pages(event_filter, at, limit, follow=request.follow):
+                for event in page.events:
+                    if event.application_id and not self._is_own(event.application_id):
+                        hide_event(event)
                 yield page
         finally:
             self._followers[address] -= request.follow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -16,6 +17,8 @@ from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import NodeName
 from hrm.core.vocabulary.takeover import Takeover
 from hrm.errors import HrmError
+from hrm.identity.caller import caller, check_name
+from hrm.identity.roles import Identity
 from hrm.master.interpreter import Interpreter, Outbox, drain
 from hrm.v1 import node_pb2 as pb
 from hrm.v1 import node_pb2_grpc
@@ -31,8 +34,15 @@ _Context: TypeAlias = grpc.aio.ServicerContext[pb.NodeMessage, pb.MasterMessage]
 class NodeService(node_pb2_grpc.NodeServiceServicer):
     """Turns messages of agents into events, and commands for nodes into messages."""
 
-    def __init__(self, master: Interpreter, heartbeat_interval_s: float) -> None:
+    def __init__(
+        self,
+        master: Interpreter,
+        heartbeat_interval_s: float,
+        connected: Callable[[str, Identity], None],
+    ) -> None:
+        """``connected`` is called with the name and the identity of each node that registers."""
         self._master = master
+        self._connected = connected
         self._heartbeat_interval_s = heartbeat_interval_s
 
     async def Connect(self, requests: Any, context: _Context) -> None:  # noqa: N802
@@ -65,6 +75,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
     async def _register(self, requests: Any) -> tuple[NodeName, str, Outbox]:
         first = await rpc_server.first_message(requests, "a registration")
         event = node_wire.to_registration(first, self._master.now())
+        check_name(event.node, "node")
         refusal = self._master.core.nodes.refusal(event)
         if refusal is not None:
             raise refusal
@@ -80,6 +91,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         except HrmError:
             takeover.undo()
             raise
+        self._connected(event.node, caller())
         if takeover.previous is not None:
             takeover.previous.close()
         return event.node, event.incarnation, outbox

@@ -15,20 +15,22 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hrm.core.messages.submissions import SubmissionRecord
 from hrm.core.vocabulary.records import ApplicationRecord
+from hrm.identity.tokens import TokenRecord
 
 __all__ = ["decode", "encode"]
 
-R = TypeVar("R", ApplicationRecord, SubmissionRecord)
+R = TypeVar("R", ApplicationRecord, SubmissionRecord, TokenRecord)
 
 _CONFIG = ConfigDict(strict=True, allow_inf_nan=False)
 # In a tuple of one: pydantic accepts no configuration for a bare dataclass.
 _ADAPTERS: dict[Any, TypeAdapter[Any]] = {
     ApplicationRecord: TypeAdapter(tuple[ApplicationRecord], config=_CONFIG),
     SubmissionRecord: TypeAdapter(tuple[SubmissionRecord], config=_CONFIG),
+    TokenRecord: TypeAdapter(tuple[TokenRecord], config=_CONFIG),
 }
 
 
-def encode(record: ApplicationRecord | SubmissionRecord) -> str:
+def encode(record: ApplicationRecord | SubmissionRecord | TokenRecord) -> str:
     """A record as JSON."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     return json.dumps(values, sort_keys=True, default=_plain)

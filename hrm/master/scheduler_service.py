@@ -13,6 +13,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.state_changes import StateChanged, Subscribed
 from hrm.errors import HrmError
+from hrm.identity.caller import check_name
 from hrm.master.interpreter import Interpreter, Outbox, drain
 from hrm.v1 import scheduler_pb2 as pb
 from hrm.v1 import scheduler_pb2_grpc
@@ -58,6 +59,7 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
         outbox = Outbox()
         try:
             name = codec.to_name(request.name, "name")
+            check_name(name, "scheduler")
             followed = codec.to_followed(request)
             self._master.scheduler_outboxes[name, session] = outbox
             hello = await self._master.call(

@@ -2,10 +2,10 @@
 
 One SQLite file in WAL mode (``hrm.master.store_file``), written by one thread
 (``hrm.master.write_queue``). Kept: the epoch, application records, nodes with their owners, drains,
-mean run times, what classes applications turned out to be, queues of applications, submissions with
-their configuration and the secrets in it. Not kept: containers, resource state and secrets of
-running applications, which agents and AppMasters report again. Of ownership keys only digests are
-kept, except those of submissions, which the next driver's node needs.
+mean run times, what classes applications turned out to be, queues of applications, tokens' records,
+submissions with their configuration and the secrets in it. Not kept: containers, resource state and
+secrets of running applications, which agents and AppMasters report again. Of tokens and ownership
+keys only digests are kept, except the keys of submissions, which the next driver's node needs.
 
 Nothing is discarded without a request: if a page, a record or the epoch is damaged, the master does
 not start, and its error names the command to run (``hrm.master.store_repair``).
@@ -28,6 +28,7 @@ from hrm.core.vocabulary.model import ApplicationId, NodeName
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import RunTime, RunTimeKey
 from hrm.errors import HrmError, InvalidConfig
+from hrm.identity.tokens import TokenRecord
 from hrm.master.disk_space import full, is_full
 from hrm.master.record_json import encode
 from hrm.master.store_file import (
@@ -56,7 +57,7 @@ def _put(table: str) -> str:
     )
 
 
-_PUT = {table: _put(table) for table in ("applications", "nodes", "submissions")}
+_PUT = {table: _put(table) for table in ("applications", "nodes", "submissions", "tokens")}
 _MANY = {sql: sql.replace("VALUES (?, ?)", _ROWS) for sql in _PUT.values()}
 """A statement for bulk writes: the same for a JSON list of rows."""
 
@@ -162,6 +163,15 @@ class Store:
 
     def forget_submission(self, submission_id: str) -> asyncio.Future[None]:
         return self._forget("submissions", submission_id)
+
+    def tokens(self) -> list[TokenRecord]:
+        return self._read("tokens")
+
+    def put_token(self, record: TokenRecord) -> asyncio.Future[None]:
+        return self._put("tokens", record.token_id, encode(record))
+
+    def forget_token(self, token_id: str) -> asyncio.Future[None]:
+        return self._forget("tokens", token_id)
 
     def queues(self) -> list[QueueSpec]:
         """Those that are stated."""

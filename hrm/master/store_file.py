@@ -29,6 +29,7 @@ from hrm.core.vocabulary.model import ApplicationId, NodeName, WorkloadClass
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import RunTime
 from hrm.errors import InvalidConfig
+from hrm.identity.tokens import TokenRecord
 from hrm.master.record_json import decode
 from hrm.master.wal_file import wal_damage
 
@@ -37,7 +38,7 @@ __all__ = [
     "is_damage", "open_store", "queue_row", "run_time_row", "set_aside", "upgrade", "what_is",
 ]  # fmt: skip
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 EPOCH_MAX = 1 << 27
 """So that an event's number, of which an epoch is a part, has at most 18 digits."""
 OPEN_TIMEOUT_S = 5.0
@@ -166,6 +167,10 @@ TABLES: dict[str, Table] = {
     "submissions": Table(
         "CREATE TABLE IF NOT EXISTS submissions (id TEXT PRIMARY KEY, record TEXT NOT NULL);",
         ("id", "record"), 1, _record(SubmissionRecord, "submission_id"),
+    ),
+    "tokens": Table(
+        "CREATE TABLE IF NOT EXISTS tokens (id TEXT PRIMARY KEY, record TEXT NOT NULL);",
+        ("id", "record"), 1, _record(TokenRecord, "token_id"),
     ),
     "queues": Table(
         "CREATE TABLE IF NOT EXISTS queues (name TEXT PRIMARY KEY, stated TEXT NOT NULL);",
@@ -326,7 +331,7 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
 
 def upgrade(db: sqlite3.Connection) -> None:
     """Versions 2 to 4 added the tables of run times, drains and submissions, which exist by now.
-    So do those of learned classes and of queues, which versions 6 and 7 added. Version 5 added the
+    So do those of learned classes, queues and tokens, of versions 6 to 8. Version 5 added the
     owners of nodes, version 6 what runs have read."""
     if "owner" not in [column[1] for column in db.execute("PRAGMA table_info(nodes)")]:
         db.execute("ALTER TABLE nodes ADD COLUMN owner TEXT NOT NULL DEFAULT ''")

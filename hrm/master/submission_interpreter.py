@@ -49,7 +49,11 @@ def bounds_of(settings: MasterSettings, recovery_window_s: float) -> m.Submissio
 class Submissions:
     """The live side of submissions; on the master's loop."""
 
-    def __init__(self, master: Interpreter, settings: MasterSettings) -> None:
+    def __init__(
+        self, master: Interpreter, settings: MasterSettings, token_of: Callable[[str], str]
+    ) -> None:
+        """``token_of``: the token of a submission's drivers."""
+        self._token_of = token_of
         bounds = bounds_of(settings, master.core.master_state.bounds.recovery_window_s)
         self.core = SubmissionsCore(bounds, master.store.submissions(), self.now())
         self.files = FileStore(
@@ -58,7 +62,9 @@ class Submissions:
             held_mib_max=settings.files_held_mib,
         )
         self._tokens = DriverTokens()
-        self._host = SubmissionHost(self.core, master.core.master_state, master.gate, _document)
+        self._host = SubmissionHost(
+            self.core, master.core.master_state, master.gate, self._document
+        )
         self._keep_s = settings.files_keep_s
         self._master = master
         self._calls: dict[int, asyncio.Future[Any]] = {}
@@ -86,6 +92,17 @@ class Submissions:
             self._master.stopped.set_result(HrmError(f"submissions failed: {error!r}"))
 
     # --- requests ------------------------------------------------------------------------------
+
+    def _document(self, record: m.SubmissionRecord) -> str:
+        """What the node of a driver needs to know."""
+        document = json.loads(record.driver)
+        document |= {
+            "submission_id": record.submission_id,
+            "name": record.name,
+            "ownership_key": record.ownership_key,
+            "token": self._token_of(record.submission_id),
+        }
+        return json.dumps(document)
 
     async def submit(
         self,
@@ -363,14 +380,3 @@ class _NoticeForwarder(Outbox):
     def put(self, message: Any) -> None:
         loop = asyncio.get_running_loop()
         loop.call_soon(self._submissions.notice_received, self._submission_id, message)
-
-
-def _document(record: m.SubmissionRecord) -> str:
-    """What the node of a driver needs to know."""
-    document = json.loads(record.driver)
-    document |= {
-        "submission_id": record.submission_id,
-        "name": record.name,
-        "ownership_key": record.ownership_key,
-    }
-    return json.dumps(document)

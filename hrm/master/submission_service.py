@@ -10,7 +10,9 @@ import grpc.aio
 
 from hrm.core.submission.submissions import SubmissionEntry
 from hrm.errors import InvalidRequest
+from hrm.identity.caller import check_scope, user_of
 from hrm.master.file_store import PIECE_BYTES
+from hrm.master.owners import Owners, hide_submission
 from hrm.master.paging import MESSAGE_LISTED, NAME_LISTED, check_limit, page
 from hrm.master.submission_interpreter import Submissions
 from hrm.master.user_groups import UserGroups
@@ -28,8 +30,9 @@ _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 
 class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
-    def __init__(self, submissions: Submissions, groups: UserGroups) -> None:
+    def __init__(self, submissions: Submissions, owners: Owners, groups: UserGroups) -> None:
         self._submissions = submissions
+        self._owners = owners
         self._groups = groups
         self._files = submissions.files
 
@@ -56,12 +59,17 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
     async def GetFile(  # noqa: N802
         self, request: pb.GetFileRequest, context: _Context
     ) -> AsyncIterator[pb.FilePiece]:
+        self._owners.check_file(request.sha256)
         async for data in self._files.pieces(request.sha256, request.offset):
             yield pb.FilePiece(data=data)
 
     async def Submit(  # noqa: N802
         self, request: pb.SubmitRequest, context: _Context
     ) -> pb.Submission:
+        request.driver.user = user_of(request.driver.user)
+        before = self._submissions.core.submitted_as(request.key)
+        if before is not None:
+            self._owners.check(before.record.submission_id)
         groups = await self._groups.of(request.driver.user)
         entry = self._submissions.submit(
             request.key,
@@ -94,6 +102,8 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
         self, request: pb.KillSubmissionRequest, context: _Context
     ) -> pb.Submission:
         reason = codec.to_text(request.reason, "reason")
+        self._submissions.find(request.submission_id)
+        self._owners.check(request.submission_id)
         killed = self._submissions.kill(request.submission_id, reason)
         return self._message(await killed)
 
@@ -106,12 +116,15 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
     async def Tie(  # noqa: N802
         self, request: pb.TieSubmissionRequest, context: _Context
     ) -> pb.TieSubmissionResponse:
+        self._submissions.find(request.submission_id)
+        self._owners.check(request.submission_id)
         await self._submissions.renew_tie(request.submission_id, request.ownership_key)
         return pb.TieSubmissionResponse()
 
     async def Lease(  # noqa: N802
         self, request: pb.LeaseDriverRequest, context: _Context
     ) -> pb.LeaseDriverResponse:
+        check_scope(request.submission_id)
         asked = self._submissions.lease(
             request.submission_id, request.attempt, request.gone, request.ownership_key
         )
@@ -121,6 +134,7 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
     async def GetTokens(  # noqa: N802
         self, request: pb.GetTokensRequest, context: _Context
     ) -> pb.GetTokensResponse:
+        check_scope(request.submission_id)
         tokens = self._submissions.tokens_of(
             request.submission_id, request.attempt, request.ownership_key
         )
@@ -128,7 +142,10 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
 
     def _message(self, entry: SubmissionEntry) -> pb.Submission:
         submissions = self._submissions
-        return sw.from_entry(entry, submissions.host_of(entry), submissions.waits_for(entry))
+        message = sw.from_entry(entry, submissions.host_of(entry), submissions.waits_for(entry))
+        if not self._owners.is_own(entry.record.submission_id):
+            hide_submission(message)
+        return message
 
     def _listed(self, entry: SubmissionEntry) -> pb.Submission:
         """For a list: long user-supplied text is truncated."""

@@ -103,7 +103,7 @@ class AppMaster:
             refuses_profiles=self._understands("profileRefused"),
         )
         self.core.adopt({i: int(p) for i, p in introduction["executors"].items()})
-        self._token = ""  # nosec B105 # not known yet
+        self._token = self._own_token = ""  # nosec B105 # not known yet
         self._ca: bytes | None = None
         self._allow_clear_text: bool | None = None
         self._progress: application_pb2.ApplicationUpdate | None = None
@@ -278,8 +278,9 @@ class AppMaster:
     async def _sessions(self) -> None:
         """One session after the other, until the application has ended or the limit is reached."""
         channel = rpc.channel(
-            self.hello["master"], self._token, self._ca, allow_clear_text=self._allow_clear_text
-        )
+            self.hello["master"], lambda: self._token, self._ca,
+            allow_clear_text=self._allow_clear_text,
+        )  # fmt: skip
         async with channel:
             stub = application_pb2_grpc.ApplicationServiceStub(channel)
             reporting = asyncio.create_task(self._report_waiting(channel))
@@ -296,6 +297,7 @@ class AppMaster:
                 if await self._session(stub):
                     return
             except errors.HrmError as error:
+                self._doubt_token(error)
                 if not self._may_retry(error):
                     if not self.core.ended:
                         await self._notify_failure(error.message)
@@ -322,6 +324,17 @@ class AppMaster:
                     sys.stderr.write(f"{shown(line)}\n")
                     sys.stderr.flush()
 
+    def _doubt_token(self, error: errors.HrmError) -> None:
+        """A master that has lost its state knows no token of this application's, and one that has
+        not may know that of its user no more: the next try is with the other of the two."""
+        if not isinstance(error, errors.PermissionDenied) or not self._own_token:
+            return
+        if self._token != self._own_token:
+            self._token = self._own_token
+            return
+        with contextlib.suppress(errors.HrmError):
+            self._token = rpc.read_token(self._token_file)
+
     def _may_retry(self, error: errors.HrmError) -> bool:
         known = bool(self.application_id)
         over = self._patience.is_over(time.monotonic())
@@ -339,6 +352,8 @@ class AppMaster:
         except grpc.RpcError as error:
             raise rpc.error_from(error, self.hello["master"]) from error
         self.application_id = self.core.application_id = response.application_id
+        self._own_token = response.token  # the user's may end before the application
+        self._token = self._own_token or self._token
         await self._targets_known.wait()
         attach = app_wire.attach(response.application_id, response.epoch, self._ownership_key)
         outgoing = self._outgoing = Outgoing(attach, UPDATES_MAX)
@@ -380,7 +395,7 @@ class AppMaster:
         ca = tls.ca_file(self._token_file, self.hello["tls_ca"])
         try:
             await asyncio.to_thread(
-                self._early.send, self.hello["master"], self._token_file, ca, self._allow_clear_text
+                self._early.send, self.hello["master"], self._token, ca, self._allow_clear_text
             )
         except (errors.InvalidRequest, errors.LimitReached) as error:
             if not self.application_id:

@@ -201,7 +201,7 @@ class EarlyFiles:
         return bool(self._files)
 
     def send(
-        self, target: str, token_file: Path, ca_file: Path | None, allow_clear_text: bool | None
+        self, target: str, token: str, ca_file: Path | None, allow_clear_text: bool | None
     ) -> None:
         """Send what the master does not have; blocks as long as that takes.
 
@@ -211,7 +211,7 @@ class EarlyFiles:
         from hrm.spark import submit
 
         allow = allow_clear_text
-        with submit.connect(target, token_file, ca_file, allow_clear_text=allow) as (client, _):
+        with submit.connect(target, token, ca_file, allow_clear_text=allow) as (client, _):
             client.send([local for _, local in self._files])
 
     def described(self) -> list[dict[str, Any]]:

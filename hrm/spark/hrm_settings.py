@@ -121,7 +121,7 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
     ),
     "spark.hrm.token.file": (
         "`$HRM_TOKEN_FILE`, else `$HRM_HOME/token`",
-        "the cluster's secret, mode 0600",
+        "your token, or the cluster's, mode 0600",
     ),
     "spark.hrm.tls.ca": (
         "`$HRM_TLS_CA`, else `ca.pem` next to the token file",

@@ -176,7 +176,7 @@ def driver_spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
     server_of(options.main_class, conf, options.arguments)  # its port
     spec = pb.DriverSpec(
         name=conf.get("spark.app.name") or options.main_class or Path(options.main).name,
-        user=getpass.getuser(),
+        user=os.environ.get("SPARK_USER") or getpass.getuser(),
         main_class=options.main_class,
         arguments=options.arguments,
         supervise=options.supervise,
@@ -545,13 +545,13 @@ class SubmissionClient:
 @contextmanager
 def connect(
     target: str,
-    token_path: Path,
+    token: Path | str,
     ca_path: Path | None,
     *,
     allow_clear_text: bool | None = None,
 ) -> Iterator[tuple[SubmissionClient, grpc.Channel]]:
-    """A client of the master at ``target`` (host:port). ``ca_path``: of its authority; None: clear
-    text, which ``allow_clear_text`` permits, as in ``rpc.channel``.
+    """A client of the master at ``target`` (host:port). ``token``: or its file. ``ca_path``: of its
+    authority; None: clear text, which ``allow_clear_text`` permits, as in ``rpc.channel``.
 
     Raises:
         HrmError: there is no usable token, or no usable authority.
@@ -560,7 +560,7 @@ def connect(
     def notify(message: str) -> None:
         sys.stderr.write(f"HRM: {shown(message)}\n")
 
-    token = rpc.read_token(token_path)
+    token = token if isinstance(token, str) else rpc.read_token(token)
     ca = tls.read_ca(ca_path)
     with rpc.sync_channel(target, token, ca, allow_clear_text=allow_clear_text) as channel:
         stub = submission_pb2_grpc.SubmissionServiceStub(channel)

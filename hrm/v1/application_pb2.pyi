@@ -56,13 +56,14 @@ class RegisterApplicationRequest(_message.Message):
     def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., queue: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., declared_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., launch: _Optional[_Union[_common_pb2.SparkLaunch, _Mapping]] = ..., submission_key: _Optional[str] = ..., gang_min: _Optional[int] = ..., stream_min: _Optional[int] = ..., input_bytes: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., ownership_key: _Optional[str] = ..., submission_ownership_key: _Optional[str] = ..., followed_epoch: _Optional[int] = ..., followed_epoch_id: _Optional[str] = ..., requires: _Optional[_Union[_common_pb2.NodeRequirement, _Mapping]] = ..., tags: _Optional[_Iterable[str]] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class RegisterApplicationResponse(_message.Message):
-    __slots__ = ("application_id", "epoch", "containers", "heartbeat_interval_s", "last_executor_number", "node_timeout_s", "epoch_id")
+    __slots__ = ("application_id", "epoch", "containers", "heartbeat_interval_s", "last_executor_number", "node_timeout_s", "token", "epoch_id")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     LAST_EXECUTOR_NUMBER_FIELD_NUMBER: _ClassVar[int]
     NODE_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     epoch: int
@@ -70,8 +71,9 @@ class RegisterApplicationResponse(_message.Message):
     heartbeat_interval_s: float
     last_executor_number: int
     node_timeout_s: float
+    token: str
     epoch_id: str
-    def __init__(self, application_id: _Optional[str] = ..., epoch: _Optional[int] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., heartbeat_interval_s: _Optional[float] = ..., last_executor_number: _Optional[int] = ..., node_timeout_s: _Optional[float] = ..., epoch_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, application_id: _Optional[str] = ..., epoch: _Optional[int] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., heartbeat_interval_s: _Optional[float] = ..., last_executor_number: _Optional[int] = ..., node_timeout_s: _Optional[float] = ..., token: _Optional[str] = ..., epoch_id: _Optional[str] = ...) -> None: ...
 
 class ApplicationUpdate(_message.Message):
     __slots__ = ("attach", "request", "release", "progress", "class_changed", "finished", "heartbeat", "excluded_hosts")

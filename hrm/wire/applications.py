@@ -159,7 +159,7 @@ def to_event(
 
 
 def from_admitted(
-    result: c.ApplicationAdmitted, heartbeat_interval_s: float, node_timeout_s: float
+    result: c.ApplicationAdmitted, heartbeat_interval_s: float, node_timeout_s: float, token: str
 ) -> pb.RegisterApplicationResponse:
     return pb.RegisterApplicationResponse(
         application_id=result.application_id,
@@ -168,6 +168,7 @@ def from_admitted(
         heartbeat_interval_s=heartbeat_interval_s,
         last_executor_number=result.last_executor_number,
         node_timeout_s=node_timeout_s,
+        token=token,
         epoch_id=result.epoch_id,
     )
 

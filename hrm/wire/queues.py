@@ -64,9 +64,11 @@ def queue_named(tree: QueueTree, name: str) -> QueueName:
         return ends[0]
     if ends:
         raise NotFound(f"several queues are called {name}; write one whole: {', '.join(ends[:5])}")
-    lasts: dict[str, QueueName] = {x.rpartition(".")[2]: x for x in tree.specs}
-    near = difflib.get_close_matches(name, list(tree.specs), 2) or [
-        lasts[x] for x in difflib.get_close_matches(name.rpartition(".")[2], lasts, 2)
+    short: dict[str, QueueName] = {x.removeprefix(f"{ROOT}."): x for x in tree.specs if x != ROOT}
+    lasts: dict[str, QueueName] = {x.rpartition(".")[2]: x for x in short.values()}
+    asked = name.removeprefix(f"{ROOT}.")
+    near = [short[x] for x in difflib.get_close_matches(asked, short, 2)] or [
+        lasts[x] for x in difflib.get_close_matches(asked.rpartition(".")[2], lasts, 2)
     ]
     meant = f"did you mean {' or '.join(near)}? " if near else ""
     raise NotFound(

@@ -49,7 +49,7 @@ class Master(node_pb2_grpc.NodeServiceServicer):
 
     async def start(self, port: int = 0) -> None:
         self._server = grpc.aio.server(
-            interceptors=[rpc_server.TokenInterceptor(TOKEN)], options=rpc_server.SERVER_OPTIONS
+            interceptors=[rpc_server.AccessInterceptor(TOKEN)], options=rpc_server.SERVER_OPTIONS
         )
         node_pb2_grpc.add_NodeServiceServicer_to_server(self, self._server)
         self.port = listen(self._server, f"127.0.0.1:{port}", self.secure, allow_clear_text=False)

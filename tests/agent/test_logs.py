@@ -344,7 +344,7 @@ async def test_no_browser_keeps_a_page_or_passes_its_link_on(node: Node) -> None
 
 @pytest.fixture
 async def stub(node: Node) -> AsyncIterator[Any]:
-    server = grpc.aio.server(interceptors=[rpc_server.TokenInterceptor(TOKEN)])
+    server = grpc.aio.server(interceptors=[rpc_server.AccessInterceptor(TOKEN)])
     node_pb2_grpc.add_AgentServiceServicer_to_server(LogService(node.logs), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -75,9 +75,7 @@ def odd_node(cluster: Cluster) -> tuple[grpc.Channel, object]:
 def odd_application(cluster: Cluster) -> Application:
     """Like ``odd_node``."""
     for text in (EVIL, "plain"):
-        fields = dict.fromkeys(
-            ("name", "user", "queue", "spark_version", "driver_host", "web_url"), text
-        )
+        fields = dict.fromkeys(("name", "user", "spark_version", "driver_host", "web_url"), text)
         command = r"printf '\033[2J\033]0;owned\007 <script>alert(1)</script>\n'; sleep 600"
         try:
             return Application(cluster.address, cluster.token, command=command, **fields)

@@ -119,12 +119,16 @@ def test_a_list_of_many_long_names_is_whole_and_comes_soon(master: Master) -> No
 
 
 def test_a_terminal_shows_hostile_names_and_obeys_none(master: Master) -> None:
-    name = master.register(1, name=HOSTILE, user=HOSTILE, queue=HOSTILE, driver_host=HOSTILE)
+    with pytest.raises(grpc.RpcError, match="there is no queue"):
+        master.register(1, queue=HOSTILE)
+    name = master.register(1, name=HOSTILE, user=HOSTILE, driver_host=HOSTILE)
     master.kill(name, reason=HOSTILE)
     for command in (
         ("apps", "--all"), ("app", "show", name), ("app", "why", name), ("events",),
         ("app", "show", HOSTILE.replace("\0", "")), ("app", "kill", name, "--reason", "\x1b[2J"),
-        ("status",), ("apps", "--all", "--output", "json"), ("node", "show", "\x1b[2J\u202e"),
+        ("status",), ("apps", "--all", "--output", "json"), ("apps", "--queue", "\x1b[2J"),
+        ("queue", "show", "\x1b[2J\u202e"), ("queue", "create", "root.\x1b[2J"),
+        ("node", "show", "\x1b[2J\u202e"),
     ):  # fmt: skip
         output = OUR_STYLES.sub("", on_a_terminal([*HRM, *command], master.environment))
         assert unseen(output) == [], command

@@ -32,7 +32,7 @@ from tests.master.test_services import (
 async def agent(master: Running, directory: Path, servicer: Any = None) -> AsyncIterator[Any]:
     """A node ``n1`` that has the logs below ``directory``; its stream."""
     logs = Logs(directory, LogLinks("k" * 64, asked_s=60.0, keep_s=60.0), lambda _: False)
-    server = grpc.aio.server(interceptors=[rpc_server.TokenInterceptor(master.token)])
+    server = grpc.aio.server(interceptors=[rpc_server.AccessInterceptor(master.token)])
     node_pb2_grpc.add_AgentServiceServicer_to_server(servicer or LogService(logs), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

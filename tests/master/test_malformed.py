@@ -14,6 +14,7 @@ from hrm.v1 import (
     admin_pb2,
     application_pb2,
     events_pb2,
+    identity_pb2,
     node_pb2,
     pipeline_pb2,
     policy_pb2,
@@ -23,8 +24,8 @@ from hrm.v1 import (
 from tests.master.test_services import TIMEOUT_S, running
 
 MODULES: tuple[Any, ...] = (
-    admin_pb2, application_pb2, events_pb2, node_pb2, pipeline_pb2, policy_pb2, scheduler_pb2,
-    submission_pb2, health_pb2, reflection_pb2,
+    admin_pb2, application_pb2, events_pb2, identity_pb2, node_pb2, pipeline_pb2, policy_pb2,
+    scheduler_pb2, submission_pb2, health_pb2, reflection_pb2,
 )  # fmt: skip
 OF_AGENTS = ("AgentService", "GpuService")
 METHODS = [

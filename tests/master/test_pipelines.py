@@ -48,7 +48,7 @@ async def serving(
         epoch=epoch,
     )
     server = grpc.aio.server(
-        interceptors=[rpc_server.TokenInterceptor(TOKEN)], options=rpc_server.SERVER_OPTIONS
+        interceptors=[rpc_server.AccessInterceptor(TOKEN)], options=rpc_server.SERVER_OPTIONS
     )
     service = PipelineService(tasks, 0.2)
     pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(service, server)

@@ -17,8 +17,9 @@ from hrm.core.tenancy.queue_spec import spec_from
 from hrm.errors import InvalidConfig
 from hrm.master import user_groups
 from hrm.master.user_groups import UserGroups, groups_of
-from hrm.v1 import admin_pb2, common_pb2, queues_pb2_grpc
+from hrm.v1 import admin_pb2, common_pb2, queues_pb2_grpc, submission_pb2
 from hrm.v1 import queues_pb2 as pb
+from tests.master.submitting import stub, submission
 from tests.master.test_services import TIMEOUT_S, Running, node, refused, registration, running
 
 INVALID, NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
@@ -175,6 +176,42 @@ async def test_rules_place_by_the_groups_of_the_masters_machine(
         bo = await register(master, user="bo", submission_key="2")
         assert await queue_of(master, ana) == "root.etl"
         assert await queue_of(master, bo) == "root.default"
+
+
+async def submitted(master: Running, key: str, user: str = "u", **conf: str) -> str:
+    settings = [
+        submission_pb2.SparkSetting(key=f"spark.hrm.{name}", value=value)
+        for name, value in conf.items()
+    ]
+    sent = await stub(master).Submit(submission(key, user=user, conf=settings), timeout=TIMEOUT_S)
+    return str(sent.submission_id)
+
+
+async def test_a_submitted_driver_goes_where_its_application_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_groups, "groups_of", lambda user: ("ops",) * (user == "ana"))
+    rules = tuple(
+        rule_from(rule)
+        for rule in ({"tag": "nightly", "queue": "etl"}, {"group": "ops", "queue": "ops"})
+    )
+    config = QueueConfig(stated(etl={}, ops={}, ml={}).specs, rules)
+    async with running(tmp_path, queues=config) as master:
+        drivers = {
+            "root.ml": await submitted(master, "k1", queue="ml", tags="nightly", priority="3"),
+            "root.etl": await submitted(master, "k2", user="ana", tags="x, nightly"),
+            "root.ops": await submitted(master, "k3", user="ana"),
+            "root.default": await submitted(master, "k4"),
+        }
+        for queue, driver in drivers.items():
+            assert await queue_of(master, driver) == queue
+        with refused(NOT_FOUND, "there is no queue 'nowhere'"):
+            await submitted(master, "k5", queue="nowhere")
+        with refused(INVALID, "spark.hrm.priority is 'high'; give a whole number"):
+            await submitted(master, "k6", priority="high")
+    async with running(tmp_path) as master:
+        for queue, driver in drivers.items():
+            assert await queue_of(master, driver) == queue, "as the store has it"
 
 
 async def test_lists_come_in_pages_and_in_the_order_of_the_tree(tmp_path: Path) -> None:

@@ -233,7 +233,10 @@ async def test_a_store_of_schema_6_gets_its_queues(tmp_path: Path) -> None:
     path = tmp_path / "hrm.sqlite"
     Store(path).close()
     with sqlite3.connect(path) as old:
-        old.executescript("DROP TABLE queues; UPDATE meta SET value = '6' WHERE key = 'schema';")
+        old.executescript(
+            "DROP TABLE queues; DROP TABLE tokens; "
+            "UPDATE meta SET value = '6' WHERE key = 'schema';"
+        )
     store = Store(path)
     await store.put_queues(QUEUES)
     assert store.queues() == list(QUEUES)
@@ -281,10 +284,11 @@ async def test_a_store_of_schema_1_is_taken_over(tmp_path: Path) -> None:
     assert store.run_times() == []
     assert store.learned_classes() == []
     assert store.drains() == []
+    assert store.tokens() == []
     await store.put_run_time(_run_time("a", 1.0))
     store.close()
     with sqlite3.connect(path) as new:
-        assert new.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [("7",)]
+        assert new.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [("8",)]
 
 
 async def test_run_times_of_schema_5_are_taken_over(tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def test_a_good_store_is_left_alone(path: Path) -> None:
     assert (report.done, report.damage, report.epoch) == ("", [], EPOCH)
     assert report.kept == {
         "applications": APPLICATIONS, "nodes": NODES, "drains": 1, "run_times": 1,
-        "learned_classes": 0, "submissions": 0, "queues": 1,
+        "learned_classes": 0, "submissions": 0, "queues": 1, "tokens": 0,
     }  # fmt: skip
     assert path.read_bytes() == was
     assert {each.name for each in path.parent.iterdir()} == {"hrm.sqlite", "lock"}

@@ -277,7 +277,7 @@ async def fake_master(work_dir: Path, port: int = 0, **options: Any) -> AsyncIte
     token = rpc.create_token(token_file)
     master = FakeMaster(work_dir=work_dir / "work", token_file=token_file, **options)
     server = grpc.aio.server(
-        interceptors=[rpc_server.TokenInterceptor(token)], options=rpc_server.SERVER_OPTIONS
+        interceptors=[rpc_server.AccessInterceptor(token)], options=rpc_server.SERVER_OPTIONS
     )
     application_pb2_grpc.add_ApplicationServiceServicer_to_server(master, server)
     submission_pb2_grpc.add_SubmissionServiceServicer_to_server(master.files, server)

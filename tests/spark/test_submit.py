@@ -168,3 +168,15 @@ def test_a_class_of_sparks_own_jars_needs_no_file() -> None:
     spec, files = driver_spec(parse(["--class", "org.example.Own", "spark-internal", "a"], {}))
     assert [(x.role, x.uri) for x in spec.resources] == [(pb.RESOURCE_ROLE_MAIN, "spark-internal")]
     assert (files, list(spec.arguments), spec.name) == ({}, ["a"], "org.example.Own")
+
+
+def test_the_user_is_the_accounts_or_the_one_that_spark_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = tmp_path / "app.py"
+    app.touch()
+    monkeypatch.setenv("LOGNAME", "account")
+    monkeypatch.delenv("SPARK_USER", raising=False)
+    assert driver_spec(parse([str(app)], {}))[0].user == "account"
+    monkeypatch.setenv("SPARK_USER", "ada")
+    assert driver_spec(parse([str(app)], {}))[0].user == "ada"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hrm.core.tenancy.division import divide, water_fill
 
-NUMBERS = st.floats(0, 1e6, allow_subnormal=False)
+NUMBERS = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
 CHILDREN = st.lists(
     st.tuples(NUMBERS, NUMBERS, st.floats(1e-3, 1e3)), min_size=1, max_size=6
 )  # fmt: skip

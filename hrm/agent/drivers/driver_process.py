@@ -1,9 +1,10 @@
 """A driver as a container: what its node starts.
 
 The command is ``hrm.agent.drivers.driver_runner``, which starts the node's own spark-submit in
-client mode. Its input is one file of the container, next to the cluster's token, the submission's
-ownership key and, with TLS, the cluster's authority: a driver that runs as its submitter cannot
-read the agent's. All are removed with the container; the first holds the application's secrets.
+client mode. Its input is one file of the container, next to the token and the ownership key of its
+submission and, with TLS, the cluster's authority: a driver that runs as its submitter cannot read
+the agent's, and gets neither the agent's token nor the cluster's. All are removed with the
+container; the first holds the application's secrets.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from hrm import clear_text
 from hrm.config import AgentSettings
 from hrm.core.vocabulary.model import ContainerSpec
 from hrm.errors import LaunchFailed
-from hrm.rpc import read_token
 from hrm.spark.conf import DRIVER_ENVIRONMENT, conf_dir
 from hrm.spark.launch import Java, Launch, Spark, gpu_environment
 from hrm.spark.node_conf import NO_CONF, NodeConf
@@ -74,11 +74,12 @@ def driver_launch(
 
     Raises:
         LaunchFailed: its document cannot be read, or this Spark has no spark-submit.
-        HrmError: the agent's own token, or authority, cannot be read.
+        HrmError: the agent's authority cannot be read.
     """
     try:
         document = json.loads(spec.launch.driver)
         given = [(str(key), str(value)) for key, value in document["conf"]]
+        token = str(document.pop("token"))
     except (ValueError, KeyError, TypeError) as error:
         raise LaunchFailed(f"{spec.container_id} has no readable driver: {error!r}") from error
     program = spark.home / "bin" / "spark-submit"
@@ -117,7 +118,7 @@ def driver_launch(
         stderr_url=stderr_url,
     )  # fmt: skip
     argv = (sys.executable, "-P", *_RUNNER, str(work_dir / DOCUMENT_FILE))
-    files = _files(document, read_token(settings.token_file), authority)
+    files = _files(document, token, authority)
     return Launch(argv=argv, environment=environment, files=files)
 
 

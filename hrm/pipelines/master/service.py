@@ -14,7 +14,8 @@ import structlog
 from hrm import clock, ownership_keys, rpc_server
 from hrm.core.vocabulary.model import NodeName
 from hrm.core.vocabulary.ownership import is_owner
-from hrm.errors import AlreadyExists, HrmError, InvalidRequest, LimitReached
+from hrm.errors import AlreadyExists, HrmError, InvalidRequest, LimitReached, NotFound
+from hrm.identity.caller import caller, check_name, check_user, user_of
 from hrm.master.paging import check_limit, page
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.model import TaskId
@@ -27,6 +28,7 @@ from hrm.wire import pipelines as pw
 __all__ = ["PipelineService"]
 
 WATCHED_TASKS_MAX = 100_000
+SCOPES_MAX = 100_000
 _MB = 1e6
 
 log = structlog.get_logger("master.pipelines")
@@ -45,6 +47,8 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         self._tasks = tasks
         self._check_owner = check_owner
         self._heartbeat_interval_s = heartbeat_interval_s
+        self._scopes: dict[TaskId, str] = {}
+        """The submissions whose drivers have submitted tasks, with tokens of their own."""
 
     async def Submit(  # noqa: N802
         self, request: pb.SubmitPipelineTaskRequest, context: _Context
@@ -57,6 +61,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
                 f"({limit >> 20} MiB); put it where the nodes can read it, and submit its path"
             )
         size_mb = request.size_mb or size / _MB
+        request.user = user_of(request.user)
         task = pw.to_task(request, task_id, size_mb=size_mb, submitted_at_s=clock.now())
         files = pw.to_files(request.files)
         await self._tasks.submit(
@@ -67,13 +72,34 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             key=pw.check_key(request.result_key),
             owner=ownership_keys.owner_of(request.ownership_key),
         )
+        self._remember_scope(task_id)
         return pb.SubmitPipelineTaskResponse(task_id=task_id)
+
+    def _remember_scope(self, task_id: TaskId) -> None:
+        core = self._tasks.core
+        if len(self._scopes) >= SCOPES_MAX:
+            kept = {k: v for k, v in self._scopes.items() if k in core.tasks or k in core.ended}
+            self._scopes = kept
+        if scope := caller().scope:
+            self._scopes[task_id] = scope
+
+    def _check_own(self, task_id: TaskId) -> None:
+        """Raises NotAllowed, or NotFound where nothing is known of it; never for operators."""
+        if caller().role.rules:
+            return
+        core = self._tasks.core
+        record = core.tasks.get(task_id) or core.ended.get(task_id)
+        if record is None:
+            raise NotFound(f"no such pipeline task: {task_id!r}; hrm pipeline list shows them")
+        check_user(f"pipeline task {task_id}", record.spec.user, self._scopes.get(task_id, ""))
 
     async def Watch(  # noqa: N802
         self, request: pb.WatchPipelineTasksRequest, context: _Context
     ) -> AsyncIterator[pb.PipelineTaskUpdate]:
         if not 1 <= len(request.task_ids) <= WATCHED_TASKS_MAX:
             raise InvalidRequest(f"task_ids: name 1 to {WATCHED_TASKS_MAX} tasks")
+        for task_id in request.task_ids:
+            self._check_own(TaskId(task_id))
         watcher = self._tasks.watch([TaskId(one) for one in request.task_ids])
         try:
             async for update in _updates(watcher):
@@ -88,6 +114,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
     ) -> AsyncIterator[pb.PipelineResultChunk]:
         task_id = TaskId(request.task_id)
         files = self._tasks.files
+        self._check_own(task_id)
         self._tasks.check_owner(task_id, ownership_keys.owner_of(request.ownership_key))
         async with contextlib.aclosing(files.chunks(task_id, "out")) as chunks:
             async for data in chunks:
@@ -98,6 +125,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
     async def Cancel(  # noqa: N802
         self, request: pb.CancelPipelineTaskRequest, context: _Context
     ) -> pb.CancelPipelineTaskResponse:
+        self._check_own(TaskId(request.task_id))
         event = m.CancelAsked(now=clock.now(), task_id=TaskId(request.task_id), why=request.reason)
         self._tasks.handle(event)
         return pb.CancelPipelineTaskResponse()
@@ -151,6 +179,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         first = await rpc_server.first_message(requests, "a registration")
         joining = self._tasks.joining(first)
         name = joining.event.capacity.name
+        check_name(name, "node")
         if self._check_owner is not None:
             self._check_owner(name, joining.owner)
         other = self._tasks.nodes.get(name)

@@ -38,6 +38,7 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     document = {
         "submission_id": "driver-1",
         "ownership_key": "k" * 64,
+        "token": "secret-of-the-driver",
         "conf": [["spark.hrm.driverEnv.REGION", "north"]],
     }
     spec = ContainerSpec(
@@ -73,15 +74,13 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     program = ("-m", "hrm.agent.drivers.driver_runner", str(tmp_path / "driver.json"))
     assert made.argv[-3:] == program
     given = json.loads(made.files["driver.json"])
-    assert (given["attempt"], given["master"], given["host"]) == (
-        2,
-        "10.0.0.1:7480",
-        "10.0.0.7",
-    )
+    assert (given["attempt"], given["master"]) == (2, "10.0.0.1:7480")
+    assert given["host"] == "10.0.0.7"
     assert (given["cache_dir"], given["spark_conf_dir"]) == (str(tmp_path / "cache"), "/etc/spark")
     assert NODE_CONF.variables.items() <= made.environment.items()
     assert given["token_file"] == str(tmp_path / "token") == made.environment["HRM_TOKEN_FILE"]
-    assert made.files["token"] == "secret-of-the-tests"
+    assert made.files["token"] == "secret-of-the-driver"
+    assert "secret" not in f"{made.argv}{made.environment}{given}"
     key_file = made.environment["HRM_SUBMISSION_OWNERSHIP_KEY_FILE"]
     assert (key_file, made.files["ownership-key"]) == (str(tmp_path / "ownership-key"), "k" * 64)
     assert "k" * 64 not in str((made.argv, made.environment))

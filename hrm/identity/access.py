@@ -1,0 +1,132 @@
+"""Which role may call what: one table of every RPC, which one interceptor reads.
+
+A method that is not here is an administrator's alone; a test finds the ones that are missing. What
+a role may call still depends on what it names: users act on what is their own (``caller``).
+
+``change``: calls of it go into the audit log, with the value of the field ``names``. Of what
+schedulers, drivers and AppMasters repeat all the time (claims, leases, pieces of files) only
+refusals do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hrm.identity.roles import AccessRole
+
+__all__ = ["ACCESS", "AccessRule", "rule_of"]
+
+_ANYONE = frozenset(AccessRole) - {AccessRole.JOINING}
+_PEOPLE = frozenset(
+    {AccessRole.VIEWER, AccessRole.SUBMITTER, AccessRole.OPERATOR, AccessRole.ADMIN}
+)
+_SUBMITS = _PEOPLE - {AccessRole.VIEWER}
+_OPERATES = frozenset({AccessRole.OPERATOR, AccessRole.ADMIN})
+_ADMIN = frozenset({AccessRole.ADMIN})
+_AGENT = frozenset({AccessRole.AGENT, AccessRole.ADMIN})
+_SCHEDULER = frozenset({AccessRole.SCHEDULER, AccessRole.ADMIN})
+_DRIVER = frozenset({AccessRole.APPLICATION, AccessRole.ADMIN})
+_JOINS = frozenset({AccessRole.JOINING, AccessRole.ADMIN})
+_RUNS = _SUBMITS | _DRIVER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessRule:
+    """One row. ``names``: the fields of the request, or of the first message of a stream, that say
+    what is changed."""
+
+    roles: frozenset[AccessRole]
+    change: bool = False
+    names: str = ""
+
+
+def _read(roles: frozenset[AccessRole]) -> AccessRule:
+    return AccessRule(roles=roles)
+
+
+def _change(roles: frozenset[AccessRole], names: str) -> AccessRule:
+    return AccessRule(roles=roles, change=True, names=names)
+
+
+_BY_SERVICE: dict[str, dict[str, AccessRule]] = {
+    "hrm.v1.AdminService": {
+        "GetCluster": _read(_PEOPLE),
+        "ListNodes": _read(_PEOPLE),
+        "ListApplications": _read(_PEOPLE),
+        "GetApplication": _read(_PEOPLE),
+        "ExplainApplication": _read(_PEOPLE | _DRIVER),
+        "KillApplication": _change(_SUBMITS, "application_id"),
+        "DrainNodes": _change(_OPERATES, "names"),
+        "BindNode": _change(_OPERATES, "name"),
+        "ReadLogs": _read(_PEOPLE),
+        "LinkLog": _change(_PEOPLE, "application_id"),
+    },
+    "hrm.v1.ApplicationService": {
+        "Register": _change(_RUNS, "name"),
+        "Session": _read(_RUNS),
+    },
+    "hrm.v1.EventService": {"WatchEvents": _read(_PEOPLE)},
+    "hrm.v1.NodeService": {"Connect": _change(_AGENT, "register.name")},
+    "hrm.v1.AgentService": {"ReadLog": _read(_ADMIN), "LinkLog": _read(_ADMIN)},
+    "hrm.v1.PipelineService": {
+        "Submit": _change(_RUNS, "pipeline.name"),
+        "Watch": _read(_RUNS),
+        "GetResult": _read(_RUNS),
+        "Cancel": _change(_RUNS, "task_id"),
+        "List": _read(_PEOPLE | _DRIVER),
+        "Connect": _change(_AGENT, "register.capacity.node"),
+    },
+    "hrm.v1.GpuService": {"Acquire": _read(_DRIVER)},
+    "hrm.v1.PolicyService": {
+        "ShowPolicies": _read(_PEOPLE),
+        "SetPolicyMode": _change(_OPERATES, "policy"),
+    },
+    "hrm.v1.QueueService": {
+        "ListQueues": _read(_PEOPLE),
+        "ChangeQueues": _change(_OPERATES, "queues removed"),
+        "WhatIf": _read(_PEOPLE),
+    },
+    "hrm.v1.SharedStateService": {
+        "Subscribe": _change(_SCHEDULER, "name"),
+        "Propose": _read(_SCHEDULER),
+        "AcquireLease": _read(_SCHEDULER),
+        "ReleaseLease": _read(_SCHEDULER),
+    },
+    "hrm.v1.SubmissionService": {
+        "FindFiles": _read(_RUNS),
+        "PutPiece": _read(_RUNS),
+        "GetFile": _read(_RUNS | _AGENT),
+        "Submit": _change(_SUBMITS, "driver.name"),
+        "Get": _read(_PEOPLE | _DRIVER),
+        "List": _read(_PEOPLE),
+        "Kill": _change(_SUBMITS, "submission_id"),
+        "Watch": _read(_PEOPLE | _DRIVER),
+        "Tie": _read(_SUBMITS),
+        "Lease": _read(_DRIVER),
+        "GetTokens": _change(_DRIVER, "submission_id"),
+    },
+    "hrm.v1.IdentityService": {
+        "WhoAmI": _read(_ANYONE | {AccessRole.JOINING}),
+        "CreateToken": _change(_ADMIN, "name"),
+        "ListTokens": _read(_PEOPLE),
+        "RevokeToken": _change(_PEOPLE, "token_id"),
+        "EnrolNode": _change(_JOINS, "node"),
+        "ReadAudit": _read(_OPERATES),
+    },
+    "grpc.health.v1.Health": {"Check": _read(_ANYONE), "List": _read(_ANYONE),
+                              "Watch": _read(_ANYONE)},
+    "grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": _read(_ANYONE)},
+}  # fmt: skip
+
+ACCESS: dict[str, AccessRule] = {
+    f"/{service}/{method}": rule
+    for service, rules in _BY_SERVICE.items()
+    for method, rule in rules.items()
+}
+"""By method, as gRPC names it."""
+
+_UNKNOWN = AccessRule(roles=_ADMIN)
+
+
+def rule_of(method: str) -> AccessRule:
+    return ACCESS.get(method, _UNKNOWN)

@@ -1,0 +1,129 @@
+"""Whose an application, a submission or a file is, and what others see of it.
+
+All see names and states of all. What an application logs and reads, where it runs, and why it
+failed, is its user's and the operators': that may quote data. Of applications that the master has
+forgotten it does not know the user, so their logs are for operators alone.
+"""
+
+from __future__ import annotations
+
+from hrm.core.vocabulary.model import ApplicationId, NodeName, is_driver
+from hrm.errors import NotFound, PermissionDenied
+from hrm.identity.caller import caller, check_user, is_own
+from hrm.identity.roles import AccessRole
+from hrm.master.interpreter import Interpreter
+from hrm.master.submission_interpreter import Submissions
+from hrm.v1 import admin_pb2, events_pb2, submission_pb2
+
+__all__ = ["Owners", "hide_application", "hide_event", "hide_submission"]
+
+_APPLICATION = (
+    "class_evidence", "driver_host", "web_url", "message", "containers", "progress", "run_times",
+    "input_bytes",
+)  # fmt: skip
+
+
+class Owners:
+    """Looks them up for the caller of the method that is being served. Stateless."""
+
+    def __init__(self, master: Interpreter, submissions: Submissions) -> None:
+        self._master = master
+        self._submissions = submissions.core
+
+    def is_own(self, application_id: str) -> bool:
+        """May the caller see all of this application, or submission?"""
+        if caller().role.rules:
+            return True
+        owner = self._of(application_id)
+        return owner is not None and is_own(*owner)
+
+    def check(self, application_id: str) -> None:
+        """Check that the caller may act on it.
+
+        Raises:
+            NotAllowed: it may not.
+            NotFound: the master does not know it, and so not whose it is; never for operators.
+        """
+        if caller().role.rules:
+            return
+        owner = self._of(application_id)
+        if owner is None:
+            raise NotFound(
+                f"the master holds no application {application_id!r}; hrm apps --all lists them, "
+                f"and operators also see what it has forgotten"
+            )
+        check_user(application_id, *owner)
+
+    def check_file(self, sha256: str) -> None:
+        """Check that a file belongs to something of the caller's: of a user, its live applications
+        and submissions; of a node, what runs there.
+
+        Raises:
+            NotFound: it does not.
+        """
+        if caller().role.rules or sha256 in self._files():
+            return
+        raise NotFound(f"no file {sha256[:80]!r} of yours is here; submit it again")
+
+    def user_of(self, scope: str) -> str:
+        """The user of a live application or submission, which calls with a token of its own.
+
+        Raises:
+            NotFound: it is over.
+            PermissionDenied: there is none; an AppMaster whose master has lost its state registers
+                again with the token of its user.
+        """
+        entry = self._submissions.entries.get(scope)
+        app = self._master.core.master_state.applications.get(ApplicationId(scope))
+        record = entry.record if entry is not None else app.record if app is not None else None
+        if record is None and not is_driver(ApplicationId(scope)):
+            raise PermissionDenied(f"the token is that of {scope}, which this master does not know")
+        if record is None or record.state.ended:
+            raise NotFound(f"the token of {scope} has ended with it; submit again")
+        return record.user
+
+    def _of(self, application_id: str) -> tuple[str, str, str] | None:
+        """Its user, and the scopes of tokens that speak for it."""
+        entry = self._submissions.entries.get(application_id)
+        if entry is not None:
+            return entry.record.user, application_id, ""
+        app = self._master.core.master_state.applications.get(ApplicationId(application_id))
+        if app is None:
+            return None
+        return app.record.user, application_id, app.record.submission_id
+
+    def _files(self) -> set[str]:
+        """Hashes of what the caller may fetch."""
+        state, identity = self._master.core.master_state, caller()
+        submissions = self._submissions.entries
+        if identity.role is AccessRole.AGENT:
+            node = state.nodes.get(NodeName(identity.name))
+            there = {x.application_id for x in node.containers.values()} if node else set()
+            apps = [state.applications[x] for x in there if x in state.applications]
+            entries = [submissions[x] for x in there if x in submissions]
+        else:
+            apps = [
+                x
+                for x in state.live_applications()
+                if is_own(x.record.user, x.application_id, x.record.submission_id)
+            ]
+            entries = [x for k, x in submissions.items() if is_own(x.record.user, k)]
+        found = {file.sha256 for app in apps for file in app.launch.files}
+        return found.union(*(x.record.files for x in entries))
+
+
+def hide_application(message: admin_pb2.Application) -> None:
+    """Leave what all may see."""
+    for field in _APPLICATION:
+        message.ClearField(field)
+
+
+def hide_submission(message: submission_pb2.Submission) -> None:
+    """Leave what all may see."""
+    message.ClearField("message")
+    message.ClearField("server_address")
+
+
+def hide_event(message: events_pb2.StateEvent) -> None:
+    """Leave what all may see."""
+    message.ClearField("reason")
