@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from hrm.core.messages import events as e
 from hrm.core.tenancy.queue_rules import QueueRule
 from hrm.core.tenancy.queue_spec import QueueSpec, spec_from
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.model import ApplicationId, FirstExecutors, Resources, WorkloadClass
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    FirstExecutors,
+    NodeName,
+    Resources,
+    WorkloadClass,
+)
 from hrm.testing.virtual import VirtualCluster, unit
 
 HALVES = (spec_from("root.a", {"guaranteed": "50%"}), spec_from("root.b", {"guaranteed": "50%"}))
@@ -162,3 +169,20 @@ def test_a_stream_whose_gang_waits_at_units_claims_nothing_that_is_not_there() -
     virtual.advance(10)
 
     assert running(virtual, stream) == 2
+
+
+def test_what_runs_on_a_drained_node_keeps_nothing_from_being_lent_elsewhere() -> None:
+    virtual = cluster(*HALVES, nodes=2)
+    holder = virtual.submit(8, queue="a")
+    virtual.advance(2)
+    virtual.submit_to_master(
+        e.DrainRequested(now=virtual.now, call_id=virtual.next_call(), nodes=(NodeName("n0"),))
+    )
+    on_n1 = [x for x in range(1, 9) if virtual.container(holder, x).node == "n1"]
+    virtual.release(holder, *on_n1)
+    virtual.request(holder, range(21, 29))
+    other = virtual.submit(8, queue="b")
+
+    virtual.advance(10)
+
+    assert running(virtual, holder) + running(virtual, other) == 8

@@ -15,6 +15,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Protocol, TypeAlias
 
+import numpy as np
+
 from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.queue_line import QueueLine, Waiter
@@ -23,7 +25,6 @@ from hrm.core.master.queue_usage import QueueUsage
 from hrm.core.master.state import MasterState
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Scheduler
-from hrm.core.tenancy.accounts import fits_into
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_tree import Governed
 from hrm.core.vocabulary.feasibility import Vector, demand_vector
@@ -83,13 +84,13 @@ class QueueLoans:
         self._lent_s = -math.inf
 
     def could_lend(self, least: Governed, now: float) -> bool:
-        """Is so much free as the smallest of what queues keep requests, and nothing left to try
-        before?"""
-        accounts = self._usage.accounts
-        if accounts is None or now < self._lent_s + _LEND_PERIOD_S:
+        """Does some unit have as much free as the smallest of what queues keep requests, and is
+        nothing left to try before?"""
+        if self._usage.accounts is None or now < self._lent_s + _LEND_PERIOD_S:
             return False
-        placed = accounts.root.placed
-        return fits_into(least, placed, accounts.capacity) and self._is_settled(now)
+        state = self._master_state.state
+        fitting = (state.free[state.open, :3] >= np.asarray(least)).all(axis=1)
+        return bool(fitting.any()) and self._is_settled(now)
 
     def _is_settled(self, now: float) -> bool:
         """Is nothing left to try for what is with schedulers?"""
