@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hrm.core.messages import events as e
 from hrm.core.tenancy.queue_rules import QueueRule
 from hrm.core.tenancy.queue_spec import QueueSpec, spec_from
@@ -186,3 +188,15 @@ def test_what_runs_on_a_drained_node_keeps_nothing_from_being_lent_elsewhere() -
     virtual.advance(10)
 
     assert running(virtual, holder) + running(virtual, other) == 8
+
+
+def test_a_gang_is_reserved_all_of_its_places_or_none() -> None:
+    bounds = replace(FAST, waiting_limit=1)
+    virtual = cluster(*HALVES, nodes=1, bounds=bounds)
+    virtual.submit(4, queue="b")
+    virtual.advance(2)
+    gang = virtual.submit(2, queue="a", gang_min=2)
+
+    virtual.advance(10)
+
+    assert virtual.states(gang) in ({"pending": 2}, {"running": 2})

@@ -33,6 +33,7 @@ What ends by itself meanwhile is not waited for.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hrm.core.master import gangs
@@ -187,6 +188,9 @@ class QueueReclaim:
     def _carry_out(self, group: Sequence[Reclaim], now: float) -> None:
         """Reserve a place for each, and order what is in its way to end."""
         is_reserved = False
+        pending = [x for x in group if _gets_place(x)]
+        if len(group) > 1 and not self._negotiator.may_reserve(Counter(x.unit_id for x in pending)):
+            return  # a gang has all of its places, or none
         for claim, unit_id, victims in group:
             container = claim.container
             assert container is not None, "what claims waits"
@@ -222,6 +226,12 @@ class QueueReclaim:
             grace_s=master_state.bounds.queue_preemption_grace_s,
             decommission=True,
         )
+
+
+def _gets_place(reclaim: Reclaim) -> bool:
+    container = reclaim.claim.container
+    is_pending = container is not None and container.state is ContainerState.PENDING
+    return is_pending and not reclaim.claim.is_stream and bool(reclaim.unit_id)
 
 
 def _rank(account: QueueAccount) -> tuple[float, QueueName]:

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import replace
 
 from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
@@ -168,6 +169,16 @@ class Negotiator:
             self.parked.append(proposal)
             return None
         return self._commit(proposal, now, proposal.must_run)
+
+    def may_reserve(self, places: Mapping[ResourceUnitId, int]) -> bool:
+        """Could so many batch containers wait first at each of these units?"""
+        most, find = max(1, self.bounds.waiting_limit), self.state.rows.get
+        rows = {find(unit_id): many for unit_id, many in places.items()}
+        return self.lease.holder is None and all(
+            row is not None and self.state.open[row] and
+            self.state.queue(row).first_count + many <= most
+            for row, many in rows.items()
+        )  # fmt: skip
 
     def reserve(self, entry: Entry, now: float) -> bool:
         """Let a batch container wait first at the unit that is its ``place``, whatever the estimate

@@ -45,7 +45,9 @@ class QueuesAdministrator:
         change = self._change(fault, stated)
         if change is None:
             return False
-        if self._chance.random() < _DRY:
+        # A user's limit is a multiple of a guarantee: with less of that, it may be too little.
+        is_limited = any(x.user_limit_factor is not None for x in world.plan.queues)
+        if self._chance.random() < _DRY or is_limited:
             change = replace(change, dry_run=True)
         self._ask(change)
         return True
