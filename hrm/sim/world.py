@@ -349,7 +349,9 @@ class World:
             return False
         if not all(self._could_do_with(driver.plan, rest) for driver in self.drivers):
             return False
-        if not leave_enough(self.plan, self.master.disk.queues, [machine.plan for machine in rest]):
+        if self.plan.queues and not leave_enough(
+            self.plan, self.master.disk.queues, [machine.plan for machine in rest]
+        ):
             return False
         self.gone.add(lost.name)
         lost.crash()

@@ -115,7 +115,7 @@ class PassingRules:
         return account.spec.order == "fifo" and self._usage.is_alone(account)
 
     def _may_have_gained(self, account: QueueAccount, amount: Governed, share: Governed) -> bool:
-        """Is it worth to divide anew? What others want changes with every container, so beyond its
+        """Is it worth dividing again? What others want changes with every container, so beyond its
         guarantee a queue's share is divided for it from time to time; free capacity is lent
         meanwhile."""
         due = self.now >= account.divided_s + DIVISION_PERIOD_S

@@ -194,6 +194,10 @@ class QueueReclaim:
                 if may_return(self._master_state, container, now):
                     return_waiting(self._master_state, container, _ELSEWHERE, now)
                 continue
+            if claim.is_stream or not unit_id:
+                bounds = self._master_state.bounds
+                until_s = now + bounds.queue_preemption_grace_s + bounds.resend_delay_s
+                self._usage.claimed[container.application_id] = until_s
             if not claim.is_stream and unit_id:
                 if not self._reserve(container, unit_id, now):
                     continue

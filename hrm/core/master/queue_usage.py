@@ -61,8 +61,10 @@ class QueueUsage:
     containers, with their accounts. ``on_loan``: those that have passed ``core.master.queue_gate``
     on loan and have no place yet; ``patient``: those that have passed otherwise, for which nothing
     can be preempted, and which may wait at a unit. ``freed``: leaves that hold less than when
-    somebody last emptied it; ``grown``: leaves with containers that hold something and have passed
-    no queue of this master; ``has_freed_slots``: some application left its place to another.
+    somebody last emptied it; ``claimed``: applications for which others are preempted, and which
+    have no places reserved, with until when what they request is lent to no other; ``grown``:
+    leaves with containers that hold something and have passed no queue of this master;
+    ``has_freed_slots``: some application left its place to another.
     """
 
     def __init__(self, state: SharedState, tree: QueueTree) -> None:
@@ -80,6 +82,7 @@ class QueueUsage:
         self.users: defaultdict[QueueName, dict[str, int]] = defaultdict(dict)
         self.freed: set[QueueName] = set()
         self.has_freed_slots = False
+        self.claimed: dict[ApplicationId, float] = {}
         self.grown: set[QueueName] = set()
         self._shape = -1
 
@@ -94,6 +97,7 @@ class QueueUsage:
         for kept in (self.of_application, self.of_user, self.users, self.freed, self.patient):
             kept.clear()
         self.grown.clear()
+        self.claimed.clear()
         self._shape = self._state.shape
         governs = always or tree.governs
         before = self.accounts

@@ -1,9 +1,9 @@
-"""Does a gang that has started keep as many executors as it needs when GPUs are shared fairly?
+"""Does a gang that has started keep as many executors as it needs when others are to have more?
 
-Executors are preempted for a fairer share of GPUs, and an application need not have any of them for
-good. But one whose first executors start together is of no use with fewer, so of these none is
-ended: after the orders of a turn it holds its gang, or what it held before. What has been ordered
-to end before counts as gone.
+Executors are preempted for a fairer share of GPUs, or for what a queue is guaranteed, and an
+application need not have any of them for good. But one whose first executors start together is of
+no use with fewer, so of these none is ended: after the orders of a turn it holds its gang, or what
+it held before. What has been ordered to end before counts as gone.
 
 Left out: what a node that leaves is ordered to end, and what goes in the turn of the orders for
 another reason.
@@ -67,8 +67,8 @@ class StartedGangs:
             kept = len(held - before - preempted)
             if kept < app.record.gang_min:
                 self._violated(
-                    f"{len(victims)} executors of {app.application_id} are preempted for a fairer "
-                    f"share of GPUs: it keeps {kept}, and its gang is of {app.record.gang_min}"
+                    f"{len(victims)} executors of {app.application_id} are preempted for others: "
+                    f"it keeps {kept}, and its gang is of {app.record.gang_min}"
                 )
 
 

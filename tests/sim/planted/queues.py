@@ -20,7 +20,9 @@ from hrm.core.master.reclaim_plan import ReclaimPlanner
 from hrm.core.master.state import MasterState
 from hrm.core.tenancy import accounts
 from hrm.core.tenancy.accounts import QueueAccount, fits_into
+from hrm.core.tenancy.division import divide
 from hrm.core.tenancy.queue_spec import QueueName
+from hrm.core.tenancy.queue_tree import Governed
 from hrm.core.vocabulary.columns import Floats
 from hrm.core.vocabulary.model import ContainerId, ContainerState
 
@@ -29,7 +31,6 @@ __all__ = ["BUGS"]
 
 def guarantees_ignored(patch: pytest.MonkeyPatch) -> None:
     """A queue's share is its part by weight, whatever it is guaranteed."""
-    divide = accounts.divide
 
     def by_weight(total: Floats, guaranteed: Floats, wanted: Floats, weights: Floats) -> Floats:
         return divide(total, np.zeros_like(guaranteed), wanted, weights)
@@ -44,7 +45,7 @@ def victims_below_guarantees(patch: pytest.MonkeyPatch) -> None:
 
 def freed_for_nobody(patch: pytest.MonkeyPatch) -> None:
     """What victims leave is anyone's: what they are preempted for gets no place there."""
-    init = QueueReclaim.__init__
+    init: Callable[..., None] = QueueReclaim.__init__
 
     def without_places(self: QueueReclaim, *args: Any) -> None:
         init(self, *args[:-1], lambda *_: True)
@@ -94,7 +95,7 @@ def nothing_is_lent(patch: pytest.MonkeyPatch) -> None:
 def maxima_of_parents_ignored(patch: pytest.MonkeyPatch) -> None:
     """The maximum of a leaf is checked, and none of a queue above it."""
 
-    def of_leaf(self: QueueAccount, amount: accounts.Governed) -> QueueAccount | None:
+    def of_leaf(self: QueueAccount, amount: Governed) -> QueueAccount | None:
         return None if fits_into(amount, self.held, self.limits.maximum) else self
 
     patch.setattr(QueueAccount, "below_maximum", of_leaf)
@@ -103,7 +104,7 @@ def maxima_of_parents_ignored(patch: pytest.MonkeyPatch) -> None:
 def maximum_of_what_runs(patch: pytest.MonkeyPatch) -> None:
     """What has passed and has no place yet does not count against a maximum."""
 
-    def placed(self: QueueAccount, amount: accounts.Governed) -> QueueAccount | None:
+    def placed(self: QueueAccount, amount: Governed) -> QueueAccount | None:
         lines = (x for x in self.path if not fits_into(amount, x.placed, x.limits.maximum))
         return next(lines, None)
 
@@ -167,7 +168,7 @@ def users_wait_for_each_other(patch: pytest.MonkeyPatch) -> None:
 
     def strictly(
         self: PassingRules, tree: accounts.AccountTree, account: QueueAccount, app: Application,
-        amount: accounts.Governed,
+        amount: Governed,
     ) -> str:  # fmt: skip
         waiting = self._lines[account.name].users.keys() | {app.record.user}
         many = len(self._usage.users[account.name].keys() | waiting)

@@ -1,0 +1,164 @@
+"""What the fault simulator has found of queues, as short lists of events."""
+
+from __future__ import annotations
+
+from hrm.core.tenancy.queue_rules import QueueRule
+from hrm.core.tenancy.queue_spec import QueueSpec, spec_from
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import ApplicationId, FirstExecutors, Resources, WorkloadClass
+from hrm.testing.virtual import VirtualCluster, unit
+
+HALVES = (spec_from("root.a", {"guaranteed": "50%"}), spec_from("root.b", {"guaranteed": "50%"}))
+FAST = Bounds(queue_reclaim_wait_s=1.0, queue_preemption_grace_s=1.0, queue_preemption_part=1.0)
+
+
+def cluster(*queues: QueueSpec, nodes: int = 4, bounds: Bounds = FAST) -> VirtualCluster:
+    return VirtualCluster([unit(f"n{x}", 4) for x in range(nodes)], queues=queues, bounds=bounds)
+
+
+def running(virtual: VirtualCluster, app: ApplicationId) -> int:
+    return virtual.states(app).get("running", 0)
+
+
+def kept(virtual: VirtualCluster, app: ApplicationId) -> int:
+    return sum(x.withheld for x in virtual.app(app).containers.values())
+
+
+def test_what_an_ended_application_still_holds_counts_when_the_tree_changes() -> None:
+    virtual = cluster(*HALVES)
+    app = virtual.submit(4, queue="a")
+    virtual.advance(2)
+    virtual.finish(app)
+
+    virtual.change_queues(spec_from("root.b", {"guaranteed": "40%"}))
+
+    assert virtual.app(app).containers
+    virtual.advance(60)
+    assert virtual.running() == 0
+
+
+def test_what_has_passed_comes_back_when_the_maximum_falls() -> None:
+    virtual = cluster(spec_from("root.a", {}), spec_from("root.b", {}), nodes=1)
+    app = virtual.submit(12, queue="a")
+    virtual.advance(1)
+
+    virtual.change_queues(spec_from("root.a", {"maximum": {"cores": 4}}))
+    virtual.advance(3)
+
+    assert running(virtual, app) == 4
+    assert virtual.master.master_state.queues.accounts is not None
+    assert virtual.master.master_state.queues.accounts.of[HALVES[0].name].held[0] == 4
+
+
+def test_what_shrinks_with_the_cluster_is_kept_again() -> None:
+    virtual = cluster(spec_from("root.a", {"maximum": "50%"}), spec_from("root.b", {}), nodes=2)
+    wide = Resources(3, 1024)
+    app = virtual.submit(1, queue="a", resources=wide)
+    virtual.advance(2)
+    assert running(virtual, app) == 1
+    virtual.request(app, [2], Resources(1, 1024))
+    virtual.disconnect(virtual.nodes["n1"])
+    virtual.advance(40)
+
+    assert kept(virtual, app) <= 1  # and the invariants held meanwhile
+
+
+def test_a_container_larger_than_a_users_part_passes_as_the_first() -> None:
+    virtual = cluster(spec_from("root.a", {"minimum_user_limit": 0.25}), nodes=1)
+    wide = Resources(3, 1024)
+    first = virtual.submit(1, queue="a", user="eve", resources=wide)
+    virtual.advance(1)
+    ana, bob = (virtual.submit(1, queue="a", user=x, resources=wide) for x in ("ana", "bob"))
+    virtual.advance(2)
+
+    virtual.finish(first)
+    virtual.advance(60)
+
+    assert running(virtual, ana) + running(virtual, bob) == 1
+
+
+def test_what_no_node_will_ever_serve_is_refused_in_its_queue_too() -> None:
+    virtual = VirtualCluster(queues=[spec_from("root.a", {"maximum": {"cores": 8}}), HALVES[1]])
+    app = virtual.submit(1, queue="a", resources=Resources(64, 1024))
+    virtual.add_node(unit("n0", 4))
+
+    virtual.advance(20)
+
+    assert not virtual.app(app).containers
+    assert any("64 vcores" in str(x) for x in virtual.notices[app])
+
+
+def test_each_size_of_an_application_is_lent_what_fits_it() -> None:
+    virtual = cluster(spec_from("root.a", {"guaranteed": "100%", "order": "fair"}), nodes=1)
+    holder = virtual.submit(2, queue="a")
+    virtual.advance(1)
+    app = virtual.submit(1, queue="a", resources=Resources(3, 1024))
+    virtual.request(app, [2], Resources(2, 1024))
+
+    virtual.advance(5)
+
+    assert running(virtual, holder) == 2
+    assert running(virtual, app) == 1
+
+
+def test_a_gang_that_does_not_fit_keeps_no_other_from_being_lent_what_does() -> None:
+    none = {"guaranteed": {"cores": 0, "memory": 0}}
+    virtual = cluster(spec_from("root.a", none), spec_from("root.b", none), nodes=1)
+    holder = virtual.submit(3, queue="b")
+    virtual.advance(1)
+    gang = virtual.submit(2, queue="a", gang_min=2)
+    virtual.request(holder, [4])
+
+    virtual.advance(10)
+
+    assert running(virtual, gang) == 0
+    assert running(virtual, holder) == 4
+
+
+def test_a_driver_that_its_queue_keeps_takes_no_place_among_drivers() -> None:
+    queues = (spec_from("root.a", {"max_running": 1}), spec_from("root.b", {}))
+    bounds = Bounds(driver_share=0.5)
+    virtual = VirtualCluster(
+        [unit("n0", 4)],
+        queues=queues,
+        queue_rules=[QueueRule("name", "third", "root.b"), QueueRule("name", "*", "root.a")],
+        bounds=bounds,
+    )
+    need = FirstExecutors(count=1, resources=Resources(1, 256), stated=False)
+    first, second, third = (
+        virtual.submit(1, name=x, new_id=ApplicationId(f"driver-{x}"), first_executors=need)
+        for x in ("first", "second", "third")
+    )
+
+    virtual.advance(5)
+
+    assert [running(virtual, x) for x in (first, second, third)] == [1, 0, 1]
+
+
+def test_what_is_found_to_hold_something_counts_with_all_that_it_requests() -> None:
+    queues = (spec_from("root", {"max_running": 1}), *HALVES)
+    virtual = cluster(*queues, nodes=2)
+    app = virtual.submit(2, queue="a")
+    virtual.advance(2)
+    virtual.restart_master()
+    other = virtual.submit(1, queue="b")
+    virtual.attach(app)
+    virtual.request(app, [3, 4])
+    for node in virtual.nodes.values():
+        virtual.register(node)
+
+    virtual.advance(5)  # the invariants hold
+
+    assert running(virtual, app) >= 2
+    assert running(virtual, other) <= 1
+
+
+def test_a_stream_whose_gang_waits_at_units_claims_nothing_that_is_not_there() -> None:
+    virtual = cluster(*HALVES, nodes=1)
+    virtual.submit(4, queue="b")
+    virtual.advance(1)
+    stream = virtual.submit(2, queue="a", workload_class=WorkloadClass.STREAM)
+
+    virtual.advance(10)
+
+    assert running(virtual, stream) == 2
