@@ -79,7 +79,9 @@ class PlacementCoordinator:
             self._take_from,
             self._refuse_hopeless,
         )
-        self.reclaim = QueueReclaim(master_state, negotiator, self.queues.lines, self._reserve)
+        self.reclaim = QueueReclaim(
+            master_state, negotiator, self.queues.lines, self._reserve, self.queues.let_claim
+        )
         self._views: dict[str, ClusterView] = {}
 
     def request(

@@ -74,13 +74,16 @@ class QueueReclaim:
         negotiator: Negotiator,
         lines: Mapping[QueueName, QueueLine],
         reserve: Callable[[Container, ResourceUnitId, float], bool],
+        let_claim: Callable[[Container, float], None],
     ) -> None:
-        """``reserve`` gives a PENDING container the first place at a unit, if it can have it."""
+        """``reserve`` gives a PENDING container the first place at a unit, if it can have it;
+        ``let_claim`` hands one to its scheduler that its queue keeps."""
         self._master_state = master_state
         self._usage: QueueUsage = master_state.queues
         self._negotiator = negotiator
         self._lines = lines
         self._reserve = reserve
+        self._let_claim = let_claim
         self._next_run_s = -math.inf
         self._going: dict[ContainerId, float] = {}
         self.preempted = 0
@@ -91,6 +94,7 @@ class QueueReclaim:
             return
         bounds = master_state.bounds
         self._next_run_s = now + bounds.relocation_period_s
+        self._usage.forget_promises(now)
         if not bounds.queue_preemption or self._negotiator.lease.holder is not None:
             return
         resend_s = bounds.resend_delay_s
@@ -185,27 +189,27 @@ class QueueReclaim:
         return [each for group in found for each in group]
 
     def _carry_out(self, group: Sequence[Reclaim], now: float) -> None:
-        """Reserve a place for each, and order what is in its way to end."""
-        is_reserved = False
+        """Order what is in the way of each to end, and keep what that leaves for it."""
+        bounds, is_reserved = self._master_state.bounds, False
         for claim, unit_id, victims in group:
             container = claim.container
             assert container is not None, "what claims waits"
+            app = self._master_state.applications[container.application_id]
             if container.state is not ContainerState.PENDING:
                 if may_return(self._master_state, container, now):
                     return_waiting(self._master_state, container, _ELSEWHERE, now)
                 continue
-            if claim.is_stream or not unit_id:
-                bounds = self._master_state.bounds
-                until_s = now + bounds.queue_preemption_grace_s + bounds.resend_delay_s
-                self._usage.claimed[container.application_id] = until_s
-            if not claim.is_stream and unit_id:
-                if not self._reserve(container, unit_id, now):
-                    continue
-                is_reserved = True
+            # Before the stream: its node would choose others that are in its way.
             for victim in victims:
                 self._preempt(victim, _FOR_STREAM if claim.is_stream else _REASON, now)
-        if is_reserved and (container := group[0].claim.container) is not None:
-            app = self._master_state.applications[container.application_id]
+            if unit_id:
+                if container.withheld:
+                    self._let_claim(container, now)
+                is_reserved |= self._reserve(container, unit_id, now)
+            else:
+                until_s = now + bounds.queue_preemption_grace_s + bounds.resend_delay_s
+                self._usage.promise(container, app, until_s)
+        if is_reserved:
             gangs.granted(self._master_state, app)
 
     def _preempt(self, victim: Container, reason: str, now: float) -> None:
