@@ -20,7 +20,8 @@ This file is generated from `tests/queues/cases` by `make docs`; change it there
 What other resource managers guarantee of queues is written down in their tests: those of Hadoop
 YARN's capacity scheduler, of Apache YuniKorn's core and of Kueue. Here are {all} of these
 situations, with what the project does in each, and what HRM does.
-`tests/queues/test_field_cases.py` runs each of them on HRM's own master. In {same} the outcome is
+`tests/queues/test_field_cases.py` runs each of them on HRM's own master, where past use, which the
+others do not count, is switched off (`queue_use_half_life_s = 0`). In {same} the outcome is
 the same, in {other} it is not, for the reason in the last column. The situations are retold as
 facts: numbers of containers are often divided by ten, and what a project has and HRM has not (dead
 zones, fences, lending limits) is named.

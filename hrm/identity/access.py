@@ -83,7 +83,7 @@ _BY_SERVICE: dict[str, dict[str, AccessRule]] = {
     },
     "hrm.v1.QueueService": {
         "ListQueues": _read(_PEOPLE),
-        "ChangeQueues": _change(_OPERATES, "queues removed"),
+        "ChangeQueues": _change(_SUBMITS, "queues removed"),
         "WhatIf": _read(_PEOPLE),
     },
     "hrm.v1.SharedStateService": {

@@ -368,7 +368,9 @@ async def _add_services(
     submission_pb2_grpc.add_SubmissionServiceServicer_to_server(
         SubmissionService(submissions, owners, groups), server
     )
-    queues_pb2_grpc.add_QueueServiceServicer_to_server(QueueService(master, queues.names), server)
+    queues_pb2_grpc.add_QueueServiceServicer_to_server(
+        QueueService(master, owners, queues.names), server
+    )
     names = [f"hrm.v1.{name}" for name in SERVICES]
     checker = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)

@@ -1,16 +1,18 @@
 """Whose an application, a submission or a file is, and what others see of it.
 
 All see names and states of all. What an application logs and reads, where it runs, and why it
-failed, is its user's and the operators': that may quote data. Of applications that the master has
-forgotten it does not know the user, so their logs are for operators alone.
+failed, may quote data: it is for its user, for who administers its queue, and for operators. Of
+applications that the master has forgotten it does not know the user, so their logs are for
+operators alone.
 """
 
 from __future__ import annotations
 
+from hrm.core.tenancy.queue_spec import QueueName, parent_of
 from hrm.core.vocabulary.model import ApplicationId, NodeName, is_driver
-from hrm.errors import NotFound, PermissionDenied
+from hrm.errors import NotAllowed, NotFound, PermissionDenied
 from hrm.identity.caller import caller, check_user, is_own
-from hrm.identity.roles import AccessRole
+from hrm.identity.roles import AccessRole, IdentityKind
 from hrm.master.interpreter import Interpreter
 from hrm.master.submission_interpreter import Submissions
 from hrm.v1 import admin_pb2, events_pb2, submission_pb2
@@ -35,7 +37,7 @@ class Owners:
         if caller().role.rules:
             return True
         owner = self._of(application_id)
-        return owner is not None and is_own(*owner)
+        return owner is not None and (is_own(*owner) or self._administers(application_id))
 
     def check(self, application_id: str) -> None:
         """Check that the caller may act on it.
@@ -52,7 +54,37 @@ class Owners:
                 f"the master holds no application {application_id!r}; hrm apps --all lists them, "
                 f"and operators also see what it has forgotten"
             )
-        check_user(application_id, *owner)
+        if not self._administers(application_id):
+            check_user(application_id, *owner)
+
+    def check_queue(self, name: QueueName) -> None:
+        """Check that the caller may create, change or remove a queue: one that is below a queue
+        that it administers. What that one itself may have is decided above it.
+
+        Raises:
+            NotAllowed: it may not.
+        """
+        identity, parent = caller(), parent_of(name)
+        if identity.role.rules:
+            return
+        tree = self._master.core.queues.tree
+        if parent is None or not tree.may_administer(parent, identity.name):
+            raise NotAllowed(
+                f"{identity} administers no queue above {name}; an administrator of one "
+                f"(hrm queue show {parent or name}) or an operator may do this"
+            )
+
+    def _administers(self, application_id: str) -> bool:
+        """Is it in a queue that the caller administers?"""
+        identity = caller()
+        core = self._master.core
+        app = core.master_state.applications.get(ApplicationId(application_id))
+        if app is None or identity.kind not in (IdentityKind.USER, IdentityKind.SERVICE):
+            return False
+        queue = QueueName(app.record.queue)
+        return queue in core.queues.tree.specs and core.queues.tree.may_administer(
+            queue, identity.name
+        )
 
     def check_file(self, sha256: str) -> None:
         """Check that a file belongs to something of the caller's: of a user, its live applications

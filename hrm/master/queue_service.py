@@ -16,6 +16,7 @@ from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import QueueStatus
 from hrm.core.tenancy.queue_tree import QueueTree
 from hrm.master.interpreter import Interpreter
+from hrm.master.owners import Owners
 from hrm.master.paging import page
 from hrm.v1 import queues_pb2 as pb
 from hrm.v1 import queues_pb2_grpc
@@ -38,8 +39,9 @@ def statuses(core: MasterCore) -> list[QueueStatus]:
 class QueueService(queues_pb2_grpc.QueueServiceServicer):
     """``in_file``: the queues that the master's ``hrm.toml`` states."""
 
-    def __init__(self, master: Interpreter, in_file: Collection[QueueName]) -> None:
+    def __init__(self, master: Interpreter, owners: Owners, in_file: Collection[QueueName]) -> None:
         self._master = master
+        self._owners = owners
         self._in_file = in_file
 
     @property
@@ -69,6 +71,8 @@ class QueueService(queues_pb2_grpc.QueueServiceServicer):
 
         def change(call_id: int) -> e.QueuesChanged:
             made.append(queue_wire.to_change(request, self._tree, call_id, self._master.now()))
+            for name in (*(x.name for x in made[0].stated), *made[0].removed):
+                self._owners.check_queue(name)
             return made[0]
 
         cost = await self._master.call(change)

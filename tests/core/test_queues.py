@@ -13,7 +13,7 @@ from hrm.core.tenancy.queue_spec import QueueSpec, spec_from
 from hrm.core.tenancy.queue_status import QueueStatus, WaitReason
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import ApplicationId, ApplicationState, Resources, WorkloadClass
-from hrm.errors import AlreadyExists, InvalidRequest, NotFound, PermissionDenied
+from hrm.errors import AlreadyExists, InvalidRequest, NotAllowed, NotFound
 from hrm.testing.virtual import VirtualCluster, unit
 
 HALVES = (spec_from("root.a", {"guaranteed": "50%"}), spec_from("root.b", {"guaranteed": "50%"}))
@@ -435,7 +435,7 @@ def test_only_submitters_may_submit() -> None:
     virtual = cluster(spec_from("root.a", {"submitters": ["ana"]}))
     with pytest.raises(AssertionError, match=r"bo may not submit to root\.a") as caught:
         virtual.submit(1, queue="a", user="bo")
-    assert PermissionDenied.__name__ in str(caught.value)
+    assert NotAllowed.__name__ in str(caught.value)
     assert virtual.app(virtual.submit(1, queue="a", user="ana")).record.queue == "root.a"
 
 

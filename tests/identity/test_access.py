@@ -50,11 +50,11 @@ def test_only_operators_and_administrators_change_the_cluster() -> None:
     submits = allowed[AccessRole.VIEWER] | {
         "AdminService/KillApplication", "ApplicationService/Register", "PipelineService/Submit",
         "PipelineService/Cancel", "SubmissionService/Submit", "SubmissionService/Kill",
+        "QueueService/ChangeQueues",
     }  # fmt: skip
     assert allowed[AccessRole.SUBMITTER] == submits
     assert allowed[AccessRole.OPERATOR] == submits | {
         "AdminService/DrainNodes", "AdminService/BindNode", "PolicyService/SetPolicyMode",
-        "QueueService/ChangeQueues",
     }  # fmt: skip
     assert allowed[AccessRole.AGENT] == {"NodeService/Connect", "PipelineService/Connect"}
     assert allowed[AccessRole.SCHEDULER] == {"SharedStateService/Subscribe"}

@@ -24,6 +24,7 @@ from hrm.v1 import (
     identity_pb2,
     pipeline_pb2,
     pipeline_pb2_grpc,
+    queues_pb2,
     scheduler_pb2,
     scheduler_pb2_grpc,
 )
@@ -139,6 +140,43 @@ async def test_users_kill_their_own_applications_and_operators_all(people: Peopl
         admin_pb2.GetApplicationRequest(application_id=apps[0]), timeout=TIMEOUT_S
     )
     assert found.message and not theirs.message
+
+
+async def test_administrators_of_a_queue_rule_in_it_and_below_it_alone(people: People) -> None:
+    operator = await people.one("olga", AccessRole.OPERATOR)
+    ada = await people.one("ada", AccessRole.SUBMITTER)
+    bob = await people.one("bob", AccessRole.SUBMITTER)
+
+    async def change(who: Running, *names: str, create: bool = True, **fields: Any) -> None:
+        stated = [queues_pb2.QueueStated(name=name, **fields) for name in names]
+        ask = queues_pb2.ChangeQueuesRequest(queues=stated, create=create)
+        await who.queues.ChangeQueues(ask, timeout=TIMEOUT_S)
+
+    await change(operator, "root.team", administrators={"names": ["bob"]})
+    await change(operator, "root.other")
+    await change(bob, "root.team.job")
+    for name in ("root.team", "root.other", "root.other.job"):
+        with refused(DENIED, "user bob administers no queue above"):
+            await change(bob, name, create=name == "root.other.job")
+    with refused(DENIED, "user ada administers no queue above root.team.job"):
+        await change(ada, "root.team.job", create=False)
+
+    inside = await registered(ada, submission_key="in", queue="root.team.job")
+    outside = await registered(ada, submission_key="out", queue="root.other")
+    await bob.admin.KillApplication(kill(inside), timeout=TIMEOUT_S)
+    with refused(DENIED, "belongs to ada"):
+        await bob.admin.KillApplication(kill(outside), timeout=TIMEOUT_S)
+
+
+async def test_who_may_not_submit_to_a_queue_is_denied(people: People) -> None:
+    stated = [queues_pb2.QueueStated(name="root.team", submitters={"names": ["ada"]})]
+    ask = queues_pb2.ChangeQueuesRequest(queues=stated, create=True)
+    await people.master.queues.ChangeQueues(ask, timeout=TIMEOUT_S)
+    bob = await people.one("bob", AccessRole.SUBMITTER)
+    ada = await people.one("ada", AccessRole.SUBMITTER)
+    with refused(DENIED, "bob may not submit to root.team"):
+        await registered(bob, queue="root.team")
+    assert await registered(ada, queue="root.team")
 
 
 async def test_users_kill_their_own_submissions_and_operators_all(people: People) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -71,9 +71,9 @@ class Situation:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.apps = {app.name: app for app in case.apps}
-        bounds = Bounds()
+        bounds = Bounds(queue_use_half_life_s=0.0)
         if case.grace_s is not None:
-            bounds = Bounds(queue_preemption_grace_s=case.grace_s)
+            bounds = replace(bounds, queue_preemption_grace_s=case.grace_s)
         self.cluster = VirtualCluster(
             queues=[spec(name, stated) for name, stated in case.queues.items()],
             bounds=bounds,

@@ -79,7 +79,14 @@ class PlacementCoordinator:
             self._take_from,
             self._refuse_hopeless,
         )
-        self.reclaim = QueueReclaim(master_state, negotiator, self.queues.lines, self._reserve)
+        self.reclaim = QueueReclaim(
+            master_state,
+            negotiator,
+            self.queues.lines,
+            self._reserve,
+            self.queues.let_claim,
+            self._may_have_driver,
+        )
         self._views: dict[str, ClusterView] = {}
 
     def request(
@@ -427,6 +434,12 @@ class PlacementCoordinator:
             return False
         row = self.master_state.state.rows.get(claim.unit_id)
         return row is None or bool(verdict.rows[row])
+
+    def _may_have_driver(self, container: Container, unit_id: ResourceUnitId) -> bool:
+        """May this driver have a place at this unit?"""
+        verdict = self.drivers.at_commit(container)
+        row = self.master_state.state.rows.get(unit_id)
+        return not verdict.why and row is not None and bool(verdict.rows[row])
 
     def woke(self, now: float, slept_s: float) -> None:
         """This master slept: proposals and calls of schedulers may have arrived unread. A stream's

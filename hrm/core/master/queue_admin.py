@@ -16,7 +16,7 @@ from hrm.core.tenancy.queue_spec import DEFAULT_QUEUE, RECOVERED_QUEUE, QueueNam
 from hrm.core.tenancy.queue_tree import QueueTree
 from hrm.core.vocabulary.model import ApplicationId
 from hrm.core.vocabulary.records import ApplicationRecord
-from hrm.errors import AlreadyExists, HrmError, InvalidRequest, NotFound, PermissionDenied
+from hrm.errors import AlreadyExists, HrmError, InvalidRequest, NotAllowed, NotFound
 
 __all__ = ["QueueAdministration"]
 
@@ -58,7 +58,7 @@ class QueueAdministration:
                 name=event.name,
             )
         except QueueRefusal as refusal:
-            error = PermissionDenied if refusal.denied else NotFound
+            error = NotAllowed if refusal.denied else NotFound
             return error(str(refusal))
 
     def recover(self, record: ApplicationRecord, now: float) -> ApplicationRecord:

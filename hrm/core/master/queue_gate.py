@@ -120,6 +120,12 @@ class QueueGate:
             if name in usage.unplaced:
                 self._unsorted[name] = None
 
+    def let_claim(self, container: Container, now: float) -> None:
+        """A container that its queue keeps passes all the same: it gets a place that others of its
+        queue leave."""
+        app = self._master_state.applications[container.application_id]
+        self.let_go(app, [container], now)
+
     def drop(self, container: Container) -> None:
         """It waits here no more; whoever calls this notes what it is from now on."""
         self._keep(container, withheld=False)

@@ -28,7 +28,7 @@ from hrm.core.scheduling.scheduler import Scheduler
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_tree import Governed
 from hrm.core.vocabulary.feasibility import Vector, demand_vector
-from hrm.core.vocabulary.model import ApplicationId, ContainerState, Resources
+from hrm.core.vocabulary.model import ContainerState, Resources
 from hrm.core.vocabulary.node_requirement import NodeRequirement
 
 __all__ = ["LENDERS_MAX", "QueueLoans"]
@@ -73,7 +73,6 @@ class QueueLoans:
         self._rules = rules
         self._handed_s: dict[str, float] = {}
         self._lent_s = -math.inf
-        self._due: dict[Vector, ApplicationId] = {}
 
     def handed_over(self, scheduler: str, now: float) -> None:
         """Something has passed to this scheduler."""
@@ -117,7 +116,6 @@ class QueueLoans:
             (demand_vector(x.request.resources), apps[x.application_id].requires)
             for x in self._usage.on_loan.values()
         }
-        self._due = self._claimed(now)
         for line in sorted(gate.lines.values(), key=self._line_rank):
             passed = gate.passed
             gate.let_pass(line, now)
@@ -134,20 +132,6 @@ class QueueLoans:
         self._lent_s = now
         return False
 
-    def _claimed(self, now: float) -> dict[Vector, ApplicationId]:
-        """Demands for which others are preempted, with who gets what that frees: lent to others,
-        it would never be as much as a gang needs."""
-        claimed, apps = self._usage.claimed, self._master_state.live
-        for name in [x for x, until_s in claimed.items() if now >= until_s or x not in apps]:
-            del claimed[name]
-        due: dict[Vector, ApplicationId] = {}
-        for name in reversed(claimed):
-            line = self._gate.lines.get(QueueName(apps[name].record.queue))
-            waiter = None if line is None else line.waiters.get(name)
-            for container in () if waiter is None else self._rules.next_of(waiter)[:1]:
-                due[demand_vector(container.request.resources)] = name
-        return due
-
     def _lend_some(
         self,
         line: QueueLine,
@@ -159,8 +143,6 @@ class QueueLoans:
         """Let these pass on loan if they could start now. ``tried``: what need not be tried
         again."""
         app, demand = waiter.app, demand_vector(some[0].request.resources)
-        if self._due.get(demand, app.application_id) != app.application_id:
-            return False
         key = (demand, app.requires)
         if key in tried or self._rules.lack(line.account, app, some, on_loan=True) is not None:
             return False

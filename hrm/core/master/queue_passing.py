@@ -47,7 +47,9 @@ class PassingRules:
     ) -> tuple[WaitReason, str] | None:
         """Why these may not pass; None: they may. ``on_loan``: whatever the share is."""
         amount, usage = _sum(some), self._usage
-        full = account.below_maximum(amount)
+        full = account.above_maximum(
+            amount, is_promised=all(x.container_id in usage.promised for x in some)
+        )
         if full is not None:
             return WaitReason.QUEUE_MAXIMUM, f"{full.name} holds as much as it may (maximum)"
         accounts = usage.accounts

@@ -75,13 +75,19 @@ class QueueReclaim:
         negotiator: Negotiator,
         lines: Mapping[QueueName, QueueLine],
         reserve: Callable[[Container, ResourceUnitId, float], bool],
+        let_claim: Callable[[Container, float], None],
+        may_start: Callable[[Container, ResourceUnitId], bool],
     ) -> None:
-        """``reserve`` gives a PENDING container the first place at a unit, if it can have it."""
+        """``reserve`` gives a PENDING container the first place at a unit, if it can have it;
+        ``let_claim`` hands one to its scheduler that its queue keeps; ``may_start``: is a unit one
+        where a driver may start, as to the share of drivers and what they need next to them?"""
         self._master_state = master_state
         self._usage: QueueUsage = master_state.queues
         self._negotiator = negotiator
         self._lines = lines
         self._reserve = reserve
+        self._let_claim = let_claim
+        self._may_start = may_start
         self._next_run_s = -math.inf
         self._going: dict[ContainerId, float] = {}
         self.preempted = 0
@@ -92,6 +98,7 @@ class QueueReclaim:
             return
         bounds = master_state.bounds
         self._next_run_s = now + bounds.relocation_period_s
+        self._usage.forget_promises(now)
         if not bounds.queue_preemption or self._negotiator.lease.holder is not None:
             return
         resend_s = bounds.resend_delay_s
@@ -186,30 +193,31 @@ class QueueReclaim:
         return [each for group in found for each in group]
 
     def _carry_out(self, group: Sequence[Reclaim], now: float) -> None:
-        """Reserve a place for each, and order what is in its way to end."""
-        is_reserved = False
-        pending = [x for x in group if _gets_place(x)]
-        if len(group) > 1 and not self._negotiator.may_reserve(Counter(x.unit_id for x in pending)):
+        """Order what is in the way of each to end, and keep what that leaves for it."""
+        bounds, is_reserved = self._master_state.bounds, False
+        if len(group) > 1 and not self._negotiator.may_reserve(_places(group)):
             return  # a gang has all of its places, or none
         for claim, unit_id, victims in group:
             container = claim.container
             assert container is not None, "what claims waits"
+            app = self._master_state.applications[container.application_id]
             if container.state is not ContainerState.PENDING:
                 if may_return(self._master_state, container, now):
                     return_waiting(self._master_state, container, _ELSEWHERE, now)
                 continue
-            if claim.is_stream or not unit_id:
-                bounds = self._master_state.bounds
-                until_s = now + bounds.queue_preemption_grace_s + bounds.resend_delay_s
-                self._usage.claimed[container.application_id] = until_s
-            if not claim.is_stream and unit_id:
-                if not self._reserve(container, unit_id, now):
-                    continue
-                is_reserved = True
+            if app.is_driver and unit_id and not self._may_start(container, unit_id):
+                continue
+            # Before the stream: its node would choose others that are in its way.
             for victim in victims:
                 self._preempt(victim, _FOR_STREAM if claim.is_stream else _REASON, now)
-        if is_reserved and (container := group[0].claim.container) is not None:
-            app = self._master_state.applications[container.application_id]
+            if unit_id:
+                if container.withheld:
+                    self._let_claim(container, now)
+                is_reserved |= self._reserve(container, unit_id, now)
+            else:
+                until_s = now + bounds.queue_preemption_grace_s + bounds.resend_delay_s
+                self._usage.promise(container, app, until_s)
+        if is_reserved:
             gangs.granted(self._master_state, app)
 
     def _preempt(self, victim: Container, reason: str, now: float) -> None:
@@ -228,10 +236,15 @@ class QueueReclaim:
         )
 
 
-def _gets_place(reclaim: Reclaim) -> bool:
-    container = reclaim.claim.container
-    is_pending = container is not None and container.state is ContainerState.PENDING
-    return is_pending and not reclaim.claim.is_stream and bool(reclaim.unit_id)
+def _places(group: Sequence[Reclaim]) -> Counter[ResourceUnitId]:
+    """How many first places in the line of batch these need at each unit; a stream needs none that
+    others have not."""
+    found = Counter[ResourceUnitId]()
+    for claim, unit_id, _ in group:
+        is_pending = claim.container is not None and claim.container.node is None
+        if unit_id and is_pending:
+            found[unit_id] = max(1, found[unit_id] + (not claim.is_stream))
+    return found
 
 
 def _rank(account: QueueAccount) -> tuple[float, QueueName]:

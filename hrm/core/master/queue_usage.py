@@ -13,6 +13,7 @@ one queue without limits then.
 from __future__ import annotations
 
 import enum
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -21,7 +22,7 @@ import numpy as np
 
 from hrm.core.master.entities import Application, Container
 from hrm.core.scheduling.shared_state import SharedState
-from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, more
+from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, less, more
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_tree import Governed, QueueTree
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState, Resources
@@ -61,9 +62,9 @@ class QueueUsage:
     containers, with their accounts. ``on_loan``: those that have passed ``core.master.queue_gate``
     on loan and have no place yet; ``patient``: those that have passed otherwise, for which nothing
     can be preempted, and which may wait at a unit. ``freed``: leaves that hold less than when
-    somebody last emptied it; ``claimed``: applications for which others are preempted, and which
-    have no places reserved, with until when what they request is lent to no other; ``grown``:
-    leaves with containers that hold something and have passed no queue of this master;
+    somebody last emptied it; ``promised``: containers that their queue keeps, and for which others
+    are preempted so that a queue above stays within its maximum, with until when that counts;
+    ``grown``: leaves with containers that hold something and have passed no queue of this master;
     ``has_freed_slots``: some application left its place to another.
     """
 
@@ -82,7 +83,7 @@ class QueueUsage:
         self.users: defaultdict[QueueName, dict[str, int]] = defaultdict(dict)
         self.freed: set[QueueName] = set()
         self.has_freed_slots = False
-        self.claimed: dict[ApplicationId, float] = {}
+        self.promised: dict[ContainerId, float] = {}
         self.grown: set[QueueName] = set()
         self._shape = -1
 
@@ -97,7 +98,7 @@ class QueueUsage:
         for kept in (self.of_application, self.of_user, self.users, self.freed, self.patient):
             kept.clear()
         self.grown.clear()
-        self.claimed.clear()
+        self.promised.clear()
         self._shape = self._state.shape
         governs = always or tree.governs
         before = self.accounts
@@ -222,6 +223,10 @@ class QueueUsage:
     ) -> None:
         """These are alike, and count as ``known``; from now on they count at this level."""
         amount = amount_of(some[0].request.resources)
+        if self.promised:
+            for container in some:
+                if container.container_id in self.promised:
+                    self._forget_promise(container.container_id)
         if self.on_loan or self.patient:
             for container in some:
                 if container.node is not None or level is not Level.HELD:
@@ -291,6 +296,23 @@ class QueueUsage:
             del of_leaf[container.container_id]
         if not of_leaf:
             del self.unplaced[name]
+
+    def promise(self, container: Container, app: Application, until_s: float) -> None:
+        """What others leave below a maximum is this container's; see ``promised``."""
+        if container.container_id not in self.promised:
+            self.account(app).promises(amount_of(container.request.resources))
+        self.promised[container.container_id] = until_s
+
+    def forget_promises(self, now: float = math.inf) -> None:
+        """Those whose time is over."""
+        for name in [x for x, until_s in self.promised.items() if now >= until_s]:
+            self._forget_promise(name)
+
+    def _forget_promise(self, name: ContainerId) -> None:
+        del self.promised[name]
+        entry = self.entries.get(name)
+        if entry is not None:
+            entry.account.promises(less(NOTHING, entry.amount))
 
     def _level(self, container: Container, app: Application, known: _Entry | None) -> Level | None:
         state = container.state

@@ -111,7 +111,7 @@ def _why(account: QueueAccount, amount: Governed, *, others_want: bool) -> str:
     full = account.full()
     if full is not None:
         return f"{full.name} runs as many applications as it may (max_running)"
-    highest = account.below_maximum(amount)
+    highest = account.above_maximum(amount)
     if highest is not None:
         return f"{highest.name} holds as much as it may (maximum)"
     if others_want and not fits_into(amount, account.placed, account.limits.guaranteed):

@@ -106,13 +106,14 @@ class QueueAccount:
     ``held``: by containers that it lets have a place, whether they have one or not; ``placed``: by
     those of them that run, or are about to; ``wanted``: by all that it would let have one now if
     there was capacity for all. ``drivers``: by drivers, of what is held. ``slots``: applications
-    that may hold containers, by what counts as one, in the whole subtree. ``divided_s``: when its
-    share was last divided for its own sake. ``past_use``: see ``AccountTree.age``.
+    that may hold containers, by what counts as one, in the whole subtree. ``promised``: below
+    its maximum, see ``QueueUsage``. ``divided_s``: when its share was last divided for its own
+    sake. ``past_use``: see ``AccountTree.age``.
     """
 
     __slots__ = (
         "children", "divided_s", "drivers", "family", "held", "limits", "name", "parent",
-        "past_use", "path", "placed", "position", "slots", "spec", "wanted",
+        "past_use", "path", "placed", "position", "promised", "slots", "spec", "wanted",
     )  # fmt: skip
 
     def __init__(self, spec: QueueSpec, parent: QueueAccount | None, limits: QueueLimits) -> None:
@@ -120,7 +121,7 @@ class QueueAccount:
         self.spec = spec
         self.parent = parent
         self.limits = limits
-        self.held = self.placed = self.wanted = self.drivers = NOTHING
+        self.held = self.placed = self.wanted = self.drivers = self.promised = NOTHING
         self.slots: dict[str, int] = {}
         self.divided_s = -math.inf
         self.past_use = 0.0
@@ -151,16 +152,20 @@ class QueueAccount:
         for account in self.path:
             account.placed = more(account.placed, amount)
 
+    def promises(self, amount: Governed) -> None:
+        for account in self.path:
+            account.promised = more(account.promised, amount)
+
     def has_drivers(self, amount: Governed) -> None:
         for account in self.path:
             account.drivers = more(account.drivers, amount)
 
-    def below_maximum(self, amount: Governed) -> QueueAccount | None:
-        """The first queue, of it and those above, of whose maximum this would be too much."""
+    def above_maximum(self, amount: Governed, *, is_promised: bool = False) -> QueueAccount | None:
+        """The first queue, of it and those above, of whose maximum this would be too much, with
+        what is promised to others."""
         for account in self.path:
-            if account.parent is not None and not fits_into(
-                amount, account.held, account.limits.maximum
-            ):
+            held = account.held if is_promised else more(account.held, account.promised)
+            if account.parent is not None and not fits_into(amount, held, account.limits.maximum):
                 return account
         return None
 

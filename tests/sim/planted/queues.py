@@ -48,7 +48,8 @@ def freed_for_nobody(patch: pytest.MonkeyPatch) -> None:
     init: Callable[..., None] = QueueReclaim.__init__
 
     def without_places(self: QueueReclaim, *args: Any) -> None:
-        init(self, *args[:-1], lambda *_: True)
+        init(self, *args)
+        self._reserve = lambda *_: True
 
     patch.setattr(QueueReclaim, "__init__", without_places)
 
@@ -95,20 +96,20 @@ def nothing_is_lent(patch: pytest.MonkeyPatch) -> None:
 def maxima_of_parents_ignored(patch: pytest.MonkeyPatch) -> None:
     """The maximum of a leaf is checked, and none of a queue above it."""
 
-    def of_leaf(self: QueueAccount, amount: Governed) -> QueueAccount | None:
+    def of_leaf(self: QueueAccount, amount: Governed, **_: bool) -> QueueAccount | None:
         return None if fits_into(amount, self.held, self.limits.maximum) else self
 
-    patch.setattr(QueueAccount, "below_maximum", of_leaf)
+    patch.setattr(QueueAccount, "above_maximum", of_leaf)
 
 
 def maximum_of_what_runs(patch: pytest.MonkeyPatch) -> None:
     """What has passed and has no place yet does not count against a maximum."""
 
-    def placed(self: QueueAccount, amount: Governed) -> QueueAccount | None:
+    def placed(self: QueueAccount, amount: Governed, **_: bool) -> QueueAccount | None:
         lines = (x for x in self.path if not fits_into(amount, x.placed, x.limits.maximum))
         return next(lines, None)
 
-    patch.setattr(QueueAccount, "below_maximum", placed)
+    patch.setattr(QueueAccount, "above_maximum", placed)
     patch.setattr(QueueGate, "_keep_below_maxima", lambda *_: None)
 
 
