@@ -75,6 +75,7 @@ class _Reserved:
 class QueueChecks:
     """``_slots``: by queue, the applications that held something at the latest event; None: not
     known. ``_once``: those that did at any: they may go on, also after a moment with nothing.
+    ``_adopted``: those of them that nodes have reported, of an earlier master.
     ``_ordered``: what has been ordered to end. ``_since_s``: of what should end soon, since when it
     has lasted. ``reclaimed``: how many were preempted for queues."""
 
@@ -84,6 +85,7 @@ class QueueChecks:
         self._every_policy = every_policy
         self._slots: dict[str, set[str]] | None = None
         self._once: set[str] = set()
+        self._adopted: set[str] = set()
         self._ordered: set[ContainerId] = set()
         self._reserved: dict[ContainerId, _Reserved] = {}
         self._since_s: dict[str, float] = {}
@@ -94,6 +96,7 @@ class QueueChecks:
     def master_began(self) -> None:
         self._slots = None
         self._once.clear()
+        self._adopted.clear()
         self._ordered.clear()
         self._reserved.clear()
         self._since_s.clear()
@@ -138,12 +141,14 @@ class QueueChecks:
         once, self._once = self._once, self._once.union(*now.values())
         is_back = isinstance(event, e.ApplicationRegistered) and event.application_id
         if before is None or is_back or isinstance(event, _NODE_EVENTS):
-            return  # what an earlier master granted goes on
+            # What an earlier master granted goes on, in addition to what has been let in.
+            self._adopted |= self._once - once
+            return
         for name, slots in now.items():
             spec = usage.specs.get(name)
             limit = None if spec is None else spec.max_running
             new = slots - before.get(name, set()) - once
-            if limit is not None and new and len(slots) > limit:
+            if limit is not None and new and len(slots - self._adopted) > limit:
                 self._violated(
                     f"{', '.join(sorted(new))} begins to hold containers in {name}, where "
                     f"{len(slots)} applications do then, and {limit} may"
