@@ -36,7 +36,7 @@ from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.queue_line import QueueLine, Waiter, dominant_part
 from hrm.core.master.queue_loans import LENDERS_MAX, QueueLoans
-from hrm.core.master.queue_passing import PassingRules
+from hrm.core.master.queue_passing import PassingRules, sum_of
 from hrm.core.master.queue_usage import Level, QueueUsage, amount_of
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import MasterState
@@ -92,6 +92,7 @@ class QueueGate:
         self._loans = QueueLoans(master_state, schedulers, self, self._rules)
         self._least: Governed = _MOST
         self._aged_s = -math.inf
+        self._ticks = False
         self.passed = 0
         self.taken_back = 0
 
@@ -179,7 +180,8 @@ class QueueGate:
         self._rules.now = now
         if self._arrived:
             self._take_in()
-        if usage.follow_capacity():
+        ticks, self._ticks = self._ticks, False
+        if usage.follow_capacity(all_of_it=ticks):
             self.may_lend = True
             self._all_due()
             usage.grown.update(usage.unplaced)
@@ -220,7 +222,7 @@ class QueueGate:
             if self._aged_s > -math.inf:
                 self._usage.accounts.age(now - self._aged_s, half_life_s)
             self._aged_s = now
-        self._rules.now = now
+        self._rules.now, self._ticks = now, True
         self._loans.look_again()
         self._all_due()
         self.may_lend = True
@@ -408,7 +410,10 @@ class QueueGate:
             if not _relieves(amount, held, share):
                 continue
             app = self._master_state.applications[container.application_id]
-            if gangs.missing(app) or container.request.place:
+            if container.request.place:
+                continue
+            if gangs.missing(app):
+                held = less(held, self._gang_comes_back(app))
                 continue
             if container.state is ContainerState.PENDING:
                 self.come_back(container)
@@ -422,6 +427,16 @@ class QueueGate:
                 continue
             held = less(held, amount)
         return returned
+
+    def _gang_comes_back(self, app: Application) -> Governed:
+        """A gang that has passed, and none of which has a place, comes back whole; returns what it
+        held."""
+        containers = list(app.containers.values())
+        if any(x.node is not None or x.withheld for x in containers):
+            return NOTHING
+        for container in containers:
+            self.come_back(container)
+        return sum_of(containers)
 
     def _keep_below_maxima(self, now: float) -> None:
         """There is less than there was, a maximum is lower, or nodes have reported what an earlier

@@ -111,13 +111,13 @@ class QueueLoans:
     def lend(self, now: float) -> bool:
         """Let pass what has come to be within a share, else on loan what could start now: of the
         queue that holds least of its share. Returns whether to look again."""
-        looked, gate, apps = 0, self._gate, self._master_state.applications
+        gate, apps = self._gate, self._master_state.applications
         tried: set[_Tried] = {
             (demand_vector(x.request.resources), apps[x.application_id].requires)
             for x in self._usage.on_loan.values()
         }
         for line in sorted(gate.lines.values(), key=self._line_rank):
-            passed = gate.passed
+            passed, looked = gate.passed, 0
             gate.let_pass(line, now)
             if gate.passed > passed:
                 return True

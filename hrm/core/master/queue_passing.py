@@ -22,7 +22,7 @@ from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import WaitReason
 from hrm.core.tenancy.queue_tree import Governed
 
-__all__ = ["DIVISION_PERIOD_S", "PassingRules"]
+__all__ = ["DIVISION_PERIOD_S", "PassingRules", "sum_of"]
 
 DIVISION_PERIOD_S = 0.05
 """How often a queue's share beyond its guarantee is divided for it."""
@@ -46,7 +46,7 @@ class PassingRules:
         on_loan: bool = False,
     ) -> tuple[WaitReason, str] | None:
         """Why these may not pass; None: they may. ``on_loan``: whatever the share is."""
-        amount, usage = _sum(some), self._usage
+        amount, usage = sum_of(some), self._usage
         full = account.above_maximum(
             amount, is_promised=all(x.container_id in usage.promised for x in some)
         )
@@ -63,11 +63,11 @@ class PassingRules:
         if on_loan or self.passes_alone(account):
             return None
         share = accounts.last_share(account)
-        if fits_into(amount, account.held, share):
+        if account.fits_share(amount, share):
             return None
         if self._may_have_gained(account, amount, share):
             account.divided_s = self.now
-            if fits_into(amount, account.held, accounts.share(account)):
+            if account.fits_share(amount, accounts.share(account)):
                 return None
         return WaitReason.QUEUE_SHARE, (
             f"{account.name} holds its share of the cluster, and other queues wait for theirs"
@@ -83,7 +83,7 @@ class PassingRules:
             return found
         amount, accounts = amount_of(resources), self._usage.accounts
         assert accounts is not None, "what waits in a queue is governed"
-        limits = [(each.held, each.limits.maximum) for each in account.path]
+        limits = [(more(x.held, x.promised), x.limits.maximum) for x in account.path]
         if not self.passes_alone(account):
             share = accounts.last_share(account)
             if not fits_into(amount, account.held, share):
@@ -110,7 +110,7 @@ class PassingRules:
         """Do those behind wait for it, too? Not for what its queue is not promised at all."""
         if lack in (WaitReason.USER_LIMIT, WaitReason.DRIVER_SHARE):
             return False
-        return fits_into(_sum(some), NOTHING, account.limits.guaranteed)
+        return fits_into(sum_of(some), NOTHING, account.limits.guaranteed)
 
     def passes_alone(self, account: QueueAccount) -> bool:
         """May all of it be with schedulers, which serve first what came first?"""
@@ -180,7 +180,8 @@ class PassingRules:
         return ""
 
 
-def _sum(some: Sequence[Container]) -> Governed:
+def sum_of(some: Sequence[Container]) -> Governed:
+    """What these count as together."""
     total = NOTHING
     for container in some:
         total = more(total, amount_of(container.request.resources))

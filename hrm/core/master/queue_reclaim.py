@@ -63,7 +63,7 @@ _REASON = "its queue holds more than it is guaranteed, and another lacks some of
 _ELSEWHERE = "what its queue is guaranteed can be had elsewhere sooner"
 _FOR_STREAM = "a stream of its queue waits, and goes before batch"
 RECLAIM_REASONS = (_REASON, _FOR_STREAM)
-"""Why containers that run are ordered to end here."""
+"""Why containers that run are ordered to end here; the queue that gets what they hold follows."""
 
 
 class QueueReclaim:
@@ -111,7 +111,7 @@ class QueueReclaim:
         for group in found:
             self._carry_out(group, now)
         if not found and not self._going:
-            self._usage.patient.update((x.container_id, x) for some in claims for x in some)
+            self._usage.are_patient(x for some in claims for x in some)
 
     def cost(self, usage: QueueUsage, now: float) -> list[Container]:
         """What would be preempted, in the end, if this was the usage."""
@@ -159,9 +159,12 @@ class QueueReclaim:
             return
         for key in line.order[:_KEPT_MAX]:
             waiter = line.waiters[key[3]]
+            if waiter.app.application_id not in self._usage.active:
+                continue
             is_stream = waiter.app.record.workload_class is WorkloadClass.STREAM
-            if waiter.app.application_id not in self._usage.active or not (
-                is_stream or waiter.reason(waiter)[0] is WaitReason.QUEUE_MAXIMUM
+            reason, _ = waiter.reason(waiter)
+            if reason is not WaitReason.QUEUE_MAXIMUM and not (
+                is_stream and reason is WaitReason.QUEUE_SHARE
             ):
                 continue
             many = gangs.missing(waiter.app)
@@ -177,7 +180,7 @@ class QueueReclaim:
             x
             for app in self._master_state.live.values()
             for x in app.containers.values()
-            if x.state is ContainerState.PENDING and not x.held
+            if x.state is ContainerState.PENDING and not x.held and x.application_id in usage.active
         ]
         assert usage.accounts is not None, "something is governed"
         rank = {account.name: _rank(account) for account in usage.accounts.leaves()}
@@ -209,7 +212,8 @@ class QueueReclaim:
                 continue
             # Before the stream: its node would choose others that are in its way.
             for victim in victims:
-                self._preempt(victim, _FOR_STREAM if claim.is_stream else _REASON, now)
+                why = _FOR_STREAM if claim.is_stream else _REASON
+                self._preempt(victim, f"{why}: {app.record.queue}", now)
             if unit_id:
                 if container.withheld:
                     self._let_claim(container, now)

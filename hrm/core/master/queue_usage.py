@@ -1,7 +1,8 @@
 """Which queue each application is in, and what its containers hold there.
 
 Every container of a live application counts in the account of its queue at one of three levels:
-*wanted*, while its queue keeps it from its scheduler (``Container.withheld``); *held*, once it is
+*wanted*, while its queue keeps it from its scheduler (``Container.withheld``), or it is a driver
+whose turn has not come; *held*, once it is
 with its scheduler or waits at a unit; *placed*, once it runs or is about to. One whose application
 may not hold any yet, for the number of applications that do, does not count, nor does one that
 waits for nodes to come back.
@@ -61,11 +62,12 @@ class QueueUsage:
     are not PLACED; leaves without any have no entry. ``active``: the applications that may hold
     containers, with their accounts. ``on_loan``: those that have passed ``core.master.queue_gate``
     on loan and have no place yet; ``patient``: those that have passed otherwise, for which nothing
-    can be preempted, and which may wait at a unit. ``freed``: leaves that hold less than when
-    somebody last emptied it; ``promised``: containers that their queue keeps, and for which others
-    are preempted so that a queue above stays within its maximum, with until when that counts;
-    ``grown``: leaves with containers that hold something and have passed no queue of this master;
-    ``has_freed_slots``: some application left its place to another.
+    can be preempted, and which may wait at a unit; ``stuck``: of these what counted when it was
+    found to be with its scheduler. ``placed``: how many are PLACED. ``freed``: leaves that hold
+    less than when somebody last emptied it; ``promised``: containers that their queue keeps, and
+    for which others are preempted so that a queue above stays within its maximum, with until when
+    that counts; ``grown``: leaves with containers that hold something and have passed no queue of
+    this master; ``has_freed_slots``: some application left its place to another.
     """
 
     def __init__(self, state: SharedState, tree: QueueTree) -> None:
@@ -78,6 +80,7 @@ class QueueUsage:
         self.active: dict[ApplicationId, QueueAccount] = {}
         self.on_loan: dict[ContainerId, Container] = {}
         self.patient: dict[ContainerId, Container] = {}
+        self.stuck: dict[ContainerId, _Entry] = {}
         self.of_application: defaultdict[ApplicationId, Governed] = defaultdict(lambda: NOTHING)
         self.of_user: defaultdict[tuple[QueueName, str], Governed] = defaultdict(lambda: NOTHING)
         self.users: defaultdict[QueueName, dict[str, int]] = defaultdict(dict)
@@ -86,6 +89,8 @@ class QueueUsage:
         self.promised: dict[ContainerId, float] = {}
         self.grown: set[QueueName] = set()
         self._shape = -1
+        self._has_closed = False
+        self.placed = 0
 
     def begin(self, tree: QueueTree, apps: Iterable[Application], *, always: bool = False) -> None:
         """From now on this is the tree; count all that these applications have, of those that have
@@ -99,6 +104,8 @@ class QueueUsage:
             kept.clear()
         self.grown.clear()
         self.promised.clear()
+        self.stuck.clear()
+        self.placed = 0
         self._shape = self._state.shape
         governs = always or tree.governs
         before = self.accounts
@@ -116,9 +123,11 @@ class QueueUsage:
     def governs(self) -> bool:
         return self.accounts is not None
 
-    def follow_capacity(self) -> bool:
-        """Divide what there is now. Has it changed?"""
-        if self.accounts is None or self._shape == self._state.shape:
+    def follow_capacity(self, *, all_of_it: bool = False) -> bool:
+        """Divide what there is now. Has it changed? What runs on nodes that take no containers is
+        not seen to end, unless ``all_of_it`` is to be looked at."""
+        looks = all_of_it and self._has_closed
+        if self.accounts is None or (self._shape == self._state.shape and not looks):
             return False
         self._shape = self._state.shape
         capacity = self._capacity()
@@ -206,7 +215,8 @@ class QueueUsage:
             if state is ContainerState.ASSIGNED:  # the common cases, without a call
                 level: Level | None = Level.HELD if container.queued else Level.PLACED
             elif state is ContainerState.PENDING and not container.held:
-                level = waits if container.withheld else Level.HELD
+                kept = container.withheld or container.waits_for is not None
+                level = waits if kept else Level.HELD
             else:
                 level = self._level(container, app, known)
             resources = container.request.resources
@@ -231,7 +241,7 @@ class QueueUsage:
             for container in some:
                 if container.node is not None or level is not Level.HELD:
                     self.on_loan.pop(container.container_id, None)
-                    self.patient.pop(container.container_id, None)
+                    self._no_longer_patient(container.container_id)
         if known is not None and known.level is level and known.amount == amount:
             return
         account = known.account if known is not None else self.account(app)
@@ -285,6 +295,7 @@ class QueueUsage:
             self._hold(app, name, held, many * counted)
         if (placed := change(Level.PLACED)) != NOTHING:
             account.places(placed)
+            self.placed += many * ((now >= Level.PLACED) - (was >= Level.PLACED))
         if (was == Level.HELD) == (now == Level.HELD):
             return
         if now == Level.HELD:
@@ -296,6 +307,24 @@ class QueueUsage:
             del of_leaf[container.container_id]
         if not of_leaf:
             del self.unplaced[name]
+
+    def are_patient(self, some: Iterable[Container]) -> None:
+        """These have found neither a place nor anything that may be preempted for them. What waits
+        for a place with its scheduler keeps others of its queue from no guarantee."""
+        for container in some:
+            entry = self.entries.get(container.container_id)
+            if entry is None or container.container_id in self.patient:
+                continue
+            self.patient[container.container_id] = container
+            if container.state is ContainerState.PENDING and entry.level is Level.HELD:
+                self.stuck[container.container_id] = entry
+                entry.account.stuck = more(entry.account.stuck, entry.amount)
+
+    def _no_longer_patient(self, name: ContainerId) -> None:
+        self.patient.pop(name, None)
+        entry = self.stuck.pop(name, None)
+        if entry is not None:
+            entry.account.stuck = less(entry.account.stuck, entry.amount)
 
     def promise(self, container: Container, app: Application, until_s: float) -> None:
         """What others leave below a maximum is this container's; see ``promised``."""
@@ -323,7 +352,7 @@ class QueueUsage:
         if state is ContainerState.PENDING:
             if container.held:
                 return None
-            if not container.withheld:
+            if not container.withheld and container.waits_for is None:
                 return Level.HELD
             return Level.WANTED if app.application_id in self.active else None
         if state is ContainerState.STOPPING and known is not None:
@@ -352,14 +381,17 @@ class QueueUsage:
             del counts[key]  # type: ignore[arg-type]
 
     def _capacity(self) -> Governed:
-        """What all units have that take containers; those that share their cores count once."""
+        """What all units have that take containers, and of others what still runs there; those that
+        share their cores count once."""
         state = self._state
-        rows = np.flatnonzero(state.open)
+        amounts = np.where(state.open[:, np.newaxis], state.total, state.total - state.free)
+        rows = np.flatnonzero(state.total.any(axis=1))
+        self._has_closed = not state.open[rows].all()
         if not len(rows):
             return NOTHING
         _, first = np.unique(state.pool[rows], return_index=True)
-        cores, memory_mib = state.total[rows[first], :2].sum(axis=0).tolist()
-        return (float(cores), float(memory_mib), float(state.total[rows, 2].sum()))
+        cores, memory_mib = amounts[rows[first], :2].sum(axis=0).tolist()
+        return (float(cores), float(memory_mib), float(amounts[rows, 2].sum()))
 
     def violations(self, apps: Iterable[Application]) -> list[str]:
         """What the accounts state otherwise than the containers do; for tests and simulators."""

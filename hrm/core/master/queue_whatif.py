@@ -9,7 +9,7 @@ from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.queue_usage import QueueUsage, amount_of
 from hrm.core.master.reclaim_plan import Wanted
 from hrm.core.master.state import MasterState
-from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, fits_into
+from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, fits_into, less
 from hrm.core.tenancy.queue_status import Supposed
 from hrm.core.tenancy.queue_tree import Governed
 from hrm.core.vocabulary.feasibility import Vector, demand_vector, fitting_rows
@@ -51,6 +51,8 @@ def what_if(
     if not fits_into(amount, NOTHING, account.limits.maximum):
         raise Unsatisfiable(f"one executor of {resources} is more than the maximum of {name}")
     others_want = any(x != name for x in usage.wanting)
+    account.holds(less(account.wanted, account.held))  # what waits there already goes first
+    account.places(less(account.wanted, account.placed))
     account.wants(_times(amount, executors))
     passes = _passing(accounts, account, amount, executors, within_share=others_want)
     at_once = min(passes, master_state.state.startable(demand))

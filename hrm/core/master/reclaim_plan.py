@@ -163,7 +163,7 @@ class ReclaimPlanner:
         are some; ``everything``: as if rounds followed until there is nothing left to take."""
         self._everything = everything
         part = 1.0 if everything else self._master_state.bounds.queue_preemption_part
-        so_far = _Round(self._accounts, max(1, int(part * len(self.usage.entries))))
+        so_far = _Round(self._accounts, max(1, int(part * self.usage.placed)))
         self._count_reserved(so_far)
         running = self._running()
         found: list[list[Reclaim]] = []
@@ -292,19 +292,23 @@ class ReclaimPlanner:
         leave is not taken at their units, and nothing is reserved there."""
         account, amount = claim.account, amount_of(claim.resources)
         tried, victims = so_far.copy(), list[Container]()
+        own_batch = claim.is_stream and self._may_push_aside(account, amount)
         for container, of in running:
             held, most = tried.of(full), full.limits.maximum
             lacks = [x for x in range(3) if amount[x] and held[x] + amount[x] > most[x]]
             if not lacks:
                 break
-            top = tried.top(account, amount)
-            if top is None or top not in full.path:
-                return None
             lost = amount_of(container.request.resources)
-            is_inside = full in of.path and of is not account
-            if container.container_id in tried.taken or not is_inside:
+            if container.container_id in tried.taken or full not in of.path:
                 continue
-            if tried.may_lose(of, account, lost, lacks):
+            top = tried.top(account, amount)
+            is_own = of is account
+            if is_own:
+                may_end = own_batch and not _is_stream(self._master_state, container)
+            else:
+                may_end = top is not None and top in full.path
+                may_end = may_end and tried.may_lose(of, account, lost, lacks)
+            if may_end:
                 victims.append(container)
                 tried.taken.add(container.container_id)
                 tried.change(of, less(NOTHING, lost))

@@ -202,6 +202,8 @@ class MasterState:
             self.unqueued_drivers.pop(container.container_id, None)
         elif container.container_id in self.drivers:
             self.unqueued_drivers[container.container_id] = container
+        if self.queues.accounts is not None:
+            self.queues.note(container, self.applications[container.application_id])
 
     def change_request(self, container: Container, request: ContainerRequest) -> None:
         """What it requests is known better."""

@@ -140,7 +140,7 @@ class GpuFairness:
         for command in commands:
             match command:
                 case c.SendToNode(message=c.StopContainer(decommission=True) as stop):
-                    if stop.reason in RECLAIM_REASONS:
+                    if stop.reason.startswith(RECLAIM_REASONS):
                         continue  # for a queue, not for an application
                     if core.master_state.nodes[command.node].state is NodeState.ALIVE:
                         stopped.add(stop.container_id)

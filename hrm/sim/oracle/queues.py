@@ -169,9 +169,11 @@ class QueueChecks:
                 case c.SendToNode(message=c.StopContainer(only_if_waiting=False) as stop):
                     container = usage.find(stop.container_id)
                     is_new = stop.container_id not in before
-                    if container and is_new and stop.reason in RECLAIM_REASONS:
+                    if container and is_new and stop.reason.startswith(RECLAIM_REASONS):
                         victims.append(container)
-                        for_batch += [container] if stop.reason == RECLAIM_REASONS[0] else []
+                        for_batch += (
+                            [container] if stop.reason.startswith(RECLAIM_REASONS[0]) else []
+                        )
                     self._ordered.add(stop.container_id)
                 case c.SendToNode(message=c.AssignContainer(spec=spec)):
                     container = usage.find(spec.container_id)
