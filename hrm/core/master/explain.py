@@ -16,6 +16,7 @@ from hrm.core.master import gangs, locality
 from hrm.core.master.admission import size_settings
 from hrm.core.master.driver_places import NO_NODE, NO_SUITED_NODE, DriverPlaces
 from hrm.core.master.entities import Application, Container
+from hrm.core.master.queue_report import prospect
 from hrm.core.master.state import MasterState
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.vocabulary.columns import Bools
@@ -282,6 +283,9 @@ def _pending_line(
     if (could & fitting_rows(demand, state.free)).any():
         why = app.refusal or "there is capacity, its scheduler has not come to it yet"
         return f"{since}: {why}"
+    if master_state.queues.governs and not driver:
+        hope = prospect(master_state, app, pending[0])
+        return f"{since}: no resource unit has that much free now. {hope}"
     smaller = could & (state.free[:, Column.VCORES] > 0) & (state.free[:, Column.SLOTS] > 0)
     smaller &= state.free[:, Column.GPU_MEMORY_MIB] >= demand[Column.GPU_MEMORY_MIB]
     sooner = f", or sooner with less in {size_settings(driver=driver)}" if smaller.any() else ""

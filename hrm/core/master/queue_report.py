@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.queue_gate import QueueGate
-from hrm.core.master.queue_usage import QueueUsage
+from hrm.core.master.queue_usage import QueueUsage, amount_of
 from hrm.core.master.state import MasterState
 from hrm.core.tenancy.accounts import QueueAccount, less
 from hrm.core.tenancy.queue_spec import QueueName
@@ -15,7 +15,7 @@ from hrm.core.tenancy.queue_status import QueueStatus, QueueWait, WaitReason
 from hrm.core.tenancy.queue_tree import Governed
 from hrm.core.vocabulary.model import ContainerState
 
-__all__ = ["queue_statuses", "wait_of"]
+__all__ = ["prospect", "queue_statuses", "wait_of"]
 
 WAITS_MAX = 1_000
 """Applications of one queue of which it is said why they wait."""
@@ -106,6 +106,8 @@ def _waits(
     waiting.sort(key=lambda x: (positions.get(x.application_id, -1), x.record.submitted_at_s))
     for position, app in enumerate(waiting[:WAITS_MAX], 1):
         reason, why = wait_of(master_state, gate, app)
+        if reason is WaitReason.QUEUE_SHARE and app in kept and app is not kept[0]:
+            reason, why = WaitReason.BEHIND_OTHERS, f"{kept[0].application_id} goes first; {why}"
         yield QueueWait(
             application_id=app.application_id,
             user=app.record.user,
@@ -114,6 +116,32 @@ def _waits(
             reason=reason,
             why=why,
         )
+
+
+def prospect(master_state: MasterState, app: Application, container: Container) -> str:
+    """What a container that has passed its queue, and finds no place, may hope for."""
+    usage, bounds = master_state.queues, master_state.bounds
+    assert usage.accounts is not None, "queues govern"
+    account, amount = usage.account(app), amount_of(container.request.resources)
+    if not account.within_guarantee(amount, usage.accounts.root):
+        return (
+            f"{account.name} has what it is guaranteed; more comes as containers end (hrm queues)"
+        )
+    if container.container_id in usage.patient:
+        return (
+            f"{account.name} holds less than it is guaranteed, and no node has enough of what "
+            f"other queues hold beyond their guarantees; it starts as containers end"
+        )
+    if not bounds.queue_preemption:
+        return (
+            f"{account.name} holds less than it is guaranteed, and gets that as containers end "
+            f"(queue_preemption is off)"
+        )
+    return (
+        f"{account.name} holds less than it is guaranteed: what others have borrowed is preempted "
+        f"for it, {bounds.queue_reclaim_wait_s:g} s after the request (queue_reclaim_wait_s), and "
+        f"has {bounds.queue_preemption_grace_s:g} s to end"
+    )
 
 
 def wait_of(master_state: MasterState, gate: QueueGate, app: Application) -> tuple[WaitReason, str]:
@@ -131,6 +159,8 @@ def wait_of(master_state: MasterState, gate: QueueGate, app: Application) -> tup
     if pending and gangs.missing(app):
         return WaitReason.GANG, app.refusal or "its first containers start together"
     if pending:
+        if master_state.queues.governs:
+            return WaitReason.NO_PLACE, prospect(master_state, app, pending[0])
         return WaitReason.NO_PLACE, app.refusal or "no resource unit has that much free now"
     if any(x.state is ContainerState.WAITING for x in app.containers.values()):
         return WaitReason.AT_NODE, "its containers wait in the queues of resource units"
