@@ -166,6 +166,11 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             except (errors.PermissionDenied, errors.NotFound) as error:
                 return self._refusal(error, None, name)
             rule = rule_of(name)
+            if identity.forgotten and not rule.forgotten:
+                lost = errors.PermissionDenied(
+                    f"the token is that of {identity.scope}, which this master does not know"
+                )
+                return self._refusal(lost, None, name)
             if identity.role not in rule.roles:
                 roles = ", ".join(sorted(x.value for x in rule.roles))
                 refused = errors.NotAllowed(

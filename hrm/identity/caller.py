@@ -19,6 +19,7 @@ __all__ = [
     "check_user",
     "is_own",
     "set_caller",
+    "speaks_for",
     "user_of",
 ]
 
@@ -72,6 +73,15 @@ def check_scope(*scopes: str) -> None:
     identity = caller()
     if identity.role is AccessRole.APPLICATION and identity.scope not in scopes:
         raise NotAllowed(f"the token is that of {identity.scope}, and speaks for that alone")
+
+
+def speaks_for(application_id: str) -> bool:
+    """Has the caller proven, by its token alone, that it may speak for an application of which
+    there is no record? A user's token does not say which applications it had."""
+    identity = caller()
+    if identity.role is AccessRole.APPLICATION:
+        return bool(identity.scope) and identity.scope == application_id
+    return identity.kind is IdentityKind.CLUSTER
 
 
 def check_name(name: str, what: str) -> None:

@@ -54,8 +54,9 @@ class People:
 
     async def driver(self, submission_id: str) -> Running:
         """Its driver, with the token that its node gives it."""
-        registry = TokenRegistry(self.master.token)
-        return await self.with_token(registry.applications.token_of(submission_id))
+        tokens = TokenRegistry(self.master.token).applications
+        found = await stub(self.master).Get(pb.GetSubmissionRequest(submission_id=submission_id))
+        return await self.with_token(tokens.token_of(submission_id, found.user))
 
 
 @pytest.fixture
