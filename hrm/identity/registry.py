@@ -277,6 +277,10 @@ class TokenRegistry:
             raise PermissionDenied(reason)
         return replace(record, used_at_s=self._now(), used_by=node)
 
+    def record(self, token_id: str) -> TokenRecord:
+        """Raises KeyError: there is no such token."""
+        return self._records[token_id]
+
     def tokens(self) -> list[TokenRecord]:
         """All of them, in the order in which they were made."""
         return sorted(self._records.values(), key=lambda x: (x.created_at_s, x.token_id))
