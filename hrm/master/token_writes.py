@@ -32,7 +32,7 @@ class TokenWrites:
 
     async def keep(self, *records: TokenRecord) -> None:
         """From now on, these are the records of their tokens; returns once they, or later ones, are
-        on the disk.
+        on the disk. They get there together, or not at all.
 
         Raises:
             HrmError: they could not be written; they hold until the master ends.
@@ -40,8 +40,7 @@ class TokenWrites:
         for record in records:
             self._registry.put(record)
             self._unwritten[record.token_id] = None
-        for record in records:
-            self._queue(record)
+        self._queue(*records)
         await self.written(*(record.token_id for record in records))
 
     async def written(self, *token_ids: str) -> None:
@@ -60,10 +59,11 @@ class TokenWrites:
             self._unwritten.pop(token_id, None)
             self._store.forget_token(token_id)
 
-    def _queue(self, record: TokenRecord) -> asyncio.Future[None]:
-        write = self._store.put_token(record)
-        self._unwritten[record.token_id] = write
-        write.add_done_callback(partial(self._done, record.token_id))
+    def _queue(self, *records: TokenRecord) -> asyncio.Future[None]:
+        write = self._store.put_tokens(records)
+        for record in records:
+            self._unwritten[record.token_id] = write
+            write.add_done_callback(partial(self._done, record.token_id))
         return write
 
     def _done(self, token_id: str, write: asyncio.Future[None]) -> None:

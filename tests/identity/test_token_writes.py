@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,29 @@ async def test_what_could_not_be_written_is_written_by_the_next_try(
         master.interpreter.store._writes.on_disk = on_error
         assert (await revoke(master, token_id)).state == "revoked"
     assert on_disk(tmp_path)["eve"].revoked_at_s
+
+
+async def test_an_enrolment_is_in_one_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master that is killed between two would have used the join token for nothing."""
+    commits: list[set[str]] = []
+    commit, put = WriteQueue._commit, WriteQueue._queued
+
+    def noted(self: WriteQueue, batch: Any) -> None:
+        commits.append({key[0] for table, key in batch if table == "tokens"})
+        commit(self, batch)
+
+    def slowly(self: WriteQueue, *arguments: Any) -> Any:
+        write = put(self, *arguments)
+        time.sleep(0.05)  # the thread takes what it may
+        return write
+
+    monkeypatch.setattr(WriteQueue, "_commit", noted)
+    monkeypatch.setattr(WriteQueue, "_queued", slowly)
+    async with running(tmp_path) as master:
+        join = await made(master, AccessRole.JOINING, name="")
+        async with as_(master, join.token) as joining:
+            ask = identity_pb2.EnrolNodeRequest(node="n1")
+            own = await identities(joining).EnrolNode(ask, timeout=TIMEOUT_S)
+    assert {join.info.token_id, own.info.token_id} in commits
