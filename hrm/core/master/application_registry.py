@@ -86,6 +86,10 @@ class ApplicationRegistry:
             self._register_again(event)
             return
         app = self.master_state.submitted_as(event.owner, event.submission_key)
+        if app is not None and not _is_same(app, event):
+            instead = "register with a key of your own"
+            self.master_state.refuse(event.call_id, ownership.taken(event.submission_key, instead))
+            return
         why = self._full(event.user) if app is None else ""
         why = why or self.master_state.holdings.refusal(app, event.launch)
         if why:
@@ -574,6 +578,12 @@ def _gone(application_id: ApplicationId, app: Application | None) -> NotFound:
         f"{application_id} has ended: {app.life.state.value}"
         + (f" ({app.record.message})" if app.record.message else "")
     )
+
+
+def _is_same(app: Application, event: e.ApplicationRegistered) -> bool:
+    """Does the same driver of the same user register it once more?"""
+    record = app.record
+    return (record.user, record.submission_id) == (event.user, event.submission_id)
 
 
 def _denied(application_id: ApplicationId) -> NotOwner:
