@@ -41,10 +41,10 @@ class IdentityService(identity_pb2_grpc.IdentityServiceServicer):
     ) -> pb.CreatedToken:
         name, kind, role, lifetime_s = identity_wire.to_draft(request)
         self._check_disk()
+        self._forget_ended()
         record, token = self._registry.draft(
             name=name, kind=kind, role=role, lifetime_s=lifetime_s, by=caller()
         )
-        self._writes.forget(self._registry.forgettable())
         await self._writes.keep(record)
         return identity_wire.created(record, token, self._master.now())
 
@@ -92,6 +92,7 @@ class IdentityService(identity_pb2_grpc.IdentityServiceServicer):
                 f"name, or revoke that first: hrm token revoke {known.token_id}"
             )
         self._check_disk()
+        self._forget_ended()
         record, token = registry.draft(
             name=node, kind=IdentityKind.NODE, role=AccessRole.AGENT, lifetime_s=0.0, by=identity
         )
@@ -111,6 +112,11 @@ class IdentityService(identity_pb2_grpc.IdentityServiceServicer):
             limit=limit,
         )
         return identity_wire.from_records(found, self._audit.dropped)
+
+    def _forget_ended(self) -> None:
+        """Of what has ended, what need not be known any more: there is room for one more token,
+        unless too many are valid."""
+        self._writes.forget(self._registry.forgettable())
 
     def _check_disk(self) -> None:
         if self._master.full is not None:

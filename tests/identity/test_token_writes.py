@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
+from hrm.identity import registry
 from hrm.identity.roles import AccessRole
 from hrm.identity.tokens import TokenRecord
 from hrm.master.store import Store
@@ -154,3 +155,31 @@ async def test_an_enrolment_is_in_one_commit(
             ask = identity_pb2.EnrolNodeRequest(node="n1")
             own = await identities(joining).EnrolNode(ask, timeout=TIMEOUT_S)
     assert {join.info.token_id, own.info.token_id} in commits
+
+
+async def test_where_there_are_too_many_those_that_ended_first_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as master:
+        ids = {}
+        for name in ("a", "b", "c"):
+            ids[name] = (await made(master, AccessRole.VIEWER, name=name)).info.token_id
+        join = (await made(master, AccessRole.JOINING, name="")).token
+        monkeypatch.setattr(registry, "TOKENS_MAX", 4)
+        with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "there are 4 tokens"):
+            await made(master, AccessRole.VIEWER, name="d")
+        for name in ("b", "a"):
+            await revoke(master, ids[name])
+        await made(master, AccessRole.VIEWER, name="d")
+        assert set(await names(master)) == {"a", "c", "", "d"}
+        async with as_(master, join) as joining:
+            ask = identity_pb2.EnrolNodeRequest(node="n1")
+            await identities(joining).EnrolNode(ask, timeout=TIMEOUT_S)
+        assert set(await names(master)) == {"c", "", "d", "n1"}
+    assert set(on_disk(tmp_path)) == {"c", "", "d", "n1"}
+
+
+async def names(master: Running) -> list[str]:
+    ask = identity_pb2.ListTokensRequest(include_ended=True)
+    found = await identities(master).ListTokens(ask, timeout=TIMEOUT_S)
+    return [x.name for x in found.tokens]
