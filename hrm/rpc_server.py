@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 from hrm import descriptors, errors, request_bounds, rpc, text
 from hrm.connections import ConnectionWatch
 from hrm.identity.access import rule_of
-from hrm.identity.caller import set_caller
+from hrm.identity.caller import has_changed, set_caller
 from hrm.identity.registry import REFUSAL, Authenticator, ClusterOnly
 from hrm.identity.roles import LOCAL, Identity
 from hrm.peer_limits import PeerLimits
@@ -360,7 +360,7 @@ class _Checked:
             self._report(context, None)
 
     def _done(self, context: Any, response: Any) -> None:
-        if self._rule.change and not self._is_stream:
+        if self._rule.change and not self._is_stream and has_changed():
             made = next((x for x in map(partial(_named, response), _IDS) if x), "")
             if made and made != self._what:
                 self._what = f"{made} {self._what}".strip()

@@ -14,9 +14,11 @@ from hrm.identity.roles import AccessRole, Identity, IdentityKind
 
 __all__ = [
     "caller",
+    "changed_nothing",
     "check_name",
     "check_scope",
     "check_user",
+    "has_changed",
     "is_own",
     "set_caller",
     "speaks_for",
@@ -24,11 +26,24 @@ __all__ = [
 ]
 
 _CALLER: ContextVar[Identity] = ContextVar("caller")
+_CHANGED: ContextVar[bool] = ContextVar("changed", default=True)
 
 
 def set_caller(identity: Identity) -> None:
     """For the rest of the call, and tasks that it starts."""
     _CALLER.set(identity)
+    _CHANGED.set(True)
+
+
+def changed_nothing() -> None:
+    """This call found all as it wants it, or only asked: it is no line of the audit log. For unary
+    methods, which are served in one task."""
+    _CHANGED.set(False)
+
+
+def has_changed() -> bool:
+    """Has this call not said ``changed_nothing``?"""
+    return _CHANGED.get()
 
 
 def caller() -> Identity:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import AlreadyExists, InvalidRequest, NotAllowed, NotFound
-from hrm.identity.caller import caller
+from hrm.identity.caller import caller, changed_nothing
 from hrm.identity.registry import TokenRegistry
 from hrm.identity.roles import AccessRole, Identity, IdentityKind
 from hrm.identity.tokens import TokenRecord
@@ -72,7 +72,11 @@ class IdentityService(identity_pb2_grpc.IdentityServiceServicer):
         record = self._registry.revoked(request.token_id)
         if not _is_of(record, identity):
             raise NotFound(f"you have no token {request.token_id!r}; hrm token list shows yours")
-        await self._writes.keep(record)
+        if record is self._registry.record(record.token_id):
+            changed_nothing()
+            await self._writes.written(record.token_id)
+        else:
+            await self._writes.keep(record)
         return self._message(record)
 
     async def EnrolNode(  # noqa: N802

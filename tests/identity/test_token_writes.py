@@ -17,7 +17,7 @@ from hrm.identity.roles import AccessRole
 from hrm.identity.tokens import TokenRecord
 from hrm.master.store import Store
 from hrm.master.write_queue import WriteQueue
-from hrm.v1 import identity_pb2
+from hrm.v1 import identity_pb2, queues_pb2
 from tests.identity.calls import as_, identities, made
 from tests.master.test_services import TIMEOUT_S, Running, refused, running
 from tests.spark.fake_master import until
@@ -183,3 +183,33 @@ async def names(master: Running) -> list[str]:
     ask = identity_pb2.ListTokensRequest(include_ended=True)
     found = await identities(master).ListTokens(ask, timeout=TIMEOUT_S)
     return [x.name for x in found.tokens]
+
+
+async def test_what_changes_nothing_is_neither_written_nor_a_change(
+    tmp_path: Path, disk: SlowDisk
+) -> None:
+    async with running(tmp_path) as master:
+        token = await made(master, AccessRole.VIEWER, name="eve")
+        token_id = (await made(master, AccessRole.VIEWER, name="eve")).info.token_id
+        async with as_(master, token.token) as eve:
+            await revoke(eve, token_id)
+            before = disk.begun
+            for _ in range(5):
+                assert (await revoke(eve, token_id)).state == "revoked"
+            assert disk.begun == before
+            with refused(grpc.StatusCode.NOT_FOUND, "no such token"):
+                await revoke(eve, "0" * 10)
+        trial = queues_pb2.ChangeQueuesRequest(
+            create=True, dry_run=True, queues=[queues_pb2.QueueStated(name="root.q")]
+        )
+        await master.queues.ChangeQueues(trial, timeout=TIMEOUT_S)
+        trial.dry_run = False
+        await master.queues.ChangeQueues(trial, timeout=TIMEOUT_S)
+        found = await identities(master).ReadAudit(
+            identity_pb2.ReadAuditRequest(), timeout=TIMEOUT_S
+        )
+        entries = [(x.method.partition("/")[2], x.result.partition(":")[0]) for x in found.entries]
+        assert entries == [
+            ("CreateToken", "ok"), ("CreateToken", "ok"), ("RevokeToken", "ok"),
+            ("RevokeToken", "NOT_FOUND"), ("ChangeQueues", "ok"),
+        ]  # fmt: skip
