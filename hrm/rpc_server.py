@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 from hrm import descriptors, errors, request_bounds, rpc, text
 from hrm.connections import ConnectionWatch
 from hrm.identity.access import rule_of
-from hrm.identity.caller import set_caller
+from hrm.identity.caller import has_changed, set_caller
 from hrm.identity.registry import REFUSAL, Authenticator, ClusterOnly
 from hrm.identity.roles import LOCAL, Identity
 from hrm.peer_limits import PeerLimits
@@ -166,6 +166,11 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             except (errors.PermissionDenied, errors.NotFound) as error:
                 return self._refusal(error, None, name)
             rule = rule_of(name)
+            if identity.forgotten and not rule.forgotten:
+                lost = errors.PermissionDenied(
+                    f"the token is that of {identity.scope}, which this master does not know"
+                )
+                return self._refusal(lost, None, name)
             if identity.role not in rule.roles:
                 roles = ", ".join(sorted(x.value for x in rule.roles))
                 refused = errors.NotAllowed(
@@ -355,7 +360,7 @@ class _Checked:
             self._report(context, None)
 
     def _done(self, context: Any, response: Any) -> None:
-        if self._rule.change and not self._is_stream:
+        if self._rule.change and not self._is_stream and has_changed():
             made = next((x for x in map(partial(_named, response), _IDS) if x), "")
             if made and made != self._what:
                 self._what = f"{made} {self._what}".strip()

@@ -33,19 +33,21 @@ _RUNS = _SUBMITS | _DRIVER
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRule:
     """One row. ``names``: the fields of the request, or of the first message of a stream, that say
-    what is changed."""
+    what is changed. ``forgotten``: an application whose record the master has lost may call it,
+    too, to come back."""
 
     roles: frozenset[AccessRole]
     change: bool = False
     names: str = ""
+    forgotten: bool = False
 
 
-def _read(roles: frozenset[AccessRole]) -> AccessRule:
-    return AccessRule(roles=roles)
+def _read(roles: frozenset[AccessRole], *, forgotten: bool = False) -> AccessRule:
+    return AccessRule(roles=roles, forgotten=forgotten)
 
 
-def _change(roles: frozenset[AccessRole], names: str) -> AccessRule:
-    return AccessRule(roles=roles, change=True, names=names)
+def _change(roles: frozenset[AccessRole], names: str, *, forgotten: bool = False) -> AccessRule:
+    return AccessRule(roles=roles, change=True, names=names, forgotten=forgotten)
 
 
 _BY_SERVICE: dict[str, dict[str, AccessRule]] = {
@@ -62,8 +64,8 @@ _BY_SERVICE: dict[str, dict[str, AccessRule]] = {
         "LinkLog": _change(_PEOPLE, "application_id"),
     },
     "hrm.v1.ApplicationService": {
-        "Register": _change(_RUNS, "name"),
-        "Session": _read(_RUNS),
+        "Register": _change(_RUNS, "name", forgotten=True),
+        "Session": _read(_RUNS, forgotten=True),
     },
     "hrm.v1.EventService": {"WatchEvents": _read(_PEOPLE)},
     "hrm.v1.NodeService": {"Connect": _change(_AGENT, "register.name")},
@@ -93,8 +95,8 @@ _BY_SERVICE: dict[str, dict[str, AccessRule]] = {
         "ReleaseLease": _read(_SCHEDULER),
     },
     "hrm.v1.SubmissionService": {
-        "FindFiles": _read(_RUNS),
-        "PutPiece": _read(_RUNS),
+        "FindFiles": _read(_RUNS, forgotten=True),
+        "PutPiece": _read(_RUNS, forgotten=True),
         "GetFile": _read(_RUNS | _AGENT),
         "Submit": _change(_SUBMITS, "driver.name"),
         "Get": _read(_PEOPLE | _DRIVER),

@@ -14,20 +14,36 @@ from hrm.identity.roles import AccessRole, Identity, IdentityKind
 
 __all__ = [
     "caller",
+    "changed_nothing",
     "check_name",
     "check_scope",
     "check_user",
+    "has_changed",
     "is_own",
     "set_caller",
+    "speaks_for",
     "user_of",
 ]
 
 _CALLER: ContextVar[Identity] = ContextVar("caller")
+_CHANGED: ContextVar[bool] = ContextVar("changed", default=True)
 
 
 def set_caller(identity: Identity) -> None:
     """For the rest of the call, and tasks that it starts."""
     _CALLER.set(identity)
+    _CHANGED.set(True)
+
+
+def changed_nothing() -> None:
+    """This call found all as it wants it, or only asked: it is no line of the audit log. For unary
+    methods, which are served in one task."""
+    _CHANGED.set(False)
+
+
+def has_changed() -> bool:
+    """Has this call not said ``changed_nothing``?"""
+    return _CHANGED.get()
 
 
 def caller() -> Identity:
@@ -72,6 +88,15 @@ def check_scope(*scopes: str) -> None:
     identity = caller()
     if identity.role is AccessRole.APPLICATION and identity.scope not in scopes:
         raise NotAllowed(f"the token is that of {identity.scope}, and speaks for that alone")
+
+
+def speaks_for(application_id: str) -> bool:
+    """Has the caller proven, by its token alone, that it may speak for an application of which
+    there is no record? A user's token does not say which applications it had."""
+    identity = caller()
+    if identity.role is AccessRole.APPLICATION:
+        return bool(identity.scope) and identity.scope == application_id
+    return identity.kind is IdentityKind.CLUSTER
 
 
 def check_name(name: str, what: str) -> None:

@@ -125,9 +125,9 @@ class TokenRegistry:
         self._nodes: dict[str, str] = {}
         """Of connected nodes with a token of their own: its id."""
         self._records = {record.token_id: record for record in records}
-        self.user_of: Callable[[str], str] = _nobody
-        """The user of an application or submission. Raises NotFound: it is over; PermissionDenied:
-        there is none."""
+        self.user_of: Callable[[str], str | None] = _nobody
+        """The user of an application or submission; None: there is none. Raises NotFound: it is
+        over."""
         self._now = now
         self._changed: dict[str, set[asyncio.Event]] = defaultdict(set)
 
@@ -140,10 +140,14 @@ class TokenRegistry:
             if reason := self._end_of(record):
                 raise PermissionDenied(reason)
             return record.identity
-        if scope := self.applications.proven(credential):
+        scope, user = self.applications.proven(credential)
+        if scope:
+            known = self.user_of(scope)
+            if known not in (None, user):
+                raise PermissionDenied(REFUSAL)
             return Identity(
-                name=self.user_of(scope), kind=IdentityKind.APPLICATION,
-                role=AccessRole.APPLICATION, scope=scope,
+                name=user, kind=IdentityKind.APPLICATION, role=AccessRole.APPLICATION, scope=scope,
+                forgotten=known is None,
             )  # fmt: skip
         return self._cluster.identify(credential)
 
@@ -273,6 +277,10 @@ class TokenRegistry:
             raise PermissionDenied(reason)
         return replace(record, used_at_s=self._now(), used_by=node)
 
+    def record(self, token_id: str) -> TokenRecord:
+        """Raises KeyError: there is no such token."""
+        return self._records[token_id]
+
     def tokens(self) -> list[TokenRecord]:
         """All of them, in the order in which they were made."""
         return sorted(self._records.values(), key=lambda x: (x.created_at_s, x.token_id))
@@ -311,7 +319,7 @@ class TokenRegistry:
         self._records.pop(token_id, None)
 
 
-def _nobody(_scope: str) -> str:
+def _nobody(_scope: str) -> None:
     raise PermissionDenied(REFUSAL)
 
 

@@ -48,6 +48,7 @@ class Identity:
         token_id: of the token that was presented; empty: the cluster's own, or an application's.
         expires_at_s: when that token ends, in seconds since the epoch; 0: never.
         scope: of an application's token: the application, or the submission of its driver.
+        forgotten: the master knows no such application: it may come back, and nothing else.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Identity:
     token_id: str = ""
     expires_at_s: float = 0.0
     scope: str = ""
+    forgotten: bool = False
 
     def __str__(self) -> str:
         return f"{self.kind.value} {self.name}" if self.name else self.kind.value

@@ -2,9 +2,9 @@
 
 ``hrm_ID_SECRET``: the id finds the record and may be shown; of the secret, 256 random bits, only a
 SHA-256 is kept, which is enough because there is no dictionary of such secrets. The token of an
-application or a submission, ``hrmapp_SCOPE_PROOF``, has no record at all: its proof is an HMAC
-under a key that is derived from the cluster's token, so it outlives the master; it ends with what
-it is for.
+application or a submission, ``hrmapp_SCOPE_USER_PROOF``, has no record at all: its proof is an HMAC
+of both under a key that is derived from the cluster's token, so it outlives the master's records;
+it ends with what it is for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ __all__ = [
 _SECRET_BYTES = 32
 _ID_BYTES = 5
 _TOKEN = re.compile(r"hrm(?:join)?_([0-9a-f]{10})_[A-Za-z0-9_-]{43}")
-_APPLICATION = re.compile(r"hrmapp_([A-Za-z0-9][A-Za-z0-9.-]{0,252})_([0-9a-f]{64})")
+_APPLICATION = re.compile(
+    r"hrmapp_([A-Za-z0-9][A-Za-z0-9.-]{0,252})_((?:[0-9a-f]{2})*)_([0-9a-f]{64})"
+)
 _PURPOSE = b"hrm: tokens of applications"
 
 
@@ -119,20 +121,23 @@ def master_credential(digest: str) -> str:
 
 class ApplicationTokens:
     """Makes and proves the tokens of applications, and of submissions for their drivers: each by an
-    id, its scope. ``cluster_token``: who has that is an administrator, and needs no other."""
+    id, its scope, and its user. ``cluster_token``: who has that is an administrator, and needs no
+    other."""
 
     def __init__(self, cluster_token: str) -> None:
         self._key = hmac.digest(cluster_token.encode(), _PURPOSE, "sha256")
 
-    def token_of(self, scope: str) -> str:
-        return f"hrmapp_{scope}_{self._proof(scope)}"
+    def token_of(self, scope: str, user: str) -> str:
+        encoded = user.encode().hex()
+        return f"hrmapp_{scope}_{encoded}_{self._proof(scope, encoded)}"
 
-    def proven(self, token: str) -> str:
-        """The scope of this token; empty: it is none."""
+    def proven(self, token: str) -> tuple[str, str]:
+        """The scope and the user of this token; no scope: it is none."""
         found = _APPLICATION.fullmatch(token)
-        if found is None or not hmac.compare_digest(found[2], self._proof(found[1])):
-            return ""
-        return found[1]
+        if found is None or not hmac.compare_digest(found[3], self._proof(found[1], found[2])):
+            return "", ""
+        return found[1], bytes.fromhex(found[2]).decode()
 
-    def _proof(self, scope: str) -> str:
-        return hmac.new(self._key, scope.encode(), "sha256").hexdigest()
+    def _proof(self, scope: str, encoded: str) -> str:
+        # Neither part has the separator.
+        return hmac.new(self._key, f"{scope}_{encoded}".encode(), "sha256").hexdigest()

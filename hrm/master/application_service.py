@@ -18,7 +18,7 @@ from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import ApplicationId
 from hrm.core.vocabulary.takeover import Takeover
 from hrm.errors import HrmError
-from hrm.identity.caller import check_scope, check_user, user_of
+from hrm.identity.caller import check_scope, check_user, speaks_for, user_of
 from hrm.master.interpreter import Interpreter, Outbox
 from hrm.master.user_groups import UserGroups
 from hrm.v1 import application_pb2 as pb
@@ -42,7 +42,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
 
     ``may_register`` raises if the driver of a submission may not register; ``registered`` is called
     with the application of one that did. ``token_of``: the token that an application has of its
-    own.
+    own, by its id and its user.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         heartbeat_interval_s: float,
         may_register: Callable[[str, int, str], None],
         registered: Callable[[str, int, str], None],
-        token_of: Callable[[str], str],
+        token_of: Callable[[str, str], str],
         groups: UserGroups,
     ) -> None:
         self._token_of = token_of
@@ -82,8 +82,11 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
                 request.submission_ownership_key,
             )
         groups = await self._groups.of(request.user)
+        proven = speaks_for(request.application_id)
         result = await self._master.call(
-            lambda call_id: app_wire.to_registration(request, call_id, self._master.now(), groups)
+            lambda call_id: app_wire.to_registration(
+                request, call_id, self._master.now(), groups, proven=proven
+            )
         )
         assert isinstance(result, c.ApplicationAdmitted)
         if request.submission_id:
@@ -92,7 +95,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
             )
         log.info("application registered", application=result.application_id, name=request.name)
         node_timeout_s = self._master.core.master_state.bounds.node_timeout_s
-        token = self._token_of(result.application_id)
+        token = self._token_of(result.application_id, result.user)
         return app_wire.from_admitted(result, self._heartbeat_interval_s, node_timeout_s, token)
 
     async def Session(self, requests: Any, context: _Session) -> None:  # noqa: N802

@@ -2,9 +2,13 @@
 
 Lines of JSON are appended to ``audit/changes.jsonl`` and ``audit/refusals.jsonl`` in the state
 directory, so that a flood of refused calls displaces no change. A file that has its share of
-``audit_mib`` is renamed, and the oldest is removed. The event loop only queues lines; a thread
-writes them, some milliseconds later, so what the master has acknowledged just before it is killed
-may be missing. Where the disk is slower than calls, or full, entries are dropped, and counted.
+``audit_mib`` is renamed. What becomes too old is merged into the last file, in which each identity
+has the same share, and what one does not need is for the others: who makes many lines displaces
+older ones of its own, and none of others.
+
+The event loop only queues lines; a thread writes them, some milliseconds later, so what the master
+has acknowledged just before it is killed may be missing. Where the disk is slower than calls, or
+full, entries are dropped, and counted.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -26,7 +30,7 @@ from hrm.rpc_server import CallOutcome
 __all__ = ["PARTS", "AuditLog"]
 
 PARTS = 4
-"""Files of each kind, the current one included."""
+"""Files of each kind, the current one and the shared one included."""
 QUEUED_MAX = 10_000
 CHANGES, REFUSALS = "changes", "refusals"
 
@@ -115,10 +119,36 @@ class AuditLog:
             file.write(data)
             size = file.tell()
         if size >= self._part_bytes:
-            for part in range(PARTS - 1, 0, -1):
+            self._merge(self._path(kind, PARTS - 2), self._path(kind, PARTS - 1))
+            for part in range(PARTS - 2, 0, -1):
                 older = self._path(kind, part - 1)
                 if older.exists():
                     older.replace(self._path(kind, part))
+
+    def _merge(self, leaving: Path, last: Path) -> None:
+        """Add ``leaving`` to ``last``, within the share of each identity; where there is no space
+        for that, in place of it."""
+        if not leaving.exists():
+            return
+        both = [path for path in (last, leaving) if path.exists()]
+        merged = last.with_suffix(".new")
+        try:
+            sizes: Counter[str] = Counter()
+            for whose, line in _lines(both):
+                sizes[whose] += len(line)
+            share = _share(sizes.values(), self._part_bytes)
+            excess = {whose: size - share for whose, size in sizes.items() if size > share}
+            with open(merged, "wb", opener=_opened) as file:
+                for whose, line in _lines(both):
+                    if excess.get(whose, 0) > 0:
+                        excess[whose] -= len(line)
+                    else:
+                        file.write(line)
+            merged.replace(last)
+        except OSError as error:
+            log.warning("cannot merge the audit log's oldest files", why=str(error))
+            merged.unlink(missing_ok=True)
+            leaving.replace(last)
 
     def _latest(self, name: str, since_s: float, limit: int) -> list[AuditRecord]:
         found = [
@@ -144,6 +174,33 @@ class AuditLog:
             except OSError:
                 continue
             yield from _readable(reversed(lines))
+
+
+def _opened(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def _lines(paths: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
+    """Whose each line is, and the line, oldest first; without damaged ones."""
+    for path in paths:
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    record = AuditRecord.of_line(line.decode())
+                except ValueError:
+                    continue
+                yield f"{record.kind} {record.name}", line
+
+
+def _share(sizes: Iterable[int], room: int) -> int:
+    """What each may have of ``room``, so that all have it or as much as they need."""
+    ordered = sorted(sizes)
+    for index, size in enumerate(ordered):
+        share = room // (len(ordered) - index)
+        if size > share:
+            return share
+        room -= size
+    return max(ordered, default=0)
 
 
 def _readable(lines: Iterable[str]) -> Iterator[AuditRecord]:

@@ -6,13 +6,14 @@ from typing import Any
 
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import AlreadyExists, InvalidRequest, NotAllowed, NotFound
-from hrm.identity.caller import caller
+from hrm.identity.caller import caller, changed_nothing
 from hrm.identity.registry import TokenRegistry
 from hrm.identity.roles import AccessRole, Identity, IdentityKind
 from hrm.identity.tokens import TokenRecord
 from hrm.master.audit_log import AuditLog
 from hrm.master.interpreter import Interpreter
 from hrm.master.paging import page
+from hrm.master.token_writes import TokenWrites
 from hrm.v1 import identity_pb2 as pb
 from hrm.v1 import identity_pb2_grpc
 from hrm.wire import codec
@@ -29,6 +30,7 @@ class IdentityService(identity_pb2_grpc.IdentityServiceServicer):
     def __init__(self, master: Interpreter, registry: TokenRegistry, audit: AuditLog) -> None:
         self._master = master
         self._registry = registry
+        self._writes = TokenWrites(registry, master.store)
         self._audit = audit
 
     async def WhoAmI(self, request: Any, context: Any) -> pb.CallerIdentity:  # noqa: N802
@@ -39,11 +41,11 @@ class IdentityService(identity_pb2_grpc.IdentityServiceServicer):
     ) -> pb.CreatedToken:
         name, kind, role, lifetime_s = identity_wire.to_draft(request)
         self._check_disk()
+        self._forget_ended()
         record, token = self._registry.draft(
             name=name, kind=kind, role=role, lifetime_s=lifetime_s, by=caller()
         )
-        await self._forget_ended()
-        await self._keep(record)
+        await self._writes.keep(record)
         return identity_wire.created(record, token, self._master.now())
 
     async def ListTokens(  # noqa: N802
@@ -70,7 +72,11 @@ class IdentityService(identity_pb2_grpc.IdentityServiceServicer):
         record = self._registry.revoked(request.token_id)
         if not _is_of(record, identity):
             raise NotFound(f"you have no token {request.token_id!r}; hrm token list shows yours")
-        await self._keep(record)
+        if record is self._registry.record(record.token_id):
+            changed_nothing()
+            await self._writes.written(record.token_id)
+        else:
+            await self._writes.keep(record)
         return self._message(record)
 
     async def EnrolNode(  # noqa: N802
@@ -90,11 +96,12 @@ class IdentityService(identity_pb2_grpc.IdentityServiceServicer):
                 f"name, or revoke that first: hrm token revoke {known.token_id}"
             )
         self._check_disk()
+        self._forget_ended()
         record, token = registry.draft(
             name=node, kind=IdentityKind.NODE, role=AccessRole.AGENT, lifetime_s=0.0, by=identity
         )
         used = [registry.used(identity, node)] if identity.role is AccessRole.JOINING else []
-        await self._keep(*used, record)
+        await self._writes.keep(*used, record)
         return identity_wire.created(record, token, self._master.now())
 
     async def ReadAudit(  # noqa: N802
@@ -110,17 +117,10 @@ class IdentityService(identity_pb2_grpc.IdentityServiceServicer):
         )
         return identity_wire.from_records(found, self._audit.dropped)
 
-    async def _keep(self, *records: TokenRecord) -> None:
-        """In force at once; on the disk before the reply. A new token is nobody's before that."""
-        for record in records:
-            self._registry.put(record)
-        for record in records:
-            await self._master.store.put_token(record)
-
-    async def _forget_ended(self) -> None:
-        for token_id in self._registry.forgettable():
-            self._registry.forget(token_id)
-            await self._master.store.forget_token(token_id)
+    def _forget_ended(self) -> None:
+        """Of what has ended, what need not be known any more: there is room for one more token,
+        unless too many are valid."""
+        self._writes.forget(self._registry.forgettable())
 
     def _check_disk(self) -> None:
         if self._master.full is not None:

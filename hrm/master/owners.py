@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from hrm.core.tenancy.queue_spec import QueueName, parent_of
 from hrm.core.vocabulary.model import ApplicationId, NodeName, is_driver
-from hrm.errors import NotAllowed, NotFound, PermissionDenied
+from hrm.errors import NotAllowed, NotFound
 from hrm.identity.caller import caller, check_user, is_own
 from hrm.identity.roles import AccessRole, IdentityKind
 from hrm.master.interpreter import Interpreter
@@ -97,19 +97,18 @@ class Owners:
             return
         raise NotFound(f"no file {sha256[:80]!r} of yours is here; submit it again")
 
-    def user_of(self, scope: str) -> str:
-        """The user of a live application or submission, which calls with a token of its own.
+    def user_of(self, scope: str) -> str | None:
+        """The user of a live application or submission, which calls with a token of its own; None:
+        there is no such application, so perhaps this master has lost its record.
 
         Raises:
             NotFound: it is over.
-            PermissionDenied: there is none; an AppMaster whose master has lost its state registers
-                again with the token of its user.
         """
         entry = self._submissions.entries.get(scope)
         app = self._master.core.master_state.applications.get(ApplicationId(scope))
         record = entry.record if entry is not None else app.record if app is not None else None
         if record is None and not is_driver(ApplicationId(scope)):
-            raise PermissionDenied(f"the token is that of {scope}, which this master does not know")
+            return None
         if record is None or record.state.ended:
             raise NotFound(f"the token of {scope} has ended with it; submit again")
         return record.user

@@ -15,6 +15,7 @@ from hrm.core.messages import events as e
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import QueueStatus
 from hrm.core.tenancy.queue_tree import QueueTree
+from hrm.identity.caller import changed_nothing
 from hrm.master.interpreter import Interpreter
 from hrm.master.owners import Owners
 from hrm.master.paging import page
@@ -78,7 +79,9 @@ class QueueService(queues_pb2_grpc.QueueServiceServicer):
         cost = await self._master.call(change)
         assert isinstance(cost, c.QueueChangeCost)
         (changed,) = made
-        if not changed.dry_run:
+        if changed.dry_run:
+            changed_nothing()
+        else:
             log.info(
                 "queues changed",
                 stated=[spec.name for spec in changed.stated], removed=list(changed.removed),

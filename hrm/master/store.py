@@ -167,8 +167,10 @@ class Store:
     def tokens(self) -> list[TokenRecord]:
         return self._read("tokens")
 
-    def put_token(self, record: TokenRecord) -> asyncio.Future[None]:
-        return self._put("tokens", record.token_id, encode(record))
+    def put_tokens(self, records: Iterable[TokenRecord]) -> asyncio.Future[None]:
+        """All of them, or none, are on disk."""
+        rows = [(record.token_id, encode(record)) for record in records]
+        return self._writes.put_rows("tokens", _PUT["tokens"], rows)
 
     def forget_token(self, token_id: str) -> asyncio.Future[None]:
         return self._forget("tokens", token_id)

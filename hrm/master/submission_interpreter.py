@@ -50,7 +50,7 @@ class Submissions:
     """The live side of submissions; on the master's loop."""
 
     def __init__(
-        self, master: Interpreter, settings: MasterSettings, token_of: Callable[[str], str]
+        self, master: Interpreter, settings: MasterSettings, token_of: Callable[[str, str], str]
     ) -> None:
         """``token_of``: the token of a submission's drivers."""
         self._token_of = token_of
@@ -100,7 +100,7 @@ class Submissions:
             "submission_id": record.submission_id,
             "name": record.name,
             "ownership_key": record.ownership_key,
-            "token": self._token_of(record.submission_id),
+            "token": self._token_of(record.submission_id, record.user),
         }
         return json.dumps(document)
 

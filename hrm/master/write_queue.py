@@ -14,7 +14,7 @@ import itertools
 import json
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -90,18 +90,37 @@ class WriteQueue:
             LimitReached: too many wait.
         """
         with self._changed:
-            name = (table, key)
-            row = self._pending.get(name)
-            if row is None:
-                if len(self._pending) >= WRITES_QUEUED_MAX:
-                    raise LimitReached(f"{WRITES_QUEUED_MAX} writes wait for the disk")
-                row = _Row(done=[asyncio.get_running_loop().create_future()])
-            moves = bool(after) and row.add(after, ())
-            if row.add(sql, values) or moves:
-                self._pending.pop(name, None)
-            self._pending[name] = row
-            self._changed.notify()
-            return row.done[-1]
+            if (table, key) not in self._pending:
+                self._check_room(1)
+            return self._queued((table, key), sql, values, after)
+
+    def put_rows(self, table: str, sql: str, rows: Sequence[Values]) -> asyncio.Future[None]:
+        """Queue writes of rows with keys of one column, the first: one commit has all of them, as
+        they are then. At least one.
+
+        Raises:
+            LimitReached: too many wait.
+        """
+        with self._changed:
+            self._check_room(len(rows))
+            return [self._queued((table, row[:1]), sql, row, "") for row in rows][-1]
+
+    def _check_room(self, count: int) -> None:
+        if len(self._pending) + count > WRITES_QUEUED_MAX:
+            raise LimitReached(f"{WRITES_QUEUED_MAX} writes wait for the disk")
+
+    def _queued(
+        self, name: tuple[str, Values], sql: str, values: Values, after: str
+    ) -> asyncio.Future[None]:
+        row = self._pending.get(name)
+        if row is None:
+            row = _Row(done=[asyncio.get_running_loop().create_future()])
+        moves = bool(after) and row.add(after, ())
+        if row.add(sql, values) or moves:
+            self._pending.pop(name, None)
+        self._pending[name] = row
+        self._changed.notify()
+        return row.done[-1]
 
     def close(self) -> None:
         """Write what is queued, unless the disk is full."""

@@ -31,9 +31,14 @@ PRIORITY_MAX = 999_999_999
 
 
 def to_registration(
-    request: pb.RegisterApplicationRequest, call_id: int, now: float, groups: tuple[str, ...] = ()
+    request: pb.RegisterApplicationRequest,
+    call_id: int,
+    now: float,
+    groups: tuple[str, ...] = (),
+    *,
+    proven: bool = False,
 ) -> e.ApplicationRegistered:
-    """A call of ``Register``. ``groups``: those of its user.
+    """A call of ``Register``. ``groups``: those of its user. ``proven``: see the event.
 
     Raises:
         InvalidRequest: a field is malformed.
@@ -64,6 +69,7 @@ def to_registration(
         owner=ownership_keys.owner_of(request.ownership_key),
         followed=codec.to_followed(request),
         requires=lasting(requirements.to_requirement(request.requires)),
+        proven=proven,
     )
 
 

@@ -11,6 +11,7 @@ from hrm.core.master.epochs import EPOCH_STEP_MAX
 from hrm.core.master.explain import explain
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.vocabulary.application_ids import application_id_of, epoch_of
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -25,7 +26,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
     container_id_of,
 )
-from hrm.errors import HrmError, NotFound, StaleEpoch, Unavailable
+from hrm.errors import HrmError, LimitReached, NotFound, StaleEpoch, Unavailable
 from hrm.policies.min_wait import MinWait
 from hrm.testing.virtual import SMALL, unit
 
@@ -33,9 +34,11 @@ BOUNDS = Bounds()
 APP = ApplicationId("app-20260101000000-7-0001")
 
 
-def master(epoch: int = 1, watch: list[object] | None = None) -> MasterCore:
+def master(
+    epoch: int = 1, watch: list[object] | None = None, bounds: Bounds = BOUNDS
+) -> MasterCore:
     return MasterCore(
-        epoch, [MinWait()], BOUNDS, epoch_id="mine", watch=None if watch is None else watch.append
+        epoch, [MinWait()], bounds, epoch_id="mine", watch=None if watch is None else watch.append
     )
 
 
@@ -59,7 +62,7 @@ def node(
 def registered(now: float, followed: Followed | None = None) -> e.ApplicationRegistered:
     return e.ApplicationRegistered(
         now=now, call_id=2, application_id=APP, submission_key="k", name="app", user="u",
-        followed=followed,
+        followed=followed, proven=True,
     )  # fmt: skip
 
 
@@ -255,19 +258,54 @@ def test_after_its_time_what_nothing_claims_is_stopped_and_nothing_is_taken_back
 
 def test_the_driver_of_a_forgotten_submission_is_not_taken_back() -> None:
     """It has no lease from this master, which could not know how many of it there are."""
-    core = master()
+    core = master(epoch=8)
     event = replace(registered(1.0), submission_id="driver-1", submission_attempt=1)
     assert isinstance(refusal(core.handle(event)), NotFound)
     holder = replace(registered(1.0), application_id=ApplicationId("driver-1"))
     assert isinstance(refusal(core.handle(holder)), NotFound)
 
 
-def test_an_application_that_has_ended_stays_so() -> None:
-    core = master()
+@pytest.mark.parametrize("kept", [100, 0])
+def test_an_application_that_has_ended_stays_so(kept: int) -> None:
+    core = master(epoch=8, bounds=replace(BOUNDS, ended_applications_kept=kept))
     core.handle(registered(1.0))
     core.handle(
         e.ApplicationFinished(
             now=2.0, application_id=APP, state=ApplicationState.SUCCEEDED, message=""
         )
     )
+    core.handle(e.Ticked(now=2.5))
+    assert (APP in core.master_state.applications) is bool(kept)
     assert isinstance(refusal(core.handle(registered(3.0))), NotFound)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "app-20260101000000-8-0001", "app-20260101000000-9-0001", "mine-1", "app-1",
+        "app-20260101000000-07-0001", "app-20260101000000-7-00001", "app-20260101000000-7-1",
+        "app-20260101000000-7-0001-x", "app-20260101000000-7-0001\n", "app-20260101000000-0-0001",
+        "app-2026010100000-7-0001", "driver-20260101000000-7-0001",
+    ],
+)  # fmt: skip
+def test_only_an_id_that_an_earlier_master_may_have_made_is_taken_back(name: str) -> None:
+    core = master(epoch=8)
+    event = replace(registered(1.0), application_id=ApplicationId(name))
+    assert isinstance(refusal(core.handle(event)), NotFound)
+    assert not core.master_state.applications
+
+
+def test_what_is_taken_back_is_proven_and_within_the_limits_of_its_user() -> None:
+    core = master(epoch=8, bounds=replace(BOUNDS, applications_per_user=2))
+    assert isinstance(refusal(core.handle(replace(registered(1.0), proven=False))), NotFound)
+    for number in range(1, 4):
+        name = ApplicationId(f"app-20260101000000-7-000{number}")
+        event = replace(registered(1.0), application_id=name, submission_key=name)
+        out = core.handle(event)
+    assert isinstance(refusal(out), LimitReached)
+    assert len(core.master_state.applications) == 2
+
+
+def test_the_ids_of_new_applications_are_read_as_they_are_made() -> None:
+    for epoch, number in ((1, 1), (7, 9_999), (12_345, 10_000)):
+        assert epoch_of(application_id_of(1e9, epoch, number)) == epoch

@@ -130,6 +130,16 @@ def test_anothers_submission_key_makes_an_application_of_ones_own(cluster: Clust
     assert cluster.application(application_id=nothing, owner=OTHER).application_id == other
 
 
+@pytest.mark.parametrize("changes", [{"user": "other"}, {"submission_id": "driver-1"}])
+def test_a_submission_key_that_is_taken_is_of_no_use(cluster: Cluster, changes: Any) -> None:
+    """Not to another user, nor to a driver of another submission."""
+    before = cluster.master.master_state.applications[cluster.app_id].launch
+    nothing, launch = ApplicationId(""), replace(LAUNCH, environment=(("A", ""),))
+    refused = cluster.application(application_id=nothing, launch=launch, **changes)
+    assert isinstance(refused, NotOwner)
+    assert cluster.master.master_state.applications[cluster.app_id].launch == before
+
+
 def test_the_first_with_a_key_owns_what_an_older_hrm_has_registered(cluster: Cluster) -> None:
     cluster.durable[cluster.app_id] = replace(cluster.durable[cluster.app_id], owner="")
     cluster.restart_master()

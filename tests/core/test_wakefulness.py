@@ -114,7 +114,7 @@ def test_what_a_store_has_forgotten_has_its_time_to_come_back_again() -> None:
     cluster.submit_to_master(
         e.ApplicationRegistered(
             now=cluster.now, call_id=cluster.next_call(), application_id=app_id,
-            submission_key="k", name="n", user="u",
+            submission_key="k", name="n", user="u", proven=True,
         )
     )  # fmt: skip
     cluster.attach(app_id)

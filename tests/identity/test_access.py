@@ -102,7 +102,7 @@ async def token_of(master: Running, role: AccessRole) -> str:
         return (await made(master, role, name=f"a-{role.value}")).token
     kept = await stub(master).Submit(submission(), timeout=TIMEOUT_S)
     registry = TokenRegistry(master.token)
-    return registry.applications.token_of(kept.submission_id)
+    return registry.applications.token_of(kept.submission_id, kept.user)
 
 
 @pytest.mark.parametrize("role", AccessRole)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hrm.errors import NotAllowed, NotFound
 from hrm.identity.audit import AuditRecord
-from hrm.identity.roles import CLUSTER
+from hrm.identity.roles import CLUSTER, IdentityKind
 from hrm.master import audit_log
 from hrm.master.audit_log import PARTS, AuditLog
 from hrm.rpc_server import CallOutcome
@@ -92,6 +95,56 @@ async def test_it_has_a_bound_and_a_flood_of_refusals_displaces_no_change(tmp_pa
     assert len(files) <= 2 * PARTS
     assert sum(path.stat().st_size for path in files) < 1.2 * bytes_max
     assert len(found) < 1_000
+
+
+async def test_who_changes_much_displaces_own_lines_alone(tmp_path: Path) -> None:
+    bytes_max = 256 * 1024
+    log = AuditLog(tmp_path / "audit", bytes_max, Clock())
+    eve = replace(CLUSTER, name="eve", kind=IdentityKind.USER)
+    for number in range(30):
+        log.take(outcome(f"early {number}"))
+    for number in range(6_000):
+        log.take(outcome(f"x{number}", identity=eve))
+        if number == 3_000:
+            log.take(outcome("late"))
+        if number % 50 == 0:
+            await log.flush()
+    found = await latest(log, limit=10_000)
+    others = [x.what for x in found if x.name == CLUSTER.name]
+    assert others == [*(f"early {number}" for number in range(30)), "late"]
+    assert [x.at_s for x in found] == sorted(x.at_s for x in found)
+    own = [x.what for x in found if x.name == "eve"]
+    assert own == [f"x{number}" for number in range(6_000 - len(own), 6_000)]
+    files = list((tmp_path / "audit").iterdir())
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in files)
+    assert sum(path.stat().st_size for path in files) < 0.7 * bytes_max
+    assert 200 < len(own) < 1_000
+
+
+async def test_where_nothing_can_be_merged_the_oldest_lines_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: str, flags: int) -> int:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(audit_log, "_opened", full)
+    log = AuditLog(tmp_path / "audit", 64 * 1024, Clock())
+    for number in range(1_000):
+        log.take(outcome(f"x{number}"))
+        if number % 10 == 0:
+            await log.flush()
+    assert (await latest(log))[-1].what == "x999"
+    assert log.dropped == 0
+    assert len(list((tmp_path / "audit").iterdir())) == PARTS
+
+
+@given(st.lists(st.integers(0, 100)), st.integers(0, 1_000))
+def test_shares_are_equal_and_fit(sizes: list[int], room: int) -> None:
+    share = audit_log._share(sizes, room)
+    used = sum(min(size, share) for size in sizes)
+    assert used <= room
+    if used < sum(sizes):
+        assert used + sum(size > share for size in sizes) > room, "no more for each would fit"
 
 
 async def test_what_is_damaged_is_passed_over(log: AuditLog, tmp_path: Path) -> None:

@@ -54,8 +54,9 @@ class People:
 
     async def driver(self, submission_id: str) -> Running:
         """Its driver, with the token that its node gives it."""
-        registry = TokenRegistry(self.master.token)
-        return await self.with_token(registry.applications.token_of(submission_id))
+        tokens = TokenRegistry(self.master.token).applications
+        found = await stub(self.master).Get(pb.GetSubmissionRequest(submission_id=submission_id))
+        return await self.with_token(tokens.token_of(submission_id, found.user))
 
 
 @pytest.fixture
@@ -480,3 +481,19 @@ async def test_tokens_outlive_the_master_and_so_does_their_end(tmp_path: Path) -
         async with as_(master, join.token) as joining:
             with refused(grpc.StatusCode.UNAUTHENTICATED, "works once"):
                 await identities(joining).EnrolNode(enrol)
+
+
+async def test_a_submission_key_of_another_user_gives_nothing_away(people: People) -> None:
+    """Without an ownership key, as an older client registers, or with a stolen one."""
+    ada = await people.one("ada", AccessRole.SUBMITTER)
+    bob = await people.one("bob", AccessRole.SUBMITTER)
+    apps = people.master.interpreter.core.master_state.applications
+    for key in ("", "k" * 40):
+        fields = {"submission_key": f"same-{key}", "ownership_key": key}
+        ask: dict[str, Any] = {**fields, "launch": {"environment": {"OF": "ada"}}}
+        first = await registered(ada, **ask)
+        with refused(DENIED, "is that of another's application"):
+            await registered(bob, **fields)
+        assert apps[first].record.user == "ada"  # type: ignore[index]
+        assert dict(apps[first].launch.environment) == {"OF": "ada"}  # type: ignore[index]
+        assert await registered(ada, **ask) == first

@@ -155,7 +155,7 @@ def test_a_join_token_works_once() -> None:
 
 def test_an_applications_token_ends_with_it_and_is_good_for_no_other() -> None:
     subject = registry()
-    token = subject.applications.token_of("driver-1")
+    token = subject.applications.token_of("driver-1", "ada")
     with pytest.raises(PermissionDenied, match="wrong token"):
         subject.identify(token)
     subject.user_of = {"driver-1": "ada", "driver-2": "bob"}.__getitem__
@@ -167,6 +167,13 @@ def test_an_applications_token_ends_with_it_and_is_good_for_no_other() -> None:
     )
     with pytest.raises(PermissionDenied):
         subject.identify(token.replace("driver-1", "driver-2"))
+    with pytest.raises(PermissionDenied):
+        subject.identify(token.replace(b"ada".hex(), b"eve".hex()))
+    with pytest.raises(PermissionDenied, match="wrong token"):
+        subject.identify(subject.applications.token_of("driver-2", "ada"))
+    subject.user_of = lambda _: None
+    assert subject.identify(token) == replace(identity, forgotten=True)
+    subject.user_of = {"driver-1": "ada", "driver-2": "bob"}.__getitem__
     with pytest.raises(PermissionDenied):
         TokenRegistry("another-cluster's-token").identify(token)
 

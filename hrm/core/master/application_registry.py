@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from hrm.core.master import driver_places, gangs, run_time_corrections
 from hrm.core.master.admission import gpu_refusal, malformed, refusal, resolve
@@ -24,6 +23,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.vocabulary import ownership
+from hrm.core.vocabulary.application_ids import application_id_of, epoch_of
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -47,7 +47,8 @@ __all__ = ["ApplicationRegistry"]
 
 
 class ApplicationRegistry:
-    """``count``: applications registered with this master, for their ids."""
+    """``count``: applications registered with this master, for their ids. ``_forgotten``: ended
+    ones that it has dropped, the latest, as many as may be live; they do not come back."""
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class ApplicationRegistry:
         self.queues = queues
         self.guesses = ClassGuesses(master_state)
         self.count = 0
+        self._forgotten: dict[ApplicationId, None] = {}
 
     def recover(self, record: ApplicationRecord, now: float) -> None:
         """Take over an application from the store; its AppMaster has the grace period to return."""
@@ -84,6 +86,10 @@ class ApplicationRegistry:
             self._register_again(event)
             return
         app = self.master_state.submitted_as(event.owner, event.submission_key)
+        if app is not None and not _is_same(app, event):
+            instead = "register with a key of your own"
+            self.master_state.refuse(event.call_id, ownership.taken(event.submission_key, instead))
+            return
         why = self._full(event.user) if app is None else ""
         why = why or self.master_state.holdings.refusal(app, event.launch)
         if why:
@@ -333,6 +339,9 @@ class ApplicationRegistry:
             if app.containers:
                 break
             del self.master_state.applications[ended.popleft()]
+            self._forgotten[app.application_id] = None
+            if len(self._forgotten) > self.master_state.bounds.applications_limit:
+                del self._forgotten[next(iter(self._forgotten))]
             holdings.forgotten(app)
             self.master_state.out.append(c.ForgetApplication(application_id=app.application_id))
 
@@ -368,10 +377,7 @@ class ApplicationRegistry:
         application_id = event.new_id
         if application_id is None:
             self.count += 1
-            # To the second: clusters that share a directory of event logs do not share names.
-            second = datetime.fromtimestamp(event.now, UTC).strftime("%Y%m%d%H%M%S")
-            number = f"{self.master_state.epoch}-{self.count:04d}"
-            application_id = ApplicationId(f"app-{second}-{number}")
+            application_id = application_id_of(event.now, self.master_state.epoch, self.count)
         workload_class, evidence, guessed = self.guesses.first_class(event)
         record = ApplicationRecord(
             application_id=application_id,
@@ -406,7 +412,11 @@ class ApplicationRegistry:
     def _register_again(self, event: e.ApplicationRegistered) -> None:
         app = self.master_state.applications.get(event.application_id)
         if app is None and self._may_be_forgotten(event):
-            app = self._take_back(event)
+            taken = self._take_back(event)
+            if isinstance(taken, HrmError):
+                self.master_state.refuse(event.call_id, taken)
+                return
+            app = taken
         if app is None or not app.life.takes(ApplicationHappening.REGISTERED_AGAIN):
             self.master_state.refuse(event.call_id, _gone(event.application_id, app))
             return
@@ -428,17 +438,24 @@ class ApplicationRegistry:
 
     def _may_be_forgotten(self, event: e.ApplicationRegistered) -> bool:
         """Was it admitted by an earlier master, and may the store have lost it? Not so the driver
-        of a submission: without its submission it has no lease."""
+        of a submission: without its submission it has no lease. An id of this epoch is, or will be,
+        one of this master's own making."""
         if event.now >= self.master_state.forgot_until_s or event.submission_id:
             return False
-        full = len(self.master_state.live) >= self.master_state.bounds.applications_limit
-        return not full and not is_driver(event.application_id)
+        epoch = epoch_of(event.application_id)
+        is_earlier = epoch is not None and epoch < self.master_state.epoch
+        return event.proven and is_earlier and event.application_id not in self._forgotten
 
-    def _take_back(self, event: e.ApplicationRegistered) -> Application:
-        """Under its former id: what runs for it on nodes is adopted as they report it."""
+    def _take_back(self, event: e.ApplicationRegistered) -> Application | HrmError:
+        """Under its former id: what runs for it on nodes is adopted as they report it. It is held
+        to limits and queues like a new one."""
+        if why := self._full(event.user) or self.master_state.holdings.refusal(None, event.launch):
+            return LimitReached(why)
         queue = self.queues.place(event)
-        if isinstance(queue, HrmError):
+        if isinstance(queue, NotFound):
             queue = self.queues.recovered(event.now)
+        elif isinstance(queue, HrmError):
+            return queue
         app = self._new(replace(event, new_id=event.application_id), queue)
         app.recovered = True
         app.doubtful_until_s = None
@@ -455,6 +472,7 @@ class ApplicationRegistry:
             application_id=app.application_id,
             epoch=self.master_state.epoch,
             epoch_id=self.master_state.epoch_id,
+            user=app.record.user,
             containers=statuses,
             last_executor_number=app.last_executor_number,
         )
@@ -552,11 +570,20 @@ class _Checks:
 
 def _gone(application_id: ApplicationId, app: Application | None) -> NotFound:
     if app is None:
-        return NotFound(f"no such application: {application_id}; hrm apps --all lists them")
+        return NotFound(
+            f"no such application: {application_id}; hrm apps --all lists them, and one that this "
+            f"master has lost comes back soon after its start, with its own token or the cluster's"
+        )
     return NotFound(
         f"{application_id} has ended: {app.life.state.value}"
         + (f" ({app.record.message})" if app.record.message else "")
     )
+
+
+def _is_same(app: Application, event: e.ApplicationRegistered) -> bool:
+    """Does the same driver of the same user register it once more?"""
+    record = app.record
+    return (record.user, record.submission_id) == (event.user, event.submission_id)
 
 
 def _denied(application_id: ApplicationId) -> NotOwner:

@@ -159,11 +159,12 @@ Notice: TypeAlias = ContainerChanged | RequestRefused | EndApplication
 
 @record
 class ApplicationAdmitted:
-    """Answer to a registration or an attachment."""
+    """Answer to a registration or an attachment. ``user``: the application's."""
 
     application_id: ApplicationId
     epoch: int
     epoch_id: str = ""
+    user: str = ""
     containers: tuple[ContainerStatus, ...]
     last_executor_number: int
 

@@ -158,6 +158,8 @@ class ApplicationRegistered(Event):
     ``input_bytes``: how much it reads, 0: not stated.
     ``queue``: the one that it names, empty: none; ``tags``: words that rules may place it by;
     ``groups``: those of its user; ``priority``: where its queue orders by that, the highest first.
+    ``proven``: whoever registers may speak for ``application_id`` even if there is no record of it:
+    ids and their owners' keys prove nothing then.
     """
 
     call_id: int
@@ -184,6 +186,7 @@ class ApplicationRegistered(Event):
     followed: Followed | None = None
     first_executors: FirstExecutors | None = None
     requires: NodeRequirement | None = None
+    proven: bool = False
 
 
 @record

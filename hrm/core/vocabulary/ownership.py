@@ -16,7 +16,7 @@ from hmac import compare_digest
 
 from hrm.errors import NotOwner
 
-__all__ = ["MASTER", "denied", "is_owner"]
+__all__ = ["MASTER", "denied", "is_owner", "taken"]
 
 MASTER = "master"
 """The owner of the applications that hold drivers. No digest equals it, so no key opens them."""
@@ -30,3 +30,8 @@ def is_owner(kept: str, given: str) -> bool:
 def denied(what: str, instead: str) -> NotOwner:
     """For a registration as ``what`` that does not prove it; ``instead``: what to do."""
     return NotOwner(f"{what} is another's: its ownership key is not this one; {instead}")
+
+
+def taken(submission_key: str, instead: str) -> NotOwner:
+    """For a registration under the submission key of another user, or of another driver."""
+    return NotOwner(f"{submission_key} is that of another's application; {instead}")

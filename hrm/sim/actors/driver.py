@@ -138,6 +138,7 @@ class Driver:
             stream_min=self.plan.stream_min,
             owner=self.owner,
             requires=requirement_of(self.plan),
+            proven=bool(application_id),
         )
 
     def start_appmaster(self) -> None:
