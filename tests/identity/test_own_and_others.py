@@ -344,8 +344,28 @@ async def test_tasks_of_pipelines_are_their_users(people: People) -> None:
     with refused(DENIED, "belongs to ada"):
         await bob.admin.ExplainApplication(explain, timeout=TIMEOUT_S)
     (task,) = (await of_bob.List(pipeline_pb2.ListPipelineTasksRequest())).tasks
-    assert (task.task_id, task.user) == ("t1", "ada")
+    assert (task.task_id, task.user, task.state) == ("t1", "ada", "it waits for a node")
     await of_ada.Cancel(cancel, timeout=TIMEOUT_S)
+
+
+async def test_why_others_tasks_failed_and_where_they_ran_is_not_listed(people: People) -> None:
+    ada = await people.one("ada", AccessRole.SUBMITTER)
+    vera = await people.one("vera", AccessRole.VIEWER)
+    of_ada, of_vera = (pipeline_pb2_grpc.PipelineServiceStub(x.channel) for x in (ada, vera))
+    spec = pw.from_pipeline(pipeline(subtask("a")))
+    ask = pipeline_pb2.SubmitPipelineTaskRequest(task_id="t1", pipeline=spec, payload=b"salary")
+    await of_ada.Submit(ask, timeout=TIMEOUT_S)
+    why = "salaries.csv: 41000"
+    cancel = pipeline_pb2.CancelPipelineTaskRequest(task_id="t1", reason=why)
+    await of_ada.Cancel(cancel, timeout=TIMEOUT_S)
+    listing = pipeline_pb2.ListPipelineTasksRequest(all=True)
+    (own,) = (await of_ada.List(listing, timeout=TIMEOUT_S)).tasks
+    (theirs,) = (await of_vera.List(listing, timeout=TIMEOUT_S)).tasks
+    assert why in own.state and own.size_mb
+    assert theirs == pipeline_pb2.PipelineTaskInfo(
+        task_id="t1", pipeline=own.pipeline, submitted_at_s=own.submitted_at_s,
+        outcome=own.outcome, user="ada", state="cancelled",
+    )  # fmt: skip
 
 
 async def test_a_drivers_tasks_are_not_another_drivers_of_the_same_user(people: People) -> None:
