@@ -19,6 +19,9 @@ from hrm.v1 import admin_pb2, events_pb2, submission_pb2
 
 __all__ = ["Owners", "hide_application", "hide_event", "hide_submission"]
 
+_AT_NODE = "node "
+"""How the actor of an event begins that is a node."""
+
 _APPLICATION = (
     "class_evidence", "driver_host", "web_url", "message", "containers", "progress", "run_times",
     "input_bytes",
@@ -152,10 +155,16 @@ def hide_application(message: admin_pb2.Application) -> None:
 
 def hide_submission(message: submission_pb2.Submission) -> None:
     """Leave what all may see."""
-    message.ClearField("message")
-    message.ClearField("server_address")
+    for field in ("message", "server_address", "node"):
+        message.ClearField(field)
+    message.exit_code = -1
 
 
 def hide_event(message: events_pb2.StateEvent) -> None:
-    """Leave what all may see."""
-    message.ClearField("reason")
+    """Leave what all may see of an event of another's application. Who brought it about is left
+    but where that is a node."""
+    for field in ("reason", "node", "cause"):
+        message.ClearField(field)
+    message.exit_code = -1
+    if message.actor.startswith(_AT_NODE):
+        message.actor = "a node"

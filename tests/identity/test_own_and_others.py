@@ -500,3 +500,37 @@ async def test_tokens_outlive_the_master_and_so_does_their_end(tmp_path: Path) -
         async with as_(master, join.token) as joining:
             with refused(grpc.StatusCode.UNAUTHENTICATED, "works once"):
                 await identities(joining).EnrolNode(enrol)
+
+
+async def test_where_anothers_driver_is_and_how_it_ended_is_not_shown(people: People) -> None:
+    ada = await people.one("ada", AccessRole.SUBMITTER)
+    vera = await people.one("vera", AccessRole.VIEWER)
+    async with agent(people.master) as one:
+        sent = await stub(ada).Submit(submission(user="ada"), timeout=TIMEOUT_S)
+        spec = await one.assigned()
+        await one.report_state(spec, RUNNING)
+        get = pb.GetSubmissionRequest(submission_id=sent.submission_id)
+        await state_of(people.master, sent.submission_id, pb.SUBMISSION_STATE_LAUNCHING)
+        assert (await stub(ada).Get(get, timeout=TIMEOUT_S)).node
+        assert not (await stub(vera).Get(get, timeout=TIMEOUT_S)).node
+        await one.report_state(spec, ENDED, 3)
+        await state_of(people.master, sent.submission_id, pb.SUBMISSION_STATE_FAILED)
+        assert (await stub(ada).Get(get, timeout=TIMEOUT_S)).exit_code == 3
+        theirs = await stub(vera).Get(get, timeout=TIMEOUT_S)
+        assert (theirs.node, theirs.exit_code) == ("", -1)
+
+    async def events(who: Running, **fields: Any) -> list[events_pb2.StateEvent]:
+        watch = events_pb2_grpc.EventServiceStub(who.channel).WatchEvents
+        pages: Any = watch(events_pb2.WatchEventsRequest(**fields), timeout=TIMEOUT_S)
+        return [x async for page in pages for x in page.events]
+
+    own = await events(ada, application_id=sent.submission_id)
+    seen = await events(vera, application_id=sent.submission_id)
+    assert [x.to_state for x in own] == [x.to_state for x in seen]
+    assert any(x.node for x in own) and any(x.cause for x in own)
+    assert any(x.actor.startswith("node ") for x in own)
+    assert {(x.node, x.cause, x.exit_code, x.reason) for x in seen} == {("", "", -1, "")}
+    assert not any(x.actor.startswith("node ") for x in seen)
+    at_node = await events(vera, node="n1")
+    assert at_node and not any(x.application_id for x in at_node), "a node's events stay for all"
+    assert any(x.application_id for x in await events(ada, node="n1"))
