@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hrm.core.master.queue_report import QueueReport
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
 from hrm.core.tenancy.queue_spec import QueueSpec, spec_from
 from hrm.testing import VirtualCluster, virtual
 from tests.core.test_counted_work import calls_of
@@ -49,3 +51,21 @@ def test_a_page_says_of_no_other_queue_why_its_applications_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert list_calls(300, 10, monkeypatch) <= 0.4 * list_calls(300, 300, monkeypatch)
+
+
+def test_making_queues_costs_the_same_for_each_however_many_are_made_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cost(queues: int) -> float:
+        cluster = cluster_of(1, monkeypatch)
+        stated = tuple(many_specs(queues + 1)[1:])
+        event = e.QueuesChanged(now=cluster.now, call_id=7, stated=stated, create=True)
+        state = cluster.master.master_state
+        calls = calls_of(lambda: cluster.master.queues.changed(event))
+        (made,) = [x.result for x in state.out if isinstance(x, c.Reply) and x.call_id == 7]
+        assert isinstance(made, c.QueueChangeCost)
+        return calls / queues
+
+    few, many = cost(100), cost(1_000)
+
+    assert many <= 1.2 * few
