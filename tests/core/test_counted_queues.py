@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from hrm.core.master.queue_report import QueueReport
+from hrm.core.master.queue_whatif import what_if
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.tenancy.queue_spec import QueueSpec, spec_from
+from hrm.core.tenancy.queue_status import Supposed
+from hrm.core.vocabulary.model import Resources
 from hrm.testing import VirtualCluster, virtual
 from tests.core.test_counted_work import calls_of
 
@@ -69,3 +72,43 @@ def test_making_queues_costs_the_same_for_each_however_many_are_made_at_once(
     few, many = cost(100), cost(1_000)
 
     assert many <= 1.2 * few
+
+
+def halves(monkeypatch: pytest.MonkeyPatch, executors: int) -> VirtualCluster:
+    """One of two queues has borrowed the whole cluster."""
+    monkeypatch.setattr(virtual, "master_violations", lambda _: [])
+    specs = [spec_from(f"root.{x}", {"guaranteed": "50%"}) for x in "ab"]
+    units = [virtual.unit(f"n{x}", 4) for x in range(10)]
+    cluster = VirtualCluster(units, schedulers=1, queues=specs)
+    cluster.submit(executors, queue="a")
+    cluster.advance(5)
+    return cluster
+
+
+def test_what_if_of_many_costs_as_much_as_of_those_for_which_others_are_preempted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = halves(monkeypatch, 40)
+    master, small = cluster.master, Resources(1, 1024)
+
+    def ask(executors: int) -> Supposed:
+        state, placement = master.master_state, master.placement
+        return what_if(state, placement, "b", executors, small, cluster.now)
+
+    assert (ask(30).by_preemption, ask(10_000).by_preemption) == (20, 20)
+    assert calls_of(lambda: ask(10_000)) <= calls_of(lambda: ask(21)) + 10
+
+
+def test_the_cost_of_a_change_looks_once_for_victims_of_claims_of_one_kind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cost(waiting: int) -> int:
+        cluster = halves(monkeypatch, 40)
+        cluster.submit(waiting, queue="b")
+        stated = (spec_from("root.c", {"guaranteed": {"cores": 0}}),)
+        event = e.QueuesChanged(
+            now=cluster.now, call_id=7, stated=stated, create=True, dry_run=True
+        )
+        return calls_of(lambda: cluster.master.queues.changed(event))
+
+    assert cost(400) - cost(40) <= 360 * 30
