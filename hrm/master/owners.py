@@ -117,6 +117,14 @@ class Owners:
             raise NotFound(f"the token of {scope} has ended with it; submit again")
         return record.user
 
+    def has_ended(self, scope: str) -> bool:
+        """Has this application, or submission, with a token of its own ended?"""
+        try:
+            self.user_of(scope)
+        except (NotFound, PermissionDenied):
+            return True
+        return False
+
     def _of(self, application_id: str) -> tuple[str, str, str] | None:
         """Its user, and the scopes of tokens that speak for it."""
         entry = self._submissions.entries.get(application_id)

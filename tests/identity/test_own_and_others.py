@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hrm import ownership_keys
 from hrm.identity.registry import TokenRegistry
@@ -510,8 +511,9 @@ async def test_where_anothers_driver_is_and_how_it_ended_is_not_shown(people: Pe
         spec = await one.assigned()
         await one.report_state(spec, RUNNING)
         get = pb.GetSubmissionRequest(submission_id=sent.submission_id)
-        await state_of(people.master, sent.submission_id, pb.SUBMISSION_STATE_LAUNCHING)
-        assert (await stub(ada).Get(get, timeout=TIMEOUT_S)).node
+        async with asyncio.timeout(TIMEOUT_S):
+            while not (await stub(ada).Get(get, timeout=TIMEOUT_S)).node:
+                await asyncio.sleep(0.01)
         assert not (await stub(vera).Get(get, timeout=TIMEOUT_S)).node
         await one.report_state(spec, ENDED, 3)
         await state_of(people.master, sent.submission_id, pb.SUBMISSION_STATE_FAILED)
@@ -534,3 +536,43 @@ async def test_where_anothers_driver_is_and_how_it_ended_is_not_shown(people: Pe
     at_node = await events(vera, node="n1")
     assert at_node and not any(x.application_id for x in at_node), "a node's events stay for all"
     assert any(x.application_id for x in await events(ada, node="n1"))
+
+
+async def test_a_stream_that_an_application_has_opened_ends_with_it(people: People) -> None:
+    ada = await people.one("ada", AccessRole.SUBMITTER)
+    streams: list[Any] = []
+    apps = [await registered(ada, submission_key=f"k{number}") for number in range(2)]
+    for app in apps:
+        health = health_pb2_grpc.HealthStub((await people.driver(app)).channel)
+        streams.append(health.Watch(health_pb2.HealthCheckRequest()))
+        await streams[-1].read()
+    await ada.admin.KillApplication(kill(apps[0]), timeout=TIMEOUT_S)
+    with refused(UNKNOWN, f"the token of {apps[0]} has ended with it"):
+        async with asyncio.timeout(3.0):
+            await streams[0].read()
+    assert not streams[1].done(), "another's goes on"
+    streams[1].cancel()
+
+
+async def test_tasks_of_pipelines_are_cancelled_with_the_application_that_submits_them(
+    people: People,
+) -> None:
+    ada = await people.one("ada", AccessRole.SUBMITTER)
+    result = await ada.applications.Register(registration(user=""), timeout=TIMEOUT_S)
+    driver = await people.driver(result.application_id)
+    spec = pw.from_pipeline(pipeline(subtask("a")))
+    for who, task_id in ((driver, "t1"), (ada, "t2")):
+        ask = pipeline_pb2.SubmitPipelineTaskRequest(task_id=task_id, pipeline=spec)
+        tasks = pipeline_pb2_grpc.PipelineServiceStub(who.channel)
+        await tasks.Submit(ask, timeout=TIMEOUT_S)
+    watch = pipeline_pb2.WatchPipelineTasksRequest(task_ids=["t1"])
+    call: Any = tasks.Watch(watch)
+    assert (await call.read()).queued
+    await ada.admin.KillApplication(kill(result.application_id), timeout=TIMEOUT_S)
+    async with asyncio.timeout(3.0):
+        end = await call.read()
+        while not end.HasField("ended"):
+            end = await call.read()
+    assert end.ended.outcome == pipeline_pb2.PIPELINE_TASK_OUTCOME_CANCELLED
+    listed = await tasks.List(pipeline_pb2.ListPipelineTasksRequest(), timeout=TIMEOUT_S)
+    assert [x.task_id for x in listed.tasks] == ["t2"], "a user's own go on"

@@ -52,7 +52,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         self._check_owner = check_owner
         self._heartbeat_interval_s = heartbeat_interval_s
         self._scopes: dict[TaskId, str] = {}
-        """The submissions whose drivers have submitted tasks, with tokens of their own."""
+        """The applications and submissions that have submitted tasks, with tokens of their own."""
 
     async def Submit(  # noqa: N802
         self, request: pb.SubmitPipelineTaskRequest, context: _Context
@@ -86,6 +86,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             self._scopes = kept
         if scope := caller().scope:
             self._scopes[task_id] = scope
+            self._tasks.end_with(scope, task_id)
 
     def _check_own(self, task_id: TaskId) -> None:
         """Raises NotAllowed, or NotFound where nothing is known of it; never for operators."""
