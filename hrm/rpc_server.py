@@ -300,6 +300,8 @@ class _Checked:
         self._limits = limits
         self._audit = audit
         self._rule = rule_of(name)
+        self._is_change = self._rule.change
+        """Until the first message says more."""
         self._from_stream = from_stream
         self._is_stream = from_stream or to_stream
         self._decode = request_bounds.checked(name, handler.request_deserializer)
@@ -383,18 +385,19 @@ class _Checked:
     def _began(self, context: Any, request: Any) -> None:
         """The first message has arrived."""
         self._what = _named(request, self._rule.names)
-        if self._is_stream and self._rule.change:
+        self._is_change = self._rule.is_change(request)
+        if self._is_stream and self._is_change:
             self._report(context, None)
 
     def _done(self, context: Any, response: Any) -> None:
-        if self._rule.change and not self._is_stream:
+        if self._is_change and not self._is_stream:
             made = next((x for x in map(partial(_named, response), _IDS) if x), "")
             if made and made != self._what:
                 self._what = f"{made} {self._what}".strip()
             self._report(context, None)
 
     def _failed(self, context: Any, error: errors.HrmError) -> None:
-        if self._rule.change or isinstance(error, errors.NotAllowed):
+        if self._is_change or isinstance(error, errors.NotAllowed):
             self._report(context, error)
 
     def _report(self, context: Any, error: errors.HrmError | None) -> None:

@@ -140,7 +140,12 @@ async def test_users_kill_their_own_applications_and_operators_all(people: Peopl
     theirs = await bob.admin.GetApplication(
         admin_pb2.GetApplicationRequest(application_id=apps[0]), timeout=TIMEOUT_S
     )
-    assert found.message and not theirs.message
+    assert found.message == "killed by user ada" and not theirs.message
+    watch = events_pb2_grpc.EventServiceStub(ada.channel).WatchEvents
+    pages: Any = watch(events_pb2.WatchEventsRequest(), timeout=TIMEOUT_S)
+    shown = [x async for page in pages for x in page.events]
+    killed = {x.application_id: x.actor for x in shown if x.to_state == "killed"}
+    assert killed == {apps[0]: "user ada", apps[1]: "administrator"}
 
 
 async def test_administrators_of_a_queue_rule_in_it_and_below_it_alone(people: People) -> None:
@@ -193,7 +198,7 @@ async def test_users_kill_their_own_submissions_and_operators_all(people: People
     get = pb.GetSubmissionRequest(submission_id=sent.submission_id)
     own, theirs = await stub(ada).Get(get), await stub(bob).Get(get)
     assert own.state == theirs.state == pb.SUBMISSION_STATE_KILLED
-    assert own.message and not theirs.message
+    assert own.message == "killed by user ada" and not theirs.message
 
 
 async def test_logs_are_their_users_and_the_operators(people: People) -> None:
@@ -512,7 +517,7 @@ async def test_where_anothers_driver_is_and_how_it_ended_is_not_shown(people: Pe
         await one.report_state(spec, RUNNING)
         get = pb.GetSubmissionRequest(submission_id=sent.submission_id)
         async with asyncio.timeout(TIMEOUT_S):
-            while not (await stub(ada).Get(get, timeout=TIMEOUT_S)).node:
+            while not (await stub(ada).Get(get, timeout=TIMEOUT_S)).node:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert not (await stub(vera).Get(get, timeout=TIMEOUT_S)).node
         await one.report_state(spec, ENDED, 3)
@@ -576,3 +581,36 @@ async def test_tasks_of_pipelines_are_cancelled_with_the_application_that_submit
     assert end.ended.outcome == pipeline_pb2.PIPELINE_TASK_OUTCOME_CANCELLED
     listed = await tasks.List(pipeline_pb2.ListPipelineTasksRequest(), timeout=TIMEOUT_S)
     assert [x.task_id for x in listed.tasks] == ["t2"], "a user's own go on"
+
+
+async def audited(people: People, rpc: str) -> list[str]:
+    """What calls of this method have changed, by the audit log."""
+    ask = identity_pb2.ReadAuditRequest()
+    found = await identities(people.master).ReadAudit(ask, timeout=TIMEOUT_S)
+    return [x.what for x in found.entries if x.method.endswith(rpc)]
+
+
+async def test_a_dry_run_is_no_change_in_the_audit_log(people: People) -> None:
+    stated = [queues_pb2.QueueStated(name="root.etl")]
+    for dry_run in (True, False):
+        ask = queues_pb2.ChangeQueuesRequest(queues=stated, create=True, dry_run=dry_run)
+        await people.master.queues.ChangeQueues(ask, timeout=TIMEOUT_S)
+        assert len(await audited(people, "ChangeQueues")) == (not dry_run)
+    bob = await people.one("bob", AccessRole.SUBMITTER)
+    ask.dry_run = True
+    with refused(DENIED, "administers no queue"):
+        await bob.queues.ChangeQueues(ask, timeout=TIMEOUT_S)
+    assert len(await audited(people, "ChangeQueues")) == 2, "that it was refused is noted"
+
+
+async def test_to_take_a_result_away_is_a_change_in_the_audit_log(people: People) -> None:
+    ada = await people.one("ada", AccessRole.SUBMITTER)
+    tasks = pipeline_pb2_grpc.PipelineServiceStub(ada.channel)
+    spec = pw.from_pipeline(pipeline(subtask("a")))
+    ask = pipeline_pb2.SubmitPipelineTaskRequest(task_id="t1", pipeline=spec)
+    await tasks.Submit(ask, timeout=TIMEOUT_S)
+    for forget in (False, True):
+        get = pipeline_pb2.GetPipelineResultRequest(task_id="t1", forget=forget)
+        with refused(UNKNOWN, ""):  # it has none yet
+            await tasks.GetResult(get, timeout=TIMEOUT_S).read()
+        assert bool(await audited(people, "GetResult")) is forget
