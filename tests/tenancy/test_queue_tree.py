@@ -226,3 +226,8 @@ def test_queues_are_removed_from_below_and_made_together() -> None:
         queues.changed([names[0], names[0]], [])
     with pytest.raises(ValueError, match="guaranteed 130% of its cores together"):
         queues.changed(names, [spec_from("root.c", {"guaranteed": "90%"})])
+
+
+def test_the_queue_of_what_has_none_any_more_stays_a_leaf() -> None:
+    with pytest.raises(ValueError, match=r"root\.recovered has no queues below it"):
+        tree(recovered__a={})

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from hrm.core.master import driver_places, gangs, run_time_corrections
+from hrm.core.master import driver_places, gangs, queue_bounds, run_time_corrections
 from hrm.core.master.admission import gpu_refusal, malformed, refusal, resolve
 from hrm.core.master.class_guesses import ClassGuesses
 from hrm.core.master.entities import Application, Container
@@ -525,6 +525,9 @@ class _Checks:
                         requires=requires,
                     )
                     or gangs.refusal(
+                        self.master_state, self.app, resolved.resources, self._requests
+                    )
+                    or queue_bounds.refusal(
                         self.master_state, self.app, resolved.resources, self._requests
                     )
                     or self._of_driver(resolved.resources)

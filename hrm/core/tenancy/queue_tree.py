@@ -74,6 +74,11 @@ class QueueTree:
         specs.setdefault(ROOT, QueueSpec(name=ROOT))
         for name in list(specs):
             for above in ancestors(name):
+                if above == RECOVERED_QUEUE:
+                    raise ValueError(
+                        f"{name}: {RECOVERED_QUEUE} has no queues below it; applications go there "
+                        f"whose queue is gone when the master starts"
+                    )
                 specs.setdefault(above, QueueSpec(name=above))
         is_alone = len(specs) == 1
         if DEFAULT_QUEUE not in specs:
