@@ -58,6 +58,8 @@ WHAT_CHARS_MAX = 200
 _BEARER = "Bearer "
 _IDS = ("application_id", "submission_id", "task_id", "info.token_id")
 _IDLE_WITHOUT_TOKEN_MS = 10_000
+_OVER_CHECKED_S = 0.9
+"""How often a stream looks whether the application whose token opened it has ended."""
 
 _EOF: Any = vars(grpc.aio)["EOF"]  # missing in its stubs
 
@@ -159,10 +161,12 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         name = handler_call_details.method
-        identity = LOCAL
+        identity, credential = LOCAL, ""
         if self._authority is not None:
             try:
-                identity = self._identity(handler_call_details.invocation_metadata or ())
+                identity, credential = self._identity(
+                    handler_call_details.invocation_metadata or ()
+                )
             except (errors.PermissionDenied, errors.NotFound) as error:
                 return self._refusal(error, None, name)
             rule = rule_of(name)
@@ -179,23 +183,29 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 )
                 return self._refusal(refused, identity, name)
         handler = await continuation(handler_call_details)
-        return _decoding(handler, partial(self._checked, name, identity))
+        return _decoding(handler, partial(self._checked, name, identity, credential))
 
-    def _identity(self, metadata: Iterable[tuple[str, str | bytes]]) -> Identity:
-        """Raises PermissionDenied, NotFound."""
+    def _identity(self, metadata: Iterable[tuple[str, str | bytes]]) -> tuple[Identity, str]:
+        """The caller, and the credential that says so. Raises PermissionDenied, NotFound."""
         assert self._authority is not None
         refused = errors.PermissionDenied(REFUSAL)
         for key, value in metadata:
             if key == "authorization" and isinstance(value, str) and value.startswith(_BEARER):
+                credential = value.removeprefix(_BEARER)
                 try:
-                    return self._authority.identify(value.removeprefix(_BEARER))
+                    return self._authority.identify(credential), credential
                 except errors.PermissionDenied as error:
                     refused = error
         raise refused
 
-    def _checked(self, name: str, identity: Identity, handler: Any) -> _Checked:
+    def _checked(self, name: str, identity: Identity, credential: str, handler: Any) -> _Checked:
+        until_ended: Callable[[], Coroutine[Any, Any, errors.HrmError]] | None = None
+        if self._authority is not None and identity.token_id:
+            until_ended = partial(self._authority.until_ended, identity)
+        elif self._authority is not None and identity.scope:
+            until_ended = partial(_until_over, self._authority, credential)
         return _Checked(
-            handler, name, identity, self._authority, self._known, self._limits, self._audit
+            handler, name, identity, until_ended, self._known, self._limits, self._audit
         )
 
     def _known(self, peer: str) -> None:
@@ -225,6 +235,16 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         except grpc.aio.AbortError as aborted:
             del _requests, context
             raise _untied(aborted)  # noqa: B904 - it is the same exception
+
+
+async def _until_over(authority: Authenticator, credential: str) -> errors.HrmError:
+    """The reason, once the application whose token this is has ended, at most a second later."""
+    while True:
+        await asyncio.sleep(_OVER_CHECKED_S)
+        try:
+            authority.identify(credential)
+        except (errors.NotFound, errors.PermissionDenied) as error:
+            return _untied(error)
 
 
 def _ignore(_what: Any) -> None:
@@ -258,14 +278,15 @@ def _decoding(handler: Any, checks: Callable[[Any], _Checked]) -> Any:
 class _Checked:
     """One call of a method of a service, and the checks of its messages. ``yielded`` serves instead
     of ``respond`` if it yields its responses. ``known`` is notified of the call's peer before the
-    first message has arrived, because a large one takes time."""
+    first message has arrived, because a large one takes time. ``until_ended`` returns why the
+    caller's token has ended, once it has; None: it has no end."""
 
     def __init__(
         self,
         handler: Any,
         name: str,
         identity: Identity,
-        authority: Authenticator | None,
+        until_ended: Callable[[], Coroutine[Any, Any, errors.HrmError]] | None,
         known: Callable[[str], None],
         limits: PeerLimits | None,
         audit: Audit,
@@ -278,11 +299,14 @@ class _Checked:
         )
         self._name = name
         self._identity = identity
-        self._authority = authority
+        self._until_ended = until_ended
+        self._ended: asyncio.Future[errors.HrmError] | None = None
         self._known = known
         self._limits = limits
         self._audit = audit
         self._rule = rule_of(name)
+        self._is_change = self._rule.change
+        """Until the first message says more."""
         self._from_stream = from_stream
         self._is_stream = from_stream or to_stream
         self._decode = request_bounds.checked(name, handler.request_deserializer)
@@ -304,6 +328,8 @@ class _Checked:
         except grpc.aio.AbortError as aborted:
             del _requests, context, request
             raise _untied(aborted)  # noqa: B904 - it is the same exception
+        finally:
+            self._over()
 
     async def yielded(self, _requests: Any, context: Any) -> AsyncIterator[Any]:
         request = None
@@ -326,26 +352,34 @@ class _Checked:
         except grpc.aio.AbortError as aborted:
             del _requests, context, request
             raise _untied(aborted)  # noqa: B904 - it is the same exception
+        finally:
+            self._over()
 
     async def _lasting(self, work: Coroutine[Any, Any, Any]) -> Any:
         """The result of ``work``, which is part of a stream, unless the caller's token ends before.
 
         Raises:
-            PermissionDenied: it has ended.
+            PermissionDenied, NotFound: it has ended.
         """
-        if not (self._is_stream and self._identity.token_id and self._authority is not None):
+        if not self._is_stream or self._until_ended is None:
             return await work
-        ended = asyncio.ensure_future(self._authority.until_ended(self._identity))
-        working = asyncio.ensure_future(work)
+        if self._ended is None:
+            self._ended = asyncio.ensure_future(self._until_ended())
+        working, ended = asyncio.ensure_future(work), self._ended
         try:
             await asyncio.wait((working, ended), return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
+            if ended.done():
                 raise ended.result()
             return working.result()
         finally:
-            ended.cancel()
             working.cancel()
-            await asyncio.gather(ended, working, return_exceptions=True)
+            await asyncio.gather(working, return_exceptions=True)
+
+    def _over(self) -> None:
+        """The call has ended."""
+        if self._ended is not None:
+            self._ended.cancel()
+            self._ended = None
 
     async def _given(self, context: Any) -> Any:
         """The argument for the method: its messages, or its only one."""
@@ -356,18 +390,19 @@ class _Checked:
     def _began(self, context: Any, request: Any) -> None:
         """The first message has arrived."""
         self._what = _named(request, self._rule.names)
-        if self._is_stream and self._rule.change:
+        self._is_change = self._rule.is_change(request)
+        if self._is_stream and self._is_change:
             self._report(context, None)
 
     def _done(self, context: Any, response: Any) -> None:
-        if self._rule.change and not self._is_stream and has_changed():
+        if self._is_change and not self._is_stream and has_changed():
             made = next((x for x in map(partial(_named, response), _IDS) if x), "")
             if made and made != self._what:
                 self._what = f"{made} {self._what}".strip()
             self._report(context, None)
 
     def _failed(self, context: Any, error: errors.HrmError) -> None:
-        if self._rule.change or isinstance(error, errors.NotAllowed):
+        if self._is_change or isinstance(error, errors.NotAllowed):
             self._report(context, error)
 
     def _report(self, context: Any, error: errors.HrmError | None) -> None:

@@ -147,9 +147,9 @@ def test_the_state_of_a_queue_is_shown() -> None:
         spec=TREE.specs[QueueName("root.ml.train")], is_leaf=True, guaranteed=(1.0, 2.0, 3.0),
         maximum=(4.0, 5.0, 6.0), share=(7.0, 8.0, 9.0), used=(2.0, 2.0, 3.5),
         borrowed=(1.0, 0.0, 0.5), pending=(0.5, 0.0, 0.0), running=2, applications=5,
-        past_use=0.25, waiting=waits,
+        past_use=0.25, waiting=waits[:2], waiting_total=3,
     )  # fmt: skip
-    shown = queues.from_status(status, in_file=True, waiting_limit=2)
+    shown = queues.from_status(status, in_file=True)
     assert shown.stated == pb.QueueStated(
         name="root.ml.train", weight=2.0, submitters=pb.QueueNames(names=["ana"])
     )

@@ -3,7 +3,8 @@
 A method that is not here is an administrator's alone; a test finds the ones that are missing. What
 a role may call still depends on what it names: users act on what is their own (``caller``).
 
-``change``: calls of it go into the audit log, with the value of the field ``names``. Of what
+``change``: calls of it go into the audit log, with the value of the field ``names``; where one flag
+of the request decides whether something is changed, those calls that change something. Of what
 schedulers, drivers and AppMasters repeat all the time (claims, leases, pieces of files) only
 refusals do.
 """
@@ -40,6 +41,17 @@ class AccessRule:
     change: bool = False
     names: str = ""
     forgotten: bool = False
+    only_if: str = ""
+    """Calls change something if this flag of the request is set."""
+    unless: str = ""
+    """Calls change nothing if this flag of the request is set."""
+
+    def is_change(self, request: object) -> bool:
+        """Does a call with this request, if it is not refused, change something?"""
+        is_asked = not self.only_if or bool(getattr(request, self.only_if, False))
+        return (
+            self.change and is_asked and not (self.unless and getattr(request, self.unless, False))
+        )
 
 
 def _read(roles: frozenset[AccessRole], *, forgotten: bool = False) -> AccessRule:
@@ -73,7 +85,7 @@ _BY_SERVICE: dict[str, dict[str, AccessRule]] = {
     "hrm.v1.PipelineService": {
         "Submit": _change(_RUNS, "pipeline.name"),
         "Watch": _read(_RUNS),
-        "GetResult": _read(_RUNS),
+        "GetResult": AccessRule(roles=_RUNS, change=True, names="task_id", only_if="forget"),
         "Cancel": _change(_RUNS, "task_id"),
         "List": _read(_PEOPLE | _DRIVER),
         "Connect": _change(_AGENT, "register.capacity.node"),
@@ -85,7 +97,9 @@ _BY_SERVICE: dict[str, dict[str, AccessRule]] = {
     },
     "hrm.v1.QueueService": {
         "ListQueues": _read(_PEOPLE),
-        "ChangeQueues": _change(_SUBMITS, "queues removed"),
+        "ChangeQueues": AccessRule(
+            roles=_SUBMITS, change=True, names="queues removed", unless="dry_run"
+        ),
         "WhatIf": _read(_PEOPLE),
     },
     "hrm.v1.SharedStateService": {

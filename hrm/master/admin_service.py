@@ -157,8 +157,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> pb.Application:
         app = self._find(request.application_id)
         self._owners.check(request.application_id)
+        by = caller()
         await self._master.call(
-            lambda call_id: admin_wire.to_kill(request, call_id, self._master.now())
+            lambda call_id: admin_wire.to_kill(request, call_id, self._master.now(), by)
         )
         return await self._whole(app, 0)
 

@@ -334,6 +334,7 @@ async def _add_services(
 
     owners = Owners(master, submissions)
     registry.user_of = owners.user_of
+    pipelines.has_ended = owners.has_ended
     admin_pb2_grpc.add_AdminServiceServicer_to_server(
         AdminService(master, address, to_agent, pipelines.core, owners), server
     )

@@ -40,7 +40,8 @@ class EventService(events_pb2_grpc.EventServiceServicer):
         followers_per_peer: int = 64,
         is_own: Callable[[str], bool] = lambda _application_id: True,
     ) -> None:
-        """``is_own``: may the caller see why this application's state has changed?"""
+        """``is_own``: may the caller see where and why this application's state has
+        changed?"""
         self._journal = journal
         self._is_own = is_own
         self._followers_max = followers
@@ -60,14 +61,24 @@ class EventService(events_pb2_grpc.EventServiceServicer):
         self._followers[address] += request.follow
         try:
             async for page in self._pages(event_filter, at, limit, follow=request.follow):
-                for event in page.events:
-                    if event.application_id and not self._is_own(event.application_id):
-                        hide_event(event)
+                self._hide(page, at_node=bool(request.node))
                 yield page
         finally:
             self._followers[address] -= request.follow
             if not self._followers[address]:
                 del self._followers[address]
+
+    def _hide(self, page: pb.EventPage, *, at_node: bool) -> None:
+        """Leave of others' applications what all may see. Where events of one node were asked for
+        (``at_node``), that is nothing: it would say where they are."""
+        others = [x for x in page.events if x.application_id and not self._is_own(x.application_id)]
+        if at_node and others:
+            own = [x for x in page.events if x not in others]
+            del page.events[:]
+            page.events.extend(own)
+            return
+        for event in others:
+            hide_event(event)
 
     def _check_followers(self, address: str) -> None:
         """Raises LimitReached if one more would be too many."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from hrm.core.tenancy.queue_spec import QueueName, parent_of
 from hrm.core.vocabulary.model import ApplicationId, NodeName, is_driver
-from hrm.errors import NotAllowed, NotFound
+from hrm.errors import NotAllowed, NotFound, PermissionDenied
 from hrm.identity.caller import caller, check_user, is_own
 from hrm.identity.roles import AccessRole, IdentityKind
 from hrm.master.interpreter import Interpreter
@@ -18,6 +18,9 @@ from hrm.master.submission_interpreter import Submissions
 from hrm.v1 import admin_pb2, events_pb2, submission_pb2
 
 __all__ = ["Owners", "hide_application", "hide_event", "hide_submission"]
+
+_AT_NODE = "node "
+"""How the actor of an event begins that is a node."""
 
 _APPLICATION = (
     "class_evidence", "driver_host", "web_url", "message", "containers", "progress", "run_times",
@@ -113,6 +116,14 @@ class Owners:
             raise NotFound(f"the token of {scope} has ended with it; submit again")
         return record.user
 
+    def has_ended(self, scope: str) -> bool:
+        """Has this application, or submission, with a token of its own ended?"""
+        try:
+            self.user_of(scope)
+        except (NotFound, PermissionDenied):
+            return True
+        return False
+
     def _of(self, application_id: str) -> tuple[str, str, str] | None:
         """Its user, and the scopes of tokens that speak for it."""
         entry = self._submissions.entries.get(application_id)
@@ -151,10 +162,16 @@ def hide_application(message: admin_pb2.Application) -> None:
 
 def hide_submission(message: submission_pb2.Submission) -> None:
     """Leave what all may see."""
-    message.ClearField("message")
-    message.ClearField("server_address")
+    for field in ("message", "server_address", "node"):
+        message.ClearField(field)
+    message.exit_code = -1
 
 
 def hide_event(message: events_pb2.StateEvent) -> None:
-    """Leave what all may see."""
-    message.ClearField("reason")
+    """Leave what all may see of an event of another's application. Who brought it about is left
+    but where that is a node."""
+    for field in ("reason", "node", "cause"):
+        message.ClearField(field)
+    message.exit_code = -1
+    if message.actor.startswith(_AT_NODE):
+        message.actor = "a node"

@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from hrm.core.master.core import MasterCore
-from hrm.core.master.queue_report import queue_statuses
+from hrm.core.master.queue_report import WAITS_MAX, QueueReport, queue_statuses
 from hrm.core.master.queue_whatif import what_if
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -53,14 +53,17 @@ class QueueService(queues_pb2_grpc.QueueServiceServicer):
         self, request: pb.ListQueuesRequest, context: Any
     ) -> pb.ListQueuesResponse:
         limit = codec.to_whole(request.waiting_limit, "waiting_limit", 0, WAITING_MAX)
-        listed = statuses(self._master.core)
+        waits = min(limit, WAITS_MAX)
+        names = list(self._tree.specs)
         if request.name:
             name = queue_wire.queue_named(self._tree, request.name)
-            listed = [x for x in listed if queue_wire.is_below(x.spec.name, name)]
+            names = [x for x in names if queue_wire.is_below(x, name)]
+        core = self._master.core
+        report = QueueReport(core.master_state, core.placement.queues)
         queues, token = page(
-            listed,
-            lambda status: tuple(status.spec.name.split(".")),
-            lambda status: self._message(status, limit),
+            names,
+            lambda name: tuple(name.split(".")),
+            lambda name: self._message(report.status(name, waits)),
             request,
         )
         return pb.ListQueuesResponse(queues=queues, next_page_token=token)
@@ -95,6 +98,5 @@ class QueueService(queues_pb2_grpc.QueueServiceServicer):
         found = what_if(core.master_state, core.placement, queue, executors, resources, now)
         return queue_wire.from_supposed(found)
 
-    def _message(self, status: QueueStatus, waiting_limit: int) -> pb.Queue:
-        is_in_file = status.spec.name in self._in_file
-        return queue_wire.from_status(status, in_file=is_in_file, waiting_limit=waiting_limit)
+    def _message(self, status: QueueStatus) -> pb.Queue:
+        return queue_wire.from_status(status, in_file=status.spec.name in self._in_file)

@@ -10,7 +10,7 @@ import grpc.aio
 
 from hrm.core.submission.submissions import SubmissionEntry
 from hrm.errors import InvalidRequest
-from hrm.identity.caller import check_scope, user_of
+from hrm.identity.caller import caller, check_scope, user_of
 from hrm.master.file_store import PIECE_BYTES
 from hrm.master.owners import Owners, hide_submission
 from hrm.master.paging import MESSAGE_LISTED, NAME_LISTED, check_limit, page
@@ -101,7 +101,7 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
     async def Kill(  # noqa: N802
         self, request: pb.KillSubmissionRequest, context: _Context
     ) -> pb.Submission:
-        reason = codec.to_text(request.reason, "reason")
+        reason = codec.to_text(request.reason, "reason") or f"killed by {caller()}"
         self._submissions.find(request.submission_id)
         self._owners.check(request.submission_id)
         killed = self._submissions.kill(request.submission_id, reason)

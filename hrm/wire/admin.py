@@ -25,6 +25,7 @@ from hrm.core.vocabulary.model import (
     Resources,
 )
 from hrm.errors import InvalidRequest
+from hrm.identity.roles import Identity
 from hrm.v1 import admin_pb2 as pb
 from hrm.wire import codec, node_stream, requirements
 
@@ -44,7 +45,9 @@ MOVE_WITHIN_MAX_S = 3600.0
 _WAITING = (ContainerState.ASSIGNED, ContainerState.WAITING)
 
 
-def to_kill(request: pb.KillApplicationRequest, call_id: int, now: float) -> e.KillRequested:
+def to_kill(
+    request: pb.KillApplicationRequest, call_id: int, now: float, by: Identity
+) -> e.KillRequested:
     """A call of ``KillApplication``.
 
     Raises:
@@ -54,7 +57,8 @@ def to_kill(request: pb.KillApplicationRequest, call_id: int, now: float) -> e.K
         now=now,
         call_id=call_id,
         application_id=ApplicationId(request.application_id),
-        reason=codec.to_text(request.reason, "reason"),
+        reason=codec.to_text(request.reason, "reason") or f"killed by {by}",
+        by="" if by.role.rules else str(by),
     )
 
 

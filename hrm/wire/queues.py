@@ -170,8 +170,7 @@ def _from_quota(quota: Quota) -> pb.QueueQuota:
     return pb.QueueQuota(**{name: str(amount) for name, amount in each.items()})
 
 
-def from_status(status: QueueStatus, *, in_file: bool, waiting_limit: int) -> pb.Queue:
-    """``waiting_limit``: so many of the applications that wait, the first; 0: none."""
+def from_status(status: QueueStatus, *, in_file: bool) -> pb.Queue:
     return pb.Queue(
         name=status.spec.name,
         stated=from_spec(status.spec),
@@ -186,8 +185,8 @@ def from_status(status: QueueStatus, *, in_file: bool, waiting_limit: int) -> pb
         running=status.running,
         applications=status.applications,
         past_use=status.past_use,
-        waiting=[_from_wait(wait) for wait in status.waiting[:waiting_limit]],
-        waiting_total=len(status.waiting),
+        waiting=[_from_wait(wait) for wait in status.waiting],
+        waiting_total=status.waiting_total,
     )
 
 

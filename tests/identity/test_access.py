@@ -49,8 +49,8 @@ def test_only_operators_and_administrators_change_the_cluster() -> None:
     assert allowed[AccessRole.VIEWER] == {"AdminService/LinkLog"} | tokens
     submits = allowed[AccessRole.VIEWER] | {
         "AdminService/KillApplication", "ApplicationService/Register", "PipelineService/Submit",
-        "PipelineService/Cancel", "SubmissionService/Submit", "SubmissionService/Kill",
-        "QueueService/ChangeQueues",
+        "PipelineService/Cancel", "PipelineService/GetResult", "SubmissionService/Submit",
+        "SubmissionService/Kill", "QueueService/ChangeQueues",
     }  # fmt: skip
     assert allowed[AccessRole.SUBMITTER] == submits
     assert allowed[AccessRole.OPERATOR] == submits | {
@@ -61,7 +61,7 @@ def test_only_operators_and_administrators_change_the_cluster() -> None:
     assert allowed[AccessRole.JOINING] == {"IdentityService/EnrolNode"}
     assert allowed[AccessRole.APPLICATION] == {
         "ApplicationService/Register", "PipelineService/Submit", "PipelineService/Cancel",
-        "SubmissionService/GetTokens",
+        "PipelineService/GetResult", "SubmissionService/GetTokens",
     }  # fmt: skip
 
 

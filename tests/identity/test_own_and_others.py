@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hrm import ownership_keys
 from hrm.identity.registry import TokenRegistry
@@ -140,7 +141,12 @@ async def test_users_kill_their_own_applications_and_operators_all(people: Peopl
     theirs = await bob.admin.GetApplication(
         admin_pb2.GetApplicationRequest(application_id=apps[0]), timeout=TIMEOUT_S
     )
-    assert found.message and not theirs.message
+    assert found.message == "killed by user ada" and not theirs.message
+    watch = events_pb2_grpc.EventServiceStub(ada.channel).WatchEvents
+    pages: Any = watch(events_pb2.WatchEventsRequest(), timeout=TIMEOUT_S)
+    shown = [x async for page in pages for x in page.events]
+    killed = {x.application_id: x.actor for x in shown if x.to_state == "killed"}
+    assert killed == {apps[0]: "user ada", apps[1]: "administrator"}
 
 
 async def test_administrators_of_a_queue_rule_in_it_and_below_it_alone(people: People) -> None:
@@ -193,7 +199,7 @@ async def test_users_kill_their_own_submissions_and_operators_all(people: People
     get = pb.GetSubmissionRequest(submission_id=sent.submission_id)
     own, theirs = await stub(ada).Get(get), await stub(bob).Get(get)
     assert own.state == theirs.state == pb.SUBMISSION_STATE_KILLED
-    assert own.message and not theirs.message
+    assert own.message == "killed by user ada" and not theirs.message
 
 
 async def test_logs_are_their_users_and_the_operators(people: People) -> None:
@@ -345,8 +351,28 @@ async def test_tasks_of_pipelines_are_their_users(people: People) -> None:
     with refused(DENIED, "belongs to ada"):
         await bob.admin.ExplainApplication(explain, timeout=TIMEOUT_S)
     (task,) = (await of_bob.List(pipeline_pb2.ListPipelineTasksRequest())).tasks
-    assert (task.task_id, task.user) == ("t1", "ada")
+    assert (task.task_id, task.user, task.state) == ("t1", "ada", "it waits for a node")
     await of_ada.Cancel(cancel, timeout=TIMEOUT_S)
+
+
+async def test_why_others_tasks_failed_and_where_they_ran_is_not_listed(people: People) -> None:
+    ada = await people.one("ada", AccessRole.SUBMITTER)
+    vera = await people.one("vera", AccessRole.VIEWER)
+    of_ada, of_vera = (pipeline_pb2_grpc.PipelineServiceStub(x.channel) for x in (ada, vera))
+    spec = pw.from_pipeline(pipeline(subtask("a")))
+    ask = pipeline_pb2.SubmitPipelineTaskRequest(task_id="t1", pipeline=spec, payload=b"salary")
+    await of_ada.Submit(ask, timeout=TIMEOUT_S)
+    why = "salaries.csv: 41000"
+    cancel = pipeline_pb2.CancelPipelineTaskRequest(task_id="t1", reason=why)
+    await of_ada.Cancel(cancel, timeout=TIMEOUT_S)
+    listing = pipeline_pb2.ListPipelineTasksRequest(all=True)
+    (own,) = (await of_ada.List(listing, timeout=TIMEOUT_S)).tasks
+    (theirs,) = (await of_vera.List(listing, timeout=TIMEOUT_S)).tasks
+    assert why in own.state and own.size_mb
+    assert theirs == pipeline_pb2.PipelineTaskInfo(
+        task_id="t1", pipeline=own.pipeline, submitted_at_s=own.submitted_at_s,
+        outcome=own.outcome, user="ada", state="cancelled",
+    )  # fmt: skip
 
 
 async def test_a_drivers_tasks_are_not_another_drivers_of_the_same_user(people: People) -> None:
@@ -497,3 +523,111 @@ async def test_a_submission_key_of_another_user_gives_nothing_away(people: Peopl
         assert apps[first].record.user == "ada"  # type: ignore[index]
         assert dict(apps[first].launch.environment) == {"OF": "ada"}  # type: ignore[index]
         assert await registered(ada, **ask) == first
+
+
+async def test_where_anothers_driver_is_and_how_it_ended_is_not_shown(people: People) -> None:
+    ada = await people.one("ada", AccessRole.SUBMITTER)
+    vera = await people.one("vera", AccessRole.VIEWER)
+    async with agent(people.master) as one:
+        sent = await stub(ada).Submit(submission(user="ada"), timeout=TIMEOUT_S)
+        spec = await one.assigned()
+        await one.report_state(spec, RUNNING)
+        get = pb.GetSubmissionRequest(submission_id=sent.submission_id)
+        async with asyncio.timeout(TIMEOUT_S):
+            while not (await stub(ada).Get(get, timeout=TIMEOUT_S)).node:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert not (await stub(vera).Get(get, timeout=TIMEOUT_S)).node
+        await one.report_state(spec, ENDED, 3)
+        await state_of(people.master, sent.submission_id, pb.SUBMISSION_STATE_FAILED)
+        assert (await stub(ada).Get(get, timeout=TIMEOUT_S)).exit_code == 3
+        theirs = await stub(vera).Get(get, timeout=TIMEOUT_S)
+        assert (theirs.node, theirs.exit_code) == ("", -1)
+
+    async def events(who: Running, **fields: Any) -> list[events_pb2.StateEvent]:
+        watch = events_pb2_grpc.EventServiceStub(who.channel).WatchEvents
+        pages: Any = watch(events_pb2.WatchEventsRequest(**fields), timeout=TIMEOUT_S)
+        return [x async for page in pages for x in page.events]
+
+    own = await events(ada, application_id=sent.submission_id)
+    seen = await events(vera, application_id=sent.submission_id)
+    assert [x.to_state for x in own] == [x.to_state for x in seen]
+    assert any(x.node for x in own) and any(x.cause for x in own)
+    assert any(x.actor.startswith("node ") for x in own)
+    assert {(x.node, x.cause, x.exit_code, x.reason) for x in seen} == {("", "", -1, "")}
+    assert not any(x.actor.startswith("node ") for x in seen)
+    at_node = await events(vera, node="n1")
+    assert at_node and not any(x.application_id for x in at_node), "a node's events stay for all"
+    assert any(x.application_id for x in await events(ada, node="n1"))
+
+
+async def test_a_stream_that_an_application_has_opened_ends_with_it(people: People) -> None:
+    ada = await people.one("ada", AccessRole.SUBMITTER)
+    streams: list[Any] = []
+    apps = [await registered(ada, submission_key=f"k{number}") for number in range(2)]
+    for app in apps:
+        health = health_pb2_grpc.HealthStub((await people.driver(app)).channel)
+        streams.append(health.Watch(health_pb2.HealthCheckRequest()))
+        await streams[-1].read()
+    await ada.admin.KillApplication(kill(apps[0]), timeout=TIMEOUT_S)
+    with refused(UNKNOWN, f"the token of {apps[0]} has ended with it"):
+        async with asyncio.timeout(3.0):
+            await streams[0].read()
+    assert not streams[1].done(), "another's goes on"
+    streams[1].cancel()
+
+
+async def test_tasks_of_pipelines_are_cancelled_with_the_application_that_submits_them(
+    people: People,
+) -> None:
+    ada = await people.one("ada", AccessRole.SUBMITTER)
+    result = await ada.applications.Register(registration(user=""), timeout=TIMEOUT_S)
+    driver = await people.driver(result.application_id)
+    spec = pw.from_pipeline(pipeline(subtask("a")))
+    for who, task_id in ((driver, "t1"), (ada, "t2")):
+        ask = pipeline_pb2.SubmitPipelineTaskRequest(task_id=task_id, pipeline=spec)
+        tasks = pipeline_pb2_grpc.PipelineServiceStub(who.channel)
+        await tasks.Submit(ask, timeout=TIMEOUT_S)
+    watch = pipeline_pb2.WatchPipelineTasksRequest(task_ids=["t1"])
+    call: Any = tasks.Watch(watch)
+    assert (await call.read()).queued
+    await ada.admin.KillApplication(kill(result.application_id), timeout=TIMEOUT_S)
+    async with asyncio.timeout(3.0):
+        end = await call.read()
+        while not end.HasField("ended"):
+            end = await call.read()
+    assert end.ended.outcome == pipeline_pb2.PIPELINE_TASK_OUTCOME_CANCELLED
+    listed = await tasks.List(pipeline_pb2.ListPipelineTasksRequest(), timeout=TIMEOUT_S)
+    assert [x.task_id for x in listed.tasks] == ["t2"], "a user's own go on"
+
+
+async def audited(people: People, rpc: str) -> list[str]:
+    """What calls of this method have changed, by the audit log."""
+    ask = identity_pb2.ReadAuditRequest()
+    found = await identities(people.master).ReadAudit(ask, timeout=TIMEOUT_S)
+    return [x.what for x in found.entries if x.method.endswith(rpc)]
+
+
+async def test_a_dry_run_is_no_change_in_the_audit_log(people: People) -> None:
+    stated = [queues_pb2.QueueStated(name="root.etl")]
+    for dry_run in (True, False):
+        ask = queues_pb2.ChangeQueuesRequest(queues=stated, create=True, dry_run=dry_run)
+        await people.master.queues.ChangeQueues(ask, timeout=TIMEOUT_S)
+        assert len(await audited(people, "ChangeQueues")) == (not dry_run)
+    bob = await people.one("bob", AccessRole.SUBMITTER)
+    ask.dry_run = True
+    with refused(DENIED, "administers no queue"):
+        await bob.queues.ChangeQueues(ask, timeout=TIMEOUT_S)
+    assert len(await audited(people, "ChangeQueues")) == 2, "that it was refused is noted"
+
+
+async def test_to_take_a_result_away_is_a_change_in_the_audit_log(people: People) -> None:
+    ada = await people.one("ada", AccessRole.SUBMITTER)
+    tasks = pipeline_pb2_grpc.PipelineServiceStub(ada.channel)
+    spec = pw.from_pipeline(pipeline(subtask("a")))
+    ask = pipeline_pb2.SubmitPipelineTaskRequest(task_id="t1", pipeline=spec)
+    await tasks.Submit(ask, timeout=TIMEOUT_S)
+    for forget in (False, True):
+        get = pipeline_pb2.GetPipelineResultRequest(task_id="t1", forget=forget)
+        with refused(UNKNOWN, ""):  # it has none yet
+            await tasks.GetResult(get, timeout=TIMEOUT_S).read()
+        assert bool(await audited(people, "GetResult")) is forget

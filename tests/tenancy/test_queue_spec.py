@@ -31,7 +31,10 @@ QUOTAS = st.one_of(
     PARTS,
     st.fixed_dictionaries({}, optional={"cores": CORES, "memory": SIZES, "gpu_memory": SIZES}),
 )  # fmt: skip
-USERS = st.lists(st.text(min_size=1, max_size=8), max_size=3)
+USERS = st.lists(
+    st.text(min_size=1, max_size=8).filter(lambda x: x.isprintable() and x == x.strip()),
+    max_size=3,
+)
 STATED = st.fixed_dictionaries(
     {},
     optional={
@@ -139,6 +142,9 @@ def test_the_queues_above_one_begin_with_root() -> None:
         ({"user_limit_factor": 0}, "above 0"),
         ({"submitters": "ana"}, "at most 1000 names"),
         ({"submitters": [""]}, "at most 1000 names"),
+        ({"submitters": ["ana\x1b[2J"]}, "a name has no control characters"),
+        ({"administrators": ["ana\n"]}, "a name has no control characters"),
+        ({"administrators": [" ana"]}, "and no space before or after it"),
         ({"guaranteed": {"cores": 9}, "maximum": {"cores": 8}}, "9 guaranteed, 8 at most"),
         ({"guaranteed": "60%", "maximum": "50%"}, "60% guaranteed, 50% at most"),
     ],

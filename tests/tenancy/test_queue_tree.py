@@ -109,7 +109,7 @@ def test_a_queue_is_replaced_and_removed() -> None:
         queues.with_queue(spec_from("root.c", {"guaranteed": "1%"}))
     smaller = queues.with_queue(spec_from("root.a", {"guaranteed": "10%"}))
     assert guaranteed(smaller, "root.a")[0] == 10
-    without = smaller.without(QueueName("root.a"))
+    without = smaller.changed([QueueName("root.a")], [])
     assert QueueName("root.a") not in without.specs
     assert QueueName("root.a") in smaller.specs, "a tree does not change"
 
@@ -125,7 +125,7 @@ def test_a_queue_is_replaced_and_removed() -> None:
 )
 def test_what_cannot_be_removed_is_refused(name: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        tree(a__x={}).without(QueueName(name))
+        tree(a__x={}).changed([QueueName(name)], [])
 
 
 def test_a_leaf_is_found_by_its_whole_name_and_by_its_end() -> None:
@@ -212,3 +212,22 @@ def test_guarantees_fit_into_the_parents_whatever_the_size(
 def test_limits_alone_govern_too() -> None:
     assert tree(default={"max_running": 2}).governs
     assert QueueTree.of([QueueSpec(name=ROOT, max_running=3)]).governs
+
+
+def test_queues_are_removed_from_below_and_made_together() -> None:
+    queues = tree(a__x={"guaranteed": "60%"}, b={"guaranteed": "40%"})
+    names = [QueueName("root.a.x"), QueueName("root.a")]
+    made = [spec_from("root.b", {"guaranteed": "10%"}), spec_from("root.c", {"guaranteed": "90%"})]
+    changed = queues.changed(names, made)
+    assert {x.name for x in changed.stated} == {"root.b", "root.c"}
+    with pytest.raises(ValueError, match=r"root\.a has queues below it; remove these first"):
+        queues.changed(names[::-1], [])
+    with pytest.raises(ValueError, match=r"there is no queue 'root\.a\.x'"):
+        queues.changed([names[0], names[0]], [])
+    with pytest.raises(ValueError, match="guaranteed 130% of its cores together"):
+        queues.changed(names, [spec_from("root.c", {"guaranteed": "90%"})])
+
+
+def test_the_queue_of_what_has_none_any_more_stays_a_leaf() -> None:
+    with pytest.raises(ValueError, match=r"root\.recovered has no queues below it"):
+        tree(recovered__a={})

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hrm.core.master import driver_places, gangs, run_time_corrections
+from hrm.core.master import driver_places, gangs, queue_bounds, run_time_corrections
 from hrm.core.master.admission import gpu_refusal, malformed, refusal, resolve
 from hrm.core.master.class_guesses import ClassGuesses
 from hrm.core.master.entities import Application, Container
@@ -543,6 +543,9 @@ class _Checks:
                         requires=requires,
                     )
                     or gangs.refusal(
+                        self.master_state, self.app, resolved.resources, self._requests
+                    )
+                    or queue_bounds.refusal(
                         self.master_state, self.app, resolved.resources, self._requests
                     )
                     or self._of_driver(resolved.resources)

@@ -96,11 +96,7 @@ class QueueAdministration:
 
     def _changed(self, event: e.QueuesChanged) -> QueueTree:
         """Raises ValueError or HrmError where that is no tree for what is in it."""
-        tree = self.tree
-        for name in event.removed:
-            tree = tree.without(name)
-        for spec in event.stated:
-            tree = self._with(tree, spec, create=event.create)
+        tree = self.tree.changed(event.removed, self._stated(event))
         for app in self._master_state.holding_applications():
             name = QueueName(app.record.queue)
             if tree.is_leaf(name):
@@ -117,13 +113,19 @@ class QueueAdministration:
             raise InvalidRequest(f"{what}; wait for their end, or kill them (hrm app kill), first")
         return tree
 
-    def _with(self, tree: QueueTree, spec: QueueSpec, *, create: bool) -> QueueTree:
-        is_stated = spec.name in tree.specs and spec.name not in tree.implied
-        if create and is_stated:
-            raise AlreadyExists(f"the queue {spec.name} is there; hrm queue set changes it")
-        if not create and spec.name not in tree.specs:
-            raise NotFound(f"{tree.unknown(spec.name)}; hrm queue create makes it")
-        return tree.with_queue(spec)
+    def _stated(self, event: e.QueuesChanged) -> tuple[QueueSpec, ...]:
+        """What is stated now. Raises AlreadyExists, NotFound."""
+        tree, gone = self.tree, set(event.removed)
+        made: set[QueueName] = set()
+        for spec in event.stated:
+            name = spec.name
+            is_there = name in tree.specs and name not in gone
+            if event.create and (name in made or (is_there and name not in tree.implied)):
+                raise AlreadyExists(f"the queue {name} is there; hrm queue set changes it")
+            if not event.create and not is_there:
+                raise NotFound(f"{tree.unknown(name)}; hrm queue create makes it")
+            made.add(name)
+        return event.stated
 
     def _cost(self, tree: QueueTree, now: float) -> c.QueueChangeCost:
         """What a change costs as things are now."""

@@ -189,11 +189,10 @@ class QueueReclaim:
     def _queue_of(self, container: Container) -> QueueName:
         return QueueName(self._master_state.applications[container.application_id].record.queue)
 
-    def supposed(self, claims: Iterable[Wanted], usage: QueueUsage) -> list[Reclaim]:
-        """What would be preempted for these, each by itself."""
+    def supposed(self, claim: Wanted, many: int, usage: QueueUsage) -> list[Reclaim]:
+        """What would be preempted for so many of these, each by itself."""
         planner = ReclaimPlanner(self._master_state, usage, self._going)
-        found = planner.plan(([each] for each in claims), everything=True)
-        return [each for group in found for each in group]
+        return planner.plan_alike(claim, many)
 
     def _carry_out(self, group: Sequence[Reclaim], now: float) -> None:
         """Order what is in the way of each to end, and keep what that leaves for it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from hrm.core.master import gangs
@@ -9,63 +10,69 @@ from hrm.core.master.entities import Application, Container
 from hrm.core.master.queue_gate import QueueGate
 from hrm.core.master.queue_usage import QueueUsage, amount_of
 from hrm.core.master.state import MasterState
-from hrm.core.tenancy.accounts import QueueAccount, less
+from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, less, more
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import QueueStatus, QueueWait, WaitReason
 from hrm.core.tenancy.queue_tree import Governed
 from hrm.core.vocabulary.model import ContainerState
 
-__all__ = ["prospect", "queue_statuses", "wait_of"]
+__all__ = ["WAITS_MAX", "QueueReport", "prospect", "queue_statuses", "wait_of"]
 
 WAITS_MAX = 1_000
 """Applications of one queue of which it is said why they wait."""
 
 
 def queue_statuses(master_state: MasterState, gate: QueueGate) -> list[QueueStatus]:
-    """All queues, parents before children."""
-    usage = master_state.queues
-    if usage.accounts is None:  # nothing is governed, and nothing counted: count once
-        usage = QueueUsage(master_state.state, usage.tree)
-        usage.begin(usage.tree, master_state.live_applications(), always=True)
-    accounts = usage.accounts
-    assert accounts is not None, "it has just been counted"
-    by_queue: dict[QueueName, list[Application]] = {}
-    for app in master_state.live.values():
-        by_queue.setdefault(QueueName(app.record.queue), []).append(app)
-    return [
-        _status(master_state, gate, usage, account, by_queue) for account in accounts.of.values()
-    ]
+    """Of all queues, parents before children."""
+    report = QueueReport(master_state, gate)
+    return [report.status(name) for name in report.accounts.of]
 
 
-def _status(
-    master_state: MasterState,
-    gate: QueueGate,
-    usage: QueueUsage,
-    account: QueueAccount,
-    by_queue: dict[QueueName, list[Application]],
-) -> QueueStatus:
-    accounts = usage.accounts
-    assert accounts is not None, "it has accounts"
-    leaves = [x.name for x in accounts.leaves() if account in x.path]
-    apps = [app for name in leaves for app in by_queue.get(name, ())]
-    spare = less(account.placed, account.limits.guaranteed)
-    waiting: tuple[QueueWait, ...] = ()
-    if account.is_leaf:
-        waiting = tuple(_waits(master_state, gate, apps))
-    return QueueStatus(
-        spec=account.spec,
-        is_leaf=account.is_leaf,
-        guaranteed=account.limits.guaranteed,
-        maximum=_maximum(account, accounts.capacity),
-        share=accounts.share(account),
-        used=account.placed,
-        borrowed=(max(0.0, spare[0]), max(0.0, spare[1]), max(0.0, spare[2])),
-        pending=_pending(apps),
-        running=len(account.slots),
-        applications=len(apps),
-        past_use=account.past_use,
-        waiting=waiting,
-    )
+class QueueReport:
+    """Queues as they are now: made, asked, and thrown away within one event.
+
+    The live applications are gone through once, however many queues are asked for."""
+
+    def __init__(self, master_state: MasterState, gate: QueueGate) -> None:
+        usage = master_state.queues
+        if usage.accounts is None:  # nothing is governed, and nothing counted: count once
+            usage = QueueUsage(master_state.state, usage.tree)
+            usage.begin(usage.tree, master_state.live_applications(), always=True)
+        assert usage.accounts is not None, "it has just been counted"
+        self.accounts: AccountTree = usage.accounts
+        self._master_state = master_state
+        self._gate = gate
+        self._of_leaf: dict[QueueName, list[Application]] = {}
+        self._many: Counter[QueueName] = Counter()
+        self._pending: dict[QueueName, Governed] = {}
+        for app in master_state.live.values():
+            self._of_leaf.setdefault(QueueName(app.record.queue), []).append(app)
+        for name, apps in self._of_leaf.items():
+            wants = _pending(apps)
+            for account in self.accounts.of[name].path:
+                self._many[account.name] += len(apps)
+                self._pending[account.name] = more(self._pending.get(account.name, NOTHING), wants)
+
+    def status(self, name: QueueName, waits: int = WAITS_MAX) -> QueueStatus:
+        """``waits``: of so many applications of a leaf that wait it says why, the first."""
+        account = self.accounts.of[name]
+        waiting = [x for x in self._of_leaf.get(name, ()) if _waits_at_all(x)]
+        spare = less(account.placed, account.limits.guaranteed)
+        return QueueStatus(
+            spec=account.spec,
+            is_leaf=account.is_leaf,
+            guaranteed=account.limits.guaranteed,
+            maximum=_maximum(account, self.accounts.capacity),
+            share=self.accounts.share(account),
+            used=account.placed,
+            borrowed=(max(0.0, spare[0]), max(0.0, spare[1]), max(0.0, spare[2])),
+            pending=self._pending.get(name, NOTHING),
+            running=len(account.slots),
+            applications=self._many[name],
+            past_use=account.past_use,
+            waiting=tuple(_waits(self._master_state, self._gate, waiting, waits)),
+            waiting_total=len(waiting),
+        )
 
 
 def _maximum(account: QueueAccount, capacity: Governed) -> Governed:
@@ -92,19 +99,22 @@ def _waits_for_place(container: Container) -> bool:
     return state in (ContainerState.PENDING, ContainerState.WAITING)
 
 
+def _waits_at_all(app: Application) -> bool:
+    return any(map(_waits_for_place, app.containers.values()))
+
+
 def _waits(
-    master_state: MasterState, gate: QueueGate, apps: Sequence[Application]
+    master_state: MasterState, gate: QueueGate, waiting: list[Application], most: int
 ) -> Iterator[QueueWait]:
     """The applications of a leaf that wait, in the order in which they get something: those of
     which something has passed before those that the queue keeps."""
-    if not apps:
+    if not waiting or not most:
         return
-    line = gate.lines.get(QueueName(apps[0].record.queue))
+    line = gate.lines.get(QueueName(waiting[0].record.queue))
     kept = [] if line is None else [x.app for x in line.in_order(gate.held_part)]
     positions = {app.application_id: number for number, app in enumerate(kept)}
-    waiting = [app for app in apps if any(map(_waits_for_place, app.containers.values()))]
     waiting.sort(key=lambda x: (positions.get(x.application_id, -1), x.record.submitted_at_s))
-    for position, app in enumerate(waiting[:WAITS_MAX], 1):
+    for position, app in enumerate(waiting[:most], 1):
         reason, why = wait_of(master_state, gate, app)
         if reason is WaitReason.QUEUE_SHARE and app in kept and app is not kept[0]:
             reason, why = WaitReason.BEHIND_OTHERS, f"{kept[0].application_id} goes first; {why}"

@@ -7,7 +7,7 @@ import math
 from hrm.core.master import admission
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.queue_usage import QueueUsage, amount_of
-from hrm.core.master.reclaim_plan import Wanted
+from hrm.core.master.reclaim_plan import Reclaim, Wanted
 from hrm.core.master.state import MasterState
 from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, fits_into, less
 from hrm.core.tenancy.queue_status import Supposed
@@ -60,8 +60,10 @@ def what_if(
     account.places(_times(amount, at_once))
     is_on = master_state.queues.governs and master_state.bounds.queue_preemption
     rest = executors - at_once if is_on and account.full() is None else 0
-    claims = [Wanted(account, resources, is_stream=False) for _ in range(rest)]
-    found = placement.reclaim.supposed(claims, usage)
+    found: list[Reclaim] = []
+    if rest:
+        claim = Wanted(account, resources, is_stream=False)
+        found = placement.reclaim.supposed(claim, rest, usage)
     preempted = [x for each in found for x in each.victims]
     later = executors - at_once - len(found)
     return Supposed(

@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.queue_usage import Level, QueueUsage, amount_of
@@ -56,6 +56,17 @@ class Wanted(NamedTuple):
     def is_kept(self) -> bool:
         """Does its queue keep it, and is it no stream's, for which its own queue makes place?"""
         return self.container is not None and self.container.withheld and not self.is_stream
+
+
+_Kind: TypeAlias = tuple[object, ...]
+
+
+def _kind(claim: Wanted) -> _Kind:
+    """Claims of one kind find the same victims."""
+    return (
+        claim.account.name, claim.resources, claim.is_stream, claim.is_kept,
+        frozenset(claim.avoided), claim.requires,
+    )  # fmt: skip
 
 
 class Reclaim(NamedTuple):
@@ -161,25 +172,49 @@ class ReclaimPlanner:
     ) -> list[list[Reclaim]]:
         """Victims for each of these groups of claims, for all of a group or none, as far as there
         are some; ``everything``: as if rounds followed until there is nothing left to take."""
-        self._everything = everything
-        part = 1.0 if everything else self._master_state.bounds.queue_preemption_part
-        so_far = _Round(self._accounts, max(1, int(part * self.usage.placed)))
-        self._count_reserved(so_far)
+        so_far = self._begin(everything=everything)
         running = self._running()
         found: list[list[Reclaim]] = []
+        in_vain: set[_Kind] = set()
         for some in claims:
             if so_far.left <= 0:
                 break
+            kind = _kind(some[0])
+            if len(some) == 1 and kind in in_vain:
+                continue
             tried, group = so_far.copy(), list[Reclaim]()
             for claim in some:
                 each = self._for_one(claim, running, tried)
                 if each is None:
+                    if len(some) == 1:
+                        in_vain.add(kind)  # a like one finds as little until something is taken
                     break
                 group.append(each)
             else:
                 so_far = tried
                 found.append(group)
+                in_vain.clear()
         return found
+
+    def plan_alike(self, claim: Wanted, many: int) -> list[Reclaim]:
+        """Victims for so many of these, each by itself, as if rounds followed until there is
+        nothing left to take. After the first that finds none, no other does."""
+        found: list[Reclaim] = []
+        so_far = self._begin(everything=True)
+        running = self._running()
+        while len(found) < many and so_far.left > 0:
+            each = self._for_one(claim, running, so_far)
+            if each is None:
+                break
+            found.append(each)
+        return found
+
+    def _begin(self, *, everything: bool) -> _Round:
+        self._everything = everything
+        part = 1.0 if everything else self._master_state.bounds.queue_preemption_part
+        so_far = _Round(self._accounts, max(1, int(part * self.usage.placed)))
+        self._count_reserved(so_far)
+        return so_far
 
     def _count_reserved(self, so_far: _Round) -> None:
         """What waits first at a unit counts as placed, and what is about to end as gone."""

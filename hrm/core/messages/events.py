@@ -264,9 +264,12 @@ class DriverFailed(Event):
 
 @record
 class KillRequested(Event):
+    """``by``: the identity that asks, where that is no administrator or operator."""
+
     call_id: int
     application_id: ApplicationId
     reason: str = ""
+    by: str = ""
 
 
 @record

@@ -301,6 +301,8 @@ def _names(value: object) -> tuple[str, ...]:
     right = isinstance(value, list | tuple) and len(value) <= _NAMES_MAX
     if not right or not all(isinstance(x, str) and 0 < len(x) <= 256 for x in value):  # type: ignore[attr-defined]
         raise ValueError(f'at most {_NAMES_MAX} names, as ["ana", "bo"], or ["*"] for all')
+    if not all(x.isprintable() and x == x.strip() for x in value):  # type: ignore[attr-defined]
+        raise ValueError("a name has no control characters, and no space before or after it")
     return tuple(dict.fromkeys(value))  # type: ignore[call-overload]
 
 

@@ -47,7 +47,8 @@ class QueueStatus:
 
     ``share``: what it may have now, by what all queues want; ``used``: what its containers hold at
     nodes; ``borrowed``: of that what is beyond its guarantee; ``pending``: what it waits for.
-    ``running``: applications that hold containers or may get some. ``waiting``: of a leaf.
+    ``running``: applications that hold containers or may get some. ``waiting``: of a leaf,
+    the first of ``waiting_total``.
     ``past_use``: what it has held beyond its guarantee, as a part of the cluster; the past fades.
     """
 
@@ -63,6 +64,7 @@ class QueueStatus:
     applications: int
     past_use: float = 0.0
     waiting: tuple[QueueWait, ...] = ()
+    waiting_total: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,11 @@ class QueueTree:
         specs.setdefault(ROOT, QueueSpec(name=ROOT))
         for name in list(specs):
             for above in ancestors(name):
+                if above == RECOVERED_QUEUE:
+                    raise ValueError(
+                        f"{name}: {RECOVERED_QUEUE} has no queues below it; applications go there "
+                        f"whose queue is gone when the master starts"
+                    )
                 specs.setdefault(above, QueueSpec(name=above))
         is_alone = len(specs) == 1
         if DEFAULT_QUEUE not in specs:
@@ -141,20 +146,31 @@ class QueueTree:
         others = [x for x in self.stated if x.name != spec.name]
         return QueueTree.of([*others, spec])
 
-    def without(self, name: QueueName) -> QueueTree:
-        """The tree without a leaf.
+    def changed(self, removed: Iterable[QueueName], stated: Iterable[QueueSpec]) -> QueueTree:
+        """The tree without these queues, which may have none below them but such as are removed
+        before, and with these, or other versions of them: made once, however many they are.
 
         Raises:
-            ValueError: there is no such queue, or it cannot be removed.
+            ValueError: one is not there, or cannot be removed, or as ``of``.
         """
-        if name not in self.specs:
-            raise ValueError(self.unknown(name))
-        if name in (ROOT, DEFAULT_QUEUE):
-            raise ValueError(f"{name} cannot be removed: applications without a queue go there")
-        if name in self.children:
-            below = ", ".join(self.children[name][:5])
-            raise ValueError(f"{name} has queues below it; remove these first: {below}")
-        return QueueTree.of(x for x in self.stated if x.name != name)
+        left = {name: len(each) for name, each in self.children.items()}
+        gone: set[QueueName] = set()
+        kept = {spec.name: spec for spec in self.stated}
+        for name in removed:
+            if name not in self.specs or name in gone:
+                raise ValueError(self.unknown(name))
+            if name in (ROOT, DEFAULT_QUEUE):
+                raise ValueError(f"{name} cannot be removed: applications without a queue go there")
+            if left.get(name):
+                below = ", ".join([x for x in self.children[name] if x not in gone][:5])
+                raise ValueError(f"{name} has queues below it; remove these first: {below}")
+            gone.add(name)
+            kept.pop(name, None)
+            parent = parent_of(name)
+            assert parent is not None, "only root has none"
+            left[parent] -= 1
+        kept.update((spec.name, spec) for spec in stated)
+        return QueueTree.of(kept.values())
 
     def with_recovered(self) -> QueueTree:
         """The tree with ``root.recovered``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, TypeAlias
 
 import grpc
@@ -15,9 +15,10 @@ from hrm import clock, ownership_keys, rpc_server
 from hrm.core.vocabulary.model import NodeName
 from hrm.core.vocabulary.ownership import is_owner
 from hrm.errors import AlreadyExists, HrmError, InvalidRequest, LimitReached, NotFound
-from hrm.identity.caller import caller, check_name, check_user, user_of
+from hrm.identity.caller import caller, check_name, check_user, is_own, user_of
 from hrm.master.paging import check_limit, page
 from hrm.pipelines.core import cluster_messages as m
+from hrm.pipelines.core.cluster import TaskRecord
 from hrm.pipelines.core.model import TaskId
 from hrm.pipelines.master.tasks import NodeStream, PipelineTasks, Watcher
 from hrm.v1 import pipeline_pb2 as pb
@@ -26,6 +27,9 @@ from hrm.wire import pipeline_stream
 from hrm.wire import pipelines as pw
 
 __all__ = ["PipelineService"]
+
+_OF_ALL = ("task_id", "pipeline", "submitted_at_s", "outcome", "user")
+"""What all may see of others' tasks, besides one word for their state."""
 
 WATCHED_TASKS_MAX = 100_000
 SCOPES_MAX = 100_000
@@ -48,7 +52,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         self._check_owner = check_owner
         self._heartbeat_interval_s = heartbeat_interval_s
         self._scopes: dict[TaskId, str] = {}
-        """The submissions whose drivers have submitted tasks, with tokens of their own."""
+        """The applications and submissions that have submitted tasks, with tokens of their own."""
 
     async def Submit(  # noqa: N802
         self, request: pb.SubmitPipelineTaskRequest, context: _Context
@@ -82,6 +86,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             self._scopes = kept
         if scope := caller().scope:
             self._scopes[task_id] = scope
+            self._tasks.end_with(scope, task_id)
 
     def _check_own(self, task_id: TaskId) -> None:
         """Raises NotAllowed, or NotFound where nothing is known of it; never for operators."""
@@ -140,7 +145,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         tasks, token = page(
             records,
             lambda x: (x.spec.submitted_at_s, x.spec.task_id),
-            lambda x: pipeline_stream.from_record(x, core.explain(x.spec.task_id, places)),
+            lambda x: self._listed(x, places),
             request,
             limit=check_limit(request.limit),
         )
@@ -155,6 +160,22 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             policy_faults=core.policy_faults,
             next_page_token=token,
         )
+
+    def _listed(self, record: TaskRecord, places: Mapping[TaskId, int]) -> pb.PipelineTaskInfo:
+        """Where it is, what it waits for and how it failed may quote data: for its user and
+        operators alone."""
+        task_id = record.spec.task_id
+        if is_own(record.spec.user, self._scopes.get(task_id, "")):
+            return pipeline_stream.from_record(record, self._tasks.core.explain(task_id, places))
+        if record.outcome is not None:
+            state = record.outcome.value
+        else:
+            state = "it waits for a node" if record.node is None else "on a node"
+        whole = pipeline_stream.from_record(record, state)
+        seen = pb.PipelineTaskInfo(state=state)
+        for name in _OF_ALL:
+            setattr(seen, name, getattr(whole, name))
+        return seen
 
     # --- nodes --------------------------------------------------------------------------------
 

@@ -51,6 +51,8 @@ _ORDERS_MAX = 10_000
 """More than a node's maximum of tasks, and withdrawals of them."""
 _ATTEMPTS_MAX = 1 << 10
 """Per task; above both limits on losses."""
+_OPEN_SWEPT = 1_000
+"""Where more tasks of one application are remembered, those that have ended are forgotten."""
 _EPOCHS = 1 << 20
 """Epochs wrap around here, so that an attempt within an epoch has 30 bits."""
 _MEMORY_MIB = 65_536.0
@@ -189,6 +191,10 @@ class PipelineTasks:
         """Of live tasks; each is sent only to the node that runs the task."""
         self._proofs: dict[TaskId, _Proof] = {}
         """Of results that have been received and whose ends are about to be reported."""
+        self.has_ended: Callable[[str], bool] = lambda _scope: False
+        """Has an application or submission with a token of its own ended?"""
+        self._open_of: dict[str, set[TaskId]] = {}
+        """By these, the tasks that they have submitted; some may have ended."""
         self._arriving: set[TaskId] = set()
         """Tasks whose inputs are being written; the core does not know them yet."""
         self._shared: WeakValueDictionary[bytes, _Code] = WeakValueDictionary()
@@ -232,8 +238,27 @@ class PipelineTasks:
             now = clock.now()
             self.handle(m.ClusterTicked(now=now))
             self._close_lost_streams()
+            self._cancel_left(now)
             for name, row in list(self.core.table.nodes.items()):
                 self._set_draining(name, row, draining(name), now)
+
+    def end_with(self, scope: str, task_id: TaskId) -> None:
+        """Cancel this task when the application or submission ends that has submitted it with a
+        token of its own: nobody else has the key of its result."""
+        self._open_of.setdefault(scope, set()).add(task_id)
+
+    def _cancel_left(self, now: float) -> None:
+        live = self.core.tasks.keys()
+        for scope, task_ids in list(self._open_of.items()):
+            if self.has_ended(scope):
+                why = f"{scope}, which has submitted it, has ended"
+                for task_id in task_ids & live:
+                    self.handle(m.CancelAsked(now=now, task_id=task_id, why=why))
+                task_ids.clear()
+            elif len(task_ids) > _OPEN_SWEPT:
+                task_ids &= live
+            if not task_ids:
+                del self._open_of[scope]
 
     def _close_lost_streams(self) -> None:
         """Close the streams of nodes that timed out: they must register again before reporting."""
