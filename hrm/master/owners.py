@@ -148,6 +148,7 @@ def hide_application(message: admin_pb2.Application) -> None:
     """Leave what all may see."""
     for field in _APPLICATION:
         message.ClearField(field)
+    message.hidden = True
 
 
 def hide_submission(message: submission_pb2.Submission) -> None:

@@ -110,6 +110,7 @@ async def test_all_see_names_and_states_and_details_of_their_own_alone(people: P
         assert (found.name, found.user) == ("secret-count", "ada")
         assert found.state == common_pb2.APPLICATION_STATE_SUBMITTED
         assert bool(found.driver_host) is bool(found.web_url) is sees
+        assert found.hidden is not sees
         listed = await who.admin.ListApplications(admin_pb2.ListApplicationsRequest())
         (one,) = listed.applications
         assert one.name == "secret-count" and bool(one.web_url) is sees
