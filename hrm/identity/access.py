@@ -33,7 +33,7 @@ _RUNS = _SUBMITS | _DRIVER
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRule:
     """One row. ``names``: the fields of the request, or of the first message of a stream, that say
-    what is changed."""
+    what is changed; with ``=`` where the field is to be named, too."""
 
     roles: frozenset[AccessRole]
     change: bool = False
@@ -83,7 +83,7 @@ _BY_SERVICE: dict[str, dict[str, AccessRule]] = {
     },
     "hrm.v1.QueueService": {
         "ListQueues": _read(_PEOPLE),
-        "ChangeQueues": _change(_SUBMITS, "queues removed"),
+        "ChangeQueues": _change(_SUBMITS, "queues unset= removed="),
         "WhatIf": _read(_PEOPLE),
     },
     "hrm.v1.SharedStateService": {
@@ -107,7 +107,7 @@ _BY_SERVICE: dict[str, dict[str, AccessRule]] = {
     },
     "hrm.v1.IdentityService": {
         "WhoAmI": _read(_ANYONE | {AccessRole.JOINING}),
-        "CreateToken": _change(_ADMIN, "name"),
+        "CreateToken": _change(_ADMIN, "name kind= role="),
         "ListTokens": _read(_PEOPLE),
         "RevokeToken": _change(_PEOPLE, "token_id"),
         "EnrolNode": _change(_JOINS, "node"),
