@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
@@ -22,6 +23,7 @@ from google.protobuf.message import DecodeError
 from hrm import descriptors, errors, request_bounds, rpc, text
 from hrm.connections import ConnectionWatch
 from hrm.identity.access import rule_of
+from hrm.identity.audit import stated
 from hrm.identity.caller import has_changed, set_caller
 from hrm.identity.registry import REFUSAL, Authenticator, ClusterOnly
 from hrm.identity.roles import LOCAL, Identity
@@ -435,15 +437,15 @@ async def _next(responses: Any) -> Any:
 
 
 def _named(request: Any, paths: str) -> str:
-    """The values of fields, such as ``register.name``, in one line of bounded length. A list of
-    messages is their names."""
+    """The values of fields, such as ``register.name``, in one line of bounded length; with the
+    field's name where its path ends in ``=``."""
     found: list[str] = []
     for path in paths.split():
-        value = request
-        for name in path.split("."):
+        value, label = request, path.rpartition("=")[0]
+        for name in path.removesuffix("=").split("."):
             value = getattr(value, name, "")
-        values = [value] if isinstance(value, str) else [getattr(x, "name", x) for x in value]
-        found += map(str, filter(None, values))
+        values = [value] if isinstance(value, str) else map(stated, islice(value, WHAT_CHARS_MAX))
+        found += [f"{label}={x}" if label else x for x in values if x]
     return text.detail(text.shortened(", ".join(found), WHAT_CHARS_MAX))
 
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["main", "run_submit"]
 
 BAD_USAGE = 2
+REFUSED = 77
+"""The watch of a driver was refused; ``EX_NOPERM`` of sysexits.h."""
 INTERRUPTED = 130
 SIGNALLED = 128
 KILL_LIMIT_S = 60.0
@@ -65,8 +67,9 @@ spark.hrm.submit.waitAppCompletion=false is given. With --conf spark.hrm.submit.
 ends with the command, however that ends.
 
 Exit status: that of the driver; 1 if it ended without one, or if the master refused or could not
-be reached; 2 if the arguments are wrong; 130 after Ctrl-C, which does not end the driver unless it
-is tied; 128 and the number of the signal that ended both.
+be reached; 2 if the arguments are wrong; 77 if the master accepts the token no more while the
+command waits, whatever becomes of the driver; 130 after Ctrl-C, which does not end the driver
+unless it is tied; 128 and the number of the signal that ended both.
 """
 
 
@@ -145,6 +148,24 @@ def _wait(
                 f"hrm submit --master hrm://{client.target} --kill {submission_id}"
             )
             return INTERRUPTED
+        except errors.PermissionDenied as error:
+            return _refused(client, submission_id, error, tied=tie_s > 0)
+
+
+def _refused(
+    client: SubmissionClient, submission_id: str, error: errors.HrmError, *, tied: bool
+) -> int:
+    """Its driver is not to be watched any more; says what becomes of it."""
+    console.error_line(error.message)
+    if tied:
+        goes_on = "is killed when the time of spark.hrm.submit.tied has passed"
+    else:
+        goes_on = "is not ended by this"
+    console.note(
+        f"HRM: {submission_id} {goes_on}; to see how it ends, with a token that is valid: "
+        f"hrm submit --master hrm://{client.target} --status {submission_id}"
+    )
+    return REFUSED
 
 
 def _launcher() -> AbstractContextManager[LauncherRelay | None]:
@@ -275,8 +296,11 @@ def _status_or_kill(client: SubmissionClient, status: str, kill: str) -> int:
         found = client.call("Get", pb.GetSubmissionRequest(submission_id=status))
     console.line(_line(found))
     if kill and found.state not in ENDED:
-        for found in client.watch(kill):  # noqa: B007 - the last one counts
-            pass
+        try:
+            for found in client.watch(kill):  # noqa: B007 - the last one counts
+                pass
+        except errors.PermissionDenied as error:
+            return _refused(client, kill, error, tied=False)
         console.line(_line(found))
     return 0
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 WAITING_SHOWN = 100
+_NAMESAKES_SHOWN = 5
 _RESOURCES = ("cores", "memory", "gpu_memory")
 
 app = typer.Typer(no_args_is_help=True)
@@ -172,6 +173,7 @@ def create(
     )  # fmt: skip
     request = pb.ChangeQueuesRequest(queues=[stated], create=True, dry_run=dry_run)
     _change(request, master, output, timeout)
+    _warn_of_namesakes(name, master, timeout)
 
 
 @group.command("set")
@@ -310,6 +312,18 @@ def _change(
         console.note(
             f"warning: hrm.toml of the master states {name}, too, and counts again when the master "
             f"starts; change {table} there"
+        )
+
+
+def _warn_of_namesakes(name: str, master: str | None, timeout_s: float) -> None:
+    """Where the last part of a new queue's name no longer stands for one queue."""
+    last = name.rpartition(".")[2]
+    listed = _listed(master, timeout_s, waiting_limit=0).queues
+    also = [x.name for x in listed if x.name != name and x.name.rpartition(".")[2] == last]
+    if also:
+        console.note(
+            f"warning: {', '.join(also[:_NAMESAKES_SHOWN])} is called {last}, too; name each of "
+            f"them whole from now on, as in --queue {name}"
         )
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "submissions_table",
 ]
 
+_HIDDEN = "only its user and operators see that"
 NAME_SHOWN = 60
 MESSAGE_SHOWN = 300
 """Characters of a name and a message in a list; what shows one thing alone shows them whole."""
@@ -320,6 +321,8 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         driver = f"number {app.submission_attempt} of {app.submission_id}; "
         driver += f"its log: hrm app logs {app.application_id} --executor driver"
     rows["driver"] = plain(driver)
+    if app.hidden:
+        return _facts(_without_hidden(app, rows))
     facts = _facts(rows)
     containers = _containers_table(app.containers, now) if app.containers else "no executors"
     shown = len(app.containers)
@@ -327,6 +330,23 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         more = f"hrm app show {plain(app.application_id)} --limit {app.containers_total}"
         facts.add_row("[bold]below[/]", f"the latest {shown} executors; {earlier} more: {more}")
     return Group(facts, "", containers)
+
+
+def _without_hidden(app: admin_pb2.Application, rows: dict[str, str]) -> dict[str, str]:
+    """What is left of the facts about an application of which the caller does not see all."""
+    left = {
+        "class": _class(app.workload_class),
+        "Spark": plain(app.spark_version),
+        "progress": _HIDDEN,
+        "expected run time": _HIDDEN,
+        "streams": _HIDDEN,
+        "driver": plain(f"number {app.submission_attempt} of {app.submission_id}")
+        if app.submission_id
+        else _HIDDEN,
+        "executors": f"{app.containers_running} running, {app.containers_waiting} waiting, "
+        f"{app.containers_pending} pending; where they are: {_HIDDEN}",
+    }
+    return rows | left
 
 
 def _queue(app: admin_pb2.Application) -> str:

@@ -39,6 +39,12 @@ class QueueConfig:
         """Is a rule about the groups of users?"""
         return any(rule.kind == "group" for rule in self.rules)
 
+    def replaced(self, stored: Iterable[QueueSpec]) -> list[tuple[QueueSpec, QueueSpec]]:
+        """The queues of the store of which the file states something else, with what it states."""
+        by_name = {spec.name: spec for spec in self.specs}
+        pairs = ((spec, by_name.get(spec.name, spec)) for spec in stored)
+        return [(was, now) for was, now in pairs if was != now]
+
     def tree(self, stored: Iterable[QueueSpec]) -> QueueTree:
         """The queues that a master begins with: those of its store, and in place of them those of
         the file.

@@ -34,8 +34,8 @@ _RUNS = _SUBMITS | _DRIVER
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRule:
     """One row. ``names``: the fields of the request, or of the first message of a stream, that say
-    what is changed. ``forgotten``: an application whose record the master has lost may call it,
-    too, to come back."""
+    what is changed; with ``=`` where the field is to be named, too. ``forgotten``: an application
+    whose record the master has lost may call it, too, to come back."""
 
     roles: frozenset[AccessRole]
     change: bool = False
@@ -98,7 +98,7 @@ _BY_SERVICE: dict[str, dict[str, AccessRule]] = {
     "hrm.v1.QueueService": {
         "ListQueues": _read(_PEOPLE),
         "ChangeQueues": AccessRule(
-            roles=_SUBMITS, change=True, names="queues removed", unless="dry_run"
+            roles=_SUBMITS, change=True, names="queues unset= removed=", unless="dry_run"
         ),
         "WhatIf": _read(_PEOPLE),
     },
@@ -123,7 +123,7 @@ _BY_SERVICE: dict[str, dict[str, AccessRule]] = {
     },
     "hrm.v1.IdentityService": {
         "WhoAmI": _read(_ANYONE | {AccessRole.JOINING}),
-        "CreateToken": _change(_ADMIN, "name"),
+        "CreateToken": _change(_ADMIN, "name kind= role="),
         "ListTokens": _read(_PEOPLE),
         "RevokeToken": _change(_PEOPLE, "token_id"),
         "EnrolNode": _change(_JOINS, "node"),

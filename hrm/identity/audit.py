@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
-__all__ = ["BEGUN", "DONE", "AuditRecord"]
+__all__ = ["BEGUN", "DONE", "AuditRecord", "stated"]
 
 DONE = "ok"
 BEGUN = "begun"
@@ -54,3 +55,20 @@ class AuditRecord:
             )  # fmt: skip
         except KeyError as error:
             raise ValueError(f"it lacks {error}") from None
+
+
+def stated(value: Any) -> str:
+    """An element of a request in short: of a message its name, and in brackets the other fields
+    that it states."""
+    if isinstance(value, bool | float):
+        return f"{value:g}" if isinstance(value, float) else str(value).lower()
+    if isinstance(value, str | int):
+        return str(value)
+    if not hasattr(value, "ListFields"):
+        return "/".join(map(stated, value))
+    found = {field.name: stated(x) for field, x in value.ListFields()}
+    if found.keys() == {"names"}:
+        return found["names"]
+    name = found.pop("name", "")
+    fields = " ".join(f"{key}={x}" for key, x in found.items())
+    return f"{name} ({fields})".lstrip() if fields or not name else name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import secrets
 import signal
 import sys
@@ -23,6 +24,7 @@ from hrm.config import MasterSettings, QueueConfig
 from hrm.connections import ConnectionWatch
 from hrm.core.master.core import MasterCore
 from hrm.core.master.entities import Node
+from hrm.core.tenancy.queue_spec import spec_fields
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import NodeName, NodeState
 from hrm.errors import HrmError, InvalidConfig
@@ -132,6 +134,7 @@ async def _run(settings: MasterSettings, queues: QueueConfig) -> int:
         closing(Store(settings.state_dir / "hrm.sqlite")) as store,
     ):
         known = known_to(store, queues)
+        _note_replaced(queues, store)
         epoch = store.next_epoch()
         kept, keep_s = settings.events_kept, settings.events_keep_s
         path = settings.state_dir / "events.sqlite"
@@ -143,6 +146,14 @@ async def _run(settings: MasterSettings, queues: QueueConfig) -> int:
                     epoch=epoch, epoch_of_the_journal=journal.newest_epoch,
                 )  # fmt: skip
             return await _serve(settings, queues, token, secure, store, known, journal, epoch)
+
+
+def _note_replaced(queues: QueueConfig, store: Store) -> None:
+    for was, now in queues.replaced(store.queues()):
+        log.warning(
+            "hrm.toml replaces what was stored of a queue",
+            queue=was.name, was=json.dumps(spec_fields(was)), now=json.dumps(spec_fields(now)),
+        )  # fmt: skip
 
 
 def known_to(store: Store, queues: QueueConfig = NO_QUEUES) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from hrm.core.tenancy.queue_spec import QueueName, parent_of
 from hrm.core.vocabulary.model import ApplicationId, NodeName, is_driver
-from hrm.errors import NotAllowed, NotFound, PermissionDenied
+from hrm.errors import NotAllowed, NotFound
 from hrm.identity.caller import caller, check_user, is_own
 from hrm.identity.roles import AccessRole, IdentityKind
 from hrm.master.interpreter import Interpreter
@@ -120,7 +120,7 @@ class Owners:
         """Has this application, or submission, with a token of its own ended?"""
         try:
             self.user_of(scope)
-        except (NotFound, PermissionDenied):
+        except NotFound:
             return True
         return False
 
@@ -158,6 +158,7 @@ def hide_application(message: admin_pb2.Application) -> None:
     """Leave what all may see."""
     for field in _APPLICATION:
         message.ClearField(field)
+    message.hidden = True
 
 
 def hide_submission(message: submission_pb2.Submission) -> None:

@@ -211,8 +211,15 @@ class Submissions:
         """Why its driver is not given a place yet; empty where that is not held up."""
         record = entry.record
         name = container_id_of(ApplicationId(record.submission_id), str(record.attempt))
-        driver = self._master.core.master_state.drivers.get(name)
-        return "" if driver is None or driver.waits_for is None else driver.waits_for.why
+        master_state = self._master.core.master_state
+        driver = master_state.drivers.get(name)
+        if driver is None:
+            return ""
+        if driver.waits_for is not None:
+            return driver.waits_for.why
+        app = master_state.applications.get(driver.application_id)
+        kept = app.kept if app is not None and driver.withheld else None
+        return "" if kept is None else kept.why
 
     async def watch(self, submission_id: str) -> AsyncIterator[SubmissionEntry]:
         """The submission as it is, and again after changes, until it has ended."""

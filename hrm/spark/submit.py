@@ -33,7 +33,15 @@ import grpc
 
 from hrm import ownership_keys, rpc, tls
 from hrm.core.vocabulary.wakefulness import Patience
-from hrm.errors import HrmError, InvalidRequest, NotFound, StaleEpoch, TlsFailed, Unavailable
+from hrm.errors import (
+    HrmError,
+    InvalidRequest,
+    NotFound,
+    PermissionDenied,
+    StaleEpoch,
+    TlsFailed,
+    Unavailable,
+)
 from hrm.executor_size import memory_mib
 from hrm.spark import hrm_settings, spark_settings, submit_conf
 from hrm.spark.submit_options import Options
@@ -489,6 +497,7 @@ class SubmissionClient:
 
         Raises:
             HrmError: the master does not know it, or was unreachable for ``WATCH_RETRY_LIMIT_S``.
+            PermissionDenied: the token is not accepted (any more).
         """
         request = pb.GetSubmissionRequest(submission_id=submission_id)
         patience, away = self._patience(), False
@@ -503,7 +512,7 @@ class SubmissionClient:
                         return
             except grpc.RpcError as broken:
                 error = rpc.error_from(broken, self.target)
-                if isinstance(error, NotFound):
+                if isinstance(error, NotFound | PermissionDenied):
                     raise error from broken
                 if not away:
                     patience.contact(time.monotonic())  # from here on there is no stream

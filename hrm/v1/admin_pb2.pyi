@@ -229,7 +229,7 @@ class GetApplicationRequest(_message.Message):
     def __init__(self, application_id: _Optional[str] = ..., containers_limit: _Optional[int] = ...) -> None: ...
 
 class Application(_message.Message):
-    __slots__ = ("application_id", "name", "user", "queue", "state", "workload_class", "class_evidence", "spark_version", "driver_host", "web_url", "submitted_at_s", "first_running_at_s", "ended_at_s", "message", "scheduler", "containers", "progress", "containers_running", "containers_waiting", "containers_pending", "mean_wait_s", "run_times", "gang_min", "submission_id", "submission_attempt", "input_bytes", "containers_total", "priority")
+    __slots__ = ("application_id", "name", "user", "queue", "state", "workload_class", "class_evidence", "spark_version", "driver_host", "web_url", "submitted_at_s", "first_running_at_s", "ended_at_s", "message", "scheduler", "containers", "progress", "containers_running", "containers_waiting", "containers_pending", "mean_wait_s", "run_times", "gang_min", "submission_id", "submission_attempt", "input_bytes", "containers_total", "priority", "hidden")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -258,6 +258,7 @@ class Application(_message.Message):
     INPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     CONTAINERS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     name: str
     user: str
@@ -286,7 +287,8 @@ class Application(_message.Message):
     input_bytes: int
     containers_total: int
     priority: int
-    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., queue: _Optional[str] = ..., state: _Optional[_Union[_common_pb2.ApplicationState, str]] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., class_evidence: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., submitted_at_s: _Optional[float] = ..., first_running_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., message: _Optional[str] = ..., scheduler: _Optional[str] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., mean_wait_s: _Optional[float] = ..., run_times: _Optional[_Iterable[_Union[RunTime, _Mapping]]] = ..., gang_min: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., input_bytes: _Optional[int] = ..., containers_total: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
+    hidden: bool
+    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., queue: _Optional[str] = ..., state: _Optional[_Union[_common_pb2.ApplicationState, str]] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., class_evidence: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., submitted_at_s: _Optional[float] = ..., first_running_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., message: _Optional[str] = ..., scheduler: _Optional[str] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., mean_wait_s: _Optional[float] = ..., run_times: _Optional[_Iterable[_Union[RunTime, _Mapping]]] = ..., gang_min: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., input_bytes: _Optional[int] = ..., containers_total: _Optional[int] = ..., priority: _Optional[int] = ..., hidden: bool = ...) -> None: ...
 
 class RunTime(_message.Message):
     __slots__ = ("resource_profile_id", "mean_s", "containers", "expected_s", "mean_input_bytes")

@@ -6,7 +6,6 @@ those of a table of ``hrm.toml``.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable
 
 from hrm.core.messages import commands as c
@@ -64,12 +63,7 @@ def queue_named(tree: QueueTree, name: str) -> QueueName:
         return ends[0]
     if ends:
         raise NotFound(f"several queues are called {name}; write one whole: {', '.join(ends[:5])}")
-    short: dict[str, QueueName] = {x.removeprefix(f"{ROOT}."): x for x in tree.specs if x != ROOT}
-    lasts: dict[str, QueueName] = {x.rpartition(".")[2]: x for x in short.values()}
-    asked = name.removeprefix(f"{ROOT}.")
-    near = [short[x] for x in difflib.get_close_matches(asked, short, 2)] or [
-        lasts[x] for x in difflib.get_close_matches(asked.rpartition(".")[2], lasts, 2)
-    ]
+    near = tree.near(name, tree.specs)
     meant = f"did you mean {' or '.join(near)}? " if near else ""
     raise NotFound(
         f"there is no queue {shown(name, _SHOWN_MAX)}; {meant}hrm queues lists those that there are"

@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 from hrm import rpc
 from hrm.cli.app import app
+from hrm.master.owners import hide_application
 from hrm.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -170,6 +171,7 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
         self.gang_min = 3
         self.nodes = 1
         self.drains_any = False
+        self.hides = False
         self.containers_total = 1
         self.recovery: admin_pb2.Recovery | None = None
         self.token_file = Path()
@@ -210,6 +212,8 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
         application = example_application()
         application.gang_min = self.gang_min
         application.containers_total = self.containers_total
+        if self.hides:
+            hide_application(application)
         return application
 
     def ExplainApplication(  # noqa: N802

@@ -204,6 +204,19 @@ def test_show_reports_how_each_container_ended(hrm: Run, master: FakeMaster) -> 
     assert "the first 3 executors start together" in shown
 
 
+def test_show_says_what_of_anothers_application_is_hidden(hrm: Run, master: FakeMaster) -> None:
+    master.hides = True
+    shown = hrm("app", "show", APPLICATION).stdout
+    rows = {row.split()[0]: " ".join(row.split()[1:]) for row in shown.splitlines()}
+    hidden = "only its user and operators see that"
+    assert rows["progress"] == rows["streams"] == rows["driver"] == hidden
+    assert rows["Spark"] == "4.3.0"
+    assert rows["executors"] == f"1 running, 0 waiting, 4 pending; where they are: {hidden}"
+    assert rows["class"] == "stream"
+    assert "no executors" not in shown and "0 of 0" not in shown and "unknown" not in shown
+    assert json.loads(hrm("app", "show", APPLICATION, "-o", "json").stdout)["hidden"]
+
+
 def test_a_stream_is_not_said_to_start_one_by_one(hrm: Run, master: FakeMaster) -> None:
     """Its gang is known only until its first executors are placed."""
     master.gang_min = 0

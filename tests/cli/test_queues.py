@@ -69,7 +69,7 @@ def test_a_queue_is_created_of_all_that_may_be_stated(hrm: Run, master: FakeMast
         "--submitters", "ana, bo", "--administrators", "eve",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
-    assert master.queues.requests == [
+    assert master.queues.requests[:1] == [
         pb.ChangeQueuesRequest(
             create=True,
             queues=[
@@ -93,6 +93,13 @@ def test_a_queue_is_created_of_all_that_may_be_stated(hrm: Run, master: FakeMast
     assert result.stderr == ""
     assert "app-1-x9 and 2 more" in result.stdout
     assert "applications that get no more  app-7" in result.stdout
+
+
+def test_a_new_queue_whose_last_part_is_taken_is_warned_of(hrm: Run, master: FakeMaster) -> None:
+    result = hrm("queue", "create", "root.ml.team")
+    assert result.exit_code == 0
+    assert "warning: root.team is called team, too; name each of them whole" in result.stderr
+    assert "--queue root.ml.team" in result.stderr
 
 
 def test_what_is_not_given_is_not_changed(hrm: Run, master: FakeMaster) -> None:

@@ -23,6 +23,7 @@ from hrm.v1 import submission_pb2_grpc
 
 ID = "driver-20260101000000-0001"
 LIMIT_S = 60.0
+REVOKED = "the token t1 of ana was revoked; an administrator makes another: hrm token create"
 
 
 class Master(submission_pb2_grpc.SubmissionServiceServicer):
@@ -33,6 +34,7 @@ class Master(submission_pb2_grpc.SubmissionServiceServicer):
         self.submitted: pb.SubmitRequest | None = None
         self.killed: list[str] = []
         self.signs: list[str] = []
+        self.refused = False
         self.watched, self.signed, self.over = (threading.Event() for _ in range(3))
 
     def FindFiles(self, request: Any, context: Any) -> pb.FindFilesResponse:  # noqa: N802
@@ -46,6 +48,8 @@ class Master(submission_pb2_grpc.SubmissionServiceServicer):
         yield pb.Submission(submission_id=ID, state=pb.SUBMISSION_STATE_RUNNING, node="n1")
         self.watched.set()
         self.over.wait(LIMIT_S)
+        if self.refused:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, REVOKED)
 
     def Tie(self, request: Any, context: Any) -> pb.TieSubmissionResponse:  # noqa: N802
         self.signs.append(request.ownership_key)
@@ -158,3 +162,24 @@ def test_times_of_a_tie(conf: dict[str, str], expected: float | str, tmp_path: P
             submit.driver_spec(options)
     else:
         assert submit.driver_spec(options)[0].tie_s == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "fate"),
+    [
+        ([], "is not ended by this"),
+        (["spark.hrm.submit.tied=true"], "is killed when the time of spark.hrm.submit.tied has"),
+    ],
+)
+def test_a_command_whose_token_is_revoked_ends_and_says_what_becomes_of_the_driver(
+    command: Any, master: Master, settings: list[str], fate: str
+) -> None:
+    master.refused = True
+    process = command(*settings)
+    master.over.set()
+    _, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 77
+    assert f"error: {REVOKED}" in errors
+    assert f"{ID} {fate}" in errors
+    assert f"hrm submit --master hrm://127.0.0.1:{master.port} --status {ID}" in errors
+    assert "still waiting" not in errors

@@ -174,10 +174,10 @@ async def test_the_audit_log_says_who_did_what_from_where_and_what_came_of_it(hr
     found = json.loads(await hrm.done("audit", "--output", "json"))["entries"]
     assert all(entry["peer"].startswith("ipv4:127.0.0.1:") for entry in found)
     rows = [(x["name"], x["method"], x["what"], x["result"]) for x in found]
-    drain = "AdminService/DrainNodes"
+    create, drain = "IdentityService/CreateToken", "AdminService/DrainNodes"
     assert rows[:4] == [
-        ("cluster", "IdentityService/CreateToken", f"{ada['info']['token_id']} ada", "ok"),
-        ("cluster", "IdentityService/CreateToken", f"{bob['info']['token_id']} bob", "ok"),
+        ("cluster", create, f"{ada['info']['token_id']} ada, kind=user, role=submitter", "ok"),
+        ("cluster", create, f"{bob['info']['token_id']} bob, kind=user, role=viewer", "ok"),
         ("ada", drain, "", rows[2][3]),
         ("cluster", drain, "n1", rows[3][3]),
     ]

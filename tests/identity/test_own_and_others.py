@@ -112,6 +112,7 @@ async def test_all_see_names_and_states_and_details_of_their_own_alone(people: P
         assert (found.name, found.user) == ("secret-count", "ada")
         assert found.state == common_pb2.APPLICATION_STATE_SUBMITTED
         assert bool(found.driver_host) is bool(found.web_url) is sees
+        assert found.hidden is not sees
         listed = await who.admin.ListApplications(admin_pb2.ListApplicationsRequest())
         (one,) = listed.applications
         assert one.name == "secret-count" and bool(one.web_url) is sees
@@ -173,6 +174,31 @@ async def test_administrators_of_a_queue_rule_in_it_and_below_it_alone(people: P
     await bob.admin.KillApplication(kill(inside), timeout=TIMEOUT_S)
     with refused(DENIED, "belongs to ada"):
         await bob.admin.KillApplication(kill(outside), timeout=TIMEOUT_S)
+
+
+async def test_the_audit_log_has_what_a_change_states_of_queues(people: People) -> None:
+    quota = queues_pb2.QueueQuota(cores="25%", memory="64g")
+    etl = queues_pb2.QueueStated(
+        name="root.etl", guaranteed=quota, max_running=0, weight=2.5, preemptible=False,
+        submitters={"names": ["ada", "bob"]}, administrators={"names": []},
+    )  # fmt: skip
+    team = queues_pb2.QueueStated(name="root.team")
+    for ask in (
+        queues_pb2.ChangeQueuesRequest(queues=[etl, team], create=True),
+        queues_pb2.ChangeQueuesRequest(queues=[etl], unset=["order", "maximum"]),
+        queues_pb2.ChangeQueuesRequest(removed=["root.team"]),
+    ):
+        await people.master.queues.ChangeQueues(ask, timeout=TIMEOUT_S)
+    entries = (await identities(people.master).ReadAudit(identity_pb2.ReadAuditRequest())).entries
+    stated = (
+        "root.etl (guaranteed=(cores=25% memory=64g) weight=2.5 max_running=0 preemptible=false "
+        "submitters=ada/bob administrators=())"
+    )
+    assert [x.what for x in entries if x.method == "QueueService/ChangeQueues"] == [
+        f"{stated}, root.team",
+        f"{stated}, unset=order, unset=maximum",
+        "removed=root.team",
+    ]
 
 
 async def test_who_may_not_submit_to_a_queue_is_denied(people: People) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+import structlog
 
 from hrm import rpc
 from hrm.config import QueueConfig
@@ -163,6 +164,24 @@ async def test_the_file_counts_again_at_the_next_start(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match=r"guaranteed 110% .* stand in the master's store"):
         async with running(tmp_path, queues=stated(other={"guaranteed": "60%"})):
             pass
+
+
+async def test_what_the_file_replaces_is_logged_by_queue(tmp_path: Path) -> None:
+    in_file = stated(etl={"guaranteed": "30%"}, ml={"weight": 2})
+    async with running(tmp_path, queues=in_file) as master:
+        await create(master, "root.mine", "20%")
+        await change(master, queues=[pb.QueueStated(name="etl", max_running=3)])
+    with structlog.testing.capture_logs() as logs:
+        async with running(tmp_path, queues=in_file) as master:
+            found = await listed(master)
+            assert not found["root.etl"].stated.HasField("max_running"), "all of it is replaced"
+    replaced = [x for x in logs if x["event"] == "hrm.toml replaces what was stored of a queue"]
+    assert [(x["queue"], x["was"], x["now"]) for x in replaced] == [
+        ("root.etl", '{"guaranteed": "30%", "max_running": 3}', '{"guaranteed": "30%"}')
+    ]
+    async with running(tmp_path) as master:
+        found = await listed(master)
+        assert found["root.ml"].stated.weight == 2.0, "it is no longer in the file"
 
 
 async def test_rules_place_by_the_groups_of_the_masters_machine(

@@ -14,7 +14,9 @@ import grpc
 import pytest
 
 from hrm import rpc
+from hrm.config import QueueConfig
 from hrm.core.messages.submissions import SubmissionRecord, SubmissionState
+from hrm.core.tenancy.queue_spec import spec_from
 from hrm.core.vocabulary.model import Resources
 from hrm.errors import LimitReached
 from hrm.master.interpreter import Interpreter
@@ -87,6 +89,34 @@ async def test_a_driver_that_waits_for_others_says_so_and_starts_when_they_end(
         await one.report_state(spec, RUNNING)
         await stub(master).Lease(lease(first.submission_id))
         await one.report_state(spec, ENDED)
+        assert (await one.assigned()).application_id == second.submission_id
+        assert (await stub(master).Get(ask)).message == ""
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"max_running": 1}, "max_running"),
+        ({"maximum": {"cores": 1}}, "maximum"),
+    ],
+)
+async def test_a_driver_that_its_queue_keeps_says_why_at_once(
+    tmp_path: Path, limits: dict[str, Any], reason: str
+) -> None:
+    spec = spec_from("root.etl", {**limits, "driver_share": 1.0})
+    async with running(tmp_path, queues=QueueConfig((spec,))) as master, agent(master) as one:
+        conf = [pb.SparkSetting(key="spark.hrm.queue", value="etl")]
+        first = await stub(master).Submit(submission("k1", conf=conf))
+        driver = await one.assigned()
+        second = await stub(master).Submit(submission("k2", conf=conf))
+        ask = pb.GetSubmissionRequest(submission_id=second.submission_id)
+        why = (await stub(master).Get(ask)).message
+        assert "root.etl" in why and reason in why
+        watched = await state_of(master, second.submission_id, pb.SUBMISSION_STATE_SUBMITTED)
+        assert watched.message == why
+        await one.report_state(driver, RUNNING)
+        await stub(master).Lease(lease(first.submission_id))
+        await one.report_state(driver, ENDED)
         assert (await one.assigned()).application_id == second.submission_id
         assert (await stub(master).Get(ask)).message == ""
 

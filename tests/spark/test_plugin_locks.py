@@ -93,7 +93,12 @@ def test_an_appmaster_that_hangs_before_it_has_read_delays_nothing(
     assert "OK HRM: the AppMaster cannot be started" in run("DeafAppMaster")
 
 
-def test_a_decommissioned_executor_that_disconnects_is_gone_at_once(
+def test_spark_says_why_a_decommissioned_executor_was_stopped(run: Callable[..., str]) -> None:
+    reasons = "Executor decommission: preempted for root.ml; Executor decommission: scaled down"
+    assert f"OK {reasons}" in run("DecommissionReason")
+
+
+def test_a_decommissioned_executor_that_disconnects_is_gone_soon(
     run: Callable[..., str],
 ) -> None:
     assert "OK gone after" in run("DepartingExecutor")

@@ -57,6 +57,35 @@ def test_a_queue_that_it_may_not_use_is_refused() -> None:
     assert not unknown.value.denied
 
 
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (
+            "nightly",
+            "several queues are called nightly; write one whole: root.a.nightly, root.b.nightly",
+        ),
+        (
+            "etl",
+            "root.etl has queues below it, and takes no applications; choose one: "
+            "root.etl.y, root.etl.x.deep",
+        ),
+        ("x", "root.etl.x has queues below it, and takes no applications; choose one: root.etl.x"),
+        ("nigthly", "did you mean root.b.nightly or root.a.nightly? (hrm queues lists all)"),
+        ("a.nigthly", "did you mean root.a.nightly"),
+        ("root.etl.yy", "did you mean root.etl.y"),
+        ("q" * 100_000, "there are root.default, root.a.nightly"),
+    ],
+)
+def test_a_name_that_is_none_of_a_queue_for_applications_says_what_to_write(
+    asked: str, why: str
+) -> None:
+    names = ("root.a.nightly", "root.b.nightly", "root.etl.x.deep", "root.etl.y")
+    queues = QueueTree.of(spec_from(name, {}) for name in names)
+    with pytest.raises(QueueRefusal) as refused:
+        place(queues, (), asked=asked, user="bo")
+    assert why in str(refused.value)
+
+
 def test_a_closed_default_queue_refuses_what_no_rule_places() -> None:
     closed = QueueTree.of([spec_from("root.default", {"submitters": ["ana"]})])
     with pytest.raises(QueueRefusal, match="no queue is for bo by itself") as no:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -30,6 +31,8 @@ Governed: TypeAlias = tuple[float, float, float]
 _NOTHING: Quota = (Amount(0.0), Amount(0.0), Amount(0.0))
 _WITHOUT_END: Governed = (math.inf, math.inf, math.inf)
 _SLACK = 1e-9
+_SOME = 5
+_NAME_COMPARED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +183,38 @@ class QueueTree:
 
     def unknown(self, name: str) -> str:
         """That there is no such queue, or none for applications, and what there is."""
-        if name in self.children:
-            below = ", ".join(self.children[QueueName(name)][:5])
-            return f"{name} has queues below it, and takes no applications; choose one: {below}"
+        ends = self._ending(name, self.leaves)
+        if len(ends) > 1:
+            return f"several queues are called {name}; write one whole: {_some(ends)}"
+        whole = [QueueName(x) for x in (name, f"{ROOT}.{name}") if x in self.children]
+        inner = whole[:1] or self._ending(name, self.children)
+        if inner:
+            have = "has queues below it" if len(inner) == 1 else "have queues below them"
+            take = "takes" if len(inner) == 1 else "take"
+            below = [x for x in self.leaves if any(x.startswith(f"{y}.") for y in inner)]
+            return f"{_some(inner)} {have}, and {take} no applications; choose one: {_some(below)}"
         if name.startswith(f"{ROOT}.") and (problem := name_problem(name)):
             return f"the queue {name[:80]!r} {problem}"
-        known = ", ".join(self.leaves[:5])
-        return f"there is no queue {name[:80]!r}; there are {known} (hrm queues lists all)"
+        near = self.near(name, self.leaves)
+        there = f"there are {_some(self.leaves)}"
+        if near:
+            there = f"did you mean {' or '.join(near)}?"
+        return f"there is no queue {name[:80]!r}; {there} (hrm queues lists all)"
+
+    @staticmethod
+    def near(name: str, known: Iterable[QueueName]) -> list[QueueName]:
+        """Up to two of these queues that are named alike, as a whole or in their last parts."""
+        short = {x.removeprefix(f"{ROOT}."): x for x in known if x != ROOT}
+        lasts = {x.rpartition(".")[2]: x for x in short.values()}
+        asked = name[:_NAME_COMPARED].removeprefix(f"{ROOT}.")
+        return [short[x] for x in difflib.get_close_matches(asked, short, 2)] or [
+            lasts[x] for x in difflib.get_close_matches(asked.rpartition(".")[2], lasts, 2)
+        ]
+
+    @staticmethod
+    def _ending(name: str, known: Iterable[QueueName]) -> list[QueueName]:
+        """Those of which this is the last part."""
+        return [] if "." in name else [x for x in known if x.endswith(f".{name}")]
 
     def find(self, name: str) -> QueueName | None:
         """The leaf of that name, which may be given without ``root``, or as the last part alone
@@ -194,7 +222,7 @@ class QueueTree:
         for whole in (name, f"{ROOT}.{name}"):
             if self.is_leaf(QueueName(whole)):
                 return QueueName(whole)
-        ends = [x for x in self.leaves if x.endswith(f".{name}")] if "." not in name else []
+        ends = self._ending(name, self.leaves)
         return ends[0] if len(ends) == 1 else None
 
     def may_submit(self, name: QueueName, user: str) -> bool:
@@ -262,6 +290,11 @@ def _named(names: tuple[str, ...], user: str) -> bool:
 def _limits(spec: QueueSpec) -> bool:
     plain = QueueSpec(name=spec.name, guaranteed=spec.guaranteed, weight=spec.weight)
     return replace(spec, preemptible=True) != plain
+
+
+def _some(names: Collection[QueueName]) -> str:
+    shown = ", ".join(list(names)[:_SOME])
+    return f"{shown}, …" if len(names) > _SOME else shown
 
 
 def _listed(stated: list[tuple[QueueName, Amount]]) -> str:

@@ -245,6 +245,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
       lostHost: String): Unit = {
     events.ended(executorId)
     try {
+      explainDecommission(executorId, reason)
       if (lostHost.isEmpty) removeExecutor(executorId, ExecutorExited(exitCode, causedByApp, reason))
       else {
         removeExecutor(executorId, ExecutorProcessLost(reason, Some(lostHost), causedByApp))
@@ -404,9 +405,19 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     synchronized(executorsPendingDecommission.contains(executorId))
 
   /**
+   * An executor that a signal has decommissioned can only say so. Why it was stopped is then what Spark gives as the
+   * reason of its removal; where Spark itself has decommissioned it, Spark's reason stays.
+   */
+  private def explainDecommission(executorId: String, reason: String): Unit = synchronized {
+    executorsPendingDecommission.get(executorId)
+      .filter(_.message == s"Executor $executorId is decommissioned.")
+      .foreach(info => executorsPendingDecommission(executorId) = info.copy(message = reason))
+  }
+
+  /**
    * Waits for HRM's reason of an executor's end before Spark removes it: exit codes decide blame. Where none
-   * comes, nobody is to blame. One that is decommissioned has its reason already, and Spark's disableExecutor
-   * leaves it alone.
+   * comes, nobody is to blame. One that is decommissioned gets no more tasks and is to blame for nothing: its
+   * reason is only for people to read, and is awaited for a moment.
    */
   private class HrmDriverEndpoint extends DriverEndpoint {
     /**
@@ -427,7 +438,9 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     override def onDisconnected(remoteAddress: RpcAddress): Unit =
       addressToExecutorId.get(remoteAddress).filter(_ => !stopping.get()).foreach { executorId =>
         // Without a host: whether the whole machine goes is not known here.
-        if (decommissions(executorId)) removeExecutor(executorId, ExecutorDecommission(None))
+        if (decommissions(executorId))
+          onTimer(math.min(lossReasonMs, HrmSchedulerBackend.DepartureMs))(
+            removeExecutor(executorId, ExecutorDecommission(None)))
         else if (disableExecutor(executorId)) {
           val silence = "the executor's connection broke, and its node has not said why"
           onTimer(lossReasonMs)(
@@ -443,6 +456,7 @@ private[hrm] object HrmSchedulerBackend {
   private val LossReason = "spark.hrm.executor.lossReasonTimeout"
   private val ReportMs = 5000L // from the node's agent through the master to here
   private val ExclusionsAgainMs = 200L
+  private val DepartureMs = 1000L
 
   private val driver = java.util.UUID.randomUUID().toString
 

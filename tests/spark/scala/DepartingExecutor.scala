@@ -11,7 +11,7 @@ import org.apache.spark.scheduler.cluster.CoarseGrainedSchedulerBackend
 
 /**
  * An executor that is decommissioned, and then breaks its connection as its machine goes away. No AppMaster
- * ever says how it ended, and a reason would be awaited for an hour: Spark must let go of it by itself, at once.
+ * ever says how it ended, and a reason would be awaited for an hour: Spark must let go of it by itself, soon.
  * The executor next to it, which is not decommissioned, keeps its place.
  *
  * Argument: a directory. Exit: 0 all is well, 1 it is not, 4 not done in time.
