@@ -51,6 +51,7 @@ class TokenWrites:
                 if write is None:
                     write = self._queue(self._registry.record(token_id))
                 await asyncio.shield(write)  # others wait for it as well
+                self._done(token_id, write)  # perhaps before its callback: the loop must end
 
     def forget(self, token_ids: Iterable[str]) -> None:
         """Remove the records; nobody waits for the disk."""

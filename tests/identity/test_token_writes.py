@@ -13,9 +13,10 @@ import grpc
 import pytest
 
 from hrm.identity import registry
-from hrm.identity.roles import AccessRole
+from hrm.identity.roles import CLUSTER, AccessRole, IdentityKind
 from hrm.identity.tokens import TokenRecord
 from hrm.master.store import Store
+from hrm.master.token_writes import TokenWrites
 from hrm.master.write_queue import WriteQueue
 from hrm.v1 import identity_pb2, queues_pb2
 from tests.identity.calls import as_, identities, made
@@ -213,3 +214,28 @@ async def test_what_changes_nothing_is_neither_written_nor_a_change(
             ("CreateToken", "ok"), ("CreateToken", "ok"), ("RevokeToken", "ok"),
             ("RevokeToken", "NOT_FOUND"), ("ChangeQueues", "ok"),
         ]  # fmt: skip
+
+
+async def test_a_write_that_ends_just_as_its_turn_comes_is_seen() -> None:
+    """The future of the second is done, and its callbacks have not run yet."""
+    loop = asyncio.get_running_loop()
+    tokens = registry.TokenRegistry("c" * 40)
+    record, _ = tokens.draft(
+        name="eve", kind=IdentityKind.USER, role=AccessRole.VIEWER, lifetime_s=0.0, by=CLUSTER
+    )
+    futures: list[asyncio.Future[None]] = []
+
+    class Puts:
+        def put_tokens(self, _records: Any) -> asyncio.Future[None]:
+            futures.append(loop.create_future())
+            return futures[-1]
+
+    store: Any = Puts()
+    writes = TokenWrites(tokens, store)
+    first, second = (asyncio.create_task(writes.keep(record)) for _ in range(2))
+    await asyncio.sleep(0)
+    loop.call_soon(lambda: loop.call_soon(futures[1].set_result, None))
+    futures[0].set_result(None)
+    await asyncio.gather(first, second)
+    await writes.written(record.token_id)
+    assert len(futures) == 2
