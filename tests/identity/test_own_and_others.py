@@ -624,36 +624,3 @@ async def test_tasks_of_pipelines_are_cancelled_with_the_application_that_submit
     assert end.ended.outcome == pipeline_pb2.PIPELINE_TASK_OUTCOME_CANCELLED
     listed = await tasks.List(pipeline_pb2.ListPipelineTasksRequest(), timeout=TIMEOUT_S)
     assert [x.task_id for x in listed.tasks] == ["t2"], "a user's own go on"
-
-
-async def audited(people: People, rpc: str) -> list[str]:
-    """What calls of this method have changed, by the audit log."""
-    ask = identity_pb2.ReadAuditRequest()
-    found = await identities(people.master).ReadAudit(ask, timeout=TIMEOUT_S)
-    return [x.what for x in found.entries if x.method.endswith(rpc)]
-
-
-async def test_a_dry_run_is_no_change_in_the_audit_log(people: People) -> None:
-    stated = [queues_pb2.QueueStated(name="root.etl")]
-    for dry_run in (True, False):
-        ask = queues_pb2.ChangeQueuesRequest(queues=stated, create=True, dry_run=dry_run)
-        await people.master.queues.ChangeQueues(ask, timeout=TIMEOUT_S)
-        assert len(await audited(people, "ChangeQueues")) == (not dry_run)
-    bob = await people.one("bob", AccessRole.SUBMITTER)
-    ask.dry_run = True
-    with refused(DENIED, "administers no queue"):
-        await bob.queues.ChangeQueues(ask, timeout=TIMEOUT_S)
-    assert len(await audited(people, "ChangeQueues")) == 2, "that it was refused is noted"
-
-
-async def test_to_take_a_result_away_is_a_change_in_the_audit_log(people: People) -> None:
-    ada = await people.one("ada", AccessRole.SUBMITTER)
-    tasks = pipeline_pb2_grpc.PipelineServiceStub(ada.channel)
-    spec = pw.from_pipeline(pipeline(subtask("a")))
-    ask = pipeline_pb2.SubmitPipelineTaskRequest(task_id="t1", pipeline=spec)
-    await tasks.Submit(ask, timeout=TIMEOUT_S)
-    for forget in (False, True):
-        get = pipeline_pb2.GetPipelineResultRequest(task_id="t1", forget=forget)
-        with refused(UNKNOWN, ""):  # it has none yet
-            await tasks.GetResult(get, timeout=TIMEOUT_S).read()
-        assert bool(await audited(people, "GetResult")) is forget
