@@ -130,7 +130,10 @@ class QueueChecks:
                     container = app.containers[spec.container_id]
                     if container.assigned_at_s != event.now:
                         continue  # it is sent again
-                    why = usage.beyond_maximum(app.record.queue, _amount(container))
+                    # One that waits first at a unit starts when what is in its way has ended.
+                    first = container.queued and container.request.place == container.unit_id
+                    queue, amount = app.record.queue, _amount(container)
+                    why = usage.beyond_maximum(queue, amount, but_ending=first)
                     if why:
                         self._violated(f"{spec.container_id} is granted a place, and {why}")
 
@@ -296,9 +299,14 @@ class _Usage:
 
     @property
     def amounts(self) -> dict[str, tuple[Amounts, Amounts]]:
+        """What is guaranteed counts what open units have; a maximum may count what still runs at
+        closed ones, too, as far as the master knows."""
         if self._amounts is None:
-            total = total_of(x.unit for x in self.units)
-            self._amounts = amounts_of_queues(self.core.queues.tree.stated, total)
+            state, stated = self.core.master_state.state, self.core.queues.tree.stated
+            least = amounts_of_queues(stated, total_of(x.unit for x in self.units))
+            units = (state.queue(row).unit for row in state.rows.values())
+            most = amounts_of_queues(stated, total_of(units))
+            self._amounts = {name: (least[name][0], most[name][1]) for name in least}
         return self._amounts
 
     def guaranteed(self, name: str) -> Amounts:
@@ -343,12 +351,16 @@ class _Usage:
             some |= {x.container_id for x in app.containers.values() if x.started_at_s}
         return found
 
-    def beyond_maximum(self, queue: str, amount: Amounts, *, more: Amounts = _NONE) -> str:
+    def beyond_maximum(
+        self, queue: str, amount: Amounts, *, more: Amounts = _NONE, but_ending: bool = False
+    ) -> str:
         """Of whose maximum what it has at nodes is too much, and ``more`` with all that has passed;
-        in what ``amount`` has some of."""
+        in what ``amount`` has some of. ``but_ending``: but for what has been ordered to end."""
         for name in lineage_of(queue)[:-1]:
             held, maximum = more, self.amounts[name][1]
             for _, container in self.everything(name):
+                if but_ending and container.stop_cause is not None:
+                    continue
                 if container.node is not None or (any(more) and _has_passed(container)):
                     held = _plus(held, _amount(container))
             if any(x and y > z + _SLACK for x, y, z in zip(amount, held, maximum, strict=True)):
