@@ -192,14 +192,14 @@ def _lines(paths: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
                 yield f"{record.kind} {record.name}", line
 
 
-def _share(sizes: Iterable[int], room: int) -> int:
-    """What each may have of ``room``, so that all have it or as much as they need."""
+def _share(sizes: Iterable[int], limit: int) -> int:
+    """What each may have of ``limit``, so that all have it or as much as they need."""
     ordered = sorted(sizes)
     for index, size in enumerate(ordered):
-        share = room // (len(ordered) - index)
+        share = limit // (len(ordered) - index)
         if size > share:
             return share
-        room -= size
+        limit -= size
     return max(ordered, default=0)
 
 

@@ -118,7 +118,7 @@ class IdentityService(identity_pb2_grpc.IdentityServiceServicer):
         return identity_wire.from_records(found, self._audit.dropped)
 
     def _forget_ended(self) -> None:
-        """Of what has ended, what need not be known any more: there is room for one more token,
+        """Of what has ended, what need not be known any more: one more token can be kept,
         unless too many are valid."""
         self._writes.forget(self._registry.forgettable())
 

@@ -59,6 +59,11 @@ class People:
         found = await stub(self.master).Get(pb.GetSubmissionRequest(submission_id=submission_id))
         return await self.with_token(tokens.token_of(submission_id, found.user))
 
+    async def application(self, application_id: str, user: str) -> Running:
+        """Its AppMaster, with the token that it gets when it registers."""
+        tokens = TokenRegistry(self.master.token).applications
+        return await self.with_token(tokens.token_of(application_id, user))
+
 
 @pytest.fixture
 async def people(tmp_path: Path) -> AsyncIterator[People]:
@@ -591,7 +596,7 @@ async def test_a_stream_that_an_application_has_opened_ends_with_it(people: Peop
     streams: list[Any] = []
     apps = [await registered(ada, submission_key=f"k{number}") for number in range(2)]
     for app in apps:
-        health = health_pb2_grpc.HealthStub((await people.driver(app)).channel)
+        health = health_pb2_grpc.HealthStub((await people.application(app, "ada")).channel)
         streams.append(health.Watch(health_pb2.HealthCheckRequest()))
         await streams[-1].read()
     await ada.admin.KillApplication(kill(apps[0]), timeout=TIMEOUT_S)
@@ -607,7 +612,7 @@ async def test_tasks_of_pipelines_are_cancelled_with_the_application_that_submit
 ) -> None:
     ada = await people.one("ada", AccessRole.SUBMITTER)
     result = await ada.applications.Register(registration(user=""), timeout=TIMEOUT_S)
-    driver = await people.driver(result.application_id)
+    driver = await people.application(result.application_id, "ada")
     spec = pw.from_pipeline(pipeline(subtask("a")))
     for who, task_id in ((driver, "t1"), (ada, "t2")):
         ask = pipeline_pb2.SubmitPipelineTaskRequest(task_id=task_id, pipeline=spec)

@@ -28,8 +28,8 @@ from hrm.wire import pipelines as pw
 
 __all__ = ["PipelineService"]
 
-_OF_ALL = ("task_id", "pipeline", "submitted_at_s", "outcome", "user")
-"""What all may see of others' tasks, besides one word for their state."""
+_OF_ALL = frozenset({"task_id", "pipeline", "submitted_at_s", "state", "outcome", "user"})
+"""What all may see of others' tasks; their state is in one word."""
 
 WATCHED_TASKS_MAX = 100_000
 SCOPES_MAX = 100_000
@@ -171,10 +171,10 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             state = record.outcome.value
         else:
             state = "it waits for a node" if record.node is None else "on a node"
-        whole = pipeline_stream.from_record(record, state)
-        seen = pb.PipelineTaskInfo(state=state)
-        for name in _OF_ALL:
-            setattr(seen, name, getattr(whole, name))
+        seen = pipeline_stream.from_record(record, state)
+        for field, _ in seen.ListFields():
+            if field.name not in _OF_ALL:
+                seen.ClearField(field.name)
         return seen
 
     # --- nodes --------------------------------------------------------------------------------
