@@ -25,6 +25,7 @@ from hrm.core.master.queue_usage import QueueUsage
 from hrm.core.master.state import MasterState
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Scheduler
+from hrm.core.tenancy.accounts import fits_into
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_tree import Governed
 from hrm.core.vocabulary.feasibility import Vector, demand_vector
@@ -85,11 +86,16 @@ class QueueLoans:
     def could_lend(self, least: Governed, now: float) -> bool:
         """Does some unit have as much free as the smallest of what queues keep requests, and is
         nothing left to try before?"""
-        if self._usage.accounts is None or now < self._lent_s + _LEND_PERIOD_S:
+        accounts = self._usage.accounts
+        if accounts is None or now < self._lent_s + _LEND_PERIOD_S:
+            return False
+        # By sums first: a look at every unit costs more than all that follows from an end.
+        if not fits_into(least, accounts.root.placed, accounts.capacity):
+            return False
+        if not self._is_settled(now):
             return False
         state = self._master_state.state
-        fitting = (state.free[state.open, :3] >= np.asarray(least)).all(axis=1)
-        return bool(fitting.any()) and self._is_settled(now)
+        return bool((state.free[state.open, :3] >= np.asarray(least)).all(axis=1).any())
 
     def _is_settled(self, now: float) -> bool:
         """Is nothing left to try for what is with schedulers?"""
