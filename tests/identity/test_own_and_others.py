@@ -25,7 +25,6 @@ from hrm.v1 import (
     identity_pb2,
     pipeline_pb2,
     pipeline_pb2_grpc,
-    queues_pb2,
     scheduler_pb2,
     scheduler_pb2_grpc,
 )
@@ -153,68 +152,6 @@ async def test_users_kill_their_own_applications_and_operators_all(people: Peopl
     shown = [x async for page in pages for x in page.events]
     killed = {x.application_id: x.actor for x in shown if x.to_state == "killed"}
     assert killed == {apps[0]: "user ada", apps[1]: "administrator"}
-
-
-async def test_administrators_of_a_queue_rule_in_it_and_below_it_alone(people: People) -> None:
-    operator = await people.one("olga", AccessRole.OPERATOR)
-    ada = await people.one("ada", AccessRole.SUBMITTER)
-    bob = await people.one("bob", AccessRole.SUBMITTER)
-
-    async def change(who: Running, *names: str, create: bool = True, **fields: Any) -> None:
-        stated = [queues_pb2.QueueStated(name=name, **fields) for name in names]
-        ask = queues_pb2.ChangeQueuesRequest(queues=stated, create=create)
-        await who.queues.ChangeQueues(ask, timeout=TIMEOUT_S)
-
-    await change(operator, "root.team", administrators={"names": ["bob"]})
-    await change(operator, "root.other")
-    await change(bob, "root.team.job")
-    for name in ("root.team", "root.other", "root.other.job"):
-        with refused(DENIED, "user bob administers no queue above"):
-            await change(bob, name, create=name == "root.other.job")
-    with refused(DENIED, "user ada administers no queue above root.team.job"):
-        await change(ada, "root.team.job", create=False)
-
-    inside = await registered(ada, submission_key="in", queue="root.team.job")
-    outside = await registered(ada, submission_key="out", queue="root.other")
-    await bob.admin.KillApplication(kill(inside), timeout=TIMEOUT_S)
-    with refused(DENIED, "belongs to ada"):
-        await bob.admin.KillApplication(kill(outside), timeout=TIMEOUT_S)
-
-
-async def test_the_audit_log_has_what_a_change_states_of_queues(people: People) -> None:
-    quota = queues_pb2.QueueQuota(cores="25%", memory="64g")
-    etl = queues_pb2.QueueStated(
-        name="root.etl", guaranteed=quota, max_running=0, weight=2.5, preemptible=False,
-        submitters={"names": ["ada", "bob"]}, administrators={"names": []},
-    )  # fmt: skip
-    team = queues_pb2.QueueStated(name="root.team")
-    for ask in (
-        queues_pb2.ChangeQueuesRequest(queues=[etl, team], create=True),
-        queues_pb2.ChangeQueuesRequest(queues=[etl], unset=["order", "maximum"]),
-        queues_pb2.ChangeQueuesRequest(removed=["root.team"]),
-    ):
-        await people.master.queues.ChangeQueues(ask, timeout=TIMEOUT_S)
-    entries = (await identities(people.master).ReadAudit(identity_pb2.ReadAuditRequest())).entries
-    stated = (
-        "root.etl (guaranteed=(cores=25% memory=64g) weight=2.5 max_running=0 preemptible=false "
-        "submitters=ada/bob administrators=())"
-    )
-    assert [x.what for x in entries if x.method == "QueueService/ChangeQueues"] == [
-        f"{stated}, root.team",
-        f"{stated}, unset=order, unset=maximum",
-        "removed=root.team",
-    ]
-
-
-async def test_who_may_not_submit_to_a_queue_is_denied(people: People) -> None:
-    stated = [queues_pb2.QueueStated(name="root.team", submitters={"names": ["ada"]})]
-    ask = queues_pb2.ChangeQueuesRequest(queues=stated, create=True)
-    await people.master.queues.ChangeQueues(ask, timeout=TIMEOUT_S)
-    bob = await people.one("bob", AccessRole.SUBMITTER)
-    ada = await people.one("ada", AccessRole.SUBMITTER)
-    with refused(DENIED, "bob may not submit to root.team"):
-        await registered(bob, queue="root.team")
-    assert await registered(ada, queue="root.team")
 
 
 async def test_users_kill_their_own_submissions_and_operators_all(people: People) -> None:

@@ -261,12 +261,9 @@ class QueueGate:
         app = self._master_state.applications.get(proposal.application_id)
         if not usage.governs or app is None or not proposal.claims:
             return frozenset()
-        account = usage.account(app)
-        if proposal.workload_class is WorkloadClass.STREAM:
-            may_wait, patient = usage.is_only_holder(account), set[ContainerId]()
-        else:
-            may_wait, patient = usage.is_only_holder(account), set(usage.patient)
-        on_loan = usage.on_loan
+        may_wait, on_loan = usage.is_only_holder(usage.account(app)), usage.on_loan
+        is_stream = proposal.workload_class is WorkloadClass.STREAM
+        patient: Collection[ContainerId] = () if is_stream else usage.patient
         if may_wait and not on_loan:
             return frozenset()
         entries = (claim.entry for claim in proposal.claims)

@@ -67,7 +67,7 @@ RECLAIM_REASONS = (_REASON, _FOR_STREAM)
 
 
 class QueueReclaim:
-    """``reserved``: containers with a place at a unit for which others are being preempted."""
+    """``preempted``: how many containers that ran have been ordered to end."""
 
     def __init__(
         self,
@@ -197,8 +197,8 @@ class QueueReclaim:
     def _carry_out(self, group: Sequence[Reclaim], now: float) -> None:
         """Order what is in the way of each to end, and keep what that leaves for it."""
         bounds, is_reserved = self._master_state.bounds, False
-        if len(group) > 1 and not self._negotiator.may_reserve(_places(group)):
-            return  # a gang has all of its places, or none
+        if not self._negotiator.may_reserve(_places(group)):
+            return  # nothing is preempted in vain; and a gang has all of its places, or none
         for claim, unit_id, victims in group:
             container = claim.container
             assert container is not None, "what claims waits"

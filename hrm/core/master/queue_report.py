@@ -116,7 +116,7 @@ def _waits(
     waiting.sort(key=lambda x: (positions.get(x.application_id, -1), x.record.submitted_at_s))
     for position, app in enumerate(waiting[:most], 1):
         reason, why = wait_of(master_state, gate, app)
-        if reason is WaitReason.QUEUE_SHARE and app in kept and app is not kept[0]:
+        if reason is WaitReason.QUEUE_SHARE and positions.get(app.application_id):
             reason, why = WaitReason.BEHIND_OTHERS, f"{kept[0].application_id} goes first; {why}"
         yield QueueWait(
             application_id=app.application_id,

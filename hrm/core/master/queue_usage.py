@@ -2,10 +2,9 @@
 
 Every container of a live application counts in the account of its queue at one of three levels:
 *wanted*, while its queue keeps it from its scheduler (``Container.withheld``), or it is a driver
-whose turn has not come; *held*, once it is
-with its scheduler or waits at a unit; *placed*, once it runs or is about to. One whose application
-may not hold any yet, for the number of applications that do, does not count, nor does one that
-waits for nodes to come back.
+whose turn has not come; *held*, once it is with its scheduler or waits at a unit; *placed*, once it
+runs or is about to. One whose application may not hold any yet, for the number of applications that
+do, does not count, nor does one that waits for nodes to come back.
 
 Nothing is counted while the tree governs nothing (``QueueTree.governs``): all applications are in
 one queue without limits then.
@@ -14,7 +13,6 @@ one queue without limits then.
 from __future__ import annotations
 
 import enum
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -332,7 +330,7 @@ class QueueUsage:
             self.account(app).promises(amount_of(container.request.resources))
         self.promised[container.container_id] = until_s
 
-    def forget_promises(self, now: float = math.inf) -> None:
+    def forget_promises(self, now: float) -> None:
         """Those whose time is over."""
         for name in [x for x, until_s in self.promised.items() if now >= until_s]:
             self._forget_promise(name)

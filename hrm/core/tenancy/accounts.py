@@ -4,7 +4,7 @@ An account follows one queue of the tree. What happens in a leaf is entered ther
 above it. Shares are divided from ``root`` down (``division``), a family (a queue's children) at a
 time, and only when they are asked for and something has changed.
 
-QueueLimits are triples of cores, MiB of memory and MiB of GPUs' memory.
+Amounts are triples of cores, MiB of memory and MiB of GPUs' memory.
 """
 
 from __future__ import annotations

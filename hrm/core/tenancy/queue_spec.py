@@ -78,7 +78,7 @@ class Amount(NamedTuple):
 
 
 Quota: TypeAlias = tuple[Amount | None, Amount | None, Amount | None]
-"""QueueLimits of what is governed; None: not stated."""
+"""Amounts of what is governed; None: not stated."""
 
 _NOT_STATED: Quota = (None, None, None)
 

@@ -1,0 +1,84 @@
+"""Who may change a queue, submit to it, and end what is in it: over gRPC, with tokens of users."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hrm.identity.roles import AccessRole
+from hrm.v1 import identity_pb2, queues_pb2
+from tests.identity.calls import identities
+from tests.identity.test_own_and_others import DENIED, People, kill, registered
+from tests.master.test_services import TIMEOUT_S, Running, refused, running
+
+
+@pytest.fixture
+async def people(tmp_path: Path) -> AsyncIterator[People]:
+    async with running(tmp_path) as master, AsyncExitStack() as stack:
+        yield People(master, stack)
+
+
+async def test_administrators_of_a_queue_rule_in_it_and_below_it_alone(people: People) -> None:
+    operator = await people.one("olga", AccessRole.OPERATOR)
+    ada = await people.one("ada", AccessRole.SUBMITTER)
+    bob = await people.one("bob", AccessRole.SUBMITTER)
+
+    async def change(who: Running, *names: str, create: bool = True, **fields: Any) -> None:
+        stated = [queues_pb2.QueueStated(name=name, **fields) for name in names]
+        ask = queues_pb2.ChangeQueuesRequest(queues=stated, create=create)
+        await who.queues.ChangeQueues(ask, timeout=TIMEOUT_S)
+
+    await change(operator, "root.team", administrators={"names": ["bob"]})
+    await change(operator, "root.other")
+    await change(bob, "root.team.job")
+    for name in ("root.team", "root.other", "root.other.job"):
+        with refused(DENIED, "user bob administers no queue above"):
+            await change(bob, name, create=name == "root.other.job")
+    with refused(DENIED, "user ada administers no queue above root.team.job"):
+        await change(ada, "root.team.job", create=False)
+
+    inside = await registered(ada, submission_key="in", queue="root.team.job")
+    outside = await registered(ada, submission_key="out", queue="root.other")
+    await bob.admin.KillApplication(kill(inside), timeout=TIMEOUT_S)
+    with refused(DENIED, "belongs to ada"):
+        await bob.admin.KillApplication(kill(outside), timeout=TIMEOUT_S)
+
+
+async def test_the_audit_log_has_what_a_change_states_of_queues(people: People) -> None:
+    quota = queues_pb2.QueueQuota(cores="25%", memory="64g")
+    etl = queues_pb2.QueueStated(
+        name="root.etl", guaranteed=quota, max_running=0, weight=2.5, preemptible=False,
+        submitters={"names": ["ada", "bob"]}, administrators={"names": []},
+    )  # fmt: skip
+    team = queues_pb2.QueueStated(name="root.team")
+    for ask in (
+        queues_pb2.ChangeQueuesRequest(queues=[etl, team], create=True),
+        queues_pb2.ChangeQueuesRequest(queues=[etl], unset=["order", "maximum"]),
+        queues_pb2.ChangeQueuesRequest(removed=["root.team"]),
+    ):
+        await people.master.queues.ChangeQueues(ask, timeout=TIMEOUT_S)
+    entries = (await identities(people.master).ReadAudit(identity_pb2.ReadAuditRequest())).entries
+    stated = (
+        "root.etl (guaranteed=(cores=25% memory=64g) weight=2.5 max_running=0 preemptible=false "
+        "submitters=ada/bob administrators=())"
+    )
+    assert [x.what for x in entries if x.method == "QueueService/ChangeQueues"] == [
+        f"{stated}, root.team",
+        f"{stated}, unset=order, unset=maximum",
+        "removed=root.team",
+    ]
+
+
+async def test_who_may_not_submit_to_a_queue_is_denied(people: People) -> None:
+    stated = [queues_pb2.QueueStated(name="root.team", submitters={"names": ["ada"]})]
+    ask = queues_pb2.ChangeQueuesRequest(queues=stated, create=True)
+    await people.master.queues.ChangeQueues(ask, timeout=TIMEOUT_S)
+    bob = await people.one("bob", AccessRole.SUBMITTER)
+    ada = await people.one("ada", AccessRole.SUBMITTER)
+    with refused(DENIED, "bob may not submit to root.team"):
+        await registered(bob, queue="root.team")
+    assert await registered(ada, queue="root.team")
