@@ -172,6 +172,29 @@ class MasterSettings(ServerSettings):
         description="time after which what queues have borrowed counts half as much: of what "
         "guarantees leave, those that have borrowed less lately get more; 0: it does not count",
     )
+    platform_division: Literal[
+        "affinity-round-robin",
+        "application-affinity-first",
+        "dominant-share",
+        "provider-affinity-first",
+        "simple-fairness",
+        "none",
+    ] = Field(
+        default="affinity-round-robin",
+        description="how queues' shares are divided over unlike platforms (agents' platform); "
+        "none: any part of a share may be anywhere",
+    )
+    platform_affinity: Literal["throughput", "egocentric", "reciprocal"] = Field(
+        default="egocentric",
+        description="how it is measured which platforms suit which queue, by run times learned",
+    )
+    platform_wait_s: float = Field(
+        default=BOUNDS.platform_wait_s,
+        ge=0,
+        le=3600,
+        description="how long a container waits for capacity on the platform where its queue has a "
+        "part left, before it is placed anywhere",
+    )
     waiting_limit: int = Field(
         default=BOUNDS.waiting_limit,
         ge=0,

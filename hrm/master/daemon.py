@@ -52,6 +52,7 @@ from hrm.peer_limits import PeerLimits
 from hrm.pipelines.master.service import PipelineService
 from hrm.pipelines.master.tasks import PipelineTasks, pipeline_policy
 from hrm.policies.guard import GuardRegistry
+from hrm.policies.sharing import divider
 from hrm.tls_server import ServerTls, listen, server_tls
 from hrm.v1 import (
     admin_pb2_grpc,
@@ -245,6 +246,7 @@ def _core(
         now=clock.now(),
         watch=journal.watch,
         epoch_id=secrets.token_hex(8),
+        division=divider(settings.platform_division, settings.platform_affinity),
         **known,
     )
     journal.took(None)

@@ -21,6 +21,7 @@ from hrm.core.master.entities import Application, Container
 from hrm.core.master.gpu_shares import FairGpuParts
 from hrm.core.master.head_starts import HeadStarts
 from hrm.core.master.places import claims_at_places
+from hrm.core.master.platform_shares import PlatformShares
 from hrm.core.master.queue_gate import QueueGate
 from hrm.core.master.queue_reclaim import QueueReclaim
 from hrm.core.master.remote_updates import RemoteUpdates
@@ -34,6 +35,7 @@ from hrm.core.scheduling.exhaustion import Exhaustion
 from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Job, Scheduler
+from hrm.core.tenancy.platform_division import PlatformDivision
 from hrm.core.vocabulary.columns import Bools
 from hrm.core.vocabulary.model import (
     NO_UNIT,
@@ -56,7 +58,11 @@ class PlacementCoordinator:
     """Invariant: a scheduler with jobs has been woken, waits for the lease, or is in flight."""
 
     def __init__(
-        self, master_state: MasterState, negotiator: Negotiator, schedulers: list[Scheduler]
+        self,
+        master_state: MasterState,
+        negotiator: Negotiator,
+        schedulers: list[Scheduler],
+        division: PlatformDivision | None = None,
     ) -> None:
         self.master_state = master_state
         self.negotiator = negotiator
@@ -72,12 +78,14 @@ class PlacementCoordinator:
             master_state, negotiator, self.pool, self.gpu_shares, self.head_starts
         )
         self._settlement = Settlement(master_state, self.schedulers, self.drivers)
+        self.platforms = PlatformShares(master_state, division, None)
         self.queues = QueueGate(
             master_state,
             self.schedulers,
             self._passed,
             self._take_from,
             self._refuse_hopeless,
+            self.platforms,
         )
         self.reclaim = QueueReclaim(
             master_state,

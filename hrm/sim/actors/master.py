@@ -19,6 +19,7 @@ from hrm.core.messages.claims import Proposal
 from hrm.core.vocabulary.model import ApplicationId, NodeName
 from hrm.core.vocabulary.takeover import Takeover
 from hrm.errors import DiskFull
+from hrm.policies.sharing import divider
 from hrm.runtime.master import End, MasterRuntime, OnReply
 from hrm.runtime.virtual_disk import VirtualDisk
 from hrm.sim import event_format
@@ -162,7 +163,11 @@ class MasterProcess:
         self._reigns += 1
         policies = [load(world.plan.policy, index) for index in range(world.plan.schedulers)]
         core = self.disk.next_master(
-            policies, world.plan.bounds, self.now(), epoch_id=f"reign-{self._reigns}"
+            policies,
+            world.plan.bounds,
+            self.now(),
+            epoch_id=f"reign-{self._reigns}",
+            division=divider(),
         )
         core.master_state.out.clear()
         self.life = _Life(self, core)
