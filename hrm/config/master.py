@@ -195,6 +195,17 @@ class MasterSettings(ServerSettings):
         description="how long a container waits for capacity on the platform where its queue has a "
         "part left, before it is placed anywhere",
     )
+    platform_moves: bool = Field(
+        default=BOUNDS.platform_moves,
+        description="preempt batch of two queues in exchange where each holds what the other has a "
+        "part of; off, as without queue_preemption: that comes about as containers end",
+    )
+    platform_move_after_s: float = Field(
+        default=BOUNDS.platform_move_after_s,
+        ge=1,
+        le=86_400,
+        description="what has run for less is not moved to another platform",
+    )
     waiting_limit: int = Field(
         default=BOUNDS.waiting_limit,
         ge=0,

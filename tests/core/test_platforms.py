@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -115,7 +116,7 @@ def test_one_that_came_late_gets_its_share_on_the_platform_that_suits_it() -> No
 def test_simple_fairness_gives_each_the_same_part_of_every_platform() -> None:
     virtual = cluster(division="simple-fairness")
     one, other = virtual.submit(40, queue="a"), virtual.submit(40, queue="b")
-    virtual.advance(5)
+    live(virtual, 120, one, other)
 
     assert placed(virtual, one) == placed(virtual, other) == {"new": 4, "old": 4}
 
@@ -129,12 +130,57 @@ def test_without_a_division_a_share_may_be_anywhere() -> None:
     assert all(not x.request.platform for x in virtual.app(one).containers.values())
 
 
-def test_where_nothing_is_known_all_have_the_same_part_of_what_comes_first() -> None:
+def test_where_nothing_is_known_nothing_is_moved() -> None:
     virtual = cluster(known=None)
-    one, other = virtual.submit(40, queue="a"), virtual.submit(40, queue="b")
+    one, other = virtual.submit(8, queue="a"), virtual.submit(8, queue="b")
     virtual.advance(5)
 
-    assert placed(virtual, one) == placed(virtual, other) == {"new": 4, "old": 4}
+    assert placed(virtual, one) == {"new": 8}
+    assert placed(virtual, other) == {"old": 8}
+
+
+def test_what_is_learned_later_moves_what_runs_two_at_a_time_and_then_rests() -> None:
+    opposite = {"root.a": {"new": 4.0, "old": 1.0}, "root.b": {"new": 1.0, "old": 2.0}}
+    virtual = cluster(bounds=replace(FAST, platform_move_after_s=6.0))
+    one, other = virtual.submit(8, queue="a"), virtual.submit(8, queue="b")
+    virtual.advance(40)
+    assert placed(virtual, one) == {"new": 8}
+    moves = virtual.master.placement.moves
+    assert moves.moved == 0
+
+    virtual.master.placement.platforms.learn_from(Known(opposite))
+    live(virtual, 120, one, other, executors=8)
+
+    assert placed(virtual, one) == {"old": 8}
+    assert placed(virtual, other) == {"new": 8}
+    assert moves.moved == 16
+    live(virtual, 120, one, other, executors=8)
+    assert moves.moved == 16
+
+
+def test_nothing_is_moved_of_streams_and_of_queues_that_are_not_preemptible() -> None:
+    opposite = {"root.a": {"new": 4.0, "old": 1.0}, "root.b": {"new": 1.0, "old": 2.0}}
+    kept = spec_from("root.b", {"guaranteed": "50%", "preemptible": False})
+    virtual = cluster(HALVES[0], kept, bounds=replace(FAST, platform_move_after_s=6.0))
+    one, other = virtual.submit(8, queue="a"), virtual.submit(8, queue="b")
+    virtual.advance(40)
+    virtual.master.placement.platforms.learn_from(Known(opposite))
+    live(virtual, 60, one, other, executors=8)
+
+    assert virtual.master.placement.moves.moved == 0
+
+
+def test_one_moves_alone_to_what_is_free() -> None:
+    virtual = cluster(bounds=replace(FAST, platform_move_after_s=6.0))
+    filler = virtual.submit(8, queue="a")
+    one = virtual.submit(4, queue="a")
+    virtual.advance(40)
+    assert placed(virtual, one) == {"old": 4}
+
+    virtual.finish(filler)
+    live(virtual, 120, one, executors=4)
+
+    assert placed(virtual, one) == {"new": 4}
 
 
 def test_what_nobody_else_wants_is_lent_on_every_platform() -> None:

@@ -21,6 +21,7 @@ from hrm.core.master.entities import Application, Container
 from hrm.core.master.gpu_shares import FairGpuParts
 from hrm.core.master.head_starts import HeadStarts
 from hrm.core.master.places import claims_at_places
+from hrm.core.master.platform_moves import PlatformMoves
 from hrm.core.master.platform_shares import PlatformShares
 from hrm.core.master.queue_gate import QueueGate
 from hrm.core.master.queue_reclaim import QueueReclaim
@@ -95,6 +96,7 @@ class PlacementCoordinator:
             self.queues.let_claim,
             self._may_have_driver,
         )
+        self.moves = PlatformMoves(master_state, self.platforms)
         self._views: dict[str, ClusterView] = {}
 
     def request(
@@ -469,6 +471,7 @@ class PlacementCoordinator:
         self._follow_shares(now)
         self._hand_over_drivers(now)
         self.reclaim.tick(now)
+        self.moves.tick(now, is_calm=self.reclaim.is_calm)
         if self.negotiator.lease.expire(now) or self.negotiator.lease.holder is None:
             self.lease_free(now)
         for scheduler in self.schedulers.values():
