@@ -258,7 +258,7 @@ def test_parts_are_no_more_than_there_is_and_follow_nodes() -> None:
     virtual.advance(5)
     shares = virtual.master.placement.platforms
 
-    parts = {name: shares.parts(name, virtual.now) for name in (A, B)}
+    parts = {name: shares.parts(name) for name in (A, B)}
     assert [x.platform for x in parts[A]] == ["new", "old"]
     assert [x.cores for x in parts[A]] == [8, 0]
     assert [x.cores for x in parts[B]] == [0, 8]
@@ -266,7 +266,7 @@ def test_parts_are_no_more_than_there_is_and_follow_nodes() -> None:
     properties = NodeProperties(host="127.0.0.1", platform="new")
     virtual.add_node(unit("new2", 4), properties=properties)
     virtual.advance(2)
-    parts = {name: shares.parts(name, virtual.now) for name in (A, B)}
+    parts = {name: shares.parts(name) for name in (A, B)}
     assert sum(part.cores for name in (A, B) for part in parts[name]) == 20
     assert sum(parts[name][0].cores for name in (A, B)) == 12
 
@@ -277,7 +277,7 @@ def test_one_platform_divides_nothing() -> None:
     virtual.advance(5)
 
     assert not virtual.master.placement.platforms.divides
-    assert virtual.master.placement.platforms.parts(A, virtual.now) == []
+    assert virtual.master.placement.platforms.parts(A) == []
     assert placed(virtual, one) == {"new": 16}
 
 

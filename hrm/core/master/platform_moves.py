@@ -8,9 +8,9 @@ one container of each is ordered to end; or one alone, where the other platform 
 They finish their tasks (decommissioning), and what their applications request in their place passes
 with the platform of which a part is left then.
 
-Batch alone is moved, and no driver, nothing of a gang, nothing of a queue that is not
-``preemptible``; what has run for ``platform_move_after_s`` at least, so that an executor is moved
-once in so long at most; none while a queue claims what it is guaranteed. A round takes at most
+Batch alone is moved, and no driver, nothing with GPUs, nothing of a gang, nothing of a queue that
+is not ``preemptible``; what has run for ``platform_move_after_s`` at least, so that an executor is
+moved once in so long at most; none while a queue claims what it is guaranteed. A round takes at most
 ``queue_preemption_part`` of the containers that run.
 
 Limits: cycles of three and more queues are not found; what is exchanged is of one size.
@@ -22,6 +22,7 @@ exchanges are in pairs is this project's own.
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from hrm.core.master import gangs
 from hrm.core.master.entities import Container
@@ -71,7 +72,7 @@ class PlatformMoves:
         movable = self._movable(now)
         if not movable:
             return []
-        beyond, lacks = self._differences({name for name, _, _ in movable}, now)
+        beyond, lacks = self._differences({name for name, _, _ in movable})
         most = self._master_state.bounds.queue_preemption_part * self._master_state.queues.placed
         found: list[tuple[Container, str]] = []
         for (name, here, size), containers in movable.items():
@@ -107,7 +108,8 @@ class PlatformMoves:
                 continue
             for container in app.in_state(ContainerState.RUNNING):
                 may_end = container.stop_cause is None and container.started_at_s <= latest_s
-                if may_end and container.node is not None:
+                is_plain = not container.request.resources.gpu_memory_mib
+                if may_end and is_plain and container.node is not None:
                     platform = master_state.nodes[container.node].platform
                     key = (account.name, platform, container.request.resources)
                     found.setdefault(key, []).append(container)
@@ -116,18 +118,25 @@ class PlatformMoves:
         return found
 
     def _differences(
-        self, names: set[QueueName], now: float
+        self, names: set[QueueName]
     ) -> tuple[dict[tuple[QueueName, str], float], dict[tuple[QueueName, str], float]]:
-        """Cores that leaves hold beyond their parts, and lack of them, by platform."""
+        """By leaf and platform, cores beyond its part that a leaf has at nodes, and cores that it
+        holds less than its part."""
+        placed: Counter[tuple[QueueName, str]] = Counter()
+        for node in self._master_state.nodes.values():
+            for container in node.containers.values():
+                app = self._master_state.applications[container.application_id]
+                cores = container.request.resources.vcores
+                placed[QueueName(app.record.queue), node.platform] += cores
         beyond: dict[tuple[QueueName, str], float] = {}
         lacks: dict[tuple[QueueName, str], float] = {}
         for name in sorted(names):
-            for part in self._shares.parts(name, now):
-                difference = part.held - part.cores
-                if difference > 0:
-                    beyond[name, part.platform] = difference
-                elif difference < 0:
-                    lacks[name, part.platform] = -difference
+            for part in self._shares.parts(name):
+                more = placed[name, part.platform] - part.cores
+                if more > 0:
+                    beyond[name, part.platform] = more
+                elif part.held < part.cores:
+                    lacks[name, part.platform] = part.cores - part.held
         return beyond, lacks
 
     @staticmethod

@@ -8,17 +8,17 @@ for ``platform_wait_s`` it is placed nowhere else (``Scheduler``), and what othe
 there is reclaimed first (``hrm.core.master.reclaim_plan``). After that it goes anywhere: a share is
 a right, a platform is a preference, and no core idles for long because of it.
 
-What is lent, drivers, and what no node of a platform could ever hold get none. Nothing that runs is
-moved: a division comes about as containers end, or are preempted for shares.
+What is lent, drivers, what uses GPUs and what no node of a platform could ever hold get none; they
+count where they are. What runs on the wrong one is moved by ``hrm.core.master.platform_moves``.
 
-A division is computed again when a queue begins to want something, or has none of its part left, at
-most ``_CELLS_PER_S`` queues times platforms in a second.
+A division is computed again from time to time, and when a queue begins to want something or has
+none of its part left, at most ``_CELLS_PER_S`` queues times platforms in a second.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -37,7 +37,6 @@ __all__ = ["PlatformPart", "PlatformShares", "platform_line"]
 
 _CELLS_PER_S = 10_000
 _PERIOD_S = 1.0
-"""A division is at most so old when it is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +61,13 @@ class _Divided:
     parts: dict[QueueName, list[int]] = field(default_factory=dict)
     affinities: dict[QueueName, list[float]] = field(default_factory=dict)
     order: dict[QueueName, list[int]] = field(default_factory=dict)
+    by_name: dict[QueueName, dict[str, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.by_name = {
+            name: dict(zip(self.platforms, cores, strict=True))
+            for name, cores in self.parts.items()
+        }
 
 
 class PlatformShares:
@@ -104,6 +110,8 @@ class PlatformShares:
         usage = self._master_state.queues
         if usage.on_platforms is None or app.is_driver:
             return
+        if any(x.request.resources.gpu_memory_mib for x in some):
+            return
         name = usage.account(app).name
         wanted = sum(x.request.resources.vcores for x in some)
         if self._is_stale(name, wanted, now):
@@ -133,13 +141,17 @@ class PlatformShares:
             if container.request.platform:
                 container.request = replace(container.request, platform="", platform_until_s=0.0)
 
-    def parts(self, name: QueueName, now: float) -> list[PlatformPart]:
+    def tick(self, now: float) -> None:
+        """Divide again what has not been divided for a while."""
+        cells = len(self._divided.parts) * len(self._divided.platforms)
+        if self.divides and now >= self._divided.at_s + max(_PERIOD_S, cells / _CELLS_PER_S):
+            self._divide(now)
+
+    def parts(self, name: QueueName) -> list[PlatformPart]:
         """Of a leaf, in the order of platforms; empty where nothing is divided."""
         usage = self._master_state.queues
         if usage.on_platforms is None:
             return []
-        if now >= self._divided.at_s + _PERIOD_S:
-            self._divide(now)
         divided = self._divided
         nothing = [0] * len(divided.platforms)
         return [
@@ -152,6 +164,15 @@ class PlatformShares:
             )
         ]
 
+    def divided(self) -> Mapping[QueueName, Mapping[str, int]]:
+        """Cores by leaf and platform, as they were divided last: the same object until they are
+        divided again. For tests and simulators."""
+        return self._divided.by_name
+
+    def is_current(self) -> bool:
+        """Have no nodes come or gone since?"""
+        return self._divided.shape == self._master_state.state.shape
+
     def _is_stale(self, name: QueueName, wanted: float, now: float) -> bool:
         """Is the division another one now, as far as this leaf wants so many cores more?"""
         divided, usage = self._divided, self._master_state.queues
@@ -160,8 +181,6 @@ class PlatformShares:
         if parts is None or divided.shape != self._master_state.state.shape:
             return True
         age_s = now - divided.at_s
-        if age_s >= _PERIOD_S:
-            return True
         cells = len(divided.parts) * len(divided.platforms)
         if age_s < cells / _CELLS_PER_S:
             return False

@@ -227,6 +227,7 @@ class QueueGate:
                 self._usage.accounts.age(now - self._aged_s, half_life_s)
             self._aged_s = now
         self._rules.now, self._ticks = now, True
+        self._platforms.tick(now)
         self._loans.look_again()
         self._all_due()
         self.may_lend = True

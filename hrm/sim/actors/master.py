@@ -29,6 +29,7 @@ from hrm.sim.actors.sleepers import MASTER
 from hrm.sim.actors.submission_actor import SubmissionsActor
 from hrm.sim.faults.network import Stream
 from hrm.sim.faults.plan import source
+from hrm.sim.faults.platforms import DrawnRunTimes
 
 if TYPE_CHECKING:
     from hrm.sim.world import World
@@ -169,6 +170,8 @@ class MasterProcess:
             epoch_id=f"reign-{self._reigns}",
             division=divider(),
         )
+        if "platforms" in world.plan.traits:
+            core.placement.platforms.learn_from(DrawnRunTimes(world.plan.seed, self._reigns))
         core.master_state.out.clear()
         self.life = _Life(self, core)
         world.log.emit("master", f"starts with epoch {self.disk.epoch}")
