@@ -10,7 +10,7 @@ with the platform of which a part is left then.
 
 Batch alone is moved, and no driver, nothing with GPUs, nothing of a gang, nothing of a queue that
 is not ``preemptible``; what has run for ``platform_move_after_s`` at least, so that an executor is
-moved once in so long at most; none while a queue claims what it is guaranteed. A round takes at most
+moved once in so long at most; none while a queue claims its guarantee. A round takes at most
 ``queue_preemption_part`` of the containers that run.
 
 Limits: cycles of three and more queues are not found; what is exchanged is of one size.
