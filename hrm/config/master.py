@@ -172,6 +172,13 @@ class MasterSettings(ServerSettings):
         description="time after which what queues have borrowed counts half as much: of what "
         "guarantees leave, those that have borrowed less lately get more; 0: it does not count",
     )
+    queue_fairness_half_life_s: float = Field(
+        default=BOUNDS.queue_fairness_half_life_s,
+        ge=1,
+        le=365 * 86_400,
+        description="time after which what was observed of queues counts half as much in their "
+        "normalised throughput, in the fairness between them and in percentiles of waiting times",
+    )
     waiting_limit: int = Field(
         default=BOUNDS.waiting_limit,
         ge=0,

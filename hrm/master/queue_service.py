@@ -66,7 +66,8 @@ class QueueService(queues_pb2_grpc.QueueServiceServicer):
             lambda name: self._message(report.status(name, waits)),
             request,
         )
-        return pb.ListQueuesResponse(queues=queues, next_page_token=token)
+        fairness = queue_wire.from_fairness(report.fairness())
+        return pb.ListQueuesResponse(queues=queues, next_page_token=token, fairness=fairness)
 
     async def ChangeQueues(  # noqa: N802
         self, request: pb.ChangeQueuesRequest, context: Any

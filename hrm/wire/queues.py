@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.tenancy.observed_fairness import FairnessSummary, LeafObservation
 from hrm.core.tenancy.queue_spec import (
     GOVERNED,
     ROOT,
@@ -30,6 +31,7 @@ from hrm.wire import codec
 
 __all__ = [
     "from_change",
+    "from_fairness",
     "from_spec",
     "from_status",
     "from_supposed",
@@ -181,6 +183,35 @@ def from_status(status: QueueStatus, *, in_file: bool) -> pb.Queue:
         past_use=status.past_use,
         waiting=[_from_wait(wait) for wait in status.waiting],
         waiting_total=status.waiting_total,
+        observed=None if status.observed is None else _from_observed(status.observed),
+        longest_wait_s=status.longest_wait_s,
+    )
+
+
+def _from_observed(observed: LeafObservation) -> pb.QueueObserved:
+    waits = observed.waits
+    return pb.QueueObserved(
+        takes_part=observed.takes_part,
+        throughput=observed.throughput,
+        entitled_cores=observed.entitled,
+        held_cores=observed.held,
+        speed=observed.speed,
+        busy=observed.busy,
+        wait_p50_s=None if waits is None else waits.p50_s,
+        wait_p90_s=None if waits is None else waits.p90_s,
+        wait_p99_s=None if waits is None else waits.p99_s,
+        starts=0.0 if waits is None else waits.starts,
+    )
+
+
+def from_fairness(summary: FairnessSummary) -> pb.QueueFairness:
+    return pb.QueueFairness(
+        queues=summary.queues,
+        with_speeds=summary.with_speeds,
+        fairness=summary.fairness,
+        jain=summary.jain,
+        spread=summary.spread,
+        half_life_s=summary.half_life_s,
     )
 
 

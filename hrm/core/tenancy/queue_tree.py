@@ -237,9 +237,12 @@ class QueueTree:
     def may_administer(self, name: QueueName, user: str) -> bool:
         return any(_named(self.specs[x].administrators, user) for x in lineage(name))
 
-    def limits(self, cluster: Governed) -> dict[QueueName, QueueLimits]:
+    def limits(
+        self, cluster: Governed, *, with_maxima: bool = True
+    ) -> dict[QueueName, QueueLimits]:
         """What each queue is guaranteed and may have, where ``cluster`` is all there is. Where
-        amounts are stated of which there is less, all of a parent's are reduced by one factor."""
+        amounts are stated of which there is less, all of a parent's are reduced by one factor.
+        ``with_maxima``: those that are stated hold."""
         found = {ROOT: QueueLimits(cluster, _WITHOUT_END)}
         for name in self.specs:
             each = self.children.get(name, ())
@@ -252,7 +255,7 @@ class QueueTree:
             for position, child in enumerate(each):
                 spec = self.specs[child]
                 most = [
-                    math.inf if amount is None else amount.of(whole)
+                    math.inf if amount is None or not with_maxima else amount.of(whole)
                     for amount, whole in zip(spec.maximum, cluster, strict=True)
                 ]
                 maximum = (most[0], most[1], most[2])
