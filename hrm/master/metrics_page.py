@@ -8,6 +8,7 @@ in a registry of its own: nothing of this process is in it.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -72,11 +73,15 @@ class MetricsPage(HttpPages):
         super().__init__(secure.context() if secure is not None else None)
         self._statuses = statuses
         self._fairness = fairness
+        self._one = asyncio.Lock()
 
-    def page(self, target: str, *, wants_html: bool) -> bytes:
+    async def page(self, target: str, *, wants_html: bool) -> bytes:
         if urlsplit(target).path != "/metrics":
             return response(404, "no such page; metrics are at /metrics\n")
-        return response(200, metrics_text(self._statuses(), self._fairness()), _KIND)
+        async with self._one:
+            # The text of a thousand queues takes half a second: the master goes on meanwhile.
+            text = await asyncio.to_thread(metrics_text, self._statuses(), self._fairness())
+        return response(200, text, _KIND)
 
 
 @asynccontextmanager

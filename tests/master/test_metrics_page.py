@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -154,6 +155,21 @@ async def test_the_page_is_served_in_prometheus_format() -> None:
         assert " 404 " in await fetch(port, "GET / HTTP/1.1\r\n\r\n")
         assert " 405 " in await fetch(port, "POST /metrics HTTP/1.1\r\n\r\n")
         assert " 400 " in await fetch(port, "nonsense\r\n\r\n")
+
+
+async def test_the_master_goes_on_while_the_text_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def text(*_: object) -> str:
+        begun.set()
+        return "free" if goes_on.wait(10) else "held up"
+
+    monkeypatch.setattr(metrics_page, "metrics_text", text)
+    async with served() as port:
+        fetching = asyncio.create_task(fetch(port, "GET /metrics HTTP/1.1\r\n\r\n"))
+        await asyncio.to_thread(begun.wait, 10)
+        goes_on.set()
+        assert (await fetching).endswith("free")
 
 
 async def test_a_port_in_use_is_named_with_the_setting(tmp_path: Path) -> None:

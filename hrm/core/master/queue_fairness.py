@@ -5,7 +5,8 @@ at nodes, and the cores that are *due* to it. Due is what the division of the cl
 of what all want now, by guarantees and weights alone: maxima and past use do not count, for they
 are among what is observed. A queue that wants less than its part is due what it wants, and what it
 leaves is due to others. So a queue that its maximum keeps from its part is seen to be served worse
-than others, as is one that waits for what others hold.
+than others, as is one that waits for what others hold. Applications that wait for others of their
+queue to end (``max_running``) want nothing yet.
 
 The tree is walked from ``root`` down, into queues that want something only: the work of a tick
 grows with the leaves that do, and their siblings, not with all queues.
@@ -16,6 +17,7 @@ to its start. What an earlier master started is left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -30,28 +32,30 @@ from hrm.core.vocabulary.columns import Floats
 
 __all__ = ["QueueFairness"]
 
-_CORES = slice(0, 1)
-
 
 class QueueFairness:
-    """Nothing is observed while no queue is governed. ``now``: of the latest tick."""
+    """Nothing is observed while no queue is governed. ``now``: of the latest tick.
+
+    ``_guaranteed``: by parent, the cores that it is guaranteed itself where no maxima hold, and
+    those that its children are, shape (children,).
+    """
 
     def __init__(self, usage: QueueUsage, half_life_s: float) -> None:
         self._usage = usage
         self._observed = ObservedFairness(half_life_s)
         self._accounts: AccountTree | None = None
-        self._capacity = -1.0
-        self._guaranteed: dict[QueueName, Floats] | None = None
+        self._guaranteed: dict[QueueName, tuple[float, Floats]] = {}
         self.now = 0.0
 
     def tick(self, now: float) -> None:
         passed_s, self.now = now - self.now, max(now, self.now)
         accounts, before = self._usage.accounts, self._accounts
+        self._accounts = accounts
         if accounts is None:
-            self._accounts = None
             return
-        if accounts is not before or accounts.capacity[0] != self._capacity:
-            self._follow(accounts)
+        if accounts is not before:
+            self._guaranteed.clear()
+            self._observed.keep({x.name for x in accounts.leaves()})
         if before is None or passed_s <= 0:
             return
         for account, due in self._due(accounts):
@@ -73,39 +77,27 @@ class QueueFairness:
     def summary(self) -> FairnessSummary:
         return self._observed.summary(self.now)
 
-    def _follow(self, accounts: AccountTree) -> None:
-        """There are other queues, or another cluster: what queues are guaranteed where no maxima
-        hold, by parent, shape (children, 1)."""
-        if accounts is not self._accounts:
-            self._accounts = accounts
-            self._observed.keep({x.name for x in accounts.leaves()})
-        self._capacity = accounts.capacity[0]
-        self._guaranteed = None
-        if any(any(spec.maximum) for spec in accounts.tree.specs.values()):
-            limits = accounts.tree.limits(accounts.capacity, with_maxima=False)
-            self._guaranteed = {
-                name: np.asarray([limits[x].guaranteed[_CORES] for x in children])
-                for name, children in accounts.tree.children.items()
-            }
-
     def _due(self, accounts: AccountTree) -> Iterator[tuple[QueueAccount, float]]:
         """All leaves that want or hold something, with the cores that are due to each."""
-        left = [(accounts.root, accounts.capacity[0])]
+        whole = accounts.capacity[0]
+        left = [(accounts.root, whole, whole)]
         while left:
-            account, cores = left.pop()
+            account, cores, guaranteed = left.pop()
             family = account.family
             if family is None:
                 yield account, cores
                 continue
+            own, of_children = self._guaranteed.get(account.name, (math.nan, None))
+            if own != guaranteed or of_children is None:
+                of_children = np.asarray(accounts.tree.guarantees(account.name, 0, guaranteed))
+                self._guaranteed[account.name] = guaranteed, of_children
             active = np.flatnonzero(family.wanted.any(axis=1))
-            guaranteed = family.guaranteed[:, _CORES]
-            if self._guaranteed is not None:
-                guaranteed = self._guaranteed[account.name]
             due = divide(
                 np.asarray([cores]),
-                guaranteed[active],
-                family.wanted[active, _CORES],
+                of_children[active, np.newaxis],
+                family.wanted[active, :1],
                 family.weights[active],
             )
-            for position, each in zip(active.tolist(), due[:, 0].tolist(), strict=True):
-                left.append((account.children[position], each))
+            amounts = due[:, 0].tolist(), of_children[active].tolist()
+            for position, *each in zip(active.tolist(), *amounts, strict=True):
+                left.append((account.children[position], each[0], each[1]))

@@ -237,12 +237,9 @@ class QueueTree:
     def may_administer(self, name: QueueName, user: str) -> bool:
         return any(_named(self.specs[x].administrators, user) for x in lineage(name))
 
-    def limits(
-        self, cluster: Governed, *, with_maxima: bool = True
-    ) -> dict[QueueName, QueueLimits]:
+    def limits(self, cluster: Governed) -> dict[QueueName, QueueLimits]:
         """What each queue is guaranteed and may have, where ``cluster`` is all there is. Where
-        amounts are stated of which there is less, all of a parent's are reduced by one factor.
-        ``with_maxima``: those that are stated hold."""
+        amounts are stated of which there is less, all of a parent's are reduced by one factor."""
         found = {ROOT: QueueLimits(cluster, _WITHOUT_END)}
         for name in self.specs:
             each = self.children.get(name, ())
@@ -255,13 +252,18 @@ class QueueTree:
             for position, child in enumerate(each):
                 spec = self.specs[child]
                 most = [
-                    math.inf if amount is None or not with_maxima else amount.of(whole)
+                    math.inf if amount is None else amount.of(whole)
                     for amount, whole in zip(spec.maximum, cluster, strict=True)
                 ]
                 maximum = (most[0], most[1], most[2])
                 least = [min(column[position], x) for column, x in zip(columns, most, strict=True)]
                 found[child] = QueueLimits((least[0], least[1], least[2]), maximum)
         return found
+
+    def guarantees(self, parent: QueueName, which: int, whole: float) -> list[float]:
+        """What of one resource (of ``GOVERNED``) the children of a queue that is guaranteed
+        ``whole`` are guaranteed, in order, where no maximum is less."""
+        return self._column(self.children[parent], which, whole)
 
     def _column(self, children: tuple[QueueName, ...], which: int, whole: float) -> list[float]:
         """What of one resource each of the children of a queue that is guaranteed ``whole`` is
