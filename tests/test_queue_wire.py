@@ -13,12 +13,13 @@ from hrm.core.messages import events as e
 from hrm.core.tenancy.accounts import NOTHING
 from hrm.core.tenancy.observed_fairness import FairnessSummary, LeafObservation
 from hrm.core.tenancy.queue_spec import QueueName, QueueSpec, spec_from
-from hrm.core.tenancy.queue_status import QueueStatus, QueueWait, WaitReason
+from hrm.core.tenancy.queue_status import QueueStatus, QueueWait, Supposition, WaitReason
 from hrm.core.tenancy.queue_tree import QueueTree
 from hrm.core.tenancy.waiting_times import WaitSummary
-from hrm.core.vocabulary.model import ApplicationId, ContainerId
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, Resources
 from hrm.errors import InvalidRequest, NotFound
 from hrm.request_bounds import violation
+from hrm.v1 import common_pb2
 from hrm.v1 import queues_pb2 as pb
 from hrm.wire import queues
 from tests.tenancy.test_queue_spec import STATED
@@ -232,3 +233,16 @@ def test_what_is_below_a_queue() -> None:
         "root.ml", "root.ml.serve", "root.ml.train",
     ]  # fmt: skip
     assert not queues.is_below("root.mlx", ml)
+
+
+def test_a_supposition_has_what_is_asked() -> None:
+    resources = common_pb2.Resources(vcores=2, memory_mib=1024)
+    asked = pb.WhatIfRequest(queue="etl", executors=3, resources=resources, user="ana")
+    assert queues.to_supposition(asked) == Supposition(
+        queue="etl", executors=3, resources=Resources(2, 1024), user="ana"
+    )
+    asked.user = "u" * 1_025
+    assert "user has 1025 characters" in violation(asked)
+    for executors in (0, 10_001):
+        with pytest.raises(InvalidRequest, match="executors"):
+            queues.to_supposition(pb.WhatIfRequest(executors=executors, resources=resources))

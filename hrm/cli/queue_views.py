@@ -163,9 +163,10 @@ def supposed_view(request: pb.WhatIfRequest, response: pb.WhatIfResponse) -> Ren
     """``hrm whatif``."""
     asked = request.resources
     gpu = f", {memory(asked.gpu_memory_mib)} GPU memory" if asked.gpu_memory_mib else ""
+    whose = f", of {request.user}" if request.user else ""
     rows = {
         "executors": f"{request.executors} of {asked.vcores} vcores, {memory(asked.memory_mib)}"
-        f"{gpu} in {request.queue}",
+        f"{gpu} in {request.queue}{whose}",
         "at once": f"{response.at_once} would start on what is free",
     }
     if response.by_preemption:

@@ -268,6 +268,14 @@ def whatif(
         str | None,
         typer.Option("--gpu-memory", metavar="SIZE", help="Of the GPU of each. Default: no GPU."),
     ] = None,
+    user: Annotated[
+        str,
+        typer.Option(
+            "--user", metavar="USER",
+            help="Whose they would be: the queue's limits of users are this one's. Default: a user "
+            "without limits.",
+        ),
+    ] = "",
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
@@ -278,7 +286,7 @@ def whatif(
 
     resources = _executor(executor_cores, executor_memory, overhead, gpu_memory)
     request = pb.WhatIfRequest(
-        queue=queue, executors=executors, resources=codec.from_resources(resources)
+        queue=queue, executors=executors, resources=codec.from_resources(resources), user=user
     )
     with client.connect(master) as connection:
         response = connection.queues.WhatIf(request, timeout=timeout)

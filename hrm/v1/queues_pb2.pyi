@@ -204,14 +204,16 @@ class ChangeQueuesResponse(_message.Message):
     def __init__(self, preempted_containers: _Optional[_Iterable[str]] = ..., held_back_applications: _Optional[_Iterable[str]] = ..., in_file: _Optional[_Iterable[str]] = ..., queues: _Optional[_Iterable[_Union[QueueStated, _Mapping]]] = ...) -> None: ...
 
 class WhatIfRequest(_message.Message):
-    __slots__ = ("queue", "executors", "resources")
+    __slots__ = ("queue", "executors", "resources", "user")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     EXECUTORS_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
     queue: str
     executors: int
     resources: _common_pb2.Resources
-    def __init__(self, queue: _Optional[str] = ..., executors: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ...) -> None: ...
+    user: str
+    def __init__(self, queue: _Optional[str] = ..., executors: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., user: _Optional[str] = ...) -> None: ...
 
 class WhatIfResponse(_message.Message):
     __slots__ = ("at_once", "by_preemption", "later", "why", "preempted", "grace_s", "later_s")

@@ -21,9 +21,8 @@ from hrm.core.tenancy.queue_spec import (
     spec_fields,
     spec_from,
 )
-from hrm.core.tenancy.queue_status import QueueStatus, QueueWait, Supposed
+from hrm.core.tenancy.queue_status import QueueStatus, QueueWait, Supposed, Supposition
 from hrm.core.tenancy.queue_tree import Governed, QueueTree
-from hrm.core.vocabulary.model import Resources
 from hrm.errors import InvalidRequest, NotFound
 from hrm.text import shown
 from hrm.v1 import queues_pb2 as pb
@@ -244,14 +243,18 @@ def from_change(
     )
 
 
-def to_supposition(request: pb.WhatIfRequest) -> tuple[str, int, Resources]:
-    """A call of ``WhatIf``: the queue, how many containers, and what each holds.
+def to_supposition(request: pb.WhatIfRequest) -> Supposition:
+    """A call of ``WhatIf``.
 
     Raises:
         InvalidRequest: a field is malformed or out of range.
     """
-    executors = codec.to_whole(request.executors, "executors", 1, _EXECUTORS_MAX)
-    return request.queue, executors, codec.to_resources(request.resources, "resources")
+    return Supposition(
+        queue=request.queue,
+        executors=codec.to_whole(request.executors, "executors", 1, _EXECUTORS_MAX),
+        resources=codec.to_resources(request.resources, "resources"),
+        user=request.user,
+    )
 
 
 def from_supposed(found: Supposed) -> pb.WhatIfResponse:

@@ -230,6 +230,12 @@ def test_what_would_become_of_executors_is_shown(hrm: Run, master: FakeMaster) -
     assert "3 would wait, the first for about 1m30s: root.[team] has what it is" in shown
 
 
+def test_the_limits_that_apply_may_be_a_users(hrm: Run, master: FakeMaster) -> None:
+    result = hrm("whatif", "--queue", "team", "--executors", "6", "--user", "[ana]")
+    assert master.queues.requests[0].user == "[ana]"
+    assert "6 of 1 vcores, 1.4 GiB in team, of [ana]" in result.stdout
+
+
 def test_what_would_start_at_once_is_all_that_is_shown(hrm: Run, master: FakeMaster) -> None:
     options = ("--queue", "team", "--executors", "1", "--memory-overhead", "1g")
     shown = hrm("whatif", *options).stdout

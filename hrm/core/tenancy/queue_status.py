@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from hrm.core.tenancy.observed_fairness import LeafObservation
 from hrm.core.tenancy.queue_spec import QueueSpec
 from hrm.core.tenancy.queue_tree import Governed
-from hrm.core.vocabulary.model import ApplicationId, ContainerId
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, Resources
 
-__all__ = ["QueueStatus", "QueueWait", "Supposed", "WaitReason"]
+__all__ = ["QueueStatus", "QueueWait", "Supposed", "Supposition", "WaitReason"]
 
 
 class WaitReason(enum.Enum):
@@ -70,6 +70,16 @@ class QueueStatus:
     waiting_total: int = 0
     observed: LeafObservation | None = None
     longest_wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supposition:
+    """So many like containers, requested in a queue by a user; empty: by one without limits."""
+
+    queue: str
+    executors: int
+    resources: Resources
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
