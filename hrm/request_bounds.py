@@ -151,7 +151,9 @@ FIELDS: dict[str, FieldBound] = {
     "ReleaseContainers.executor_ids": FieldBound(ID, count=CONTAINERS),
     "Progress.streaming_queries": FieldBound(LABEL, count=1_000),
     "Progress.stages": FieldBound(count=1_000),
+    "Progress.executor_tasks": FieldBound(count=200),
     "StageProgress.name": _LABEL,
+    "ExecutorTasks.stage": _LABEL,
     "ClassChanged.evidence": _TEXT,
     # EventService
     "WatchEventsRequest.resume": _ID,
