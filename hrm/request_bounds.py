@@ -182,6 +182,7 @@ FIELDS: dict[str, FieldBound] = {
     "ChangeQueuesRequest.unset": FieldBound(LABEL, count=100),
     "ChangeQueuesRequest.removed": FieldBound(LABEL, count=QUEUES),
     "WhatIfRequest.queue": _LABEL,
+    "WhatIfRequest.user": _LABEL,
     # NodeService and AgentService
     "RegisterNode.name": _ID,
     "RegisterNode.incarnation": _ID,

@@ -206,6 +206,13 @@ class MasterSettings(ServerSettings):
         le=86_400,
         description="what has run for less is not moved to another platform",
     )
+    queue_fairness_half_life_s: float = Field(
+        default=BOUNDS.queue_fairness_half_life_s,
+        ge=1,
+        le=365 * 86_400,
+        description="time after which what was observed of queues counts half as much in their "
+        "normalised throughput, in the fairness between them and in percentiles of waiting times",
+    )
     waiting_limit: int = Field(
         default=BOUNDS.waiting_limit,
         ge=0,

@@ -214,7 +214,8 @@ async def _serve(
     )
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _finish, master.stopped)
-    async with metrics_page.serving(settings, partial(statuses, core), secure):
+    fairness = core.master_state.queue_fairness
+    async with metrics_page.serving(settings, partial(statuses, core), fairness.summary, secure):
         await server.start()
         (settings.state_dir / "address").write_text(address + "\n")
         log.info(

@@ -66,7 +66,8 @@ class QueueService(queues_pb2_grpc.QueueServiceServicer):
             lambda name: self._message(report.status(name, waits)),
             request,
         )
-        return pb.ListQueuesResponse(queues=queues, next_page_token=token)
+        fairness = queue_wire.from_fairness(report.fairness())
+        return pb.ListQueuesResponse(queues=queues, next_page_token=token, fairness=fairness)
 
     async def ChangeQueues(  # noqa: N802
         self, request: pb.ChangeQueuesRequest, context: Any
@@ -94,8 +95,8 @@ class QueueService(queues_pb2_grpc.QueueServiceServicer):
 
     async def WhatIf(self, request: pb.WhatIfRequest, context: Any) -> pb.WhatIfResponse:  # noqa: N802
         core, now = self._master.core, self._master.now()
-        queue, executors, resources = queue_wire.to_supposition(request)
-        found = what_if(core.master_state, core.placement, queue, executors, resources, now)
+        supposed = queue_wire.to_supposition(request)
+        found = what_if(core.master_state, core.placement, supposed, now)
         return queue_wire.from_supposed(found)
 
     def _message(self, status: QueueStatus) -> pb.Queue:

@@ -73,7 +73,7 @@ class QueueServiceServicer(object):
     def WhatIf(self, request, context):
         """What would become of executors, were they requested now; nothing is changed.
         NOT_FOUND: there is no queue for applications of that name. FAILED_PRECONDITION: no node, or not the queue, could
-        ever hold one of them.
+        ever hold one of them. PERMISSION_DENIED: `user` may not submit to it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -55,17 +55,38 @@ def example_queues() -> list[pb.Queue]:
             past_use=0.125,
             waiting=waiting,
             waiting_total=2,
+            observed=pb.QueueObserved(
+                takes_part=True,
+                throughput=0.756,
+                entitled_cores=40,
+                held_cores=33.6,
+                speed=0.9,
+                busy=0.5,
+                wait_p50_s=2.4,
+                wait_p90_s=75,
+                wait_p99_s=4_000,
+                starts=20,
+            ),
+            longest_wait_s=600,
         ),
     ]
 
 
+def example_fairness() -> pb.QueueFairness:
+    return pb.QueueFairness(
+        queues=3, with_speeds=1, fairness=0.8765, jain=0.98, spread=1.5, half_life_s=600
+    )
+
+
 class FakeQueues(queues_pb2_grpc.QueueServiceServicer):
-    """``waits``: do applications wait? ``refusal``: what a change is refused with."""
+    """``waits``: do applications wait? ``refusal``: what a change is refused with. ``fairness``:
+    between queues."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
         self.waits = True
         self.refusal = ""
+        self.fairness = example_fairness()
 
     def ListQueues(  # noqa: N802
         self, request: pb.ListQueuesRequest, context: grpc.ServicerContext
@@ -78,7 +99,7 @@ class FakeQueues(queues_pb2_grpc.QueueServiceServicer):
             if not self.waits:
                 queue.waiting_total = 0
             del queue.waiting[request.waiting_limit if self.waits else 0 :]
-        return pb.ListQueuesResponse(queues=listed)
+        return pb.ListQueuesResponse(queues=listed, fairness=self.fairness)
 
     def ChangeQueues(  # noqa: N802
         self, request: pb.ChangeQueuesRequest, context: grpc.ServicerContext

@@ -254,6 +254,14 @@ async def test_lists_come_in_pages_and_in_the_order_of_the_tree(tmp_path: Path) 
             await listed(master, page_token="x")
 
 
+async def test_how_queues_were_served_is_listed(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        await create(master, "root.a")
+        response = await master.queues.ListQueues(pb.ListQueuesRequest(), timeout=TIMEOUT_S)
+        assert response.fairness == pb.QueueFairness(half_life_s=600)
+        assert not any(queue.HasField("observed") for queue in response.queues)
+
+
 async def test_what_would_become_of_executors_is_answered(tmp_path: Path) -> None:
     async with running(tmp_path) as master:
         resources = common_pb2.Resources(vcores=2, memory_mib=1024)

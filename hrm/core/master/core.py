@@ -210,3 +210,4 @@ class MasterCore:
         self.applications.tick(now)
         self.subscriptions.tick(now)
         self.placement.tick(now)
+        self.master_state.queue_fairness.tick(now)

@@ -79,7 +79,7 @@ class PlacementCoordinator:
             master_state, negotiator, self.pool, self.gpu_shares, self.head_starts
         )
         self._settlement = Settlement(master_state, self.schedulers, self.drivers)
-        self.platforms = PlatformShares(master_state, division, None)
+        self.platforms = PlatformShares(master_state, division)
         self.queues = QueueGate(
             master_state,
             self.schedulers,

@@ -73,18 +73,16 @@ class _Divided:
 class PlatformShares:
     """``rule``: None: shares are not divided."""
 
-    def __init__(
-        self, master_state: MasterState, rule: PlatformDivision | None, run_times: RunTimes | None
-    ) -> None:
+    def __init__(self, master_state: MasterState, rule: PlatformDivision | None) -> None:
         self._master_state = master_state
         self._rule = rule
-        self._run_times = run_times
+        self._run_times: RunTimes = master_state.affinities
         self._divided = _Divided()
         self._seen = (-1, False)
         self._could_hold: dict[tuple[str, Vector], bool] = {}
 
     def learn_from(self, run_times: RunTimes) -> None:
-        """From now on these are the run times of tasks."""
+        """From now on these are the run times of tasks, instead of what the master learns."""
         self._run_times = run_times
         self._divided = _Divided()
 
@@ -220,8 +218,6 @@ class PlatformShares:
     def _times(self, names: Sequence[QueueName], platforms: Sequence[str]) -> Floats:
         """Run times by leaf and platform, NaN where nothing is known."""
         usage = self._master_state.queues
-        if self._run_times is None:
-            return np.full((len(names), len(platforms)), np.nan)
         queues: dict[str, dict[str, float]] = {name: {} for name in names}
         for application_id, account in usage.active.items():
             app = self._master_state.applications[application_id]
