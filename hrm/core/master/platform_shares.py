@@ -29,25 +29,15 @@ from hrm.core.master.state import MasterState
 from hrm.core.tenancy.accounts import AccountTree, QueueAccount
 from hrm.core.tenancy.platform_division import PlatformDivision, RunTimes
 from hrm.core.tenancy.queue_spec import QueueName
+from hrm.core.tenancy.queue_status import PlatformPart
 from hrm.core.vocabulary.columns import Floats
 from hrm.core.vocabulary.feasibility import Vector, demand_vector, fitting_rows
 from hrm.core.vocabulary.model import ContainerRequest
 
-__all__ = ["PlatformPart", "PlatformShares", "platform_line"]
+__all__ = ["PlatformShares", "platform_line"]
 
 _CELLS_PER_S = 10_000
 _PERIOD_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class PlatformPart:
-    """Of one queue's share on one platform: ``cores`` that it may have there, ``held`` by its
-    containers, ``affinity`` see ``PlatformDivision.affinity``."""
-
-    platform: str
-    cores: int
-    held: float
-    affinity: float
 
 
 @dataclass(slots=True)

@@ -91,7 +91,7 @@ class QueueGate:
         self.may_lend = False
         self._was_alone: QueueName | None = None
         self._rules = PassingRules(master_state, self.lines)
-        self._platforms = platforms
+        self.platforms = platforms
         self._loans = QueueLoans(master_state, schedulers, self, self._rules)
         self._least: Governed = _MOST
         self._aged_s = -math.inf
@@ -184,7 +184,7 @@ class QueueGate:
         if self._arrived:
             self._take_in()
         ticks, self._ticks = self._ticks, False
-        self._platforms.follow_nodes()
+        self.platforms.follow_nodes()
         if usage.follow_capacity(all_of_it=ticks):
             self.may_lend = True
             self._all_due()
@@ -227,7 +227,7 @@ class QueueGate:
                 self._usage.accounts.age(now - self._aged_s, half_life_s)
             self._aged_s = now
         self._rules.now, self._ticks = now, True
-        self._platforms.tick(now)
+        self.platforms.tick(now)
         self._loans.look_again()
         self._all_due()
         self.may_lend = True
@@ -364,11 +364,11 @@ class QueueGate:
         self._leave(app, some)
         for container in some:
             self._keep(container, withheld=False)
-        if self._platforms.divides:
+        if self.platforms.divides:
             if on_loan:
-                self._platforms.forget(some)
+                self.platforms.forget(some)
             else:
-                self._platforms.choose(app, some, now)
+                self.platforms.choose(app, some, now)
         if usage.are_alike(some):
             usage.note_alike(some, app)
         else:
