@@ -173,7 +173,10 @@ class AgentSettings(ServerSettings):
         "the real ones",
     )
     platform: str = Field(
-        default="cpu", description="the group of like nodes that this one belongs to"
+        default="",
+        max_length=64,
+        description="the group of like nodes that this one belongs to; empty: the model of its "
+        "processor, and of its GPUs",
     )
     labels: Annotated[tuple[NodeLabel, ...], NoDecode] = Field(
         default=(),
