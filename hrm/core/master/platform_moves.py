@@ -25,9 +25,10 @@ import math
 from collections import Counter
 
 from hrm.core.master import gangs
-from hrm.core.master.entities import Container
+from hrm.core.master.entities import Application, Container
 from hrm.core.master.platform_shares import PlatformShares
 from hrm.core.master.state import MasterState
+from hrm.core.tenancy.accounts import QueueAccount
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.vocabulary.feasibility import demand_vector, fitting_rows
 from hrm.core.vocabulary.model import ContainerState, EndCause, Resources, WorkloadClass
@@ -101,10 +102,7 @@ class PlatformMoves:
         found: dict[tuple[QueueName, str, Resources], list[Container]] = {}
         for app in master_state.live.values():
             account = master_state.queues.account(app)
-            is_batch = app.record.workload_class is WorkloadClass.BATCH
-            if app.is_driver or not is_batch or gangs.missing(app) or app.record.gang_min:
-                continue
-            if not all(x.spec.preemptible for x in account.path):
+            if app.is_driver or not self._may_lose(app, account):
                 continue
             for container in app.in_state(ContainerState.RUNNING):
                 may_end = container.stop_cause is None and container.started_at_s <= latest_s
@@ -116,6 +114,13 @@ class PlatformMoves:
         for containers in found.values():
             containers.sort(key=lambda x: (x.started_at_s, x.container_id))
         return found
+
+    @staticmethod
+    def _may_lose(app: Application, account: QueueAccount) -> bool:
+        """May what runs of this application be moved at all?"""
+        is_batch = app.record.workload_class is WorkloadClass.BATCH
+        is_gang = app.record.gang_min > 0 or gangs.missing(app) > 0
+        return is_batch and not is_gang and all(x.spec.preemptible for x in account.path)
 
     def _differences(
         self, names: set[QueueName]

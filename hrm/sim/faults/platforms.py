@@ -1,7 +1,7 @@
 """Unlike platforms: which nodes are of which, and how fast each queue's tasks run there.
 
-What the master would learn from task times is drawn here, anew for each of its reigns and again
-and again within one, so that divisions change while containers run.
+What the master would learn from task times is drawn here, anew for each reign and a few times
+within one, so that divisions change while containers run, and rest in the end.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def with_platforms(plan: Plan) -> Plan:
 
 _LASTS = 12
 """Divisions in which nothing new is learned."""
+_PHASES = 4
 
 
 @dataclass
@@ -53,6 +54,6 @@ class DrawnRunTimes:
         return np.array(rows, np.float64).reshape(len(queues), len(platforms))
 
     def _time(self, queue: str, platform: str) -> float:
-        phase = self.divisions // _LASTS
+        phase = min(self.divisions // _LASTS, _PHASES)
         chance = source(self.seed, f"run time {self.reign} {phase} {queue} {platform}")
         return float("nan") if chance.random() < 0.1 else chance.uniform(0.5, 5.0)
