@@ -185,8 +185,9 @@ class MasterSettings(ServerSettings):
         "none: any part of a share may be anywhere",
     )
     platform_affinity: Literal["throughput", "egocentric", "reciprocal"] = Field(
-        default="egocentric",
-        description="how it is measured which platforms suit which queue, by run times learned",
+        default="reciprocal",
+        description="which platforms suit which queue, by run times learned: reciprocal, where it "
+        "gains more than others do; egocentric or throughput, where it is faster itself",
     )
     platform_wait_s: float = Field(
         default=BOUNDS.platform_wait_s,

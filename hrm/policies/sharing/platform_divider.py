@@ -35,9 +35,9 @@ DIVISIONS: dict[str, DivisionPolicy] = {
 }
 DEFAULT = AffinityRoundRobin().name
 _CALM = {**DIVISIONS, DEFAULT: AffinityRoundRobin(margin=MARGIN)}
-DEFAULT_MEASURE = Affinity.EGOCENTRIC
-"""With it no queue is worse off than with the same part of every platform, and none gains by
-overstating what it wants: docs/fairness.md, "Properties"."""
+DEFAULT_MEASURE = Affinity.RECIPROCAL
+"""The fairest by the measure of docs/fairness.md, and the shortest makespans. Where a queue must not
+run on worse platforms than with the same part of each, so that others gain: egocentric."""
 
 
 @dataclass(frozen=True)
