@@ -23,6 +23,7 @@ from hrm.v1 import queues_pb2 as pb
 from hrm.v1 import queues_pb2_grpc
 from hrm.wire import codec
 from hrm.wire import queues as queue_wire
+from hrm.wire.affinities import LearnedKinds
 
 __all__ = ["QueueService", "statuses"]
 
@@ -97,6 +98,20 @@ class QueueService(queues_pb2_grpc.QueueServiceServicer):
         queue, executors, resources = queue_wire.to_supposition(request)
         found = what_if(core.master_state, core.placement, queue, executors, resources, now)
         return queue_wire.from_supposed(found)
+
+    async def ListAffinities(  # noqa: N802
+        self, request: pb.ListAffinitiesRequest, context: Any
+    ) -> pb.ListAffinitiesResponse:
+        limit = codec.to_whole(request.co_runners_limit, "co_runners_limit", 0, codec.COUNT_MAX)
+        state = self._master.core.master_state
+        kinds = state.affinities.kinds()
+        if request.queue:
+            name = queue_wire.queue_named(self._tree, request.queue)
+            kinds = [kind for kind in kinds if queue_wire.is_below(kind.queue, name)]
+        learned = LearnedKinds(state.affinities)
+        found, token = page(kinds, tuple, lambda kind: learned.message(kind, limit), request)
+        platforms = sorted({node.platform for node in state.nodes.values()})
+        return pb.ListAffinitiesResponse(kinds=found, next_page_token=token, platforms=platforms)
 
     def _message(self, status: QueueStatus) -> pb.Queue:
         return queue_wire.from_status(status, in_file=status.spec.name in self._in_file)
