@@ -18,7 +18,8 @@ __all__ = ["company_table", "platforms_table"]
 
 
 def platforms_table(kinds: Iterable[pb.LearnedKind]) -> RenderableType:
-    """A line for each kind of application and platform; times are relative to the fastest."""
+    """A line for each kind of application and platform; times are relative to the fastest, and
+    seconds are shown to who may see them."""
     table = console.table(
         "APPLICATION", "QUEUE", "PLATFORM", ">TASK ALONE", ">RELATIVE", ">INTERVAL",
         ">OBSERVATIONS", ">TASKS/H", ">EGOCENTRIC", ">RECIPROCAL",
@@ -33,11 +34,11 @@ def platforms_table(kinds: Iterable[pb.LearnedKind]) -> RenderableType:
                 plain(kind.name, NAME_SHOWN),
                 plain(kind.queue),
                 plain(row.platform, NAME_SHOWN) or "-",
-                f"{row.run_s:.3g}s",
+                "-" if kind.hidden else f"{row.run_s:.3g}s",
                 _times(row.relative),
                 interval,
                 f"{row.observations:.0f}",
-                f"{row.tasks_per_hour:.4g}",
+                "-" if kind.hidden else f"{row.tasks_per_hour:.4g}",
                 f"{row.egocentric:.2f}",
                 f"{row.reciprocal:.2f}",
             )

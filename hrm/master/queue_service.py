@@ -12,6 +12,7 @@ from hrm.core.master.queue_report import WAITS_MAX, QueueReport, queue_statuses
 from hrm.core.master.queue_whatif import what_if
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.tenancy.affinities import ApplicationKind
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import QueueStatus
 from hrm.core.tenancy.queue_tree import QueueTree
@@ -109,7 +110,12 @@ class QueueService(queues_pb2_grpc.QueueServiceServicer):
             name = queue_wire.queue_named(self._tree, request.queue)
             kinds = [kind for kind in kinds if queue_wire.is_below(kind.queue, name)]
         learned = LearnedKinds(state.affinities)
-        found, token = page(kinds, tuple, lambda kind: learned.message(kind, limit), request)
+
+        def message(kind: ApplicationKind) -> pb.LearnedKind:
+            hidden = not self._owners.sees_times(QueueName(kind.queue))
+            return learned.message(kind, limit, hidden=hidden)
+
+        found, token = page(kinds, tuple, message, request)
         platforms = sorted({node.platform for node in state.nodes.values()})
         return pb.ListAffinitiesResponse(kinds=found, next_page_token=token, platforms=platforms)
 

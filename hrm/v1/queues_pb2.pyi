@@ -216,18 +216,20 @@ class ListAffinitiesResponse(_message.Message):
     def __init__(self, kinds: _Optional[_Iterable[_Union[LearnedKind, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., platforms: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LearnedKind(_message.Message):
-    __slots__ = ("queue", "name", "platforms", "company", "co_runners")
+    __slots__ = ("queue", "name", "platforms", "company", "co_runners", "hidden")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PLATFORMS_FIELD_NUMBER: _ClassVar[int]
     COMPANY_FIELD_NUMBER: _ClassVar[int]
     CO_RUNNERS_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_FIELD_NUMBER: _ClassVar[int]
     queue: str
     name: str
     platforms: _containers.RepeatedCompositeFieldContainer[LearnedPlatform]
     company: LearnedSlowdown
     co_runners: _containers.RepeatedCompositeFieldContainer[LearnedSlowdown]
-    def __init__(self, queue: _Optional[str] = ..., name: _Optional[str] = ..., platforms: _Optional[_Iterable[_Union[LearnedPlatform, _Mapping]]] = ..., company: _Optional[_Union[LearnedSlowdown, _Mapping]] = ..., co_runners: _Optional[_Iterable[_Union[LearnedSlowdown, _Mapping]]] = ...) -> None: ...
+    hidden: bool
+    def __init__(self, queue: _Optional[str] = ..., name: _Optional[str] = ..., platforms: _Optional[_Iterable[_Union[LearnedPlatform, _Mapping]]] = ..., company: _Optional[_Union[LearnedSlowdown, _Mapping]] = ..., co_runners: _Optional[_Iterable[_Union[LearnedSlowdown, _Mapping]]] = ..., hidden: bool = ...) -> None: ...
 
 class LearnedPlatform(_message.Message):
     __slots__ = ("platform", "run_s", "relative", "factor", "observations", "tasks_per_hour", "egocentric", "reciprocal")

@@ -23,30 +23,35 @@ class LearnedKinds:
         times = affinities.table(kinds, platforms)
         self._tables = [platform_affinity(measure, times) for measure in Affinity]
 
-    def message(self, kind: ApplicationKind, co_runners_limit: int) -> pb.LearnedKind:
-        """``co_runners_limit``: 0 for all."""
+    def message(
+        self, kind: ApplicationKind, co_runners_limit: int, *, hidden: bool
+    ) -> pb.LearnedKind:
+        """``co_runners_limit``: 0 for all. ``hidden``: without times."""
         co_runners = self._affinities.co_runners(kind)
         return pb.LearnedKind(
             queue=kind.queue,
             name=kind.name,
-            platforms=[self._platform(row) for row in self._affinities.estimates(kind)],
+            platforms=[
+                self._platform(row, hidden=hidden) for row in self._affinities.estimates(kind)
+            ],
             company=_slowdown(self._affinities.sensitivity(kind)),
             co_runners=[
                 _slowdown(each.slowdown, each.other)
                 for each in co_runners[: co_runners_limit or len(co_runners)]
             ],
+            hidden=hidden,
         )
 
-    def _platform(self, row: PlatformEstimate) -> pb.LearnedPlatform:
+    def _platform(self, row: PlatformEstimate, *, hidden: bool) -> pb.LearnedPlatform:
         at = self._rows[row.kind], self._columns[row.platform]
         tasks_per_hour, egocentric, reciprocal = (float(table[at]) for table in self._tables)
         return pb.LearnedPlatform(
             platform=row.platform,
-            run_s=row.run_s,
+            run_s=0.0 if hidden else row.run_s,
             relative=row.relative,
             factor=0.0 if math.isinf(row.factor) else row.factor,
             observations=row.observations,
-            tasks_per_hour=tasks_per_hour,
+            tasks_per_hour=0.0 if hidden else tasks_per_hour,
             egocentric=egocentric,
             reciprocal=reciprocal,
         )

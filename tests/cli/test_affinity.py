@@ -29,6 +29,13 @@ def test_platforms_and_company_are_shown_by_application(hrm: Run, master: FakeMa
     assert result.stderr == ""
 
 
+def test_times_that_are_not_for_the_caller_are_left_out(hrm: Run, master: FakeMaster) -> None:
+    master.queues.kinds[0].hidden = True
+    assert lines(hrm("affinity"))[1] == (
+        "[etl] # root.team cpu - 2.50x 2.00x to 3.12x 40 - 0.40 0.50"
+    )
+
+
 def test_queue_and_company_are_asked_for(hrm: Run, master: FakeMaster) -> None:
     hrm("affinity", "--queue", "team", "--co-runners", "7")
     assert master.queues.requests == [pb.ListAffinitiesRequest(queue="team", co_runners_limit=7)]
