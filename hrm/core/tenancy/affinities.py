@@ -52,7 +52,7 @@ KINDS_MAX = 4_000
 """Kinds of applications that are followed."""
 
 CELLS_MAX = 60_000
-"""Estimates of all kinds together, some 400 bytes each."""
+"""Estimates of all kinds together, some 700 bytes each."""
 
 NAME_KEPT = 200
 """Characters of an application's name by which it is known."""
