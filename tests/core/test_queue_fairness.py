@@ -5,12 +5,20 @@ from __future__ import annotations
 import pytest
 
 from hrm.core.master.queue_report import queue_statuses
+from hrm.core.messages import events as e
 from hrm.core.tenancy.observed_fairness import FairnessSummary, LeafObservation
 from hrm.core.tenancy.queue_spec import QueueName, QueueSpec, spec_from
 from hrm.core.tenancy.queue_status import QueueStatus
 from hrm.core.tenancy.waiting_times import WaitSummary
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.model import ApplicationId
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerState,
+    ExecutorTasks,
+    NodeName,
+    Progress,
+)
+from hrm.core.vocabulary.node_requirement import NodeProperties, NodeRequirement
 from hrm.testing.virtual import VirtualCluster, unit
 
 HALVES = (spec_from("root.a", {"guaranteed": "50%"}), spec_from("root.b", {"guaranteed": "50%"}))
@@ -191,3 +199,108 @@ def test_a_removed_queue_is_forgotten_and_others_are_not() -> None:
 
     assert throughput(virtual, "root.a") == pytest.approx(before, abs=0.05)
     assert fairness.of(QueueName("root.b")) is None
+
+
+def report_tasks(virtual: VirtualCluster, app: ApplicationId, run_s: dict[str, float]) -> None:
+    """As a driver does: of each executor, tasks that ran for the last three seconds have ended,
+    each after so many seconds, by the platform of the node."""
+    nodes = virtual.master.master_state.nodes
+    ended = tuple(
+        ExecutorTasks(
+            executor_id=x.request.executor_id,
+            stage="map",
+            tasks=round(3 / run_s[nodes[x.node].platform]),
+            run_s=3.0,
+        )
+        for x in virtual.app(app).containers.values()
+        if x.state is ContainerState.RUNNING and x.node is not None
+    )
+    virtual.submit_to_master(
+        e.ProgressReported(now=virtual.now, application_id=app, progress=Progress(), tasks=ended)
+    )
+
+
+def unlike_nodes() -> VirtualCluster:
+    """Two nodes of eight cores, of the platforms ``new`` and ``old``."""
+    bounds = Bounds(queue_fairness_half_life_s=30.0)
+    virtual = VirtualCluster(queues=HALVES, bounds=bounds)
+    for name in ("new", "old"):
+        virtual.add_node(unit(name, 8), properties=NodeProperties(labels=frozenset({name})))
+        virtual.settle()
+        virtual.master.master_state.nodes[NodeName(name)].platform = name
+    return virtual
+
+
+def on(platform: str) -> NodeRequirement:
+    return NodeRequirement(labels=frozenset({platform}))
+
+
+RUN_S = {"a": {"new": 1.0, "old": 3.0}, "b": {"new": 1.0, "old": 1.0}}
+"""Tasks of root.a take three times as long on the old nodes, those of root.b as long."""
+
+
+def run_tasks(virtual: VirtualCluster, seconds: int, **apps: ApplicationId) -> None:
+    for _ in range(seconds // 3):
+        virtual.advance(3)
+        for name, app in apps.items():
+            report_tasks(virtual, app, RUN_S[name])
+
+
+def test_equal_cores_of_unlike_platforms_are_not_equal() -> None:
+    virtual = unlike_nodes()
+    first = {name: virtual.submit(16, queue=name, name=f"{name} 1") for name in "ab"}
+    run_tasks(virtual, 30, **first)
+    for app in first.values():
+        places = {x.node for x in virtual.app(app).containers.values() if x.node}
+        assert places == {"new", "old"}, "both are seen on both"
+        virtual.finish(app)
+    virtual.advance(5)
+
+    # Of the next ones, root.a's may run on the old node alone, root.b's on the new one.
+    apps = {
+        name: virtual.submit(8, queue=name, name=f"{name} 2", requires=on(platform))
+        for name, platform in (("a", "old"), ("b", "new"))
+    }
+    run_tasks(virtual, 300, **apps)
+
+    slow, fast = observed(virtual, "root.a"), observed(virtual, "root.b")
+    assert slow.entitled == pytest.approx(8)
+    assert slow.held == pytest.approx(8, rel=0.01)
+    assert slow.speed == pytest.approx(1 / 3, rel=0.1)
+    assert fast.speed == pytest.approx(1, rel=0.1)
+    assert throughput(virtual, "root.a") == pytest.approx(1 / 3, rel=0.1)
+    assert throughput(virtual, "root.b") == pytest.approx(1, rel=0.1)
+    assert slow.busy == pytest.approx(1, rel=0.1)
+    found = summary(virtual)
+    assert found.with_speeds == 2
+    # 1/3 and 1: mean 2/3, std 1/3.
+    assert found.fairness == pytest.approx(0.5, abs=0.08)
+
+
+def test_where_tasks_were_seen_on_one_platform_only_speeds_are_unknown() -> None:
+    virtual = unlike_nodes()
+    app = virtual.submit(4, queue="a", requires=on("new"))
+    run_tasks(virtual, 60, a=app)
+
+    seen = observed(virtual, "root.a")
+
+    assert seen.speed is None
+    assert seen.busy == pytest.approx(1, rel=0.1)
+    assert seen.throughput == pytest.approx(1, rel=0.05)
+
+
+def test_a_driver_cannot_report_more_than_its_cores_could_run() -> None:
+    virtual = unlike_nodes()
+    app = virtual.submit(4, queue="a")
+    virtual.advance(30)
+    container = virtual.container(app, 1)
+    huge = ExecutorTasks(executor_id="1", stage="map", tasks=1, run_s=1e12)
+    virtual.submit_to_master(
+        e.ProgressReported(now=virtual.now, application_id=app, progress=Progress(), tasks=(huge,))
+    )
+    virtual.advance(1)
+
+    busy = observed(virtual, "root.a").busy
+
+    assert container.request.resources.vcores == 1
+    assert busy is not None and 0.25 < busy < 0.5, "the whole time of one of four cores, not faded"

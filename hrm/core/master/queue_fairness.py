@@ -13,6 +13,9 @@ grows with the leaves that do, and their siblings, not with all queues.
 
 A container's wait is from its request, which may be before its application was allowed to hold any,
 to its start. What an earlier master started is left out.
+
+How fast tasks ran, relative to the fastest platform, is known from what drivers report of them
+(``core.master.observed_tasks``), and from what is learned of run times by platform.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ import numpy as np
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.queue_usage import QueueUsage
 from hrm.core.tenancy.accounts import AccountTree, QueueAccount
+from hrm.core.tenancy.affinities import Affinities
 from hrm.core.tenancy.division import divide
+from hrm.core.tenancy.kind_times import ApplicationKind
 from hrm.core.tenancy.observed_fairness import FairnessSummary, LeafObservation, ObservedFairness
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.vocabulary.columns import Floats
@@ -37,20 +42,24 @@ class QueueFairness:
     """Nothing is observed while no queue is governed. ``now``: of the latest tick.
 
     ``_guaranteed``: by parent, the cores that it is guaranteed itself where no maxima hold, and
-    those that its children are, shape (children,).
+    those that its children are, shape (children,). ``_ran``: core-seconds that tasks which have
+    ended since the latest tick ran, by kind of application and platform.
     """
 
-    def __init__(self, usage: QueueUsage, half_life_s: float) -> None:
+    def __init__(self, usage: QueueUsage, affinities: Affinities, half_life_s: float) -> None:
         self._usage = usage
+        self._affinities = affinities
         self._observed = ObservedFairness(half_life_s)
         self._accounts: AccountTree | None = None
         self._guaranteed: dict[QueueName, tuple[float, Floats]] = {}
+        self._ran: dict[tuple[ApplicationKind, str], float] = {}
         self.now = 0.0
 
     def tick(self, now: float) -> None:
         passed_s, self.now = now - self.now, max(now, self.now)
         accounts, before = self._usage.accounts, self._accounts
         self._accounts = accounts
+        ran, self._ran = self._ran, {}
         if accounts is None:
             return
         if accounts is not before:
@@ -60,6 +69,16 @@ class QueueFairness:
             return
         for account, due in self._due(accounts):
             self._observed.had(account.name, due, account.placed[0], passed_s, now)
+        for (kind, platform), run_s in ran.items():
+            name = QueueName(kind.queue)
+            if name in accounts.of:
+                speed = self._affinities.speed(kind, platform)
+                self._observed.ran(name, run_s, speed, now)
+
+    def ran(self, kind: ApplicationKind, platform: str, run_s: float) -> None:
+        """Tasks have ended, of applications of this kind."""
+        if self._usage.accounts is not None:
+            self._ran[kind, platform] = self._ran.get((kind, platform), 0.0) + run_s
 
     def started(self, app: Application, container: Container, now: float) -> None:
         """A container has started, as far as this master knows for the first time."""

@@ -131,7 +131,9 @@ class MasterState:
         self.places = KeptPlaces(bounds.application_grace_s)
         self.gpus = GpuIndex(bounds.application_grace_s)
         self.queues = QueueUsage(self.state, queues or QueueTree.of())
-        self.queue_fairness = QueueFairness(self.queues, bounds.queue_fairness_half_life_s)
+        self.queue_fairness = QueueFairness(
+            self.queues, self.affinities, bounds.queue_fairness_half_life_s
+        )
         self._numbers = itertools.count(1)
         self.drivers: dict[ContainerId, Container] = {}
         self.unqueued_drivers: dict[ContainerId, Container] = {}

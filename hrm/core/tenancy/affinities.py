@@ -188,6 +188,16 @@ class Affinities:
         times: Floats = np.exp(np.clip(logs, -_LOG_MOST, _LOG_MOST))
         return times
 
+    def speed(self, kind: ApplicationKind, platform: str) -> float | None:
+        """Of its tasks alone on this platform, relative to the fastest of those that are known: at
+        most 1. None: how long they take is known of no other, or not of this."""
+        known = self._kinds.get(kind)
+        times = {} if known is None else known.times()
+        logs = {name: time.log for name, time in times.items() if time.half < math.inf}
+        if len(logs) < 2 or platform not in logs:
+            return None
+        return _exp(min(logs.values()) - logs[platform])
+
     def slowdown(self, kind: ApplicationKind, other: ApplicationKind) -> CompanySlowdown:
         """Of tasks of ``kind`` where ``other`` is on all other cores of the node, relative to
         alone; that may be the same kind. Where little is known, what other company does to it, and

@@ -51,14 +51,16 @@ __all__ = ["FairnessSummary", "LeafObservation", "ObservedFairness", "evenness",
 
 _LEAST_PART = 0.1
 """Of a half-life: for so long a queue wants something before it takes part."""
+_COMPARED_PART = 0.5
+"""Of what tasks ran, so much is to be of known speed for that to stand for all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafObservation:
     """One leaf queue lately. ``throughput``: t, None where nothing was due to it. ``entitled``,
     ``held``: cores, the means over the time in which it wanted or held something. ``speed``: of
-    what it held, relative to its fastest platform, None: unknown, and taken for 1. ``busy``:
-    None where its executors report no tasks. ``waits``: None where nothing has started yet."""
+    its tasks, relative to their fastest platform, None: unknown, and taken for 1. ``busy``: None
+    where its executors report no tasks. ``waits``: None where nothing has started yet."""
 
     takes_part: bool
     throughput: float | None
@@ -85,21 +87,25 @@ class FairnessSummary:
 
 class _Window:
     """The fading sums of one leaf, as of ``faded_s``: ``wanted_s`` seconds in which it wanted or
-    held something; core-seconds that were due to it and that it held; of tasks, those that ran and
-    what they would have run on the fastest platform. ``latest_s``: when it last wanted something.
-    """
+    held something; core-seconds that were ``due`` to it and that it ``held``; those that tasks
+    ``ran``, of which those that can be ``compared`` would have ``worked`` for so many on their
+    fastest platform. ``latest_s``: when it last wanted something."""
 
-    __slots__ = ("due", "faded_s", "held", "latest_s", "ran", "waits", "wanted_s", "worked")
+    __slots__ = (
+        "compared", "due", "faded_s", "held", "latest_s", "ran", "waits", "wanted_s", "worked",
+    )  # fmt: skip
 
     def __init__(self, half_life_s: float, now: float) -> None:
         self.faded_s = now
         self.latest_s = -math.inf
-        self.wanted_s = self.due = self.held = self.ran = self.worked = 0.0
+        self.wanted_s = self.due = self.held = 0.0
+        self.ran = self.compared = self.worked = 0.0
         self.waits = WaitingTimes(half_life_s)
 
     @property
     def speed(self) -> float | None:
-        return self.worked / self.ran if self.ran else None
+        is_known = self.ran and self.compared >= _COMPARED_PART * self.ran
+        return self.worked / self.compared if is_known else None
 
     @property
     def throughput(self) -> float | None:
@@ -113,6 +119,7 @@ class _Window:
             self.due *= factor
             self.held *= factor
             self.ran *= factor
+            self.compared *= factor
             self.worked *= factor
             self.faded_s = now
 
@@ -141,12 +148,14 @@ class ObservedFairness:
         window.held += held * part_s
         window.latest_s = now
 
-    def worked(self, queue: QueueName, work_s: float, run_s: float, now: float) -> None:
-        """Tasks have finished that ran for ``run_s`` core-seconds, and would have for ``work_s``
-        on the fastest platform."""
+    def ran(self, queue: QueueName, run_s: float, speed: float | None, now: float) -> None:
+        """Tasks have ended that ran for ``run_s`` core-seconds; on their fastest platform they
+        would have for ``run_s * speed``. ``speed``: None where that is not known."""
         window = self._window(queue, now)
         window.ran += run_s
-        window.worked += work_s
+        if speed is not None:
+            window.compared += run_s
+            window.worked += run_s * speed
 
     def started(self, queue: QueueName, waited_s: float, now: float) -> None:
         """A container has started."""
