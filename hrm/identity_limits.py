@@ -7,11 +7,12 @@ count for their user, so that a thousand applications cannot register a thousand
 The cluster's own token is not bound: all nodes of a cluster may share it.
 
 A call beyond the rate waits for at most ``PATIENCE_S``: who makes one after the other is slowed,
-and only who sends many at once is refused. Messages of streams wait however long it takes: nothing
-more is read of the stream, so its sender waits, too.
+and only who sends many at once is refused, after that time. A refusal costs the master as much as a
+small call; whoever repeats what was refused would otherwise keep it as busy as before. Messages of
+streams wait however long it takes: nothing more is read of the stream, so its sender waits, too.
 
-A refusal costs the master about what a small call does, and 10,000 of them must not fill its logs:
-one of an identity is noted in a minute, with the number of those before.
+10,000 refusals must not fill logs: one of an identity is noted in a minute, with the number of
+those before.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from hrm.rate_credit import Credit, Rate
 __all__ = ["UNBOUND", "IdentityLimits", "OverLimit", "Share"]
 
 PATIENCE_S = 1.0
-"""Longest that a call beyond the rate waits."""
+"""Longest that a call beyond the rate waits, and time after which another is refused."""
 NOTED_EACH_S = 60.0
 IDLE_MAX = 10_000
 """Identities that are held without having anything open, as long as some are to be forgotten."""
@@ -50,11 +51,12 @@ log = structlog.get_logger("master.limits")
 
 class OverLimit(LimitReached):
     """A limit of the caller's identity. ``is_noted``: it is the one of this minute that the audit
-    log gets."""
+    log gets. ``is_late``: the caller gets it after ``PATIENCE_S``."""
 
     def __init__(self, message: str, *, is_noted: bool = False) -> None:
         super().__init__(message)
         self.is_noted = is_noted
+        self.is_late = False
 
 
 @dataclass(slots=True)
@@ -194,6 +196,19 @@ class IdentityLimits:
         known.log_streams += logs
         return wait_s
 
+    def hold(self, known: _Known) -> bool:
+        """Count a call that is to be refused later, unless there are too many to wait for that."""
+        if known.calls >= self._calls:
+            return False
+        known.calls += 1
+        return True
+
+    @staticmethod
+    def release(known: _Known | None) -> None:
+        """It has been refused."""
+        if known is not None:
+            known.calls -= 1
+
     @staticmethod
     def leave(known: _Known, method: str, *, is_stream: bool) -> None:
         known.streams -= is_stream
@@ -225,11 +240,13 @@ class IdentityLimits:
     def _too_fast(
         self, known: _Known, identity: Identity, rate: Rate, what: str, setting: str
     ) -> OverLimit:
-        return self._refusal(
+        error = self._refusal(
             known,
             f"{_named(identity)} has more than {rate.per_s:g} {what} a second "
             f"({setting}); try again, or raise it in hrm.toml [master]",
         )
+        error.is_late = True
+        return error
 
     def _refusal(self, known: _Known, why: str) -> OverLimit:
         self.refused += 1
@@ -243,13 +260,13 @@ class IdentityLimits:
 
 
 class Share:
-    """What a call has of a server's limits; entered, it is the seconds that the call has to wait.
-    This one has no limit."""
+    """What a call has of a server's limits; entered, it is the seconds that the call has to wait
+    before ``check``. This one has no limit."""
 
     __slots__ = ()
 
     def __enter__(self) -> float:
-        """Raises OverLimit: the identity has too many, or calls too fast."""
+        """Raises OverLimit: the identity has too many."""
         return 0.0
 
     def __exit__(
@@ -259,6 +276,9 @@ class Share:
         traceback: TracebackType | None,
     ) -> None:
         """The call has ended."""
+
+    def check(self) -> None:
+        """To be called after the wait. Raises OverLimit: the identity calls too fast."""
 
     def message_wait_s(self) -> float:
         """Seconds until one more message of the call's stream may be used."""
@@ -273,7 +293,7 @@ UNBOUND = Share()
 
 
 class _Counted(Share):
-    __slots__ = ("_identity", "_is_stream", "_known", "_limits", "_method")
+    __slots__ = ("_identity", "_is_stream", "_known", "_limits", "_method", "_refusal")
 
     def __init__(
         self, limits: IdentityLimits, identity: Identity, method: str, *, is_stream: bool
@@ -283,6 +303,7 @@ class _Counted(Share):
         self._method = method
         self._is_stream = is_stream
         self._known: _Known | None = None
+        self._refusal: OverLimit | None = None
 
     def __enter__(self) -> float:
         identity, method, limits = self._identity, self._method, self._limits
@@ -292,7 +313,14 @@ class _Counted(Share):
         known = limits.known(
             _key(identity)
         )  # the last, so that it is not forgotten before it counts
-        wait_s = limits.enter(known, of_user or known, identity, method, is_stream=self._is_stream)
+        try:
+            wait_s = limits.enter(
+                known, of_user or known, identity, method, is_stream=self._is_stream
+            )
+        except OverLimit as error:
+            if not error.is_late or not limits.hold(known):
+                raise
+            self._refusal, wait_s = error, PATIENCE_S
         self._known = known
         return wait_s
 
@@ -302,8 +330,14 @@ class _Counted(Share):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._known is not None:
+        if self._refusal is not None:
+            self._limits.release(self._known)
+        elif self._known is not None:
             self._limits.leave(self._known, self._method, is_stream=self._is_stream)
+
+    def check(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
 
     def message_wait_s(self) -> float:
         assert self._known is not None

@@ -354,6 +354,7 @@ class _Checked:
                 with self._own as wait_s:
                     if wait_s:
                         await asyncio.sleep(wait_s)
+                        self._own.check()
                     request = await self._given(context)
                     with self._share(context):
                         response = await self._lasting(self.method(request, context))
@@ -377,6 +378,7 @@ class _Checked:
                 with self._own as wait_s:
                     if wait_s:
                         await asyncio.sleep(wait_s)
+                        self._own.check()
                     request = await self._given(context)
                     with self._share(context):
                         responses = self.method(request, context)
@@ -406,6 +408,7 @@ class _Checked:
                 with self._own as wait_s:
                     if wait_s:
                         await asyncio.sleep(wait_s)
+                        self._own.check()
                     with suppress(TimeoutError, errors.InvalidRequest):  # as far as it says that
                         await asyncio.wait_for(self._messages(context).first(), OBJECT_TIMEOUT_S)
             except OverLimit as full:
