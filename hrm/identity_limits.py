@@ -1,15 +1,16 @@
 """Limits per identity: calls and messages a second, open streams, calls under way, sizes by role.
 
 Addresses have limits of their own (``hrm.peer_limits``), but many users may be behind one, and one
-user behind many. Here counts who calls, whatever the address and however many tokens it has: a
-user or service, a node, a scheduler; an application for itself. Only registrations of applications
-count for their user, so that a thousand applications cannot register a thousand times as often.
-The cluster's own token is not bound: all nodes of a cluster may share it.
+user behind many. These count for the identity, whatever its addresses and however many tokens it
+has: a user or service, a node, a scheduler; an application for itself. Only registrations of
+applications count for their user, so that a thousand applications cannot register a thousand times
+as often. The cluster's own token is not bound: all nodes of a cluster may share it.
 
-A call beyond the rate waits for at most ``PATIENCE_S``: who makes one after the other is slowed,
-and only who sends many at once is refused, after that time. A refusal costs the master as much as a
-small call; whoever repeats what was refused would otherwise keep it as busy as before. Messages of
-streams wait however long it takes: nothing more is read of the stream, so its sender waits, too.
+A call beyond the rate waits for at most ``PATIENCE_S``: a client that makes one after the other is
+slowed, and only one that sends many at once is refused, after that time. A refusal costs the master
+as much as a small call, so one that repeats at once what was refused would keep it busy.
+Messages of streams wait however long it takes: nothing more is read of the stream, so its sender
+waits, too.
 
 10,000 refusals must not fill logs: one of an identity is noted in a minute, with the number of
 those before.

@@ -229,7 +229,7 @@ class MasterSettings(ServerSettings):
         default=256, ge=1, description="logs that one identity reads or follows at a time"
     )
     messages_per_s_per_identity: float = Field(
-        default=500.0,
+        default=1_000.0,
         gt=0,
         description="messages that one identity may send in a second on its open streams, over ten "
         "seconds; more are read later",
