@@ -218,6 +218,8 @@ class IdentityLimits:
 
     def message_wait_s(self, known: _Known, identity: Identity) -> float:
         """Seconds until one more message of its streams is due, for which it counts."""
+        if identity.role is AccessRole.ADMIN:
+            return 0.0  # which may be many nodes, like the cluster's token
         now = self._now()
         wait_s = known.messages.take(self._messages, now, float("inf")) or 0.0
         if wait_s and now - known.slowed_at_s > NOTED_EACH_S:
@@ -311,9 +313,8 @@ class _Counted(Share):
         of_user = None
         if identity.kind is IdentityKind.APPLICATION and method in REGISTRATIONS:
             of_user = limits.known(_key_of_user(identity))
-        known = limits.known(
-            _key(identity)
-        )  # the last, so that it is not forgotten before it counts
+        # After that of its user, so that it is not forgotten before it has anything open.
+        known = limits.known(_key(identity))
         try:
             wait_s = limits.enter(
                 known, of_user or known, identity, method, is_stream=self._is_stream
@@ -321,7 +322,8 @@ class _Counted(Share):
         except OverLimit as error:
             if not error.is_late or not limits.hold(known):
                 raise
-            self._refusal, wait_s = error, PATIENCE_S
+            # Without its frames, which would keep the call alive where it ends before it is raised.
+            self._refusal, wait_s = error.with_traceback(None), PATIENCE_S
         self._known = known
         return wait_s
 

@@ -199,6 +199,10 @@ def test_messages_of_streams_wait_as_long_as_it_takes() -> None:
         waits = [share.message_wait_s() for _ in range(150)]
     assert waits[:100] == [0.0] * 100
     assert waits[100:] == pytest.approx([x / 10 for x in range(1, 51)])
+    admin = Identity(name="root", kind=IdentityKind.USER, role=AccessRole.ADMIN)
+    share = bounded.share(admin, READ, is_stream=True)
+    with share:
+        assert {share.message_wait_s() for _ in range(1_000)} == {0.0}, "many nodes may share it"
 
 
 @pytest.mark.parametrize("advance_s", [0.0, 0.01])
