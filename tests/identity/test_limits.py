@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
@@ -12,9 +13,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from hrm import rpc
+from hrm import identity_limits, rpc, rpc_server
 from hrm.config import MasterSettings
 from hrm.identity.access import REGISTRATIONS
+from hrm.identity.registry import TokenRegistry
 from hrm.identity.roles import CLUSTER, AccessRole, Identity, IdentityKind
 from hrm.identity_limits import (
     IDLE_MAX,
@@ -29,6 +31,7 @@ from hrm.v1 import (
     admin_pb2,
     admin_pb2_grpc,
     application_pb2,
+    application_pb2_grpc,
     common_pb2,
     events_pb2,
     events_pb2_grpc,
@@ -36,6 +39,7 @@ from hrm.v1 import (
 from hrm.v1 import identity_pb2 as pb
 from tests.identity.calls import as_, identities, made, raw_reply
 from tests.master.test_services import TIMEOUT_S, Running, refused, registration, running
+from tests.spark.fake_master import until
 
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 ASK = admin_pb2.GetClusterRequest()
@@ -399,3 +403,52 @@ async def test_how_large_a_message_may_be_depends_on_the_role(tmp_path: Path) ->
             )
             assert code is grpc.StatusCode.INVALID_ARGUMENT, details
             assert "malformed" in details
+
+
+class Accepting(application_pb2_grpc.ApplicationServiceServicer):
+    async def Register(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return application_pb2.RegisterApplicationResponse()
+
+
+@pytest.mark.parametrize("end", ["role", "rate", "cancelled", "calls", "size"])
+async def test_refused_calls_leave_no_stream_open(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is over at once, not only when Python collects garbage."""
+    monkeypatch.setattr(identity_limits, "PATIENCE_S", 600.0 if end == "cancelled" else 0.01)
+    registry = TokenRegistry("the-cluster's-token")
+    role = AccessRole.VIEWER if end == "role" else AccessRole.SUBMITTER
+    record, token = registry.draft(
+        name="ada", kind=IdentityKind.USER, role=role, lifetime_s=0.0, by=CLUSTER
+    )
+    registry.put(record)
+    few: dict[str, dict[str, Any]] = {
+        "rate": {"requests_per_s": 1e-6}, "calls": {"calls": 0}, "size": {"message_bytes": 1},
+        "cancelled": {"requests_per_s": 1e-6},
+    }  # fmt: skip
+    bounded = limits(
+        time.monotonic, **{"requests_per_s": 1e6, "registrations_per_s": 1e6, **few.get(end, {})}
+    )
+    server = rpc_server.server(registry, streams_max=4, connections_max=16, own_limits=bounded)
+    application_pb2_grpc.add_ApplicationServiceServicer_to_server(Accepting(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    expected = {"role": grpc.StatusCode.PERMISSION_DENIED, "cancelled": grpc.StatusCode.CANCELLED}
+    gc.collect()
+    gc.disable()
+    try:
+        async with rpc.channel(f"127.0.0.1:{port}", token) as channel:
+            method: Any = channel.unary_unary("/hrm.v1.ApplicationService/Register")  # type: ignore[call-arg]
+            if end in ("rate", "cancelled"):
+                await method(b"")  # with it the credit is gone
+            for number in range(40):
+                call = method(b"\x0a\x01a")
+                async with asyncio.timeout(TIMEOUT_S):
+                    if end == "cancelled":
+                        await until(lambda n=number: bounded.refused > n)  # type: ignore[misc]
+                        call.cancel()
+                    assert await call.code() is expected.get(end, EXHAUSTED)
+    finally:
+        gc.enable()
+        await server.stop(None)
+    assert not any(known.has_open for known in bounded._known.values())
