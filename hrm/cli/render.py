@@ -98,6 +98,9 @@ def cluster_view(cluster: admin_pb2.Cluster) -> RenderableType:
     facts = _facts({name: plain(value) for name, value in rows.items()})
     if cluster.HasField("recovery"):
         facts.add_row("[bold yellow]recovering[/]", recovery_line(cluster.recovery))
+    if cluster.calls_refused:
+        refused = f"{cluster.calls_refused} for limits of their identities; which: hrm audit"
+        facts.add_row("calls refused", plain(refused))
     if cluster.paused:
         facts.add_row("[bold red]paused[/]", f"[red]{plain(cluster.paused)}[/]")
     return Group(facts, "", _schedulers_table(cluster.schedulers))

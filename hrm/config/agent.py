@@ -356,6 +356,12 @@ class AgentSettings(ServerSettings):
         description="of the GPUs, how many, the last ones, are for pipelines and for programs "
         "that request one from the agent",
     )
+    gpu_claims_per_user: int = Field(
+        default=128,
+        ge=1,
+        description="claims that programs of one user may have on those GPUs at a time, granted or "
+        "waiting, where containers run as their submitters; all users together: 256",
+    )
     pipeline_policy: str = Field(
         default="mct",
         min_length=1,

@@ -254,10 +254,46 @@ class MasterSettings(ServerSettings):
         description="applications and drivers that one address may register in a second, over ten "
         "seconds",
     )
+    requests_per_s_per_identity: float = Field(
+        default=1_000.0,
+        gt=0,
+        description="calls, streams included, that a user, service, node, scheduler or application "
+        "may make in a second, over ten seconds; more wait for a second at most, and are refused "
+        "then. This and the following: not of the cluster's own token",
+    )
+    calls_per_identity: int = Field(
+        default=5_000, ge=1, description="calls of one identity that are under way"
+    )
+    streams_per_identity: int = Field(
+        default=25_000, ge=1, description="open streams of one identity"
+    )
+    log_streams_per_identity: int = Field(
+        default=256, ge=1, description="logs that one identity reads or follows at a time"
+    )
+    messages_per_s_per_identity: float = Field(
+        default=1_000.0,
+        gt=0,
+        description="messages that one identity may send in a second on its open streams, over ten "
+        "seconds; more are read later",
+    )
+    message_mib_per_identity: int = Field(
+        default=48,
+        ge=1,
+        le=64,
+        description="largest message of a user, service or application, at least "
+        "pipeline_payload_mib and 4 more; viewers send 16 KiB at most",
+    )
+    registrations_per_s_per_user: float = Field(
+        default=1_000.0,
+        gt=0,
+        description="applications and drivers that one user, with all of its applications, may "
+        "register in a second, over ten seconds",
+    )
     event_followers: int = Field(
         default=256, ge=1, description="readers that may follow events (`hrm events --follow`)"
     )
     event_followers_per_peer: int = Field(default=64, ge=1, description="of one address")
+    event_followers_per_identity: int = Field(default=64, ge=1, description="of one identity")
     ended_applications_kept: int = Field(
         default=BOUNDS.ended_applications_kept,
         ge=0,

@@ -36,8 +36,8 @@ DIVISIONS: dict[str, DivisionPolicy] = {
 DEFAULT = AffinityRoundRobin().name
 _CALM = {**DIVISIONS, DEFAULT: AffinityRoundRobin(margin=MARGIN)}
 DEFAULT_MEASURE = Affinity.RECIPROCAL
-"""The fairest by the measure of docs/fairness.md, and the shortest makespans. Where a queue must not
-run on worse platforms than with the same part of each, so that others gain: egocentric."""
+"""The fairest, and the shortest makespans (docs/fairness.md). Where a queue must not run on worse
+platforms than with the same part of each, so that others gain: egocentric."""
 
 
 @dataclass(frozen=True)
