@@ -8,8 +8,8 @@ combination's part of a tenant, has no target.
 
 A unit gets a *goal* as soon as it runs something: a combination that has all of its mix and is
 still wanted. It keeps the goal while its mix fits, so each combination has as many units as are
-wanted at most. The target is made again when shares or slowdowns have changed by more than a little, and not
-more often than every ``CHECK_S_PER_ROW`` a unit.
+wanted at most. The target is made again when shares or slowdowns have changed by more than a
+little, and not more often than every ``CHECK_S_PER_ROW`` a unit.
 
 Source: two-level fairness paper, algorithm 3; the matching of units to its result is HRM's.
 """
