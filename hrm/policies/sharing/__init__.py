@@ -18,7 +18,7 @@ from hrm.policies.sharing.affinity_first import ApplicationAffinityFirst, Provid
 from hrm.policies.sharing.affinity_round_robin import AffinityRoundRobin
 from hrm.policies.sharing.dominant_share import DominantShare
 from hrm.policies.sharing.fair_share import fair_share
-from hrm.policies.sharing.observed_run_times import ObservedRunTimes, RunTimeEstimate
+from hrm.core.tenancy.observed_run_times import ObservedRunTimes, RunTimeEstimate
 from hrm.policies.sharing.simple_fairness import SimpleFairness
 from hrm.policies.sharing.tenant_demands import Division, DivisionPolicy, TenantDemands
 
