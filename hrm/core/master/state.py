@@ -18,6 +18,7 @@ from hrm.core.master.places import KeptPlaces
 from hrm.core.master.queue_usage import QueueUsage
 from hrm.core.messages import commands as c
 from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.tenancy.affinities import Affinities
 from hrm.core.tenancy.queue_tree import QueueTree
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.ends import end_rule
@@ -122,6 +123,7 @@ class MasterState:
         self.learned_classes = LearnedClassTable(bounds.learned_classes_kept)
         self.finish_times = FinishTimes(bounds.default_duration_s)
         self.estimate_errors = EstimateErrors()
+        self.affinities = Affinities()
         self.exclusions = ExclusionTracker(bounds, watch)
         self.holdings = Holdings(bounds)
         self.places = KeptPlaces(bounds.application_grace_s)

@@ -28,8 +28,9 @@ __all__ = ["EXACT", "alone", "in_turn_by_pairs", "most_affected_by_pairs"]
 EXACT = 24
 _PAIR = 2
 _PARTNERS = 8
-_TURNS = 4
-"""In about so many turns each tenant has all that it takes, where there are many."""
+_TURNS = 256
+"""In about so many turns, or in a few of each tenant, all units are taken. Turns of more than one
+unit hardly change the result (two-level fairness paper, section 6.5)."""
 _UNUSED = 0
 """Seed of the order in which leftovers are mixed; they are not in the target."""
 
@@ -63,11 +64,12 @@ def in_turn_by_pairs(
     if size % _PAIR:
         return alone(tenants, cores, size, co_running)
     random = default_rng(_UNUSED)
+    step = max(1, sum(cores) // (size * max(_TURNS, 4 * len(tenants))))
     if len(tenants) <= EXACT:
         times = PairTimes(co_running, tenants, size)
-        return _whole(CoRunnerRoundRobin(largest=_PAIR).map(cores, size, times, random), size)
+        mapped = CoRunnerRoundRobin(step, largest=_PAIR).map(cores, size, times, random)
+        return _whole(mapped, size)
     slowdowns = separated(co_running, tenants, cores, _PARTNERS)
-    step = max(1, sum(cores) // (size * len(tenants) * _TURNS))
     return _whole(round_robin_of_pairs(cores, size, slowdowns, step, random), size)
 
 

@@ -10,7 +10,6 @@ Limit: three tenants may hurt each other more, or less, than the sum over their 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -69,13 +68,12 @@ class PairCosts:
         return np.array(weights)
 
 
-@dataclass(frozen=True)
 class PairTimes:
     """``CoRunnerTimes`` of ``tenants`` on units of ``size`` cores, in units of the time alone."""
 
-    co_running: CoRunning
-    tenants: Sequence[Tenant]
-    size: int
+    def __init__(self, co_running: CoRunning, tenants: Sequence[Tenant], size: int) -> None:
+        self._size = size
+        self._excess = [[_excess(co_running, own, x) for x in tenants] for own in tenants]
 
     def alone_s(self, tenant: int) -> float:
         """See ``CoRunnerTimes``."""
@@ -83,12 +81,9 @@ class PairTimes:
 
     def run_s(self, tenant: int, combination: Combination) -> float:
         """See ``CoRunnerTimes``; of one core, all others of the unit at work."""
-        part, own = self.size // len(combination), self.tenants[tenant]
-        excess = sum(
-            (part - (each == tenant)) * _excess(self.co_running, own, self.tenants[each])
-            for each in combination
-        )
-        return 1.0 + excess / max(1, self.size - 1)
+        part, excess = self._size // len(combination), self._excess[tenant]
+        others = sum((part - (each == tenant)) * excess[each] for each in combination)
+        return 1.0 + others / max(1, self._size - 1)
 
 
 def separated(

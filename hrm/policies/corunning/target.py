@@ -9,7 +9,8 @@ combination's part of a tenant, has no target.
 A unit gets a *goal* as soon as it runs something: a combination that has all of its mix and is
 still wanted. It keeps the goal while its mix fits, so each combination has as many units as are
 wanted at most. The target is made again when shares or slowdowns have changed by more than a
-little, and not more often than every ``CHECK_S_PER_ROW`` a unit.
+little; whether they have is looked at the less often the more units and tenants there are, so that
+this takes a small part of the time.
 
 Source: two-level fairness paper, algorithm 3; the matching of units to its result is HRM's.
 """
@@ -31,9 +32,10 @@ from hrm.policies.corunning.unit_mixes import TenantMix, UnitMixes
 from hrm.policies.placement_helpers import Ints
 from hrm.policies.sharing.fair_share import fair_share
 
-__all__ = ["CHECK_S_PER_ROW", "Combinations", "Group", "Mapper", "Target"]
+__all__ = ["Combinations", "Group", "Mapper", "Target"]
 
-CHECK_S_PER_ROW = 1e-4
+_CHECK_S_PER_ROW = 1e-4
+_CHECK_S_PER_TENANT = 1e-2
 _LITTLE = 0.1
 _GROUPS = 8
 _NO_GOAL = -1
@@ -178,7 +180,8 @@ class Target:
         """Make the target again if that is due. ``asking``: tenants that want more than they hold,
         of whom the master need not know, and how much."""
         revision = self._co_running.revision
-        interval_s = CHECK_S_PER_ROW * len(self.goal)
+        tenants = sum(len(shares) for shares in self._shares.values())
+        interval_s = _CHECK_S_PER_ROW * len(self.goal) + _CHECK_S_PER_TENANT * tenants
         if self._checked_s <= now < self._checked_s + interval_s:
             return
         self._checked_s = now
