@@ -12,6 +12,7 @@ from types import MappingProxyType
 from hrm.core.master.application_registry import ApplicationRegistry
 from hrm.core.master.epochs import Epochs, Registration
 from hrm.core.master.gang_starts import GangStarts
+from hrm.core.master.known_company import KnownCompany
 from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.queue_admin import QueueAdministration
@@ -20,6 +21,7 @@ from hrm.core.master.state import MasterState
 from hrm.core.master.subscriptions import Subscriptions
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.scheduling.co_running import introduce
 from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.scheduling.scheduler import PlacementPolicy, Scheduler
 from hrm.core.tenancy.platform_division import PlatformDivision
@@ -76,6 +78,10 @@ class MasterCore:
         bounds = bounds or Bounds()
         self.master_state = MasterState(epoch, bounds, watch, queues)
         self.negotiator = Negotiator(self.master_state.state, bounds)
+        known_company = KnownCompany(self.master_state)
+        policies = list(policies)
+        for policy in policies:
+            introduce(policy, known_company)
         named = enumerate(policies, 1)
         schedulers = [Scheduler(f"scheduler-{x}", policy, bounds) for x, policy in named]
         self.placement = PlacementCoordinator(

@@ -46,6 +46,7 @@ __all__ = [
     "StageProgress",
     "Usage",
     "WorkloadClass",
+    "application_of",
     "container_id_of",
     "is_driver",
 ]
@@ -518,3 +519,8 @@ def is_driver(application_id: ApplicationId) -> bool:
 def container_id_of(application_id: ApplicationId, executor_id: str) -> ContainerId:
     """The id of an application's container: known to both sides without a message."""
     return ContainerId(f"{application_id}-x{executor_id}")
+
+
+def application_of(container_id: ContainerId) -> ApplicationId:
+    """Whose container this is; an id of another form is an application by itself."""
+    return ApplicationId(container_id.rpartition("-x")[0] or container_id)
