@@ -228,6 +228,8 @@ def _node_facts(node: admin_pb2.Node) -> Table:
     if usage.disk_used_mib or usage.disk_free_mib:
         disk = f"containers use {memory(usage.disk_used_mib)}, {memory(usage.disk_free_mib)} free"
         facts.add_row("[bold]disk[/]", disk)
+    if node.platform:
+        facts.add_row("[bold]platform[/]", plain(node.platform))
     if node.labels:
         facts.add_row("[bold]labels[/]", plain(", ".join(node.labels)))
     for runtime in node.runtimes:

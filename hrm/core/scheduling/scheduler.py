@@ -162,7 +162,7 @@ class Scheduler:
             run_s = self.run_s(request)
             if run_s < job.run_s:
                 changed, job.run_s = True, run_s
-        if request.prefers:
+        if request.near or request.platform:  # as ``request.prefers``, without a call
             job.prefers = True
         if request.place and not job.places:
             changed = job.places = True

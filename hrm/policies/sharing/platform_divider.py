@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from hrm.core.vocabulary.columns import Floats, Ints
 from hrm.errors import InvalidRequest
 from hrm.policies.sharing.affinity import Affinity, platform_affinity
@@ -48,8 +50,12 @@ class PlatformDivider:
     measure: Affinity = DEFAULT_MEASURE
 
     def affinity(self, run_s: Floats) -> Floats:
-        """See ``PlatformDivision.affinity``; 1 where nothing is known."""
-        return platform_affinity(self.measure, run_s)
+        """See ``PlatformDivision.affinity``; 1 where nothing is known. One tenant alone takes
+        nothing from others: reciprocal affinity is egocentric then."""
+        measure = self.measure
+        if measure is Affinity.RECIPROCAL and np.isfinite(run_s).any(axis=1).sum() <= 1:
+            measure = Affinity.EGOCENTRIC
+        return platform_affinity(measure, run_s)
 
     def divide(self, wanted: Ints, cores: Ints, affinity: Floats, held: Ints) -> Ints:
         """See ``PlatformDivision.divide``."""
