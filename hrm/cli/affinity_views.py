@@ -27,8 +27,10 @@ def platforms_table(kinds: Iterable[pb.LearnedKind]) -> RenderableType:
     for kind in kinds:
         for row in kind.platforms:
             interval = "unknown"
-            if row.factor:
-                low, high = row.relative / row.factor, row.relative * row.factor
+            if row.relative_factor == 1:
+                interval = "fastest"
+            elif row.relative_factor:
+                low, high = row.relative / row.relative_factor, row.relative * row.relative_factor
                 interval = f"{_times(low)} to {_times(high)}"
             table.add_row(
                 plain(kind.name, NAME_SHOWN),

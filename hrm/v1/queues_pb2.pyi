@@ -294,7 +294,7 @@ class LearnedKind(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., name: _Optional[str] = ..., platforms: _Optional[_Iterable[_Union[LearnedPlatform, _Mapping]]] = ..., company: _Optional[_Union[LearnedSlowdown, _Mapping]] = ..., co_runners: _Optional[_Iterable[_Union[LearnedSlowdown, _Mapping]]] = ..., hidden: bool = ...) -> None: ...
 
 class LearnedPlatform(_message.Message):
-    __slots__ = ("platform", "run_s", "relative", "factor", "observations", "tasks_per_hour", "egocentric", "reciprocal")
+    __slots__ = ("platform", "run_s", "relative", "factor", "observations", "tasks_per_hour", "egocentric", "reciprocal", "relative_factor")
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
     RUN_S_FIELD_NUMBER: _ClassVar[int]
     RELATIVE_FIELD_NUMBER: _ClassVar[int]
@@ -303,6 +303,7 @@ class LearnedPlatform(_message.Message):
     TASKS_PER_HOUR_FIELD_NUMBER: _ClassVar[int]
     EGOCENTRIC_FIELD_NUMBER: _ClassVar[int]
     RECIPROCAL_FIELD_NUMBER: _ClassVar[int]
+    RELATIVE_FACTOR_FIELD_NUMBER: _ClassVar[int]
     platform: str
     run_s: float
     relative: float
@@ -311,7 +312,8 @@ class LearnedPlatform(_message.Message):
     tasks_per_hour: float
     egocentric: float
     reciprocal: float
-    def __init__(self, platform: _Optional[str] = ..., run_s: _Optional[float] = ..., relative: _Optional[float] = ..., factor: _Optional[float] = ..., observations: _Optional[float] = ..., tasks_per_hour: _Optional[float] = ..., egocentric: _Optional[float] = ..., reciprocal: _Optional[float] = ...) -> None: ...
+    relative_factor: float
+    def __init__(self, platform: _Optional[str] = ..., run_s: _Optional[float] = ..., relative: _Optional[float] = ..., factor: _Optional[float] = ..., observations: _Optional[float] = ..., tasks_per_hour: _Optional[float] = ..., egocentric: _Optional[float] = ..., reciprocal: _Optional[float] = ..., relative_factor: _Optional[float] = ...) -> None: ...
 
 class LearnedSlowdown(_message.Message):
     __slots__ = ("queue", "name", "factor", "least", "most", "observations")

@@ -49,7 +49,8 @@ class LearnedKinds:
             platform=row.platform,
             run_s=0.0 if hidden else row.run_s,
             relative=row.relative,
-            factor=0.0 if math.isinf(row.factor) else row.factor,
+            factor=_known(row.factor),
+            relative_factor=_known(row.relative_factor),
             observations=row.observations,
             tasks_per_hour=0.0 if hidden else tasks_per_hour,
             egocentric=egocentric,
@@ -67,3 +68,7 @@ def _slowdown(found: CompanySlowdown, other: ApplicationKind | None = None) -> p
         most=found.factor * wide,
         observations=found.observations,
     )
+
+
+def _known(factor: float) -> float:
+    return 0.0 if math.isinf(factor) else factor

@@ -92,12 +92,16 @@ def example_kind() -> pb.LearnedKind:
         name="[etl] #",
         platforms=[
             pb.LearnedPlatform(
-                platform="cpu", run_s=12.5, relative=2.5, factor=1.25, observations=40,
-                tasks_per_hour=288, egocentric=0.4, reciprocal=0.5,
+                platform="cpu", run_s=12.5, relative=2.5, factor=1.5, relative_factor=1.25,
+                observations=40, tasks_per_hour=288, egocentric=0.4, reciprocal=0.5,
             ),
             pb.LearnedPlatform(
                 platform="[gpu]", run_s=5, relative=1, observations=2, tasks_per_hour=720,
-                egocentric=2.5, reciprocal=2,
+                egocentric=2.5, reciprocal=2, relative_factor=1,
+            ),
+            pb.LearnedPlatform(
+                platform="old", run_s=15, relative=3, observations=1, tasks_per_hour=240,
+                egocentric=0.5, reciprocal=0.25,
             ),
         ],
         company=pb.LearnedSlowdown(factor=1.5, least=1.2, most=1.875, observations=30),

@@ -21,9 +21,10 @@ def lines(result: Result) -> list[str]:
 
 def test_platforms_and_company_are_shown_by_application(hrm: Run, master: FakeMaster) -> None:
     result = hrm("affinity")
-    _, cpu, gpu, _, any_company, noisy = lines(result)
+    _, cpu, gpu, old, _, any_company, noisy = lines(result)
     assert cpu == "[etl] # root.team cpu 12.5s 2.50x 2.00x to 3.12x 40 288 0.40 0.50"
-    assert gpu == "[etl] # root.team [gpu] 5s 1.00x unknown 2 720 2.50 2.00"
+    assert gpu == "[etl] # root.team [gpu] 5s 1.00x fastest 2 720 2.50 2.00"
+    assert old == "[etl] # root.team old 15s 3.00x unknown 1 240 0.50 0.25"
     assert any_company == "[etl] # root.team any 1.50x 1.20x to 1.88x 30"
     assert noisy == "[etl] # root.team noisy root.default 2.25x 1.50x to 300x 7"
     assert result.stderr == ""
@@ -67,5 +68,5 @@ def test_where_nothing_is_known_it_says_how_that_changes(hrm: Run, master: FakeM
 
 
 def test_one_platform_of_two_is_no_comparison(hrm: Run, master: FakeMaster) -> None:
-    del master.queues.kinds[0].platforms[1]
+    del master.queues.kinds[0].platforms[1:]
     assert "no application has run on two platforms yet" in hrm("affinity").stderr

@@ -82,6 +82,31 @@ def test_intervals_contain_the_truth_as_often_as_they_say(slope: float, observat
     assert within / rows >= 0.93
 
 
+@pytest.mark.parametrize("slope", [0.1, 1.0])
+def test_at_like_loads_platforms_are_compared_well_however_little_is_known_of_the_slope(
+    slope: float,
+) -> None:
+    """All nodes are always full, so that no time alone is known."""
+    random, within = Random(7), 0
+    for _ in range(60):
+        affinities = learned(random, 60, slope=slope, loads={"a": (1, 1), "b": (1, 1)})
+        a, b = affinities.estimates(ETL)
+        assert min(a.factor, b.factor) > 4
+        assert (a.relative, a.relative_factor) == (1, 1)
+        assert b.relative_factor < 3
+        within += abs(math.log(b.relative) - 0.5) <= math.log(b.relative_factor)
+    assert within >= 57
+
+
+def test_intervals_of_what_platforms_differ_by_contain_it() -> None:
+    random, within = Random(11), 0
+    for _ in range(60):
+        for row in learned(random, 60, slope=0.6).estimates(ETL):
+            truth = {"a": 0.0, "b": 0.5}[row.platform]
+            within += abs(math.log(row.relative) - truth) <= math.log(row.relative_factor) + 1e-9
+    assert within >= 0.93 * 120
+
+
 def _base(affinities: Affinities) -> float:
     """The mean of the stages' logarithms alone on a, by the weights that they have."""
     stages = affinities._kinds[ETL]._stages
@@ -325,6 +350,7 @@ def test_whatever_is_observed_estimates_are_numbers_and_the_same_each_time(
         assert 0 < row.run_s < math.inf
         assert row.relative >= 1
         assert row.factor >= 1
+        assert row.relative_factor >= 1
         assert row.observations > 0
     for each in (row for kind in kinds for row in one.co_runners(kind)):
         assert 0 < each.slowdown.factor < math.inf

@@ -71,9 +71,9 @@ class PlatformEstimate:
     """What is known of one kind on one platform.
 
     ``run_s``: a task's mean run time alone, in seconds; ``relative``: to the kind's fastest
-    platform, at least 1. ``factor``: above 1; the time is between ``run_s / factor`` and ``run_s *
-    factor`` with a confidence of 95 %; infinite where too little is known. ``observations``: how
-    many count, after fading.
+    platform, at least 1. ``factor``, ``relative_factor``: at least 1; the time is between ``run_s /
+    factor`` and ``run_s * factor`` with a confidence of 95 %, and so is the relative one; infinite
+    where too little is known. ``observations``: how many count, after fading.
     """
 
     kind: ApplicationKind
@@ -81,6 +81,7 @@ class PlatformEstimate:
     run_s: float
     relative: float
     factor: float
+    relative_factor: float
     observations: float
 
 
@@ -226,14 +227,15 @@ class Affinities:
     def estimates(self, kind: ApplicationKind) -> list[PlatformEstimate]:
         """Of one kind that is known, by platform, in order; only where it has run."""
         times = self._kinds[kind].times()
-        least = min(time.log for time in times.values())
+        fastest = min(times.values())
         return [
             PlatformEstimate(
                 kind=kind,
                 platform=platform,
                 run_s=_exp(time.log),
-                relative=_exp(time.log - least),
-                factor=_exp(time.half) if time.half < _LOG_MOST else math.inf,
+                relative=_exp(time.log - fastest.log),
+                factor=_factor(time.half),
+                relative_factor=1.0 if time is fastest else _factor(time.half_to(fastest)),
                 observations=time.observations,
             )
             for platform, time in sorted(times.items())
@@ -292,3 +294,7 @@ class Affinities:
 
 def _exp(log: float) -> float:
     return math.exp(min(max(log, -_LOG_MOST), _LOG_MOST))
+
+
+def _factor(half: float) -> float:
+    return math.exp(half) if half < _LOG_MOST else math.inf

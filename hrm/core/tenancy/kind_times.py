@@ -117,12 +117,29 @@ class TaskTimes(NamedTuple):
 
 
 class PlatformTime(NamedTuple):
-    """The logarithm of a time alone, in seconds; half of its 95 % interval, infinite where too
-    little is known; of how many observations, after fading."""
+    """The logarithm of a time alone, in seconds, of how many observations after fading.
+
+    Half of its 95 % interval is of three parts: by ``chance``, infinite where too little is known;
+    of the slope that all of the kind's lines lean on, ``leaning``; and ``assumed`` of this platform
+    alone.
+    """
 
     log: float
-    half: float
     observations: float
+    chance: float
+    leaning: float
+    assumed: float
+
+    @property
+    def half(self) -> float:
+        """Of the 95 % interval."""
+        return math.hypot(self.chance, self.leaning, self.assumed)
+
+    def half_to(self, other: PlatformTime) -> float:
+        """Of the 95 % interval of the difference. What both owe to the same slope is none: at like
+        loads platforms can be compared, however little the time alone is known."""
+        leaning = self.leaning - other.leaning
+        return math.hypot(self.chance, other.chance, leaning, self.assumed, other.assumed)
 
 
 class CompanySlowdown(NamedTuple):
@@ -420,10 +437,10 @@ class KindTimes:
             for column, platform in enumerate(platforms)
         }
 
-    def _certainty(self, platform: str, weights: Floats) -> tuple[float, float]:
-        """Half of an interval, and how many observations."""
-        noise, of_all = self.noise, self._slopes.variance(self.noise)
-        observed = assumed = inferred = count = known = 0.0
+    def _certainty(self, platform: str, weights: Floats) -> tuple[float, float, float, float]:
+        """All of ``PlatformTime`` but the time."""
+        noise, of_all = self.noise, math.sqrt(self._slopes.variance(self.noise))
+        observed = leans = inferred = count = known = 0.0
         for weight, stage in zip(weights.tolist(), self._stages.values(), strict=True):
             line = stage.lines.get(platform)
             if line is None or not line.count:
@@ -432,12 +449,12 @@ class KindTimes:
             whole = line.loads + LINE_WEIGHT
             of_noise = 1 / line.observations + line.load**2 * line.loads / whole**2
             observed += weight**2 * noise * of_noise
-            leans = LINE_WEIGHT / whole * line.load
-            assumed += weight * leans * math.sqrt(of_all + LINE_SPREAD**2)
+            leans += weight * LINE_WEIGHT / whole * line.load
             count += line.observations
             known += weight
         if self._noise.count < 2 or known <= 0:
-            return math.inf, count
-        spread = assumed / known + inferred * INFERRED_SPREAD
+            return count, math.inf, 0.0, 0.0
+        leans /= known
         chance = student_95(max(self._noise.observations, 1.0)) * math.sqrt(observed) / known
-        return math.hypot(chance, NORMAL_95 * spread), count
+        assumed = leans * LINE_SPREAD + inferred * INFERRED_SPREAD
+        return count, chance, NORMAL_95 * leans * of_all, NORMAL_95 * assumed
