@@ -25,6 +25,7 @@ def platforms_table(kinds: Iterable[pb.LearnedKind]) -> RenderableType:
         ">OBSERVATIONS", ">TASKS/H", ">EGOCENTRIC", ">RECIPROCAL",
     )  # fmt: skip
     for kind in kinds:
+        known = len(kind.platforms) > 1  # else they follow from what is inferred of others
         for row in kind.platforms:
             interval = "unknown"
             if row.relative_factor == 1:
@@ -41,8 +42,7 @@ def platforms_table(kinds: Iterable[pb.LearnedKind]) -> RenderableType:
                 interval,
                 f"{row.observations:.0f}",
                 "-" if kind.hidden else f"{row.tasks_per_hour:.4g}",
-                f"{row.egocentric:.2f}",
-                f"{row.reciprocal:.2f}",
+                *(f"{x:.2f}" if known else "-" for x in (row.egocentric, row.reciprocal)),
             )
     return table
 

@@ -12,7 +12,7 @@ import pytest
 from hrm.core.master.explain import explain
 from hrm.core.tenancy.queue_spec import QueueName, QueueSpec, spec_from
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.columns import Floats
+from hrm.core.vocabulary.columns import Bools, Floats
 from hrm.core.vocabulary.model import ApplicationId, ContainerState, Resources, WorkloadClass
 from hrm.core.vocabulary.node_requirement import NodeProperties
 from hrm.policies.sharing import divider
@@ -35,6 +35,9 @@ class Known:
         nan = float("nan")
         rows = [[self.times.get(x, {}).get(y, nan) for y in platforms] for x in queues]
         return np.array(rows, np.float64).reshape(len(queues), len(platforms))
+
+    def has_run(self, queues: Mapping[str, Mapping[str, float]], platforms: Sequence[str]) -> Bools:
+        return np.isfinite(self.run_times(queues, platforms))
 
 
 UNLIKE = Known({"root.a": {"new": 1.0, "old": 4.0}, "root.b": {"new": 2.0, "old": 1.0}})
@@ -130,13 +133,15 @@ def test_without_a_division_a_share_may_be_anywhere() -> None:
     assert all(not x.request.platform for x in virtual.app(one).containers.values())
 
 
-def test_where_nothing_is_known_nothing_is_moved() -> None:
+def test_where_nothing_is_known_one_explores_each_platform_and_nothing_is_moved() -> None:
     virtual = cluster(known=None)
     one, other = virtual.submit(8, queue="a"), virtual.submit(8, queue="b")
     virtual.advance(5)
 
-    assert placed(virtual, one) == {"new": 8}
-    assert placed(virtual, other) == {"old": 8}
+    assert placed(virtual, one) == {"new": 7, "old": 1}
+    assert placed(virtual, other) == {"new": 1, "old": 7}
+    live(virtual, 120, one, other, executors=8)
+    assert virtual.master.placement.moves.moved == 0
 
 
 def test_what_is_learned_later_moves_what_runs_two_at_a_time_and_then_rests() -> None:

@@ -138,7 +138,7 @@ class PlatformMoves:
         for name in sorted(names):
             for part in self._shares.parts(name):
                 more = placed[name, part.platform] - part.cores
-                if more > 0:
+                if more > 0 and not self._shares.is_unknown(name, part.platform):
                     beyond[name, part.platform] = more
                 elif part.held < part.cores:
                     lacks[name, part.platform] = part.cores - part.held

@@ -11,6 +11,9 @@ a right, a platform is a preference, and no core idles for long because of it.
 What is lent, drivers, what uses GPUs and what no node of a platform could ever hold get none; they
 count where they are. What runs on the wrong one is moved by ``hrm.core.master.platform_moves``.
 
+Where nothing of a queue has run on some platform, one batch container at a time is sent there,
+whatever its part: else it would never be known. It is not moved back before.
+
 A division is computed again from time to time, and when a queue begins to want something or has
 none of its part left, at most ``_CELLS_PER_S`` queues times platforms in a second.
 """
@@ -30,9 +33,8 @@ from hrm.core.tenancy.accounts import AccountTree, QueueAccount
 from hrm.core.tenancy.platform_division import PlatformDivision, RunTimes
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import PlatformPart
-from hrm.core.vocabulary.columns import Floats
 from hrm.core.vocabulary.feasibility import Vector, demand_vector, fitting_rows
-from hrm.core.vocabulary.model import ContainerRequest
+from hrm.core.vocabulary.model import ContainerRequest, WorkloadClass
 
 __all__ = ["PlatformShares", "platform_line"]
 
@@ -43,7 +45,7 @@ _PERIOD_S = 1.0
 @dataclass(slots=True)
 class _Divided:
     """``parts``: by leaf, cores of each of ``platforms``; ``order``: of each leaf the platforms, by
-    their positions, the most preferred first."""
+    their positions, the most preferred first; ``unknown``: those where nothing of it has run."""
 
     at_s: float = -math.inf
     shape: int = -1
@@ -51,6 +53,7 @@ class _Divided:
     parts: dict[QueueName, list[int]] = field(default_factory=dict)
     affinities: dict[QueueName, list[float]] = field(default_factory=dict)
     order: dict[QueueName, list[int]] = field(default_factory=dict)
+    unknown: dict[QueueName, list[int]] = field(default_factory=dict)
     by_name: dict[QueueName, dict[str, int]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -110,9 +113,17 @@ class PlatformShares:
             for platform, cores in zip(divided.platforms, divided.parts.get(name, ()), strict=False)
         ]
         until_s = now + self._master_state.bounds.platform_wait_s
+        is_batch = app.record.workload_class is WorkloadClass.BATCH
+        unknown = [
+            position
+            for position in divided.unknown.get(name, ())
+            if is_batch and not usage.on_platforms.held(name, divided.platforms[position])
+        ]
         for container in some:
             cores, chosen = container.request.resources.vcores, ""
-            best = self._best(name, left, container)
+            best = self._explore(unknown, container)
+            if best is None:
+                best = self._best(name, left, container)
             if best is not None:
                 left[best] -= cores
                 chosen = divided.platforms[best]
@@ -187,7 +198,9 @@ class PlatformShares:
         held = np.array(
             [[int(usage.on_platforms.held(x, y)) for y in platforms] for x in names], np.int64
         ).reshape(len(names), len(platforms))
-        affinity = self._rule.affinity(self._times(names, platforms))
+        queues = self._applications(names)
+        affinity = self._rule.affinity(self._run_times.run_times(queues, platforms))
+        has_run = self._run_times.has_run(queues, platforms)
         parts = self._rule.divide(
             np.array([_cores_of(usage.accounts, x) for x in leaves], np.int64),
             np.array(list(cores_at.values()), np.int64),
@@ -203,10 +216,15 @@ class PlatformShares:
             dict(zip(names, parts.tolist(), strict=True)),
             dict(zip(names, affinity.tolist(), strict=True)),
             dict(zip(names, order.tolist(), strict=True)),
+            {
+                name: np.flatnonzero(~row).tolist()
+                for name, row in zip(names, has_run, strict=True)
+                if not row.all()
+            },
         )
 
-    def _times(self, names: Sequence[QueueName], platforms: Sequence[str]) -> Floats:
-        """Run times by leaf and platform, NaN where nothing is known."""
+    def _applications(self, names: Sequence[QueueName]) -> dict[str, dict[str, float]]:
+        """Of each leaf, the names of its applications, and by how much each counts."""
         usage = self._master_state.queues
         queues: dict[str, dict[str, float]] = {name: {} for name in names}
         for application_id, account in usage.active.items():
@@ -215,7 +233,7 @@ class PlatformShares:
             if of_queue is not None and not app.is_driver:
                 weight = 1.0 + usage.of_application[application_id][0]
                 of_queue[app.record.name] = of_queue.get(app.record.name, 0.0) + weight
-        return self._run_times.run_times(queues, platforms)
+        return queues
 
     def _best(self, name: QueueName, left: Sequence[float], container: Container) -> int | None:
         """The platform that a leaf prefers of those where it has as much left as this takes."""
@@ -226,6 +244,20 @@ class PlatformShares:
             ):
                 return position
         return None
+
+    def _explore(self, unknown: list[int], container: Container) -> int | None:
+        """One of the platforms where nothing of the queue has run, which is left out then."""
+        demand = demand_vector(container.request.resources)
+        for position in unknown:
+            if self._could(self._divided.platforms[position], demand):
+                unknown.remove(position)
+                return position
+        return None
+
+    def is_unknown(self, name: QueueName, platform: str) -> bool:
+        """Has nothing of this leaf run there, as far as is known?"""
+        divided = self._divided
+        return any(divided.platforms[x] == platform for x in divided.unknown.get(name, ()))
 
     def _could(self, platform: str, demand: Vector) -> bool:
         """Could a node of this platform hold so much?"""

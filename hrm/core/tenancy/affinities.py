@@ -35,7 +35,7 @@ from hrm.core.tenancy.kind_times import (
     TaskTimes,
 )
 from hrm.core.tenancy.observed_run_times import SLOPE, SLOPE_SPREAD
-from hrm.core.vocabulary.columns import Floats
+from hrm.core.vocabulary.columns import Bools, Floats
 from hrm.errors import InvalidRequest
 
 __all__ = [
@@ -182,6 +182,16 @@ class Affinities:
                 logs[row] = weights @ of_kinds[[rows[kind] for kind in share]] / weights.sum()
         times: Floats = np.exp(np.clip(logs, -_LOG_MOST, _LOG_MOST))
         return times
+
+    def has_run(self, queues: Mapping[str, Mapping[str, float]], platforms: Sequence[str]) -> Bools:
+        """Where ``run_times`` rests on what has run there, of any of these applications; the same
+        shape."""
+        found = np.zeros((len(queues), len(platforms)), np.bool_)
+        for row, (queue, names) in enumerate(queues.items()):
+            kinds = self._shares(queue, names)
+            there = {x for kind in kinds for x in self._kinds[kind].platforms}
+            found[row] = [platform in there for platform in platforms]
+        return found
 
     def table(self, kinds: Sequence[ApplicationKind], platforms: Sequence[str]) -> Floats:
         """The same by kind and platform, for kinds that are known."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from hrm.core.vocabulary.columns import Floats, Ints
+from hrm.core.vocabulary.columns import Bools, Floats, Ints
 
 __all__ = ["PlatformDivision", "RunTimes"]
 
@@ -47,4 +47,8 @@ class RunTimes(Protocol):
     ) -> Floats:
         """Seconds, shape (queues, platforms), NaN where nothing is known. ``queues``: of each the
         names of its applications, and by how much each counts."""
+        ...
+
+    def has_run(self, queues: Mapping[str, Mapping[str, float]], platforms: Sequence[str]) -> Bools:
+        """Where such tasks have run already, and need not be inferred; the same shape."""
         ...

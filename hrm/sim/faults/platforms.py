@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hrm.core.vocabulary.columns import Floats
+from hrm.core.vocabulary.columns import Bools, Floats
 from hrm.sim.faults.plan import Plan, source
 
 __all__ = ["DrawnRunTimes", "with_platforms"]
@@ -52,6 +52,14 @@ class DrawnRunTimes:
         self.divisions += 1
         rows = [[self._time(queue, platform) for platform in platforms] for queue in queues]
         return np.array(rows, np.float64).reshape(len(queues), len(platforms))
+
+    def has_run(self, queues: Mapping[str, Mapping[str, float]], platforms: Sequence[str]) -> Bools:
+        phase = self.divisions // (2 * _LASTS)
+        rows = [
+            [source(self.seed, f"has run {phase} {x} {y}").random() < 0.9 for y in platforms]
+            for x in queues
+        ]
+        return np.array(rows, np.bool_).reshape(len(queues), len(platforms))
 
     def _time(self, queue: str, platform: str) -> float:
         phase = min(self.divisions // _LASTS, _PHASES)

@@ -113,6 +113,9 @@ class PlatformChecks:
         for container, queue in () if is_new else news:
             platform = container.request.platform
             part = self._parts.get(QueueName(queue), {}).get(platform, 0)
+            is_first = held[queue, platform] == container.request.resources.vcores
+            if is_first and not part:
+                continue  # it is sent where nothing of its queue has run
             if container.node is None and held[queue, platform] > part:
                 self._violated(
                     f"{container.container_id} gets {platform}, of which {queue} holds "

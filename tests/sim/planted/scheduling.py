@@ -154,10 +154,10 @@ def data_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     def at_once(self: Scheduler, job: Job, *about: Any) -> Any:
         with pytest.MonkeyPatch.context() as kept:
             kept.setattr(self, "strict_order", True)
-            return place_near(self, job, *about)
+            return place_preferred(self, job, *about)
 
-    place_near = Scheduler._place_near
-    patch.setattr(Scheduler, "_place_near", at_once)
+    place_preferred = Scheduler._place_preferred
+    patch.setattr(Scheduler, "_place_preferred", at_once)
 
 
 def reply_before_its_changes(patch: pytest.MonkeyPatch) -> None:
