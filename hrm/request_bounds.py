@@ -153,7 +153,7 @@ FIELDS: dict[str, FieldBound] = {
     "Progress.stages": FieldBound(count=1_000),
     "Progress.executor_tasks": FieldBound(count=200),
     "StageProgress.name": _LABEL,
-    "ExecutorTasks.stage": _LABEL,
+    "ExecutorTasks.stage": _ID,
     "ClassChanged.evidence": _TEXT,
     # EventService
     "WatchEventsRequest.resume": _ID,
@@ -183,6 +183,7 @@ FIELDS: dict[str, FieldBound] = {
     "ChangeQueuesRequest.removed": FieldBound(LABEL, count=QUEUES),
     "WhatIfRequest.queue": _LABEL,
     "WhatIfRequest.user": _LABEL,
+    "ListAffinitiesRequest.queue": _LABEL,
     # NodeService and AgentService
     "RegisterNode.name": _ID,
     "RegisterNode.incarnation": _ID,

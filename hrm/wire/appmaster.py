@@ -309,7 +309,7 @@ def with_unsent(
 def _executor_tasks(report: Mapping[str, Any]) -> common_pb2.ExecutorTasks:
     return common_pb2.ExecutorTasks(
         executor_id=str(report["executor_id"]),
-        stage=_label(report["stage"]),
+        stage=shortened(report["stage"], request_bounds.ID),
         tasks=max(0, min(int(report["tasks"]), _INT32_MAX)),
         run_s=max(0.0, float(report["run_s"])),
         input_bytes=max(0, int(report["input_bytes"])),

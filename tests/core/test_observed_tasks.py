@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from hrm.core.master.core import MasterCore
-from hrm.core.master.observed_tasks import ENTRIES_MAX, WINDOW_S
+from hrm.core.master.observed_tasks import ENTRIES_MAX, LEAST_S, MOST_S, WINDOW_S
 from hrm.core.messages import events as e
 from hrm.core.tenancy.affinities import Affinities, kind_of
 from hrm.core.vocabulary.model import (
@@ -74,7 +72,7 @@ def test_times_are_learned_for_the_platform_of_the_executors_node() -> None:
         for executor in (1, 2):
             on_a = cluster.container(app, executor).node == "a1"
             report(cluster, app, tasks(executor, 4.0 if on_a else 12.0, count=2))
-    rows = affinities(cluster).estimates("root.default")
+    rows = affinities(cluster).estimates(kind_of("root.default", "etl 7"))
     assert [(row.kind.name, row.platform) for row in rows] == [("etl #", "a"), ("etl #", "b")]
     assert [row.run_s for row in rows] == pytest.approx([2.0, 6.0])
     assert [row.observations for row in rows] == pytest.approx([5, 5])
@@ -160,6 +158,6 @@ def test_times_at_the_ends_of_what_is_accepted_are_learned() -> None:
     for run_s, count in [(1e308, 1), (5e-324, 2**31 - 1), (1e308, 2**31 - 1)]:
         report(cluster, app, tasks(1, run_s, count))
     core: MasterCore = cluster.master
-    (row,) = core.master_state.affinities.estimates()
-    assert 0 < row.run_s < math.inf
+    (row,) = core.master_state.affinities.estimates(kind_of("root.default", "etl"))
+    assert LEAST_S < row.run_s < MOST_S
     assert core.master_state.affinities.kinds() == [kind_of("root.default", "etl")]

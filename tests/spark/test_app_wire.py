@@ -143,7 +143,7 @@ def test_times_of_tasks_are_within_what_the_wire_holds() -> None:
     odd = {"executor_id": "1", "stage": "x" * 9_999, "tasks": 2**40, "run_s": -1, "input_bytes": -1}
     (clamped,) = app_wire.progress({**progress(0), "executor_tasks": [odd]}).progress.executor_tasks
     assert (clamped.tasks, clamped.run_s, clamped.input_bytes) == (2**31 - 1, 0.0, 0)
-    assert len(clamped.stage) <= request_bounds.LABEL
+    assert len(clamped.stage) <= request_bounds.ID
     assert len(executors_of(report_of(*map(str, range(300))))) == 200
     assert executors_of(app_wire.progress(progress(0))) == [], "older plugins report none"
 

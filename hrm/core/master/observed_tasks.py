@@ -26,7 +26,8 @@ ENTRIES_MAX = 400
 WINDOW_S = 5.0
 
 LEAST_S = 0.001
-"""Shorter tasks count as such."""
+MOST_S = 1e8
+"""Tasks count as if they had taken so long at least, and at most."""
 
 
 def observed(
@@ -58,7 +59,7 @@ def observed(
             each.stage,
             node.platform,
             each.tasks,
-            max(each.run_s / each.tasks, LEAST_S),
+            min(max(each.run_s / each.tasks, LEAST_S), MOST_S),
             there.load,
             there.company,
             each.input_bytes / each.tasks,
