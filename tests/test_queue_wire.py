@@ -13,7 +13,13 @@ from hrm.core.messages import events as e
 from hrm.core.tenancy.accounts import NOTHING
 from hrm.core.tenancy.observed_fairness import FairnessSummary, LeafObservation
 from hrm.core.tenancy.queue_spec import QueueName, QueueSpec, spec_from
-from hrm.core.tenancy.queue_status import QueueStatus, QueueWait, Supposition, WaitReason
+from hrm.core.tenancy.queue_status import (
+    PlatformPart,
+    QueueStatus,
+    QueueWait,
+    Supposition,
+    WaitReason,
+)
 from hrm.core.tenancy.queue_tree import QueueTree
 from hrm.core.tenancy.waiting_times import WaitSummary
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, Resources
@@ -153,6 +159,7 @@ def test_the_state_of_a_queue_is_shown() -> None:
         maximum=(4.0, 5.0, 6.0), share=(7.0, 8.0, 9.0), used=(2.0, 2.0, 3.5),
         borrowed=(1.0, 0.0, 0.5), pending=(0.5, 0.0, 0.0), running=2, applications=5,
         past_use=0.25, waiting=waits[:2], waiting_total=3,
+        platforms=(PlatformPart("new", 4, 3.0, 1.5), PlatformPart("old", 3, 0.0, 0.5)),
     )  # fmt: skip
     shown = queues.from_status(status, in_file=True)
     assert shown.stated == pb.QueueStated(
@@ -161,6 +168,10 @@ def test_the_state_of_a_queue_is_shown() -> None:
     assert shown.borrowed == pb.QueueAmounts(cores=1.0, gpu_memory_mib=0.5)
     assert (shown.in_file, shown.running, shown.applications, shown.past_use) == (True, 2, 5, 0.25)
     assert (len(shown.waiting), shown.waiting_total) == (2, 3)
+    assert shown.platforms[0] == pb.QueuePlatform(
+        platform="new", cores=4, held_cores=3.0, affinity=1.5
+    )
+    assert [part.platform for part in shown.platforms] == ["new", "old"]
     assert shown.waiting[0] == pb.QueueWait(
         application_id="app-1", user="ana", position=1, containers=2, reason="user-limit",
         why="ana holds her part",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "change_view",
     "fairness_view",
+    "platforms_view",
     "queue_view",
     "queues_table",
     "supposed_view",
@@ -102,6 +103,30 @@ def fairness_view(response: pb.ListQueuesResponse) -> RenderableType:
             age(queue.longest_wait_s) if queue.pending.cores else "-",
         )
     return Group(table, "", plain(_fairness(response.fairness)))
+
+
+def platforms_view(queues: Iterable[pb.Queue]) -> RenderableType:
+    """``hrm queues --platforms``: cores by leaf and platform, what it has of what it may have."""
+    listed = [queue for queue in queues if queue.platforms]
+    if not listed:
+        return plain(
+            "no queue's share is divided: there is one platform only (agents' --platform), no "
+            "queue wants anything, or the master's platform_division is none"
+        )
+    names = sorted({part.platform for queue in listed for part in queue.platforms})
+    table = console.table("QUEUE", *(f">{plain(name)}" for name in names), ">AFFINITY")
+    for queue in listed:
+        parts = {part.platform: part for part in queue.platforms}
+        there = [parts[name] for name in names if name in parts]
+        table.add_row(
+            plain(queue.name),
+            *(
+                f"{parts[name].held_cores:.4g} of {parts[name].cores}" if name in parts else "-"
+                for name in names
+            ),
+            " ".join(f"{part.affinity:.3g}" for part in there),
+        )
+    return table
 
 
 def _throughput(seen: pb.QueueObserved) -> str:

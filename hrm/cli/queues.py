@@ -115,13 +115,23 @@ def queues(
             "it, and waiting times; and how fairly all are.",
         ),
     ] = False,
+    platforms: Annotated[
+        bool,
+        typer.Option(
+            "--platforms",
+            help="Show how the share of each is divided over unlike platforms instead: cores that "
+            "it has there, of those that it may have now, and how much each platform suits it.",
+        ),
+    ] = False,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
     """List the queues: what each is guaranteed, has, has borrowed, and waits for."""
     response = _listed(master, timeout, waiting_limit=limit if waiting else 0)
-    if fairness:
+    if platforms:
+        _show(response, output, lambda views: views.platforms_view(response.queues))
+    elif fairness:
         _show(response, output, lambda views: views.fairness_view(response))
     else:
         _show(response, output, lambda views: views.queues_table(response.queues))

@@ -184,14 +184,16 @@ class SparkRuntime(_message.Message):
     def __init__(self, spark: _Optional[str] = ..., scala: _Optional[str] = ..., java: _Optional[str] = ..., python: _Optional[str] = ...) -> None: ...
 
 class NodeProperties(_message.Message):
-    __slots__ = ("host", "labels", "runtimes")
+    __slots__ = ("host", "labels", "runtimes", "platform")
     HOST_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     RUNTIMES_FIELD_NUMBER: _ClassVar[int]
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
     host: str
     labels: _containers.RepeatedScalarFieldContainer[str]
     runtimes: _containers.RepeatedCompositeFieldContainer[SparkRuntime]
-    def __init__(self, host: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., runtimes: _Optional[_Iterable[_Union[SparkRuntime, _Mapping]]] = ...) -> None: ...
+    platform: str
+    def __init__(self, host: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., runtimes: _Optional[_Iterable[_Union[SparkRuntime, _Mapping]]] = ..., platform: _Optional[str] = ...) -> None: ...
 
 class NodeRequirement(_message.Message):
     __slots__ = ("labels", "spark", "scala", "java", "python", "excluded_hosts")

@@ -84,7 +84,7 @@ class ListQueuesResponse(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[_Union[Queue, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., fairness: _Optional[_Union[QueueFairness, _Mapping]] = ...) -> None: ...
 
 class Queue(_message.Message):
-    __slots__ = ("name", "stated", "in_file", "is_leaf", "guaranteed", "maximum", "share", "used", "borrowed", "pending", "running", "applications", "past_use", "waiting", "waiting_total", "observed", "longest_wait_s")
+    __slots__ = ("name", "stated", "in_file", "is_leaf", "guaranteed", "maximum", "share", "used", "borrowed", "pending", "running", "applications", "past_use", "waiting", "waiting_total", "observed", "longest_wait_s", "platforms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATED_FIELD_NUMBER: _ClassVar[int]
     IN_FILE_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +102,7 @@ class Queue(_message.Message):
     WAITING_TOTAL_FIELD_NUMBER: _ClassVar[int]
     OBSERVED_FIELD_NUMBER: _ClassVar[int]
     LONGEST_WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    PLATFORMS_FIELD_NUMBER: _ClassVar[int]
     name: str
     stated: QueueStated
     in_file: bool
@@ -119,7 +120,20 @@ class Queue(_message.Message):
     waiting_total: int
     observed: QueueObserved
     longest_wait_s: float
-    def __init__(self, name: _Optional[str] = ..., stated: _Optional[_Union[QueueStated, _Mapping]] = ..., in_file: bool = ..., is_leaf: bool = ..., guaranteed: _Optional[_Union[QueueAmounts, _Mapping]] = ..., maximum: _Optional[_Union[QueueAmounts, _Mapping]] = ..., share: _Optional[_Union[QueueAmounts, _Mapping]] = ..., used: _Optional[_Union[QueueAmounts, _Mapping]] = ..., borrowed: _Optional[_Union[QueueAmounts, _Mapping]] = ..., pending: _Optional[_Union[QueueAmounts, _Mapping]] = ..., running: _Optional[int] = ..., applications: _Optional[int] = ..., past_use: _Optional[float] = ..., waiting: _Optional[_Iterable[_Union[QueueWait, _Mapping]]] = ..., waiting_total: _Optional[int] = ..., observed: _Optional[_Union[QueueObserved, _Mapping]] = ..., longest_wait_s: _Optional[float] = ...) -> None: ...
+    platforms: _containers.RepeatedCompositeFieldContainer[QueuePlatform]
+    def __init__(self, name: _Optional[str] = ..., stated: _Optional[_Union[QueueStated, _Mapping]] = ..., in_file: bool = ..., is_leaf: bool = ..., guaranteed: _Optional[_Union[QueueAmounts, _Mapping]] = ..., maximum: _Optional[_Union[QueueAmounts, _Mapping]] = ..., share: _Optional[_Union[QueueAmounts, _Mapping]] = ..., used: _Optional[_Union[QueueAmounts, _Mapping]] = ..., borrowed: _Optional[_Union[QueueAmounts, _Mapping]] = ..., pending: _Optional[_Union[QueueAmounts, _Mapping]] = ..., running: _Optional[int] = ..., applications: _Optional[int] = ..., past_use: _Optional[float] = ..., waiting: _Optional[_Iterable[_Union[QueueWait, _Mapping]]] = ..., waiting_total: _Optional[int] = ..., observed: _Optional[_Union[QueueObserved, _Mapping]] = ..., longest_wait_s: _Optional[float] = ..., platforms: _Optional[_Iterable[_Union[QueuePlatform, _Mapping]]] = ...) -> None: ...
+
+class QueuePlatform(_message.Message):
+    __slots__ = ("platform", "cores", "held_cores", "affinity")
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    HELD_CORES_FIELD_NUMBER: _ClassVar[int]
+    AFFINITY_FIELD_NUMBER: _ClassVar[int]
+    platform: str
+    cores: int
+    held_cores: float
+    affinity: float
+    def __init__(self, platform: _Optional[str] = ..., cores: _Optional[int] = ..., held_cores: _Optional[float] = ..., affinity: _Optional[float] = ...) -> None: ...
 
 class QueueObserved(_message.Message):
     __slots__ = ("takes_part", "throughput", "entitled_cores", "held_cores", "speed", "busy", "wait_p50_s", "wait_p90_s", "wait_p99_s", "starts")

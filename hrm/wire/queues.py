@@ -184,6 +184,15 @@ def from_status(status: QueueStatus, *, in_file: bool) -> pb.Queue:
         waiting_total=status.waiting_total,
         observed=None if status.observed is None else _from_observed(status.observed),
         longest_wait_s=status.longest_wait_s,
+        platforms=[
+            pb.QueuePlatform(
+                platform=part.platform,
+                cores=part.cores,
+                held_cores=part.held,
+                affinity=part.affinity,
+            )
+            for part in status.platforms
+        ],
     )
 
 

@@ -72,6 +72,13 @@ def example_queues() -> list[pb.Queue]:
     ]
 
 
+def example_platforms() -> list[pb.QueuePlatform]:
+    return [
+        pb.QueuePlatform(platform="old", cores=8, held_cores=2, affinity=2 / 3),
+        pb.QueuePlatform(platform="[new]", cores=32, held_cores=30, affinity=1.5),
+    ]
+
+
 def example_fairness() -> pb.QueueFairness:
     return pb.QueueFairness(
         queues=3, with_speeds=1, fairness=0.8765, jain=0.98, spread=1.5, half_life_s=600
@@ -105,13 +112,15 @@ def example_kind() -> pb.LearnedKind:
 
 class FakeQueues(queues_pb2_grpc.QueueServiceServicer):
     """``waits``: do applications wait? ``refusal``: what a change is refused with. ``fairness``:
-    between queues. ``kinds``: what has been learned, a page each, on ``platforms``."""
+    between queues. ``is_divided``: is the team's share, over platforms? ``kinds``: what has been
+    learned, a page each, on ``platforms``."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
         self.waits = True
         self.refusal = ""
         self.fairness = example_fairness()
+        self.is_divided = True
         self.kinds = [example_kind()]
         self.platforms = ["cpu", "[gpu]"]
 
@@ -135,6 +144,8 @@ class FakeQueues(queues_pb2_grpc.QueueServiceServicer):
         for queue in listed:
             if not self.waits:
                 queue.waiting_total = 0
+            if queue.name == "root.team" and self.is_divided:
+                queue.platforms.extend(example_platforms())
             del queue.waiting[request.waiting_limit if self.waits else 0 :]
         return pb.ListQueuesResponse(queues=listed, fairness=self.fairness)
 

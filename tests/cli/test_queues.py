@@ -251,3 +251,16 @@ def test_a_size_that_is_none_is_refused(hrm: Run, master: FakeMaster, option: st
     result = hrm("whatif", "--queue", "q", "--executors", "1", option, "lots")
     assert (result.exit_code, master.queues.requests) == (1, [])
     assert f"{option} is 'lots'; give a size such as 2g" in result.stderr
+
+
+def test_parts_of_platforms_are_shown_with_what_is_held_of_them(
+    hrm: Run, master: FakeMaster
+) -> None:
+    result = hrm("queues", "--platforms")
+    assert result.exit_code == 0, result.stderr
+    assert [line.split() for line in result.stdout.splitlines()] == [
+        ["QUEUE", "[new]", "old", "AFFINITY"],
+        ["root.team", "30", "of", "32", "2", "of", "8", "1.5", "0.667"],
+    ]
+    master.queues.is_divided = False
+    assert hrm("queues", "--platforms").stdout.startswith("no queue's share is divided: there is")

@@ -77,6 +77,7 @@ class QueueReport:
             waiting_total=len(waiting),
             observed=self._fairness.of(name) if account.is_leaf else None,
             longest_wait_s=self._longest_wait_s(waiting),
+            platforms=tuple(self._gate.platforms.parts(name)) if account.is_leaf else (),
         )
 
     def fairness(self) -> FairnessSummary:

@@ -42,6 +42,17 @@ class QueueWait:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class PlatformPart:
+    """Of a leaf's share: ``cores`` of one platform that it may have, ``held`` by its containers
+    there, or meant for it; ``affinity``: see ``core.tenancy.platform_division``."""
+
+    platform: str
+    cores: int
+    held: float
+    affinity: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatus:
     """A queue at one moment, with all below it.
@@ -52,7 +63,8 @@ class QueueStatus:
     the first of ``waiting_total``.
     ``past_use``: what it has held beyond its guarantee, as a part of the cluster; the past fades.
     ``observed``: of a leaf, how it has been served lately. ``longest_wait_s``: of a leaf, of what
-    has not started yet.
+    has not started yet. ``platforms``: of a leaf that holds or wants something, where shares are
+    divided over several.
     """
 
     spec: QueueSpec
@@ -70,6 +82,7 @@ class QueueStatus:
     waiting_total: int = 0
     observed: LeafObservation | None = None
     longest_wait_s: float = 0.0
+    platforms: tuple[PlatformPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
