@@ -56,6 +56,14 @@ def test_queues_and_rules_are_read_in_their_order(toml: Path) -> None:
     assert config.load(config.MasterSettings).port == 7
 
 
+def test_what_was_observed_of_queues_fades_in_a_second_at_least(toml: Path) -> None:
+    toml.write_text("[master]\nqueue_fairness_half_life_s = 1")
+    assert config.load(config.MasterSettings).queue_fairness_half_life_s == 1
+    toml.write_text("[master]\nqueue_fairness_half_life_s = 0.9")
+    with pytest.raises(InvalidConfig, match="queue_fairness_half_life_s"):
+        config.load(config.MasterSettings)
+
+
 def test_other_daemons_read_a_file_with_queues(toml: Path) -> None:
     toml.write_text(EXAMPLE)
     config.load(config.AgentSettings)

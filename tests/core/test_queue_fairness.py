@@ -215,8 +215,13 @@ def report_tasks(virtual: VirtualCluster, app: ApplicationId, run_s: dict[str, f
         for x in virtual.app(app).containers.values()
         if x.state is ContainerState.RUNNING and x.node is not None
     )
+    many = sum(each.tasks for each in ended)
+    before = virtual.app(app).progress or Progress()
+    all_s = before.tasks_completed * before.mean_task_s + sum(each.run_s for each in ended)
+    completed = before.tasks_completed + many
+    progress = Progress(tasks_completed=completed, mean_task_s=all_s / max(1, completed))
     virtual.submit_to_master(
-        e.ProgressReported(now=virtual.now, application_id=app, progress=Progress(), tasks=ended)
+        e.ProgressReported(now=virtual.now, application_id=app, progress=progress, tasks=ended)
     )
 
 
@@ -289,18 +294,41 @@ def test_where_tasks_were_seen_on_one_platform_only_speeds_are_unknown() -> None
     assert seen.throughput == pytest.approx(1, rel=0.05)
 
 
-def test_a_driver_cannot_report_more_than_its_cores_could_run() -> None:
+def test_what_tasks_ran_under_an_earlier_master_is_left_out() -> None:
     virtual = unlike_nodes()
     app = virtual.submit(4, queue="a")
     virtual.advance(30)
-    container = virtual.container(app, 1)
-    huge = ExecutorTasks(executor_id="1", stage="map", tasks=1, run_s=1e12)
+    half = Progress(tasks_completed=30, mean_task_s=2.0)
+    virtual.submit_to_master(e.ProgressReported(now=virtual.now, application_id=app, progress=half))
+    # 60 s, over 4 cores of half a minute with a half-life of that: 4 x 30 x 0.72.
+    assert observed(virtual, "root.a").busy == pytest.approx(60 / (4 * 30 * 0.72), rel=0.05)
+
+    virtual.restart_master()
+    virtual.attach(app)
+    for node in virtual.nodes.values():
+        virtual.register(node)
+    virtual.advance(30)
+    for progress in (half, Progress(tasks_completed=40, mean_task_s=2.0)):
+        virtual.submit_to_master(
+            e.ProgressReported(now=virtual.now, application_id=app, progress=progress)
+        )
+    assert observed(virtual, "root.a").busy == pytest.approx(20 / (4 * 30 * 0.72), rel=0.1)
+
+
+def test_a_driver_cannot_report_more_than_its_cores_could_run() -> None:
+    """Else one task would make the speed of all that ran in its queue."""
+    virtual = unlike_nodes()
+    first = virtual.submit(16, queue="a", name="a")
+    run_tasks(virtual, 30, a=first)
+    before = observed(virtual, "root.a").speed
+    assert before is not None and 0.4 < before < 0.9, "some of it is old"
+    slow = next(x for x in virtual.app(first).containers.values() if x.node == "old")
+    huge = ExecutorTasks(executor_id=slow.request.executor_id, stage="map", tasks=10**9, run_s=3e9)
     virtual.submit_to_master(
-        e.ProgressReported(now=virtual.now, application_id=app, progress=Progress(), tasks=(huge,))
+        e.ProgressReported(
+            now=virtual.now, application_id=first, progress=Progress(), tasks=(huge,)
+        )
     )
     virtual.advance(1)
 
-    busy = observed(virtual, "root.a").busy
-
-    assert container.request.resources.vcores == 1
-    assert busy is not None and 0.25 < busy < 0.5, "the whole time of one of four cores, not faded"
+    assert observed(virtual, "root.a").speed == pytest.approx(before, abs=0.15)

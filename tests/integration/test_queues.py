@@ -39,6 +39,12 @@ def queues(cluster: Cluster, eventually: Callable[..., Any]) -> Iterator[None]:
     eventually(removed, 60.0, "no queue is left")
 
 
+def observed(cluster: Cluster, queue: str) -> dict[str, Any]:
+    """How it was served lately."""
+    (found,) = [x for x in cluster.ask("queues", "--fairness")["queues"] if x["name"] == queue]
+    return dict(found["observed"])
+
+
 @pytest.mark.usefixtures("queues")
 def test_what_is_borrowed_goes_back_to_the_queue_that_wants_its_guarantee(
     cluster: Cluster, running_app: Callable[..., dict[str, Any]], eventually: Callable[..., Any]
@@ -61,6 +67,12 @@ def test_what_is_borrowed_goes_back_to_the_queue_that_wants_its_guarantee(
     )
     etl = cluster.ask("queue", "show", "etl")
     assert etl["used"]["cores"] == 2, "never less than it is guaranteed"
+    assert observed(cluster, ETL)["held_cores"] > 2
+    assert observed(cluster, ML)["starts"] > 1
+    assert observed(cluster, ML)["wait_p50_s"] > 1, "until others were preempted"
+    eventually(
+        lambda: observed(cluster, ML).get("busy", 0) > 0.1, LIMIT_S, "its driver reports its tasks"
+    )
     ended = [x for x in cluster.ask("app", "show", app["application_id"])["containers"]
              if "end" in x]  # fmt: skip
     assert {x["end"]["cause"] for x in ended} == {"END_CAUSE_PREEMPTED"}

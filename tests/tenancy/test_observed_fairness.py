@@ -55,8 +55,8 @@ def test_equal_cores_are_not_equal_where_one_has_the_slow_ones() -> None:
     """Both hold what is due to them; tasks of root.b would take half the time elsewhere."""
     observed = ObservedFairness(HALF_LIFE_S)
     seconds(observed, 0, 300, a=(8, 8), b=(8, 8))
-    observed.ran(A, 40.0, 1.0, 300)
-    observed.ran(B, 40.0, 0.5, 300)
+    observed.timed(A, 40.0, 1.0, 300)
+    observed.timed(B, 40.0, 0.5, 300)
 
     assert of(observed, B, 300).speed == pytest.approx(0.5)
     found = observed.summary(300)
@@ -77,7 +77,8 @@ def test_for_like_tasks_it_is_the_sources_metric() -> None:
             for each in cores:
                 if second % each == 0:
                     tasks[name] += 1
-                    observed.ran(name, each, solo_s / each, second)
+                    observed.ran(name, each, second)
+                    observed.timed(name, each, solo_s / each, second)
 
     ideal = fair / solo_s
     right = {name: (tasks[name] / hour_s) / ideal for name in run_s}
@@ -91,7 +92,7 @@ def test_for_like_tasks_it_is_the_sources_metric() -> None:
 def test_executors_that_idle_are_shown_and_hold_nothing_against_the_rest() -> None:
     observed = ObservedFairness(1e9)
     seconds(observed, 0, 100, a=(4, 4))
-    observed.ran(A, 100.0, None, 100)
+    observed.ran(A, 100.0, 100)
     seen = of(observed, A, 100)
     assert seen.throughput == pytest.approx(1.0)
     assert seen.busy == pytest.approx(0.25)
@@ -100,10 +101,10 @@ def test_executors_that_idle_are_shown_and_hold_nothing_against_the_rest() -> No
 def test_speeds_that_are_mostly_unknown_count_as_one() -> None:
     observed = ObservedFairness(1e9)
     seconds(observed, 0, 100, a=(4, 4))
-    observed.ran(A, 40.0, 0.5, 100)
-    observed.ran(A, 60.0, None, 100)
+    observed.timed(A, 40.0, 0.5, 100)
+    observed.timed(A, 60.0, None, 100)
     assert (of(observed, A, 100).speed, of(observed, A, 100).throughput) == (None, 1.0)
-    observed.ran(A, 30.0, 0.5, 100)
+    observed.timed(A, 30.0, 0.5, 100)
     assert of(observed, A, 100).speed == pytest.approx(0.5), "of what is known"
     assert of(observed, A, 100).throughput == pytest.approx(0.5)
 

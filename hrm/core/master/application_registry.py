@@ -225,6 +225,7 @@ class ApplicationRegistry:
     def progressed(self, event: e.ProgressReported) -> None:
         app = self._taking(ApplicationHappening.REPORTED, event.application_id)
         if app is not None:
+            self.master_state.queue_fairness.progressed(app, event.progress, event.now)
             app.progress = event.progress
             run_time_corrections.progressed(self.master_state, app, event.now)
             observed(self.master_state, app, event.tasks, event.now)

@@ -67,7 +67,7 @@ def observed(
         # No more than its cores could have run: reports are bounded by what is there.
         cores, ran_s = container.request.resources.vcores, now - container.started_at_s
         run_s = min(each.run_s, max(0.0, cores * ran_s))
-        master_state.queue_fairness.ran(own, node.platform, run_s)
+        master_state.queue_fairness.timed(own, node.platform, run_s)
 
 
 class _OnNode:

@@ -14,8 +14,10 @@ grows with the leaves that do, and their siblings, not with all queues.
 A container's wait is from its request, which may be before its application was allowed to hold any,
 to its start. What an earlier master started is left out.
 
-How fast tasks ran, relative to the fastest platform, is known from what drivers report of them
-(``core.master.observed_tasks``), and from what is learned of run times by platform.
+For how long tasks have run is what drivers count. How fast they were, relative to the fastest
+platform, is known of those of which drivers report where they ran (``core.master.observed_tasks``;
+not each executor's first ones), from what is learned of run times by platform. A task counts as one
+core.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from hrm.core.tenancy.kind_times import ApplicationKind
 from hrm.core.tenancy.observed_fairness import FairnessSummary, LeafObservation, ObservedFairness
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.vocabulary.columns import Floats
+from hrm.core.vocabulary.model import Progress
 
 __all__ = ["QueueFairness"]
 
@@ -42,8 +45,8 @@ class QueueFairness:
     """Nothing is observed while no queue is governed. ``now``: of the latest tick.
 
     ``_guaranteed``: by parent, the cores that it is guaranteed itself where no maxima hold, and
-    those that its children are, shape (children,). ``_ran``: core-seconds that tasks which have
-    ended since the latest tick ran, by kind of application and platform.
+    those that its children are, shape (children,). ``_timed``: core-seconds that tasks of which
+    that is known ran, since the latest tick, by kind of application and platform.
     """
 
     def __init__(self, usage: QueueUsage, affinities: Affinities, half_life_s: float) -> None:
@@ -52,14 +55,14 @@ class QueueFairness:
         self._observed = ObservedFairness(half_life_s)
         self._accounts: AccountTree | None = None
         self._guaranteed: dict[QueueName, tuple[float, Floats]] = {}
-        self._ran: dict[tuple[ApplicationKind, str], float] = {}
+        self._timed: dict[tuple[ApplicationKind, str], float] = {}
         self.now = 0.0
 
     def tick(self, now: float) -> None:
         passed_s, self.now = now - self.now, max(now, self.now)
         accounts, before = self._usage.accounts, self._accounts
         self._accounts = accounts
-        ran, self._ran = self._ran, {}
+        timed, self._timed = self._timed, {}
         if accounts is None:
             return
         if accounts is not before:
@@ -69,16 +72,26 @@ class QueueFairness:
             return
         for account, due in self._due(accounts):
             self._observed.had(account.name, due, account.placed[0], passed_s, now)
-        for (kind, platform), run_s in ran.items():
+        for (kind, platform), run_s in timed.items():
             name = QueueName(kind.queue)
             if name in accounts.of:
                 speed = self._affinities.speed(kind, platform)
-                self._observed.ran(name, run_s, speed, now)
+                self._observed.timed(name, run_s, speed, now)
 
-    def ran(self, kind: ApplicationKind, platform: str, run_s: float) -> None:
+    def timed(self, kind: ApplicationKind, platform: str, run_s: float) -> None:
         """Tasks have ended, of applications of this kind."""
         if self._usage.accounts is not None:
-            self._ran[kind, platform] = self._ran.get((kind, platform), 0.0) + run_s
+            self._timed[kind, platform] = self._timed.get((kind, platform), 0.0) + run_s
+
+    def progressed(self, app: Application, progress: Progress, now: float) -> None:
+        """An application reports how far it is; it still has what it reported before. What it did
+        under an earlier master is left out."""
+        before = app.progress
+        if self._usage.accounts is None or (before is None and app.recovered):
+            return
+        run_s = _run_s(progress) - (0.0 if before is None else _run_s(before))
+        if 0 < run_s < math.inf:
+            self._observed.ran(QueueName(app.record.queue), run_s, now)
 
     def started(self, app: Application, container: Container, now: float) -> None:
         """A container has started, as far as this master knows for the first time."""
@@ -120,3 +133,7 @@ class QueueFairness:
             amounts = due[:, 0].tolist(), of_children[active].tolist()
             for position, *each in zip(active.tolist(), *amounts, strict=True):
                 left.append((account.children[position], each[0], each[1]))
+
+
+def _run_s(progress: Progress) -> float:
+    return progress.tasks_completed * progress.mean_task_s

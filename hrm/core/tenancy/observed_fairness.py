@@ -52,7 +52,7 @@ __all__ = ["FairnessSummary", "LeafObservation", "ObservedFairness", "evenness",
 _LEAST_PART = 0.1
 """Of a half-life: for so long a queue wants something before it takes part."""
 _COMPARED_PART = 0.5
-"""Of what tasks ran, so much is to be of known speed for that to stand for all of it."""
+"""Of tasks that are timed, so much is to be of known speed for that to stand for all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,24 +87,26 @@ class FairnessSummary:
 
 class _Window:
     """The fading sums of one leaf, as of ``faded_s``: ``wanted_s`` seconds in which it wanted or
-    held something; core-seconds that were ``due`` to it and that it ``held``; those that tasks
-    ``ran``, of which those that can be ``compared`` would have ``worked`` for so many on their
-    fastest platform. ``latest_s``: when it last wanted something."""
+    held something; core-seconds that were ``due`` to it, that it ``held``, that tasks ``ran``, and
+    that those tasks did of which it is known where they ran, ``timed``; of these, those that can be
+    ``compared`` would have ``worked`` for so many on their fastest platform. ``latest_s``: when it
+    last wanted something."""
 
     __slots__ = (
-        "compared", "due", "faded_s", "held", "latest_s", "ran", "waits", "wanted_s", "worked",
+        "compared", "due", "faded_s", "held", "latest_s", "ran", "timed", "waits", "wanted_s",
+        "worked",
     )  # fmt: skip
 
     def __init__(self, half_life_s: float, now: float) -> None:
         self.faded_s = now
         self.latest_s = -math.inf
         self.wanted_s = self.due = self.held = 0.0
-        self.ran = self.compared = self.worked = 0.0
+        self.ran = self.timed = self.compared = self.worked = 0.0
         self.waits = WaitingTimes(half_life_s)
 
     @property
     def speed(self) -> float | None:
-        is_known = self.ran and self.compared >= _COMPARED_PART * self.ran
+        is_known = self.timed and self.compared >= _COMPARED_PART * self.timed
         return self.worked / self.compared if is_known else None
 
     @property
@@ -119,6 +121,7 @@ class _Window:
             self.due *= factor
             self.held *= factor
             self.ran *= factor
+            self.timed *= factor
             self.compared *= factor
             self.worked *= factor
             self.faded_s = now
@@ -148,11 +151,15 @@ class ObservedFairness:
         window.held += held * part_s
         window.latest_s = now
 
-    def ran(self, queue: QueueName, run_s: float, speed: float | None, now: float) -> None:
-        """Tasks have ended that ran for ``run_s`` core-seconds; on their fastest platform they
-        would have for ``run_s * speed``. ``speed``: None where that is not known."""
+    def ran(self, queue: QueueName, run_s: float, now: float) -> None:
+        """Tasks have ended that ran for so many core-seconds."""
+        self._window(queue, now).ran += run_s
+
+    def timed(self, queue: QueueName, run_s: float, speed: float | None, now: float) -> None:
+        """Some of them ran for ``run_s`` core-seconds where they would have for ``run_s * speed``
+        on their fastest platform. ``speed``: None where that is not known."""
         window = self._window(queue, now)
-        window.ran += run_s
+        window.timed += run_s
         if speed is not None:
             window.compared += run_s
             window.worked += run_s * speed
