@@ -101,6 +101,7 @@ _BY_SERVICE: dict[str, dict[str, AccessRule]] = {
             roles=_SUBMITS, change=True, names="queues unset= removed=", unless="dry_run"
         ),
         "WhatIf": _read(_PEOPLE),
+        "ListAffinities": _read(_PEOPLE),
     },
     "hrm.v1.SharedStateService": {
         "Subscribe": _change(_SCHEDULER, "name"),

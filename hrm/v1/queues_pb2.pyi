@@ -192,3 +192,77 @@ class PreemptedContainer(_message.Message):
     container_id: str
     application_id: str
     def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ...) -> None: ...
+
+class ListAffinitiesRequest(_message.Message):
+    __slots__ = ("queue", "co_runners_limit", "page_size", "page_token")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    CO_RUNNERS_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    co_runners_limit: int
+    page_size: int
+    page_token: str
+    def __init__(self, queue: _Optional[str] = ..., co_runners_limit: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListAffinitiesResponse(_message.Message):
+    __slots__ = ("kinds", "next_page_token", "platforms")
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PLATFORMS_FIELD_NUMBER: _ClassVar[int]
+    kinds: _containers.RepeatedCompositeFieldContainer[LearnedKind]
+    next_page_token: str
+    platforms: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, kinds: _Optional[_Iterable[_Union[LearnedKind, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., platforms: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LearnedKind(_message.Message):
+    __slots__ = ("queue", "name", "platforms", "company", "co_runners", "hidden")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PLATFORMS_FIELD_NUMBER: _ClassVar[int]
+    COMPANY_FIELD_NUMBER: _ClassVar[int]
+    CO_RUNNERS_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    name: str
+    platforms: _containers.RepeatedCompositeFieldContainer[LearnedPlatform]
+    company: LearnedSlowdown
+    co_runners: _containers.RepeatedCompositeFieldContainer[LearnedSlowdown]
+    hidden: bool
+    def __init__(self, queue: _Optional[str] = ..., name: _Optional[str] = ..., platforms: _Optional[_Iterable[_Union[LearnedPlatform, _Mapping]]] = ..., company: _Optional[_Union[LearnedSlowdown, _Mapping]] = ..., co_runners: _Optional[_Iterable[_Union[LearnedSlowdown, _Mapping]]] = ..., hidden: bool = ...) -> None: ...
+
+class LearnedPlatform(_message.Message):
+    __slots__ = ("platform", "run_s", "relative", "factor", "observations", "tasks_per_hour", "egocentric", "reciprocal")
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    RUN_S_FIELD_NUMBER: _ClassVar[int]
+    RELATIVE_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    TASKS_PER_HOUR_FIELD_NUMBER: _ClassVar[int]
+    EGOCENTRIC_FIELD_NUMBER: _ClassVar[int]
+    RECIPROCAL_FIELD_NUMBER: _ClassVar[int]
+    platform: str
+    run_s: float
+    relative: float
+    factor: float
+    observations: float
+    tasks_per_hour: float
+    egocentric: float
+    reciprocal: float
+    def __init__(self, platform: _Optional[str] = ..., run_s: _Optional[float] = ..., relative: _Optional[float] = ..., factor: _Optional[float] = ..., observations: _Optional[float] = ..., tasks_per_hour: _Optional[float] = ..., egocentric: _Optional[float] = ..., reciprocal: _Optional[float] = ...) -> None: ...
+
+class LearnedSlowdown(_message.Message):
+    __slots__ = ("queue", "name", "factor", "least", "most", "observations")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    LEAST_FIELD_NUMBER: _ClassVar[int]
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    name: str
+    factor: float
+    least: float
+    most: float
+    observations: float
+    def __init__(self, queue: _Optional[str] = ..., name: _Optional[str] = ..., factor: _Optional[float] = ..., least: _Optional[float] = ..., most: _Optional[float] = ..., observations: _Optional[float] = ...) -> None: ...

@@ -59,13 +59,51 @@ def example_queues() -> list[pb.Queue]:
     ]
 
 
+def example_kind() -> pb.LearnedKind:
+    """It runs faster on a GPU node, and suffers from one kind of company."""
+    return pb.LearnedKind(
+        queue="root.team",
+        name="[etl] #",
+        platforms=[
+            pb.LearnedPlatform(
+                platform="cpu", run_s=12.5, relative=2.5, factor=1.25, observations=40,
+                tasks_per_hour=288, egocentric=0.4, reciprocal=0.5,
+            ),
+            pb.LearnedPlatform(
+                platform="[gpu]", run_s=5, relative=1, observations=2, tasks_per_hour=720,
+                egocentric=2.5, reciprocal=2,
+            ),
+        ],
+        company=pb.LearnedSlowdown(factor=1.5, least=1.2, most=1.875, observations=30),
+        co_runners=[
+            pb.LearnedSlowdown(
+                queue="root.default", name="noisy", factor=2.25, least=1.5, most=300,
+                observations=7,
+            )
+        ],
+    )  # fmt: skip
+
+
 class FakeQueues(queues_pb2_grpc.QueueServiceServicer):
-    """``waits``: do applications wait? ``refusal``: what a change is refused with."""
+    """``waits``: do applications wait? ``refusal``: what a change is refused with. ``kinds``: what
+    has been learned, a page each, on ``platforms``."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
         self.waits = True
         self.refusal = ""
+        self.kinds = [example_kind()]
+        self.platforms = ["cpu", "[gpu]"]
+
+    def ListAffinities(  # noqa: N802
+        self, request: pb.ListAffinitiesRequest, context: grpc.ServicerContext
+    ) -> pb.ListAffinitiesResponse:
+        self.requests.append(request)
+        page = int(request.page_token or 0)
+        more = str(page + 1) if page + 1 < len(self.kinds) else ""
+        return pb.ListAffinitiesResponse(
+            kinds=self.kinds[page : page + 1], platforms=self.platforms, next_page_token=more
+        )
 
     def ListQueues(  # noqa: N802
         self, request: pb.ListQueuesRequest, context: grpc.ServicerContext

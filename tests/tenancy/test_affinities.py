@@ -55,7 +55,7 @@ def learned(
 
 
 def relative(affinities: Affinities) -> dict[str, float]:
-    return {row.platform: row.relative for row in affinities.estimates()}
+    return {row.platform: row.relative for row in affinities.estimates(ETL)}
 
 
 def test_the_faster_platform_is_found_where_its_nodes_are_full_and_the_others_idle() -> None:
@@ -74,7 +74,7 @@ def test_intervals_contain_the_truth_as_often_as_they_say(slope: float, observat
         times = affinities.table([ETL], PLATFORMS)[0]
         # The weights of stages are as they came; what a stage takes more than another is not asked.
         base = _base(affinities)
-        for row in affinities.estimates():
+        for row in affinities.estimates(ETL):
             truth = base + SLOWER[row.platform]
             within += abs(math.log(row.run_s) - truth) <= math.log(row.factor)
             rows += 1
@@ -117,7 +117,7 @@ def test_stages_that_no_platform_shares_say_nothing() -> None:
         affinities.observe("prod", "etl", "long", "a", 1, 60.0, 0.0, {})
         affinities.observe("prod", "etl", "short", "b", 1, 2.0, 0.0, {})
     assert relative(affinities) == pytest.approx({"a": 1.0, "b": 1.0})
-    certain = {row.platform: row.factor for row in affinities.estimates()}
+    certain = {row.platform: row.factor for row in affinities.estimates(ETL)}
     assert certain["b"] > 1.5  # where it has run a small part of its work
 
 
@@ -147,7 +147,7 @@ def test_company_that_costs_more_is_told_from_company_that_costs_less() -> None:
     noisy, mild = affinities.slowdown(ETL, NOISY), affinities.slowdown(ETL, MILD)
     assert noisy.factor / mild.factor > 1.4
     assert mild.factor < affinities.sensitivity(ETL).factor < noisy.factor
-    worst = [row.other for row in affinities.co_runners("prod")]
+    worst = [row.other for row in affinities.co_runners(ETL)]
     assert worst == [NOISY, MILD]
 
 
@@ -241,7 +241,7 @@ def test_nothing_is_known_at_first() -> None:
     affinities = Affinities()
     assert np.isnan(affinities.run_times({"prod": {"etl": 1.0}}, PLATFORMS)).all()
     assert affinities.run_times({}, PLATFORMS).shape == (0, 2)
-    assert (affinities.estimates(), affinities.co_runners(), affinities.platforms()) == ([], [], [])
+    assert (affinities.kinds(), affinities.platforms()) == ([], [])
 
 
 def test_a_straggler_changes_little_and_a_change_that_lasts_is_followed() -> None:
@@ -253,11 +253,11 @@ def test_a_straggler_changes_little_and_a_change_that_lasts_is_followed() -> Non
             affinities.observe("prod", "etl", "map", "a", 1, run_s, 0.5 + 0.5 * (at % 2), {})
 
     observe(100, 1.0)
-    before = affinities.estimates()[0].run_s
+    before = affinities.estimates(ETL)[0].run_s
     affinities.observe("prod", "etl", "map", "a", 1, 1_000.0, 1.0, {})
-    assert affinities.estimates()[0].run_s == pytest.approx(before, rel=0.05)
+    assert affinities.estimates(ETL)[0].run_s == pytest.approx(before, rel=0.05)
     observe(200, 10.0)
-    assert affinities.estimates()[0].run_s == pytest.approx(10 * before, rel=0.2)
+    assert affinities.estimates(ETL)[0].run_s == pytest.approx(10 * before, rel=0.2)
 
 
 def test_memory_is_bounded_and_the_least_recently_seen_are_forgotten() -> None:
@@ -316,13 +316,17 @@ def test_whatever_is_observed_estimates_are_numbers_and_the_same_each_time(
     some: list[tuple[str, str, str, int, float, float, float, float]],
 ) -> None:
     one, other = observed(some), observed(some)
-    assert (one.estimates(), one.co_runners()) == (other.estimates(), other.co_runners())
-    for row in one.estimates():
+    kinds = one.kinds()
+    assert kinds == other.kinds()
+    for kind in kinds:
+        assert one.estimates(kind) == other.estimates(kind)
+        assert one.co_runners(kind) == other.co_runners(kind)
+    for row in (row for kind in kinds for row in one.estimates(kind)):
         assert 0 < row.run_s < math.inf
         assert row.relative >= 1
         assert row.factor >= 1
         assert row.observations > 0
-    for each in one.co_runners():
+    for each in (row for kind in kinds for row in one.co_runners(kind)):
         assert 0 < each.slowdown.factor < math.inf
         assert 0 < each.slowdown.half_width < math.inf
     times = one.run_times({"prod": {"etl": 2.0, "new": 1.0}}, one.platforms())

@@ -52,7 +52,10 @@ KINDS_MAX = 4_000
 """Kinds of applications that are followed."""
 
 CELLS_MAX = 60_000
-"""Estimates of all kinds together, some 400 bytes each."""
+"""Estimates of all kinds together, some 700 bytes each."""
+
+NAME_KEPT = 200
+"""Characters of an application's name by which it is known."""
 
 _LOG_MOST = 700.0
 _DIGITS = re.compile(r"\d+")
@@ -60,7 +63,7 @@ _DIGITS = re.compile(r"\d+")
 
 def kind_of(queue: str, name: str) -> ApplicationKind:
     """Of applications of this queue and name; of whatever numbers."""
-    return ApplicationKind(queue, _DIGITS.sub("#", name))
+    return ApplicationKind(queue, _DIGITS.sub("#", name[:NAME_KEPT]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,36 +213,30 @@ class Affinities:
         """On which any has run; in order."""
         return sorted({platform for known in self._kinds.values() for platform in known.platforms})
 
-    def estimates(self, queue: str | None = None) -> list[PlatformEstimate]:
-        """By kind and platform, in order; only where it has run."""
-        found = []
-        for kind in self.kinds(queue):
-            times = self._kinds[kind].times()
-            least = min(time.log for time in times.values())
-            for platform, time in sorted(times.items()):
-                found.append(
-                    PlatformEstimate(
-                        kind=kind,
-                        platform=platform,
-                        run_s=_exp(time.log),
-                        relative=_exp(time.log - least),
-                        factor=_exp(time.half) if time.half < _LOG_MOST else math.inf,
-                        observations=time.observations,
-                    )
-                )
-        return found
+    def estimates(self, kind: ApplicationKind) -> list[PlatformEstimate]:
+        """Of one kind that is known, by platform, in order; only where it has run."""
+        times = self._kinds[kind].times()
+        least = min(time.log for time in times.values())
+        return [
+            PlatformEstimate(
+                kind=kind,
+                platform=platform,
+                run_s=_exp(time.log),
+                relative=_exp(time.log - least),
+                factor=_exp(time.half) if time.half < _LOG_MOST else math.inf,
+                observations=time.observations,
+            )
+            for platform, time in sorted(times.items())
+        ]
 
-    def co_runners(self, queue: str | None = None) -> list[CoRunnerEstimate]:
-        """By kind and other kind that has been on its nodes, the worst for each kind first."""
-        found = []
-        for kind in self.kinds(queue):
-            known = self._kinds[kind]
-            rows = [
-                CoRunnerEstimate(kind=kind, other=other, slowdown=known.slowdown(other))
-                for other in known.co_runners
-            ]
-            found += sorted(rows, key=lambda x: (-x.slowdown.factor, x.other))
-        return found
+    def co_runners(self, kind: ApplicationKind) -> list[CoRunnerEstimate]:
+        """Of one kind that is known, by what has been on its nodes; the worst first."""
+        known = self._kinds[kind]
+        rows = [
+            CoRunnerEstimate(kind=kind, other=other, slowdown=known.slowdown(other))
+            for other in known.co_runners
+        ]
+        return sorted(rows, key=lambda x: (-x.slowdown.factor, x.other))
 
     def _shares(self, queue: str, names: Mapping[str, float]) -> dict[ApplicationKind, float]:
         """How much each kind that is known counts for a queue that wants these."""

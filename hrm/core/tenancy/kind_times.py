@@ -13,7 +13,7 @@ company of one kind costs beyond that is its *extra*, near 0 until it is seen. S
 by a task, relative to the first that were seen of a stage; run times are taken as in proportion to
 them until they are seen not to be. Each effect is learned from what the others leave unexplained
 (backfitting), of deviations from what is usual on that platform: company that never changes there
-cannot be told from the platform, and is not learned.
+cannot be distinguished from the platform, and is not learned.
 
 The times of a kind are the means of its stages' logarithms, weighted by the run time that each
 takes in all. A stage that has not run on some platform is inferred from the kind's other stages

@@ -30,6 +30,7 @@ __all__ = [
     "ContainerState",
     "ContainerStatus",
     "EndCause",
+    "ExecutorTasks",
     "FirstExecutors",
     "Followed",
     "Gpu",
@@ -479,6 +480,21 @@ class Progress:
     mean_task_s: float = 0.0
     streaming_queries: tuple[str, ...] = ()
     stages: tuple[StageProgress, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorTasks:
+    """Tasks of one stage that ended well on one executor, since the previous report: at least one.
+
+    ``stage``: the same whenever the application runs. ``run_s``: above 0, and ``input_bytes``: what
+    they read, 0 where that is not known; of all of them together.
+    """
+
+    executor_id: str
+    stage: str
+    tasks: int
+    run_s: float
+    input_bytes: int = 0
 
 
 def is_driver(application_id: ApplicationId) -> bool:

@@ -13,12 +13,12 @@ Distributed Systems", IEEE Trans. Services Computing, 2018, section 4.1.
 
 from __future__ import annotations
 
+from hrm.core.tenancy.observed_run_times import ObservedRunTimes, RunTimeEstimate
 from hrm.policies.sharing.affinity import Affinity, platform_affinity
 from hrm.policies.sharing.affinity_first import ApplicationAffinityFirst, ProviderAffinityFirst
 from hrm.policies.sharing.affinity_round_robin import AffinityRoundRobin
 from hrm.policies.sharing.dominant_share import DominantShare
 from hrm.policies.sharing.fair_share import fair_share
-from hrm.core.tenancy.observed_run_times import ObservedRunTimes, RunTimeEstimate
 from hrm.policies.sharing.simple_fairness import SimpleFairness
 from hrm.policies.sharing.tenant_demands import Division, DivisionPolicy, TenantDemands
 
