@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from hrm.core.messages.claims import Entry
 from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.co_running import CoRunning, Tenant, UnknownCoRunning
 from hrm.core.scheduling.scheduler import Placement, PlacementPolicy
 from hrm.core.vocabulary.feasibility import Column, Vector
 from hrm.core.vocabulary.model import WorkloadClass
@@ -28,10 +29,13 @@ from hrm.policies.placement_helpers import (
 
 __all__ = [
     "ClusterView",
+    "CoRunning",
     "Column",
     "Entry",
     "Placement",
     "PlacementPolicy",
+    "Tenant",
+    "UnknownCoRunning",
     "Vector",
     "WorkloadClass",
     "by_score",

@@ -9,10 +9,10 @@ from hrm.core.scheduling.co_running import CoRunning
 from hrm.core.tenancy.affinities import Affinities, ApplicationKind
 from hrm.core.tenancy.queue_spec import DEFAULT_QUEUE
 from hrm.core.vocabulary.model import ApplicationId, Resources
-from hrm.policies.corunning import PlaceInTurn, PlaceMostAffectedFirst
+from hrm.policies.corunning import PlaceInTurn, PlaceMostAffectedFirst, PlaceWhereMildest
 from hrm.testing.virtual import VirtualCluster, unit
 
-POLICIES = [PlaceMostAffectedFirst, PlaceInTurn]
+POLICIES = [PlaceMostAffectedFirst, PlaceInTurn, PlaceWhereMildest]
 
 
 def learn(affinities: Affinities, name: str, other: str, slowdown: float) -> None:

@@ -63,9 +63,14 @@ def _columns(view: ClusterView) -> list[list[int]]:
 
 
 def test_the_registry_has_all_of_them() -> None:
-    assert len(NAMES) == 10
+    assert len(NAMES) == 11
     assert set(NAMES) <= set(policies.known())
-    assert ASKING == ["co-runner-round-robin", "most-affected-first", "one-tenant-per-node"]
+    assert ASKING == [
+        "co-runner-round-robin",
+        "least-slowdown",
+        "most-affected-first",
+        "one-tenant-per-node",
+    ]
 
 
 @every_policy

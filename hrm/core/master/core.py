@@ -78,12 +78,7 @@ class MasterCore:
         bounds = bounds or Bounds()
         self.master_state = MasterState(epoch, bounds, watch, queues)
         self.negotiator = Negotiator(self.master_state.state, bounds)
-        known_company = KnownCompany(self.master_state)
-        policies = list(policies)
-        for policy in policies:
-            introduce(policy, known_company)
-        named = enumerate(policies, 1)
-        schedulers = [Scheduler(f"scheduler-{x}", policy, bounds) for x, policy in named]
+        schedulers = _schedulers(policies, self.master_state)
         self.placement = PlacementCoordinator(
             self.master_state, self.negotiator, schedulers, division
         )
@@ -217,3 +212,13 @@ class MasterCore:
         self.subscriptions.tick(now)
         self.placement.tick(now)
         self.master_state.queue_fairness.tick(now)
+
+
+def _schedulers(policies: Iterable[PlacementPolicy], master_state: MasterState) -> list[Scheduler]:
+    """One for each policy, to which the master's knowledge is given if it asks for that."""
+    known_company = KnownCompany(master_state)
+    schedulers = []
+    for number, policy in enumerate(policies, 1):
+        introduce(policy, known_company)
+        schedulers.append(Scheduler(f"scheduler-{number}", policy, master_state.bounds))
+    return schedulers

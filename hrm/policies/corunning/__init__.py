@@ -1,9 +1,10 @@
 """Placement policies that choose which tenants' containers run together on a unit.
 
-They follow a *mapping* (``hrm.policies.mapping``): how many units are to run which combination of
-tenants. A container goes where its tenant is still missing from a combination; else to an empty
-unit, to begin one; else where it is expected to slow down and be slowed down least. What any unit
-could start is started: no core idles for want of an ideal neighbour.
+All but one follow a *mapping* (``hrm.policies.mapping``): how many units are to run which
+combination of tenants. A container goes where its tenant is still missing from a combination; else
+to an empty unit, to begin one; else where it is expected to slow down and be slowed down least. One
+has no mapping, and does only the last. What any unit could start is started: no core idles for want
+of an ideal neighbour.
 
 ``unit_mixes`` keeps who runs where, ``slowdowns`` what tenants do to each other, ``target`` the
 mapping and which unit is to become what, and ``placement`` chooses.
@@ -15,6 +16,11 @@ approaches a mapping, without moving what runs, is HRM's choice.
 
 from __future__ import annotations
 
-from hrm.policies.corunning.placement import PlaceInTurn, PlaceMostAffectedFirst, PlaceTenantsApart
+from hrm.policies.corunning.placement import (
+    PlaceInTurn,
+    PlaceMostAffectedFirst,
+    PlaceTenantsApart,
+    PlaceWhereMildest,
+)
 
-__all__ = ["PlaceInTurn", "PlaceMostAffectedFirst", "PlaceTenantsApart"]
+__all__ = ["PlaceInTurn", "PlaceMostAffectedFirst", "PlaceTenantsApart", "PlaceWhereMildest"]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from numpy.random import default_rng
 
 from hrm.core.scheduling.co_running import CoRunning, Tenant
-from hrm.policies.corunning.slowdowns import PairTimes, separated
+from hrm.policies.corunning.slowdowns import IDLE, PairTimes, separated
 from hrm.policies.corunning.target import Combinations
 from hrm.policies.mapping import (
     CoRunnerRoundRobin,
@@ -70,7 +70,8 @@ def in_turn_by_pairs(
         mapped = CoRunnerRoundRobin(step, largest=_PAIR).map(cores, size, times, random)
         return _whole(mapped, size)
     slowdowns = separated(co_running, tenants, cores, _PARTNERS)
-    return _whole(round_robin_of_pairs(cores, size, slowdowns, step, random), size)
+    idle = [place for place, tenant in enumerate(tenants) if tenant == IDLE]
+    return _whole(round_robin_of_pairs(cores, size, slowdowns, step, random, idle), size)
 
 
 def _whole(mapping: Mapping, size: int) -> Combinations:

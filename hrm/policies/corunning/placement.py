@@ -7,8 +7,9 @@ All containers of a call are of one tenant. They go, in this order,
 3. to any other unit that could start them, where what it costs them, and what they cost those that
    run there, is least; of those that cost the same (to a thousandth), to the fullest.
 
-Where none is immediately feasible they wait at the unit with the fewest waiters. Where nothing is
-known of slowdowns and the policy is about them, every choice is that of best fit.
+One policy has no target, and so the third step alone. Where none is immediately feasible they wait
+at the unit with the fewest waiters. Where nothing is known of slowdowns and the policy is about
+them, every choice is that of best fit.
 """
 
 from __future__ import annotations
@@ -37,7 +38,12 @@ from hrm.policies.placement_helpers import (
     with_nones,
 )
 
-__all__ = ["PlaceInTurn", "PlaceMostAffectedFirst", "PlaceTenantsApart"]
+__all__ = [
+    "PlaceInTurn",
+    "PlaceMostAffectedFirst",
+    "PlaceTenantsApart",
+    "PlaceWhereMildest",
+]
 
 _DIGITS = 3
 """Of costs that count: what is measured is not known better."""
@@ -46,11 +52,12 @@ _DIGITS = 3
 class _FollowsMapping:
     """Keeps what can be read from the view again, so a restart misses nothing.
 
-    ``_by_slowdowns``: is the policy about them, and has nothing to do where none is known?
+    ``_mapper``: None where there is no target. ``_by_slowdowns``: is the policy about them, and has
+    nothing to do where none is known?
     """
 
     name: str
-    _mapper: Mapper
+    _mapper: Mapper | None = None
     _by_slowdowns = True
 
     def __init__(self, index: int = 0) -> None:
@@ -61,7 +68,8 @@ class _FollowsMapping:
         """Ask ``co_running`` from now on; see ``hrm.core.scheduling.co_running``."""
         self._co_running = co_running
         self._mixes = UnitMixes(co_running)
-        self._target = Target(self._mixes, co_running, self._mapper)
+        mapper = self._mapper
+        self._target = None if mapper is None else Target(self._mixes, co_running, mapper)
         self._pairs = PairCosts(co_running)
         self._generation = 0
 
@@ -86,11 +94,14 @@ class _FollowsMapping:
         if self._generation != mixes.generation:
             self._generation = mixes.generation
             self._pairs.clear()
-        self._target.follow(changed)
         tenant = mixes.number_of(entries[0].container_id)
-        wanted = [len(entries) * each for each in demand]
-        self._target.renew(view, {tenant: (wanted[0], wanted[1], wanted[2], wanted[3])}, now)
-        chosen = self._follow(view, placement, rows, tenant, now)
+        chosen: list[int] = []
+        if self._target is not None:
+            self._target.follow(changed)
+            wanted = [len(entries) * each for each in demand]
+            asking: Vector = (wanted[0], wanted[1], wanted[2], wanted[3])
+            self._target.renew(view, {tenant: asking}, now)
+            chosen = self._follow(self._target, view, placement, rows, tenant, now)
         left = entries[len(chosen) :]
         if left:
             weights = self._weights(tenant)
@@ -101,10 +112,16 @@ class _FollowsMapping:
         return self._pairs.weights(tenant, self._mixes.tenants)
 
     def _follow(
-        self, view: ClusterView, placement: Placement, rows: Ints, tenant: int, now: float
+        self,
+        target: Target,
+        view: ClusterView,
+        placement: Placement,
+        rows: Ints,
+        tenant: int,
+        now: float,
     ) -> list[int]:
         """Steps 1 and 2."""
-        target, mixes, entries = self._target, self._mixes, placement.entries
+        mixes, entries = self._mixes, placement.entries
         has_tenant = target.combinations_of(tenant)
         if has_tenant is None:
             return []
@@ -115,36 +132,32 @@ class _FollowsMapping:
         begun, lacking = begun[lacking > 0], lacking[lacking > 0]
         order = np.argsort(-used_share(view, rows[begun]), kind="stable")
         chosen = _fill(view, entries, rows[begun[order]], lacking[order].tolist(), now)
-        if len(chosen) < len(entries):
+        left = entries[len(chosen) :]
+        if left:
             empty = np.flatnonzero((mixes.used[rows] == 0) & (goal < 0))
-            chosen += self._begin(
-                view, entries[len(chosen) :], rows[empty], each[empty], tenant, now
-            )
+            ready, counts = self._beginnings(target, rows[empty], each[empty], tenant, len(left))
+            chosen += _fill(view, left, ready, counts, now)
         return chosen
 
-    def _begin(
-        self,
-        view: ClusterView,
-        entries: Sequence[Entry],
-        rows: Ints,
-        each: Ints,
-        tenant: int,
-        now: float,
-    ) -> list[int]:
-        """Step 2, on ``rows``, all empty; ``each``: what one container takes there."""
-        mixes, chosen = self._mixes, list[int]()
+    def _beginnings(
+        self, target: Target, rows: Ints, each: Ints, tenant: int, most: int
+    ) -> tuple[Ints, list[int]]:
+        """Step 2, on ``rows``, all empty: those of them, ``most`` of a group at most, that are to
+        begin a combination, and how many containers make the tenant's part of it. ``each``: what
+        one takes there."""
+        mixes, counts = self._mixes, list[int]()
+        ready = [np.zeros(0, np.int64)]
         kinds = 2 * mixes.size[rows] + mixes.on_gpu[rows]
         for kind in np.unique(kinds).tolist():
-            group = (kind // 2, bool(kind % 2))
-            some = np.flatnonzero(kinds == kind)
-            counts: list[int] = []
-            for part, units in self._target.still_wanted(group, tenant):
-                counts += [part // int(each[some[0]])] * min(units, len(some) - len(counts))
-                if len(counts) >= min(len(some), len(entries)):
+            some = np.flatnonzero(kinds == kind)[:most]
+            found: list[int] = []
+            for part, units in target.still_wanted((kind // 2, bool(kind % 2)), tenant):
+                found += [part // int(each[some[0]])] * min(units, len(some) - len(found))
+                if len(found) == len(some):
                     break
-            ready = rows[some[: len(counts)]]
-            chosen += _fill(view, entries[len(chosen) :], ready, counts, now)
-        return chosen
+            ready.append(rows[some[: len(found)]])
+            counts += found
+        return np.concatenate(ready), counts
 
     def _cheapest(
         self,
@@ -161,10 +174,8 @@ class _FollowsMapping:
         if placed:
             rows = rows[fitting_rows(demand, view.free[rows])]
         each = _taken(mixes, rows, demand)
-        more = each * np.isin(rows, placed) if placed else 0
-        if placed:
-            counts = np.bincount(placed, minlength=len(mixes.size))
-            more = each * counts[rows]
+        counts = np.bincount(placed, minlength=len(mixes.size)) if placed else mixes.size * 0
+        more = each * counts[rows]
         others = np.maximum(1, mixes.size[rows] - 1)
         costs = np.round((mixes.expected(weights, rows) + weights[tenant] * more) / others, _DIGITS)
         if len(rows) > len(entries) and not view.shares_cores:
@@ -233,6 +244,12 @@ class PlaceMostAffectedFirst(_FollowsMapping):
 
     name = "most-affected-first"
     _mapper = staticmethod(most_affected_by_pairs)
+
+
+class PlaceWhereMildest(_FollowsMapping):
+    """Where a container and those that it joins are expected to slow each other down least."""
+
+    name = "least-slowdown"
 
 
 class PlaceInTurn(_FollowsMapping):

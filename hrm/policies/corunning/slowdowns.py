@@ -69,11 +69,16 @@ class PairCosts:
 
 
 class PairTimes:
-    """``CoRunnerTimes`` of ``tenants`` on units of ``size`` cores, in units of the time alone."""
+    """``CoRunnerTimes`` of ``tenants`` on units of ``size`` cores, in units of the time alone.
+
+    Idle cores that choose choose those that suffer most: their time is the shorter, the more.
+    """
 
     def __init__(self, co_running: CoRunning, tenants: Sequence[Tenant], size: int) -> None:
         self._size = size
         self._excess = [[_excess(co_running, own, x) for x in tenants] for own in tenants]
+        self._idle = [tenant == IDLE for tenant in tenants]
+        self._suffering = [sum(row) / len(tenants) for row in self._excess]
 
     def alone_s(self, tenant: int) -> float:
         """See ``CoRunnerTimes``."""
@@ -81,6 +86,8 @@ class PairTimes:
 
     def run_s(self, tenant: int, combination: Combination) -> float:
         """See ``CoRunnerTimes``; of one core, all others of the unit at work."""
+        if self._idle[tenant]:
+            return 1.0 - max(self._suffering[each] for each in combination)
         part, excess = self._size // len(combination), self._excess[tenant]
         others = sum((part - (each == tenant)) * excess[each] for each in combination)
         return 1.0 + others / max(1, self._size - 1)

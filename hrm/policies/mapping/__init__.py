@@ -3,7 +3,8 @@
 Tasks on one node slow each other down, some tenants' more than others', and some suffer more than
 others. Given how many cores of a platform each tenant holds (``hrm.policies.sharing``), a mapping
 says how many nodes are to run which *combination* of tenants. Its result is a target: executors are
-placed to match it where they can, and no core idles for want of an ideal neighbour.
+placed to match it where they can (``hrm.policies.corunning``), and no core idles for want of an
+ideal neighbour.
 
 Source: Hwang, Kim, Choi, "Achieving Fairness-Aware Two-Level Scheduling for Heterogeneous
 Distributed Systems", IEEE Trans. Services Computing, 2018, section 4.2 and algorithm 3.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from numpy.random import Generator
@@ -110,9 +110,12 @@ def round_robin_of_pairs(
     slowdowns: SeparableSlowdowns,
     step: int,
     random: Generator,
+    passive: Collection[int] = (),
 ) -> Mapping:
     """As ``CoRunnerRoundRobin(step, largest=2)``: each tenant in turn takes the mildest that is
     left, itself among them where it has cores for a whole node, on ``step`` nodes at most.
+
+    ``passive``: tenants that are chosen, and have no turns.
 
     Raises:
         InvalidRequest: ``node_cores`` is odd.
@@ -121,6 +124,7 @@ def round_robin_of_pairs(
     placed: Counter[Mix] = Counter()
     turns = [tenant for tenant, count in enumerate(cores) if count >= half]
     partners = _Partners(sorted(turns, key=lambda x: (slowdowns.pressure[x], x)))
+    turns = [tenant for tenant in turns if tenant not in passive]
     while turns:
         again = []
         for tenant in turns:

@@ -21,7 +21,12 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
 )
 from hrm.policies.best_fit import BestFit
-from hrm.policies.corunning import PlaceInTurn, PlaceMostAffectedFirst, PlaceTenantsApart
+from hrm.policies.corunning import (
+    PlaceInTurn,
+    PlaceMostAffectedFirst,
+    PlaceTenantsApart,
+    PlaceWhereMildest,
+)
 from hrm.testing.virtual import unit
 from tests.policies.co_runners import Drawn, Stated
 from tests.policies.corunning.small_cluster import SmallCluster
@@ -103,12 +108,11 @@ def test_no_core_idles_for_an_ideal_neighbour(policy: type[PlaceInTurn]) -> None
     assert cluster.mixes() == Counter(AAAA=4)
 
 
-def test_where_no_combination_lacks_it_a_container_goes_where_it_costs_least() -> None:
-    """B hurts and is hurt by A; C is indifferent to both. None wants half a unit, so there is no
-    target."""
+def test_without_a_target_a_container_goes_where_it_costs_least() -> None:
+    """B hurts and is hurt by A; C is indifferent to both."""
     known = Stated({("A", "B"): 2.0, ("B", "A"): 1.4})
     cluster = SmallCluster.of_cores(8, 8, 8)
-    policy = taught(PlaceMostAffectedFirst, known)
+    policy = taught(PlaceWhereMildest, known)
     assert cluster.run(policy, "A", 3) == [0, 0, 0]
     assert cluster.run(policy, "B", 3) == [1, 1, 1]
     assert cluster.run(policy, "C", 1) == [0], (
@@ -122,8 +126,10 @@ def test_where_no_combination_lacks_it_a_container_goes_where_it_costs_least() -
 def test_a_tenant_that_hurts_itself_is_spread() -> None:
     known = Stated({("A", "A"): 1.5})
     cluster = SmallCluster.of_cores(8, 8, 8)
-    policy = taught(PlaceMostAffectedFirst, known)
-    assert sorted(cluster.run(policy, "A", 3)) == [0, 1, 2]
+    for policy in (PlaceMostAffectedFirst, PlaceWhereMildest):
+        assert sorted(cluster.run(taught(policy, known), "A", 3)) == [0, 1, 2]
+        for row in range(3):
+            cluster.end(row, "A")
 
 
 def test_a_tenant_alone_takes_an_empty_unit_rather_than_one_of_others() -> None:
@@ -141,7 +147,8 @@ def test_a_tenant_alone_takes_an_empty_unit_rather_than_one_of_others() -> None:
 def test_where_nothing_is_known_of_slowdowns_they_are_best_fit(
     rounds: list[tuple[SharedState, Placement]],
 ) -> None:
-    for made in (PlaceMostAffectedFirst(), PlaceInTurn(), taught(PlaceInTurn, UnknownCoRunning())):
+    nothing = UnknownCoRunning()
+    for made in (PlaceMostAffectedFirst(), PlaceWhereMildest(), taught(PlaceInTurn, nothing)):
         for state, placement in rounds:
             rows = made.place(ClusterView(state), placement, NOW)
             assert rows == BestFit().place(ClusterView(state), placement, NOW)
@@ -267,7 +274,7 @@ def test_goals_are_kept_in_number(state: SharedState, placement: Placement) -> N
 
 
 def test_units_that_cost_the_same_are_filled_as_by_best_fit() -> None:
-    policy = taught(PlaceMostAffectedFirst, Stated({("X", "Y"): 2.0}))
+    policy = taught(PlaceWhereMildest, Stated({("X", "Y"): 2.0}))
     cluster = SmallCluster([unit(f"n{x}", vcores=8) for x in range(4)])
     cluster.run(policy, "B", 9)
     assert cluster.run(policy, "A", 2) == [1, 1]
