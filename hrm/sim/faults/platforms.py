@@ -1,6 +1,6 @@
 """Unlike platforms: which nodes are of which, and how fast each queue's tasks run there.
 
-What the master would learn from task times is drawn here, anew for each reign and a few times
+What the master would learn from task times is drawn here, again for each reign and a few times
 within one, so that divisions change while containers run, and rest in the end.
 """
 
