@@ -110,7 +110,7 @@ def test_one_that_came_late_gets_its_share_on_the_platform_that_suits_it() -> No
     assert placed(virtual, one) == {"new": 8, "old": 8}
 
     other = virtual.submit(40, queue="b")
-    live(virtual, 60, one, other)
+    live(virtual, 240, one, other)
 
     assert placed(virtual, other) == {"old": 8}
     assert placed(virtual, one) == {"new": 8}

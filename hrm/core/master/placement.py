@@ -96,7 +96,7 @@ class PlacementCoordinator:
             self.queues.let_claim,
             self._may_have_driver,
         )
-        self.moves = PlatformMoves(master_state, self.platforms)
+        self.moves = PlatformMoves(master_state, self.platforms, self._reserve)
         self._views: dict[str, ClusterView] = {}
 
     def request(

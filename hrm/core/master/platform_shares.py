@@ -6,7 +6,8 @@ fast the tasks of each run there (``hrm.core.tenancy.platform_division``). When 
 its queue (``hrm.core.master.queue_gate``), it gets a platform of which its queue has a part left:
 for ``platform_wait_s`` it is placed nowhere else (``Scheduler``), and what others have borrowed
 there is reclaimed first (``hrm.core.master.reclaim_plan``). After that it goes anywhere: a share is
-a right, a platform is a preference, and no core idles for long because of it.
+a right, a platform is a preference, and no core idles for long because of it. Where that was in
+vain, the queue's next containers look there first and do not wait, until one has found a place.
 
 What is lent, drivers, what uses GPUs and what no node of a platform could ever hold get none; they
 count where they are. What runs on the wrong one is moved by ``hrm.core.master.platform_moves``.
@@ -35,10 +36,13 @@ from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import PlatformPart
 from hrm.core.vocabulary.feasibility import Vector, demand_vector, fitting_rows
 from hrm.core.vocabulary.model import ContainerRequest, WorkloadClass
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 
 __all__ = ["PlatformShares", "platform_line"]
 
 _CELLS_PER_S = 10_000
+_CELLS_FEW = 100
+"""So many are divided whenever something has changed."""
 _PERIOD_S = 1.0
 
 
@@ -72,7 +76,7 @@ class PlatformShares:
         self._run_times: RunTimes = master_state.affinities
         self._divided = _Divided()
         self._seen = (-1, False)
-        self._could_hold: dict[tuple[str, Vector], bool] = {}
+        self._could_hold: dict[tuple[str, Vector, NodeRequirement | None], bool] = {}
 
     def learn_from(self, run_times: RunTimes) -> None:
         """From now on these are the run times of tasks, instead of what the master learns."""
@@ -112,7 +116,7 @@ class PlatformShares:
             cores - usage.on_platforms.held(name, platform)
             for platform, cores in zip(divided.platforms, divided.parts.get(name, ()), strict=False)
         ]
-        until_s = now + self._master_state.bounds.platform_wait_s
+        wait_s, in_vain = self._master_state.bounds.platform_wait_s, usage.on_platforms.in_vain
         is_batch = app.record.workload_class is WorkloadClass.BATCH
         unknown = [
             position
@@ -121,15 +125,17 @@ class PlatformShares:
         ]
         for container in some:
             cores, chosen = container.request.resources.vcores, ""
-            best = self._explore(unknown, container)
+            best = self._explore(unknown, container, app.requires)
             if best is None:
-                best = self._best(name, left, container)
+                best = self._best(name, left, container, app.requires)
+            until_s = 0.0
             if best is not None:
                 left[best] -= cores
                 chosen = divided.platforms[best]
+                until_s = now if (name, chosen) in in_vain else now + wait_s
             if chosen or container.request.platform:
                 container.request = replace(
-                    container.request, platform=chosen, platform_until_s=until_s if chosen else 0.0
+                    container.request, platform=chosen, platform_until_s=until_s
                 )
 
     def forget(self, some: Sequence[Container]) -> None:
@@ -176,13 +182,14 @@ class PlatformShares:
         """Is the division another one now, as far as this leaf wants so many cores more?"""
         divided, usage = self._divided, self._master_state.queues
         assert usage.on_platforms is not None, "platforms are divided"
-        parts = divided.parts.get(name)
-        if parts is None or divided.shape != self._master_state.state.shape:
+        if divided.shape != self._master_state.state.shape:
             return True
-        age_s = now - divided.at_s
         cells = len(divided.parts) * len(divided.platforms)
-        if age_s < cells / _CELLS_PER_S:
+        if cells > _CELLS_FEW and now < divided.at_s + cells / _CELLS_PER_S:
             return False
+        parts = divided.parts.get(name)
+        if parts is None:
+            return True
         held = sum(usage.on_platforms.held(name, x) for x in divided.platforms)
         return sum(parts) < held + wanted
 
@@ -195,18 +202,12 @@ class PlatformShares:
         platforms = tuple(cores_at)
         leaves = [x for x in usage.accounts.leaves() if x.wanted[0] > 0]
         names = [x.name for x in leaves]
-        held = np.array(
-            [[int(usage.on_platforms.held(x, y)) for y in platforms] for x in names], np.int64
-        ).reshape(len(names), len(platforms))
         queues = self._applications(names)
-        affinity = self._rule.affinity(self._run_times.run_times(queues, platforms))
+        run_s = self._run_times.run_times(queues, platforms)
         has_run = self._run_times.has_run(queues, platforms)
-        parts = self._rule.divide(
-            np.array([_cores_of(usage.accounts, x) for x in leaves], np.int64),
-            np.array(list(cores_at.values()), np.int64),
-            affinity,
-            held,
-        )
+        wanted = np.array([_cores_of(usage.accounts, x) for x in leaves], np.int64)
+        there = np.array(list(cores_at.values()), np.int64)
+        parts, affinity = self._rule.divide(wanted, there, run_s)
         order = np.argsort(-affinity, axis=1, kind="stable")
         self._could_hold.clear()
         self._divided = _Divided(
@@ -235,21 +236,28 @@ class PlatformShares:
                 of_queue[app.record.name] = of_queue.get(app.record.name, 0.0) + weight
         return queues
 
-    def _best(self, name: QueueName, left: Sequence[float], container: Container) -> int | None:
+    def _best(
+        self,
+        name: QueueName,
+        left: Sequence[float],
+        container: Container,
+        requires: NodeRequirement | None,
+    ) -> int | None:
         """The platform that a leaf prefers of those where it has as much left as this takes."""
-        resources = container.request.resources
+        resources, demand = container.request.resources, demand_vector(container.request.resources)
         for position in self._divided.order.get(name, ()):
-            if left[position] >= resources.vcores and self._could(
-                self._divided.platforms[position], demand_vector(resources)
-            ):
+            platform = self._divided.platforms[position]
+            if left[position] >= resources.vcores and self.could_hold(platform, demand, requires):
                 return position
         return None
 
-    def _explore(self, unknown: list[int], container: Container) -> int | None:
+    def _explore(
+        self, unknown: list[int], container: Container, requires: NodeRequirement | None
+    ) -> int | None:
         """One of the platforms where nothing of the queue has run, which is left out then."""
         demand = demand_vector(container.request.resources)
         for position in unknown:
-            if self._could(self._divided.platforms[position], demand):
+            if self.could_hold(self._divided.platforms[position], demand, requires):
                 unknown.remove(position)
                 return position
         return None
@@ -259,14 +267,16 @@ class PlatformShares:
         divided = self._divided
         return any(divided.platforms[x] == platform for x in divided.unknown.get(name, ()))
 
-    def _could(self, platform: str, demand: Vector) -> bool:
-        """Could a node of this platform hold so much?"""
-        known = self._could_hold.get((platform, demand))
+    def could_hold(self, platform: str, demand: Vector, requires: NodeRequirement | None) -> bool:
+        """Could a node of this platform hold so much that meets this?"""
+        known = self._could_hold.get((platform, demand, requires))
         if known is None:
             state = self._master_state.state
             rows = state.rows_at(platform) & state.open & fitting_rows(demand, state.total)
+            if requires is not None:
+                rows &= state.suited(requires)
             known = bool((rows & state.serving(demand)).any())
-            self._could_hold[platform, demand] = known
+            self._could_hold[platform, demand, requires] = known
         return known
 
 

@@ -16,6 +16,9 @@ class PlatformUse:
     """A container counts where it is, or, before it is anywhere, on the platform that was chosen
     for it; one for which none was does not count yet.
 
+    ``in_vain``: by leaf and platform, where the latest that was meant for one has waited in vain,
+    and is somewhere else now.
+
     Invariant: ``_held`` has the sums of ``_counted`` by leaf and platform, and no zeros.
     """
 
@@ -23,6 +26,7 @@ class PlatformUse:
         self._state = state
         self._held: dict[QueueName, dict[str, float]] = {}
         self._counted: dict[ContainerId, tuple[QueueName, str, float]] = {}
+        self.in_vain: set[tuple[QueueName, str]] = set()
 
     def held(self, name: QueueName, platform: str) -> float:
         """Cores of a leaf on a platform."""
@@ -43,6 +47,12 @@ class PlatformUse:
                     continue
                 self._change(before[0], before[1], -before[2])
                 del counted[container_id]
+            meant = container.request.platform
+            if meant and platform and container.node is not None:
+                if meant == platform:
+                    self.in_vain.discard((name, platform))
+                else:
+                    self.in_vain.add((name, meant))
             if platform and cores:
                 self._change(name, platform, cores)
                 counted[container_id] = now

@@ -68,7 +68,7 @@ RECLAIM_REASONS = (_REASON, _FOR_STREAM)
 
 class QueueReclaim:
     """``preempted``: how many containers that ran have been ordered to end. ``is_calm``: when it
-    last looked, no queue claimed anything."""
+    last looked, no queue claimed any of its guarantee."""
 
     def __init__(
         self,
@@ -109,10 +109,12 @@ class QueueReclaim:
         resend_s = bounds.resend_delay_s
         self._going = {x: at_s for x, at_s in self._going.items() if now - at_s < resend_s}
         claims = list(self._claims(accounts, now))
-        if not claims:
-            self.is_calm = not self._going
-            return
         planner = ReclaimPlanner(master_state, self._usage, self._going)
+        self.is_calm = not self._going and not any(
+            planner.is_within(planner.claim(x, now)) for some in claims for x in some
+        )
+        if not claims:
+            return
         found = planner.plan([planner.claim(x, now) for x in some] for some in claims)
         for group in found:
             self._carry_out(group, now)

@@ -170,6 +170,11 @@ class ReclaimPlanner:
             container.request.platform,
         )
 
+    def is_within(self, claim: Wanted) -> bool:
+        """Would its queue, or one above, hold no more than its guarantee with it?"""
+        amount = amount_of(claim.resources)
+        return _Round(self._accounts, 0).top(claim.account, amount) is not None
+
     def plan(
         self, claims: Iterable[Sequence[Wanted]], *, everything: bool = False
     ) -> list[list[Reclaim]]:

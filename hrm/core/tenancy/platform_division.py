@@ -21,20 +21,16 @@ __all__ = ["PlatformDivision", "RunTimes"]
 class PlatformDivision(Protocol):
     """Keeps nothing between calls: the same arguments give the same results."""
 
-    def affinity(self, run_s: Floats) -> Floats:
-        """How much each queue prefers each platform, higher is better; same shape as ``run_s``, the
-        run times of its tasks there, (queues, platforms), NaN where nothing is known."""
-        ...
-
-    def divide(self, wanted: Ints, cores: Ints, affinity: Floats, held: Ints) -> Ints:
+    def divide(self, wanted: Ints, cores: Ints, run_s: Floats) -> tuple[Ints, Floats]:
         """Cores by queue and platform: in sum no more than ``wanted`` of each queue, nor than
-        ``cores`` of each platform.
+        ``cores`` of each platform; and how much each queue prefers each platform, higher is better,
+        1 where nothing is known. Both have shape (queues, platforms).
 
         Args:
             wanted: of each queue, shape (queues,).
             cores: of each platform, shape (platforms,).
-            affinity: see above.
-            held: what each queue has on each platform now, shape (queues, platforms).
+            run_s: of the queue's tasks on each platform, shape (queues, platforms); NaN where
+                nothing is known.
         """
         ...
 

@@ -3,27 +3,55 @@
 See ``hrm.core.tenancy.platform_division``. How much each queue may have is decided there, by
 guarantees and weights; a policy gets that as what each wants, so that it decides of platforms
 alone.
+
+What is learned is not exact, and some of it is reported by those who gain by it. So affinities in
+force differ from those of experiments (``hrm.policies.sharing.affinity``):
+
+- means are of logarithms, and reciprocal ones are weighted by the cores that queues want: neither
+  long tasks nor a queue of few cores decide for all;
+- ratios are bounded by ``RATIO_MAX``;
+- platforms that suit a queue by less than ``ALIKE`` more than others are alike to it, and those who
+  prefer none get the same part of each;
+- no queue loses more than ``LOSS_MAX`` of the speed that it would have with the same part of every
+  platform as others: else all are given so much of that.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from hrm.core.vocabulary.columns import Floats, Ints
+from hrm.core.tenancy.completion import completed
+from hrm.core.vocabulary.columns import Bools, Floats, Ints
 from hrm.errors import InvalidRequest
-from hrm.policies.sharing.affinity import Affinity, platform_affinity
+from hrm.policies.sharing.affinity import Affinity
 from hrm.policies.sharing.affinity_first import ApplicationAffinityFirst, ProviderAffinityFirst
 from hrm.policies.sharing.affinity_round_robin import AffinityRoundRobin
 from hrm.policies.sharing.dominant_share import DominantShare
 from hrm.policies.sharing.simple_fairness import SimpleFairness
-from hrm.policies.sharing.tenant_demands import DivisionPolicy, TenantDemands
+from hrm.policies.sharing.tenant_demands import Division, DivisionPolicy, TenantDemands
 
-__all__ = ["DEFAULT", "DEFAULT_MEASURE", "DIVISIONS", "MARGIN", "PlatformDivider", "divider"]
+__all__ = [
+    "ALIKE",
+    "DEFAULT",
+    "DEFAULT_MEASURE",
+    "DIVISIONS",
+    "LOSS_MAX",
+    "RATIO_MAX",
+    "PlatformDivider",
+    "divider",
+]
 
-MARGIN = 0.05
-"""By what part another platform must be preferred before a queue's part moves there."""
+ALIKE = 0.2
+"""Some forty observations with a noise of 20 % are as exact as that, with a confidence of 95 %."""
+
+RATIO_MAX = 100.0
+"""By which two platforms may differ for a queue."""
+
+LOSS_MAX = 0.1
+"""What it may cost a queue that others gain more by a platform than it does."""
 
 DIVISIONS: dict[str, DivisionPolicy] = {
     policy.name: policy
@@ -36,10 +64,8 @@ DIVISIONS: dict[str, DivisionPolicy] = {
     )
 }
 DEFAULT = AffinityRoundRobin().name
-_CALM = {**DIVISIONS, DEFAULT: AffinityRoundRobin(margin=MARGIN)}
 DEFAULT_MEASURE = Affinity.RECIPROCAL
-"""The fairest, and the shortest makespans (docs/fairness.md). Where a queue must not run on worse
-platforms than with the same part of each, so that others gain: egocentric."""
+"""The fairest, and the shortest makespans (docs/fairness.md)."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +75,74 @@ class PlatformDivider:
     policy: DivisionPolicy
     measure: Affinity = DEFAULT_MEASURE
 
-    def affinity(self, run_s: Floats) -> Floats:
-        """See ``PlatformDivision.affinity``; 1 where nothing is known. One tenant alone takes
-        nothing from others: reciprocal affinity is egocentric then."""
-        measure = self.measure
-        if measure is Affinity.RECIPROCAL and np.isfinite(run_s).any(axis=1).sum() <= 1:
-            measure = Affinity.EGOCENTRIC
-        return platform_affinity(measure, run_s)
+    def divide(self, wanted: Ints, cores: Ints, run_s: Floats) -> tuple[Division, Floats]:
+        """See ``PlatformDivision.divide``. More than there is, as where nodes take nothing more, is
+        divided in proportion."""
+        there, asked = int(cores.sum()), int(wanted.sum())
+        if asked > there:
+            wanted = wanted * there // asked
+        logs, is_known = _centred(run_s)
+        affinity = self._affinity(logs, is_known, wanted)
+        division = self.policy.divide(TenantDemands(wanted, cores, affinity))
+        even = SimpleFairness().divide(TenantDemands(wanted, cores, affinity))
+        return _within(division, even, np.exp(-logs), wanted, cores), affinity
 
-    def divide(self, wanted: Ints, cores: Ints, affinity: Floats, held: Ints) -> Ints:
-        """See ``PlatformDivision.divide``."""
-        return self.policy.divide(TenantDemands(wanted, cores, affinity, previous=held))
+    def _affinity(self, logs: Floats, is_known: Bools, wanted: Ints) -> Floats:
+        """One queue alone takes nothing from others: reciprocal affinity is egocentric then."""
+        if logs.shape[1] < 2:
+            return np.ones_like(logs)
+        if self.measure is Affinity.RECIPROCAL and is_known.sum() > 1:
+            weights = np.maximum(wanted, 1) * is_known
+            logs = np.where(is_known[:, None], logs - weights @ logs / weights.sum(), 0.0)
+        others = (logs.sum(axis=1, keepdims=True) - logs) / (logs.shape[1] - 1)
+        gains = others - logs
+        affinity: Floats = np.exp(np.where(np.abs(gains) < math.log(1 + ALIKE), 0.0, gains))
+        return affinity
+
+
+def _centred(run_s: Floats) -> tuple[Floats, Bools]:
+    """Logarithms of run times, relative to each queue's mean of them and bounded; 0 where nothing
+    is known of a queue, and of which something is."""
+    known = np.isfinite(run_s)
+    logs = completed(np.log(np.where(known, run_s, np.nan)))
+    is_known = np.asarray(np.isfinite(logs).all(axis=1))
+    logs = np.where(is_known[:, None], logs, 0.0)
+    if logs.size:
+        logs = logs - logs.mean(axis=1, keepdims=True)
+    most = math.log(RATIO_MAX) / 2
+    bounded: Floats = np.clip(logs, -most, most)
+    return bounded, is_known
+
+
+def _within(
+    division: Division, even: Division, speeds: Floats, wanted: Ints, cores: Ints
+) -> Division:
+    """The division, but as much nearer to ``even`` as it takes for no queue to lose more than
+    ``LOSS_MAX`` of the speed that it has by that."""
+    ours, theirs = (division * speeds).sum(axis=1), (even * speeds).sum(axis=1)
+    least = (1 - LOSS_MAX) * theirs
+    loses = ours < least
+    if not loses.any():
+        return division
+    part = float(((least - ours)[loses] / (theirs - ours)[loses]).max())
+    return _rounded(part * even + (1 - part) * division, wanted, cores)
+
+
+def _rounded(mixed: Floats, wanted: Ints, cores: Ints) -> Division:
+    """Whole cores: each queue gets as many as it wants, no platform gives more than it has."""
+    whole = np.floor(mixed + 1e-9).astype(np.int64)
+    spare = cores - whole.sum(axis=0)
+    for row in range(len(whole)):
+        rests = mixed[row] - whole[row]
+        for _ in range(int(wanted[row] - whole[row].sum())):
+            usable = np.where(spare > 0, rests, -np.inf)
+            column = int(usable.argmax())
+            if spare[column] <= 0:
+                break
+            whole[row, column] += 1
+            spare[column] -= 1
+            rests[column] -= 1
+    return whole
 
 
 def divider(
@@ -72,11 +155,11 @@ def divider(
     """
     if policy == "none":
         return None
-    if policy not in _CALM:
-        names = ", ".join((*sorted(_CALM), "none"))
+    if policy not in DIVISIONS:
+        names = ", ".join((*sorted(DIVISIONS), "none"))
         raise InvalidRequest(f"there is no division {policy!r}; choose one of {names}")
     try:
-        return PlatformDivider(_CALM[policy], Affinity(measure))
+        return PlatformDivider(DIVISIONS[policy], Affinity(measure))
     except ValueError:
         names = ", ".join(x.value for x in Affinity)
         raise InvalidRequest(f"there is no affinity {measure!r}; choose one of {names}") from None
