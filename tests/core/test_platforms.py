@@ -14,7 +14,7 @@ from hrm.core.tenancy.queue_spec import QueueName, QueueSpec, spec_from
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.columns import Bools, Floats
 from hrm.core.vocabulary.model import ApplicationId, ContainerState, Resources, WorkloadClass
-from hrm.core.vocabulary.node_requirement import NodeProperties
+from hrm.core.vocabulary.node_requirement import NodeProperties, NodeRequirement
 from hrm.policies.sharing import divider
 from hrm.testing.virtual import VirtualCluster, unit
 
@@ -186,6 +186,90 @@ def test_one_moves_alone_to_what_is_free() -> None:
     live(virtual, 120, one, executors=4)
 
     assert placed(virtual, one) == {"new": 4}
+
+
+@pytest.mark.parametrize("drain_s", [2.0, 6.0, 30.0])
+def test_exchanges_wait_for_the_one_that_takes_longer_to_finish(drain_s: float) -> None:
+    opposite = {"root.a": {"new": 4.0, "old": 1.0}, "root.b": {"new": 1.0, "old": 2.0}}
+    virtual = cluster(bounds=Bounds())
+    for node in virtual.nodes.values():
+        node.drain_s = drain_s if node.properties.platform == "old" else 1.0
+    one, other = virtual.submit(8, queue="a"), virtual.submit(8, queue="b")
+    virtual.advance(90)
+    virtual.master.placement.platforms.learn_from(Known(opposite))
+    live(virtual, 400, one, other, executors=8)
+
+    assert placed(virtual, one) == {"old": 8}
+    assert placed(virtual, other) == {"new": 8}
+    assert virtual.master.placement.moves.moved == 16
+
+
+def test_nothing_is_moved_to_where_it_may_not_run() -> None:
+    virtual = VirtualCluster(queues=HALVES, bounds=FAST)
+    for platform, labels in (("new", frozenset[str]()), ("old", frozenset({"lab"}))):
+        for number in range(2):
+            properties = NodeProperties(host="127.0.0.1", platform=platform, labels=labels)
+            virtual.add_node(unit(f"{platform}{number}", 4), properties=properties)
+    virtual.master.placement.platforms.learn_from(UNLIKE)
+    requires = NodeRequirement(labels=frozenset({"lab"}))
+    one = virtual.submit(8, queue="a", requires=requires)
+    virtual.advance(2)
+    other = virtual.submit(8, queue="b")
+    live(virtual, 300, one, other, executors=8)
+
+    assert placed(virtual, one) == {"old": 8}
+    assert placed(virtual, other) == {"new": 8}
+    assert virtual.master.placement.moves.moved == 0
+
+
+def test_one_that_wants_more_than_its_guarantee_stops_no_exchanges() -> None:
+    queues = [
+        spec_from(f"root.{x}", {"guaranteed": y})
+        for x, y in zip("abc", ("40%", "40%", "20%"), strict=True)
+    ]
+    opposite = {"root.a": {"new": 4.0, "old": 1.0}, "root.b": {"new": 1.0, "old": 2.0}}
+    virtual = cluster(
+        *queues, platforms={"new": 3, "old": 2}, bounds=replace(FAST, platform_move_after_s=6.0)
+    )
+    third = virtual.submit(4, queue="c")
+    virtual.advance(2)
+    one, other = virtual.submit(8, queue="a"), virtual.submit(8, queue="b")
+    virtual.advance(40)
+    assert placed(virtual, one) == {"new": 8}
+    virtual.request(third, [99])
+    virtual.master.placement.platforms.learn_from(Known(opposite))
+    live(virtual, 200, one, other, executors=8)
+
+    assert virtual.master.placement.moves.moved > 0
+    assert placed(virtual, one) == {"old": 8}
+
+
+def test_data_on_another_platform_still_counts() -> None:
+    virtual = cluster()
+    one = virtual.submit(0, queue="a")
+    virtual.request(one, [1, 2], hosts=("old0", "old1"), locality_wait_s=30.0)
+    virtual.advance(2)
+
+    assert placed(virtual, one) == {"old": 2}
+
+
+def test_what_is_full_is_waited_for_once() -> None:
+    """Containers that live shortly do not each wait for a platform that somebody keeps."""
+    kept = spec_from("root.b", {"guaranteed": "50%", "preemptible": False})
+    virtual = cluster(HALVES[0], kept, known=Known({"root.b": {"new": 1.0, "old": 9.0}}))
+    virtual.submit(8, queue="b")
+    virtual.advance(5)
+    both = {"root.a": {"new": 1.0, "old": 9.0}, "root.b": {"new": 1.0, "old": 9.0}}
+    virtual.master.placement.platforms.learn_from(Known(both))
+    one = virtual.submit(8, queue="a")
+    virtual.advance(6)
+    assert placed(virtual, one) == {"old": 8}
+
+    virtual.end_process(one, 1)
+    virtual.advance(1)
+    virtual.request(one, [9])
+    virtual.advance(1)
+    assert placed(virtual, one) == {"old": 8}
 
 
 def test_what_nobody_else_wants_is_lent_on_every_platform() -> None:

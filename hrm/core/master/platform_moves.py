@@ -51,6 +51,9 @@ __all__ = ["MOVE_REASON", "PlatformMoves"]
 
 MOVE_REASON = "its queue's part is on another platform"
 
+_LEAST = 0.15
+"""Of what a queue may have; what is less than that on the wrong platform is left there, unless more
+has been moved from there before: estimates are not as exact."""
 _PAUSE_MAX_S = 900.0
 _PARTNERS_MAX = 16
 """Containers of another queue that are looked at for an exchange with one."""
@@ -74,7 +77,8 @@ class _Arrival:
 
 class PlatformMoves:
     """``moved``: how many containers have been ordered to end for it. ``_arrivals``: of the round
-    under way; ``_beyond``: the cores beyond parts before it, 0 where there was none."""
+    under way; ``_beyond``: the cores beyond parts before it, 0 where there was none; ``_begun``:
+    leaves and platforms that had too much there, and are not done."""
 
     def __init__(
         self,
@@ -91,6 +95,7 @@ class PlatformMoves:
         self._pause_s = 0.0
         self._beyond = 0.0
         self._arrivals: list[_Arrival] = []
+        self._begun: set[tuple[QueueName, str]] = set()
         self._now = -math.inf
         self.moved = 0
 
@@ -254,13 +259,18 @@ class PlatformMoves:
                 placed[QueueName(app.record.queue), node.platform] += cores
         beyond: _Cores = {}
         lacks: _Cores = {}
+        begun, self._begun = self._begun, set()
         for name in sorted(names):
-            for part in self._shares.parts(name):
-                more = placed[name, part.platform] - part.cores
-                if more > 0 and not self._shares.is_unknown(name, part.platform):
-                    beyond[name, part.platform] = more
+            parts = self._shares.parts(name)
+            least = _LEAST * sum(part.cores for part in parts)
+            for part in parts:
+                where, more = (name, part.platform), placed[name, part.platform] - part.cores
+                if more > (0 if where in begun else least):
+                    if not self._shares.is_unknown(name, part.platform):
+                        beyond[where] = more
+                        self._begun.add(where)
                 elif part.held < part.cores:
-                    lacks[name, part.platform] = part.cores - part.held
+                    lacks[where] = part.cores - part.held
         return beyond, lacks
 
     def _partner(
