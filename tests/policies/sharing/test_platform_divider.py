@@ -19,9 +19,9 @@ assert IN_FORCE is not None
 
 
 def parts(
-    wanted: list[int], cores: list[int], run_s: list[list[float]], **kw: str
+    wanted: list[int], cores: list[int], run_s: list[list[float]], **names: str
 ) -> list[list[int]]:
-    rule = divider(**kw)
+    rule = divider(**names)
     assert rule is not None
     division, _ = rule.divide(np.array(wanted), np.array(cores), np.array(run_s, np.float64))
     return division.tolist()  # type: ignore[no-any-return]
@@ -108,7 +108,7 @@ def test_nobody_gets_more_than_there_is_nor_loses_more_than_a_part(
 
 
 def test_what_is_not_there_is_refused_with_what_is() -> None:
-    with pytest.raises(InvalidRequest, match="affinity-round-robin, .*, none"):
+    with pytest.raises(InvalidRequest, match=r"affinity-round-robin, .*, none"):
         divider("round-robin")
     with pytest.raises(InvalidRequest, match="throughput, egocentric, reciprocal"):
         divider(measure="mutual")

@@ -26,7 +26,12 @@ def parts_without_what_is_held(patch: pytest.MonkeyPatch) -> None:
 def platforms_divided_twice(patch: pytest.MonkeyPatch) -> None:
     """Each queue gets twice its part of every platform."""
     divide: Callable[..., Any] = PlatformDivider.divide
-    patch.setattr(PlatformDivider, "divide", lambda *args: 2 * divide(*args))
+
+    def twice(*args: Any) -> Any:
+        division, affinity = divide(*args)
+        return 2 * division, affinity
+
+    patch.setattr(PlatformDivider, "divide", twice)
 
 
 def platform_awaited_without_end(patch: pytest.MonkeyPatch) -> None:
