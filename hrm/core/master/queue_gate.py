@@ -185,7 +185,9 @@ class QueueGate:
             self._take_in()
         ticks, self._ticks = self._ticks, False
         self.platforms.follow_nodes()
-        if usage.follow_capacity(all_of_it=ticks):
+        # Nodes come by the thousand: what nobody waits for is divided at the next tick.
+        waits = ticks or self.lines or usage.unplaced
+        if waits and usage.follow_capacity(all_of_it=ticks):
             self.may_lend = True
             self._all_due()
             usage.grown.update(usage.unplaced)
