@@ -139,7 +139,7 @@ def test_a_run_counts_its_window_alone_and_its_makespan_is_that_of_the_last_coun
     plan = Plan(jobs_counted=2)
     backlog = arms_module._Backlog(
         cast(Any, None), cast(Any, None), plan, tmp_path,
-        ended=[(0, 105.0), (1, 130.0), (2, 190.0)], submitted=3, begun_s=90.0,
+        ended=[(0, 105.0), (1, 130.0), (2, 190.0)], queue_of=["", "", ""], begun_s=90.0,
     )  # fmt: skip
     for number in range(3):
         _event_log(backlog.place(number) / "events", (95 + number, 105 + number))
