@@ -61,17 +61,17 @@ class Plan:
     runs: int = 3
     slots: int = 6
     tenants: tuple[Tenant, ...] = (
-        Tenant("compute", 0.30, 1.70),
-        Tenant("mixed", 0.045, 1.95),
-        Tenant("store", 0.005, 2.0),
+        Tenant("compute", 0.45, 2.55),
+        Tenant("mixed", 0.03, 2.97),
+        Tenant("store", 0.005, 3.0),
     )
-    quota_cores: float = 0.07
+    quota_cores: float = 0.08
     start_cpu_s: float = 3.0
     warm_up_s: float = 75.0
     move_after_s: float = 15.0
     tasks: int = 40
-    warm_up_tasks: int = 8
-    jobs: int = 4
+    warm_up_tasks: int = 6
+    jobs: int = 3
     solo_jobs: int = 1
     solo_warm_up_s: float = 6.0
     file_bytes: int = 2048
