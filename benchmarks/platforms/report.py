@@ -66,7 +66,7 @@ def _arm_figures(outcome: Outcome, runs: Sequence[Together]) -> dict[str, Any]:
             for platform, tasks in tenant.by_platform.items():
                 of_tenant = parts.setdefault(tenant.tenant, {})
                 part = tasks.tasks / tenant.tasks / len(runs)
-                of_tenant[platform] = round(of_tenant.get(platform, 0.0) + part, 4)
+                of_tenant[platform] = of_tenant.get(platform, 0.0) + part
                 times.setdefault(tenant.tenant, {}).setdefault(platform, []).append(tasks.mean_s)
     return {
         "fairness": round(common.median(fairnesses), 4),
@@ -75,7 +75,10 @@ def _arm_figures(outcome: Outcome, runs: Sequence[Together]) -> dict[str, Any]:
         "makespan_s_runs": [round(x, 2) for x in makespans_s],
         "throughput": {name: round(common.median([x[name] for x in each]), 4) for name in each[0]},
         "throughput_runs": [{name: round(x, 4) for name, x in one.items()} for one in each],
-        "tasks_by_platform": parts,
+        "tasks_by_platform": {
+            tenant: {platform: round(part, 4) for platform, part in of_tenant.items()}
+            for tenant, of_tenant in parts.items()
+        },
         "task_s": {
             tenant: {platform: round(common.median(x), 3) for platform, x in of_tenant.items()}
             for tenant, of_tenant in times.items()
