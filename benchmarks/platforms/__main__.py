@@ -46,7 +46,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     common.add_common_arguments(parser)
     parser.add_argument("--only", help=f"comma-separated: {','.join((ALONE, CROWDS, *ARMS))}")
     parser.add_argument("--runs", type=int, help="of each arm (default 3; quick 1)")
-    parser.add_argument("--warm-up-s", type=float, help="before jobs count (default 75; quick 60)")
+    parser.add_argument(
+        "--warm-up-s", type=float, help="while tenants run on both platforms (default 30)"
+    )
     parser.add_argument("--jobs", type=int, help="of each tenant that count (default 3; quick 2)")
     parser.add_argument("--quota-cores", type=float, help="of a slow container (default 0.08)")
     parser.add_argument("--keep", action="store_true", help="keep logs and event logs")

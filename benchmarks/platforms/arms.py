@@ -1,8 +1,10 @@
 """Runs tenants alone on a platform, and all of them together under one division.
 
 Alone, a tenant has as many executors as its part of both nodes, all on one platform: what it could
-ideally have is the faster of the two. Together all begin with an empty table of run times: they
-repeat small jobs until shares have found their platforms, and then run the jobs that count.
+ideally have is the faster of the two. Together all begin with an empty table of run times. Each
+tenant first repeats small jobs on half of its part of either platform, where labels put it: what
+has never run somewhere is only guessed, and nothing in HRM tries it. Then come the applications
+that count, without labels; they repeat small jobs until shares have found their platforms.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import psutil
 from benchmarks.clusters import Submission
 from benchmarks.platforms.cluster import UnlikeNodes
 from benchmarks.platforms.inputs import Inputs, Work
-from benchmarks.platforms.plan import Division, Plan, Tenant
+from benchmarks.platforms.plan import FAST, SLOW, Division, Plan, Tenant
 from benchmarks.processes import BenchmarkError, wait_until
 from benchmarks.sharing.store import paced_settings
 
@@ -71,8 +73,8 @@ class Alone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Together:
-    """``preempted``: executors that ended for a division, in the warm-up and in the jobs that
-    count."""
+    """``preempted``: executors that ended for a division, before the jobs that count and in
+    them."""
 
     arm: str
     runs: list[TenantRun]
@@ -235,6 +237,17 @@ def run_together(
         BenchmarkError: an application failed, or a limit was exceeded.
     """
     with UnlikeNodes(plan, directory / "cluster", division) as cluster:
+        begun_s = time.time()
+        learning = [
+            _submit(
+                cluster, plan, inputs, tenant, directory / "warm-up" / f"{tenant.name}-{platform}",
+                jobs=0, executors=plan.executors // 2, platform=platform,
+            )
+            for tenant in plan.tenants
+            for platform in (FAST, SLOW)
+        ]  # fmt: skip
+        with _ending(learning):
+            _run(cluster, learning, plan.warm_up_s)
         started = [
             _submit(
                 cluster, plan, inputs, tenant, directory / tenant.name,
@@ -242,9 +255,8 @@ def run_together(
             )
             for tenant in plan.tenants
         ]  # fmt: skip
-        begun_s = time.time()
         with _ending(started):
-            results, measured_s, busy = _run(cluster, started, plan.warm_up_s)
+            results, measured_s, busy = _run(cluster, started, plan.settle_s)
         ends_s = [
             event["at_s"]
             for event in cluster.events("container", time.time() - begun_s)

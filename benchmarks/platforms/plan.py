@@ -53,7 +53,8 @@ class Plan:
 
     ``slots``: of each of two nodes, executors of one core each. ``quota_cores``: what a container
     of the slow node gets of a core, once it has started. ``start_cpu_s``: what starting costs an
-    executor, which is not throttled. ``warm_up_s``: while shares find their platforms;
+    executor, which is not throttled. ``warm_up_s``: while each tenant runs on both platforms, by
+    labels; ``settle_s``: then, without labels, while shares find their platforms;
     ``move_after_s``: the master's ``platform_move_after_s``. ``tasks``, ``jobs``: of each tenant
     when it counts; ``solo_jobs``: when it is alone.
     """
@@ -67,7 +68,8 @@ class Plan:
     )
     quota_cores: float = 0.08
     start_cpu_s: float = 3.0
-    warm_up_s: float = 75.0
+    warm_up_s: float = 30.0
+    settle_s: float = 30.0
     move_after_s: float = 15.0
     tasks: int = 40
     warm_up_tasks: int = 6
@@ -84,4 +86,4 @@ class Plan:
         return 2 * self.slots // len(self.tenants)
 
 
-QUICK = replace(Plan(), runs=1, warm_up_s=60.0, jobs=2)
+QUICK = replace(Plan(), runs=1, jobs=2)

@@ -162,9 +162,10 @@ def _about(plan: dict[str, Any]) -> str:
         f"gives each container {plan['quota_cores']:g} cores once it has started; on the fast one "
         f"nothing bounds it. A task of each tenant: {tenants}. Each tenant has a queue that is "
         f"guaranteed a third, and an application of {executors} executors: {plan['jobs']} jobs of "
-        f"{plan['tasks']} tasks count, after {plan['warm_up_s']:g} s of small jobs in which run "
-        "times are learned and shares find their platforms. Each run has a new cluster; arms are "
-        f"interleaved, {plan['runs']} runs of each."
+        f"{plan['tasks']} tasks count. Before that each tenant runs small jobs on both platforms "
+        f"for {plan['warm_up_s']:g} s, where labels put it, and without labels for "
+        f"{plan['settle_s']:g} s, while shares find their platforms. Each run has a new "
+        f"cluster; arms are interleaved, {plan['runs']} runs of each."
     )
 
 
@@ -193,7 +194,7 @@ def _arm_table(document: dict[str, Any]) -> str:
     header = [
         "division", "fairness (runs)", "makespan, s", "over simple [95 %]",
         *(f"{x}, of its ideal" for x in tenants),
-        "preempted, warm-up + counted", "machine busy",
+        "preempted before + in jobs that count", "machine busy",
     ]  # fmt: skip
     return (
         f"{common.table(header, rows)}\n\nMedians over the runs. Targets for affinity round robin: "
