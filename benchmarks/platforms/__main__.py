@@ -1,7 +1,7 @@
 """Three tenants on two unlike platforms: shares divided by affinities that HRM has learned.
 
     python -m benchmarks.platforms                       # writes results/platforms.md and .json
-    python -m benchmarks.platforms --quick --json FILE   # one run of two arms
+    python -m benchmarks.platforms --quick --json FILE   # one run of each arm
     python -m benchmarks.platforms --only alone          # tenants by themselves, nothing written
 
 One node's containers are throttled by the kernel. The tenants' tasks compute for unlike parts of
@@ -32,7 +32,7 @@ from benchmarks.processes import BenchmarkError, in_directory
 __all__ = ["main", "measure", "parse_arguments", "plan_of"]
 
 ALONE, CROWDS = "alone", "crowds"
-QUICK_ARMS = ("simple", "reciprocal")
+_DEFAULT_ARMS = ("simple", "reciprocal")
 _FLAGS = ("runs", "warm_up_s", "jobs", "quota_cores")
 
 
@@ -47,9 +47,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--only", help=f"comma-separated: {','.join((ALONE, CROWDS, *ARMS))}")
     parser.add_argument("--runs", type=int, help="of each arm (default 3; quick 1)")
     parser.add_argument(
-        "--warm-up-s", type=float, help="while tenants run on both platforms (default 30)"
+        "--warm-up-s", type=float, help="while tenants run on both platforms (default 25)"
     )
-    parser.add_argument("--jobs", type=int, help="of each tenant that count (default 3; quick 2)")
+    parser.add_argument("--jobs", type=int, help="of each tenant that count (default 2; quick 1)")
     parser.add_argument("--quota-cores", type=float, help="of a slow container (default 0.08)")
     parser.add_argument("--keep", action="store_true", help="keep logs and event logs")
     given = parser.parse_args(arguments)
@@ -58,7 +58,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         if value is not None and value <= 0:
             parser.error(f"--{name.replace('_', '-')} must be more than 0, not {value}")
     known = (ALONE, CROWDS, *ARMS)
-    default = (ALONE, *QUICK_ARMS) if given.quick else known
+    default = (ALONE, *_DEFAULT_ARMS) if given.quick else (ALONE, CROWDS, *_DEFAULT_ARMS)
     given.chosen = given.only.split(",") if given.only else list(default)
     if unknown := [name for name in given.chosen if name not in known]:
         parser.error(f"nothing is called {unknown[0]!r}; there are {', '.join(known)}")

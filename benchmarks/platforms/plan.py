@@ -68,12 +68,12 @@ class Plan:
     )
     quota_cores: float = 0.08
     start_cpu_s: float = 3.0
-    warm_up_s: float = 30.0
-    settle_s: float = 30.0
+    warm_up_s: float = 25.0
+    settle_s: float = 40.0
     move_after_s: float = 15.0
     tasks: int = 40
     warm_up_tasks: int = 6
-    jobs: int = 3
+    jobs: int = 2
     solo_jobs: int = 1
     solo_warm_up_s: float = 6.0
     file_bytes: int = 2048
@@ -86,4 +86,4 @@ class Plan:
         return 2 * self.slots // len(self.tenants)
 
 
-QUICK = replace(Plan(), runs=1, jobs=2)
+QUICK = replace(Plan(), runs=1, jobs=1)

@@ -122,6 +122,7 @@ def outcome_document(outcome: Outcome, plan: Plan) -> dict[str, Any]:
         "divisions": {arm: asdict(division) for arm, division in ARMS.items()},
         "steps_per_s": round(outcome.steps_per_s),
         "plan": asdict(plan),
+        "runs": {arm: [asdict(run) for run in runs] for arm, runs in outcome.together.items()},
     }
 
 
