@@ -12,6 +12,7 @@
     │       └── NotOwner        the id is another's, whose ownership key the sender does not have
     ├── Unsatisfiable           no node of this cluster could ever serve the request
     ├── LimitReached            a named bound is full: try later, or raise the bound
+    │   └── OverLimit           the same, of the caller's identity
     ├── StaleEpoch              the sender follows a master that has been replaced
     ├── Unavailable             the other side cannot be reached (yet)
     │   ├── DiskFull            the master's disk is full: it resumes once there is space
@@ -26,7 +27,8 @@
     ├── TaskFailed              hrm.pipelines: a task ended without a result, which it carries
     └── TrainingFailed          hrm.spark: the training of an archive of classes produced none
 
-The last three are defined where they are raised, in the packages named.
+The last three are defined where they are raised, in the packages named, and ``OverLimit`` in
+``hrm.identity_limits``.
 
 The message is for its reader: what happened, why, and what to type next.
 """

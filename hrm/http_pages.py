@@ -29,7 +29,7 @@ class HttpPages(ABC):
         self._serving: set[asyncio.Task[None]] = set()
 
     @abstractmethod
-    def page(self, target: str, *, wants_html: bool) -> bytes:
+    async def page(self, target: str, *, wants_html: bool) -> bytes:
         """The response for a path with its query."""
 
     async def start(self, host: str, port: int) -> asyncio.Server:
@@ -77,7 +77,7 @@ class HttpPages(ABC):
         if method not in ("GET", "HEAD"):
             return response(405, "these pages can only be read\n")
         wants_html = re.search(r"^accept:[^\r]*text/html", headers, re.I | re.M) is not None
-        whole = self.page(target, wants_html=wants_html)
+        whole = await self.page(target, wants_html=wants_html)
         return whole.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if method == "HEAD" else whole
 
 

@@ -1,9 +1,9 @@
 """Limits per address: open streams, calls, and registrations per second.
 
-Tokens are no measure of callers: one may be that of a whole cluster, or of a user with a hundred
-drivers. So limits go by address; a whole cluster may be behind one, and the defaults admit 10,000
-nodes with as many applications. A limit keeps one faulty program from exhausting a server; the
-refusal is RESOURCE_EXHAUSTED, and names the setting.
+Identities have limits of their own (``hrm.identity_limits``), but that of the cluster's token has
+none: it may be that of a whole cluster. So there are limits by address as well; a whole cluster may
+be behind one, and the defaults admit 10,000 nodes with as many applications. A limit keeps one
+faulty program from exhausting a server; the refusal is RESOURCE_EXHAUSTED, and names the setting.
 """
 
 from __future__ import annotations
@@ -14,23 +14,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hrm.errors import LimitReached
+from hrm.identity.access import REGISTRATIONS
+from hrm.rate_credit import Credit, Rate
 
 __all__ = ["PeerLimits", "address_of"]
 
-BURST_S = 10.0
-"""Seconds of registrations that may arrive in one burst."""
 _IDLE_MAX = 10_000
-REGISTRATIONS = frozenset(
-    {"/hrm.v1.ApplicationService/Register", "/hrm.v1.SubmissionService/Submit"}
-)
 
 
 @dataclass(slots=True)
 class _Peer:
-    """``credit``: registrations that may come now, as of ``at_s``."""
-
-    credit: float
-    at_s: float
+    registrations: Credit
     streams: int = 0
     calls: int = 0
 
@@ -47,8 +41,7 @@ class PeerLimits:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._streams, self._calls = streams, calls
-        self._rate = registrations_per_s
-        self._burst = max(1.0, BURST_S * registrations_per_s)
+        self._registrations = Rate(registrations_per_s)
         self._now = now
         self._peers: dict[str, _Peer] = {}
 
@@ -81,19 +74,17 @@ class PeerLimits:
             if len(self._peers) >= _IDLE_MAX:
                 busy = {k: x for k, x in self._peers.items() if x.streams or x.calls}
                 self._peers = busy
-            known = self._peers[address] = _Peer(self._burst, self._now())
+            credit = Credit(self._registrations.burst, self._now())
+            known = self._peers[address] = _Peer(credit)
         return known
 
     def _take_credit(self, known: _Peer, address: str) -> None:
-        now = self._now()
-        known.credit = min(self._burst, known.credit + (now - known.at_s) * self._rate)
-        known.at_s = now
-        if known.credit < 1.0:
+        if known.registrations.take(self._registrations, self._now()) is None:
             raise LimitReached(
-                f"{address} registers more than {self._rate:g} applications and drivers a second "
-                f"(registrations_per_s); try again, or raise it in hrm.toml [master]"
+                f"{address} registers more than {self._registrations.per_s:g} applications and "
+                f"drivers a second (registrations_per_s); try again, or raise it in hrm.toml "
+                f"[master]"
             )
-        known.credit -= 1.0
 
 
 def address_of(peer: str) -> str:

@@ -151,7 +151,9 @@ FIELDS: dict[str, FieldBound] = {
     "ReleaseContainers.executor_ids": FieldBound(ID, count=CONTAINERS),
     "Progress.streaming_queries": FieldBound(LABEL, count=1_000),
     "Progress.stages": FieldBound(count=1_000),
+    "Progress.executor_tasks": FieldBound(count=200),
     "StageProgress.name": _LABEL,
+    "ExecutorTasks.stage": _ID,
     "ClassChanged.evidence": _TEXT,
     # EventService
     "WatchEventsRequest.resume": _ID,
@@ -180,6 +182,8 @@ FIELDS: dict[str, FieldBound] = {
     "ChangeQueuesRequest.unset": FieldBound(LABEL, count=100),
     "ChangeQueuesRequest.removed": FieldBound(LABEL, count=QUEUES),
     "WhatIfRequest.queue": _LABEL,
+    "WhatIfRequest.user": _LABEL,
+    "ListAffinitiesRequest.queue": _LABEL,
     # NodeService and AgentService
     "RegisterNode.name": _ID,
     "RegisterNode.incarnation": _ID,

@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
@@ -21,12 +20,13 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from hrm import descriptors, errors, request_bounds, rpc, text
+from hrm.call_messages import CallMessages, named
 from hrm.connections import ConnectionWatch
 from hrm.identity.access import rule_of
-from hrm.identity.audit import stated
 from hrm.identity.caller import has_changed, set_caller
 from hrm.identity.registry import REFUSAL, Authenticator, ClusterOnly
 from hrm.identity.roles import LOCAL, Identity
+from hrm.identity_limits import UNBOUND, IdentityLimits, OverLimit
 from hrm.peer_limits import PeerLimits
 
 __all__ = [
@@ -56,14 +56,13 @@ SERVER_OPTIONS = [
 Error = TypeVar("Error", bound=Exception)
 
 FIRST_MESSAGE_TIMEOUT_S = 10.0
-WHAT_CHARS_MAX = 200
+OBJECT_TIMEOUT_S = 1.0
+"""In which the first message of a call that is to be refused may say what it names."""
 _BEARER = "Bearer "
 _IDS = ("application_id", "submission_id", "task_id", "info.token_id")
 _IDLE_WITHOUT_TOKEN_MS = 10_000
 _OVER_CHECKED_S = 0.9
 """How often a stream looks whether the application whose token opened it has ended."""
-
-_EOF: Any = vars(grpc.aio)["EOF"]  # missing in its stubs
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.HrmError) -> NoReturn:
@@ -148,12 +147,15 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         watch: ConnectionWatch | None = None,
         limits: PeerLimits | None = None,
         audit: Audit | None = None,
+        own_limits: IdentityLimits | None = None,
     ) -> None:
         """``authority``: what knows the tokens, or the only one that there is; None: none is
         required. ``limits``: per calling address; None: none. ``audit`` is called with refusals,
-        and with calls of methods that change something."""
+        and with calls of methods that change something. ``own_limits``: per identity; None:
+        none."""
         self._watch = watch
         self._limits = limits
+        self._own_limits = own_limits
         self._audit = audit or _ignore
         self._authority = ClusterOnly(authority) if isinstance(authority, str) else authority
 
@@ -183,7 +185,11 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                     f"the token is that of {identity}, which has the role {identity.role.value}; "
                     f"{name.rpartition('/')[2]} takes one of: {roles}"
                 )
-                return self._refusal(refused, identity, name)
+                handler = await continuation(handler_call_details)
+                if handler is None or handler.request_deserializer is None:
+                    return self._refusal(refused, identity, name)
+                checked = self._checked(name, identity, credential, handler, refused)
+                return _refusing(handler, checked)
         handler = await continuation(handler_call_details)
         return _decoding(handler, partial(self._checked, name, identity, credential))
 
@@ -200,15 +206,23 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                     refused = error
         raise refused
 
-    def _checked(self, name: str, identity: Identity, credential: str, handler: Any) -> _Checked:
+    def _checked(
+        self,
+        name: str,
+        identity: Identity,
+        credential: str,
+        handler: Any,
+        refused: errors.NotAllowed | None = None,
+    ) -> _Checked:
         until_ended: Callable[[], Coroutine[Any, Any, errors.HrmError]] | None = None
         if self._authority is not None and identity.token_id:
             until_ended = partial(self._authority.until_ended, identity)
         elif self._authority is not None and identity.scope:
             until_ended = partial(_until_over, self._authority, credential)
         return _Checked(
-            handler, name, identity, until_ended, self._known, self._limits, self._audit
-        )
+            handler, name, identity, until_ended, self._known, self._limits, self._audit,
+            self._own_limits, refused,
+        )  # fmt: skip
 
     def _known(self, peer: str) -> None:
         if self._watch is not None:
@@ -277,6 +291,16 @@ def _decoding(handler: Any, checks: Callable[[Any], _Checked]) -> Any:
     return made(serve, None, handler.response_serializer)
 
 
+def _refusing(handler: Any, checked: _Checked) -> Any:
+    """A handler of the same kind that refuses the call, once it knows what the call names."""
+    made = (
+        grpc.stream_stream_rpc_method_handler
+        if handler.response_streaming
+        else grpc.stream_unary_rpc_method_handler
+    )
+    return made(checked.refuse, None, handler.response_serializer)
+
+
 class _Checked:
     """One call of a method of a service, and the checks of its messages. ``yielded`` serves instead
     of ``respond`` if it yields its responses. ``known`` is notified of the call's peer before the
@@ -292,6 +316,8 @@ class _Checked:
         known: Callable[[str], None],
         limits: PeerLimits | None,
         audit: Audit,
+        own_limits: IdentityLimits | None,
+        refused: errors.NotAllowed | None,
     ) -> None:
         from_stream, to_stream = handler.request_streaming, handler.response_streaming
         self.method: Any = (
@@ -311,17 +337,27 @@ class _Checked:
         """Until the first message says more."""
         self._from_stream = from_stream
         self._is_stream = from_stream or to_stream
+        self._bytes_max = request_bounds.method_bytes(name)
         self._decode = request_bounds.checked(name, handler.request_deserializer)
         self._what = ""
+        self._refused = refused
+        self._own = UNBOUND
+        if own_limits is not None:
+            self._own = own_limits.share(identity, name, is_stream=self._is_stream)
 
     async def respond(self, _requests: Any, context: Any) -> Any:
         request = None
         set_caller(self._identity)
         try:
             try:
-                request = await self._given(context)
-                with self._share(context):
-                    response = await self._lasting(self.method(request, context))
+                self._known(context.peer())
+                with self._own as wait_s:
+                    if wait_s:
+                        await asyncio.sleep(wait_s)
+                        self._own.check()
+                    request = await self._given(context)
+                    with self._share(context):
+                        response = await self._lasting(self.method(request, context))
                 self._done(context, response)
                 return response
             except errors.HrmError as error:
@@ -338,16 +374,21 @@ class _Checked:
         set_caller(self._identity)
         try:
             try:
-                request = await self._given(context)
-                with self._share(context):
-                    responses = self.method(request, context)
-                    async with aclosing(responses):
-                        while True:
-                            try:
-                                response = await self._lasting(_next(responses))
-                            except StopAsyncIteration:
-                                break
-                            yield response
+                self._known(context.peer())
+                with self._own as wait_s:
+                    if wait_s:
+                        await asyncio.sleep(wait_s)
+                        self._own.check()
+                    request = await self._given(context)
+                    with self._share(context):
+                        responses = self.method(request, context)
+                        async with aclosing(responses):
+                            while True:
+                                try:
+                                    response = await self._lasting(_next(responses))
+                                except StopAsyncIteration:
+                                    break
+                                yield response
             except errors.HrmError as error:
                 self._failed(context, error)
                 await abort(context, error)
@@ -356,6 +397,27 @@ class _Checked:
             raise _untied(aborted)  # noqa: B904 - it is the same exception
         finally:
             self._over()
+
+    async def refuse(self, _requests: Any, context: Any) -> None:
+        """What the caller's role may not call ends so, in place of a method."""
+        assert self._refused is not None
+        error: errors.HrmError = self._refused
+        try:
+            try:
+                self._known(context.peer())
+                with self._own as wait_s:
+                    if wait_s:
+                        await asyncio.sleep(wait_s)
+                        self._own.check()
+                    with suppress(TimeoutError, errors.InvalidRequest):  # as far as it says that
+                        await asyncio.wait_for(self._messages(context).first(), OBJECT_TIMEOUT_S)
+            except OverLimit as full:
+                error = full
+            self._failed(context, error)
+            await abort(context, error)
+        except grpc.aio.AbortError as aborted:
+            del _requests, context
+            raise _untied(aborted)  # noqa: B904 - it is the same exception
 
     async def _lasting(self, work: Coroutine[Any, Any, Any]) -> Any:
         """The result of ``work``, which is part of a stream, unless the caller's token ends before.
@@ -385,26 +447,32 @@ class _Checked:
 
     async def _given(self, context: Any) -> Any:
         """The argument for the method: its messages, or its only one."""
-        self._known(context.peer())
-        messages = _Messages(context, self._parsed, partial(self._began, context))
+        messages = self._messages(context)
         return messages if self._from_stream else await messages.first()
+
+    def _messages(self, context: Any) -> CallMessages:
+        pace = self._own.message_wait_s if self._own is not UNBOUND else None
+        return CallMessages(context, self._parsed, partial(self._began, context), pace)
 
     def _began(self, context: Any, request: Any) -> None:
         """The first message has arrived."""
-        self._what = _named(request, self._rule.names)
+        self._what = named(request, self._rule.names)
         self._is_change = self._rule.is_change(request)
-        if self._is_stream and self._is_change:
+        if self._is_stream and self._is_change and self._refused is None:
             self._report(context, None)
 
     def _done(self, context: Any, response: Any) -> None:
         if self._is_change and not self._is_stream and has_changed():
-            made = next((x for x in map(partial(_named, response), _IDS) if x), "")
+            made = next((x for x in map(partial(named, response), _IDS) if x), "")
             if made and made != self._what:
                 self._what = f"{made} {self._what}".strip()
             self._report(context, None)
 
     def _failed(self, context: Any, error: errors.HrmError) -> None:
-        if self._is_change or isinstance(error, errors.NotAllowed):
+        if isinstance(error, OverLimit):
+            if error.is_noted:
+                self._report(context, error)
+        elif self._is_change or isinstance(error, errors.NotAllowed):
             self._report(context, error)
 
     def _report(self, context: Any, error: errors.HrmError | None) -> None:
@@ -426,6 +494,10 @@ class _Checked:
         return self._limits.held(context.peer(), self._name, is_stream=self._is_stream)
 
     def _parsed(self, data: bytes) -> Any:
+        if self._refused is None:
+            self._own.check_bytes(len(data), self._bytes_max)
+        elif len(data) > request_bounds.METHOD_BYTES:
+            raise errors.InvalidRequest("what is refused is not worth parsing so much")
         try:
             return self._decode(data)
         except DecodeError as error:
@@ -434,19 +506,6 @@ class _Checked:
 
 async def _next(responses: Any) -> Any:
     return await anext(responses)
-
-
-def _named(request: Any, paths: str) -> str:
-    """The values of fields, such as ``register.name``, in one line of bounded length; with the
-    field's name where its path ends in ``=``."""
-    found: list[str] = []
-    for path in paths.split():
-        value, label = request, path.rpartition("=")[0]
-        for name in path.removesuffix("=").split("."):
-            value = getattr(value, name, "")
-        values = [value] if isinstance(value, str) else map(stated, islice(value, WHAT_CHARS_MAX))
-        found += [f"{label}={x}" if label else x for x in values if x]
-    return text.detail(text.shortened(", ".join(found), WHAT_CHARS_MAX))
 
 
 def _untied(error: Error) -> Error:
@@ -458,46 +517,6 @@ def _untied(error: Error) -> Error:
     return error.with_traceback(None)
 
 
-class _Messages:
-    """The messages of a stream, read from the call itself: gRPC offers a generator instead, and
-    another one to parse would cost as much as the parsing."""
-
-    def __init__(
-        self, context: Any, parsed: Callable[[bytes], Any], began: Callable[[Any], None]
-    ) -> None:
-        """``began`` is called with the first."""
-        self._read = context.read
-        self._parsed = parsed
-        self._began: Callable[[Any], None] | None = began
-
-    def __aiter__(self) -> _Messages:
-        return self
-
-    async def __anext__(self) -> Any:
-        data = await self._read()
-        if data is _EOF:
-            raise StopAsyncIteration
-        return self._taken(data)
-
-    async def first(self) -> Any:
-        """The message of a call that has one.
-
-        Raises:
-            InvalidRequest: there is none.
-        """
-        data = await self._read()
-        if data is _EOF:
-            raise errors.InvalidRequest("a call without a message")
-        return self._taken(data)
-
-    def _taken(self, data: bytes) -> Any:
-        message = self._parsed(data)
-        if self._began is not None:
-            began, self._began = self._began, None
-            began(message)
-        return message
-
-
 def server(
     authority: str | Authenticator | None,
     *,
@@ -506,6 +525,7 @@ def server(
     watch: ConnectionWatch | None = None,
     limits: PeerLimits | None = None,
     audit: Audit | None = None,
+    own_limits: IdentityLimits | None = None,
 ) -> grpc.aio.Server:
     """A server with HRM's bounds. ``streams_max``: calls that a connection may have open; without a
     bound, calls that are started and cancelled immediately fill the memory faster than Python frees
@@ -518,5 +538,5 @@ def server(
     ]
     if authority is None:  # where no watch distinguishes callers from idle connections
         options.append(("grpc.max_connection_idle_ms", _IDLE_WITHOUT_TOKEN_MS))
-    first = AccessInterceptor(authority, watch, limits, audit)
+    first = AccessInterceptor(authority, watch, limits, audit, own_limits)
     return grpc.aio.server(interceptors=[first], options=options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,12 +10,22 @@ from hypothesis import given
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.tenancy.accounts import NOTHING
+from hrm.core.tenancy.observed_fairness import FairnessSummary, LeafObservation
 from hrm.core.tenancy.queue_spec import QueueName, QueueSpec, spec_from
-from hrm.core.tenancy.queue_status import QueueStatus, QueueWait, WaitReason
+from hrm.core.tenancy.queue_status import (
+    PlatformPart,
+    QueueStatus,
+    QueueWait,
+    Supposition,
+    WaitReason,
+)
 from hrm.core.tenancy.queue_tree import QueueTree
-from hrm.core.vocabulary.model import ApplicationId, ContainerId
+from hrm.core.tenancy.waiting_times import WaitSummary
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, Resources
 from hrm.errors import InvalidRequest, NotFound
 from hrm.request_bounds import violation
+from hrm.v1 import common_pb2
 from hrm.v1 import queues_pb2 as pb
 from hrm.wire import queues
 from tests.tenancy.test_queue_spec import STATED
@@ -148,6 +159,7 @@ def test_the_state_of_a_queue_is_shown() -> None:
         maximum=(4.0, 5.0, 6.0), share=(7.0, 8.0, 9.0), used=(2.0, 2.0, 3.5),
         borrowed=(1.0, 0.0, 0.5), pending=(0.5, 0.0, 0.0), running=2, applications=5,
         past_use=0.25, waiting=waits[:2], waiting_total=3,
+        platforms=(PlatformPart("new", 4, 3.0, 1.5), PlatformPart("old", 3, 0.0, 0.5)),
     )  # fmt: skip
     shown = queues.from_status(status, in_file=True)
     assert shown.stated == pb.QueueStated(
@@ -156,10 +168,58 @@ def test_the_state_of_a_queue_is_shown() -> None:
     assert shown.borrowed == pb.QueueAmounts(cores=1.0, gpu_memory_mib=0.5)
     assert (shown.in_file, shown.running, shown.applications, shown.past_use) == (True, 2, 5, 0.25)
     assert (len(shown.waiting), shown.waiting_total) == (2, 3)
+    assert shown.platforms[0] == pb.QueuePlatform(
+        platform="new", cores=4, held_cores=3.0, affinity=1.5
+    )
+    assert [part.platform for part in shown.platforms] == ["new", "old"]
     assert shown.waiting[0] == pb.QueueWait(
         application_id="app-1", user="ana", position=1, containers=2, reason="user-limit",
         why="ana holds her part",
     )  # fmt: skip
+
+
+def test_how_a_queue_was_served_is_shown_and_what_is_unknown_is_absent() -> None:
+    waits = WaitSummary(
+        p50_s=1.0, p90_s=2.0, p99_s=3.0, starts=4.0, buckets=(4, *[0] * 10), total_s=5.0
+    )
+    seen = LeafObservation(
+        takes_part=True, throughput=0.5, entitled=8.0, held=6.0, speed=0.75, busy=0.25, waits=waits
+    )
+    status = QueueStatus(
+        spec=TREE.specs[QueueName("root.etl")], is_leaf=True, guaranteed=NOTHING, maximum=NOTHING,
+        share=NOTHING, used=NOTHING, borrowed=NOTHING, pending=NOTHING, running=0, applications=0,
+        observed=seen, longest_wait_s=9.0,
+    )  # fmt: skip
+
+    shown = queues.from_status(status, in_file=False)
+
+    assert shown.longest_wait_s == 9
+    assert shown.observed == pb.QueueObserved(
+        takes_part=True, throughput=0.5, entitled_cores=8, held_cores=6, speed=0.75, busy=0.25,
+        wait_p50_s=1, wait_p90_s=2, wait_p99_s=3, starts=4,
+    )  # fmt: skip
+    unknown = replace(
+        seen, takes_part=False, throughput=None, speed=None, busy=None,
+        waits=replace(waits, p50_s=None, p90_s=None, p99_s=None),
+    )  # fmt: skip
+    for each in (unknown, replace(unknown, waits=None)):
+        found = queues.from_status(replace(status, observed=each), in_file=False).observed
+        present = {field.name for field, _ in found.ListFields()}
+        assert present <= {"entitled_cores", "held_cores", "starts"}
+    assert not queues.from_status(replace(status, observed=None), in_file=False).HasField(
+        "observed"
+    )
+
+
+def test_the_fairness_between_queues_is_shown() -> None:
+    summary = FairnessSummary(
+        half_life_s=600.0, queues=2, with_speeds=1, fairness=0.5, jain=0.8, spread=3.0
+    )
+    assert queues.from_fairness(summary) == pb.QueueFairness(
+        half_life_s=600, queues=2, with_speeds=1, fairness=0.5, jain=0.8, spread=3
+    )
+    none = queues.from_fairness(FairnessSummary(half_life_s=600.0))
+    assert {field.name for field, _ in none.ListFields()} == {"half_life_s"}
 
 
 def test_the_cost_of_a_change_is_shown_with_what_the_file_states() -> None:
@@ -184,3 +244,16 @@ def test_what_is_below_a_queue() -> None:
         "root.ml", "root.ml.serve", "root.ml.train",
     ]  # fmt: skip
     assert not queues.is_below("root.mlx", ml)
+
+
+def test_a_supposition_has_what_is_asked() -> None:
+    resources = common_pb2.Resources(vcores=2, memory_mib=1024)
+    asked = pb.WhatIfRequest(queue="etl", executors=3, resources=resources, user="ana")
+    assert queues.to_supposition(asked) == Supposition(
+        queue="etl", executors=3, resources=Resources(2, 1024), user="ana"
+    )
+    asked.user = "u" * 1_025
+    assert "user has 1025 characters" in violation(asked)
+    for executors in (0, 10_001):
+        with pytest.raises(InvalidRequest, match="executors"):
+            queues.to_supposition(pb.WhatIfRequest(executors=executors, resources=resources))

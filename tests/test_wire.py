@@ -26,6 +26,7 @@ from hrm.core.vocabulary.model import (
     ContainerState,
     ContainerStatus,
     EndCause,
+    ExecutorTasks,
     Followed,
     LaunchContext,
     NodeName,
@@ -48,7 +49,7 @@ from hrm.v1 import (
     scheduler_pb2,
     submission_pb2,
 )
-from hrm.wire import applications, shared_state
+from hrm.wire import applications, codec, shared_state
 from hrm.wire import appmaster as appmaster_wire
 
 HERE = Path(hrm.__file__).parent
@@ -276,6 +277,36 @@ def test_progress_arrives_and_a_heartbeat_is_no_event() -> None:
     expected = e.ProgressReported(now=9.0, application_id=APP, progress=progress)
     assert applications.to_event(update, APP, 9.0) == expected
     assert applications.to_event(appmaster_wire.heartbeat(), APP, 9.0) is None
+
+
+def test_times_of_tasks_arrive_with_progress_and_are_no_part_of_it() -> None:
+    tasks = ExecutorTasks(executor_id="3", stage="map", tasks=2, run_s=1.5, input_bytes=1 << 40)
+    of_tasks = {name: getattr(tasks, name) for name in ExecutorTasks.__dataclass_fields__}
+    names = ("active_jobs", "active_stages", "completed_stages", "tasks_total", "tasks_running",
+             "tasks_completed", "tasks_failed", "mean_task_s")  # fmt: skip
+    report: dict[str, Any] = {**dict.fromkeys(names, 0), "streaming_queries": [], "stages": []}
+    none = {**of_tasks, "tasks": 0}
+    update = appmaster_wire.progress({**report, "executor_tasks": [of_tasks, none]})
+    event = applications.to_event(update, APP, 9.0)
+    assert event == e.ProgressReported(
+        now=9.0, application_id=APP, progress=Progress(), tasks=(tasks,)
+    )
+    assert isinstance(event, e.ProgressReported)
+    assert not codec.from_progress(event.progress).executor_tasks
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("run_s", float("nan")), ("run_s", -1.0), ("run_s", float("inf")), ("tasks", -1),
+     ("input_bytes", -1), ("executor_id", ""), ("executor_id", "../x")],
+)  # fmt: skip
+def test_times_of_tasks_that_cannot_be_are_refused(field: str, value: Any) -> None:
+    tasks = common_pb2.ExecutorTasks(executor_id="1", stage="map", tasks=1, run_s=1.0)
+    setattr(tasks, field, value)
+    message = common_pb2.Progress(executor_tasks=[tasks])
+    update = application_pb2.ApplicationUpdate(progress=message)
+    with pytest.raises(InvalidRequest, match=field):
+        applications.to_event(update, APP, 9.0)
 
 
 def test_an_attachment_arrives_and_comes_first() -> None:

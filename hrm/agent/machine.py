@@ -32,6 +32,7 @@ from hrm.agent.gpu.devices import GpuDevices, find_gpu_devices
 from hrm.agent.hardware import cores as hardware_cores
 from hrm.agent.hardware import find_gpus, numa_distances
 from hrm.agent.isolation import Detection, detect
+from hrm.agent.platform_name import platform_name
 from hrm.agent.run_as import RunAs
 from hrm.agent.startup.warm import reserved_mib
 from hrm.agent.tracker import memory_message
@@ -93,6 +94,7 @@ class Machine:
     gpu_devices: GpuDevices
     device_memory: DeviceMemory | None = None
     pipelines: PipelineShare | None = None
+    platform: str = ""
 
     @property
     def capacity(self) -> Resources:
@@ -137,7 +139,9 @@ class Machine:
             name = NodeName(
                 settings.name or re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()) or "node"
             )
-            hardware, pipelines = set_aside(settings, name, _offer(settings))
+            offer = _offer(settings)
+            platform = settings.platform or platform_name(gpu.name for gpu in offer.gpus)
+            hardware, pipelines = set_aside(settings, name, platform, offer)
             isolation = detect(
                 settings.isolation,
                 identity,
@@ -174,6 +178,7 @@ class Machine:
                 gpu_devices=gpu_devices,
                 device_memory=_watch_device_memory(settings, hardware),
                 pipelines=pipelines,
+                platform=platform,
             )
 
 

@@ -67,7 +67,7 @@ class Reports:
             spark_versions=[runtime.spark for runtime in self._runtimes],
             labels=settings.labels,
             preemption_grace_s=self._core.preemption_grace_s,
-            platform=settings.platform,
+            platform=machine.platform,
             remarks=[remark for remark in (*machine.remarks, self._mps.remark, closed) if remark],
         )
 

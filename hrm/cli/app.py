@@ -34,6 +34,7 @@ COMMANDS = {
     "queues": "hrm.cli.queues",
     "queue": "hrm.cli.queues",
     "whatif": "hrm.cli.queues",
+    "affinity": "hrm.cli.affinity",
     "events": "hrm.cli.events",
     "env": "hrm.cli.spark",
     "spark-submit": "hrm.cli.spark",

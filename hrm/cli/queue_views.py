@@ -15,7 +15,15 @@ from hrm.cli.render import NAME_SHOWN, age, memory
 if TYPE_CHECKING:
     from hrm.v1 import queues_pb2 as pb
 
-__all__ = ["change_view", "queue_view", "queues_table", "supposed_view", "waiting_table"]
+__all__ = [
+    "change_view",
+    "fairness_view",
+    "platforms_view",
+    "queue_view",
+    "queues_table",
+    "supposed_view",
+    "waiting_table",
+]
 
 _LISTED_MAX = 10
 _QUOTAS = ("guaranteed", "maximum")
@@ -70,6 +78,80 @@ def waiting_table(queues: Iterable[pb.Queue]) -> RenderableType:
     return table
 
 
+def fairness_view(response: pb.ListQueuesResponse) -> RenderableType:
+    """``hrm queues --fairness``: the leaves that were observed, and how alike they were served."""
+    table = console.table(
+        "QUEUE", ">DUE CORES", ">HELD", ">SPEED", ">THROUGHPUT", ">BUSY", ">WAITED P50", ">P90",
+        ">P99", ">WAITING NOW",
+    )  # fmt: skip
+    for queue in response.queues:
+        if not queue.is_leaf:
+            continue
+        seen = queue.observed
+        has_cores = queue.HasField("observed") and (seen.entitled_cores or seen.held_cores)
+        table.add_row(
+            plain(queue.name),
+            f"{seen.entitled_cores:.4g}" if has_cores else "-",
+            f"{seen.held_cores:.4g}" if has_cores else "-",
+            f"{seen.speed:.2f}" if seen.HasField("speed") else "-",
+            _throughput(seen),
+            f"{seen.busy:.0%}" if seen.HasField("busy") else "-",
+            *(
+                age(getattr(seen, each)) if seen.HasField(each) else "-"
+                for each in ("wait_p50_s", "wait_p90_s", "wait_p99_s")
+            ),
+            age(queue.longest_wait_s) if queue.pending.cores else "-",
+        )
+    return Group(table, "", plain(_fairness(response.fairness)))
+
+
+def platforms_view(queues: Iterable[pb.Queue]) -> RenderableType:
+    """``hrm queues --platforms``: cores by leaf and platform, what it has of what it may have."""
+    listed = [queue for queue in queues if queue.platforms]
+    if not listed:
+        return plain(
+            "no queue's share is divided: there is one platform only (agents' --platform), no "
+            "queue wants anything, or the master's platform_division is none"
+        )
+    names = sorted({part.platform for queue in listed for part in queue.platforms})
+    table = console.table("QUEUE", *(f">{plain(name)}" for name in names), ">AFFINITY")
+    for queue in listed:
+        parts = {part.platform: part for part in queue.platforms}
+        there = [parts[name] for name in names if name in parts]
+        table.add_row(
+            plain(queue.name),
+            *(
+                f"{parts[name].held_cores:.4g} of {parts[name].cores}" if name in parts else "-"
+                for name in names
+            ),
+            " ".join(f"{part.affinity:.3g}" for part in there),
+        )
+    return table
+
+
+def _throughput(seen: pb.QueueObserved) -> str:
+    """In brackets where it does not count any more, or not yet."""
+    if not seen.HasField("throughput"):
+        return "-"
+    return f"{seen.throughput:.2f}" if seen.takes_part else f"({seen.throughput:.2f})"
+
+
+def _fairness(fairness: pb.QueueFairness) -> str:
+    lately = f"half of what counts is of the last {age(fairness.half_life_s)}"
+    if not fairness.HasField("fairness"):
+        few = "1 queue takes part" if fairness.queues == 1 else "0 queues take part"
+        why = "none got anything" if fairness.queues > 1 else few
+        return f"fairness: unknown, {why}; {lately}"
+    spread = f"{fairness.spread:.3g}" if fairness.HasField("spread") else "infinite"
+    known = f"known for {fairness.with_speeds} of them"
+    speeds = known if fairness.with_speeds else "unknown, each counts as 1"
+    return (
+        f"fairness {fairness.fairness:.3f} over {fairness.queues} queues (Jain's index "
+        f"{fairness.jain:.3f}, greatest throughput over least {spread}); {lately}; speeds of "
+        f"platforms {speeds}"
+    )
+
+
 def queue_view(queue: pb.Queue) -> RenderableType:
     """``hrm queue show``: what is stated of it, what it has, what waits in it."""
     facts = Table.grid(padding=(0, 2))
@@ -106,9 +188,10 @@ def supposed_view(request: pb.WhatIfRequest, response: pb.WhatIfResponse) -> Ren
     """``hrm whatif``."""
     asked = request.resources
     gpu = f", {memory(asked.gpu_memory_mib)} GPU memory" if asked.gpu_memory_mib else ""
+    whose = f", of {request.user}" if request.user else ""
     rows = {
         "executors": f"{request.executors} of {asked.vcores} vcores, {memory(asked.memory_mib)}"
-        f"{gpu} in {request.queue}",
+        f"{gpu} in {request.queue}{whose}",
         "at once": f"{response.at_once} would start on what is free",
     }
     if response.by_preemption:

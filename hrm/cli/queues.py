@@ -107,13 +107,34 @@ def queues(
             "--limit", min=1, max=10_000, help="With --waiting: at most so many of each queue."
         ),
     ] = WAITING_SHOWN,
+    fairness: Annotated[
+        bool,
+        typer.Option(
+            "--fairness",
+            help="Show how each was served lately instead: throughput, relative to what is due to "
+            "it, and waiting times; and how fairly all are.",
+        ),
+    ] = False,
+    platforms: Annotated[
+        bool,
+        typer.Option(
+            "--platforms",
+            help="Show how the share of each is divided over unlike platforms instead: cores that "
+            "it has there, of those that it may have now, and how much each platform suits it.",
+        ),
+    ] = False,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
     """List the queues: what each is guaranteed, has, has borrowed, and waits for."""
     response = _listed(master, timeout, waiting_limit=limit if waiting else 0)
-    _show(response, output, lambda views: views.queues_table(response.queues))
+    if platforms:
+        _show(response, output, lambda views: views.platforms_view(response.queues))
+    elif fairness:
+        _show(response, output, lambda views: views.fairness_view(response))
+    else:
+        _show(response, output, lambda views: views.queues_table(response.queues))
     if not waiting or output is Output.JSON:
         return
     if not any(queue.waiting for queue in response.queues):
@@ -257,6 +278,14 @@ def whatif(
         str | None,
         typer.Option("--gpu-memory", metavar="SIZE", help="Of the GPU of each. Default: no GPU."),
     ] = None,
+    user: Annotated[
+        str,
+        typer.Option(
+            "--user", metavar="USER",
+            help="Whose they would be: the queue's limits of users are this one's. Default: a user "
+            "without limits.",
+        ),
+    ] = "",
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
@@ -267,7 +296,7 @@ def whatif(
 
     resources = _executor(executor_cores, executor_memory, overhead, gpu_memory)
     request = pb.WhatIfRequest(
-        queue=queue, executors=executors, resources=codec.from_resources(resources)
+        queue=queue, executors=executors, resources=codec.from_resources(resources), user=user
     )
     with client.connect(master) as connection:
         response = connection.queues.WhatIf(request, timeout=timeout)

@@ -98,6 +98,9 @@ def cluster_view(cluster: admin_pb2.Cluster) -> RenderableType:
     facts = _facts({name: plain(value) for name, value in rows.items()})
     if cluster.HasField("recovery"):
         facts.add_row("[bold yellow]recovering[/]", recovery_line(cluster.recovery))
+    if cluster.calls_refused:
+        refused = f"{cluster.calls_refused} for limits of their identities; which: hrm audit"
+        facts.add_row("calls refused", plain(refused))
     if cluster.paused:
         facts.add_row("[bold red]paused[/]", f"[red]{plain(cluster.paused)}[/]")
     return Group(facts, "", _schedulers_table(cluster.schedulers))
@@ -225,6 +228,8 @@ def _node_facts(node: admin_pb2.Node) -> Table:
     if usage.disk_used_mib or usage.disk_free_mib:
         disk = f"containers use {memory(usage.disk_used_mib)}, {memory(usage.disk_free_mib)} free"
         facts.add_row("[bold]disk[/]", disk)
+    if node.platform:
+        facts.add_row("[bold]platform[/]", plain(node.platform))
     if node.labels:
         facts.add_row("[bold]labels[/]", plain(", ".join(node.labels)))
     for runtime in node.runtimes:

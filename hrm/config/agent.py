@@ -173,7 +173,10 @@ class AgentSettings(ServerSettings):
         "the real ones",
     )
     platform: str = Field(
-        default="cpu", description="the group of like nodes that this one belongs to"
+        default="",
+        max_length=64,
+        description="the group of like nodes that this one belongs to; empty: the model of its "
+        "processor, and of its GPUs",
     )
     labels: Annotated[tuple[NodeLabel, ...], NoDecode] = Field(
         default=(),
@@ -352,6 +355,12 @@ class AgentSettings(ServerSettings):
         le=1024,
         description="of the GPUs, how many, the last ones, are for pipelines and for programs "
         "that request one from the agent",
+    )
+    gpu_claims_per_user: int = Field(
+        default=128,
+        ge=1,
+        description="claims that programs of one user may have on those GPUs at a time, granted or "
+        "waiting, where containers run as their submitters; all users together: 256",
     )
     pipeline_policy: str = Field(
         default="mct",

@@ -172,6 +172,48 @@ class MasterSettings(ServerSettings):
         description="time after which what queues have borrowed counts half as much: of what "
         "guarantees leave, those that have borrowed less lately get more; 0: it does not count",
     )
+    platform_division: Literal[
+        "affinity-round-robin",
+        "application-affinity-first",
+        "dominant-share",
+        "provider-affinity-first",
+        "simple-fairness",
+        "none",
+    ] = Field(
+        default="affinity-round-robin",
+        description="how queues' shares are divided over unlike platforms (agents' platform); "
+        "none: any part of a share may be anywhere",
+    )
+    platform_affinity: Literal["throughput", "egocentric", "reciprocal"] = Field(
+        default="reciprocal",
+        description="which platforms suit which queue, by run times learned: reciprocal, where it "
+        "gains more than others do; egocentric or throughput, where it is faster itself",
+    )
+    platform_wait_s: float = Field(
+        default=BOUNDS.platform_wait_s,
+        ge=0,
+        le=3600,
+        description="how long a container waits for capacity on the platform where its queue has a "
+        "part left, before it is placed anywhere",
+    )
+    platform_moves: bool = Field(
+        default=BOUNDS.platform_moves,
+        description="preempt batch of two queues in exchange where each holds what the other has a "
+        "part of; off, as without queue_preemption: that comes about as containers end",
+    )
+    platform_move_after_s: float = Field(
+        default=BOUNDS.platform_move_after_s,
+        ge=1,
+        le=86_400,
+        description="what has run for less is not moved to another platform",
+    )
+    queue_fairness_half_life_s: float = Field(
+        default=BOUNDS.queue_fairness_half_life_s,
+        ge=1,
+        le=365 * 86_400,
+        description="time after which what was observed of queues counts half as much in their "
+        "normalised throughput, in the fairness between them and in percentiles of waiting times",
+    )
     waiting_limit: int = Field(
         default=BOUNDS.waiting_limit,
         ge=0,
@@ -212,10 +254,46 @@ class MasterSettings(ServerSettings):
         description="applications and drivers that one address may register in a second, over ten "
         "seconds",
     )
+    requests_per_s_per_identity: float = Field(
+        default=1_000.0,
+        gt=0,
+        description="calls, streams included, that a user, service, node, scheduler or application "
+        "may make in a second, over ten seconds; more wait for a second at most, and are refused "
+        "then. This and the following: not of the cluster's own token",
+    )
+    calls_per_identity: int = Field(
+        default=5_000, ge=1, description="calls of one identity that are under way"
+    )
+    streams_per_identity: int = Field(
+        default=25_000, ge=1, description="open streams of one identity"
+    )
+    log_streams_per_identity: int = Field(
+        default=256, ge=1, description="logs that one identity reads or follows at a time"
+    )
+    messages_per_s_per_identity: float = Field(
+        default=1_000.0,
+        gt=0,
+        description="messages that one identity may send in a second on its open streams, over ten "
+        "seconds; more are read later",
+    )
+    message_mib_per_identity: int = Field(
+        default=48,
+        ge=1,
+        le=64,
+        description="largest message of a user, service or application, at least "
+        "pipeline_payload_mib and 4 more; viewers send 16 KiB at most",
+    )
+    registrations_per_s_per_user: float = Field(
+        default=1_000.0,
+        gt=0,
+        description="applications and drivers that one user, with all of its applications, may "
+        "register in a second, over ten seconds",
+    )
     event_followers: int = Field(
         default=256, ge=1, description="readers that may follow events (`hrm events --follow`)"
     )
     event_followers_per_peer: int = Field(default=64, ge=1, description="of one address")
+    event_followers_per_identity: int = Field(default=64, ge=1, description="of one identity")
     ended_applications_kept: int = Field(
         default=BOUNDS.ended_applications_kept,
         ge=0,

@@ -50,7 +50,8 @@ LOG_FOLLOW_TIMEOUT_S = 24 * 3600.0
 
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
-    """``address``: where this master listens; ``to_agent``: a channel to a node's agent."""
+    """``address``: where this master listens; ``to_agent``: a channel to a node's agent;
+    ``calls_refused``: the number of calls refused for limits of their identities."""
 
     def __init__(
         self,
@@ -59,9 +60,11 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         to_agent: Callable[[Node], grpc.aio.Channel],
         pipelines: PipelineCluster,
         owners: Owners,
+        calls_refused: Callable[[], int],
     ) -> None:
         self._master = master
         self._owners = owners
+        self._calls_refused = calls_refused
         self._pipelines = pipelines
         self._address = address
         self._to_agent = to_agent
@@ -81,6 +84,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             started_at_s=self._started_at_s,
             address=self._address,
             paused="" if self._master.full is None else self._master.full.message,
+            calls_refused=self._calls_refused(),
         )
 
     async def ListNodes(  # noqa: N802

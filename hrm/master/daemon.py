@@ -29,6 +29,7 @@ from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import NodeName, NodeState
 from hrm.errors import HrmError, InvalidConfig
 from hrm.identity.registry import TokenRegistry
+from hrm.identity_limits import IdentityLimits
 from hrm.master import metrics_page
 from hrm.master.admin_service import AdminService
 from hrm.master.application_service import ApplicationService
@@ -52,6 +53,7 @@ from hrm.peer_limits import PeerLimits
 from hrm.pipelines.master.service import PipelineService
 from hrm.pipelines.master.tasks import PipelineTasks, pipeline_policy
 from hrm.policies.guard import GuardRegistry
+from hrm.policies.sharing import divider
 from hrm.tls_server import ServerTls, listen, server_tls
 from hrm.v1 import (
     admin_pb2_grpc,
@@ -72,6 +74,8 @@ SWITCH_INTERVAL_S = 0.0005
 STOP_GRACE_S = 1.0
 GIVE_BACK_INTERVAL_S = 2.0
 DROPPED_BYTES_MIN = 8 * 1024 * 1024
+_BESIDES_PAYLOAD_MIB = 4
+"""What a pipeline task's message has apart from its payload: at most 2 MB of sources, mostly."""
 NO_QUEUES = QueueConfig()
 SERVICES = (
     "AdminService", "ApplicationService", "EventService", "IdentityService", "NodeService",
@@ -190,7 +194,8 @@ async def _serve(
     watch = ConnectionWatch()
     registry = TokenRegistry(token, store.tokens())
     audit = AuditLog(settings.state_dir / "audit", settings.audit_mib << 20)
-    server, address = _listening(settings, registry, secure, watch, audit)
+    own_limits = _own_limits(settings)
+    server, address = _listening(settings, registry, secure, watch, audit, own_limits)
     loop = asyncio.get_running_loop()
     core = _core(settings, known, journal, epoch)
     master = Interpreter(core, store, journal)
@@ -209,11 +214,13 @@ async def _serve(
         IdentityService(master, registry, audit), server
     )
     await _add_services(
-        server, master, pipelines, submissions, guards, settings, queues, address, registry
-    )
+        server, master, pipelines, submissions, guards, settings, queues, address, registry,
+        own_limits,
+    )  # fmt: skip
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _finish, master.stopped)
-    async with metrics_page.serving(settings, partial(statuses, core), secure):
+    fairness = core.master_state.queue_fairness
+    async with metrics_page.serving(settings, partial(statuses, core), fairness.summary, secure):
         await server.start()
         (settings.state_dir / "address").write_text(address + "\n")
         log.info(
@@ -245,6 +252,7 @@ def _core(
         now=clock.now(),
         watch=journal.watch,
         epoch_id=secrets.token_hex(8),
+        division=divider(settings.platform_division, settings.platform_affinity),
         **known,
     )
     journal.took(None)
@@ -292,6 +300,7 @@ def _listening(
     secure: ServerTls | None,
     watch: ConnectionWatch,
     audit: AuditLog,
+    own_limits: IdentityLimits,
 ) -> tuple[grpc.aio.Server, str]:
     """A server that listens but does not serve yet, and its address."""
     limits = PeerLimits(
@@ -306,11 +315,27 @@ def _listening(
         watch=watch,
         limits=limits,
         audit=audit.take,
+        own_limits=own_limits,
     )
     wanted = f"{settings.host}:{settings.port}"
     port = listen(server, wanted, secure, allow_clear_text=settings.allow_clear_text)
     watch.ports.add(port)
     return server, f"{settings.host}:{port}"
+
+
+def _own_limits(settings: MasterSettings) -> IdentityLimits:
+    message_mib = max(
+        settings.message_mib_per_identity, settings.pipeline_payload_mib + _BESIDES_PAYLOAD_MIB
+    )
+    return IdentityLimits(
+        requests_per_s=settings.requests_per_s_per_identity,
+        streams=settings.streams_per_identity,
+        calls=settings.calls_per_identity,
+        log_streams=settings.log_streams_per_identity,
+        messages_per_s=settings.messages_per_s_per_identity,
+        message_bytes=message_mib * 1024 * 1024,
+        registrations_per_s=settings.registrations_per_s_per_user,
+    )
 
 
 def _draining(core: MasterCore, name: NodeName) -> bool:
@@ -333,6 +358,7 @@ async def _add_services(
     queues: QueueConfig,
     address: str,
     registry: TokenRegistry,
+    own_limits: IdentityLimits,
 ) -> None:
     interval_s = settings.heartbeat_interval_s
     assert master.journal is not None
@@ -347,13 +373,15 @@ async def _add_services(
     registry.user_of = owners.user_of
     pipelines.has_ended = owners.has_ended
     admin_pb2_grpc.add_AdminServiceServicer_to_server(
-        AdminService(master, address, to_agent, pipelines.core, owners), server
+        AdminService(master, address, to_agent, pipelines.core, owners, lambda: own_limits.refused),
+        server,
     )
     events_pb2_grpc.add_EventServiceServicer_to_server(
         EventService(
             master.journal,
             settings.event_followers,
             settings.event_followers_per_peer,
+            settings.event_followers_per_identity,
             owners.is_own,
         ),
         server,

@@ -12,6 +12,8 @@ from typing import Any
 
 from hrm.core.vocabulary.history import EVENT_KINDS
 from hrm.errors import InvalidRequest, LimitReached
+from hrm.identity.caller import caller
+from hrm.identity.roles import IdentityKind
 from hrm.master.journal import EventFilter, Journal
 from hrm.master.owners import hide_event
 from hrm.peer_limits import address_of
@@ -38,6 +40,7 @@ class EventService(events_pb2_grpc.EventServiceServicer):
         journal: Journal,
         followers: int = 256,
         followers_per_peer: int = 64,
+        followers_per_identity: int = 64,
         is_own: Callable[[str], bool] = lambda _application_id: True,
     ) -> None:
         """``is_own``: may the caller see where and why this application's state has
@@ -46,6 +49,8 @@ class EventService(events_pb2_grpc.EventServiceServicer):
         self._is_own = is_own
         self._followers_max = followers
         self._followers_per_peer = followers_per_peer
+        self._followers_per_identity = followers_per_identity
+        self._of_identities: Counter[str] = Counter()
         self._followers: Counter[str] = Counter()
 
     async def WatchEvents(  # noqa: N802 - the contract's name
@@ -55,18 +60,23 @@ class EventService(events_pb2_grpc.EventServiceServicer):
         limit = request.limit or LISTED_DEFAULT
         if not 1 <= limit <= LISTED_MAX:
             raise InvalidRequest(f"limit is {limit}; it must be from 1 to {LISTED_MAX}")
-        address = address_of(context.peer())
+        address, identity = address_of(context.peer()), caller()
+        name = "" if identity.kind is IdentityKind.CLUSTER else str(identity)
         if request.follow:
-            self._check_followers(address)
+            self._check_followers(address, name)
         self._followers[address] += request.follow
+        self._of_identities[name] += request.follow
         try:
             async for page in self._pages(event_filter, at, limit, follow=request.follow):
                 self._hide(page, at_node=bool(request.node))
                 yield page
         finally:
             self._followers[address] -= request.follow
+            self._of_identities[name] -= request.follow
             if not self._followers[address]:
                 del self._followers[address]
+            if not self._of_identities[name]:
+                del self._of_identities[name]
 
     def _hide(self, page: pb.EventPage, *, at_node: bool) -> None:
         """Leave of others' applications what all may see. Where events of one node were asked for
@@ -80,13 +90,18 @@ class EventService(events_pb2_grpc.EventServiceServicer):
         for event in others:
             hide_event(event)
 
-    def _check_followers(self, address: str) -> None:
-        """Raises LimitReached if one more would be too many."""
-        all_of_them, of_one = self._followers.total(), self._followers[address]
-        for count, limit, of, setting in (
-            (all_of_them, self._followers_max, "", "event_followers"),
+    def _check_followers(self, address: str, name: str) -> None:
+        """Raises LimitReached if one more would be too many. ``name``: of the identity; empty: that
+        of the cluster's token, which all may share."""
+        every, of_one = self._followers.total(), self._followers[address]
+        bounds = [
+            (every, self._followers_max, "", "event_followers"),
             (of_one, self._followers_per_peer, f" from {address}", "event_followers_per_peer"),
-        ):
+        ]
+        if name:
+            own, most = self._of_identities[name], self._followers_per_identity
+            bounds.append((own, most, f" of {name}", "event_followers_per_identity"))
+        for count, limit, of, setting in bounds:
             if count >= limit:
                 raise LimitReached(
                     f"{limit} readers{of} follow already ({setting}); end one of them, or raise it "

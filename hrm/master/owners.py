@@ -60,6 +60,10 @@ class Owners:
         if not self._administers(application_id):
             check_user(application_id, *owner)
 
+    def sees_times(self, name: QueueName) -> bool:
+        """May the caller see how long tasks of a queue's applications take, whosever they are?"""
+        return caller().role.rules or self._administers_queue(name)
+
     def check_queue(self, name: QueueName) -> None:
         """Check that the caller may create, change or remove a queue: one that is below a queue
         that it administers. What that one itself may have is decided above it.
@@ -79,15 +83,14 @@ class Owners:
 
     def _administers(self, application_id: str) -> bool:
         """Is it in a queue that the caller administers?"""
-        identity = caller()
-        core = self._master.core
-        app = core.master_state.applications.get(ApplicationId(application_id))
-        if app is None or identity.kind not in (IdentityKind.USER, IdentityKind.SERVICE):
+        app = self._master.core.master_state.applications.get(ApplicationId(application_id))
+        return app is not None and self._administers_queue(QueueName(app.record.queue))
+
+    def _administers_queue(self, name: QueueName) -> bool:
+        identity, tree = caller(), self._master.core.queues.tree
+        if identity.kind not in (IdentityKind.USER, IdentityKind.SERVICE):
             return False
-        queue = QueueName(app.record.queue)
-        return queue in core.queues.tree.specs and core.queues.tree.may_administer(
-            queue, identity.name
-        )
+        return name in tree.specs and tree.may_administer(name, identity.name)
 
     def check_file(self, sha256: str) -> None:
         """Check that a file belongs to something of the caller's: of a user, its live applications

@@ -12,6 +12,7 @@ from hrm.core.master.queue_report import WAITS_MAX, QueueReport, queue_statuses
 from hrm.core.master.queue_whatif import what_if
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.tenancy.affinities import ApplicationKind
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import QueueStatus
 from hrm.core.tenancy.queue_tree import QueueTree
@@ -23,6 +24,7 @@ from hrm.v1 import queues_pb2 as pb
 from hrm.v1 import queues_pb2_grpc
 from hrm.wire import codec
 from hrm.wire import queues as queue_wire
+from hrm.wire.affinities import LearnedKinds
 
 __all__ = ["QueueService", "statuses"]
 
@@ -66,7 +68,8 @@ class QueueService(queues_pb2_grpc.QueueServiceServicer):
             lambda name: self._message(report.status(name, waits)),
             request,
         )
-        return pb.ListQueuesResponse(queues=queues, next_page_token=token)
+        fairness = queue_wire.from_fairness(report.fairness())
+        return pb.ListQueuesResponse(queues=queues, next_page_token=token, fairness=fairness)
 
     async def ChangeQueues(  # noqa: N802
         self, request: pb.ChangeQueuesRequest, context: Any
@@ -94,9 +97,28 @@ class QueueService(queues_pb2_grpc.QueueServiceServicer):
 
     async def WhatIf(self, request: pb.WhatIfRequest, context: Any) -> pb.WhatIfResponse:  # noqa: N802
         core, now = self._master.core, self._master.now()
-        queue, executors, resources = queue_wire.to_supposition(request)
-        found = what_if(core.master_state, core.placement, queue, executors, resources, now)
+        supposed = queue_wire.to_supposition(request)
+        found = what_if(core.master_state, core.placement, supposed, now)
         return queue_wire.from_supposed(found)
+
+    async def ListAffinities(  # noqa: N802
+        self, request: pb.ListAffinitiesRequest, context: Any
+    ) -> pb.ListAffinitiesResponse:
+        limit = codec.to_whole(request.co_runners_limit, "co_runners_limit", 0, codec.COUNT_MAX)
+        state = self._master.core.master_state
+        kinds = state.affinities.kinds()
+        if request.queue:
+            name = queue_wire.queue_named(self._tree, request.queue)
+            kinds = [kind for kind in kinds if queue_wire.is_below(kind.queue, name)]
+        learned = LearnedKinds(state.affinities)
+
+        def message(kind: ApplicationKind) -> pb.LearnedKind:
+            hidden = not self._owners.sees_times(QueueName(kind.queue))
+            return learned.message(kind, limit, hidden=hidden)
+
+        found, token = page(kinds, tuple, message, request)
+        platforms = sorted({node.platform for node in state.nodes.values()})
+        return pb.ListAffinitiesResponse(kinds=found, next_page_token=token, platforms=platforms)
 
     def _message(self, status: QueueStatus) -> pb.Queue:
         return queue_wire.from_status(status, in_file=status.spec.name in self._in_file)

@@ -96,6 +96,7 @@ class NodeRuntime(ABC):
             followed=self.core.followed,
             labels=self.properties.labels,
             runtimes=self.properties.runtimes,
+            platform=self.properties.platform,
             preemption_grace_s=self.core.preemption_grace_s,
         )
 

@@ -8,6 +8,7 @@ from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
 from hrm.core.messages.submissions import ForgetSubmission, PersistSubmission, SubmissionRecord
 from hrm.core.scheduling.scheduler import PlacementPolicy
+from hrm.core.tenancy.platform_division import PlatformDivision
 from hrm.core.tenancy.queue_rules import QueueRule
 from hrm.core.tenancy.queue_spec import QueueSpec
 from hrm.core.tenancy.queue_tree import QueueTree
@@ -53,7 +54,12 @@ class VirtualDisk:
         return copy
 
     def next_master(
-        self, policies: Iterable[PlacementPolicy], bounds: Bounds, now: float, epoch_id: str = ""
+        self,
+        policies: Iterable[PlacementPolicy],
+        bounds: Bounds,
+        now: float,
+        epoch_id: str = "",
+        division: PlatformDivision | None = None,
     ) -> MasterCore:
         """A master that begins with these records, under the next epoch."""
         self.epoch += 1
@@ -70,6 +76,7 @@ class VirtualDisk:
             epoch_id=epoch_id,
             queues=QueueTree.of(self.queues),
             queue_rules=self.queue_rules,
+            division=division,
         )
 
     def write_time_s(self, now: float) -> float:

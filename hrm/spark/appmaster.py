@@ -232,9 +232,10 @@ class AppMaster:
             case "excluded":
                 self._handle(messages.ExclusionsChanged(now=now, hosts=tuple(event["hosts"])))
             case "progress":
-                self._progress = app_wire.progress(event)
+                report = app_wire.progress(event)
+                self._progress = app_wire.counts_alone(report)
                 if self._outgoing is not None:
-                    self._outgoing.report(self._progress)
+                    self._outgoing.report(report)
             case "finish":
                 self._finish(_ENDS.get(event["state"], ApplicationState.FAILED), event["message"])
 

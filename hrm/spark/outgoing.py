@@ -48,8 +48,10 @@ class Outgoing:
             self._pending.set()
 
     def report(self, progress: application_pb2.ApplicationUpdate) -> None:
-        """Replaces a report that has not been sent yet: only the newest counts."""
-        self._progress = progress
+        """Replaces a report that has not been sent yet: only the newest counts, but for times of
+        tasks, which are in one report each."""
+        unsent = self._progress
+        self._progress = progress if unsent is None else app_wire.with_unsent(progress, unsent)
         self._pending.set()
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from hrm.core.messages import events as e
 from hrm.core.messages.state_changes import StateChanged
 from hrm.core.node.core import NodeCore
 from hrm.core.scheduling.scheduler import PlacementPolicy
+from hrm.core.tenancy.platform_division import PlatformDivision
 from hrm.core.tenancy.queue_rules import QueueRule
 from hrm.core.tenancy.queue_spec import QueueName, QueueSpec
 from hrm.core.vocabulary.bounds import PREEMPTION_GRACE_S, Bounds
@@ -40,12 +41,15 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.node_requirement import NodeProperties, NodeRequirement
 from hrm.core.vocabulary.partitioning import Hardware, Partitioning, partition
 from hrm.policies.min_wait import MinWait
+from hrm.policies.sharing import divider
 from hrm.runtime.clock import Clock
 from hrm.runtime.direct import DirectMaster, DirectNode
 from hrm.runtime.master import End, OnReply
 from hrm.runtime.virtual_disk import VirtualDisk
 
 __all__ = ["VirtualCluster", "VirtualNode", "unit"]
+
+_DIVISION = divider()
 
 EVENTS_MAX = 1_000_000
 SMALL = Resources(1, 1024)
@@ -128,7 +132,8 @@ class _SchedulerEnd:
 
 class VirtualCluster:
     """``now`` starts at 1000 s. ``run_s``: how long containers run by themselves; None: without
-    end. ``queues``, ``queue_rules``: of applications, from the start.
+    end. ``queues``, ``queue_rules``: of applications, from the start; ``division``: of their shares
+    over platforms.
 
     ``preemption_grace_s``: see ``NodeCore``; ``drain_s``: how long a preempted container takes to
     finish what it does. ``schedulers``: two, so that tests meet what several do to each other.
@@ -151,6 +156,7 @@ class VirtualCluster:
         drain_s: float = 1.0,
         queues: Iterable[QueueSpec] = (),
         queue_rules: Iterable[QueueRule] = (),
+        division: PlatformDivision | None = _DIVISION,
     ) -> None:
         self.clock = Clock(1000.0)
         self.preemption_grace_s = preemption_grace_s
@@ -169,6 +175,7 @@ class VirtualCluster:
         self.nodes: dict[str, VirtualNode] = {}
         self._schedulers = schedulers
         self._policy = policy
+        self._division = division
         self._calls = itertools.count(1)
         self.runtime = self._start_master()
         for each in nodes:
@@ -442,7 +449,8 @@ class VirtualCluster:
 
     def _start_master(self) -> _Master:
         policies = [self._policy(index) for index in range(self._schedulers)]
-        return _Master(self, self.disk.next_master(policies, self.bounds, self.now))
+        core = self.disk.next_master(policies, self.bounds, self.now, division=self._division)
+        return _Master(self, core)
 
     def _second(self) -> None:
         for node in self.nodes.values():

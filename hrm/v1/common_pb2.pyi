@@ -184,14 +184,16 @@ class SparkRuntime(_message.Message):
     def __init__(self, spark: _Optional[str] = ..., scala: _Optional[str] = ..., java: _Optional[str] = ..., python: _Optional[str] = ...) -> None: ...
 
 class NodeProperties(_message.Message):
-    __slots__ = ("host", "labels", "runtimes")
+    __slots__ = ("host", "labels", "runtimes", "platform")
     HOST_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     RUNTIMES_FIELD_NUMBER: _ClassVar[int]
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
     host: str
     labels: _containers.RepeatedScalarFieldContainer[str]
     runtimes: _containers.RepeatedCompositeFieldContainer[SparkRuntime]
-    def __init__(self, host: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., runtimes: _Optional[_Iterable[_Union[SparkRuntime, _Mapping]]] = ...) -> None: ...
+    platform: str
+    def __init__(self, host: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., runtimes: _Optional[_Iterable[_Union[SparkRuntime, _Mapping]]] = ..., platform: _Optional[str] = ...) -> None: ...
 
 class NodeRequirement(_message.Message):
     __slots__ = ("labels", "spark", "scala", "java", "python", "excluded_hosts")
@@ -280,7 +282,7 @@ class ContainerUsage(_message.Message):
     def __init__(self, cpu_percent: _Optional[float] = ..., memory_mib: _Optional[int] = ..., processes: _Optional[int] = ..., disk_mib: _Optional[int] = ..., gpu_memory_mib: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("active_jobs", "active_stages", "completed_stages", "tasks_total", "tasks_running", "tasks_completed", "tasks_failed", "mean_task_s", "streaming_queries", "stages")
+    __slots__ = ("active_jobs", "active_stages", "completed_stages", "tasks_total", "tasks_running", "tasks_completed", "tasks_failed", "mean_task_s", "streaming_queries", "stages", "executor_tasks")
     ACTIVE_JOBS_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_STAGES_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_STAGES_FIELD_NUMBER: _ClassVar[int]
@@ -291,6 +293,7 @@ class Progress(_message.Message):
     MEAN_TASK_S_FIELD_NUMBER: _ClassVar[int]
     STREAMING_QUERIES_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
+    EXECUTOR_TASKS_FIELD_NUMBER: _ClassVar[int]
     active_jobs: int
     active_stages: int
     completed_stages: int
@@ -301,7 +304,22 @@ class Progress(_message.Message):
     mean_task_s: float
     streaming_queries: _containers.RepeatedScalarFieldContainer[str]
     stages: _containers.RepeatedCompositeFieldContainer[StageProgress]
-    def __init__(self, active_jobs: _Optional[int] = ..., active_stages: _Optional[int] = ..., completed_stages: _Optional[int] = ..., tasks_total: _Optional[int] = ..., tasks_running: _Optional[int] = ..., tasks_completed: _Optional[int] = ..., tasks_failed: _Optional[int] = ..., mean_task_s: _Optional[float] = ..., streaming_queries: _Optional[_Iterable[str]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ...) -> None: ...
+    executor_tasks: _containers.RepeatedCompositeFieldContainer[ExecutorTasks]
+    def __init__(self, active_jobs: _Optional[int] = ..., active_stages: _Optional[int] = ..., completed_stages: _Optional[int] = ..., tasks_total: _Optional[int] = ..., tasks_running: _Optional[int] = ..., tasks_completed: _Optional[int] = ..., tasks_failed: _Optional[int] = ..., mean_task_s: _Optional[float] = ..., streaming_queries: _Optional[_Iterable[str]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., executor_tasks: _Optional[_Iterable[_Union[ExecutorTasks, _Mapping]]] = ...) -> None: ...
+
+class ExecutorTasks(_message.Message):
+    __slots__ = ("executor_id", "stage", "tasks", "run_s", "input_bytes")
+    EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    RUN_S_FIELD_NUMBER: _ClassVar[int]
+    INPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    executor_id: str
+    stage: str
+    tasks: int
+    run_s: float
+    input_bytes: int
+    def __init__(self, executor_id: _Optional[str] = ..., stage: _Optional[str] = ..., tasks: _Optional[int] = ..., run_s: _Optional[float] = ..., input_bytes: _Optional[int] = ...) -> None: ...
 
 class StageProgress(_message.Message):
     __slots__ = ("stage_id", "attempt", "name", "tasks_total", "tasks_running", "tasks_completed", "tasks_failed", "mean_task_s")

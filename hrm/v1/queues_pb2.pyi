@@ -74,15 +74,17 @@ class ListQueuesRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., waiting_limit: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListQueuesResponse(_message.Message):
-    __slots__ = ("queues", "next_page_token")
+    __slots__ = ("queues", "next_page_token", "fairness")
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    FAIRNESS_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedCompositeFieldContainer[Queue]
     next_page_token: str
-    def __init__(self, queues: _Optional[_Iterable[_Union[Queue, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    fairness: QueueFairness
+    def __init__(self, queues: _Optional[_Iterable[_Union[Queue, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., fairness: _Optional[_Union[QueueFairness, _Mapping]] = ...) -> None: ...
 
 class Queue(_message.Message):
-    __slots__ = ("name", "stated", "in_file", "is_leaf", "guaranteed", "maximum", "share", "used", "borrowed", "pending", "running", "applications", "past_use", "waiting", "waiting_total")
+    __slots__ = ("name", "stated", "in_file", "is_leaf", "guaranteed", "maximum", "share", "used", "borrowed", "pending", "running", "applications", "past_use", "waiting", "waiting_total", "observed", "longest_wait_s", "platforms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATED_FIELD_NUMBER: _ClassVar[int]
     IN_FILE_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +100,9 @@ class Queue(_message.Message):
     PAST_USE_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     WAITING_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    OBSERVED_FIELD_NUMBER: _ClassVar[int]
+    LONGEST_WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    PLATFORMS_FIELD_NUMBER: _ClassVar[int]
     name: str
     stated: QueueStated
     in_file: bool
@@ -113,7 +118,62 @@ class Queue(_message.Message):
     past_use: float
     waiting: _containers.RepeatedCompositeFieldContainer[QueueWait]
     waiting_total: int
-    def __init__(self, name: _Optional[str] = ..., stated: _Optional[_Union[QueueStated, _Mapping]] = ..., in_file: bool = ..., is_leaf: bool = ..., guaranteed: _Optional[_Union[QueueAmounts, _Mapping]] = ..., maximum: _Optional[_Union[QueueAmounts, _Mapping]] = ..., share: _Optional[_Union[QueueAmounts, _Mapping]] = ..., used: _Optional[_Union[QueueAmounts, _Mapping]] = ..., borrowed: _Optional[_Union[QueueAmounts, _Mapping]] = ..., pending: _Optional[_Union[QueueAmounts, _Mapping]] = ..., running: _Optional[int] = ..., applications: _Optional[int] = ..., past_use: _Optional[float] = ..., waiting: _Optional[_Iterable[_Union[QueueWait, _Mapping]]] = ..., waiting_total: _Optional[int] = ...) -> None: ...
+    observed: QueueObserved
+    longest_wait_s: float
+    platforms: _containers.RepeatedCompositeFieldContainer[QueuePlatform]
+    def __init__(self, name: _Optional[str] = ..., stated: _Optional[_Union[QueueStated, _Mapping]] = ..., in_file: bool = ..., is_leaf: bool = ..., guaranteed: _Optional[_Union[QueueAmounts, _Mapping]] = ..., maximum: _Optional[_Union[QueueAmounts, _Mapping]] = ..., share: _Optional[_Union[QueueAmounts, _Mapping]] = ..., used: _Optional[_Union[QueueAmounts, _Mapping]] = ..., borrowed: _Optional[_Union[QueueAmounts, _Mapping]] = ..., pending: _Optional[_Union[QueueAmounts, _Mapping]] = ..., running: _Optional[int] = ..., applications: _Optional[int] = ..., past_use: _Optional[float] = ..., waiting: _Optional[_Iterable[_Union[QueueWait, _Mapping]]] = ..., waiting_total: _Optional[int] = ..., observed: _Optional[_Union[QueueObserved, _Mapping]] = ..., longest_wait_s: _Optional[float] = ..., platforms: _Optional[_Iterable[_Union[QueuePlatform, _Mapping]]] = ...) -> None: ...
+
+class QueuePlatform(_message.Message):
+    __slots__ = ("platform", "cores", "held_cores", "affinity")
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    HELD_CORES_FIELD_NUMBER: _ClassVar[int]
+    AFFINITY_FIELD_NUMBER: _ClassVar[int]
+    platform: str
+    cores: int
+    held_cores: float
+    affinity: float
+    def __init__(self, platform: _Optional[str] = ..., cores: _Optional[int] = ..., held_cores: _Optional[float] = ..., affinity: _Optional[float] = ...) -> None: ...
+
+class QueueObserved(_message.Message):
+    __slots__ = ("takes_part", "throughput", "entitled_cores", "held_cores", "speed", "busy", "wait_p50_s", "wait_p90_s", "wait_p99_s", "starts")
+    TAKES_PART_FIELD_NUMBER: _ClassVar[int]
+    THROUGHPUT_FIELD_NUMBER: _ClassVar[int]
+    ENTITLED_CORES_FIELD_NUMBER: _ClassVar[int]
+    HELD_CORES_FIELD_NUMBER: _ClassVar[int]
+    SPEED_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
+    WAIT_P50_S_FIELD_NUMBER: _ClassVar[int]
+    WAIT_P90_S_FIELD_NUMBER: _ClassVar[int]
+    WAIT_P99_S_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    takes_part: bool
+    throughput: float
+    entitled_cores: float
+    held_cores: float
+    speed: float
+    busy: float
+    wait_p50_s: float
+    wait_p90_s: float
+    wait_p99_s: float
+    starts: float
+    def __init__(self, takes_part: bool = ..., throughput: _Optional[float] = ..., entitled_cores: _Optional[float] = ..., held_cores: _Optional[float] = ..., speed: _Optional[float] = ..., busy: _Optional[float] = ..., wait_p50_s: _Optional[float] = ..., wait_p90_s: _Optional[float] = ..., wait_p99_s: _Optional[float] = ..., starts: _Optional[float] = ...) -> None: ...
+
+class QueueFairness(_message.Message):
+    __slots__ = ("queues", "with_speeds", "fairness", "jain", "spread", "half_life_s")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    WITH_SPEEDS_FIELD_NUMBER: _ClassVar[int]
+    FAIRNESS_FIELD_NUMBER: _ClassVar[int]
+    JAIN_FIELD_NUMBER: _ClassVar[int]
+    SPREAD_FIELD_NUMBER: _ClassVar[int]
+    HALF_LIFE_S_FIELD_NUMBER: _ClassVar[int]
+    queues: int
+    with_speeds: int
+    fairness: float
+    jain: float
+    spread: float
+    half_life_s: float
+    def __init__(self, queues: _Optional[int] = ..., with_speeds: _Optional[int] = ..., fairness: _Optional[float] = ..., jain: _Optional[float] = ..., spread: _Optional[float] = ..., half_life_s: _Optional[float] = ...) -> None: ...
 
 class QueueWait(_message.Message):
     __slots__ = ("application_id", "user", "position", "containers", "reason", "why")
@@ -158,14 +218,16 @@ class ChangeQueuesResponse(_message.Message):
     def __init__(self, preempted_containers: _Optional[_Iterable[str]] = ..., held_back_applications: _Optional[_Iterable[str]] = ..., in_file: _Optional[_Iterable[str]] = ..., queues: _Optional[_Iterable[_Union[QueueStated, _Mapping]]] = ...) -> None: ...
 
 class WhatIfRequest(_message.Message):
-    __slots__ = ("queue", "executors", "resources")
+    __slots__ = ("queue", "executors", "resources", "user")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     EXECUTORS_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
     queue: str
     executors: int
     resources: _common_pb2.Resources
-    def __init__(self, queue: _Optional[str] = ..., executors: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ...) -> None: ...
+    user: str
+    def __init__(self, queue: _Optional[str] = ..., executors: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., user: _Optional[str] = ...) -> None: ...
 
 class WhatIfResponse(_message.Message):
     __slots__ = ("at_once", "by_preemption", "later", "why", "preempted", "grace_s", "later_s")
@@ -192,3 +254,77 @@ class PreemptedContainer(_message.Message):
     container_id: str
     application_id: str
     def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ...) -> None: ...
+
+class ListAffinitiesRequest(_message.Message):
+    __slots__ = ("queue", "co_runners_limit", "page_size", "page_token")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    CO_RUNNERS_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    co_runners_limit: int
+    page_size: int
+    page_token: str
+    def __init__(self, queue: _Optional[str] = ..., co_runners_limit: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListAffinitiesResponse(_message.Message):
+    __slots__ = ("kinds", "next_page_token", "platforms")
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PLATFORMS_FIELD_NUMBER: _ClassVar[int]
+    kinds: _containers.RepeatedCompositeFieldContainer[LearnedKind]
+    next_page_token: str
+    platforms: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, kinds: _Optional[_Iterable[_Union[LearnedKind, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., platforms: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LearnedKind(_message.Message):
+    __slots__ = ("queue", "name", "platforms", "company", "co_runners", "hidden")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PLATFORMS_FIELD_NUMBER: _ClassVar[int]
+    COMPANY_FIELD_NUMBER: _ClassVar[int]
+    CO_RUNNERS_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    name: str
+    platforms: _containers.RepeatedCompositeFieldContainer[LearnedPlatform]
+    company: LearnedSlowdown
+    co_runners: _containers.RepeatedCompositeFieldContainer[LearnedSlowdown]
+    hidden: bool
+    def __init__(self, queue: _Optional[str] = ..., name: _Optional[str] = ..., platforms: _Optional[_Iterable[_Union[LearnedPlatform, _Mapping]]] = ..., company: _Optional[_Union[LearnedSlowdown, _Mapping]] = ..., co_runners: _Optional[_Iterable[_Union[LearnedSlowdown, _Mapping]]] = ..., hidden: bool = ...) -> None: ...
+
+class LearnedPlatform(_message.Message):
+    __slots__ = ("platform", "run_s", "relative", "factor", "observations", "tasks_per_hour", "egocentric", "reciprocal")
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    RUN_S_FIELD_NUMBER: _ClassVar[int]
+    RELATIVE_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    TASKS_PER_HOUR_FIELD_NUMBER: _ClassVar[int]
+    EGOCENTRIC_FIELD_NUMBER: _ClassVar[int]
+    RECIPROCAL_FIELD_NUMBER: _ClassVar[int]
+    platform: str
+    run_s: float
+    relative: float
+    factor: float
+    observations: float
+    tasks_per_hour: float
+    egocentric: float
+    reciprocal: float
+    def __init__(self, platform: _Optional[str] = ..., run_s: _Optional[float] = ..., relative: _Optional[float] = ..., factor: _Optional[float] = ..., observations: _Optional[float] = ..., tasks_per_hour: _Optional[float] = ..., egocentric: _Optional[float] = ..., reciprocal: _Optional[float] = ...) -> None: ...
+
+class LearnedSlowdown(_message.Message):
+    __slots__ = ("queue", "name", "factor", "least", "most", "observations")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    LEAST_FIELD_NUMBER: _ClassVar[int]
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    name: str
+    factor: float
+    least: float
+    most: float
+    observations: float
+    def __init__(self, queue: _Optional[str] = ..., name: _Optional[str] = ..., factor: _Optional[float] = ..., least: _Optional[float] = ..., most: _Optional[float] = ..., observations: _Optional[float] = ...) -> None: ...

@@ -49,6 +49,11 @@ class QueueServiceStub(object):
                 request_serializer=hrm_dot_v1_dot_queues__pb2.WhatIfRequest.SerializeToString,
                 response_deserializer=hrm_dot_v1_dot_queues__pb2.WhatIfResponse.FromString,
                 _registered_method=True)
+        self.ListAffinities = channel.unary_unary(
+                '/hrm.v1.QueueService/ListAffinities',
+                request_serializer=hrm_dot_v1_dot_queues__pb2.ListAffinitiesRequest.SerializeToString,
+                response_deserializer=hrm_dot_v1_dot_queues__pb2.ListAffinitiesResponse.FromString,
+                _registered_method=True)
 
 
 class QueueServiceServicer(object):
@@ -73,7 +78,16 @@ class QueueServiceServicer(object):
     def WhatIf(self, request, context):
         """What would become of executors, were they requested now; nothing is changed.
         NOT_FOUND: there is no queue for applications of that name. FAILED_PRECONDITION: no node, or not the queue, could
-        ever hold one of them.
+        ever hold one of them. PERMISSION_DENIED: `user` may not submit to it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAffinities(self, request, context):
+        """What has been learned of run times of tasks, by kind of application, platform and company; in order of queues and
+        names.
+        NOT_FOUND: there is no queue of that name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -96,6 +110,11 @@ def add_QueueServiceServicer_to_server(servicer, server):
                     servicer.WhatIf,
                     request_deserializer=hrm_dot_v1_dot_queues__pb2.WhatIfRequest.FromString,
                     response_serializer=hrm_dot_v1_dot_queues__pb2.WhatIfResponse.SerializeToString,
+            ),
+            'ListAffinities': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAffinities,
+                    request_deserializer=hrm_dot_v1_dot_queues__pb2.ListAffinitiesRequest.FromString,
+                    response_serializer=hrm_dot_v1_dot_queues__pb2.ListAffinitiesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -179,6 +198,33 @@ class QueueService(object):
             '/hrm.v1.QueueService/WhatIf',
             hrm_dot_v1_dot_queues__pb2.WhatIfRequest.SerializeToString,
             hrm_dot_v1_dot_queues__pb2.WhatIfResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAffinities(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hrm.v1.QueueService/ListAffinities',
+            hrm_dot_v1_dot_queues__pb2.ListAffinitiesRequest.SerializeToString,
+            hrm_dot_v1_dot_queues__pb2.ListAffinitiesResponse.FromString,
             options,
             channel_credentials,
             insecure,

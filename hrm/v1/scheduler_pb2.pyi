@@ -147,7 +147,7 @@ class GpuPart(_message.Message):
     def __init__(self, starts: _Optional[int] = ..., queues: _Optional[int] = ..., demand: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PendingContainer(_message.Message):
-    __slots__ = ("container_id", "executor_id", "resource_profile_id", "resources", "expected_duration_s", "requested_at_s", "near", "locality_wait_s")
+    __slots__ = ("container_id", "executor_id", "resource_profile_id", "resources", "expected_duration_s", "requested_at_s", "near", "locality_wait_s", "platform", "platform_until_s")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_PROFILE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +156,8 @@ class PendingContainer(_message.Message):
     REQUESTED_AT_S_FIELD_NUMBER: _ClassVar[int]
     NEAR_FIELD_NUMBER: _ClassVar[int]
     LOCALITY_WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    PLATFORM_UNTIL_S_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     executor_id: str
     resource_profile_id: int
@@ -164,7 +166,9 @@ class PendingContainer(_message.Message):
     requested_at_s: float
     near: _containers.RepeatedScalarFieldContainer[str]
     locality_wait_s: float
-    def __init__(self, container_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., requested_at_s: _Optional[float] = ..., near: _Optional[_Iterable[str]] = ..., locality_wait_s: _Optional[float] = ...) -> None: ...
+    platform: str
+    platform_until_s: float
+    def __init__(self, container_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., requested_at_s: _Optional[float] = ..., near: _Optional[_Iterable[str]] = ..., locality_wait_s: _Optional[float] = ..., platform: _Optional[str] = ..., platform_until_s: _Optional[float] = ...) -> None: ...
 
 class ProposeRequest(_message.Message):
     __slots__ = ("scheduler", "session", "application_id", "claims", "lease_token", "problem", "sequence")

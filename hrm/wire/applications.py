@@ -131,10 +131,10 @@ def to_event(
                 reason=codec.to_text(update.release.reason, "reason"),
             )
         case "progress":
+            counts = codec.to_progress(update.progress)
+            tasks = codec.to_executor_tasks(update.progress)
             return e.ProgressReported(
-                now=now,
-                application_id=application_id,
-                progress=codec.to_progress(update.progress),
+                now=now, application_id=application_id, progress=counts, tasks=tasks
             )
         case "class_changed":
             change = update.class_changed

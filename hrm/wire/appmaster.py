@@ -20,6 +20,7 @@ from hrm.wire.enums import APPLICATION_STATE, TO_CONTAINER_STATE, TO_END_CAUSE
 
 __all__ = [
     "attach",
+    "counts_alone",
     "events",
     "heartbeat",
     "progress",
@@ -27,6 +28,7 @@ __all__ = [
     "seen",
     "targets",
     "update",
+    "with_unsent",
     "workload_class",
 ]
 
@@ -34,6 +36,7 @@ _INT32_MAX = 2**31 - 1
 _QUERIES_MAX = request_bounds.FIELDS["Progress.streaming_queries"].count
 _HOSTS_MAX = request_bounds.FIELDS["ExcludedHosts.hosts"].count
 _STAGES_MAX = request_bounds.FIELDS["Progress.stages"].count
+_EXECUTOR_TASKS_MAX = request_bounds.FIELDS["Progress.executor_tasks"].count
 _INTRODUCED = (
     *("name", "user", "queue", "spark_version", "driver_host", "web_url"),
     "submission_key",
@@ -267,8 +270,50 @@ def progress(report: Mapping[str, Any]) -> application_pb2.ApplicationUpdate:
         mean_task_s=float(report["mean_task_s"]),
         streaming_queries=[_label(name) for name in report["streaming_queries"][:_QUERIES_MAX]],
         stages=[_stage(stage) for stage in report["stages"][:_STAGES_MAX]],
+        # Not in the reports of older plugins.
+        executor_tasks=[
+            _executor_tasks(tasks)
+            for tasks in report.get("executor_tasks", ())[:_EXECUTOR_TASKS_MAX]
+        ],
     )
     return application_pb2.ApplicationUpdate(progress=message)
+
+
+def counts_alone(
+    update: application_pb2.ApplicationUpdate,
+) -> application_pb2.ApplicationUpdate:
+    """Of a report, what may be sent again: its counts. Times of tasks count each time they are."""
+    if not update.progress.executor_tasks:
+        return update
+    copy = application_pb2.ApplicationUpdate()
+    copy.CopyFrom(update)
+    copy.progress.ClearField("executor_tasks")
+    return copy
+
+
+def with_unsent(
+    update: application_pb2.ApplicationUpdate, unsent: application_pb2.ApplicationUpdate
+) -> application_pb2.ApplicationUpdate:
+    """A report that replaces one that was not sent, with the times of tasks of both; the latest,
+    where there are too many."""
+    earlier = unsent.progress.executor_tasks
+    left = _EXECUTOR_TASKS_MAX - len(update.progress.executor_tasks)
+    if not earlier or left <= 0:
+        return update
+    both = application_pb2.ApplicationUpdate()
+    both.CopyFrom(update)
+    both.progress.executor_tasks.extend(earlier[-left:])
+    return both
+
+
+def _executor_tasks(report: Mapping[str, Any]) -> common_pb2.ExecutorTasks:
+    return common_pb2.ExecutorTasks(
+        executor_id=str(report["executor_id"]),
+        stage=shortened(report["stage"], request_bounds.ID),
+        tasks=max(0, min(int(report["tasks"]), _INT32_MAX)),
+        run_s=max(0.0, float(report["run_s"])),
+        input_bytes=max(0, int(report["input_bytes"])),
+    )
 
 
 def _stage(report: Mapping[str, Any]) -> common_pb2.StageProgress:

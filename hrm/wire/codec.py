@@ -22,6 +22,7 @@ from hrm.core.vocabulary.model import (
     ContainerSpec,
     ContainerStatus,
     EndCause,
+    ExecutorTasks,
     Followed,
     LaunchContext,
     LaunchFile,
@@ -62,6 +63,7 @@ __all__ = [
     "to_amount",
     "to_class",
     "to_document",
+    "to_executor_tasks",
     "to_followed",
     "to_gang_min",
     "to_launch",
@@ -513,6 +515,20 @@ def to_progress(message: common.Progress) -> Progress:
             )
             for stage in message.stages
         ),
+    )
+
+
+def to_executor_tasks(message: common.Progress) -> tuple[ExecutorTasks, ...]:
+    return tuple(
+        ExecutorTasks(
+            executor_id=to_name(each.executor_id, "executor_id"),
+            stage=each.stage,
+            tasks=each.tasks,
+            run_s=to_amount(each.run_s, "run_s"),
+            input_bytes=to_whole(each.input_bytes, "input_bytes", 0, COUNT_MAX),
+        )
+        for each in message.executor_tasks
+        if to_whole(each.tasks, "tasks", 0, COUNT_MAX) and each.run_s
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.tenancy.observed_fairness import FairnessSummary, LeafObservation
 from hrm.core.tenancy.queue_spec import (
     GOVERNED,
     ROOT,
@@ -20,9 +21,8 @@ from hrm.core.tenancy.queue_spec import (
     spec_fields,
     spec_from,
 )
-from hrm.core.tenancy.queue_status import QueueStatus, QueueWait, Supposed
+from hrm.core.tenancy.queue_status import QueueStatus, QueueWait, Supposed, Supposition
 from hrm.core.tenancy.queue_tree import Governed, QueueTree
-from hrm.core.vocabulary.model import Resources
 from hrm.errors import InvalidRequest, NotFound
 from hrm.text import shown
 from hrm.v1 import queues_pb2 as pb
@@ -30,6 +30,7 @@ from hrm.wire import codec
 
 __all__ = [
     "from_change",
+    "from_fairness",
     "from_spec",
     "from_status",
     "from_supposed",
@@ -181,6 +182,44 @@ def from_status(status: QueueStatus, *, in_file: bool) -> pb.Queue:
         past_use=status.past_use,
         waiting=[_from_wait(wait) for wait in status.waiting],
         waiting_total=status.waiting_total,
+        observed=None if status.observed is None else _from_observed(status.observed),
+        longest_wait_s=status.longest_wait_s,
+        platforms=[
+            pb.QueuePlatform(
+                platform=part.platform,
+                cores=part.cores,
+                held_cores=part.held,
+                affinity=part.affinity,
+            )
+            for part in status.platforms
+        ],
+    )
+
+
+def _from_observed(observed: LeafObservation) -> pb.QueueObserved:
+    waits = observed.waits
+    return pb.QueueObserved(
+        takes_part=observed.takes_part,
+        throughput=observed.throughput,
+        entitled_cores=observed.entitled,
+        held_cores=observed.held,
+        speed=observed.speed,
+        busy=observed.busy,
+        wait_p50_s=None if waits is None else waits.p50_s,
+        wait_p90_s=None if waits is None else waits.p90_s,
+        wait_p99_s=None if waits is None else waits.p99_s,
+        starts=0.0 if waits is None else waits.starts,
+    )
+
+
+def from_fairness(summary: FairnessSummary) -> pb.QueueFairness:
+    return pb.QueueFairness(
+        queues=summary.queues,
+        with_speeds=summary.with_speeds,
+        fairness=summary.fairness,
+        jain=summary.jain,
+        spread=summary.spread,
+        half_life_s=summary.half_life_s,
     )
 
 
@@ -213,14 +252,18 @@ def from_change(
     )
 
 
-def to_supposition(request: pb.WhatIfRequest) -> tuple[str, int, Resources]:
-    """A call of ``WhatIf``: the queue, how many containers, and what each holds.
+def to_supposition(request: pb.WhatIfRequest) -> Supposition:
+    """A call of ``WhatIf``.
 
     Raises:
         InvalidRequest: a field is malformed or out of range.
     """
-    executors = codec.to_whole(request.executors, "executors", 1, _EXECUTORS_MAX)
-    return request.queue, executors, codec.to_resources(request.resources, "resources")
+    return Supposition(
+        queue=request.queue,
+        executors=codec.to_whole(request.executors, "executors", 1, _EXECUTORS_MAX),
+        resources=codec.to_resources(request.resources, "resources"),
+        user=request.user,
+    )
 
 
 def from_supposed(found: Supposed) -> pb.WhatIfResponse:

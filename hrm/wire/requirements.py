@@ -82,6 +82,7 @@ def from_properties(value: NodeProperties) -> pb.NodeProperties:
         host=value.host,
         labels=sorted(value.labels),
         runtimes=[from_runtime(x) for x in value.runtimes or ()],
+        platform=value.platform,
     )
 
 
@@ -90,6 +91,7 @@ def to_properties(message: pb.NodeProperties) -> NodeProperties:
         host=message.host,
         labels=to_labels(message.labels),
         runtimes=to_runtimes(message.runtimes),
+        platform=message.platform,
     )
 
 

@@ -352,6 +352,8 @@ def _from_job(value: JobImage) -> pb.JobImage:
                 requested_at_s=at_s,
                 near=request.near,
                 locality_wait_s=request.locality_wait_s,
+                platform=request.platform,
+                platform_until_s=request.platform_until_s,
             )
             for container_id, request, at_s in value.pending
         ],
@@ -380,6 +382,8 @@ def _to_job(message: pb.JobImage) -> JobImage:
                     expected_duration_s=x.expected_duration_s,
                     near=tuple(NodeName(node) for node in x.near),
                     locality_wait_s=x.locality_wait_s,
+                    platform=x.platform,
+                    platform_until_s=x.platform_until_s,
                 ),
                 x.requested_at_s,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pwd
 import shutil
@@ -10,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
 from hrm.agent.gpu import sockets as gpu_sockets
@@ -18,7 +21,9 @@ from hrm.agent.run_as import Account, may_switch
 from hrm.config import AgentSettings
 from hrm.pipelines.agent.gpu_service import GpuService
 from hrm.pipelines.client.local import LocalGpus
+from hrm.v1 import pipeline_pb2, pipeline_pb2_grpc
 from tests.agent.conftest import ENDED, RUNNING, Master, StartAgent
+from tests.spark.fake_master import until
 
 Eventually = Callable[..., Any]
 ONE, OTHER = "daemon", "bin"
@@ -100,3 +105,60 @@ async def test_a_path_that_is_too_long_and_too_many_users_are_warnings(
     finally:
         await sockets.close()
         await long.close()
+
+
+class _Full:
+    """Of a node's pipelines, what claims need: GPUs that are never free."""
+
+    def __init__(self) -> None:
+        self.waiting: set[str] = set()
+
+    async def acquire(self, asked: Any) -> int:
+        self.waiting.add(asked.holder)
+        await asyncio.Event().wait()
+        return 0
+
+    def release(self, holder: str) -> None:
+        self.waiting.discard(holder)
+
+
+async def test_the_claims_of_one_user_are_bounded_and_those_of_others_go_on(work: Path) -> None:
+    full = _Full()
+    sockets = GpuSockets(AgentSettings(work_dir=work, gpu_claims_per_user=2), lambda _user: None)
+    await sockets.serve(GpuService(full))  # type: ignore[arg-type] # all that it calls is there
+    account = Account(name="u", uid=os.getuid(), gid=os.getgid(), groups=(), home="/")
+    await sockets.environment_of(account)
+    ask = pipeline_pb2.AcquireGpuRequest(kind="k", gpu_memory_mib=1, wait_s=600.0)
+
+    def claim(channel: grpc.aio.Channel) -> Any:
+        stub: Any = pipeline_pb2_grpc.GpuServiceStub(channel)
+        return stub.Acquire(ask)
+
+    async def until_waiting(count: int) -> None:
+        await until(lambda: len(full.waiting) == count)
+
+    try:
+        async with (
+            grpc.aio.insecure_channel(f"unix:{sockets.path_of(account)}") as of_user,
+            grpc.aio.insecure_channel(f"unix:{sockets.path_of(None)}") as shared,
+        ):
+            held = [claim(of_user) for _ in range(2)]
+            waits = [asyncio.ensure_future(x.read()) for x in held]
+            await until_waiting(2)
+            with pytest.raises(grpc.aio.AioRpcError, match="gpu_claims_per_user") as refused:
+                await claim(of_user).read()
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert len(full.waiting) == 2
+            more = [claim(shared) for _ in range(5)]
+            waits += [asyncio.ensure_future(x.read()) for x in more]
+            await until_waiting(7)
+            held[0].cancel()
+            await until_waiting(6)
+            again = claim(of_user)
+            waits.append(asyncio.ensure_future(again.read()))
+            await until_waiting(7)
+            for one in (*held, *more, again):
+                one.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+    finally:
+        await sockets.close()

@@ -55,17 +55,84 @@ def example_queues() -> list[pb.Queue]:
             past_use=0.125,
             waiting=waiting,
             waiting_total=2,
+            observed=pb.QueueObserved(
+                takes_part=True,
+                throughput=0.756,
+                entitled_cores=40,
+                held_cores=33.6,
+                speed=0.9,
+                busy=0.5,
+                wait_p50_s=2.4,
+                wait_p90_s=75,
+                wait_p99_s=4_000,
+                starts=20,
+            ),
+            longest_wait_s=600,
         ),
     ]
 
 
+def example_platforms() -> list[pb.QueuePlatform]:
+    return [
+        pb.QueuePlatform(platform="old", cores=8, held_cores=2, affinity=2 / 3),
+        pb.QueuePlatform(platform="[new]", cores=32, held_cores=30, affinity=1.5),
+    ]
+
+
+def example_fairness() -> pb.QueueFairness:
+    return pb.QueueFairness(
+        queues=3, with_speeds=1, fairness=0.8765, jain=0.98, spread=1.5, half_life_s=600
+    )
+
+
+def example_kind() -> pb.LearnedKind:
+    """It runs faster on a GPU node, and suffers from one kind of company."""
+    return pb.LearnedKind(
+        queue="root.team",
+        name="[etl] #",
+        platforms=[
+            pb.LearnedPlatform(
+                platform="cpu", run_s=12.5, relative=2.5, factor=1.25, observations=40,
+                tasks_per_hour=288, egocentric=0.4, reciprocal=0.5,
+            ),
+            pb.LearnedPlatform(
+                platform="[gpu]", run_s=5, relative=1, observations=2, tasks_per_hour=720,
+                egocentric=2.5, reciprocal=2,
+            ),
+        ],
+        company=pb.LearnedSlowdown(factor=1.5, least=1.2, most=1.875, observations=30),
+        co_runners=[
+            pb.LearnedSlowdown(
+                queue="root.default", name="noisy", factor=2.25, least=1.5, most=300,
+                observations=7,
+            )
+        ],
+    )  # fmt: skip
+
+
 class FakeQueues(queues_pb2_grpc.QueueServiceServicer):
-    """``waits``: do applications wait? ``refusal``: what a change is refused with."""
+    """``waits``: do applications wait? ``refusal``: what a change is refused with. ``fairness``:
+    between queues. ``is_divided``: is the team's share, over platforms? ``kinds``: what has been
+    learned, a page each, on ``platforms``."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
         self.waits = True
         self.refusal = ""
+        self.fairness = example_fairness()
+        self.is_divided = True
+        self.kinds = [example_kind()]
+        self.platforms = ["cpu", "[gpu]"]
+
+    def ListAffinities(  # noqa: N802
+        self, request: pb.ListAffinitiesRequest, context: grpc.ServicerContext
+    ) -> pb.ListAffinitiesResponse:
+        self.requests.append(request)
+        page = int(request.page_token or 0)
+        more = str(page + 1) if page + 1 < len(self.kinds) else ""
+        return pb.ListAffinitiesResponse(
+            kinds=self.kinds[page : page + 1], platforms=self.platforms, next_page_token=more
+        )
 
     def ListQueues(  # noqa: N802
         self, request: pb.ListQueuesRequest, context: grpc.ServicerContext
@@ -77,8 +144,10 @@ class FakeQueues(queues_pb2_grpc.QueueServiceServicer):
         for queue in listed:
             if not self.waits:
                 queue.waiting_total = 0
+            if queue.name == "root.team" and self.is_divided:
+                queue.platforms.extend(example_platforms())
             del queue.waiting[request.waiting_limit if self.waits else 0 :]
-        return pb.ListQueuesResponse(queues=listed)
+        return pb.ListQueuesResponse(queues=listed, fairness=self.fairness)
 
     def ChangeQueues(  # noqa: N802
         self, request: pb.ChangeQueuesRequest, context: grpc.ServicerContext

@@ -62,6 +62,16 @@ def test_a_master_that_has_restarted_says_what_it_waits_for(hrm: Run, master: Fa
     assert "there may be more" in hrm("status").stdout
 
 
+def test_calls_refused_for_limits_are_shown_where_there_are_any() -> None:
+    for refused, shown in ((0, False), (1_234, True)):
+        console = Console(width=250)
+        with console.capture() as captured:
+            console.print(render.cluster_view(admin_pb2.Cluster(calls_refused=refused)))
+        lines = captured.get().splitlines()
+        found = [x for x in lines if x.startswith("calls refused") and "1234 for limits" in x]
+        assert bool(found) is shown, lines
+
+
 def test_run_times_known_and_their_errors_are_two_things() -> None:
     def shown(**fields: int) -> str:
         errors = admin_pb2.RunTimeErrors(**fields)

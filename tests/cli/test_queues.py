@@ -42,6 +42,53 @@ def test_what_waits_is_shown_with_position_and_reason(hrm: Run, master: FakeMast
     assert hrm("queues", "--waiting").stderr == "no application waits\n"
 
 
+def test_how_leaves_were_served_is_shown_with_the_fairness_between_them(
+    hrm: Run, master: FakeMaster
+) -> None:
+    result = hrm("queues", "--fairness")
+    assert result.exit_code == 0, result.stderr
+    head, default, team, blank, last = result.stdout.splitlines()
+    assert head.split() == [
+        "QUEUE", "DUE", "CORES", "HELD", "SPEED", "THROUGHPUT", "BUSY", "WAITED", "P50", "P90",
+        "P99", "WAITING", "NOW",
+    ]  # fmt: skip
+    assert default.split() == ["root.default", *9 * "-"]
+    assert team.split() == [
+        "root.team", "40", "33.6", "0.90", "0.76", "50%", "2.4s", "1m15s", "1h06m", "10m00s",
+    ]  # fmt: skip
+    assert blank == ""
+    assert last == (
+        "fairness 0.876 over 3 queues (Jain's index 0.980, greatest throughput over least 1.5); "
+        "half of what counts is of the last 10m00s; speeds of platforms known for 1 of them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fairness", "text"),
+    [
+        ({"queues": 1}, "fairness: unknown, 1 queue takes part; half"),
+        ({}, "fairness: unknown, 0 queues take part; half"),
+        ({"queues": 2}, "fairness: unknown, none got anything; half"),
+        ({"queues": 2, "fairness": 0.0, "jain": 0.5}, "least infinite); half"),
+        ({"queues": 2, "fairness": 1.0, "jain": 1.0}, "platforms unknown, each counts as 1"),
+    ],
+)
+def test_what_is_unknown_of_fairness_is_said_in_words(
+    hrm: Run, master: FakeMaster, fairness: dict[str, float], text: str
+) -> None:
+    master.queues.fairness = pb.QueueFairness(half_life_s=60, **fairness)  # type: ignore[arg-type]
+    assert text in hrm("queues", "--fairness").stdout
+
+
+def test_fairness_is_there_as_json(hrm: Run, master: FakeMaster) -> None:
+    shown = json.loads(hrm("queues", "--fairness", "--output", "json").stdout)
+    assert shown["fairness"]["fairness"] == 0.8765
+    team = shown["queues"][2]
+    assert (team["observed"]["throughput"], team["observed"]["wait_p99_s"]) == (0.756, 4_000)
+    assert team["longest_wait_s"] == 600
+    assert "observed" not in shown["queues"][0]
+
+
 def test_all_of_it_is_there_as_json(hrm: Run, master: FakeMaster) -> None:
     shown = json.loads(hrm("queues", "--waiting", "--output", "json").stdout)
     assert [queue["name"] for queue in shown["queues"]] == ["root", "root.default", "root.team"]
@@ -183,6 +230,12 @@ def test_what_would_become_of_executors_is_shown(hrm: Run, master: FakeMaster) -
     assert "3 would wait, the first for about 1m30s: root.[team] has what it is" in shown
 
 
+def test_the_limits_that_apply_may_be_a_users(hrm: Run, master: FakeMaster) -> None:
+    result = hrm("whatif", "--queue", "team", "--executors", "6", "--user", "[ana]")
+    assert master.queues.requests[0].user == "[ana]"
+    assert "6 of 1 vcores, 1.4 GiB in team, of [ana]" in result.stdout
+
+
 def test_what_would_start_at_once_is_all_that_is_shown(hrm: Run, master: FakeMaster) -> None:
     options = ("--queue", "team", "--executors", "1", "--memory-overhead", "1g")
     shown = hrm("whatif", *options).stdout
@@ -198,3 +251,16 @@ def test_a_size_that_is_none_is_refused(hrm: Run, master: FakeMaster, option: st
     result = hrm("whatif", "--queue", "q", "--executors", "1", option, "lots")
     assert (result.exit_code, master.queues.requests) == (1, [])
     assert f"{option} is 'lots'; give a size such as 2g" in result.stderr
+
+
+def test_parts_of_platforms_are_shown_with_what_is_held_of_them(
+    hrm: Run, master: FakeMaster
+) -> None:
+    result = hrm("queues", "--platforms")
+    assert result.exit_code == 0, result.stderr
+    assert [line.split() for line in result.stdout.splitlines()] == [
+        ["QUEUE", "[new]", "old", "AFFINITY"],
+        ["root.team", "30", "of", "32", "2", "of", "8", "1.5", "0.667"],
+    ]
+    master.queues.is_divided = False
+    assert hrm("queues", "--platforms").stdout.startswith("no queue's share is divided: there is")

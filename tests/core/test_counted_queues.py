@@ -9,7 +9,7 @@ from hrm.core.master.queue_whatif import what_if
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.tenancy.queue_spec import QueueSpec, spec_from
-from hrm.core.tenancy.queue_status import Supposed
+from hrm.core.tenancy.queue_status import Supposed, Supposition
 from hrm.core.vocabulary.model import Resources
 from hrm.testing import VirtualCluster, virtual
 from tests.core.test_counted_work import calls_of
@@ -93,7 +93,8 @@ def test_what_if_of_many_costs_as_much_as_of_those_for_which_others_are_preempte
 
     def ask(executors: int) -> Supposed:
         state, placement = master.master_state, master.placement
-        return what_if(state, placement, "b", executors, small, cluster.now)
+        asked = Supposition(queue="b", executors=executors, resources=small)
+        return what_if(state, placement, asked, cluster.now)
 
     assert (ask(30).by_preemption, ask(10_000).by_preemption) == (20, 20)
     assert calls_of(lambda: ask(10_000)) <= calls_of(lambda: ask(21)) + 10

@@ -10,7 +10,7 @@ from hrm.core.master.queue_whatif import what_if
 from hrm.core.messages import commands as c
 from hrm.core.tenancy.queue_rules import QueueRule
 from hrm.core.tenancy.queue_spec import QueueSpec, spec_from
-from hrm.core.tenancy.queue_status import QueueStatus, WaitReason
+from hrm.core.tenancy.queue_status import QueueStatus, Supposed, Supposition, WaitReason
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import ApplicationId, ApplicationState, Resources, WorkloadClass
 from hrm.errors import AlreadyExists, InvalidRequest, NotAllowed, NotFound
@@ -462,13 +462,19 @@ def test_a_cut_says_what_it_costs_and_then_costs_that() -> None:
     assert gone == set(dry.result.preempted)
 
 
+def suppose(virtual: VirtualCluster, queue: str, executors: int, user: str = "") -> Supposed:
+    """Executors of one core."""
+    master = virtual.master
+    asked = Supposition(queue=queue, executors=executors, resources=Resources(1, 1024), user=user)
+    return what_if(master.master_state, master.placement, asked, virtual.now)
+
+
 def test_what_if_says_what_happens_then() -> None:
     virtual = cluster(*HALVES)
     one = virtual.submit(40, queue="a")
     virtual.advance(10)
-    master = virtual.master
 
-    found = what_if(master.master_state, master.placement, "b", 10, Resources(1, 1024), virtual.now)
+    found = suppose(virtual, "b", 10)
     assert (found.at_once, found.by_preemption, found.later) == (0, 8, 2)
     other = virtual.submit(10, queue="b")
     live(virtual, 40, one)
@@ -505,3 +511,64 @@ def test_past_use_counts_and_fades() -> None:
 
     assert early < 8 - 1, "root.a has used all for long"
     assert abs(running(virtual, one) - running(virtual, other)) <= 2
+
+
+def test_what_if_knows_the_limits_of_a_user() -> None:
+    """A user may hold half of 16 cores."""
+    virtual = cluster(spec_from("root.x", {"guaranteed": "100%", "user_limit_factor": 0.5}))
+    virtual.submit(3, queue="x", user="ana")
+    virtual.advance(5)
+
+    mine = suppose(virtual, "x", 10, "ana")
+    assert (mine.at_once, mine.by_preemption, mine.later) == (5, 0, 5)
+    assert mine.why == "ana would hold as much of root.x as one user may (user_limit_factor)"
+    assert suppose(virtual, "x", 10, "bo").at_once == 8
+    assert suppose(virtual, "x", 10).at_once == 10, "of a user without limits"
+    assert suppose(virtual, "x", 5, "ana").why == ""
+
+
+@pytest.mark.parametrize("executors", [1, 4, 12])
+def test_what_if_of_a_user_is_what_happens_then(executors: int) -> None:
+    virtual = cluster(
+        spec_from("root.a", {"guaranteed": "50%", "minimum_user_limit": 0.5}),
+        spec_from("root.b", {"guaranteed": "50%"}),
+    )
+    one = virtual.submit(40, queue="a", user="ana")
+    virtual.submit(40, queue="b", user="cy")
+    live(virtual, 40, one)
+    before = running(virtual, one)
+    assert before == 8
+
+    found = suppose(virtual, "a", executors, "bo")
+
+    # Ana holds the queue's share already, and what she waits for goes first: all of bo's wait.
+    assert (found.at_once, found.by_preemption, found.later) == (0, 0, executors)
+    other = virtual.submit(executors, queue="a", user="bo")
+    virtual.advance(30)
+    assert running(virtual, other) == found.at_once
+
+
+def test_what_if_of_a_user_who_has_a_part_left() -> None:
+    virtual = cluster(
+        spec_from("root.a", {"guaranteed": "50%", "minimum_user_limit": 0.5}),
+        spec_from("root.b", {"guaranteed": "50%"}),
+    )
+    virtual.submit(2, queue="a", user="ana")
+    virtual.submit(40, queue="b", user="cy")
+    virtual.advance(20)
+
+    found = suppose(virtual, "a", 9, "bo")
+
+    # Half of the 8 cores that are root.a's; root.b has borrowed the rest of them.
+    assert (found.at_once + found.by_preemption, found.later) == (4, 5)
+    assert "bo would hold a user's part of root.a, of which 2 have some" in found.why
+    other = virtual.submit(9, queue="a", user="bo")
+    virtual.advance(60)
+    assert running(virtual, other) == 4
+
+
+def test_what_if_of_a_user_who_may_not_submit_is_refused() -> None:
+    virtual = cluster(spec_from("root.a", {"submitters": ["ana"]}))
+    assert suppose(virtual, "a", 1, "ana").at_once == 1
+    with pytest.raises(NotAllowed, match=r"bo may not submit to root\.a"):
+        suppose(virtual, "a", 1, "bo")

@@ -34,15 +34,16 @@ KIND_OF = {
 async def reply(address: str, path: str, token: str | None) -> tuple[grpc.StatusCode, str]:
     """The status and the details of a call whose only message is none: whoever may make it is
     refused for that."""
-    code, details = await _reply(address, path, token, [NO_MESSAGE])
+    code, details = await raw_reply(address, path, token, [NO_MESSAGE])
     if details.startswith(RACE):  # gRPC's client lost the reason of a call that was refused early
-        code, details = await _reply(address, path, token, [])
+        code, details = await raw_reply(address, path, token, [])
     return code, details
 
 
-async def _reply(
+async def raw_reply(
     address: str, path: str, token: str | None, messages: list[bytes]
 ) -> tuple[grpc.StatusCode, str]:
+    """The status and the details of a call with these messages."""
     metadata = () if token is None else (("authorization", f"Bearer {token}"),)
     async with grpc.aio.insecure_channel(address, options=rpc.OPTIONS) as channel:
         method = channel.stream_stream(path, request_serializer=bytes, response_deserializer=bytes)

@@ -178,7 +178,7 @@ async def test_the_audit_log_says_who_did_what_from_where_and_what_came_of_it(hr
     assert rows[:4] == [
         ("cluster", create, f"{ada['info']['token_id']} ada, kind=user, role=submitter", "ok"),
         ("cluster", create, f"{bob['info']['token_id']} bob, kind=user, role=viewer", "ok"),
-        ("ada", drain, "", rows[2][3]),
+        ("ada", drain, "n1", rows[2][3]),
         ("cluster", drain, "n1", rows[3][3]),
     ]
     assert rows[2][3].startswith("PERMISSION_DENIED: the token is that of user ada")

@@ -82,3 +82,35 @@ async def test_who_may_not_submit_to_a_queue_is_denied(people: People) -> None:
     with refused(DENIED, "bob may not submit to root.team"):
         await registered(bob, queue="root.team")
     assert await registered(ada, queue="root.team")
+
+
+async def test_how_long_tasks_take_is_for_operators_and_who_administers_the_queue(
+    people: People,
+) -> None:
+    """Others see how platforms compare, as they see names."""
+    operator = await people.one("olga", AccessRole.OPERATOR)
+    stated = [
+        queues_pb2.QueueStated(name="root.team", administrators={"names": ["bob"]}),
+        queues_pb2.QueueStated(name="root.other"),
+    ]
+    ask = queues_pb2.ChangeQueuesRequest(queues=stated, create=True)
+    await operator.queues.ChangeQueues(ask, timeout=TIMEOUT_S)
+    learned = people.master.interpreter.core.master_state.affinities
+    for queue in ("root.other", "root.team"):
+        for platform, run_s in (("new", 1.0), ("old", 2.0)):
+            learned.observe(queue, "etl", "map", platform, 1, run_s, 0.0, {})
+
+    async def seen(who: Running) -> dict[str, tuple[bool, float]]:
+        request = queues_pb2.ListAffinitiesRequest()
+        kinds = (await who.queues.ListAffinities(request, timeout=TIMEOUT_S)).kinds
+        for kind in kinds:
+            assert kind.platforms[1].relative == pytest.approx(2.0)
+            assert bool(kind.platforms[1].tasks_per_hour) is not kind.hidden
+        return {kind.queue: (kind.hidden, round(kind.platforms[1].run_s, 6)) for kind in kinds}
+
+    shown, hidden = (False, 2.0), (True, 0.0)
+    assert await seen(operator) == {"root.team": shown, "root.other": shown}
+    bob = await people.one("bob", AccessRole.SUBMITTER)
+    assert await seen(bob) == {"root.team": shown, "root.other": hidden}
+    viewer = await people.one("vera", AccessRole.VIEWER)
+    assert await seen(viewer) == {"root.team": hidden, "root.other": hidden}

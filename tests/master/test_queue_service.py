@@ -13,6 +13,7 @@ import structlog
 
 from hrm import rpc
 from hrm.config import QueueConfig
+from hrm.core.tenancy.affinities import kind_of
 from hrm.core.tenancy.queue_rules import rule_from
 from hrm.core.tenancy.queue_spec import spec_from
 from hrm.errors import InvalidConfig
@@ -254,6 +255,14 @@ async def test_lists_come_in_pages_and_in_the_order_of_the_tree(tmp_path: Path) 
             await listed(master, page_token="x")
 
 
+async def test_how_queues_were_served_is_listed(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        await create(master, "root.a")
+        response = await master.queues.ListQueues(pb.ListQueuesRequest(), timeout=TIMEOUT_S)
+        assert response.fairness == pb.QueueFairness(half_life_s=600)
+        assert not any(queue.HasField("observed") for queue in response.queues)
+
+
 async def test_what_would_become_of_executors_is_answered(tmp_path: Path) -> None:
     async with running(tmp_path) as master:
         resources = common_pb2.Resources(vcores=2, memory_mib=1024)
@@ -281,6 +290,51 @@ async def test_what_would_become_of_executors_is_answered(tmp_path: Path) -> Non
         with refused(grpc.StatusCode.FAILED_PRECONDITION, "64"):
             await what_if(resources=common_pb2.Resources(vcores=64, memory_mib=1))
         stream.cancel()
+
+
+async def test_what_is_learned_is_listed_by_queue(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        for queue in ("root.etl.a", "root.ml"):
+            await create(master, queue)
+        learned = master.interpreter.core.master_state.affinities
+        other = kind_of("root.ml", "train")
+        for queue, name, platform, run_s in [
+            ("root.etl.a", "night 1", "old", 4.0), ("root.etl.a", "night 2", "new", 2.0),
+            ("root.ml", "train", "old", 5.0), ("root.ml", "train", "new", 5.0),
+        ]:  # fmt: skip
+            for _ in range(3):
+                learned.observe(queue, name, "map", platform, 1, run_s, 0.5, {other: 0.5})
+
+        async def found(**fields: Any) -> pb.ListAffinitiesResponse:
+            request = pb.ListAffinitiesRequest(**fields)
+            response: pb.ListAffinitiesResponse
+            response = await master.queues.ListAffinities(request, timeout=TIMEOUT_S)
+            return response
+
+        whole = await found()
+        assert [(x.queue, x.name) for x in whole.kinds] == [
+            ("root.etl.a", "night #"), ("root.ml", "train")
+        ]  # fmt: skip
+        new, old = whole.kinds[0].platforms
+        assert (new.platform, old.platform) == ("new", "old")
+        assert old.relative == pytest.approx(2.0)
+        assert (new.egocentric, old.egocentric) == pytest.approx((2.0, 0.5))
+        assert new.reciprocal > 1 > old.reciprocal
+        assert old.observations == pytest.approx(3)
+        (company,) = whole.kinds[0].co_runners
+        assert (company.queue, company.name) == ("root.ml", "train")
+        assert company.least < company.factor < company.most
+        assert [x.name for x in (await found(queue="etl")).kinds] == ["night #"]
+        first = await found(page_size=1)
+        assert first.next_page_token
+        second = await found(page_size=1, page_token=first.next_page_token)
+        assert [x.name for x in second.kinds] == ["train"]
+        # Among all kinds, whichever are on the page.
+        assert second.kinds[0] == whole.kinds[1]
+        with refused(NOT_FOUND, "there is no queue nowhere"):
+            await found(queue="nowhere")
+        with refused(INVALID, "co_runners_limit is -1"):
+            await found(co_runners_limit=-1)
 
 
 async def test_the_token_is_asked_for(tmp_path: Path) -> None:

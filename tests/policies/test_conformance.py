@@ -1,7 +1,7 @@
 """The contract of every placement policy.
 
 Each test runs for every policy that HRM ships; a policy that is added to ``pyproject.toml`` is
-tested here automatically.
+tested here automatically, and again with slowdowns if it ``learns_from`` them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 from hrm import policies
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.co_running import introduce
 from hrm.core.scheduling.scheduler import Placement, PlacementPolicy
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.model import ApplicationId, NodeName, Resources, WorkloadClass
 from hrm.testing.virtual import VirtualCluster, unit
+from tests.policies.co_runners import Drawn
 from tests.policies.states import NOW, PLACEMENTS, bound_broken, entries, states
 
 BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM
@@ -31,7 +33,17 @@ NAMES = sorted(PROJECT["entry-points"][policies.GROUP])
 STEPPING = {"centralized-drf"}
 """Policies that leave some of a batch job for its next turn though there is capacity."""
 
-every_policy = pytest.mark.parametrize("name", NAMES)
+TAUGHT = " with slowdowns"
+ASKING = [name for name in NAMES if hasattr(policies.load(name), "learns_from")]
+
+every_policy = pytest.mark.parametrize("name", [*NAMES, *(name + TAUGHT for name in ASKING)])
+
+
+def _load(name: str, index: int = 0) -> PlacementPolicy:
+    policy = policies.load(name.removesuffix(TAUGHT), index)
+    if name.endswith(TAUGHT):
+        introduce(policy, Drawn())
+    return policy
 
 
 def _batch(count: int, vcores: int = 1, waiting_limit: int = 64) -> Placement:
@@ -51,13 +63,14 @@ def _columns(view: ClusterView) -> list[list[int]]:
 
 
 def test_the_registry_has_all_of_them() -> None:
-    assert len(NAMES) == 7
+    assert len(NAMES) == 10
     assert set(NAMES) <= set(policies.known())
+    assert ASKING == ["co-runner-round-robin", "most-affected-first", "one-tenant-per-node"]
 
 
 @every_policy
 def test_it_is_called_what_it_is_loaded_by(name: str) -> None:
-    assert policies.load(name, 3).name == name
+    assert _load(name, 3).name == name.removesuffix(TAUGHT)
 
 
 @every_policy
@@ -67,7 +80,7 @@ def test_it_proposes_what_it_may_and_reserves_in_its_view(
     name: str, state: SharedState, placement: Placement, index: int
 ) -> None:
     """Open rows, large enough, within the bounds, each choice seen by the next."""
-    rows, taken = _place(policies.load(name, index), state, placement)
+    rows, taken = _place(_load(name, index), state, placement)
     assert len(rows) == len(placement.entries)
     replayed = ClusterView(state)
     for row, entry in zip(rows, placement.entries, strict=True):
@@ -90,7 +103,7 @@ def test_it_leaves_no_capacity_unused(name: str, state: SharedState, placement: 
         and state.queue(row).image().runs_at_once(placement.demand, placement.workload_class)
         for row in state.rows.values()
     )
-    rows, taken = _place(policies.load(name), state, placement)
+    rows, taken = _place(_load(name), state, placement)
     if large:
         assert rows[0] is not None
         first_view = ClusterView(state)
@@ -109,7 +122,7 @@ def test_it_leaves_no_capacity_unused(name: str, state: SharedState, placement: 
 def test_it_chooses_the_same_again(
     name: str, rounds: list[tuple[SharedState, Placement]], index: int
 ) -> None:
-    one, other = policies.load(name, index), policies.load(name, index)
+    one, other = _load(name, index), _load(name, index)
     for state, placement in rounds:
         assert _place(one, state, placement)[0] == _place(other, state, placement)[0]
 
@@ -121,7 +134,7 @@ def test_it_does_not_touch_the_state(name: str, state: SharedState, placement: P
     names = ("free", "total", "waiting_stream", "waiting_batch", "version", "open")
     before = [getattr(state, column).copy() for column in names]
     images = [state.queue(row).image() for row in state.rows.values()]
-    _place(policies.load(name), state, placement)
+    _place(_load(name), state, placement)
     after = [getattr(state, column) for column in names]
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
     assert [state.queue(row).image() for row in state.rows.values()] == images
@@ -131,21 +144,21 @@ def test_it_does_not_touch_the_state(name: str, state: SharedState, placement: P
 @pytest.mark.parametrize("workload_class", [BATCH, STREAM])
 def test_an_empty_cluster_has_no_place(name: str, workload_class: WorkloadClass) -> None:
     placement = replace(_batch(3), workload_class=workload_class)
-    assert _place(policies.load(name), SharedState(), placement)[0] == [None] * 3
+    assert _place(_load(name), SharedState(), placement)[0] == [None] * 3
 
 
 @every_policy
 def test_no_containers_need_no_rows(name: str) -> None:
     state = SharedState()
     state.add(NodeName("n1"), UnitQueue(unit("n1")))
-    assert _place(policies.load(name), state, _batch(0))[0] == []
+    assert _place(_load(name), state, _batch(0))[0] == []
 
 
 @every_policy
 def test_one_row_is_filled_and_no_more(name: str) -> None:
     state = SharedState()
     row = state.add(NodeName("n1"), UnitQueue(unit("n1", vcores=4)))
-    policy = policies.load(name)
+    policy = _load(name)
     placed = [_place(policy, state, _batch(1, waiting_limit=0))[0] for _ in range(2)]
     assert placed == [[row], [row]]
     rows, _ = _place(policy, state, replace(_batch(9, waiting_limit=0), workload_class=STREAM))
@@ -156,7 +169,7 @@ def test_one_row_is_filled_and_no_more(name: str) -> None:
 def test_given_up_rows_are_left_alone_and_reused_ones_are_used(name: str) -> None:
     """Forty units, then none, then forty others on the same rows, half of them."""
     state = SharedState()
-    policy = policies.load(name)
+    policy = _load(name)
     for i in range(40):
         state.add(NodeName(f"old{i}"), UnitQueue(unit(f"old{i}")))
     assert None not in _place(policy, state, replace(_batch(8), workload_class=STREAM))[0]
@@ -176,7 +189,7 @@ def test_a_cluster_runs_to_its_end_under_it(name: str, schedulers: int) -> None:
     cluster = VirtualCluster(
         [unit("n1"), unit("n2"), unit("n3", vcores=2)],
         schedulers=schedulers,
-        policy=lambda index: policies.load(name, index),
+        policy=lambda index: _load(name, index),
         run_s=3.0,
     )
     apps: list[ApplicationId] = [

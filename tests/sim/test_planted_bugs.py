@@ -20,6 +20,7 @@ from tests.sim.planted import (
     gpus,
     masters,
     nodes,
+    platforms,
     queue_plans,
     queues,
     scheduling,
@@ -56,7 +57,7 @@ LIMITS = (None, Limits(without=frozenset({"submissions"})))
 """One of the bugs is rare if the nodes are full of drivers."""
 PLAIN = Limits(without=frozenset({"queues"}))
 """What the seeds below meant when they found something."""
-MODULES = (scheduling, gangs, nodes, masters, turns, gpus, drivers, queues)
+MODULES = (scheduling, gangs, nodes, masters, turns, gpus, drivers, queues, platforms)
 BUGS = [bug for module in MODULES for bug in module.BUGS]
 
 ERRORS = r"\b(?:Attribute|Index|Key|Name|Type|Value)Error\b"
@@ -161,6 +162,12 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     queues.kept_drivers_hold_up_others: queue_plans.drivers_of_two_queues(),
     queues.ended_applications_hold_nothing: queue_plans.changed_queues(),
     queues.users_wait_for_each_other: queue_plans.two_users(),
+    platforms.parts_without_what_is_held: queue_plans.two_platforms(0),
+    platforms.platforms_divided_twice: queue_plans.two_platforms(0),
+    platforms.platform_awaited_without_end: queue_plans.two_platforms(0),
+    platforms.moved_to_what_is_full: queue_plans.two_platforms(3),
+    platforms.moved_when_it_has_just_started: queue_plans.two_platforms(0),
+    platforms.kept_is_moved: queue_plans.two_platforms(0, preemptible=False),
 }
 
 

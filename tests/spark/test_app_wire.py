@@ -7,11 +7,13 @@ import sys
 
 import pytest
 
+from hrm import request_bounds
 from hrm.core.messages import appmaster as messages
 from hrm.core.vocabulary.ends import Blame
 from hrm.core.vocabulary.model import ApplicationState
-from hrm.v1 import common_pb2
+from hrm.v1 import application_pb2, common_pb2
 from hrm.wire import appmaster as app_wire
+from tests.spark.fake_driver import progress
 
 TARGET = messages.ProfileTarget(profile=3, count=2, vcores=4, heap_mib=1024, memory_mib=1408)
 
@@ -110,10 +112,10 @@ def test_the_drivers_targets_and_progress() -> None:
         "mean_task_s": 0.5, "streaming_queries": ["q"], **counts,
         "stages": [{"stage_id": 4, "attempt": 1, "name": "map", "mean_task_s": 0.1, **counts}],
     }  # fmt: skip
-    progress = app_wire.progress(report).progress
-    assert (progress.active_jobs, progress.completed_stages, progress.tasks_failed) == (1, 3, 3)
-    assert progress.streaming_queries == ["q"]
-    assert (progress.stages[0].stage_id, progress.stages[0].tasks_completed) == (4, 2)
+    sent = app_wire.progress(report).progress
+    assert (sent.active_jobs, sent.completed_stages, sent.tasks_failed) == (1, 3, 3)
+    assert sent.streaming_queries == ["q"]
+    assert (sent.stages[0].stage_id, sent.stages[0].tasks_completed) == (4, 2)
     below = dict.fromkeys(counts, -1)
     stages = [{**report["stages"][0], **below}]  # type: ignore[index]
     clamped = app_wire.progress(
@@ -121,6 +123,48 @@ def test_the_drivers_targets_and_progress() -> None:
     ).progress
     assert (clamped.active_jobs, clamped.active_stages) == (0, 2**31 - 1)
     assert (clamped.tasks_total, clamped.stages[0].tasks_failed) == (0, 0)
+
+
+def report_of(*executors: str, completed: int = 0) -> application_pb2.ApplicationUpdate:
+    some = [
+        {"executor_id": x, "stage": "map", "tasks": 2, "run_s": 1.5, "input_bytes": 7}
+        for x in executors
+    ]
+    return app_wire.progress({**progress(completed), "executor_tasks": some})
+
+
+def executors_of(update: application_pb2.ApplicationUpdate) -> list[str]:
+    return [each.executor_id for each in update.progress.executor_tasks]
+
+
+def test_times_of_tasks_are_within_what_the_wire_holds() -> None:
+    (sound,) = report_of("1").progress.executor_tasks
+    assert (sound.stage, sound.tasks, sound.run_s, sound.input_bytes) == ("map", 2, 1.5, 7)
+    odd = {"executor_id": "1", "stage": "x" * 9_999, "tasks": 2**40, "run_s": -1, "input_bytes": -1}
+    (clamped,) = app_wire.progress({**progress(0), "executor_tasks": [odd]}).progress.executor_tasks
+    assert (clamped.tasks, clamped.run_s, clamped.input_bytes) == (2**31 - 1, 0.0, 0)
+    assert len(clamped.stage) <= request_bounds.ID
+    assert len(executors_of(report_of(*map(str, range(300))))) == 200
+    assert executors_of(app_wire.progress(progress(0))) == [], "older plugins report none"
+
+
+def test_a_report_that_is_repeated_has_its_counts_alone() -> None:
+    report = report_of("1", completed=3)
+    assert executors_of(app_wire.counts_alone(report)) == []
+    assert app_wire.counts_alone(report).progress.tasks_completed == 3
+    assert executors_of(report) == ["1"]
+
+
+def test_a_report_that_replaces_another_takes_over_its_times_of_tasks() -> None:
+    earlier, later = report_of("1", "2", completed=1), report_of("3", completed=2)
+    both = app_wire.with_unsent(later, earlier)
+    assert executors_of(both) == ["3", "1", "2"]
+    assert both.progress.tasks_completed == 2
+    assert executors_of(later) == ["3"]
+    many = report_of(*map(str, range(199)))
+    assert executors_of(app_wire.with_unsent(many, earlier))[-1] == "2"
+    full = report_of(*map(str, range(200)))
+    assert len(executors_of(app_wire.with_unsent(full, earlier))) == 200
 
 
 def test_a_class_by_another_name_is_an_error() -> None:

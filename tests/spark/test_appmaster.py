@@ -80,6 +80,32 @@ async def test_a_busy_application_outlives_broken_sessions(
     assert master.problems == []
 
 
+async def test_times_of_tasks_are_reported_once(master: FakeMaster, tmp_path: Path) -> None:
+    """A new session gets the latest counts again, not the times that the one before had."""
+
+    def heard() -> list[str]:
+        reports = [u.progress for _, u in master.updates if u.HasField("progress")]
+        return [each.executor_id for report in reports for each in report.executor_tasks]
+
+    tasks = {"stage": "map", "tasks": 1, "run_s": 1.5, "input_bytes": 0}
+    async with fake_driver(master, tmp_path, setup=FAST) as driver:
+        driver.send(target(1))
+        await until_registered(driver)
+        driver.send(progress(1) | {"executor_tasks": [tasks | {"executor_id": "1"}]})
+        await until(lambda: reported(master) == 1, 10, "progress")
+        count = len(master.updates)
+        master.break_session()
+        await sessions(master, 2)
+        await until(
+            lambda: any(u.HasField("progress") for _, u in master.updates[count:]), 10, "again"
+        )
+        driver.send(progress(2) | {"executor_tasks": [tasks | {"executor_id": "2"}]})
+        await until(lambda: reported(master) == 2, 10, "progress")
+        assert heard() == ["1", "2"]
+        driver.finish()
+        assert await driver.end() == 0
+
+
 async def test_a_busy_application_outlives_a_master_that_starts_again(tmp_path: Path) -> None:
     async with contextlib.AsyncExitStack() as stack:
         async with fake_master(tmp_path, start_executors=False) as first:

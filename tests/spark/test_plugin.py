@@ -142,6 +142,44 @@ spark.stop()
     assert master.classes() == []
 
 
+async def test_times_of_tasks_are_reported_by_stage_and_executor(
+    master: FakeMaster, tmp_path: Path
+) -> None:
+    """Each once; not those that an executor began before it had ended one, and no failed ones."""
+    body = """
+spark = builder.getOrCreate()
+sc = spark.sparkContext
+def work(x):
+    time.sleep(0.1)
+    if x == 5 and not (here / "failed").exists():
+        (here / "failed").touch()
+        raise ValueError("once")
+    return (x % 2, x)
+for _ in range(3):
+    sc.parallelize(range(12), 12).map(work).reduceByKey(lambda a, b: a + b, 2).count()
+say("done")
+spark.stop()
+"""
+    async with application(master, tmp_path, body) as driver:
+        await driver.received_text("done")
+        assert await driver.exit_status() == 0
+    reports = [u.progress for _, u in master.updates if u.HasField("progress")]
+    times = [each for report in reports for each in report.executor_tasks]
+    assert {each.executor_id for each in times} <= set(master.executors)
+    # What of three jobs of 12 and 2 tasks was begun first, at each executor.
+    slots = 3 * 14 - sum(each.tasks for each in times)
+    assert len(master.executors) <= slots <= 12
+    by_stage: dict[str, list[common_pb2.ExecutorTasks]] = {}
+    for each in times:
+        by_stage.setdefault(each.stage, []).append(each)
+    # In all three jobs the same two stages.
+    assert len(by_stage) == 2, by_stage.keys()
+    (of_map,) = (some for name, some in by_stage.items() if name.startswith("reduceByKey"))
+    (of_reduce,) = (some for name, some in by_stage.items() if name.startswith("count"))
+    assert all(each.run_s >= 0.1 * each.tasks for each in of_map)
+    assert sum(each.input_bytes for each in of_reduce) > 0
+
+
 async def test_plain_python_and_an_explicit_no_to_authentication(
     master: FakeMaster, tmp_path: Path
 ) -> None:

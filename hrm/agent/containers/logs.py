@@ -248,7 +248,7 @@ class LogPages(HttpPages):
         self._logs = logs
         logs.scheme = "https" if secure is not None else "http"
 
-    def page(self, target: str, *, wants_html: bool) -> bytes:
+    async def page(self, target: str, *, wants_html: bool) -> bytes:
         try:
             url = urlsplit(target)
             query = {name: values[-1] for name, values in parse_qs(url.query).items()}

@@ -101,7 +101,10 @@ class GpuSockets:
             streams_max=self._settings.streams_max,
             connections_max=self._settings.connections_max,
         )
-        pipeline_pb2_grpc.add_GpuServiceServicer_to_server(self._gpus, server)
+        gpus = self._gpus
+        if account is not None:  # all users may share the agent's own
+            gpus = gpus.of_user(self._settings.gpu_claims_per_user)
+        pipeline_pb2_grpc.add_GpuServiceServicer_to_server(gpus, server)
         try:
             server.add_insecure_port(f"unix:{made}")
             await server.start()

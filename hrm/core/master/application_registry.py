@@ -16,6 +16,7 @@ from hrm.core.master.admission import gpu_refusal, malformed, refusal, resolve
 from hrm.core.master.class_guesses import ClassGuesses
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.node_registry import NodeRegistry
+from hrm.core.master.observed_tasks import observed
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.queue_admin import QueueAdministration
 from hrm.core.master.state import MasterState
@@ -226,6 +227,7 @@ class ApplicationRegistry:
         if app is not None:
             app.progress = event.progress
             run_time_corrections.progressed(self.master_state, app, event.now)
+            observed(self.master_state, app, event.tasks, event.now)
 
     def hosts_excluded(self, event: e.HostsExcluded) -> None:
         app = self._taking(ApplicationHappening.REPORTED, event.application_id)

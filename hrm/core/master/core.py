@@ -12,6 +12,7 @@ from types import MappingProxyType
 from hrm.core.master.application_registry import ApplicationRegistry
 from hrm.core.master.epochs import Epochs, Registration
 from hrm.core.master.gang_starts import GangStarts
+from hrm.core.master.known_company import KnownCompany
 from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.queue_admin import QueueAdministration
@@ -20,8 +21,10 @@ from hrm.core.master.state import MasterState
 from hrm.core.master.subscriptions import Subscriptions
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.scheduling.co_running import introduce
 from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.scheduling.scheduler import PlacementPolicy, Scheduler
+from hrm.core.tenancy.platform_division import PlatformDivision
 from hrm.core.tenancy.queue_rules import QueueRule
 from hrm.core.tenancy.queue_tree import QueueTree
 from hrm.core.vocabulary.bounds import Bounds
@@ -52,6 +55,7 @@ class MasterCore:
         epoch_id: new with every process.
         queues: the tree of queues that the store knows; None: the one queue ``root.default``.
         queue_rules: which of them applications go to that name none.
+        division: how queues' shares are divided over unlike platforms; None: not at all.
     """
 
     def __init__(
@@ -69,13 +73,20 @@ class MasterCore:
         epoch_id: str = "",
         queues: QueueTree | None = None,
         queue_rules: tuple[QueueRule, ...] = (),
+        division: PlatformDivision | None = None,
     ) -> None:
         bounds = bounds or Bounds()
         self.master_state = MasterState(epoch, bounds, watch, queues)
         self.negotiator = Negotiator(self.master_state.state, bounds)
+        known_company = KnownCompany(self.master_state)
+        policies = list(policies)
+        for policy in policies:
+            introduce(policy, known_company)
         named = enumerate(policies, 1)
         schedulers = [Scheduler(f"scheduler-{x}", policy, bounds) for x, policy in named]
-        self.placement = PlacementCoordinator(self.master_state, self.negotiator, schedulers)
+        self.placement = PlacementCoordinator(
+            self.master_state, self.negotiator, schedulers, division
+        )
         self.subscriptions = Subscriptions(self.master_state, self.placement, self.negotiator)
         self.nodes = NodeRegistry(self.master_state, self.placement, known_nodes, drained_nodes)
         self.repartitioning = Repartitioning(self.master_state)
@@ -205,3 +216,4 @@ class MasterCore:
         self.applications.tick(now)
         self.subscriptions.tick(now)
         self.placement.tick(now)
+        self.master_state.queue_fairness.tick(now)

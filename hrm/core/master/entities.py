@@ -100,6 +100,8 @@ class Application:
     ``excused_s``: until then its AppMaster's absence does not count
     (``hrm.core.vocabulary.wakefulness``). ``due_at_s``: when its tasks are expected to be done, by
     the report after which that was last corrected (``core.master.run_time_corrections``).
+    ``tasks_taken``: how many times of tasks were learned from since ``tasks_since_s``
+    (``core.master.observed_tasks``).
 
     ``gang_min``: how many containers must be placed before the first of them may be, 0 once all of
     them have started; see ``core.master.gangs``. ``gang_lost_at_s``: when it last lost one that had
@@ -137,6 +139,8 @@ class Application:
     excused_s: float = 0.0
     first_executors: FirstExecutors | None = None
     due_at_s: float = 0.0
+    tasks_since_s: float = -math.inf
+    tasks_taken: int = 0
     unpacked: bool = False
     requires: NodeRequirement | None = None
     kept: Waits | None = None

@@ -16,6 +16,7 @@ from hrm.core.master import gangs, locality
 from hrm.core.master.admission import size_settings
 from hrm.core.master.driver_places import NO_NODE, NO_SUITED_NODE, DriverPlaces
 from hrm.core.master.entities import Application, Container
+from hrm.core.master.platform_shares import platform_line
 from hrm.core.master.queue_report import prospect
 from hrm.core.master.state import MasterState
 from hrm.core.scheduling.cluster_view import ClusterView
@@ -280,6 +281,9 @@ def _pending_line(
     near = locality.waiting_line(pending[0].request, now - pending[0].requested_at_s)
     if near:
         return f"{since}: {near}"
+    platform = platform_line(pending[0].request, now)
+    if platform:
+        return f"{since}: {platform}"
     if (could & fitting_rows(demand, state.free)).any():
         why = app.refusal or "there is capacity, its scheduler has not come to it yet"
         return f"{since}: {why}"

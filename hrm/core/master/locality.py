@@ -4,8 +4,9 @@ A driver names with its requests the hosts on which the blocks lie that its wait
 host that is full may stay full, hence *delay scheduling*: a container that could be near its data
 waits for capacity there, for at most ``spark.hrm.locality.wait``, and then takes what is available.
 
-- Only hosts of this cluster count, by the address or the name of a node. A request whose
-  hosts could never hold it does not wait.
+- Only hosts of this cluster count, by the address or the name of a node, and where its queue has a
+  part left of one platform (``hrm.core.master.platform_shares``), hosts of that one. A request
+  whose hosts could never hold it does not wait.
 - Near is where it can start at once; it does not queue there.
 - Streams, gangs and policies of strict order prefer their hosts, and wait for nothing.
 
@@ -27,7 +28,7 @@ def resolve(master_state: MasterState, request: ContainerRequest) -> ContainerRe
     """The request with the live nodes that its hosts are, in the order of the hosts."""
     nodes_at: dict[str, list[NodeName]] = {}
     for node in master_state.nodes.values():
-        if node.state is NodeState.ALIVE:
+        if node.state is NodeState.ALIVE and request.platform in ("", node.platform):
             for word in {node.name, node.host}:
                 nodes_at.setdefault(word, []).append(node.name)
     near = dict.fromkeys(name for host in request.hosts for name in nodes_at.get(host, ()))

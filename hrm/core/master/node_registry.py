@@ -286,7 +286,10 @@ class NodeRegistry:
             containers=old.containers if old is not None and same else {},
             incarnations=(*known, event.incarnation)[-INCARNATIONS_KEPT:],
             properties=NodeProperties(
-                host=event.host, labels=event.labels, runtimes=event.runtimes
+                host=event.host,
+                labels=event.labels,
+                runtimes=event.runtimes,
+                platform=event.platform,
             ),
             preemption_grace_s=event.preemption_grace_s,
         )

@@ -21,6 +21,8 @@ from hrm.core.master.entities import Application, Container
 from hrm.core.master.gpu_shares import FairGpuParts
 from hrm.core.master.head_starts import HeadStarts
 from hrm.core.master.places import claims_at_places
+from hrm.core.master.platform_moves import PlatformMoves
+from hrm.core.master.platform_shares import PlatformShares
 from hrm.core.master.queue_gate import QueueGate
 from hrm.core.master.queue_reclaim import QueueReclaim
 from hrm.core.master.remote_updates import RemoteUpdates
@@ -34,6 +36,7 @@ from hrm.core.scheduling.exhaustion import Exhaustion
 from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Job, Scheduler
+from hrm.core.tenancy.platform_division import PlatformDivision
 from hrm.core.vocabulary.columns import Bools
 from hrm.core.vocabulary.model import (
     NO_UNIT,
@@ -56,7 +59,11 @@ class PlacementCoordinator:
     """Invariant: a scheduler with jobs has been woken, waits for the lease, or is in flight."""
 
     def __init__(
-        self, master_state: MasterState, negotiator: Negotiator, schedulers: list[Scheduler]
+        self,
+        master_state: MasterState,
+        negotiator: Negotiator,
+        schedulers: list[Scheduler],
+        division: PlatformDivision | None = None,
     ) -> None:
         self.master_state = master_state
         self.negotiator = negotiator
@@ -72,12 +79,14 @@ class PlacementCoordinator:
             master_state, negotiator, self.pool, self.gpu_shares, self.head_starts
         )
         self._settlement = Settlement(master_state, self.schedulers, self.drivers)
+        self.platforms = PlatformShares(master_state, division)
         self.queues = QueueGate(
             master_state,
             self.schedulers,
             self._passed,
             self._take_from,
             self._refuse_hopeless,
+            self.platforms,
         )
         self.reclaim = QueueReclaim(
             master_state,
@@ -87,6 +96,7 @@ class PlacementCoordinator:
             self.queues.let_claim,
             self._may_have_driver,
         )
+        self.moves = PlatformMoves(master_state, self.platforms)
         self._views: dict[str, ClusterView] = {}
 
     def request(
@@ -461,6 +471,7 @@ class PlacementCoordinator:
         self._follow_shares(now)
         self._hand_over_drivers(now)
         self.reclaim.tick(now)
+        self.moves.tick(now, is_calm=self.reclaim.is_calm)
         if self.negotiator.lease.expire(now) or self.negotiator.lease.holder is None:
             self.lease_free(now)
         for scheduler in self.schedulers.values():

@@ -34,6 +34,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
+from hrm.core.master.platform_shares import PlatformShares
 from hrm.core.master.queue_line import QueueLine, Waiter, dominant_part
 from hrm.core.master.queue_loans import LENDERS_MAX, QueueLoans
 from hrm.core.master.queue_passing import PassingRules, sum_of
@@ -74,6 +75,7 @@ class QueueGate:
         hand_over: Callable[[Application, Container, float], None],
         withdraw: Callable[[Container], None],
         refuse_hopeless: Callable[[Application, Sequence[Container], float], None],
+        platforms: PlatformShares,
     ) -> None:
         """``hand_over`` gives a container to its scheduler, ``withdraw`` takes it from there;
         ``refuse_hopeless`` refuses those that no node will ever serve."""
@@ -89,6 +91,7 @@ class QueueGate:
         self.may_lend = False
         self._was_alone: QueueName | None = None
         self._rules = PassingRules(master_state, self.lines)
+        self.platforms = platforms
         self._loans = QueueLoans(master_state, schedulers, self, self._rules)
         self._least: Governed = _MOST
         self._aged_s = -math.inf
@@ -181,6 +184,7 @@ class QueueGate:
         if self._arrived:
             self._take_in()
         ticks, self._ticks = self._ticks, False
+        self.platforms.follow_nodes()
         if usage.follow_capacity(all_of_it=ticks):
             self.may_lend = True
             self._all_due()
@@ -223,6 +227,7 @@ class QueueGate:
                 self._usage.accounts.age(now - self._aged_s, half_life_s)
             self._aged_s = now
         self._rules.now, self._ticks = now, True
+        self.platforms.tick(now)
         self._loans.look_again()
         self._all_due()
         self.may_lend = True
@@ -359,6 +364,11 @@ class QueueGate:
         self._leave(app, some)
         for container in some:
             self._keep(container, withheld=False)
+        if self.platforms.divides:
+            if on_loan:
+                self.platforms.forget(some)
+            else:
+                self.platforms.choose(app, some, now)
         if usage.are_alike(some):
             usage.note_alike(some, app)
         else:

@@ -67,7 +67,8 @@ RECLAIM_REASONS = (_REASON, _FOR_STREAM)
 
 
 class QueueReclaim:
-    """``preempted``: how many containers that ran have been ordered to end."""
+    """``preempted``: how many containers that ran have been ordered to end. ``is_calm``: when it
+    last looked, no queue claimed anything."""
 
     def __init__(
         self,
@@ -91,10 +92,14 @@ class QueueReclaim:
         self._next_run_s = -math.inf
         self._going: dict[ContainerId, float] = {}
         self.preempted = 0
+        self.is_calm = False
 
     def tick(self, now: float) -> None:
         master_state, accounts = self._master_state, self._usage.accounts
-        if accounts is None or now < self._next_run_s or not self._sees_all(now):
+        if accounts is None or now < self._next_run_s:
+            return
+        self.is_calm = False
+        if not self._sees_all(now):
             return
         bounds = master_state.bounds
         self._next_run_s = now + bounds.relocation_period_s
@@ -105,6 +110,7 @@ class QueueReclaim:
         self._going = {x: at_s for x, at_s in self._going.items() if now - at_s < resend_s}
         claims = list(self._claims(accounts, now))
         if not claims:
+            self.is_calm = not self._going
             return
         planner = ReclaimPlanner(master_state, self._usage, self._going)
         found = planner.plan([planner.claim(x, now) for x in some] for some in claims)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -11,6 +12,7 @@ from hrm.core.master.queue_gate import QueueGate
 from hrm.core.master.queue_usage import QueueUsage, amount_of
 from hrm.core.master.state import MasterState
 from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, less, more
+from hrm.core.tenancy.observed_fairness import FairnessSummary
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import QueueStatus, QueueWait, WaitReason
 from hrm.core.tenancy.queue_tree import Governed
@@ -45,6 +47,7 @@ class QueueReport:
         self._of_leaf: dict[QueueName, list[Application]] = {}
         self._many: Counter[QueueName] = Counter()
         self._pending: dict[QueueName, Governed] = {}
+        self._fairness = master_state.queue_fairness
         for app in master_state.live.values():
             self._of_leaf.setdefault(QueueName(app.record.queue), []).append(app)
         for name, apps in self._of_leaf.items():
@@ -72,7 +75,27 @@ class QueueReport:
             past_use=account.past_use,
             waiting=tuple(_waits(self._master_state, self._gate, waiting, waits)),
             waiting_total=len(waiting),
+            observed=self._fairness.of(name) if account.is_leaf else None,
+            longest_wait_s=self._longest_wait_s(waiting),
+            platforms=tuple(self._gate.platforms.parts(name)) if account.is_leaf else (),
         )
+
+    def fairness(self) -> FairnessSummary:
+        """Between the leaf queues, lately."""
+        return self._fairness.summary()
+
+    def _longest_wait_s(self, waiting: Sequence[Application]) -> float:
+        """As of the latest tick, of containers that have no place yet."""
+        since_s = min(
+            (
+                container.requested_at_s
+                for app in waiting
+                for container in app.containers.values()
+                if _waits_for_place(container)
+            ),
+            default=math.inf,
+        )
+        return max(0.0, self._fairness.now - since_s)
 
 
 def _maximum(account: QueueAccount, capacity: Governed) -> Governed:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hrm.core.master.entities import Application, Container
+from hrm.core.master.platform_use import PlatformUse
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, less, more
 from hrm.core.tenancy.queue_spec import QueueName
@@ -62,10 +63,12 @@ class QueueUsage:
     on loan and have no place yet; ``patient``: those that have passed otherwise, for which nothing
     can be preempted, and which may wait at a unit; ``stuck``: of these what counted when it was
     found to be with its scheduler. ``placed``: how many are PLACED. ``freed``: leaves that hold
-    less than when somebody last emptied it; ``promised``: containers that their queue keeps, and
-    for which others are preempted so that a queue above stays within its maximum, with until when
-    that counts; ``grown``: leaves with containers that hold something and have passed no queue of
-    this master; ``has_freed_slots``: some application left its place to another.
+    less than when somebody last emptied it; ``on_platforms``: what leaves have on each platform,
+    None where these are not divided (``hrm.core.master.platform_shares``); ``promised``: containers
+    that their queue keeps, and for which others are preempted so that a queue above stays within
+    its maximum, with until when that counts; ``grown``: leaves with containers that hold something
+    and have passed no queue of this master; ``has_freed_slots``: some application left its place to
+    another.
     """
 
     def __init__(self, state: SharedState, tree: QueueTree) -> None:
@@ -89,6 +92,7 @@ class QueueUsage:
         self._shape = -1
         self._has_closed = False
         self.placed = 0
+        self.on_platforms: PlatformUse | None = None
 
     def begin(self, tree: QueueTree, apps: Iterable[Application], *, always: bool = False) -> None:
         """From now on this is the tree; count all that these applications have, of those that have
@@ -108,6 +112,8 @@ class QueueUsage:
         governs = always or tree.governs
         before = self.accounts
         self.accounts = AccountTree(tree, self._capacity()) if governs else None
+        if self.on_platforms is not None:
+            self.on_platforms = PlatformUse(self._state) if governs else None
         if before is not None and self.accounts is not None:
             self.accounts.inherit(before)
         if self.accounts is None:
@@ -116,6 +122,16 @@ class QueueUsage:
             if any(_holds(container) for container in app.containers.values()):
                 self._activate_holder(app, self.account(app))
             self.note_all(app.containers.values(), app)
+
+    def count_platforms(self, use: PlatformUse, apps: Iterable[Application]) -> None:
+        """From now on what is held is counted by platform, too: all that these applications have,
+        and what comes."""
+        self.on_platforms = use
+        for app in apps:
+            for container in app.containers.values():
+                known = self.entries.get(container.container_id)
+                if known is not None and known.level is not Level.WANTED:
+                    use.note(known.account.name, (container,), known.amount[0], holds=True)
 
     @property
     def governs(self) -> bool:
@@ -240,9 +256,12 @@ class QueueUsage:
                 if container.node is not None or level is not Level.HELD:
                     self.on_loan.pop(container.container_id, None)
                     self._no_longer_patient(container.container_id)
+        account = known.account if known is not None else self.account(app)
+        if self.on_platforms is not None:
+            holds = level is not None and level is not Level.WANTED
+            self.on_platforms.note(account.name, some, amount[0], holds=holds)
         if known is not None and known.level is level and known.amount == amount:
             return
-        account = known.account if known is not None else self.account(app)
         names = [container.container_id for container in some]
         if level is None:
             for name in names:
@@ -421,6 +440,9 @@ class QueueUsage:
             names = {slot_of(app) for app in self._active_in(account, apps)}
             if account.slots.keys() != names:
                 found.append(f"{account.name} counts {len(account.slots)} applications")
+        if self.on_platforms is not None:
+            holding = {x for x, entry in self.entries.items() if entry.level is not Level.WANTED}
+            found += self.on_platforms.violations(holding)
         return found
 
     def _active_in(self, account: QueueAccount, apps: Iterable[Application]) -> list[Application]:

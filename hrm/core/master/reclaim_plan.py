@@ -26,6 +26,7 @@ from hrm.core.tenancy.accounts import (
 )
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_tree import Governed
+from hrm.core.vocabulary.columns import Bools
 from hrm.core.vocabulary.feasibility import Vector, demand_vector, fits, minus, plus
 from hrm.core.vocabulary.model import (
     NO_UNIT,
@@ -43,7 +44,7 @@ __all__ = ["Reclaim", "ReclaimPlanner", "Wanted"]
 
 class Wanted(NamedTuple):
     """That a container of this size has a place, on nodes that are not ``avoided`` and meet
-    ``requires``. ``container``: None where it is only supposed."""
+    ``requires``, and rather on ``platform``. ``container``: None where it is only supposed."""
 
     account: QueueAccount
     resources: Resources
@@ -51,6 +52,7 @@ class Wanted(NamedTuple):
     avoided: Collection[NodeName] = ()
     requires: NodeRequirement | None = None
     container: Container | None = None
+    platform: str = ""
 
     @property
     def is_kept(self) -> bool:
@@ -65,7 +67,7 @@ def _kind(claim: Wanted) -> _Kind:
     """Claims of one kind find the same victims."""
     return (
         claim.account.name, claim.resources, claim.is_stream, claim.is_kept,
-        frozenset(claim.avoided), claim.requires,
+        frozenset(claim.avoided), claim.requires, claim.platform,
     )  # fmt: skip
 
 
@@ -165,6 +167,7 @@ class ReclaimPlanner:
             master_state.exclusions.avoided(app.application_id, now),
             app.requires,
             container,
+            container.request.platform,
         )
 
     def plan(
@@ -266,7 +269,22 @@ class ReclaimPlanner:
     def _for_one(
         self, claim: Wanted, running: Sequence[tuple[Container, QueueAccount]], so_far: _Round
     ) -> Reclaim | None:
-        """Enough of one unit's for one container."""
+        """Enough of one unit's for one container: of its platform, if there is as much."""
+        if claim.platform:
+            rows = self._master_state.state.rows_at(claim.platform)
+            found = self._for_one_at(rows, claim, running, so_far)
+            if found is not None:
+                return found
+        return self._for_one_at(None, claim, running, so_far)
+
+    def _for_one_at(
+        self,
+        rows: Bools | None,
+        claim: Wanted,
+        running: Sequence[tuple[Container, QueueAccount]],
+        so_far: _Round,
+    ) -> Reclaim | None:
+        """The same at these rows, shape (rows,), or anywhere."""
         master_state, state = self._master_state, self._master_state.state
         account, avoided = claim.account, claim.avoided
         amount, demand = amount_of(claim.resources), demand_vector(claim.resources)
@@ -286,6 +304,8 @@ class ReclaimPlanner:
             unit_id = container.unit_id
             row = state.rows.get(unit_id)
             if container.container_id in so_far.taken or row is None or not state.open[row]:
+                continue
+            if rows is not None and not rows[row]:
                 continue
             if container.node in avoided or (suited is not None and not suited[row]):
                 continue

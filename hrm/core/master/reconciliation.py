@@ -281,6 +281,7 @@ class NodeReconciler:
         if first:
             app.waits += 1
             app.waited_s += max(0.0, container.started_at_s - container.requested_at_s)
+            self.master_state.queue_fairness.started(app, container, now)
         # As many must have started, at least: a large gang is not counted at each one's start.
         if app.application_id in self.master_state.starting and app.waits >= app.gang_min:
             gangs.settle(self.master_state, app)

@@ -15,9 +15,11 @@ from hrm.core.master.exclusion import ExclusionTracker
 from hrm.core.master.gpu_index import GpuIndex
 from hrm.core.master.holdings import Holdings
 from hrm.core.master.places import KeptPlaces
+from hrm.core.master.queue_fairness import QueueFairness
 from hrm.core.master.queue_usage import QueueUsage
 from hrm.core.messages import commands as c
 from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.tenancy.affinities import Affinities
 from hrm.core.tenancy.queue_tree import QueueTree
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.ends import end_rule
@@ -90,7 +92,8 @@ class MasterState:
     applications that do not follow this master, and why (``hrm.core.master.epochs``).
 
     ``gpus`` counts the live containers that use GPUs; only those are reported to it. ``queues``
-    counts all live containers, where queues of applications govern anything.
+    counts all live containers, where queues of applications govern anything; ``queue_fairness``
+    observes how they are served.
 
     ``watch`` is called for every transition of an application, container or node, for new ones,
     and for nodes that are excluded.
@@ -122,11 +125,15 @@ class MasterState:
         self.learned_classes = LearnedClassTable(bounds.learned_classes_kept)
         self.finish_times = FinishTimes(bounds.default_duration_s)
         self.estimate_errors = EstimateErrors()
+        self.affinities = Affinities()
         self.exclusions = ExclusionTracker(bounds, watch)
         self.holdings = Holdings(bounds)
         self.places = KeptPlaces(bounds.application_grace_s)
         self.gpus = GpuIndex(bounds.application_grace_s)
         self.queues = QueueUsage(self.state, queues or QueueTree.of())
+        self.queue_fairness = QueueFairness(
+            self.queues, self.affinities, bounds.queue_fairness_half_life_s
+        )
         self._numbers = itertools.count(1)
         self.drivers: dict[ContainerId, Container] = {}
         self.unqueued_drivers: dict[ContainerId, Container] = {}

@@ -20,6 +20,7 @@ from hrm.core.vocabulary.model import (
     ContainerSpec,
     ContainerStatus,
     EndCause,
+    ExecutorTasks,
     FirstExecutors,
     Followed,
     LaunchContext,
@@ -224,8 +225,12 @@ class ContainersReleased(Event):
 
 @record
 class ProgressReported(Event):
+    """``tasks``: that have ended since the previous report; a report that arrives twice counts
+    them twice."""
+
     application_id: ApplicationId
     progress: Progress
+    tasks: tuple[ExecutorTasks, ...] = ()
 
 
 @record

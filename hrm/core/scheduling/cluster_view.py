@@ -135,7 +135,14 @@ class ClusterView(TableColumns):
     def open_only(self, nodes: Iterable[NodeName], demand: Vector) -> bool:
         """Close the rows of all other nodes; ``open_to`` opens them again. False: none of those
         left could ever hold ``demand``."""
-        self.open = _sealed(self.open & self._state.rows_of(frozenset(nodes)))
+        return self._open_among(self._state.rows_of(frozenset(nodes)), demand)
+
+    def open_at(self, platform: str, demand: Vector) -> bool:
+        """The same for the rows of nodes of other platforms."""
+        return self._open_among(self._state.rows_at(platform), demand)
+
+    def _open_among(self, rows: Bools, demand: Vector) -> bool:
+        self.open = _sealed(self.open & rows)
         return bool((self.open & self.could_ever_fit(demand)).any())
 
     def open_to(self, demand: Vector) -> None:

@@ -91,10 +91,11 @@ class Job:
     ``gpus``: some of ``pending`` may use a GPU. ``gpu_parts``: what it may have of them in the next
     round, by demand; without one: all that it requests. ``gpus_declined``: in how many rounds, one
     after the other, it could have started some, and its policy proposed none of those.
-    ``near``: some of ``pending`` may be near their data; ``held_until_s``: when the first of those
-    that wait for that in the latest round waits no more, infinite where none does. ``places``: some
-    of ``pending`` may have a place (``ContainerRequest.place``). ``rows``: of a driver, where it
-    may go in this round, shape (rows,); None: anywhere.
+    ``prefers``: some of ``pending`` would rather be on some nodes than on others;
+    ``held_until_s``: when the first of those that wait for that in the latest round waits no more,
+    infinite where none does. ``places``: some of ``pending`` may have a place
+    (``ContainerRequest.place``). ``rows``: of a driver, where it may go in this round, shape
+    (rows,); None: anywhere.
 
     ``arrived_at_s``: since when it has waited for something, without a break. ``lacked_s``: when it
     was last known that there is no place for what it requested until then; of those that were held
@@ -128,7 +129,7 @@ class Job:
     avoid: frozenset[NodeName] = frozenset()
     excluded: frozenset[NodeName] = frozenset()
     requires: NodeRequirement | None = None
-    near: bool = False
+    prefers: bool = False
     held_until_s: float = math.inf
     places: bool = False
     rows: Bools | None = None

@@ -169,7 +169,7 @@ class RemoteScheduler(Scheduler):
 
     def _could_not(self, job: Job) -> bool:
         """Was it known that no unit could take any of it?"""
-        if job.near or not self._takes_any(job):
+        if job.prefers or not self._takes_any(job):
             return False
         nodes = job.requires, job.avoid
         return all((demand, *nodes) in self._lacking for demand in job.demands)

@@ -112,7 +112,7 @@ class Replica:
         job.requires = image.requires
         job.demands = {demand_vector(request.resources) for request in pending.values()}
         job.run_s = min(map(self.scheduler.run_s, pending.values()))
-        job.near = any(request.near for request in pending.values())
+        job.prefers = any(request.prefers for request in pending.values())
         job.places = any(request.place for request in pending.values())
         job.gpu_parts = image.gpu_parts
         job.pending = pending

@@ -162,8 +162,8 @@ class Scheduler:
             run_s = self.run_s(request)
             if run_s < job.run_s:
                 changed, job.run_s = True, run_s
-        if request.near:
-            job.near = True
+        if request.near or request.platform:  # as ``request.prefers``, without a call
+            job.prefers = True
         if request.place and not job.places:
             changed = job.places = True
         if is_new:
@@ -247,7 +247,7 @@ class Scheduler:
         if job.gpus:
             if not job.gets_no_gpu or job.gpus_declined or self.strict_order:
                 return False
-        elif self.exhaustion is None or job.near or not self._takes_any(job):
+        elif self.exhaustion is None or job.prefers or not self._takes_any(job):
             return False
         else:
             holds = self.exhaustion.holds
@@ -290,8 +290,8 @@ class Scheduler:
             for demand, members in self._groups(wanted, gang=job.gang > 0):
                 view.open_to(demand)
                 asking, may_queue = _part_of(job, demand, members)
-                if job.near:
-                    asking = self._place_near(job, demand, asking, view, claims, now)
+                if job.prefers:
+                    asking = self._place_preferred(job, demand, asking, view, claims, now)
                 placement = self._placement(job, demand, asking)
                 lacks[demand] = placement.run_s
                 if not may_queue:
@@ -321,7 +321,7 @@ class Scheduler:
             requires=job.requires,
         )
 
-    def _place_near(
+    def _place_preferred(
         self,
         job: Job,
         demand: Vector,
@@ -330,30 +330,37 @@ class Scheduler:
         claims: list[Claim],
         now: float,
     ) -> _Members:
-        """Add claims for those that can start near their data at once; returns those that are to be
-        placed anywhere. The rest waits a little longer."""
+        """Add claims for those that can start at once where they would rather be: near their data,
+        else on their platform. Returns those that are to be placed anywhere; the rest waits a
+        little longer."""
         together = job.gang or job.workload_class is WorkloadClass.STREAM or self.strict_order
-        by_place: dict[tuple[NodeName, ...], _Members] = {}
-        for member in members:
-            if member[1].near:
-                by_place.setdefault(member[1].near, []).append(member)
-        gone: set[ContainerId] = set()
-        for nodes, some in by_place.items():
-            view.open_to(demand)
-            if not view.open_only(nodes, demand):
-                continue
-            placement = replace(self._placement(job, demand, some), waiting_limit=0, together=False)
-            rows = _ask(self.policy, view, placement, now)
-            claims += _claims(view, placement.entries, rows)
-            for (container_id, request), row in zip(some, rows, strict=True):
-                until_s = job.requested_at_s[container_id] + request.locality_wait_s
-                if row is not None:
-                    gone.add(container_id)
-                elif now < until_s and not together:
-                    gone.add(container_id)
-                    job.held_until_s = min(job.held_until_s, until_s)
+        for is_near in (True, False):
+            by_place: dict[tuple[NodeName, ...] | str, _Members] = {}
+            for member in members:
+                where = member[1].near if is_near else member[1].platform
+                if where:
+                    by_place.setdefault(where, []).append(member)
+            gone: set[ContainerId] = set()
+            for where, some in by_place.items():
+                view.open_to(demand)
+                if not _opens(view, where, demand):
+                    continue
+                placement = self._placement(job, demand, some)
+                placement = replace(placement, waiting_limit=0, together=False)
+                rows = _ask(self.policy, view, placement, now)
+                claims += _claims(view, placement.entries, rows)
+                for (container_id, request), row in zip(some, rows, strict=True):
+                    until_s = request.platform_until_s
+                    if is_near:
+                        until_s = job.requested_at_s[container_id] + request.locality_wait_s
+                    if row is not None:
+                        gone.add(container_id)
+                    elif now < until_s and not together:
+                        gone.add(container_id)
+                        job.held_until_s = min(job.held_until_s, until_s)
+            members = [member for member in members if member[0] not in gone]
         view.open_to(demand)
-        return [member for member in members if member[0] not in gone]
+        return members
 
     def settle(self, job: Job, outcomes: list[Outcome], now: float) -> list[Outcome]:
         """Take what was granted out of the job; back off if anything is left. Returns grants."""
@@ -540,6 +547,13 @@ def _part_of(job: Job, demand: Vector, members: _Members) -> tuple[_Members, boo
     if part is None:
         return members, True
     return members[: part.starts or part.queues], not part.starts
+
+
+def _opens(view: ClusterView, where: tuple[NodeName, ...] | str, demand: Vector) -> bool:
+    """Close all rows but those of these nodes, or of this platform; see ``ClusterView``."""
+    if isinstance(where, str):
+        return view.open_at(where, demand)
+    return view.open_only(where, demand)
 
 
 def _ask(

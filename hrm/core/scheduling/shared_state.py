@@ -116,6 +116,8 @@ class SharedState(TableColumns):
         self._could_hold_at = 0
         self._rows_of: dict[frozenset[NodeName], Bools] = {}
         self._rows_of_at = 0
+        self._rows_at: dict[str, Bools] = {}
+        self._rows_at_shape = -1
         self._watchers: list[set[ResourceUnitId]] = []
         self._seen: dict[ResourceUnitId, int] = {}
         self._states: dict[ResourceUnitId, UnitState] = {}
@@ -399,6 +401,31 @@ class SharedState(TableColumns):
                 (node in nodes for node in self.nodes), np.bool_, len(self.nodes)
             )
         return self._rows_of[nodes]
+
+    def rows_at(self, platform: str) -> Bools:
+        """True at the rows of nodes of this platform; shape (rows,)."""
+        found = self._by_platform().get(platform)
+        return np.zeros(len(self.nodes), np.bool_) if found is None else found
+
+    def cores_at(self) -> dict[str, int]:
+        """Cores of open units by platform, in the order of names; what units share counts once."""
+        found: dict[str, int] = {}
+        for platform, rows in sorted(self._by_platform().items()):
+            usable = np.flatnonzero(rows & self.open)
+            _, first = np.unique(self.pool[usable], return_index=True)
+            found[platform] = int(self.total[usable[first], Column.VCORES].sum())
+        return found
+
+    def _by_platform(self) -> dict[str, Bools]:
+        if self._rows_at_shape != self.shape:
+            self._rows_at, self._rows_at_shape = {}, self.shape
+            for row in self.rows.values():
+                platform = self.properties[row].platform
+                rows = self._rows_at.get(platform)
+                if rows is None:
+                    rows = self._rows_at[platform] = np.zeros(len(self.nodes), np.bool_)
+                rows[row] = True
+        return self._rows_at
 
     def suited(self, requirement: NodeRequirement) -> Bools:
         """True at the rows of nodes that meet this requirement, anything at rows that are not in

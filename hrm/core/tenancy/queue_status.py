@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from hrm.core.tenancy.observed_fairness import LeafObservation
 from hrm.core.tenancy.queue_spec import QueueSpec
 from hrm.core.tenancy.queue_tree import Governed
-from hrm.core.vocabulary.model import ApplicationId, ContainerId
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, Resources
 
-__all__ = ["QueueStatus", "QueueWait", "Supposed", "WaitReason"]
+__all__ = ["QueueStatus", "QueueWait", "Supposed", "Supposition", "WaitReason"]
 
 
 class WaitReason(enum.Enum):
@@ -41,6 +42,17 @@ class QueueWait:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class PlatformPart:
+    """Of a leaf's share: ``cores`` of one platform that it may have, ``held`` by its containers
+    there, or meant for it; ``affinity``: see ``core.tenancy.platform_division``."""
+
+    platform: str
+    cores: int
+    held: float
+    affinity: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatus:
     """A queue at one moment, with all below it.
@@ -50,6 +62,9 @@ class QueueStatus:
     ``running``: applications that hold containers or may get some. ``waiting``: of a leaf,
     the first of ``waiting_total``.
     ``past_use``: what it has held beyond its guarantee, as a part of the cluster; the past fades.
+    ``observed``: of a leaf, how it has been served lately. ``longest_wait_s``: of a leaf, of what
+    has not started yet. ``platforms``: of a leaf that holds or wants something, where shares are
+    divided over several.
     """
 
     spec: QueueSpec
@@ -65,6 +80,19 @@ class QueueStatus:
     past_use: float = 0.0
     waiting: tuple[QueueWait, ...] = ()
     waiting_total: int = 0
+    observed: LeafObservation | None = None
+    longest_wait_s: float = 0.0
+    platforms: tuple[PlatformPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supposition:
+    """So many like containers, requested in a queue by a user; empty: by one without limits."""
+
+    queue: str
+    executors: int
+    resources: Resources
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -260,6 +260,11 @@ class QueueTree:
                 found[child] = QueueLimits((least[0], least[1], least[2]), maximum)
         return found
 
+    def guarantees(self, parent: QueueName, which: int, whole: float) -> list[float]:
+        """What of one resource (of ``GOVERNED``) the children of a queue that is guaranteed
+        ``whole`` are guaranteed, in order, where no maximum is less."""
+        return self._column(self.children[parent], which, whole)
+
     def _column(self, children: tuple[QueueName, ...], which: int, whole: float) -> list[float]:
         """What of one resource each of the children of a queue that is guaranteed ``whole`` is
         guaranteed."""

@@ -60,6 +60,10 @@ class Bounds:
     queue_preemption_part: float = 0.1
     queue_reclaim_wait_s: float = 5.0
     queue_use_half_life_s: float = 3_600.0
+    platform_wait_s: float = 3.0
+    platform_moves: bool = True
+    platform_move_after_s: float = 60.0
+    queue_fairness_half_life_s: float = 600.0
     recovery_window_s: float = 10.0
     stop_grace_s: float = 5.0
     default_duration_s: float = 60.0

@@ -30,6 +30,7 @@ __all__ = [
     "ContainerState",
     "ContainerStatus",
     "EndCause",
+    "ExecutorTasks",
     "FirstExecutors",
     "Followed",
     "Gpu",
@@ -45,6 +46,7 @@ __all__ = [
     "StageProgress",
     "Usage",
     "WorkloadClass",
+    "application_of",
     "container_id_of",
     "is_driver",
 ]
@@ -320,8 +322,10 @@ class ContainerRequest:
     ``expected_duration_s``: estimated run time; 0 where unknown. ``gpus``: how many; with no device
     memory named in ``resources`` they are whole GPUs, alone. ``hosts``: where its data lies, the
     most of it first; ``near``: the nodes that these are; see ``hrm.core.master.locality``.
-    ``place``: the unit where it stands first, as the replacement of a container that was preempted
-    there; set by the master alone, see ``hrm.core.master.places``.
+    ``platform``: until ``platform_until_s`` it is placed on nodes of this platform alone, where its
+    queue has a part left; empty: anywhere; see ``hrm.core.master.platform_shares``. ``place``: the
+    unit where it stands first, as the replacement of a container that was preempted there; set by
+    the master alone, see ``hrm.core.master.places``.
     """
 
     executor_id: str
@@ -333,7 +337,19 @@ class ContainerRequest:
     hosts: tuple[str, ...] = ()
     locality_wait_s: float = 0.0
     near: tuple[NodeName, ...] = ()
+    platform: str = ""
+    platform_until_s: float = 0.0
     place: ResourceUnitId = NO_UNIT
+
+    @property
+    def prefers(self) -> bool:
+        """Are there nodes that it would rather be on than on others?"""
+        return bool(self.near or self.platform)
+
+    def prefers_until_s(self, requested_at_s: float) -> float:
+        """Until when it waits for capacity there, and is placed nowhere else."""
+        near_s = requested_at_s + self.locality_wait_s if self.near else 0.0
+        return max(near_s, self.platform_until_s if self.platform else 0.0)
 
 
 @record
@@ -480,6 +496,21 @@ class Progress:
     stages: tuple[StageProgress, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorTasks:
+    """Tasks of one stage that ended well on one executor, since the previous report: at least one.
+
+    ``stage``: the same whenever the application runs. ``run_s``: above 0, and ``input_bytes``: what
+    they read, 0 where that is not known; of all of them together.
+    """
+
+    executor_id: str
+    stage: str
+    tasks: int
+    run_s: float
+    input_bytes: int = 0
+
+
 def is_driver(application_id: ApplicationId) -> bool:
     """Is this what holds the driver of a submission? It is named after it (Standalone's form)."""
     return application_id.startswith(DRIVER_PREFIX)
@@ -488,3 +519,8 @@ def is_driver(application_id: ApplicationId) -> bool:
 def container_id_of(application_id: ApplicationId, executor_id: str) -> ContainerId:
     """The id of an application's container: known to both sides without a message."""
     return ContainerId(f"{application_id}-x{executor_id}")
+
+
+def application_of(container_id: ContainerId) -> ApplicationId:
+    """Whose container this is; an id of another form is an application by itself."""
+    return ApplicationId(container_id.rpartition("-x")[0] or container_id)

@@ -59,11 +59,13 @@ class Runtime:
 @record
 class NodeProperties:
     """What is known of a node. ``runtimes``: its Spark installations, the default one first; None:
-    it does not report any, and may have some."""
+    it does not report any, and may have some. ``platform``: the group of like nodes that it is in;
+    applications cannot require one."""
 
     host: str = ""
     labels: frozenset[str] = _NONE
     runtimes: tuple[Runtime, ...] | None = None
+    platform: str = ""
 
 
 UNKNOWN_PROPERTIES = NodeProperties()

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from hrm import rpc_server
-from hrm.errors import HrmError
+from hrm.errors import HrmError, LimitReached
 from hrm.pipelines.agent.runtime import PipelineRuntime
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
@@ -27,12 +27,26 @@ class GpuService(pipeline_pb2_grpc.GpuServiceServicer):
     def __init__(self, runtime: PipelineRuntime) -> None:
         self._runtime = runtime
         self._numbers = itertools.count(1)
+        self._claims = 0
+        self._claims_max: int | None = None
+
+    def of_user(self, claims_max: int) -> GpuService:
+        """The same for the programs of one user, which may have so many claims at a time."""
+        service = GpuService(self._runtime)
+        service._numbers, service._claims_max = self._numbers, claims_max
+        return service
 
     async def Acquire(  # noqa: N802
         self, request: pb.AcquireGpuRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.GpuGrant]:
         holder = f"{next(self._numbers)} ({context.peer()})"
+        self._claims += 1
         try:
+            if self._claims_max is not None and self._claims > self._claims_max:
+                raise LimitReached(
+                    f"this user has {self._claims_max} claims on GPUs of this node already "
+                    f"(gpu_claims_per_user); try again, or raise it in hrm.toml [agent]"
+                )
             asked, wait_s = pipeline_wire.to_claim(request, holder, time.time())
             try:
                 number = await asyncio.wait_for(self._runtime.acquire(asked), wait_s)
@@ -47,4 +61,5 @@ class GpuService(pipeline_pb2_grpc.GpuServiceServicer):
         except HrmError as error:
             await rpc_server.abort(context, error)
         finally:
+            self._claims -= 1
             self._runtime.release(holder)

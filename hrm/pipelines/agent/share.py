@@ -23,7 +23,7 @@ class PipelineShare:
 
 
 def set_aside(
-    settings: AgentSettings, name: NodeName, hardware: Hardware
+    settings: AgentSettings, name: NodeName, platform: str, hardware: Hardware
 ) -> tuple[Hardware, PipelineShare | None]:
     """What remains for containers, and what pipelines get; None: nothing.
 
@@ -60,7 +60,7 @@ def set_aside(
             GpuCard(index=gpu.index, model=gpu.name or "GPU", memory_mib=gpu.memory_mib)
             for gpu in ours
         ),
-        platform=settings.platform,
+        platform=platform,
         cpu_speed=settings.pipeline_cpu_speed,
         gpu_speed=settings.pipeline_gpu_speed,
     )

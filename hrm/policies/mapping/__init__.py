@@ -15,7 +15,11 @@ from hrm.policies.mapping.co_runner_affinity import CoRunnerAffinity, co_runner_
 from hrm.policies.mapping.co_runner_round_robin import CoRunnerRoundRobin
 from hrm.policies.mapping.combinations import Combination, CoRunnerTimes, Mapping, Mix
 from hrm.policies.mapping.most_affected_first import MostAffectedFirst
-from hrm.policies.mapping.separable import SeparableSlowdowns, most_affected_first_of_pairs
+from hrm.policies.mapping.separable import (
+    SeparableSlowdowns,
+    most_affected_first_of_pairs,
+    round_robin_of_pairs,
+)
 from hrm.policies.mapping.unaware import OneTenantPerNode, RandomCombinations
 
 __all__ = [
@@ -31,4 +35,5 @@ __all__ = [
     "SeparableSlowdowns",
     "co_runner_affinity",
     "most_affected_first_of_pairs",
+    "round_robin_of_pairs",
 ]

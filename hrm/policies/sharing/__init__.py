@@ -13,12 +13,13 @@ Distributed Systems", IEEE Trans. Services Computing, 2018, section 4.1.
 
 from __future__ import annotations
 
+from hrm.core.tenancy.observed_run_times import ObservedRunTimes, RunTimeEstimate
 from hrm.policies.sharing.affinity import Affinity, platform_affinity
 from hrm.policies.sharing.affinity_first import ApplicationAffinityFirst, ProviderAffinityFirst
 from hrm.policies.sharing.affinity_round_robin import AffinityRoundRobin
 from hrm.policies.sharing.dominant_share import DominantShare
 from hrm.policies.sharing.fair_share import fair_share
-from hrm.policies.sharing.observed_run_times import ObservedRunTimes, RunTimeEstimate
+from hrm.policies.sharing.platform_divider import DEFAULT, DIVISIONS, PlatformDivider, divider
 from hrm.policies.sharing.simple_fairness import SimpleFairness
 from hrm.policies.sharing.tenant_demands import Division, DivisionPolicy, TenantDemands
 
@@ -32,22 +33,12 @@ __all__ = [
     "DivisionPolicy",
     "DominantShare",
     "ObservedRunTimes",
+    "PlatformDivider",
     "ProviderAffinityFirst",
     "RunTimeEstimate",
     "SimpleFairness",
     "TenantDemands",
+    "divider",
     "fair_share",
     "platform_affinity",
 ]
-
-DIVISIONS: dict[str, DivisionPolicy] = {
-    policy.name: policy
-    for policy in (
-        AffinityRoundRobin(),
-        ApplicationAffinityFirst(),
-        DominantShare(),
-        ProviderAffinityFirst(),
-        SimpleFairness(),
-    )
-}
-DEFAULT = AffinityRoundRobin().name

@@ -19,9 +19,9 @@ from enum import Enum
 
 import numpy as np
 
+from hrm.core.tenancy.completion import completed
 from hrm.core.vocabulary.columns import Bools, Floats
 from hrm.errors import InvalidRequest
-from hrm.policies.sharing.completion import completed
 
 __all__ = ["Affinity", "platform_affinity"]
 

@@ -19,6 +19,7 @@ from hrm.core.messages.claims import Proposal
 from hrm.core.vocabulary.model import ApplicationId, NodeName
 from hrm.core.vocabulary.takeover import Takeover
 from hrm.errors import DiskFull
+from hrm.policies.sharing import divider
 from hrm.runtime.master import End, MasterRuntime, OnReply
 from hrm.runtime.virtual_disk import VirtualDisk
 from hrm.sim import event_format
@@ -28,6 +29,7 @@ from hrm.sim.actors.sleepers import MASTER
 from hrm.sim.actors.submission_actor import SubmissionsActor
 from hrm.sim.faults.network import Stream
 from hrm.sim.faults.plan import source
+from hrm.sim.faults.platforms import DrawnRunTimes
 
 if TYPE_CHECKING:
     from hrm.sim.world import World
@@ -162,8 +164,14 @@ class MasterProcess:
         self._reigns += 1
         policies = [load(world.plan.policy, index) for index in range(world.plan.schedulers)]
         core = self.disk.next_master(
-            policies, world.plan.bounds, self.now(), epoch_id=f"reign-{self._reigns}"
+            policies,
+            world.plan.bounds,
+            self.now(),
+            epoch_id=f"reign-{self._reigns}",
+            division=divider(),
         )
+        if "platforms" in world.plan.traits:
+            core.placement.platforms.learn_from(DrawnRunTimes(world.plan.seed, self._reigns))
         core.master_state.out.clear()
         self.life = _Life(self, core)
         world.log.emit("master", f"starts with epoch {self.disk.epoch}")

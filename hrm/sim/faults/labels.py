@@ -60,7 +60,12 @@ def with_needs(
 def properties_of(node: NodePlan) -> NodeProperties:
     """What the agent registers with."""
     runtimes = tuple(Runtime(spark=x, scala=_SCALA[x]) for x in node.sparks)
-    return NodeProperties(host=node.name, labels=frozenset(node.labels), runtimes=runtimes or None)
+    return NodeProperties(
+        host=node.name,
+        labels=frozenset(node.labels),
+        runtimes=runtimes or None,
+        platform=node.platform,
+    )
 
 
 def requirement_of(plan: ApplicationPlan) -> NodeRequirement | None:

@@ -104,6 +104,7 @@ TRAITS = {
     "serial": 0.5,
     "labels": 0.35,
     "queues": 0.35,
+    "platforms": 0.5,
 }
 """What a run may have in addition to the plain cluster, with its probability."""
 
@@ -143,7 +144,8 @@ class NodePlan:
     ``hardware`` and ``binding``: what ``units`` are partitions of, where the node can be
     partitioned again. ``preemption_grace_s``: time that preempted batch has; None: no preemption.
     ``auto_binding``: by which rules it moves the border of a partial binding itself. ``labels`` and
-    ``sparks``, the versions of Spark that it has; no ``sparks``: not known.
+    ``sparks``, the versions of Spark that it has; no ``sparks``: not known. ``platform``: the group
+    of like nodes that it is in.
     """
 
     name: str
@@ -157,6 +159,7 @@ class NodePlan:
     auto_binding: AutoBindingRules | None = None
     labels: tuple[str, ...] = ()
     sparks: tuple[str, ...] = ()
+    platform: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ from hrm.sim.faults.plan import (
     TimedFault,
     source,
 )
+from hrm.sim.faults.platforms import with_platforms
 from hrm.sim.faults.queues import with_queues
 from hrm.sim.faults.rivals import rival_applications, with_rival_gpus
 from hrm.sim.faults.sizes import fits_whole, with_other_size, with_several_gpus
@@ -104,7 +105,10 @@ def draw(seed: int, limits: Limits | None = None) -> Plan:
         submission_bounds=_submission_bounds(seed, bounds),
         at_once_max=_at_once_max(seed, traits),
     )
-    return with_queues(plan) if "queues" in traits else plan
+    if "queues" not in traits:
+        return plan
+    plan = with_queues(plan)
+    return with_platforms(plan) if "platforms" in traits else plan
 
 
 def _at_once_max(seed: int, traits: tuple[str, ...]) -> int:

@@ -42,6 +42,7 @@ from hrm.sim.oracle.grants import Grants
 from hrm.sim.oracle.overtaking import Overtaking, held_up
 from hrm.sim.oracle.pauses import Pauses
 from hrm.sim.oracle.place_keeping import PlaceKeeping, out_of_place
+from hrm.sim.oracle.platforms import PlatformChecks
 from hrm.sim.oracle.preemptions import needless_preemptions
 from hrm.sim.oracle.queues import QueueChecks
 from hrm.sim.oracle.replies import CallReplies
@@ -100,6 +101,7 @@ class Oracle:
         self.waiting_streams = WaitingStreams(self.violated, every_policy=every_policy)
         self.strict_order = StrictOrder(self.violated)
         self.queues = QueueChecks(self.violated, every_policy=every_policy)
+        self.platforms = PlatformChecks(self.violated)
         self.bindings = Bindings(self.violated)
         self.estimates = EstimateChecks(self.violated)
         self.stop_causes = StopCauses(self.violated)
@@ -126,6 +128,7 @@ class Oracle:
         self.classes.master_began(core)
         self.drivers.master_began()
         self.queues.master_began()
+        self.platforms.master_began()
         self.stop_causes.master_began()
         for application_id in self.admitted:  # whatever was reported to an AppMaster survives
             if application_id not in core.master_state.applications:
@@ -165,6 +168,7 @@ class Oracle:
         self.waiting_streams.after(core, event, commands, self.quiet_since_s)
         self.strict_order.after(core, event, self.quiet_since_s)
         self.queues.after(core, event, commands, self.quiet_since_s)
+        self.platforms.after(core, event, commands, self.quiet_since_s)
         self.views.after(core, commands, event.now)
         if isinstance(event, e.NodeRegistered):
             self.bindings.registered(event)

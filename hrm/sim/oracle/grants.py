@@ -170,27 +170,32 @@ class Grants:
                 return
 
     def _patient(self, core: MasterCore, proposal: Proposal, now: float) -> None:
-        """Nothing is claimed far from its data before its time, if a node there could hold it."""
+        """Nothing is claimed far from its data, or on another platform than is meant for it, before
+        its time, if a node there could hold it. Streams wait for nothing."""
         scheduler = core.placement.schedulers[proposal.scheduler]
-        if proposal.gang or scheduler.strict_order:
+        is_stream = proposal.workload_class is WorkloadClass.STREAM
+        if proposal.gang or scheduler.strict_order or is_stream:
             return
         app = core.master_state.applications[proposal.application_id]
         avoided = core.master_state.exclusions.avoided(proposal.application_id, now)
         for claim in proposal.claims:
             container = app.containers[claim.entry.container_id]
             asked = container.request
-            over = now >= container.requested_at_s + asked.locality_wait_s
-            if over or claim.unit_id.partition("/")[0] in asked.near:
-                continue
-            for name in asked.near:
-                node = core.master_state.nodes.get(name)
-                if not node or name in avoided or not meets(app.requires, node.properties):
+            nodes = core.master_state.nodes
+            alike = [x.name for x in nodes.values() if x.platform == asked.platform]
+            near_s = container.requested_at_s + asked.locality_wait_s
+            for some, until_s in ((asked.near, near_s), (alike, asked.platform_until_s)):
+                if now >= until_s or claim.unit_id.partition("/")[0] in some:
                     continue
-                if _could_take(node, asked.resources):
-                    self._violated(
-                        f"{container.container_id} is to go to {claim.unit_id}, and could wait "
-                        f"for {name}, where its data is"
-                    )
+                for name in some:
+                    node = nodes.get(name)
+                    if not node or name in avoided or not meets(app.requires, node.properties):
+                        continue
+                    if _could_take(node, asked.resources):
+                        self._violated(
+                            f"{container.container_id} is to go to {claim.unit_id}, and could wait "
+                            f"for {name}, where it would rather be"
+                        )
 
     def _registered(
         self, event: e.ApplicationRegistered, commands: Iterable[c.MasterCommand]

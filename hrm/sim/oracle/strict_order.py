@@ -73,8 +73,8 @@ def _blocked_at(core: MasterCore, scheduler: Scheduler, now: float) -> Iterator[
 def _fits_now(core: MasterCore, job: Job, now: float) -> bool:
     """Could the first container of the job start somewhere at once?"""
     container_id, request = next(iter(job.pending.items()))
-    near_until_s = job.requested_at_s[container_id] + request.locality_wait_s + _LIMIT_S
-    if request.resources.gpu_memory_mib or (request.near and now < near_until_s):
+    until_s = request.prefers_until_s(job.requested_at_s[container_id]) + _LIMIT_S
+    if request.resources.gpu_memory_mib or (request.prefers and now < until_s):
         return False
     avoided = core.master_state.exclusions.avoided(job.application_id, now)
     demand, state = demand_vector(request.resources), core.master_state.state

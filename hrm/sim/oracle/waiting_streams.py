@@ -274,12 +274,13 @@ def _nodes_for(core: MasterCore, app: Application, avoided: frozenset[NodeName])
 def _may_go_anywhere(container: Container, now: float) -> bool:
     """Does it wait for a unit, and for nothing else, as its queue?"""
     asked = container.request
-    near = asked.near and now < container.requested_at_s + asked.locality_wait_s + _LIMIT_S
+    until_s = asked.prefers_until_s(container.requested_at_s) + _LIMIT_S
+    waits = asked.prefers and now < until_s
     return (
         container.state is ContainerState.PENDING
         and not container.withheld
         and not asked.resources.gpu_memory_mib
-        and not near
+        and not waits
     )
 
 

@@ -75,8 +75,9 @@ class DriverBridge private[hrm] (
     if (news.workload) observed.workload.foreach { seen =>
       batch.add(event("class", "class" -> seen.workloadClass, "evidence" -> seen.evidence))
     }
-    if (news.progress) {
-      val report = observed.progress()
+    val ends = news.finish.isDefined
+    if (news.progress || (ends && observed.hasExecutorTasks)) {
+      val report = observed.progress(ends)
       report.put("event", "progress")
       batch.add(report)
     }

@@ -27,6 +27,7 @@ private[hrm] final class HrmListener(
   private var completedStages = 0
   private var total, completed, failed, runMs = 0L
   private var lastJobError: Option[String] = None
+  private val executorTasks = new ExecutorTasks
 
   /** Why the latest job failed; None: it succeeded. */
   def lastFailure: Option[String] = lock.synchronized(lastJobError)
@@ -40,6 +41,10 @@ private[hrm] final class HrmListener(
   def workload: Option[StreamDetector.Workload] = streams.workload
 
   override def onExecutorAdded(added: SparkListenerExecutorAdded): Unit = executorAdded()
+
+  override def onExecutorRemoved(removed: SparkListenerExecutorRemoved): Unit = lock.synchronized {
+    executorTasks.executorRemoved(removed.executorId)
+  }
 
   override def onNodeExcluded(excluded: SparkListenerNodeExcluded): Unit = exclusionsChanged()
 
@@ -63,7 +68,7 @@ private[hrm] final class HrmListener(
 
   override def onStageSubmitted(submitted: SparkListenerStageSubmitted): Unit = changed {
     val info = submitted.stageInfo
-    stages((info.stageId, info.attemptNumber())) = new Stage(info.name, info.numTasks, info.resourceProfileId)
+    stages((info.stageId, info.attemptNumber())) = new Stage(info)
     total += info.numTasks
   }
 
@@ -86,6 +91,7 @@ private[hrm] final class HrmListener(
       stage.foreach { s =>
         s.completed += 1
         s.runMs += task.taskInfo.duration
+        executorTasks.ended(s.key, task.taskInfo, task.taskMetrics)
       }
     } else {
       failed += 1
@@ -93,21 +99,26 @@ private[hrm] final class HrmListener(
     }
   }
 
-  def progress(): JMap[String, Any] = {
-    val report = counts()
+  /** Are there times of tasks that have not been reported? */
+  def hasExecutorTasks: Boolean = lock.synchronized(!executorTasks.isEmpty)
+
+  /** `ends`: it is the last report. Times of tasks are in one report each. */
+  def progress(ends: Boolean): JMap[String, Any] = {
+    val report = counts(ends)
     val names = new JList[String]()
     streams.names.foreach(names.add)
     report.put("streaming_queries", names)
     report
   }
 
-  private def counts(): JMap[String, Any] = lock.synchronized {
+  private def counts(ends: Boolean): JMap[String, Any] = lock.synchronized {
     val report = new JMap[String, Any]()
     report.put("active_jobs", jobs.size)
     report.put("active_stages", stages.size)
     report.put("completed_stages", completedStages)
     report.put("tasks_total", total)
-    report.put("tasks_running", stages.values.map(_.running).sum)
+    val running = stages.values.map(_.running).sum
+    report.put("tasks_running", running)
     report.put("tasks_completed", completed)
     report.put("tasks_failed", failed)
     report.put("mean_task_s", meanS(runMs, completed))
@@ -116,6 +127,7 @@ private[hrm] final class HrmListener(
       active.add(stage.describe(id, attempt))
     }
     report.put("stages", active)
+    report.put("executor_tasks", executorTasks.take(ends, running > 0))
     report
   }
 
@@ -152,7 +164,11 @@ private[hrm] object HrmListener {
 
   def meanS(totalMs: Long, count: Long): Double = if (count == 0) 0.0 else totalMs / 1000.0 / count
 
-  final class Stage(name: String, tasks: Int, val profileId: Int) {
+  final class Stage(info: StageInfo) {
+    private val name = info.name.take(NameMax)
+    private val tasks = info.numTasks
+    val profileId: Int = info.resourceProfileId
+    val key: String = ExecutorTasks.stageKey(info)
     var running, completed, failed = 0
     var runMs = 0L
 
@@ -160,7 +176,7 @@ private[hrm] object HrmListener {
       val stage = new JMap[String, Any]()
       stage.put("stage_id", id)
       stage.put("attempt", attempt)
-      stage.put("name", name.take(NameMax))
+      stage.put("name", name)
       stage.put("tasks_total", tasks)
       stage.put("tasks_running", running)
       stage.put("tasks_completed", completed)

@@ -26,6 +26,7 @@ from hrm.policies.mapping import (
     SeparableSlowdowns,
     co_runner_affinity,
     most_affected_first_of_pairs,
+    round_robin_of_pairs,
 )
 from hrm.policies.mapping.combinations import Shares
 
@@ -136,7 +137,7 @@ def test_every_core_is_on_some_node_and_none_is_too_full(
 
 
 def turn_by_turn(
-    cores: list[int], node_cores: int, times: CoRunnerTimes, step: int
+    cores: list[int], node_cores: int, times: CoRunnerTimes, step: int, largest: int = 4
 ) -> tuple[Mapping, list[int]]:
     """Co-runner round robin with the pool made again in each turn, and what is left over."""
     left, latest = list(cores), -1
@@ -145,7 +146,7 @@ def turn_by_turn(
         pool = [
             each
             for size in (1, 2, 4)
-            if node_cores % size == 0
+            if size <= largest and node_cores % size == 0
             for each in itertools.combinations(range(len(cores)), size)
             if all(left[tenant] >= node_cores // size for tenant in each)
         ]
@@ -226,6 +227,28 @@ def test_pairs_of_separable_slowdowns_by_two_sorts(
     assert_same_but_for_leftovers(fast, slow, left, node_cores)
 
 
+@given(
+    cores=st.lists(st.integers(0, 60), min_size=1, max_size=8),
+    node_cores=st.sampled_from([2, 4, 12]),
+    seed=st.integers(0, 999),
+    step=st.sampled_from([1, 3]),
+)
+def test_turns_over_pairs_of_separable_slowdowns(
+    cores: list[int], node_cores: int, seed: int, step: int
+) -> None:
+    """No two press alike: of those, the literal form takes the one alone first."""
+    random = Random(seed)
+    slowdowns = SeparableSlowdowns(
+        [1.0] * len(cores),
+        [random.uniform(0.1, 2.0) for _ in cores],
+        random.sample([x / 10 for x in range(20)], len(cores)),
+    )
+    fast = round_robin_of_pairs(cores, node_cores, slowdowns, step, default_rng(seed))
+    chosen, left = turn_by_turn(cores, node_cores, slowdowns, step, largest=2)
+
+    assert_same_but_for_leftovers(fast, chosen, left, node_cores)
+
+
 def test_a_node_without_cores_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="a node has 1 or more"):
         OneTenantPerNode().map([1], 0, ByHand(), default_rng(0))
@@ -236,6 +259,8 @@ def test_pairs_on_nodes_that_have_no_halves_are_refused(node_cores: int) -> None
     slowdowns = SeparableSlowdowns([1.0], [0.1], [1.0])
     with pytest.raises(InvalidRequest, match="by MostAffectedFirst"):
         most_affected_first_of_pairs([4], node_cores, slowdowns, default_rng(0))
+    with pytest.raises(InvalidRequest, match="or CoRunnerRoundRobin"):
+        round_robin_of_pairs([4], node_cores, slowdowns, 1, default_rng(0))
 
 
 def test_turns_without_nodes_are_refused() -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "kept_borrowers",
     "one_after_the_other",
     "three_queues",
+    "two_platforms",
     "two_users",
 ]
 
@@ -183,3 +184,19 @@ def changed_queues() -> Plan:
         TimedFault(1.5 + 0.1 * n, "queues-change", chance.random(), 0.9) for n in range(60)
     )
     return replace(_plan(_queue("root.a"), _queue("root.b"), apps=apps), faults=faults)
+
+
+def two_platforms(seed: int, *, preemptible: bool = True) -> Plan:
+    """Two halves of a cluster of two platforms; the seed says which suits which."""
+    lender = replace(_queue("root.b", 0.5), preemptible=preemptible)
+    apps = (
+        _app("comes first", "root.b", 1.0, 8, 600.0),
+        _app("comes later", "root.a", 4.0, 8, 600.0),
+    )
+    plan = _plan(_queue("root.a", 0.5), lender, apps=apps)
+    nodes = tuple(
+        replace(node, platform="new" if number % 2 else "old")
+        for number, node in enumerate(plan.nodes)
+    )
+    bounds = replace(plan.bounds, platform_move_after_s=2.0, platform_wait_s=1.0)
+    return replace(plan, seed=seed, nodes=nodes, bounds=bounds, traits=("queues", "platforms"))

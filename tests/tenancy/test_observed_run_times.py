@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hrm.core.tenancy.observed_run_times import SLOPE_SPREAD
 from hrm.errors import InvalidRequest
 from hrm.policies.sharing import Affinity, ObservedRunTimes, platform_affinity
-from hrm.policies.sharing.observed_run_times import SLOPE_SPREAD
 
 
 def test_the_time_alone_is_learned_from_nodes_that_are_never_idle() -> None:

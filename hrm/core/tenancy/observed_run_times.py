@@ -3,7 +3,7 @@
 Affinities need the time of a task that is alone on its node, and tasks rarely are. So the logarithm
 of a run time is taken as a straight line in the node's *load*, the part of its other cores that was
 at work: the line at load 0 is the time alone, its slope what company costs. Logarithms, because
-errors are relative. The past fades: each observation counts at least ``SHARE_MIN``.
+errors are relative. The past fades: the latest observation counts at least ``SHARE_MIN``.
 
 Until loads have differed, the slope is not seen, and is the ``SLOPE`` that is common elsewhere,
 give or take ``SLOPE_SPREAD``; an interval includes what that leaves open, and where nodes are
@@ -27,14 +27,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hrm.core.tenancy.completion import completed
+from hrm.core.tenancy.fading_line import NORMAL_95, FadingLine, student_95
 from hrm.core.vocabulary.columns import Floats
 from hrm.errors import InvalidRequest
-from hrm.policies.sharing.completion import completed
 
-__all__ = ["SHARE_MIN", "ObservedRunTimes", "RunTimeEstimate"]
-
-SHARE_MIN = 0.05
-"""What the latest observation counts for at least."""
+__all__ = ["ObservedRunTimes", "RunTimeEstimate"]
 
 SLOPE = 0.1
 """A full node's tasks take about e**0.1 as long, where nothing else is known."""
@@ -51,19 +49,11 @@ OUTLIER_SPREADS = 3.0
 OUTLIER_LEAST = 0.3
 """A logarithm is no outlier below this; observations that were alike so far say little."""
 
-_OUTLIERS_FROM = 5
+OUTLIERS_FROM = 5
 """Observations before which no deviation is usual."""
 
 _LOG_MOST = 700.0
 """Logarithms of times; beyond, they are no numbers any more."""
-
-_NORMAL_95 = 1.96
-_T_95 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.131, 2.086, 2.042,
-    2.009,
-)  # fmt: skip
-_FREEDOM = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 15, 20, 30, 50)
-"""Two-sided 95 % quantiles of Student's t, and the degrees of freedom that they are for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,77 +72,35 @@ class RunTimeEstimate:
     observations: float
 
 
-class _Line:
-    """Fading means of load, logarithm of run time, and their products."""
+class _Line(FadingLine):
+    """With what is assumed of its slope, and of its outliers."""
 
-    __slots__ = ("count", "load", "load_load", "load_log", "log", "log_log", "squares")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.squares = 0.0
-        self.load = self.log = self.load_load = self.load_log = self.log_log = 0.0
-
-    def add(self, load: float, log: float) -> None:
-        self.count += 1
-        share = max(SHARE_MIN, 1 / self.count)
-        self.squares = (1 - share) ** 2 * self.squares + share**2
-        self.load += share * (load - self.load)
-        self.log += share * (log - self.log)
-        self.load_load += share * (load * load - self.load_load)
-        self.load_log += share * (load * log - self.load_log)
-        self.log_log += share * (log * log - self.log_log)
-
-    @property
-    def observations(self) -> float:
-        """As many of equal weight would be as certain."""
-        return 1 / self.squares
+    __slots__ = ()
 
     def clipped(self, load: float, log: float) -> float:
         """``log``, but no further from the line than what is usual."""
-        if self.count < _OUTLIERS_FROM:
+        if self.count < OUTLIERS_FROM:
             return log
-        slope = self._slope()
-        expected = self.log + slope * (load - self.load)
-        usual = math.sqrt(max(self._squared_deviation(slope), 0.0))
+        slope = self.slope(SLOPE, SLOPE_WEIGHT)
+        expected = self.at(load, slope)
+        usual = math.sqrt(self.squared_deviation(slope))
         most = max(OUTLIER_SPREADS * usual, OUTLIER_LEAST)
         return min(max(log, expected - most), expected + most)
 
     def alone(self) -> tuple[float, float]:
         """Logarithm of the time at load 0, and half of its 95 % interval."""
-        slope = self._slope()
-        at_0 = min(max(self.log - slope * self.load, -_LOG_MOST), _LOG_MOST)
+        slope = self.slope(SLOPE, SLOPE_WEIGHT)
+        at_0 = min(max(self.at(0.0, slope), -_LOG_MOST), _LOG_MOST)
         if self.count < 3:
             return at_0, math.inf
-        count, seen = self.observations, self._seen()
+        count, seen = self.observations, self.loads
         weight = SLOPE_WEIGHT / (seen + SLOPE_WEIGHT)  # of the assumption, in the slope
         freedom = max(count - 1 - (1 - weight), 1.0)
-        variance = max(self._squared_deviation(slope), 0.0) * count / freedom
+        variance = self.squared_deviation(slope) * count / freedom
         of_slope = seen / (seen + SLOPE_WEIGHT) ** 2
-        observed = _student_95(freedom) * math.sqrt(
-            variance * (1 / count + self.load**2 * of_slope)
-        )
-        assumed = _NORMAL_95 * self.load * weight * SLOPE_SPREAD
+        observed = student_95(freedom) * math.sqrt(variance * (1 / count + self.load**2 * of_slope))
+        assumed = NORMAL_95 * self.load * weight * SLOPE_SPREAD
         return at_0, math.hypot(observed, assumed)
-
-    def _seen(self) -> float:
-        """The variance of loads times observations."""
-        return self.observations * max(self.load_load - self.load**2, 0.0)
-
-    def _slope(self) -> float:
-        together = self.observations * (self.load_log - self.load * self.log)
-        return (together + SLOPE_WEIGHT * SLOPE) / (self._seen() + SLOPE_WEIGHT)
-
-    def _squared_deviation(self, slope: float) -> float:
-        """Mean of the squares, from the line."""
-        together = self.load_log - self.load * self.log
-        loads = self.load_load - self.load**2
-        return self.log_log - self.log**2 - 2 * slope * together + slope**2 * loads
-
-
-def _student_95(freedom: float) -> float:
-    """Between what is tabulated along the inverse, in which the quantile is nearly straight."""
-    inverse = [0.0, *(1 / each for each in reversed(_FREEDOM))]
-    return float(np.interp(1 / freedom, inverse, [_NORMAL_95, *reversed(_T_95)]))
 
 
 class ObservedRunTimes:
