@@ -36,14 +36,14 @@ class Division:
     ``platform_affinity``."""
 
     policy: str
-    measure: str = "egocentric"
+    measure: str = "reciprocal"
 
 
 SIMPLE = "simple"
 ARMS = {
     SIMPLE: Division("simple-fairness"),
-    "reciprocal": Division("affinity-round-robin", "reciprocal"),
-    "egocentric": Division("affinity-round-robin"),
+    "reciprocal": Division("affinity-round-robin"),
+    "egocentric": Division("affinity-round-robin", "egocentric"),
 }
 
 
