@@ -14,6 +14,8 @@ __all__ = ["Inputs", "Work", "prepare", "steps_per_s"]
 
 _STEPS = 300_000
 _LOOPS = 5
+_GOLDEN = 0.618034
+"""Multiples of it, less their whole parts, are spread evenly however many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,9 @@ def prepare(plan: Plan, directory: Path, cache: Path) -> Inputs:
         where = directory / f"{tenant.name}-{kind}"
         where.mkdir(parents=True)
         for number in range(tasks):
-            line = f"{number} {steps} ".ljust(plan.file_bytes - 1, ".")
+            # Waits of unlike length, or all tasks of a job would compute at the same moments.
+            length = round(plan.file_bytes * (0.5 + number * _GOLDEN % 1.0))
+            line = f"{number} {steps} ".ljust(length - 1, ".")
             (where / f"{number:03d}.txt").write_text(f"{line}\n")
         # Alike for all numbers but for the factor by which they begin.
         factor = computed(0, steps)

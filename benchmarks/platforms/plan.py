@@ -19,7 +19,7 @@ FAST, SLOW = "fast", "slow"
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Of one task: ``cpu_s`` of computing and ``wait_s`` for its input, in seconds."""
+    """Of one task: ``cpu_s`` of computing and, on average, ``wait_s`` for its input, in seconds."""
 
     name: str
     cpu_s: float

@@ -89,7 +89,10 @@ def test_what_a_job_must_compute_is_the_sum_of_its_files(
     for tenant in plan.tenants:
         work = found.jobs[tenant.name]
         files = sorted(work.directory.glob("*.txt"))
-        assert [path.stat().st_size for path in files] == [plan.file_bytes] * plan.tasks
+        sizes = [path.stat().st_size / plan.file_bytes for path in files]
+        assert len(set(sizes)) == len(sizes) == plan.tasks
+        assert 0.5 <= min(sizes) < max(sizes) < 1.5
+        assert sum(sizes) / len(sizes) == pytest.approx(1.0, abs=0.15)
         assert sum(result_of(path.read_text()) for path in files) == work.expected
         assert found.warm_up[tenant.name].tasks == 2
         assert work.name.startswith("paced:///")
