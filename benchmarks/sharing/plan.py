@@ -135,11 +135,16 @@ QUEUES = Plan(
     split_bytes=131_072,
     text_mb=12.0,
     queries=False,
+    settle_s=30.0,
+    window_s=90.0,
+    makespan_limit_s=0.0,
+    reclaim_wait_s=1.0,
 )
 """Of the comparison of queues: two jobs of each batch queue at a time, twice what one may have.
-Slots are to be what is short, not the machine's cores, which drivers of TPC-H would fill."""
+Slots are to be what is short, not the machine's cores, which drivers of TPC-H would fill. A stream
+does not wait for long until what it has lent is taken back: an administrator's choice."""
 
-QUICK_QUEUES = replace(QUEUES, runs=1, window_s=60.0, settle_s=40.0, jobs_counted=1)
+QUICK_QUEUES = replace(QUEUES, runs=1, window_s=60.0)
 
 QUICK = Plan(runs=1, window_s=60.0, settle_s=40.0, text_mb=12.0, jobs_counted=1, gaps=4)
 
