@@ -9,6 +9,7 @@ time is a difference between the managers. HRM authenticates Spark's RPC by defa
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import shutil
@@ -50,6 +51,7 @@ __all__ = [
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 60.0
 _ARCHIVES_TIMEOUT_S = 300.0
+_EVENTS_MAX = 100_000
 
 
 def spark_home() -> Path:
@@ -449,19 +451,47 @@ class Hrm(Cluster):
             self._up = False
             self._run(self.down_command(), _STOP_TIMEOUT_S)
 
-    def nodes(self) -> list[dict[str, Any]]:
-        """The nodes' reports of their shortcuts, as in ``hrm nodes``."""
-        output = self.directory / "nodes.json"
-        command = self.command(
-            "nodes", "--output", "json", "--master", self.master[len("hrm://") :]
-        )
+    def _queried(self, verb: str, *arguments: object) -> dict[str, Any] | None:
+        """What an ``hrm`` command prints as JSON; None: it failed."""
+        output = self.directory / f"{verb}.json"
+        address = self.master[len("hrm://") :]
+        command = self.command(verb, *arguments, "--output", "json", "--master", address)
         asked = start(
             command, log=self.directory / "hrm.log", output=output, environment=self.environment()
         )
         if asked.wait(30.0) != 0:
-            return []
-        found: list[dict[str, Any]] = json.loads(output.read_text())["nodes"]
+            return None
+        found: dict[str, Any] = json.loads(output.read_text())
         return found
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The nodes' reports of their shortcuts, as in ``hrm nodes``; none, where it fails."""
+        found = self._queried("nodes")
+        return [] if found is None else list(found["nodes"])
+
+    def applications(self) -> list[dict[str, Any]]:
+        """All applications, ended ones included, as in ``hrm apps --all``.
+
+        Raises:
+            BenchmarkError: the master does not list them.
+        """
+        return self._listed("applications", "apps", "--all")
+
+    def events(self, kind: str, age_s: float) -> list[dict[str, Any]]:
+        """What has changed lately, as in ``hrm events``.
+
+        Raises:
+            BenchmarkError: the master does not list it.
+        """
+        since = ("--since", f"{math.ceil(age_s)}s")
+        return self._listed("events", "events", "--kind", kind, *since, "--limit", _EVENTS_MAX)
+
+    def _listed(self, key: str, verb: str, *arguments: object) -> list[dict[str, Any]]:
+        found = self._queried(verb, *arguments)
+        if found is None:
+            log = self.directory / "hrm.log"
+            raise BenchmarkError(f"hrm {verb} failed; {log}:\n{log_tail(log)}")
+        return list(found[key])
 
     def is_ready(self, name: str) -> bool:
         """Whether every node has this shortcut."""

@@ -83,11 +83,15 @@ class Started(Hrm):
     def environment(self) -> dict[str, str]:
         return {**super().environment(), "HRM_AGENT_WARM_EXECUTORS": str(self.warm)}
 
+    def configure(self) -> None:
+        """Before anything of the cluster starts; its state directory is there."""
+
     def start(self) -> None:
         self.state_dir.mkdir(mode=0o700, parents=True)
         for name, home in (("archives", common.cache_dir()), ("plugins", hrm_home())):
             (home / name).mkdir(parents=True, exist_ok=True)
             (self.state_dir / name).symlink_to(home / name)
+        self.configure()
         environment = {**self.environment(), "HRM_HOME": str(self.state_dir)}
         log = self.directory / "archive.log"
         made = start(self.command("env", "--archive"), log=log, environment=environment)

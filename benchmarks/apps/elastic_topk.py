@@ -129,13 +129,18 @@ def run(spark: SparkSession, given: argparse.Namespace) -> dict[str, Any]:
     query = writer.foreachBatch(results).start()
     given.ready.touch()
     done: list[dict[str, Any]] = []
+    reported = ""
     enough = threading.Event()
     while not enough.wait(_POLL_S):
         if query.exception() is not None or not query.isActive:
             raise RuntimeError(f"the query ended early: {query.exception()}")
         if time.monotonic() - begin > given.timeout:
             raise RuntimeError(f"not at its end after {given.timeout:.0f} s")
-        done = micro_batches(query)
+        last_progress = query.lastProgress
+        if last_progress is not None and last_progress["timestamp"] != reported:
+            # All of them, which grow, only where there is one more.
+            reported = last_progress["timestamp"]
+            done = micro_batches(query)
         files = [math.ceil(batch["rows"] / given.rows_per_file) for batch in done]
         executors.follow(
             executors_wanted(

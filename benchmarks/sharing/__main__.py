@@ -3,12 +3,17 @@
     python -m benchmarks.sharing                          # writes results/sharing.md and .json
     python -m benchmarks.sharing --quick --json FILE      # HRM alone, one run of each arm
     python -m benchmarks.sharing --systems hrm --runs 1   # nothing written
+    python -m benchmarks.sharing --queues                 # writes results/sharing-queues
 
 A structured-streaming Top-K whose load rises and falls, and a backlog of word counts and TPC-H, by
 the stock ``spark-submit``: on one pool of HRM, on one of Standalone, and on each with half of the
 machines for the stream and half for batch; and the stream by itself. How many slots work is taken
 from Spark's own event logs, how long micro-batches take from its progress reports. Every result is
 compared with a computation without Spark. ``benchmarks.sharing.plan`` describes the load.
+
+With ``--queues``: the stream in a queue that is guaranteed what it needs at its peak, next to two
+queues of batch with more work than either may have, against the stream alone and against one pool
+without queues.
 """
 
 from __future__ import annotations
@@ -26,13 +31,16 @@ from benchmarks.processes import BenchmarkError, in_directory
 from benchmarks.sharing import feedback
 from benchmarks.sharing.arms import Run, clusters_of, run_arm
 from benchmarks.sharing.inputs import prepare
-from benchmarks.sharing.plan import ALONE, ARMS, QUICK, Plan
+from benchmarks.sharing.plan import ALONE, ARMS, QUEUES, QUICK, QUICK_QUEUES, Plan
+from benchmarks.sharing.queue_report import QUEUE_ARMS, queue_document, queue_report
 from benchmarks.sharing.report import Taken, document, report
 
 __all__ = ["chosen_arms", "main", "parse_arguments", "plan_of"]
 
 SYSTEMS = ("hrm", "standalone")
+_TITLE = "Batch and streams on one pool, and on two halves of it"
 _FLAGS = ("runs", "window_s", "trigger_s")
+_OTHER_ARMS = tuple(name for name, arm in ARMS.items() if not arm.queues)
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -48,7 +56,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         help="comma-separated: hrm,standalone (default: both; --quick without --only: hrm)",
     )
     parser.add_argument("--only", help=f"comma-separated: {','.join(ARMS)},feedback")
-    parser.add_argument("--runs", type=int, help="counted runs of each arm (default 2; quick 1)")
+    parser.add_argument(
+        "--queues", action="store_true", help=f"compare {', '.join(QUEUE_ARMS)} instead"
+    )
+    parser.add_argument(
+        "--runs", type=int, help="counted runs of each arm (default 2; with --queues 3; quick 1)"
+    )
     parser.add_argument(
         "--window-s", type=float, help="length of the window (default 120; quick 60)"
     )
@@ -72,17 +85,16 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 def plan_of(given: argparse.Namespace) -> Plan:
     """The plan of the command line: flags over ``--quick`` over the defaults."""
     plan = QUICK if given.quick else Plan()
+    if given.queues:
+        plan = QUICK_QUEUES if given.quick else QUEUES
     changes = {name: getattr(given, name) for name in _FLAGS if getattr(given, name)}
     return replace(plan, **changes)
 
 
 def chosen_arms(given: argparse.Namespace) -> list[str]:
     """The arms of the command line, in the order of a round."""
-    return [
-        name
-        for name, arm in ARMS.items()
-        if arm.manager in given.systems and (not given.only or name in given.only)
-    ]
+    chosen = given.only or (QUEUE_ARMS if given.queues else _OTHER_ARMS)
+    return [name for name, arm in ARMS.items() if arm.manager in given.systems and name in chosen]
 
 
 def measure(given: argparse.Namespace, plan: Plan, directory: Path, taken: Taken) -> None:
@@ -98,14 +110,16 @@ def measure(given: argparse.Namespace, plan: Plan, directory: Path, taken: Taken
             where = directory / f"{name}-{number}"
             try:
                 with CONSOLE.status(f"{name}, run {number + 1} of {plan.runs}"):
-                    run = run_arm(arm, pools[arm.manager, arm.shared], inputs, plan, where)
+                    run = run_arm(arm, pools[arm.manager, arm.pool], inputs, plan, where)
             except BenchmarkError as error:
                 taken.failures.append(f"{name}, run {number + 1}: {error}")
                 common.note(f"FAILED {name}: {error}")
                 continue
             taken.runs.setdefault(name, []).append(run)
             common.note(_line(run, plan))
-    if "hrm" in given.systems and (not given.only or "feedback" in given.only):
+    if "hrm" in given.systems and "feedback" in (
+        given.only or ([] if given.queues else ["feedback"])
+    ):
         for queues in (True, False):
             with CONSOLE.status(f"the feedback gap {'with' if queues else 'without'} queues"):
                 taken.gaps[queues] = feedback.measure(directory, plan.gaps, queues=queues)
@@ -127,14 +141,16 @@ def benchmark(given: argparse.Namespace, directory: Path) -> int:
     provenance = common.provenance("benchmarks.sharing", ("duckdb", "tpchgen-cli"))
     taken = Taken()
     measure(given, plan, directory, taken)
-    result = {**document(taken, plan), "provenance": provenance}
+    figures = queue_document if given.queues else document
+    result = {**figures(taken, plan), "provenance": provenance}
     if given.json:
         common.write_json(given.json, result)
-    body = report(result)
+    body = queue_report(result) if given.queues else report(result)
     whole = not given.only and (given.quick or set(given.systems) == set(SYSTEMS))
     if whole and result["answers_right"]:
-        name = "sharing-quick" if given.quick else "sharing"
-        title = "Batch and streams on one pool, and on two halves of it"
+        name = "sharing-queues" if given.queues else "sharing"
+        name += "-quick" if given.quick else ""
+        title = "A stream's queue next to two queues of batch" if given.queues else _TITLE
         for path in common.write_results(name, title, result, body):
             CONSOLE.print(f"wrote {path}")
     print(body)

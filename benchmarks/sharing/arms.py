@@ -1,9 +1,9 @@
 """Runs one arm: the stream with its load over time, and the backlog of batch next to it.
 
-An arm is a manager with one pool, or with two parts of it: the stream's machines and batch's. The
-applications, their arguments and their settings are the same in all arms, and so is what comes to
-the stream and when. The client of the backlog keeps a fixed number of jobs submitted; whether they
-get executors is up to the manager.
+An arm is a manager with one pool, or with two parts of it: the stream's machines and batch's; the
+one pool may have queues. The applications, their arguments and their settings are the same in all
+arms, and so is what comes to the stream and when. The client of the backlog keeps a fixed number of
+jobs submitted; whether they get executors is up to the manager.
 """
 
 from __future__ import annotations
@@ -19,12 +19,21 @@ from pathlib import Path
 import psutil
 
 from benchmarks.clusters import Cluster, Shape, Standalone, Submission
-from benchmarks.processes import MARK, BenchmarkError, wait_until
+from benchmarks.processes import BenchmarkError, wait_until
 from benchmarks.scheduling.cells import percentile
 from benchmarks.sharing import measures
 from benchmarks.sharing.inputs import TOP, Inputs
+from benchmarks.sharing.machine import MachineUse
 from benchmarks.sharing.measures import MicroBatch, Task, Use
-from benchmarks.sharing.plan import Arm, Plan, files_at, job_name
+from benchmarks.sharing.plan import (
+    BATCH_QUEUES,
+    STREAM_QUEUE,
+    Arm,
+    Plan,
+    files_at,
+    guarantees,
+    job_name,
+)
 from benchmarks.sharing.store import paced, paced_settings
 from benchmarks.startup import Started
 
@@ -35,6 +44,7 @@ _READY_LIMIT_S = 240.0
 _STEADY_LIMIT_S = 180.0
 _END_LIMIT_S = 180.0
 _POLL_S = 0.2
+_SAMPLE_S = 1.0
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
 """The second compiler does not pay for itself within minutes, and takes cores from the tasks."""
 
@@ -56,6 +66,22 @@ def shape_of(plan: Plan, nodes: int) -> Shape:
     )
 
 
+class _Queued(Started):
+    """HRM with the queues of a plan in the ``hrm.toml`` of its master."""
+
+    def __init__(self, shape: Shape, directory: Path, plan: Plan) -> None:
+        super().__init__(shape, directory)
+        self._plan = plan
+
+    def configure(self) -> None:
+        tables = [
+            f'[queues."{name}"]\nguaranteed = "{percent}%"\n'
+            for name, percent in guarantees(self._plan).items()
+        ]
+        wait = f"[master]\nqueue_reclaim_wait_s = {self._plan.reclaim_wait_s:g}\n"
+        (self.state_dir / "hrm.toml").write_text("\n".join([wait, *tables]))
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Where the stream's and where batch's executors run: one cluster, or one for each."""
@@ -70,25 +96,25 @@ class Pool:
 
 def clusters_of(
     plan: Plan, arms: Iterable[Arm], directory: Path, running: contextlib.ExitStack
-) -> dict[tuple[str, bool], Pool]:
-    """(manager, shared) to its pool, for these arms; all stay up until ``running`` ends."""
+) -> dict[tuple[str, str], Pool]:
+    """(manager, kind of pool) to its pool, for these arms; all stay up until ``running`` ends."""
 
-    def begin(manager: str, part: str, nodes: int) -> Cluster:
-        cluster = _KINDS[manager](shape_of(plan, nodes), directory / f"{manager}-{part}")
+    def begin(arm: Arm, part: str, nodes: int) -> Cluster:
+        shape, where = shape_of(plan, nodes), directory / f"{arm.manager}-{part}"
+        cluster = _Queued(shape, where, plan) if arm.queues else _KINDS[arm.manager](shape, where)
         return running.enter_context(cluster)
 
-    pools: dict[tuple[str, bool], Pool] = {}
+    pools: dict[tuple[str, str], Pool] = {}
     half = plan.nodes // 2
     for arm in arms:
-        if (arm.manager, arm.shared) in pools:
+        if (arm.manager, arm.pool) in pools:
             continue
         if arm.shared:
-            whole = begin(arm.manager, "shared", plan.nodes)
+            whole = begin(arm, arm.pool, plan.nodes)
             pool = Pool(whole, whole)
         else:
-            stream = begin(arm.manager, "streams", half)
-            pool = Pool(stream, begin(arm.manager, "batch", plan.nodes - half))
-        pools[arm.manager, arm.shared] = pool
+            pool = Pool(begin(arm, "streams", half), begin(arm, "batch", plan.nodes - half))
+        pools[arm.manager, arm.pool] = pool
     return pools
 
 
@@ -105,9 +131,12 @@ class EndedJob:
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """What one run of an arm gave. ``late``: micro-batches longer than their trigger's interval;
+    """What one run of an arm gave. ``at_work_s``: of each micro-batch, the part in which a task
+    ran; ``late``: micro-batches longer than their trigger's interval;
     ``executors``: the stream's, each change with its seconds from the beginning of the window;
-    ``machine_cpu_s``: processor time of the whole machine in the window."""
+    ``machine_cpu_s``: processor time of the whole machine in the window, ``cpu_by_role_s``: who
+    used it; ``preempted``: executors
+    whose end within the window HRM ordered for others, by queue ("" where there are none)."""
 
     arm: str
     window_s: float
@@ -121,6 +150,9 @@ class Run:
     makespan_s: float | None
     machine_cpu_s: float
     complaints: list[str]
+    at_work_s: list[float] = field(default_factory=list)
+    preempted: dict[str, int] = field(default_factory=dict)
+    cpu_by_role_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def p99_s(self) -> float:
@@ -178,17 +210,22 @@ def now() -> float:
 
 @dataclass(slots=True)
 class _Backlog:
-    """Keeps so many batch jobs submitted, in the order of the list."""
+    """Keeps so many batch jobs submitted, in the order of the list: as many to each queue."""
 
     cluster: Cluster
     inputs: Inputs
     plan: Plan
     directory: Path
+    queues: Sequence[str] = ("",)
     live: list[tuple[int, Submission]] = field(default_factory=list)
     ended: list[tuple[int, float]] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
-    submitted: int = 0
+    queue_of: list[str] = field(default_factory=list)
     begun_s: float = 0.0
+
+    @property
+    def submitted(self) -> int:
+        return len(self.queue_of)
 
     def place(self, number: int) -> Path:
         return self.directory / f"batch-{number:02d}"
@@ -202,18 +239,20 @@ class _Backlog:
                 self._check(number, submission)
         while len(self.live) < self.plan.backlog:
             self.begun_s = self.begun_s or time.time()
-            self.live.append((self.submitted, self._submit(self.submitted)))
-            self.submitted += 1
+            live = [self.queue_of[number] for number, _ in self.live]
+            number = self.submitted
+            self.queue_of.append(min(self.queues, key=live.count))
+            self.live.append((number, self._submit(number)))
 
     def _submit(self, number: int) -> Submission:
         plan, where = self.plan, self.place(number)
-        job = self.inputs.jobs[job_name(number)]
-        settings = _settings(self.cluster, plan, where, plan.batch_executors)
+        job = self.inputs.jobs[job_name(number, plan.queries)]
+        settings = _settings(self.cluster, plan, where, plan.batch_executors, self.queue_of[number])
         settings |= paced_settings(self.inputs.jar, plan.batch_bytes_per_s, plan.split_bytes)
         return self.cluster.submit(job.app, job.arguments(where), where, settings)
 
     def _check(self, number: int, submission: Submission) -> None:
-        name = job_name(number)
+        name = job_name(number, self.plan.queries)
         try:
             result = submission.result(_END_LIMIT_S)
             found = self.inputs.jobs[name].check(result, self.place(number))
@@ -228,10 +267,13 @@ class _Backlog:
             submission.stop()
 
 
-def _settings(cluster: Cluster, plan: Plan, directory: Path, executors: int) -> dict[str, str]:
+def _settings(
+    cluster: Cluster, plan: Plan, directory: Path, executors: int, queue: str = ""
+) -> dict[str, str]:
     events = directory / "events"
     events.mkdir(parents=True, exist_ok=True)
     return {
+        **({"spark.hrm.queue": queue} if queue else {}),
         **cluster.submit_settings(),
         "spark.eventLog.dir": events.as_uri(),
         "spark.executor.instances": str(executors),
@@ -243,11 +285,11 @@ def _settings(cluster: Cluster, plan: Plan, directory: Path, executors: int) -> 
 
 
 def _submit_stream(
-    cluster: Cluster, inputs: Inputs, plan: Plan, directory: Path, watched: Path
+    arm: Arm, cluster: Cluster, inputs: Inputs, plan: Plan, directory: Path, watched: Path
 ) -> Submission:
     where = directory / "stream"
     most = plan.stream_executors_max
-    settings = _settings(cluster, plan, where, most)
+    settings = _settings(cluster, plan, where, most, STREAM_QUEUE if arm.queues else "")
     settings["spark.executor.instances"] = "1"
     file_bytes = inputs.stream[0].stat().st_size
     settings |= paced_settings(inputs.jar, round(file_bytes / plan.file_s), 2 * file_bytes)
@@ -270,8 +312,9 @@ def run_arm(arm: Arm, pool: Pool, inputs: Inputs, plan: Plan, directory: Path) -
     """
     watched = directory / "watched"
     watched.mkdir(parents=True)
-    stream = _submit_stream(pool.stream, inputs, plan, directory, watched)
-    backlog = _Backlog(pool.batch, inputs, plan, directory)
+    stream = _submit_stream(arm, pool.stream, inputs, plan, directory, watched)
+    queues = BATCH_QUEUES if arm.queues else ("",)
+    backlog = _Backlog(pool.batch, inputs, plan, directory, queues)
     feed = Feed(plan, inputs.stream, watched)
     try:
         _wait_for(stream, (directory / "ready").exists, _READY_LIMIT_S, "the stream to begin")
@@ -283,9 +326,12 @@ def run_arm(arm: Arm, pool: Pool, inputs: Inputs, plan: Plan, directory: Path) -
         with _turning(backlog if arm.batch else None):
             begin_s = _pass(plan.settle_s if arm.batch else 0.0, stream, backlog, arm)
             feed.begin_window()
-            cpu_s = _machine_cpu_s()
-            end_s = _pass(plan.window_s, stream, backlog, arm)
-            cpu_s = _machine_cpu_s() - cpu_s
+            used = MachineUse(
+                {each.mark for each in pool.clusters},
+                stream.process.process.pid,
+                directory,
+            )
+            end_s = _pass(plan.window_s, stream, backlog, arm, used)
             _pass(plan.drain_s, stream, backlog, arm)
             limit_s = now() + plan.makespan_limit_s
             while arm.batch and len(backlog.ended) < plan.jobs_counted and now() < limit_s:
@@ -297,7 +343,9 @@ def run_arm(arm: Arm, pool: Pool, inputs: Inputs, plan: Plan, directory: Path) -
         stream.stop()
     batches = measures.micro_batches(result, plan.rows_per_file)
     run = _measured(arm, plan, directory, (begin_s, end_s), batches, feed.delivered_s, backlog)
-    run.machine_cpu_s = cpu_s
+    run.machine_cpu_s = used.total_s
+    run.cpu_by_role_s = dict(used.by_role())
+    run.preempted = _preempted(pool, begin_s, end_s)
     run.executors = [(at_s - begin_s, count) for at_s, count in result["executors"]]
     run.complaints += [
         f"stream: {text}"
@@ -321,20 +369,27 @@ def _turning(backlog: _Backlog | None) -> Iterator[None]:
         backlog.stop()
 
 
-def _pass(seconds: float, stream: Submission, backlog: _Backlog, arm: Arm) -> float:
+def _pass(
+    seconds: float, stream: Submission, backlog: _Backlog, arm: Arm, used: MachineUse | None = None
+) -> float:
     """Let time pass, with the backlog kept up; when it was over, seconds since the epoch.
 
     Raises:
         BenchmarkError: the stream has ended.
     """
-    deadline = now() + seconds
+    deadline, sample_at = now() + seconds, 0.0
     while now() < deadline:
+        if used is not None and now() >= sample_at:
+            sample_at = now() + _SAMPLE_S
+            used.sample()
         if not stream.running:
             stream.result(1.0)
             raise BenchmarkError("the stream ended before its window")
         if arm.batch:
             backlog.turn()
         time.sleep(min(_POLL_S, max(0.0, deadline - now())))
+    if used is not None:
+        used.sample()
     return time.time()
 
 
@@ -361,18 +416,23 @@ def _measured(
     inside = [batch for batch in batches if begin_s <= batch.begun_s < end_s]
     jobs = [
         EndedJob(
-            number, job_name(number), at_s - backlog.begun_s, measures.slot_seconds(tasks[number])
+            number,
+            job_name(number, plan.queries),
+            at_s - backlog.begun_s,
+            measures.slot_seconds(tasks[number]),
         )
         for number, at_s in backlog.ended
     ]
     counted = plan.jobs_counted
     files_delays = measures.delays(batches, delivered_s)
+    of_stream = measures.read_tasks(directory / "stream" / "events")
     return Run(
         arm=arm.name,
         window_s=end_s - begin_s,
-        stream=measures.use(measures.read_tasks(directory / "stream" / "events"), begin_s, end_s),
+        stream=measures.use(of_stream, begin_s, end_s),
         batch=measures.use([t for each in tasks.values() for t in each], begin_s, end_s),
         durations_s=[batch.seconds for batch in inside],
+        at_work_s=[round(measures.at_work_s(of_stream, batch), 3) for batch in inside],
         delays_s=[
             delay
             for delay, at_s in zip(files_delays, delivered_s, strict=False)
@@ -387,20 +447,28 @@ def _measured(
     )
 
 
-def _machine_cpu_s() -> float:
-    times = psutil.cpu_times()
-    return float(times.user + times.nice + times.system)
+def _preempted(pool: Pool, begin_s: float, end_s: float) -> dict[str, int]:
+    """Executors that HRM ended for others between two moments, by the queue that lost them."""
+    found: dict[str, int] = {}
+    for cluster in pool.clusters:
+        if isinstance(cluster, Started):
+            queues = {app["application_id"]: app.get("queue", "") for app in cluster.applications()}
+            for event in cluster.events("container", time.time() - begin_s):
+                if event["cause"] == "preempted" and begin_s <= event["at_s"] < end_s:
+                    queue = queues.get(event["application_id"], "")
+                    found[queue] = found.get(queue, 0) + 1
+    return found
 
 
 def _await_empty(pool: Pool) -> None:
-    """Until no executor of it runs."""
-    marks = {cluster.mark for cluster in pool.clusters}
+    """Until no executor of it runs: each does so in a directory of its cluster's."""
+    places = [cluster.directory.resolve() for cluster in pool.clusters]
 
     def empty() -> bool:
         for process in psutil.process_iter(["cmdline"]):
             if "--executor-id" in (process.info["cmdline"] or []):
                 with contextlib.suppress(psutil.Error, OSError):
-                    if process.environ().get(MARK) in marks:
+                    if any(Path(process.cwd()).is_relative_to(place) for place in places):
                         return False
         return True
 

@@ -57,7 +57,8 @@ def prepare(plan: Plan, cache: Path) -> Inputs:
     count = 3 * plan.slots * plan.ticks + _SPARE_FILES
     directory = stream_files(cache, count, plan.rows_per_file)
     jobs = {"wordcount": _wordcount(plan, cache)}
-    jobs.update(_tpch(plan, cache))
+    if plan.queries:
+        jobs.update(_tpch(plan, cache))
     return Inputs(
         jobs=jobs,
         stream=sorted(directory.glob("*.txt")),

@@ -24,6 +24,7 @@ __all__ = [
     "MicroBatch",
     "Task",
     "Use",
+    "at_work_s",
     "delays",
     "micro_batches",
     "percentile_ratio",
@@ -108,6 +109,22 @@ def use(tasks: Sequence[Task], begin_s: float, end_s: float) -> Use:
         if held_s:
             cpu_s += task.cpu_s * held_s / (task.finished_s - task.launched_s)
     return Use(slot_s=slot_s, wasted_s=wasted_s, cpu_s=cpu_s)
+
+
+def at_work_s(tasks: Sequence[Task], batch: MicroBatch) -> float:
+    """Seconds of a micro-batch in which at least one of ``tasks`` ran: reading and counting. The
+    rest is its driver's: planning, writing what it has done, and waiting for a slot."""
+    end_s = batch.begun_s + batch.seconds
+    spans = sorted(
+        (max(task.launched_s, batch.begun_s), min(task.finished_s, end_s))
+        for task in tasks
+        if task.within(batch.begun_s, end_s) > 0
+    )
+    found, reached_s = 0.0, batch.begun_s
+    for launched_s, finished_s in spans:
+        found += max(0.0, finished_s - max(launched_s, reached_s))
+        reached_s = max(reached_s, finished_s)
+    return found
 
 
 def slot_seconds(tasks: Sequence[Task]) -> float:

@@ -11,11 +11,30 @@ in parts of some queries.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
-__all__ = ["ALONE", "ARMS", "LOAD", "QUICK", "Arm", "Plan", "files_at", "job_name", "query_groups"]
+__all__ = [
+    "ALONE",
+    "ARMS",
+    "BATCH_QUEUES",
+    "LOAD",
+    "QUEUES",
+    "QUICK",
+    "QUICK_QUEUES",
+    "STREAM_QUEUE",
+    "Arm",
+    "Plan",
+    "files_at",
+    "guarantees",
+    "job_name",
+    "query_groups",
+]
 
 ALONE = "hrm-alone"
+
+STREAM_QUEUE = "root.stream"
+BATCH_QUEUES = ("root.etl", "root.adhoc")
 
 LOAD = ((0.35, 1), (0.20, 2), (0.15, 3), (0.05, 2), (0.25, 1))
 """Shares of the window, and the stream's load in each: executors that its files fill."""
@@ -25,15 +44,22 @@ _QUERY_GROUPS = 4
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """``manager`` runs it, on one ``shared`` pool or on two parts; ``batch``: with the backlog."""
+    """``manager`` runs it, on one ``shared`` pool or on two parts; ``batch``: with the backlog;
+    ``queues``: the stream and each half of the backlog have a queue."""
 
     manager: str
     shared: bool
     batch: bool = True
+    queues: bool = False
+
+    @property
+    def pool(self) -> str:
+        """What kind of pool it runs on; arms of one manager and kind have the same one."""
+        return "queues" if self.queues else "shared" if self.shared else "split"
 
     @property
     def name(self) -> str:
-        return f"{self.manager}-{'shared' if self.shared else 'split'}" if self.batch else ALONE
+        return f"{self.manager}-{self.pool}" if self.batch else ALONE
 
 
 ARMS = {
@@ -44,6 +70,7 @@ ARMS = {
         Arm("standalone", True),
         Arm("standalone", False),
         Arm("hrm", True, batch=False),
+        Arm("hrm", True, queues=True),
     )
 }
 
@@ -56,6 +83,8 @@ class Plan:
     task waits for the stream's file, ``batch_bytes_per_s``: how fast batch reads. ``backlog``:
     batch jobs offered at a time; ``jobs_counted``: as many have ended when the makespan is taken.
     ``gaps``: containers ended one by one for the feedback gap, with queues and without.
+    ``queries``: every second batch job is a part of TPC-H, not a word count. ``reclaim_wait_s``:
+    the master's ``queue_reclaim_wait_s`` where there are queues.
     """
 
     runs: int = 2
@@ -80,6 +109,8 @@ class Plan:
     scale_factor: float = 0.05
     lineitem_files: int = 12
     gaps: int = 12
+    queries: bool = True
+    reclaim_wait_s: float = 5.0
 
     @property
     def capacity(self) -> int:
@@ -97,7 +128,33 @@ class Plan:
         return max(load for _, load in LOAD)
 
 
+QUEUES = Plan(
+    runs=3,
+    backlog=4,
+    batch_bytes_per_s=24_576,
+    split_bytes=131_072,
+    text_mb=12.0,
+    queries=False,
+    settle_s=20.0,
+    window_s=90.0,
+    makespan_limit_s=0.0,
+    reclaim_wait_s=1.0,
+)
+"""Of the comparison of queues: two jobs of each batch queue at a time, twice what one may have.
+Slots are to be what is short, not the machine's cores, which drivers of TPC-H would fill. A stream
+does not wait for long until what it has lent is taken back: an administrator's choice."""
+
+QUICK_QUEUES = replace(QUEUES, runs=1, window_s=60.0)
+
 QUICK = Plan(runs=1, window_s=60.0, settle_s=40.0, text_mb=12.0, jobs_counted=1, gaps=4)
+
+
+def guarantees(plan: Plan) -> dict[str, int]:
+    """Percent of the pool that each queue is guaranteed: what the stream needs at its peak, and
+    equal parts of the rest."""
+    stream = math.ceil(100 * plan.stream_executors_max * plan.slots / plan.capacity)
+    each = (100 - stream) // len(BATCH_QUEUES)
+    return {STREAM_QUEUE: stream, **dict.fromkeys(BATCH_QUEUES, each)}
 
 
 def files_at(plan: Plan, tick: int) -> int:
@@ -111,10 +168,11 @@ def files_at(plan: Plan, tick: int) -> int:
     return LOAD[-1][1] * plan.slots
 
 
-def job_name(number: int) -> str:
-    """Of a batch job by its place in the list: ``wordcount``, or ``tpch-N`` with a group of
-    queries."""
-    return "wordcount" if number % 2 == 0 else f"tpch-{number // 2 % _QUERY_GROUPS}"
+def job_name(number: int, queries: bool = True) -> str:
+    """Of a batch job by its place in the list: ``wordcount``, or, with ``queries``, ``tpch-N`` with
+    a group of them."""
+    is_query = queries and number % 2 == 1
+    return f"tpch-{number // 2 % _QUERY_GROUPS}" if is_query else "wordcount"
 
 
 def query_groups(names: list[str]) -> list[list[str]]:

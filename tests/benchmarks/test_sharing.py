@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,8 +20,21 @@ from benchmarks.sharing import arms as arms_module
 from benchmarks.sharing import feedback, measures
 from benchmarks.sharing.arms import EndedJob, Run, shape_of
 from benchmarks.sharing.feedback import Gap, Records, await_queue, gaps_of, read_records
+from benchmarks.sharing.machine import application_of
 from benchmarks.sharing.measures import MicroBatch, Task, Use
-from benchmarks.sharing.plan import ALONE, ARMS, LOAD, Plan, files_at, job_name, query_groups
+from benchmarks.sharing.plan import (
+    ALONE,
+    ARMS,
+    LOAD,
+    QUEUES,
+    STREAM_QUEUE,
+    Plan,
+    files_at,
+    guarantees,
+    job_name,
+    query_groups,
+)
+from benchmarks.sharing.queue_report import queue_document, queue_report
 from benchmarks.sharing.report import Taken, document, report, stretch
 from hrm.v1 import common_pb2
 
@@ -38,6 +53,7 @@ def run(
     complaints: tuple[str, ...] = (),
     wasted_s: float = 20.0,
     machine_cpu_s: float = 120.0,
+    preempted: dict[str, int] | None = None,
 ) -> Run:
     return Run(
         arm=arm,
@@ -52,6 +68,9 @@ def run(
         makespan_s=makespan_s,
         machine_cpu_s=machine_cpu_s,
         complaints=list(complaints),
+        at_work_s=[each - 0.5 for each in durations_s],
+        preempted=preempted or {},
+        cpu_by_role_s={"stream's driver": 25.0},
     )
 
 
@@ -74,6 +93,36 @@ def test_the_backlog_alternates_and_every_query_is_in_one_part() -> None:
         "wordcount",
         *(f"tpch-{number}" for number in range(len(groups))),
     }
+
+
+def test_the_streams_queue_is_guaranteed_its_peak_and_batch_queues_share_the_rest() -> None:
+    found = guarantees(QUEUES)
+    assert found == {STREAM_QUEUE: 50, "root.etl": 25, "root.adhoc": 25}
+    assert sum(guarantees(replace(QUEUES, nodes=3)).values()) <= 100
+    offered = QUEUES.backlog * QUEUES.batch_executors * QUEUES.slots
+    assert offered > QUEUES.capacity, "each batch queue wants more than it may have"
+    assert {job_name(number, QUEUES.queries) for number in range(9)} == {"wordcount"}
+
+
+def test_jobs_go_to_the_queue_with_fewer_live_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted: list[SimpleNamespace] = []
+
+    def submit(_backlog: object, _number: int) -> SimpleNamespace:
+        submitted.append(SimpleNamespace(running=True))
+        return submitted[-1]
+
+    monkeypatch.setattr(arms_module._Backlog, "_submit", submit)
+    monkeypatch.setattr(arms_module._Backlog, "_check", lambda *_: None)
+    queues = ("root.etl", "root.adhoc")
+    backlog = arms_module._Backlog(cast(Any, None), cast(Any, None), QUEUES, tmp_path, queues)
+    backlog.turn()
+    assert backlog.queue_of == [*queues, *queues]
+    submitted[1].running = submitted[3].running = False
+    backlog.turn()
+    assert backlog.queue_of[4:] == ["root.adhoc", "root.adhoc"]
+    assert [number for number, _ in backlog.ended] == [1, 3]
 
 
 def test_executors_rise_at_once_and_fall_after_some_micro_batches() -> None:
@@ -139,7 +188,7 @@ def test_a_run_counts_its_window_alone_and_its_makespan_is_that_of_the_last_coun
     plan = Plan(jobs_counted=2)
     backlog = arms_module._Backlog(
         cast(Any, None), cast(Any, None), plan, tmp_path,
-        ended=[(0, 105.0), (1, 130.0), (2, 190.0)], submitted=3, begun_s=90.0,
+        ended=[(0, 105.0), (1, 130.0), (2, 190.0)], queue_of=["", "", ""], begun_s=90.0,
     )  # fmt: skip
     for number in range(3):
         _event_log(backlog.place(number) / "events", (95 + number, 105 + number))
@@ -189,6 +238,52 @@ def test_micro_batches_are_read_from_the_streams_last_line() -> None:
     first, second = measures.micro_batches(line, 10)
     assert (first.files, second.files, second.begun_s - first.begun_s) == (2, 3, 3.0)
     assert (first.seconds, second.top) == (1.5, None)
+
+
+def test_the_time_with_a_task_at_work_counts_each_moment_once() -> None:
+    batch = _batch(10, 5, 2)
+    tasks = [task(9, 11), task(10.5, 12), task(11.5, 11.75), task(14, 16), task(20, 21)]
+    assert measures.at_work_s(tasks, batch) == 2.0 + 1.0
+    assert measures.at_work_s([], batch) == 0.0
+
+
+def test_an_executor_is_known_by_its_command_line() -> None:
+    command_line = ["java", "Backend", "--executor-id", "3", "--app-id", "app-7", "--cores", "1"]
+    assert application_of(command_line) == "app-7"
+    assert application_of(["java", "--app-id", "app-7"]) == ""
+    assert application_of(["--executor-id", "--app-id"]) == ""
+
+
+def test_a_stream_in_its_queue_is_compared_with_the_stream_alone() -> None:
+    lost = [{"root.etl": 2}, {"root.adhoc": 1}, {}]
+    taken = Taken(
+        runs={
+            "hrm-queues": [
+                run("hrm-queues", batch_s=800, durations_s=(2.0, 3.2), preempted=each)
+                for each in lost
+            ],
+            "hrm-shared": [run("hrm-shared", batch_s=1_000, durations_s=(3.0, 6.0))] * 3,
+            ALONE: [run(ALONE, batch_s=0.0, durations_s=(2.0, 3.0))] * 3,
+        }
+    )
+    found = queue_document(taken, QUEUES)
+    assert (found["queues_stream_p50_ratio"], found["queues_stream_p95_ratio"]) == (1.0, 1.0667)
+    assert (found["shared_stream_p50_ratio"], found["shared_stream_p95_ratio"]) == (1.5, 2.0)
+    assert found["batch_ratio"] == 0.8
+    assert found["arms"]["hrm-queues"]["preempted"] == {
+        "root.adhoc": [0, 1, 0],
+        "root.etl": [2, 0, 0],
+    }
+    assert found["arms"]["hrm-queues"]["tasks_p50_s"] == 1.5
+    assert found["arms"][ALONE]["cores_by_role"] == {"stream's driver": 0.25}
+    json.dumps(found)
+    body = queue_report(found)
+    assert "| micro-batches, p95 | 1.067 [1.067, 1.067] | ≤ 1.1: met | 2.000 [" in body
+    assert "adhoc 0, 1, 0; etl 2, 0, 0" in body
+    assert "All right" in body
+    part = queue_document(Taken(runs={"hrm-queues": [run("hrm-queues")]}, failures=["x"]), QUEUES)
+    assert part["queues_stream_p50_ratio"] is None
+    assert "- x" in queue_report(part)
 
 
 def test_a_ratio_of_percentiles_has_an_interval() -> None:
@@ -361,7 +456,9 @@ def test_a_part_of_the_arms_gives_a_part_of_the_document() -> None:
 @pytest.mark.parametrize(
     ("arguments", "arms"),
     [
-        ([], list(ARMS)),
+        ([], [name for name in ARMS if name != "hrm-queues"]),
+        (["--queues"], ["hrm-shared", ALONE, "hrm-queues"]),
+        (["--queues", "--only", "hrm-queues"], ["hrm-queues"]),
         (["--quick"], ["hrm-shared", "hrm-split", ALONE]),
         (["--only", "feedback"], []),
         (["--quick", "--only", "standalone-split"], ["standalone-split"]),
