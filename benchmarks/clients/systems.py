@@ -69,7 +69,7 @@ class ClientsHrm(Hrm):
         document: dict[str, Any] = json.loads(self.ask_words(*arguments, "--output", "json"))
         return document
 
-    def applications(self) -> list[str]:
+    def application_ids(self) -> list[str]:
         """Ids of all applications so far."""
         listed = self.ask("apps", "--all")["applications"]
         return [each["application_id"] for each in listed]
@@ -86,9 +86,9 @@ class ClientsHrm(Hrm):
         Raises:
             BenchmarkError: there was none.
         """
-        before = set(self.applications())
+        before = set(self.application_ids())
         yield
-        new = [x for x in self.applications() if x not in before]
+        new = [x for x in self.application_ids() if x not in before]
         shown = [self.ask("app", "show", each) for each in new]
         if not any(c.get("started_at_s") for each in shown for c in each.get("containers", [])):
             raise BenchmarkError(f"HRM has no executor of it (applications: {new or 'none'})")
