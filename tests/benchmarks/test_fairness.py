@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.fairness import measured
+from benchmarks.fairness import in_force, measured
 from benchmarks.fairness.bounds import largest_common_throughput
 from benchmarks.fairness.claims import Claim, claims, fairest_counts, verdict
 from benchmarks.fairness.fluid import Learning, MappingPolicy, System, Times, run
@@ -487,3 +487,13 @@ def test_the_command_refuses_what_makes_no_sense(
 ) -> None:
     assert main(arguments) == 1
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_rule_in_force_is_fairer_than_simple_fairness_and_bounded() -> None:
+    worlds = [x.world for x in scenarios(0)[:6]]
+    found = in_force._measure([worlds, worlds])
+
+    assert found["in force, 10% at most"]["least"] > found["simple-fairness"]["least"]
+    makespans = {name: np.mean(row["makespan"]) for name, row in found.items()}
+    assert makespans["simple-fairness"] == 1.0
+    assert makespans["source: reciprocal"] <= makespans["in force, 10% at most"] < 1.0

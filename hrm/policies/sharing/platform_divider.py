@@ -70,10 +70,11 @@ DEFAULT_MEASURE = Affinity.RECIPROCAL
 
 @dataclass(frozen=True)
 class PlatformDivider:
-    """``policy`` with affinities by ``measure``."""
+    """``policy`` with affinities by ``measure``; ``loss_max``: see ``LOSS_MAX``."""
 
     policy: DivisionPolicy
     measure: Affinity = DEFAULT_MEASURE
+    loss_max: float = LOSS_MAX
 
     def divide(self, wanted: Ints, cores: Ints, run_s: Floats) -> tuple[Division, Floats]:
         """See ``PlatformDivision.divide``. More than there is, as where nodes take nothing more, is
@@ -85,7 +86,8 @@ class PlatformDivider:
         affinity = self._affinity(logs, is_known, wanted)
         division = self.policy.divide(TenantDemands(wanted, cores, affinity))
         even = SimpleFairness().divide(TenantDemands(wanted, cores, affinity))
-        return _within(division, even, np.exp(-logs), wanted, cores), affinity
+        mixed = _within(division, even, np.exp(-logs), self.loss_max)
+        return (division if mixed is None else _rounded(mixed, wanted, cores)), affinity
 
     def _affinity(self, logs: Floats, is_known: Bools, wanted: Ints) -> Floats:
         """One queue alone takes nothing from others: reciprocal affinity is egocentric then."""
@@ -114,18 +116,17 @@ def _centred(run_s: Floats) -> tuple[Floats, Bools]:
     return bounded, is_known
 
 
-def _within(
-    division: Division, even: Division, speeds: Floats, wanted: Ints, cores: Ints
-) -> Division:
+def _within(division: Division, even: Division, speeds: Floats, loss_max: float) -> Floats | None:
     """The division, but as much nearer to ``even`` as it takes for no queue to lose more than
-    ``LOSS_MAX`` of the speed that it has by that."""
+    ``loss_max`` of the speed that it has by that; None: it is that already."""
     ours, theirs = (division * speeds).sum(axis=1), (even * speeds).sum(axis=1)
-    least = (1 - LOSS_MAX) * theirs
+    least = (1 - loss_max) * theirs
     loses = ours < least
     if not loses.any():
-        return division
+        return None
     part = float(((least - ours)[loses] / (theirs - ours)[loses]).max())
-    return _rounded(part * even + (1 - part) * division, wanted, cores)
+    mixed: Floats = part * even + (1 - part) * division
+    return mixed
 
 
 def _rounded(mixed: Floats, wanted: Ints, cores: Ints) -> Division:
