@@ -301,6 +301,15 @@ def test_memory_is_bounded_and_the_least_recently_seen_are_forgotten() -> None:
     assert affinities.kinds()[-1] == ApplicationKind("adhoc" + letters[-1], letters[-1])
 
 
+def test_names_without_end_push_out_none_of_other_queues() -> None:
+    affinities = Affinities(kinds_max=5)
+    affinities.observe("other", "report", "map", "a", 1, 1.0, 0.0, {})
+    for name in map("".join, itertools.product("abcd", repeat=3)):
+        affinities.observe("prod", name, "map", "a", 1, 1.0, 0.0, {})
+    assert kind_of("other", "report") in affinities.kinds()
+    assert len(affinities) == 5
+
+
 def test_what_one_kind_keeps_is_bounded() -> None:
     known, random = KindTimes(), Random(1)
     for at in range(2_000):

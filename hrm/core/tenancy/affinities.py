@@ -5,7 +5,8 @@ dates and numbers in them. What is observed of each such *kind* is in ``kind_tim
 of them, what queues want of platforms by the applications that they are to run, and what people
 see. An application that has never run is taken to be like the queue's others.
 
-Memory is bounded: the kinds that have not been seen for the longest time are forgotten.
+Memory is bounded: of the queue with the most kinds, those that have not been seen for the longest
+time are forgotten.
 
 Limits: by name, an application that another program gets is the same one; it takes some forty
 observations until the change is followed. Tasks are compared that differ in size only as far as
@@ -294,7 +295,10 @@ class Affinities:
         return logs
 
     def _forget_oldest(self) -> None:
-        kind, known = self._kinds.popitem(last=False)
+        """Of the queue that has the most: names without end of one push out none of others."""
+        largest = max(self._queues, key=lambda queue: len(self._queues[queue]))
+        kind = next(kind for kind in self._kinds if kind.queue == largest)
+        known = self._kinds.pop(kind)
         self._cells -= known.cells
         ours = self._queues[kind.queue]
         del ours[kind]
