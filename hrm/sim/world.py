@@ -47,7 +47,7 @@ _START_S = 1_000_000.0
 _OPERATOR_S = 15.0
 _KILLERS = ("executor-crash", "launch-failure", "bad-node")
 _AWAY = ("partition", "master-crash", "appmaster-crash", "loss", "delay", "slow-disk",
-         "full-master-disk")  # fmt: skip
+         "full-master-disk", "revocation")  # fmt: skip
 
 
 class World:
@@ -107,6 +107,7 @@ class World:
             "lost-store": self._lost_store,
             "old-store": self._old_store,
             "queues-change": self.administrator.strike,
+            "revocation": self._revocation,
         }
         for fault in plan.faults:
             self.clock.at(self._begin_s + fault.at_s, self._strike, fault)
@@ -212,7 +213,9 @@ class World:
         """Was its AppMaster away for as long as a master waits for what its store may lack?"""
         injected = self.network.injected
         slept = bool(self.sleepers.slept[driver.name])
-        away = any(injected[x] for x in ("partition", "appmaster-crash", "loss", "delay"))
+        away = any(
+            injected[x] for x in ("partition", "appmaster-crash", "loss", "delay", "revocation")
+        )
         return (slept or away) and (injected["lost-store"] + injected["old-store"]) > 0
 
     def _could_lack_its_queue(self) -> bool:
@@ -325,6 +328,16 @@ class World:
             self.network.partitioned_until_s[name] = until_s
         self.log.emit("world", f"partition of {','.join(chosen)} for {9.0 * fault.size:.1f} s")
         return bool(chosen)
+
+    def _revocation(self, fault: TimedFault) -> bool:
+        """A token is revoked, of a node, an application or a scheduler, which gets another later.
+        What it does meanwhile is as if it could not reach the master."""
+        names = [m.name for m in self.machines] + [d.name for d in self.drivers]
+        names += [outside.name for outside in self.remote_schedulers]
+        name, for_s = names[int(fault.pick * len(names))], 0.3 + 12.0 * fault.size
+        self.log.emit("world", f"revokes the token of {name}, for {for_s:.1f} s")
+        self.network.revoke(name, for_s)
+        return True
 
     def _node_crash(self, fault: TimedFault) -> bool:
         machine = self._machine(fault)

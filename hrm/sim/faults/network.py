@@ -80,6 +80,14 @@ class Network:
                 direction = 0 if process == MASTER else 1
                 self.clock.after(KEEPALIVE_S, stream.sleeper_missed, direction)
 
+    def revoke(self, client: str, for_s: float) -> None:
+        """Its token is revoked: the master ends its streams at once, and takes none from it until
+        it has another."""
+        self.partitioned_until_s[client] = self.clock.now + for_s
+        for stream in self._streams:
+            if stream.name == client and not stream.is_over:
+                stream.cut()
+
     def happens(self, kind: str) -> bool:
         """Does a fault of this kind happen now? Counts it if so."""
         rate = self.rates.get(kind, 0.0)
@@ -170,6 +178,13 @@ class Stream:
         if self.network.sleepers.is_asleep(process) and not isinstance(other, _ClosedPeer):
             self._close(1 - direction)
             self._close(direction)
+
+    def cut(self) -> None:
+        """The master takes nothing more, and the client learns of it as soon as it can."""
+        self._broken = True
+        self.server, peer = _ClosedPeer(), self.server
+        peer.closed()
+        self.network.clock.after(_HOP_S, self._close, 1)
 
     def close_client(self) -> None:
         """The client ends the stream, or its process does; the master notices in time."""

@@ -78,6 +78,7 @@ TIMED_KINDS = {
     "old-store": 1,
     "hang": 2,
     "queues-change": 3,
+    "revocation": 3,
 }
 """Faults that happen at moments, with the most of a kind in one run."""
 
