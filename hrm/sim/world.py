@@ -46,8 +46,8 @@ _CHECK_PERIOD_S = 0.5
 _START_S = 1_000_000.0
 _OPERATOR_S = 15.0
 _KILLERS = ("executor-crash", "launch-failure", "bad-node")
-_AWAY = ("partition", "master-crash", "appmaster-crash", "loss", "delay", "slow-disk",
-         "full-master-disk", "revocation")  # fmt: skip
+_SILENT = ("partition", "appmaster-crash", "loss", "delay", "revocation")
+_AWAY = (*_SILENT, "master-crash", "slow-disk", "full-master-disk")
 
 
 class World:
@@ -213,9 +213,7 @@ class World:
         """Was its AppMaster away for as long as a master waits for what its store may lack?"""
         injected = self.network.injected
         slept = bool(self.sleepers.slept[driver.name])
-        away = any(
-            injected[x] for x in ("partition", "appmaster-crash", "loss", "delay", "revocation")
-        )
+        away = any(injected[x] for x in _SILENT)
         return (slept or away) and (injected["lost-store"] + injected["old-store"]) > 0
 
     def _could_lack_its_queue(self) -> bool:
@@ -330,14 +328,14 @@ class World:
         return bool(chosen)
 
     def _revocation(self, fault: TimedFault) -> bool:
-        """A token is revoked, of a node, an application or a scheduler, which gets another later.
-        What it does meanwhile is as if it could not reach the master."""
-        names = [m.name for m in self.machines] + [d.name for d in self.drivers]
+        """The token of a node, an application or a scheduler is revoked; it gets another later."""
+        names = [*(x.name for x in self.machines), *(x.name for x in self.drivers)]
         names += [outside.name for outside in self.remote_schedulers]
         name, for_s = names[int(fault.pick * len(names))], 0.3 + 12.0 * fault.size
-        self.log.emit("world", f"revokes the token of {name}, for {for_s:.1f} s")
-        self.network.revoke(name, for_s)
-        return True
+        if self.plan.queues:
+            self.log.emit("world", f"revokes the token of {name}, for {for_s:.1f} s")
+            self.network.revoke(name, for_s)
+        return bool(self.plan.queues)
 
     def _node_crash(self, fault: TimedFault) -> bool:
         machine = self._machine(fault)

@@ -105,7 +105,7 @@ class PlatformShares:
         usage = self._master_state.queues
         if usage.on_platforms is None or app.is_driver:
             return
-        if any(x.request.resources.gpu_memory_mib for x in some):
+        if any(x.request.gpus or x.request.resources.gpu_memory_mib for x in some):
             return
         name = usage.account(app).name
         wanted = sum(x.request.resources.vcores for x in some)

@@ -84,7 +84,7 @@ def draw(seed: int, limits: Limits | None = None) -> Plan:
     faults = [
         fault
         for kind, most in TIMED_KINDS.items()
-        if kind not in limits.without and (kind != "revocation" or "queues" in traits)
+        if kind not in limits.without
         for fault in _timed(seed, kind, most, horizon_s)
     ]
     faults.sort(key=lambda fault: fault.at_s)

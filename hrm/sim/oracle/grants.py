@@ -185,7 +185,7 @@ class Grants:
             alike = [x.name for x in nodes.values() if x.platform == asked.platform]
             near_s = container.requested_at_s + asked.locality_wait_s
             for some, until_s in ((asked.near, near_s), (alike, asked.platform_until_s)):
-                if now >= until_s or claim.unit_id.partition("/")[0] in some:
+                if now >= until_s or claim.unit_id.partition("/")[0] in (*some, *asked.near):
                     continue
                 for name in some:
                     node = nodes.get(name)
