@@ -147,6 +147,7 @@ def benchmark(given: argparse.Namespace, directory: Path) -> int:
         common.write_json(given.json, result)
     body = queue_report(result) if given.queues else report(result)
     whole = not given.only and (given.quick or set(given.systems) == set(SYSTEMS))
+    whole |= given.queues and {ALONE, QUEUE_ARMS[0]} <= set(given.only)
     if whole and result["answers_right"]:
         name = "sharing-queues" if given.queues else "sharing"
         name += "-quick" if given.quick else ""

@@ -135,8 +135,7 @@ QUEUES = Plan(
     split_bytes=131_072,
     text_mb=12.0,
     queries=False,
-    settle_s=20.0,
-    window_s=90.0,
+    settle_s=45.0,
     makespan_limit_s=0.0,
     reclaim_wait_s=1.0,
 )
@@ -151,9 +150,11 @@ QUICK = Plan(runs=1, window_s=60.0, settle_s=40.0, text_mb=12.0, jobs_counted=1,
 
 def guarantees(plan: Plan) -> dict[str, int]:
     """Percent of the pool that each queue is guaranteed: what the stream needs at its peak, and
-    equal parts of the rest."""
-    stream = math.ceil(100 * plan.stream_executors_max * plan.slots / plan.capacity)
-    each = (100 - stream) // len(BATCH_QUEUES)
+    equal numbers of executors of the rest. Whole ones: nothing is preempted of a queue that would
+    be left with less than its guarantee, so with one and a half each both would keep two."""
+    executors = plan.nodes * plan.executors_per_node
+    stream = math.ceil(100 * plan.stream_executors_max / executors)
+    each = (executors - plan.stream_executors_max) // len(BATCH_QUEUES) * 100 // executors
     return {STREAM_QUEUE: stream, **dict.fromkeys(BATCH_QUEUES, each)}
 
 

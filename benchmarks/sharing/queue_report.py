@@ -166,6 +166,8 @@ def _about(document: dict[str, Any]) -> str:
 def _shown(ratio: dict[str, float] | None) -> str | None:
     if ratio is None:
         return None
+    if ratio["low"] == ratio["high"]:
+        return f"{ratio['value']:.3f}"
     return f"{ratio['value']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]"
 
 
@@ -187,6 +189,8 @@ def _ratio_table(document: dict[str, Any]) -> str:
     batch = _shown(intervals["batch_ratio"])
     rows.append(["slots at work for batch, over hrm-shared", batch, "", None])
     shown = common.table(["ratio", "hrm-queues", "target", "hrm-shared"], rows)
+    if document["plan"]["runs"] == 1:
+        return f"{shown}\n\nOne run of each arm, so nothing says how much runs differ."
     return (
         f"{shown}\n\nPercentiles over the micro-batches of {document['plan']['runs']} runs; in "
         "brackets: bootstrap intervals (95 %), in which whole runs are drawn again."
