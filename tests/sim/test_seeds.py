@@ -55,7 +55,7 @@ def test_every_kind_of_fault_happens_and_applications_come_through() -> None:
         result = run_seed(seed)
         summary.add(result)
         outcomes.update(outcome == "succeeded" for outcome in result.outcomes.values())
-    assert set(KINDS) <= set(summary.faults)
+    assert set(KINDS) <= set(summary.faults), set(KINDS) - set(summary.faults)
     assert outcomes[True] > 2 * outcomes[False]
     assert summary.violations == 0, summary.failed_seeds
 

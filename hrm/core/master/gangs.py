@@ -205,6 +205,8 @@ def settle(master_state: MasterState, app: Application) -> None:
     if least <= 1 or least <= sum(
         x.state is run and x.stop_cause is None for x in app.containers.values()
     ):
+        if app.gang_min > 1:
+            master_state.gpus.renew(app.application_id)
         app.gang_min = 0
         app.gang_lacked_s, app.gang_unasked_s = None, 0.0
         master_state.starting.pop(app.application_id, None)
