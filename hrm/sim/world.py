@@ -332,10 +332,11 @@ class World:
         names = [*(x.name for x in self.machines), *(x.name for x in self.drivers)]
         names += [outside.name for outside in self.remote_schedulers]
         name, for_s = names[int(fault.pick * len(names))], 0.3 + 12.0 * fault.size
-        if self.plan.queues:
-            self.log.emit("world", f"revokes the token of {name}, for {for_s:.1f} s")
-            self.network.revoke(name, for_s)
-        return bool(self.plan.queues)
+        if not self.plan.queues or self.master.core is None or self.sleepers.is_asleep(MASTER):
+            return False
+        self.log.emit("world", f"revokes the token of {name}, for {for_s:.1f} s")
+        self.network.revoke(name, for_s)
+        return True
 
     def _node_crash(self, fault: TimedFault) -> bool:
         machine = self._machine(fault)

@@ -186,11 +186,8 @@ class QueueGate:
         ticks, self._ticks = self._ticks, False
         self.platforms.follow_nodes()
         # Nodes come by the thousand: what nobody waits for is divided at the next tick.
-        waits = ticks or self.lines or usage.unplaced
-        if waits and usage.follow_capacity(all_of_it=ticks):
-            self.may_lend = True
-            self._all_due()
-            usage.grown.update(usage.unplaced)
+        if ticks or self.lines or usage.unplaced:
+            self._follow_capacity(all_of_it=ticks)
         if usage.grown:
             self._keep_below_maxima(now)
         if usage.has_freed_slots:
@@ -219,6 +216,12 @@ class QueueGate:
         if self.may_lend and self.lines and self._loans.could_lend(self._least, now):
             self.may_lend = self._loans.lend(now)
 
+    def _follow_capacity(self, *, all_of_it: bool) -> None:
+        if self._usage.follow_capacity(all_of_it=all_of_it):
+            self.may_lend = True
+            self._all_due()
+            self._usage.grown.update(self._usage.unplaced)
+
     def tick(self, now: float) -> None:
         """What is not followed as it happens is looked at from time to time."""
         if self._usage.accounts is None:
@@ -229,6 +232,7 @@ class QueueGate:
                 self._usage.accounts.age(now - self._aged_s, half_life_s)
             self._aged_s = now
         self._rules.now, self._ticks = now, True
+        self._follow_capacity(all_of_it=True)  # before anything is reclaimed: nodes may be lost
         self.platforms.tick(now)
         self._loans.look_again()
         self._all_due()

@@ -61,6 +61,7 @@ class Wanted(NamedTuple):
 
 
 _Kind: TypeAlias = tuple[object, ...]
+_NOWHERE: frozenset[NodeName] = frozenset()
 
 
 def _kind(claim: Wanted) -> _Kind:
@@ -351,6 +352,9 @@ class ReclaimPlanner:
         """Victims with which a queue above stays within its maximum, wherever they are: what they
         leave is not taken at their units, and nothing is reserved there."""
         account, amount = claim.account, amount_of(claim.resources)
+        demand = demand_vector(claim.resources)
+        if not self._master_state.state.has_capacity_outside(_NOWHERE, demand, claim.requires):
+            return None  # as while all nodes are closed
         tried, victims = so_far.copy(), list[Container]()
         own_batch = claim.is_stream and self._may_push_aside(account, amount)
         for container, of in running:
