@@ -10,10 +10,18 @@ import numpy as np
 import pytest
 
 from hrm.core.master.explain import explain
+from hrm.core.master.platform_shares import PLATFORMS_MAX
+from hrm.core.messages import events as e
 from hrm.core.tenancy.queue_spec import QueueName, QueueSpec, spec_from
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.columns import Bools, Floats
-from hrm.core.vocabulary.model import ApplicationId, ContainerState, Resources, WorkloadClass
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerState,
+    NodeName,
+    Resources,
+    WorkloadClass,
+)
 from hrm.core.vocabulary.node_requirement import NodeProperties, NodeRequirement
 from hrm.policies.sharing import divider
 from hrm.testing.virtual import VirtualCluster, unit
@@ -365,6 +373,30 @@ def test_one_platform_divides_nothing() -> None:
     assert not virtual.master.placement.platforms.divides
     assert virtual.master.placement.platforms.parts(A) == []
     assert placed(virtual, one) == {"new": 16}
+
+
+def test_platforms_without_end_are_divided_as_far_as_the_largest() -> None:
+    virtual = cluster(platforms={f"odd{x}": 1 for x in range(80)} | {"new": 2, "old": 2})
+    one, other = virtual.submit(8, queue="a"), virtual.submit(8, queue="b")
+    virtual.advance(5)
+
+    parts = virtual.master.placement.platforms.parts(A)
+    assert len(parts) == PLATFORMS_MAX
+    assert {"new", "old"} <= {part.platform for part in parts}
+    assert sum(placed(virtual, one).values()) == sum(placed(virtual, other).values()) == 8
+
+
+def test_a_platform_that_drains_changes_nothing_for_others() -> None:
+    virtual = cluster(platforms={"new": 2, "gone": 1, "old": 2})
+    virtual.submit(8, queue="a")
+    virtual.submit(8, queue="b")
+    drain = e.DrainRequested(now=virtual.now, call_id=99, nodes=(NodeName("gone0"),), undo=False)
+    virtual.submit_to_master(drain)
+    virtual.advance(5)
+
+    parts = virtual.master.placement.platforms.parts(A)
+    assert [part.platform for part in parts] == ["new", "old"]
+    assert parts[0].affinity > 1 > parts[1].affinity
 
 
 def test_near_its_data_is_near_on_its_platform() -> None:

@@ -40,6 +40,8 @@ from hrm.core.vocabulary.node_requirement import NodeRequirement
 
 __all__ = ["PlatformShares", "platform_line"]
 
+PLATFORMS_MAX = 64
+"""Shares are divided over so many platforms, the largest; what is left goes to no queue by plan."""
 _CELLS_PER_S = 10_000
 _CELLS_FEW = 100
 """So many are divided whenever something has changed."""
@@ -92,7 +94,7 @@ class PlatformShares:
         state, usage = self._master_state.state, self._master_state.queues
         if self._rule is None or self._seen == (state.shape, self.divides):
             return
-        divides = usage.accounts is not None and len(state.cores_at()) > 1
+        divides = usage.accounts is not None and len(_largest(state.cores_at())) > 1
         if divides and usage.on_platforms is None:
             usage.count_platforms(PlatformUse(state), self._master_state.holding_applications())
         elif not divides:
@@ -158,6 +160,8 @@ class PlatformShares:
         if usage.on_platforms is None:
             return []
         divided = self._divided
+        if name not in divided.parts:
+            return []
         nothing = [0] * len(divided.platforms)
         return [
             PlatformPart(platform, cores, usage.on_platforms.held(name, platform), affinity)
@@ -198,7 +202,7 @@ class PlatformShares:
         usage, state = self._master_state.queues, self._master_state.state
         assert usage.accounts is not None and usage.on_platforms is not None
         assert self._rule is not None, "it divides by a rule"
-        cores_at = state.cores_at()
+        cores_at = _largest(state.cores_at())
         platforms = tuple(cores_at)
         leaves = [x for x in usage.accounts.leaves() if x.wanted[0] > 0]
         names = [x.name for x in leaves]
@@ -278,6 +282,12 @@ class PlatformShares:
             known = bool((rows & state.serving(demand)).any())
             self._could_hold[platform, demand, requires] = known
         return known
+
+
+def _largest(cores_at: Mapping[str, int]) -> dict[str, int]:
+    """Those platforms that have cores, the largest of them, in the order of names."""
+    found = sorted(cores_at, key=lambda x: (-cores_at[x], x))[:PLATFORMS_MAX]
+    return {x: cores_at[x] for x in sorted(found) if cores_at[x] > 0}
 
 
 def _cores_of(accounts: AccountTree, account: QueueAccount) -> int:

@@ -27,7 +27,9 @@ def completed(logs: Floats) -> Floats:
     means = (values * part).sum(axis=1)
     equations = np.diag(in_column.astype(np.float64)) - marks.T @ part
     wanted = np.where(known, values - means[:, None], 0.0).sum(axis=0)
-    of_column = np.linalg.lstsq(equations, wanted, rcond=None)[0]
+    some = np.flatnonzero(in_column)  # columns of which nothing is known have no equation
+    of_column = np.zeros(logs.shape[1])
+    of_column[some] = np.linalg.lstsq(equations[np.ix_(some, some)], wanted[some], rcond=None)[0]
     of_row = means - part @ of_column
     inferable = (in_row > 0)[:, None] & (in_column > 0)
     inferred = np.where(inferable, of_row[:, None] + of_column, np.nan)

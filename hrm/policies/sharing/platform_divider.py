@@ -23,7 +23,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hrm.core.tenancy.completion import completed
 from hrm.core.vocabulary.columns import Bools, Floats, Ints
 from hrm.errors import InvalidRequest
 from hrm.policies.sharing.affinity import Affinity
@@ -82,38 +81,36 @@ class PlatformDivider:
         there, asked = int(cores.sum()), int(wanted.sum())
         if asked > there:
             wanted = wanted * there // asked
-        logs, is_known = _centred(run_s)
-        affinity = self._affinity(logs, is_known, wanted)
+        logs, known = _centred(run_s)
+        affinity = self._affinity(logs, known, wanted)
         division = self.policy.divide(TenantDemands(wanted, cores, affinity))
         even = SimpleFairness().divide(TenantDemands(wanted, cores, affinity))
         mixed = _within(division, even, np.exp(-logs), self.loss_max)
         return (division if mixed is None else _rounded(mixed, wanted, cores)), affinity
 
-    def _affinity(self, logs: Floats, is_known: Bools, wanted: Ints) -> Floats:
-        """One queue alone takes nothing from others: reciprocal affinity is egocentric then."""
-        if logs.shape[1] < 2:
-            return np.ones_like(logs)
-        if self.measure is Affinity.RECIPROCAL and is_known.sum() > 1:
-            weights = np.maximum(wanted, 1) * is_known
-            logs = np.where(is_known[:, None], logs - weights @ logs / weights.sum(), 0.0)
-        others = (logs.sum(axis=1, keepdims=True) - logs) / (logs.shape[1] - 1)
-        gains = others - logs
+    def _affinity(self, logs: Floats, known: Bools, wanted: Ints) -> Floats:
+        """Over what is known of each queue; 1 elsewhere. One queue alone takes nothing from others:
+        reciprocal affinity is egocentric then."""
+        if self.measure is Affinity.RECIPROCAL and known.any(axis=1).sum() > 1:
+            weights = np.maximum(wanted, 1)[:, None] * known
+            means = (weights * logs).sum(axis=0) / np.maximum(weights.sum(axis=0), 1)
+            logs = np.where(known, logs - means, 0.0)
+        others = known.sum(axis=1, keepdims=True) - 1
+        gains = (logs.sum(axis=1, keepdims=True) - logs) / np.maximum(others, 1) - logs
+        gains = np.where(known & (others > 0), gains, 0.0)
         affinity: Floats = np.exp(np.where(np.abs(gains) < math.log(1 + ALIKE), 0.0, gains))
         return affinity
 
 
 def _centred(run_s: Floats) -> tuple[Floats, Bools]:
     """Logarithms of run times, relative to each queue's mean of them and bounded; 0 where nothing
-    is known of a queue, and of which something is."""
+    is known, and where something is."""
     known = np.isfinite(run_s)
-    logs = completed(np.log(np.where(known, run_s, np.nan)))
-    is_known = np.asarray(np.isfinite(logs).all(axis=1))
-    logs = np.where(is_known[:, None], logs, 0.0)
-    if logs.size:
-        logs = logs - logs.mean(axis=1, keepdims=True)
+    logs = np.log(np.where(known, run_s, 1.0))
+    means = logs.sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=1, keepdims=True), 1)
     most = math.log(RATIO_MAX) / 2
-    bounded: Floats = np.clip(logs, -most, most)
-    return bounded, is_known
+    centred: Floats = np.where(known, np.clip(logs - means, -most, most), 0.0)
+    return centred, known
 
 
 def _within(division: Division, even: Division, speeds: Floats, loss_max: float) -> Floats | None:

@@ -58,6 +58,22 @@ def test_a_queue_of_one_core_decides_nothing_for_others(lie: tuple[float, float]
     assert lied[0][0] >= 7
 
 
+@pytest.mark.parametrize("measure", Affinity)
+def test_a_platform_on_which_nothing_has_run_changes_nothing_for_others(measure: Affinity) -> None:
+    rule = PlatformDivider(DIVISIONS["affinity-round-robin"], measure)
+    wanted, two = np.array([8, 8]), np.array([[1.0, 4.0], [2.0, 1.0]])
+    division, affinity = rule.divide(wanted, np.array([8, 8]), two)
+    three = np.insert(two, 1, NAN, axis=1)
+    more, affinities = rule.divide(wanted, np.array([8, 0, 8]), three)
+
+    assert affinities[:, [0, 2]] == pytest.approx(affinity)
+    assert (affinities[:, 1] == 1).all()
+    assert more[:, [0, 2]].tolist() == division.tolist()
+    few, affinities = rule.divide(wanted, np.array([8, 1, 8]), three)
+    assert affinities[:, [0, 2]] == pytest.approx(affinity)
+    assert few.sum(axis=1).tolist() == [8, 8]
+
+
 def test_long_tasks_are_no_reason() -> None:
     short = parts([8, 8], [8, 8], [[1, 4], [1, 1.05]])
     assert parts([8, 8], [8, 8], [[1, 4], [1000, 1050]]) == short
