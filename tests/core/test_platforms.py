@@ -258,6 +258,19 @@ def test_data_on_another_platform_still_counts() -> None:
     assert placed(virtual, one) == {"old": 2}
 
 
+def test_data_counts_on_nodes_of_any_platform_where_none_is_chosen() -> None:
+    """Some nodes have said no platform; nothing is governed."""
+    virtual = VirtualCluster()
+    for name, platform in (("n1", ""), ("n2", "new")):
+        virtual.add_node(unit(name, 4), properties=NodeProperties(host=name, platform=platform))
+    app = virtual.submit(0)
+    virtual.request(app, [1], hosts=("n1", "n2"))
+    virtual.advance(1)
+
+    (container,) = virtual.app(app).containers.values()
+    assert container.request.near == ("n1", "n2")
+
+
 def test_what_is_full_is_waited_for_once() -> None:
     """Containers that live shortly do not each wait for a platform that somebody keeps."""
     kept = spec_from("root.b", {"guaranteed": "50%", "preemptible": False})

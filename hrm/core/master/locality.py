@@ -32,7 +32,9 @@ def resolve(master_state: MasterState, request: ContainerRequest) -> ContainerRe
             for word in {node.name, node.host}:
                 nodes_at.setdefault(word, []).append(node.name)
     near = dict.fromkeys(name for host in request.hosts for name in nodes_at.get(host, ()))
-    alike = [x for x in near if master_state.nodes[x].platform == request.platform]
+    alike = near
+    if request.platform:
+        alike = {x: None for x in near if master_state.nodes[x].platform == request.platform}
     return replace(request, near=tuple(alike or near))
 
 

@@ -12,9 +12,9 @@ the two waits there, and nobody else takes what comes free.
 Batch alone is moved, and no driver, nothing with GPUs, nothing of a gang, nothing of a queue that
 is not ``preemptible``, nothing to where it may not run; what has run for ``platform_move_after_s``
 at least, so that an executor is moved once in so long at most; none while a queue claims what it
-is guaranteed. A round takes at most ``queue_preemption_part`` of the containers that run, and the
-next waits until it is over. After one that has brought nothing nearer to its part, the pause before
-the next doubles, up to ``_PAUSE_MAX_S``.
+is guaranteed. A round takes at most ``queue_preemption_part`` of the containers that run, and no
+more than ``_ROUND_MAX``; the next waits until it is over. After one that has brought nothing nearer
+to its part, the pause before the next doubles, up to ``_PAUSE_MAX_S``.
 
 Limits: cycles of three and more queues are not found. What is exchanged has as many cores; its
 memory fits on both sides.
@@ -55,6 +55,8 @@ _LEAST = 0.15
 """Of what a queue may have; what is less than that on the wrong platform is left there, unless more
 has been moved from there before: estimates are not as exact."""
 _PAUSE_MAX_S = 900.0
+_ROUND_MAX = 256
+"""Containers that are moved in one round at most."""
 _PARTNERS_MAX = 16
 """Containers of another queue that are looked at for an exchange with one."""
 _REQUESTED_S = 10.0
@@ -148,11 +150,12 @@ class PlatformMoves:
     def _exchanges(
         self, movable: _Movable, beyond: _Cores, lacks: _Cores, now: float
     ) -> list[tuple[Container, str]]:
-        most = self._master_state.bounds.queue_preemption_part * self._master_state.queues.placed
+        part = self._master_state.bounds.queue_preemption_part
+        most = min(max(2, part * self._master_state.queues.placed), _ROUND_MAX)
         found: list[tuple[Container, str]] = []
         for (name, here, cores), containers in movable.items():
             for there in sorted(x for of, x in lacks if of == name):
-                while containers and len(found) < max(2, most):
+                while containers and len(found) < most:
                     if beyond.get((name, here), 0) < cores or lacks.get((name, there), 0) < cores:
                         break
                     one = containers[-1]

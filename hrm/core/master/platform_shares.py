@@ -155,20 +155,19 @@ class PlatformShares:
             self._divide(now)
 
     def parts(self, name: QueueName) -> list[PlatformPart]:
-        """Of a leaf, in the order of platforms; empty where nothing is divided."""
+        """Of a leaf, in the order of platforms; empty where nothing is divided for it."""
         usage = self._master_state.queues
         if usage.on_platforms is None:
             return []
         divided = self._divided
         if name not in divided.parts:
             return []
-        nothing = [0] * len(divided.platforms)
         return [
             PlatformPart(platform, cores, usage.on_platforms.held(name, platform), affinity)
             for platform, cores, affinity in zip(
                 divided.platforms,
-                divided.parts.get(name, nothing),
-                divided.affinities.get(name, [1.0] * len(nothing)),
+                divided.parts[name],
+                divided.affinities[name],
                 strict=True,
             )
         ]

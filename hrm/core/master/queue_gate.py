@@ -184,9 +184,9 @@ class QueueGate:
         if self._arrived:
             self._take_in()
         ticks, self._ticks = self._ticks, False
-        self.platforms.follow_nodes()
         # Nodes come by the thousand: what nobody waits for is divided at the next tick.
         if ticks or self.lines or usage.unplaced:
+            self.platforms.follow_nodes()
             self._follow_capacity(all_of_it=ticks)
         if usage.grown:
             self._keep_below_maxima(now)

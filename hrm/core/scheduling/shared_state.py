@@ -116,8 +116,8 @@ class SharedState(TableColumns):
         self._could_hold_at = 0
         self._rows_of: dict[frozenset[NodeName], Bools] = {}
         self._rows_of_at = 0
-        self._rows_at: dict[str, Bools] = {}
-        self._rows_at_shape = -1
+        self._platforms_known: tuple[dict[str, int], Ints] = ({}, np.zeros(0, np.int64))
+        self._platforms_at = -1
         self._watchers: list[set[ResourceUnitId]] = []
         self._seen: dict[ResourceUnitId, int] = {}
         self._states: dict[ResourceUnitId, UnitState] = {}
@@ -403,29 +403,31 @@ class SharedState(TableColumns):
         return self._rows_of[nodes]
 
     def rows_at(self, platform: str) -> Bools:
-        """True at the rows of nodes of this platform; shape (rows,)."""
-        found = self._by_platform().get(platform)
-        return np.zeros(len(self.nodes), np.bool_) if found is None else found
+        """True at the rows of nodes of this platform, anything at rows that are not in use; shape
+        (rows,)."""
+        numbers, of_rows = self._platforms()
+        found: Bools = of_rows == numbers.get(platform, -1)
+        return found
 
     def cores_at(self) -> dict[str, int]:
         """Cores of open units by platform, in the order of names; what units share counts once."""
-        found: dict[str, int] = {}
-        for platform, rows in sorted(self._by_platform().items()):
-            usable = np.flatnonzero(rows & self.open)
-            _, first = np.unique(self.pool[usable], return_index=True)
-            found[platform] = int(self.total[usable[first], Column.VCORES].sum())
-        return found
+        numbers, of_rows = self._platforms()
+        usable = np.flatnonzero(self.open)
+        _, first = np.unique(self.pool[usable], return_index=True)
+        usable = usable[first]
+        cores = np.bincount(
+            of_rows[usable], self.total[usable, Column.VCORES], minlength=len(numbers)
+        )
+        return {platform: int(cores[numbers[platform]]) for platform in sorted(numbers)}
 
-    def _by_platform(self) -> dict[str, Bools]:
-        if self._rows_at_shape != self.shape:
-            self._rows_at, self._rows_at_shape = {}, self.shape
-            for row in self.rows.values():
-                platform = self.properties[row].platform
-                rows = self._rows_at.get(platform)
-                if rows is None:
-                    rows = self._rows_at[platform] = np.zeros(len(self.nodes), np.bool_)
-                rows[row] = True
-        return self._rows_at
+    def _platforms(self) -> tuple[dict[str, int], Ints]:
+        """A number for each platform, and each row's, shape (rows,)."""
+        if self._platforms_at != self.shape:
+            numbers: dict[str, int] = {}
+            each = (numbers.setdefault(x.platform, len(numbers)) for x in self.properties)
+            column = np.fromiter(each, np.int64, len(self.properties))
+            self._platforms_known, self._platforms_at = (numbers, column), self.shape
+        return self._platforms_known
 
     def suited(self, requirement: NodeRequirement) -> Bools:
         """True at the rows of nodes that meet this requirement, anything at rows that are not in
