@@ -8,7 +8,7 @@ test of those as well. Deterministic: the same calls give the same history.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from hrm.core.invariants import master_violations, node_violations
@@ -291,6 +291,23 @@ class VirtualCluster:
     ) -> None:
         """Request containers; ``hosts``: where their data lies. ``expected_duration_s``: 0 where
         it is unknown."""
+        self.request_all(
+            application_id,
+            dict.fromkeys(executors, resources),
+            hosts=hosts,
+            locality_wait_s=locality_wait_s,
+            expected_duration_s=expected_duration_s,
+        )
+
+    def request_all(
+        self,
+        application_id: ApplicationId,
+        executors: Mapping[int, Resources],
+        hosts: tuple[str, ...] = (),
+        locality_wait_s: float = 3.0,
+        expected_duration_s: float = 0.0,
+    ) -> None:
+        """The same for executors of several sizes."""
         requests = tuple(
             ContainerRequest(
                 executor_id=str(x),
@@ -300,7 +317,7 @@ class VirtualCluster:
                 locality_wait_s=locality_wait_s,
                 expected_duration_s=expected_duration_s,
             )
-            for x in executors
+            for x, resources in executors.items()
         )
         self.submit_to_master(
             e.ContainersRequested(now=self.now, application_id=application_id, requests=requests)

@@ -200,3 +200,28 @@ def test_a_gang_is_reserved_all_of_its_places_or_none() -> None:
     virtual.advance(10)
 
     assert virtual.states(gang) in ({"pending": 2}, {"running": 2})
+
+
+def test_no_part_of_a_gang_claims_a_place_before_the_rest_that_has_passed() -> None:
+    queues = (
+        spec_from("root.a", {"guaranteed": {"cores": "50%", "memory": "60%"}}),
+        spec_from("root.b", {"guaranteed": {"cores": "50%", "memory": "40%"}}),
+        spec_from("root.c", {}),
+    )
+    units = [unit("n0", 4, 16384), unit("n1", 4, 3072)]
+    virtual = VirtualCluster(units, queues=queues, bounds=FAST)
+    virtual.submit(4, queue="a", resources=Resources(1, 2900))  # where alone the gang could be
+    virtual.submit(4, queue="c", resources=Resources(1, 512))
+    virtual.advance(2)
+    virtual.submit(4, queue="c", resources=Resources(1, 512))
+    wide = Resources(1, 3600)
+    stream = virtual.submit(
+        2, queue="b", workload_class=WorkloadClass.STREAM, stream_min=2, resources=wide
+    )
+    small = dict.fromkeys(range(3, 8), Resources(1, 64))
+    virtual.request_all(stream, {1: wide, 2: wide, **small})
+
+    virtual.advance(10)
+
+    assert virtual.states(stream) == {"pending": 7}
+    assert kept(virtual, stream) == 1

@@ -177,10 +177,10 @@ class QueueReclaim:
                 continue
             many = gangs.missing(waiter.app)
             containers = list(waiter.containers.values())
-            if many:
-                yield containers[:many]
-            else:
+            if not many:
                 yield from ([x] for x in containers[:_KEPT_MAX])
+            elif len(containers) >= many:  # else the rest of its gang has passed
+                yield containers[:many]
 
     def _all_waiting(self, usage: QueueUsage) -> Iterable[Container]:
         """All that waits for a place, of queues that hold least of their guarantee first."""
