@@ -14,7 +14,7 @@ from functools import partial
 from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.vocabulary.model import NodeName, NodeState, ResourceUnit, WorkloadClass
+from hrm.core.vocabulary.model import NodeName, NodeState
 from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.runtime.clock import Clock
 from hrm.runtime.virtual_disk import VirtualDisk
@@ -27,13 +27,13 @@ from hrm.sim.actors.scheduler_process import RemoteSchedulerProcess
 from hrm.sim.actors.sleepers import MASTER, ProcessClock, Sleepers
 from hrm.sim.actors.submitters import Submitters
 from hrm.sim.event_format import EventLog
-from hrm.sim.faults.capacity import demand_of, how_many, serves
+from hrm.sim.faults.capacity import demand_of, how_many
+from hrm.sim.faults.executability import could_run, could_start, other_still_fits, together_of
 from hrm.sim.faults.labels import meets, nodes_for, requirement_of
 from hrm.sim.faults.network import Network
-from hrm.sim.faults.plan import ApplicationPlan, OtherSize, Plan, TimedFault, source
+from hrm.sim.faults.plan import ApplicationPlan, Plan, TimedFault, source
 from hrm.sim.faults.plan_generator import must_run_at_once
 from hrm.sim.faults.queues import leave_enough
-from hrm.sim.faults.sizes import fits_whole
 from hrm.sim.oracle.checks import Oracle
 
 __all__ = ["World"]
@@ -159,11 +159,14 @@ class World:
             # Where the store was lost, an impostor may have been the first to be node-N.
             known = [x for x in known if meets(requirement_of(driver.plan), x.properties)]
             units = [unit for node in known for unit in node.units]
-            name, could = driver.name, _could_start(driver.plan, units, other=is_other)
+            name, could = driver.name, could_start(driver.plan, units, other=is_other)
         if not name:
             return
         self.refused.add(name)
-        if could and not core.master_state.recovering:
+        # Of a maximum that is a part of the cluster, the master knows no better.
+        all_known = len(core.master_state.nodes) >= len(self.plan.nodes)
+        by_queue = "than the queue" in command.notice.message and not all_known
+        if could and not by_queue and not core.master_state.recovering:
             self.oracle.violated(f"{name} is refused, though it fits what there is")
         if core.master_state.recovering:
             self.oracle.violated(f"{name} is refused before all nodes are back")
@@ -379,12 +382,12 @@ class World:
         # The master may go on counting a lost GPU as the largest: the rest must have its like.
         wanted = demand_of(application.resources, application.gpus, every_unit)
         least = application.targets[-1][1] if must_run_at_once(self.plan.traits) else 1
-        for together in (application.gang_min, _together(application)):
-            could = _could_run(application, together, every_unit)
-            still = _could_run(application, together, units)
+        for together in (application.gang_min, together_of(application)):
+            could = could_run(application, together, every_unit)
+            still = could_run(application, together, units)
             if could and not (still and how_many(wanted, units) >= least):
                 return False
-        return _other_still_fits(application, every_unit, units)
+        return other_still_fits(application, every_unit, units)
 
     def _bad_node(self, fault: TimedFault) -> bool:
         """For a while whatever a machine starts fails: its disk is full."""
@@ -545,55 +548,3 @@ class World:
         machine = self._machine(fault)
         machine.step_clock(4.0 * fault.size - 2.0)
         return True
-
-
-def _could_run(application: ApplicationPlan, together: int, units: list[ResourceUnit]) -> bool:
-    """Could these units run one executor when they are empty, and so many at once?"""
-    demand = demand_of(application.resources, application.gpus, units)
-    if not any(serves(demand, unit) for unit in units):
-        return False
-    return how_many(demand, units) >= together
-
-
-def _could_start(application: ApplicationPlan, units: list[ResourceUnit], *, other: bool) -> bool:
-    """Could these units run an executor of its first size, or of the ``other``, and all that are to
-    start together? Of a stream that says nothing else that is all of both sizes."""
-    together = _together(application)
-    said = application.stream_min or application.gang_min
-    if application.other is not None and together and not said:
-        return fits_whole(application, units)
-    if application.other is None or not other:
-        return _could_run(application, together, units)
-    if application.gang_min:  # what has not been requested is taken to be like what has
-        size = application.other
-        return how_many(demand_of(size.resources, size.gpus, units), units) >= together
-    return _holds(application.other, units)
-
-
-def _other_still_fits(
-    application: ApplicationPlan, every_unit: list[ResourceUnit], units: list[ResourceUnit]
-) -> bool:
-    """Do these units run all that every unit could of an application with two sizes?"""
-    if application.other is None:
-        return True
-    if fits_whole(application, every_unit) and not fits_whole(application, units):
-        return False
-    other = application.other
-    return _holds(other, units) or not _holds(other, every_unit)
-
-
-def _holds(other: OtherSize, units: list[ResourceUnit]) -> bool:
-    demand = demand_of(other.resources, other.gpus, units)
-    return any(serves(demand, unit) for unit in units)
-
-
-def _together(application: ApplicationPlan) -> int:
-    """How many of its executors must start together at most: of a stream, all that it requests."""
-    is_stream = application.declared is WorkloadClass.STREAM
-    if (
-        not application.stream_min
-        and not application.gang_min
-        and (is_stream or any(name == "STREAM" for _, name in application.classes))
-    ):
-        return max(count for _, count in application.targets)
-    return max(application.stream_min, application.gang_min)

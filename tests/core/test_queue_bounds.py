@@ -33,6 +33,7 @@ def test_one_container_larger_than_a_maximum_above_it_is_refused(
     maximum: dict[str, object], resources: Resources, why: str
 ) -> None:
     virtual = cluster(**maximum)
+    virtual.advance(virtual.bounds.application_grace_s)
     app = virtual.submit(1, resources, queue="root.team.job")
     (message,) = refusals(virtual, app)
     assert why in message
@@ -68,3 +69,15 @@ def test_a_part_of_a_cluster_refuses_nothing_while_a_node_is_away() -> None:
     assert NodeState.LOST in states
     app = virtual.submit(1, Resources(4, 512), queue="root.team.job")
     assert not refusals(virtual, app)
+
+
+def test_a_part_of_a_cluster_whose_nodes_may_yet_come_refuses_nothing_before_they_have() -> None:
+    virtual = cluster(cores="25%")
+    app = virtual.submit(1, Resources(3, 512), queue="root.team.job")
+    virtual.advance(virtual.bounds.application_grace_s / 2)
+    assert not refusals(virtual, app)
+
+    virtual.advance(virtual.bounds.application_grace_s)
+
+    assert len(refusals(virtual, app)) == 1
+    assert virtual.states(app) == {}

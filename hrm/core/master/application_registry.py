@@ -180,7 +180,7 @@ class ApplicationRegistry:
             self.guesses.requested(app, event.now)
         gangs.begin_stream(self.master_state, app, event.requests)
         refused: dict[tuple[int, str], list[str]] = defaultdict(list)
-        checks = _Checks(self.master_state, app, event.requests)
+        checks = _Checks(self.master_state, app, event.requests, event.now)
         for request in event.requests:
             container_id = container_id_of(app.application_id, request.executor_id)
             known = app.find(container_id)
@@ -508,10 +508,15 @@ class _Checks:
     """Why requests of one application are refused; most requests are like the one before."""
 
     def __init__(
-        self, master_state: MasterState, app: Application, requests: Sequence[ContainerRequest]
+        self,
+        master_state: MasterState,
+        app: Application,
+        requests: Sequence[ContainerRequest],
+        now: float,
     ) -> None:
         self.master_state = master_state
         self.app = app
+        self._now = now
         self._requests = requests
         self._driver = is_driver(app.application_id)
         self._latest: ContainerRequest | None = None
@@ -549,7 +554,7 @@ class _Checks:
                         self.master_state, self.app, resolved.resources, self._requests
                     )
                     or queue_bounds.refusal(
-                        self.master_state, self.app, resolved.resources, self._requests
+                        self.master_state, self.app, resolved.resources, self._now, self._requests
                     )
                     or self._of_driver(resolved.resources)
                 )

@@ -144,7 +144,7 @@ class PlacementCoordinator:
         self, app: Application, containers: Sequence[Container], now: float
     ) -> None:
         """Refuse what no node will ever serve of what its queue keeps."""
-        for container, why in self._settlement.hopeless(app, containers):
+        for container, why in self._settlement.hopeless(app, containers, now):
             self.withdraw(container)
             self._settlement.refuse(container, why, now)
 

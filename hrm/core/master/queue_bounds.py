@@ -1,7 +1,8 @@
 """Could a queue ever hold this? If not, which queue's maximum is in the way?
 
 Only what is certain refuses: an amount that is stated, or a part of all units that the master
-knows, while none of its nodes is away. A user's limits and those of drivers always let one through.
+knows, while none of its nodes is away, and once nodes have had ``application_grace_s`` to come,
+which a master may not know of before. A user's limits and those of drivers always let one through.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def refusal(
     master_state: MasterState,
     app: Application,
     resources: Resources,
+    now: float,
     coming: Sequence[ContainerRequest] = (),
 ) -> str:
     """Why the application's queue, or one above it, could never hold one container of this size, or
@@ -35,7 +37,7 @@ def refusal(
     stated = [x.spec for x in usage.account(app).path if any(x.spec.maximum)]
     if not stated:
         return ""
-    whole = _whole(master_state)
+    whole = _whole(master_state, now)
     for spec in stated:
         if which := _above(spec, amount_of(resources), whole):
             return (
@@ -81,8 +83,11 @@ def _least(app: Application, resources: Resources, coming: Iterable[ContainerReq
     return (float(cores), float(memory_mib), float(gpu_memory_mib))
 
 
-def _whole(master_state: MasterState) -> Governed | None:
-    """All that the units have that the master knows, open or not; None while some are away."""
+def _whole(master_state: MasterState, now: float) -> Governed | None:
+    """All that the units have that the master knows, open or not; None while some are away, or may
+    be."""
+    if now < master_state.forgot_until_s:
+        return None
     nodes, state = master_state.nodes.values(), master_state.state
     if master_state.recovering or not nodes or any(x.state is NodeState.LOST for x in nodes):
         return None

@@ -21,6 +21,7 @@ from hrm.core.tenancy.accounts import (
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import WaitReason
 from hrm.core.tenancy.queue_tree import Governed
+from hrm.core.vocabulary.model import Resources
 
 __all__ = ["DIVISION_PERIOD_S", "PassingRules", "sum_of"]
 
@@ -75,12 +76,24 @@ class PassingRules:
 
     def alike(self, account: QueueAccount, waiter: Waiter) -> list[Container]:
         """The first, which may pass, and as many that are like it as pass with it."""
-        spec, containers = account.spec, iter(waiter.containers.values())
+        containers = iter(waiter.containers.values())
         found = [next(containers)]
         resources = found[0].request.resources
-        is_limited = spec.user_limit_factor is not None or spec.minimum_user_limit < 1
-        if is_limited or waiter.app.is_driver or len(waiter.containers) == 1:
+        if len(waiter.containers) == 1:
             return found
+        most = self.times(account, waiter.app, resources)
+        for container in containers:
+            if len(found) >= most or container.request.resources is not resources:
+                break
+            found.append(container)
+        return found
+
+    def times(self, account: QueueAccount, app: Application, resources: Resources) -> float:
+        """How many containers of this size pass together, if one does."""
+        spec = account.spec
+        is_limited = spec.user_limit_factor is not None or spec.minimum_user_limit < 1
+        if is_limited or app.is_driver:
+            return 1
         amount, accounts = amount_of(resources), self._usage.accounts
         assert accounts is not None, "what waits in a queue is governed"
         limits = [(more(x.held, x.promised), x.limits.maximum) for x in account.path]
@@ -89,12 +102,7 @@ class PassingRules:
             if not fits_into(amount, account.held, share):
                 share = accounts.share(account)
             limits.append((account.held, share))
-        most = min(times_into(amount, held, limit) for held, limit in limits)
-        for container in containers:
-            if len(found) >= most or container.request.resources is not resources:
-                break
-            found.append(container)
-        return found
+        return min(times_into(amount, held, limit) for held, limit in limits)
 
     def next_of(self, waiter: Waiter) -> list[Container]:
         """What passes next of an application, whole: its gang, or one container."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hrm.core.master import admission, driver_places, gangs
+from hrm.core.master import admission, driver_places, gangs, queue_bounds
 from hrm.core.master.driver_queue import DriverQueue
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.state import MasterState
@@ -126,19 +126,20 @@ class Settlement:
         if not driver and not gangs.missing(app) and could:
             return
         containers = [app.containers[container_id] for container_id in job.pending]
-        for container, why in self.hopeless(app, containers):
+        for container, why in self.hopeless(app, containers, now):
             self.refuse(container, why, now)
 
     def hopeless(
-        self, app: Application, containers: Sequence[Container]
+        self, app: Application, containers: Sequence[Container], now: float
     ) -> list[tuple[Container, str]]:
-        """Those of them that no node will ever serve, with the reason."""
+        """Those of them that no node will ever serve, or no queue let pass, with the reason."""
         requires, driver = lasting(app.requires), app.is_driver
         refusals = {
             resources: admission.refusal(
                 self._master_state, resources, driver=driver, requires=requires
             )
             or gangs.refusal(self._master_state, app, resources)
+            or queue_bounds.refusal(self._master_state, app, resources, now)
             or (driver_places.refusal(self._master_state, app, resources) if driver else "")
             for resources in dict.fromkeys(x.request.resources for x in containers)
         }
