@@ -5,7 +5,7 @@ these modules carry out its commands:
 
     link        the stream to and from the master      containers  commands, processes, their
     reports     what is reported to the master                     starts and stops, logs
-    tracker     samples of usage, breached limits      server      log pages, GPUs of pipelines
+    tracker     samples of usage, breached limits      server      log pages, shares of GPUs
     parts       what is specific to an agent of Spark
 
 While the master is unreachable the core continues, and the next registration reports all of it.
@@ -64,7 +64,7 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.node_requirement import Runtime
 from hrm.errors import HrmError, InvalidConfig, StaleEpoch
 from hrm.identity.registry import NodeAuthority
-from hrm.pipelines.agent.runtime import PipelineRuntime
+from hrm.pipelines.agent.gpu_claims import GpuClaims
 from hrm.tls_server import server_tls
 from hrm.v1 import node_pb2
 from hrm.wire import node_stream as node_wire
@@ -132,16 +132,9 @@ class Agent:
         self._keeping = False
         self._end_now = asyncio.Event()
         self._link = self._to_master()
-        self._pipelines: PipelineRuntime | None = None
-        if machine.pipelines is not None:
-            self._pipelines = PipelineRuntime(
-                settings,
-                machine.pipelines,
-                machine.identity,
-                self._open_channel,
-                machine.run_as,
-                machine.ownership_key,
-            )
+        self._claims: GpuClaims | None = None
+        if machine.asked_for is not None:
+            self._claims = GpuClaims(machine.asked_for, settings.pipeline_policy)
 
     def _to_master(self) -> Link:
         return Link(
@@ -212,7 +205,7 @@ class Agent:
                 self._settings,
                 self._authority,
                 self._logs,
-                self._pipelines,
+                self._claims,
                 sockets=self._sockets,
                 secure=self._tls,
             )
@@ -221,9 +214,9 @@ class Agent:
             stack.push_async_callback(self._containers.close)
             await asyncio.to_thread(self._mps.start)
             await self._adopt()
-            if self._pipelines is not None:
-                await self._pipelines.start()
-                stack.push_async_callback(self._pipelines.close)
+            if self._claims is not None:
+                await self._claims.start()
+                stack.push_async_callback(self._claims.close)
             if self._shortcuts is not None:
                 self._shortcuts.start()
                 stack.push_async_callback(self._shortcuts.close)

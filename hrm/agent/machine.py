@@ -52,7 +52,7 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.partitioning import BindingMode, Hardware, Partitioning, partition
 from hrm.durable import write_durably
 from hrm.errors import InvalidConfig, InvalidRequest
-from hrm.pipelines.agent.share import PipelineShare, set_aside
+from hrm.pipelines.agent.share import GpuShare, set_aside
 
 __all__ = ["Machine", "auto_binding", "describe", "ending", "keep_binding", "load_binding"]
 
@@ -93,7 +93,7 @@ class Machine:
     run_as: RunAs
     gpu_devices: GpuDevices
     device_memory: DeviceMemory | None = None
-    pipelines: PipelineShare | None = None
+    asked_for: GpuShare | None = None
     platform: str = ""
 
     @property
@@ -104,12 +104,9 @@ class Machine:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Remarks for operators on how this node isolates its containers."""
-        run_as = self.run_as.remark
-        workers = run_as.replace("containers run", "workers run")
         candidates = (
             f"isolation: {self.isolation.explanation}",
-            f"run as: {run_as}",
-            f"pipelines: {workers}" if self.pipelines is not None else "",
+            f"run as: {self.run_as.remark}",
             self.gpu_devices.remark(self.isolation.driver),
             _memory_remark(self),
         )
@@ -141,7 +138,7 @@ class Machine:
             )
             offer = _offer(settings)
             platform = settings.platform or platform_name(gpu.name for gpu in offer.gpus)
-            hardware, pipelines = set_aside(settings, name, platform, offer)
+            hardware, share = set_aside(settings, name, platform, offer)
             isolation = detect(
                 settings.isolation,
                 identity,
@@ -163,7 +160,7 @@ class Machine:
                     binding=str(binding),
                 )
             run_as = RunAs(settings)
-            asked_for = pipelines.gpus.values() if pipelines is not None else ()
+            asked_for = share.gpus.values() if share is not None else ()
             gpu_devices = find_gpu_devices(hardware.gpus, settings.gpus, asked_for)
             yield Machine(
                 name=name,
@@ -177,7 +174,7 @@ class Machine:
                 run_as=run_as,
                 gpu_devices=gpu_devices,
                 device_memory=_watch_device_memory(settings, hardware),
-                pipelines=pipelines,
+                asked_for=share,
                 platform=platform,
             )
 

@@ -18,6 +18,7 @@ from hrm.agent.machine import Machine
 from hrm.agent.shuffle import ShuffleService
 from hrm.agent.startup.class_archives import ArchiveKeeper
 from hrm.agent.startup.warm import WarmPool
+from hrm.agent.workers import worker_launch
 from hrm.config import AgentSettings
 from hrm.core.vocabulary.model import ContainerSpec, Gpu, Shortcut
 from hrm.core.vocabulary.node_requirement import Runtime
@@ -113,6 +114,11 @@ def spark_commands(
     def command_of(
         spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpus: Sequence[Gpu]
     ) -> Launch:
+        if spec.launch.worker:
+            return worker_launch(
+                spec, settings=settings, work_dir=work_dir, node=machine.name, gpus=gpus,
+                platform=machine.platform,
+            )  # fmt: skip
         account = machine.run_as.account_of(spec.user)
         spark = spark_of(spec.launch.spark_version, sparks)
         if spec.launch.driver:

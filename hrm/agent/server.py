@@ -1,4 +1,4 @@
-"""What an agent listens on: logs of its containers, and the pipelines' share of its GPUs.
+"""What an agent listens on: logs of its containers, and the shares of its GPUs.
 
 Each of three endpoints has its own key: gRPC what the master shows (``NodeAuthority``); log pages
 over HTTP, links that expire (``log_links``); for executors of this machine, the socket of their
@@ -17,8 +17,8 @@ from hrm.config import AgentSettings
 from hrm.connections import ConnectionWatch
 from hrm.errors import Unavailable
 from hrm.identity.registry import NodeAuthority
+from hrm.pipelines.agent.gpu_claims import GpuClaims
 from hrm.pipelines.agent.gpu_service import GpuService
-from hrm.pipelines.agent.runtime import PipelineRuntime
 from hrm.tls_server import ServerTls, listen
 from hrm.v1 import node_pb2_grpc, pipeline_pb2_grpc
 
@@ -32,7 +32,7 @@ async def serve(
     settings: AgentSettings,
     authority: NodeAuthority,
     logs: Logs,
-    pipelines: PipelineRuntime | None,
+    claims: GpuClaims | None,
     *,
     sockets: GpuSockets,
     secure: ServerTls | None,
@@ -53,8 +53,8 @@ async def serve(
         watch=watch,
     )
     node_pb2_grpc.add_AgentServiceServicer_to_server(LogService(logs), server)
-    if pipelines is not None:
-        gpus = GpuService(pipelines)
+    if claims is not None:
+        gpus = GpuService(claims)
         pipeline_pb2_grpc.add_GpuServiceServicer_to_server(gpus, server)
         await sockets.serve(gpus)
         stack.push_async_callback(sockets.close)

@@ -31,10 +31,7 @@ __all__ = ["app"]
 
 SHOWN_CHARACTERS = 60
 NOTE_AFTER_S = 3.0
-NO_NODES = (
-    "no node runs pipeline tasks; give one cores for them: hrm agent --pipeline-cores 1 "
-    "(hrm up: export HRM_AGENT_PIPELINE_CORES=1)"
-)
+NO_WORKERS = "no worker of a pipeline runs; they start as tasks come"
 FORMAT_HELP = (
     "auto, json, arrow or pickle; empty: the pipeline's. A result that comes as json or arrow is "
     "data, and is never unpickled."
@@ -132,7 +129,7 @@ def list_tasks(
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """List pipeline tasks and the nodes that run them."""
+    """List pipeline tasks and the workers that run them."""
     from hrm.pipelines.client.client import Client
 
     with Client(master, patience_s=0.0, call_timeout_s=timeout) as client:
@@ -141,9 +138,9 @@ def list_tasks(
         print_json(document(response))
         return
     if response.nodes:
-        view(_nodes_table(response))
+        view(_workers_table(response))
     else:
-        note(NO_NODES)
+        note(NO_WORKERS)
     if response.tasks:
         view(_tasks_table(response.tasks))
     else:
@@ -229,7 +226,7 @@ def _on_cluster(
                 )
                 tasks.append(task)
                 task.when_done(advance)
-            _note_without_nodes(client, tasks)
+            _note_what_is_missing(client, tasks)
             return [task.outcome(max(0.0, deadline - time.monotonic())) for task in tasks]
         except (TimeoutError, KeyboardInterrupt):
             client.cancel_all(tasks, "hrm pipeline run was ended")
@@ -241,13 +238,14 @@ def _on_cluster(
             ) from None
 
 
-def _note_without_nodes(client: Client, tasks: list[Task]) -> None:
-    """Say what is missing where nothing can run yet; tasks wait for a node that may come."""
+def _note_what_is_missing(client: Client, tasks: list[Task]) -> None:
+    """Say what tasks wait for, where none runs yet."""
     with contextlib.suppress(TimeoutError):
         tasks[0].outcome(NOTE_AFTER_S)
         return
-    if not client.tasks(limit=1).nodes:
-        note(f"{NO_NODES}; waiting for one")
+    latest = client.tasks(limit=1)
+    if not latest.nodes and latest.tasks:
+        note(f"waiting: {latest.tasks[-1].state}")
 
 
 def _save(results: Iterable[TaskResult], directory: Path) -> None:
@@ -281,21 +279,19 @@ def _results_table(inputs: list[str], results: list[TaskResult]) -> Table:
     return rows
 
 
-def _nodes_table(response: pipeline_pb2.ListPipelineTasksResponse) -> Table:
-    rows = table(
-        "node", "cores free", "GPUs", "tasks", ">expected wait s", "workers run as", "state"
-    )
+def _workers_table(response: pipeline_pb2.ListPipelineTasksResponse) -> Table:
+    rows = table("worker", "node", "cores free", "GPU", "tasks", ">expected wait s", "state")
     for node in response.nodes:
         capacity, load = node.capacity, node.load
         models = ", ".join(sorted({gpu.model for gpu in capacity.gpus}))
         rows.add_row(
             plain(capacity.node),
+            plain(node.node),
             f"{load.free_cores} of {capacity.cores}",
-            plain(f"{len(capacity.gpus)} {models}".strip()),
+            plain(models),
             str(node.tasks),
             f"{load.expected_wait_s:.1f}",
-            plain(node.runs_as),
-            "draining" if node.draining else "",
+            "away" if node.draining else "",
         )
     rows.caption = f"policy {plain(response.policy)}" + (
         f", replaced {response.policy_faults} times because it failed"

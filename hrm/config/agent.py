@@ -338,23 +338,12 @@ class AgentSettings(ServerSettings):
         "idle, after 60 s in any case, at a low priority; 0: at once, at the priority of the agent",
     )
 
-    pipeline_cores: int = Field(
-        default=0,
-        ge=0,
-        le=4096,
-        description="of the cores, those that are for pipelines and not for containers; 0: none",
-    )
-    pipeline_memory_mib: int = Field(
-        default=0,
-        ge=0,
-        description="of the memory, what is for pipelines; 0: in proportion to the cores",
-    )
     pipeline_gpus: int = Field(
         default=0,
         ge=0,
         le=1024,
-        description="of the GPUs, how many, the last ones, are for pipelines and for programs "
-        "that request one from the agent",
+        description="of the GPUs, how many, the last ones, are for programs that request one from "
+        "the agent, and not for containers",
     )
     gpu_claims_per_user: int = Field(
         default=128,

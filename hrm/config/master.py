@@ -19,6 +19,7 @@ from hrm.config.sources import (
 )
 from hrm.core.messages.submissions import SubmissionBounds
 from hrm.core.vocabulary.bounds import BOUNDS, SCHEDULERS
+from hrm.core.vocabulary.workload_bounds import WORKLOAD_BOUNDS
 
 __all__ = ["MasterSettings"]
 
@@ -410,6 +411,29 @@ class MasterSettings(ServerSettings):
         min_length=1,
         description="what chooses nodes for pipeline tasks: random, least-loaded, min-wait, "
         "demand, ect, min-min, ldwp or ldwp-set; learned ones begin in shadow",
+    )
+    pipeline_workers_max: int = Field(
+        default=WORKLOAD_BOUNDS.workers_max,
+        ge=1,
+        le=100_000,
+        description="workers of one pipeline application at most, whatever its queue may have",
+    )
+    pipeline_worker_cores: int = Field(
+        default=WORKLOAD_BOUNDS.worker_cores,
+        ge=1,
+        le=1_024,
+        description="cores of a worker of pipelines: so many steps run there at a time",
+    )
+    pipeline_worker_memory_mib: int = Field(
+        default=WORKLOAD_BOUNDS.worker_memory_mib,
+        ge=128,
+        description="memory of a worker of pipelines; more where a step states that it needs more",
+    )
+    pipeline_worker_idle_s: float = Field(
+        default=WORKLOAD_BOUNDS.worker_idle_s,
+        ge=0,
+        le=86_400,
+        description="how long a worker of pipelines that has no task is kept",
     )
     pipeline_queue_limit: int = Field(
         default=10_000, ge=1, description="pipeline tasks that may wait for a node"

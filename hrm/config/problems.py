@@ -27,6 +27,17 @@ NOT_SETTINGS = frozenset({"HRM_AGENT_SOCKET"})
 """Variables with a daemon's prefix that HRM itself sets: containers have them, and so has an agent
 that a container starts."""
 
+_OF_ONE_POOL = (
+    "nothing is set aside for pipelines any more: their workers are containers on all nodes; to "
+    "guarantee them cores, give them a queue (hrm queue create root.pipelines --guaranteed "
+    'cores=8, then Client(queue="root.pipelines"))'
+)
+FORMER: Mapping[tuple[str, str], str] = {
+    ("agent", "pipeline_cores"): _OF_ONE_POOL,
+    ("agent", "pipeline_memory_mib"): _OF_ONE_POOL,
+}
+"""Settings that there were, by table and name, and what to write instead."""
+
 _VALUE_SHOWN_MAX = 200
 
 
@@ -68,7 +79,14 @@ def unknown_variables(
         and upper.removeprefix(prefix) not in known
         and upper not in NOT_SETTINGS
     ]
-    return [
+    former = [x for x in unknown if (table, x.upper().removeprefix(prefix).lower()) in FORMER]
+    unknown = [x for x in unknown if x not in former]
+    gone = [
+        f"{x} is no setting of hrm {table} any more: "
+        f"{FORMER[table, x.upper().removeprefix(prefix).lower()]}; unset {x}"
+        for x in former
+    ]
+    return gone + [
         f"{variable} is no setting of hrm {table}"
         f"{suggestion(variable.upper().removeprefix(prefix), known, prefix + '{}')}; correct it, "
         f"or unset {variable}; hrm {table} --help lists the settings"
@@ -92,6 +110,8 @@ def invalid(
     fields = _fields(settings_class, path)
     last = str(path[-1])
     if error["type"] == "extra_forbidden":
+        if len(path) == 1 and (table, last) in FORMER:
+            return f"{name} ({place}) is no setting any more: {FORMER[table, last]}"
         more = f"; hrm {table} --help lists the settings" if len(path) == 1 else ""
         return f"{name} ({place}) is no setting{suggestion(last, fields)}{more}"
     given = repr(error["input"])

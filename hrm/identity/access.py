@@ -91,7 +91,7 @@ _BY_SERVICE: dict[str, dict[str, AccessRule]] = {
         "GetResult": AccessRule(roles=_RUNS, change=True, names="task_id", only_if="forget"),
         "Cancel": _change(_RUNS, "task_id"),
         "List": _read(_PEOPLE | _DRIVER),
-        "Connect": _change(_AGENT, "register.capacity.node"),
+        "Connect": _read(_DRIVER, "register.capacity.node"),
     },
     "hrm.v1.GpuService": {"Acquire": _read(_DRIVER)},
     "hrm.v1.PolicyService": {

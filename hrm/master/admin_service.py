@@ -28,8 +28,8 @@ from hrm.master.interpreter import Interpreter
 from hrm.master.log_sources import LogSources, no_log, refusal_of
 from hrm.master.owners import Owners, hide_application
 from hrm.master.paging import MESSAGE_LISTED, NAME_LISTED, check_limit, page
-from hrm.pipelines.core.cluster import PipelineCluster
 from hrm.pipelines.core.model import TaskId
+from hrm.pipelines.core.workloads import Workloads
 from hrm.v1 import admin_pb2 as pb
 from hrm.v1 import admin_pb2_grpc, common_pb2, node_pb2, node_pb2_grpc
 from hrm.wire import admin as admin_wire
@@ -58,7 +58,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         master: Interpreter,
         address: str,
         to_agent: Callable[[Node], grpc.aio.Channel],
-        pipelines: PipelineCluster,
+        pipelines: Workloads,
         owners: Owners,
         calls_refused: Callable[[], int],
     ) -> None:
@@ -141,10 +141,11 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         application_id = ApplicationId(request.application_id)
         task_id = TaskId(request.application_id)
         pipelines = self._pipelines
-        if task_id in pipelines.tasks or task_id in pipelines.ended:
-            task = pipelines.tasks.get(task_id) or pipelines.ended[task_id]
+        task = pipelines.find(task_id)
+        if task is not None:
             check_user(f"pipeline task {task_id}", task.spec.user)
-            summary, details = pipelines.explain(task_id), pipelines.chosen(task_id)
+            details = pipelines.cluster_of(task_id).chosen(task_id)
+            summary = pipelines.explain(task_id)
             return pb.Explanation(application_id=task_id, summary=summary, details=details)
         self._owners.check(application_id)
         history = await self._history(application_id)

@@ -26,7 +26,6 @@ from hrm.core.master.core import MasterCore
 from hrm.core.master.entities import Node
 from hrm.core.tenancy.queue_spec import spec_fields
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.model import NodeName, NodeState
 from hrm.errors import HrmError, InvalidConfig
 from hrm.identity.registry import TokenRegistry
 from hrm.identity_limits import IdentityLimits
@@ -205,9 +204,9 @@ async def _serve(
     guards = GuardRegistry(load_modes(state_dir), keep=lambda modes: save_modes(state_dir, modes))
     pipelines = PipelineTasks(
         settings,
+        master,
         policy=pipeline_policy(settings, guards, seed=core.epoch),
-        stop=lambda error: _finish(master.stopped, error),
-        epoch=core.epoch,
+        token_of=registry.applications.token_of,
     )
     submissions = Submissions(master, settings, registry.applications.token_of)
     identity_pb2_grpc.add_IdentityServiceServicer_to_server(
@@ -269,7 +268,7 @@ async def _until_stopped(
     """What happens by time, until the master is to stop; returns why, unless it was asked to."""
     ticking = asyncio.gather(
         master.tick_forever(TICK_INTERVAL_S),
-        pipelines.tick_forever(partial(_draining, master.core)),
+        pipelines.tick_forever(),
         submissions.run(TICK_INTERVAL_S),
         watch.run(),
         audit.run(),
@@ -338,11 +337,6 @@ def _own_limits(settings: MasterSettings) -> IdentityLimits:
     )
 
 
-def _draining(core: MasterCore, name: NodeName) -> bool:
-    node = core.master_state.nodes.get(name)
-    return node is not None and node.state is NodeState.DRAINING
-
-
 def _finish(stopped: asyncio.Future[HrmError | None], error: HrmError | None = None) -> None:
     if not stopped.done():
         stopped.set_result(error)
@@ -373,7 +367,9 @@ async def _add_services(
     registry.user_of = owners.user_of
     pipelines.has_ended = owners.has_ended
     admin_pb2_grpc.add_AdminServiceServicer_to_server(
-        AdminService(master, address, to_agent, pipelines.core, owners, lambda: own_limits.refused),
+        AdminService(
+            master, address, to_agent, pipelines.workloads, owners, lambda: own_limits.refused
+        ),
         server,
     )
     events_pb2_grpc.add_EventServiceServicer_to_server(
@@ -390,12 +386,13 @@ async def _add_services(
     node_pb2_grpc.add_NodeServiceServicer_to_server(nodes, server)
     add_to_server(SharedStateService(master), server)
     pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(
-        PipelineService(pipelines, interval_s, master.core.nodes.check_owner), server
+        PipelineService(pipelines, interval_s), server
     )
     policy_pb2_grpc.add_PolicyServiceServicer_to_server(
         PolicyService(guards, pipelines.policies, settings.state_dir), server
     )
     groups = UserGroups(is_asked=queues.asks_groups)
+    pipelines.groups_of = groups.of
     applications = ApplicationService(
         master,
         interval_s,

@@ -40,7 +40,7 @@ from hrm.master.journal import Journal
 from hrm.master.report_throttle import ReportThrottle
 from hrm.master.store import Store
 
-__all__ = ["Interpreter", "Outbox"]
+__all__ = ["Interpreter", "NoticeForwarder", "Outbox"]
 
 OUTBOX_MAX = 100_000
 CALL_TIMEOUT_S = 10.0
@@ -114,6 +114,19 @@ class Outbox:
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
+
+
+class NoticeForwarder(Outbox):
+    """Passes the notices for an application of the master's own on, each after the core's present
+    commands."""
+
+    def __init__(self, take: Callable[[c.Notice], None]) -> None:
+        super().__init__()
+        self._take_notice = take
+
+    def put(self, message: _Message) -> None:
+        assert isinstance(message, c.Notice)
+        asyncio.get_running_loop().call_soon(self._take_notice, message)
 
 
 class Interpreter:

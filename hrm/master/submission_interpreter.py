@@ -11,6 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -26,7 +27,7 @@ from hrm.core.vocabulary.model import ApplicationId, NodeName, container_id_of
 from hrm.errors import HrmError, NotFound, Unavailable
 from hrm.master.driver_tokens import DriverTokens
 from hrm.master.file_store import FileStore
-from hrm.master.interpreter import Interpreter, Outbox
+from hrm.master.interpreter import Interpreter, NoticeForwarder
 
 __all__ = ["Submissions", "bounds_of"]
 
@@ -293,7 +294,8 @@ class Submissions:
                     self._begin(self._call_master(step))
                 case hosting.Listen():
                     app_id = ApplicationId(step.submission_id)
-                    master.application_outboxes[app_id] = _NoticeForwarder(self, step.submission_id)
+                    take = partial(self.notice_received, step.submission_id)
+                    master.application_outboxes[app_id] = NoticeForwarder(take)
                 case hosting.StopListening():
                     master.application_outboxes.pop(ApplicationId(step.submission_id), None)
                 case hosting.CompleteCall():
@@ -374,16 +376,3 @@ class Submissions:
             if removed:
                 log.info("removed files that nothing needs", files=removed)
             await asyncio.sleep(min(CLEAN_INTERVAL_S, max(1.0, self._keep_s)))
-
-
-class _NoticeForwarder(Outbox):
-    """Receives the notices for a driver; handles each after the core's present commands."""
-
-    def __init__(self, submissions: Submissions, submission_id: str) -> None:
-        super().__init__()
-        self._submissions = submissions
-        self._submission_id = submission_id
-
-    def put(self, message: Any) -> None:
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self._submissions.notice_received, self._submission_id, message)

@@ -103,7 +103,7 @@ class Resources(_message.Message):
     def __init__(self, vcores: _Optional[int] = ..., memory_mib: _Optional[int] = ..., gpu_memory_mib: _Optional[int] = ..., gpus: _Optional[int] = ...) -> None: ...
 
 class SparkLaunch(_message.Message):
-    __slots__ = ("driver_url", "spark_version", "environment", "java_options", "extra_class_path", "decommissions", "driver", "files", "decommission_signal")
+    __slots__ = ("driver_url", "spark_version", "environment", "java_options", "extra_class_path", "decommissions", "driver", "worker", "files", "decommission_signal")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +118,7 @@ class SparkLaunch(_message.Message):
     EXTRA_CLASS_PATH_FIELD_NUMBER: _ClassVar[int]
     DECOMMISSIONS_FIELD_NUMBER: _ClassVar[int]
     DRIVER_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     DECOMMISSION_SIGNAL_FIELD_NUMBER: _ClassVar[int]
     driver_url: str
@@ -127,9 +128,10 @@ class SparkLaunch(_message.Message):
     extra_class_path: _containers.RepeatedScalarFieldContainer[str]
     decommissions: bool
     driver: str
+    worker: str
     files: _containers.RepeatedCompositeFieldContainer[LaunchFile]
     decommission_signal: str
-    def __init__(self, driver_url: _Optional[str] = ..., spark_version: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., java_options: _Optional[_Iterable[str]] = ..., extra_class_path: _Optional[_Iterable[str]] = ..., decommissions: bool = ..., driver: _Optional[str] = ..., files: _Optional[_Iterable[_Union[LaunchFile, _Mapping]]] = ..., decommission_signal: _Optional[str] = ...) -> None: ...
+    def __init__(self, driver_url: _Optional[str] = ..., spark_version: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., java_options: _Optional[_Iterable[str]] = ..., extra_class_path: _Optional[_Iterable[str]] = ..., decommissions: bool = ..., driver: _Optional[str] = ..., worker: _Optional[str] = ..., files: _Optional[_Iterable[_Union[LaunchFile, _Mapping]]] = ..., decommission_signal: _Optional[str] = ...) -> None: ...
 
 class LaunchFile(_message.Message):
     __slots__ = ("sha256", "size_bytes", "name", "archive")

@@ -104,7 +104,7 @@ class SourceFile(_message.Message):
     def __init__(self, path: _Optional[str] = ..., content: _Optional[bytes] = ...) -> None: ...
 
 class SubmitPipelineTaskRequest(_message.Message):
-    __slots__ = ("task_id", "pipeline", "payload", "raw", "size_mb", "workload_class", "files", "user", "result_format", "result_key", "ownership_key")
+    __slots__ = ("task_id", "pipeline", "payload", "raw", "size_mb", "workload_class", "files", "user", "result_format", "result_key", "queue", "ownership_key")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +115,7 @@ class SubmitPipelineTaskRequest(_message.Message):
     USER_FIELD_NUMBER: _ClassVar[int]
     RESULT_FORMAT_FIELD_NUMBER: _ClassVar[int]
     RESULT_KEY_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
     OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     pipeline: PipelineSpec
@@ -126,8 +127,9 @@ class SubmitPipelineTaskRequest(_message.Message):
     user: str
     result_format: PipelineResultFormat
     result_key: bytes
+    queue: str
     ownership_key: str
-    def __init__(self, task_id: _Optional[str] = ..., pipeline: _Optional[_Union[PipelineSpec, _Mapping]] = ..., payload: _Optional[bytes] = ..., raw: bool = ..., size_mb: _Optional[float] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., files: _Optional[_Iterable[_Union[SourceFile, _Mapping]]] = ..., user: _Optional[str] = ..., result_format: _Optional[_Union[PipelineResultFormat, str]] = ..., result_key: _Optional[bytes] = ..., ownership_key: _Optional[str] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., pipeline: _Optional[_Union[PipelineSpec, _Mapping]] = ..., payload: _Optional[bytes] = ..., raw: bool = ..., size_mb: _Optional[float] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., files: _Optional[_Iterable[_Union[SourceFile, _Mapping]]] = ..., user: _Optional[str] = ..., result_format: _Optional[_Union[PipelineResultFormat, str]] = ..., result_key: _Optional[bytes] = ..., queue: _Optional[str] = ..., ownership_key: _Optional[str] = ...) -> None: ...
 
 class SubmitPipelineTaskResponse(_message.Message):
     __slots__ = ("task_id",)
@@ -294,7 +296,7 @@ class ListPipelineTasksResponse(_message.Message):
     def __init__(self, tasks: _Optional[_Iterable[_Union[PipelineTaskInfo, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[PipelineNodeInfo, _Mapping]]] = ..., policy: _Optional[str] = ..., policy_faults: _Optional[int] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class PipelineTaskInfo(_message.Message):
-    __slots__ = ("task_id", "pipeline", "size_mb", "submitted_at_s", "node", "attempt", "state", "outcome", "placed_by", "fallback", "runs_placed_by", "run_fallback", "user")
+    __slots__ = ("task_id", "pipeline", "size_mb", "submitted_at_s", "node", "attempt", "state", "outcome", "placed_by", "fallback", "runs_placed_by", "run_fallback", "user", "application_id")
     class RunsPlacedByEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -315,6 +317,7 @@ class PipelineTaskInfo(_message.Message):
     RUNS_PLACED_BY_FIELD_NUMBER: _ClassVar[int]
     RUN_FALLBACK_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     pipeline: str
     size_mb: float
@@ -328,21 +331,24 @@ class PipelineTaskInfo(_message.Message):
     runs_placed_by: _containers.ScalarMap[str, int]
     run_fallback: str
     user: str
-    def __init__(self, task_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., size_mb: _Optional[float] = ..., submitted_at_s: _Optional[float] = ..., node: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[str] = ..., outcome: _Optional[_Union[PipelineTaskOutcome, str]] = ..., placed_by: _Optional[str] = ..., fallback: _Optional[str] = ..., runs_placed_by: _Optional[_Mapping[str, int]] = ..., run_fallback: _Optional[str] = ..., user: _Optional[str] = ...) -> None: ...
+    application_id: str
+    def __init__(self, task_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., size_mb: _Optional[float] = ..., submitted_at_s: _Optional[float] = ..., node: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[str] = ..., outcome: _Optional[_Union[PipelineTaskOutcome, str]] = ..., placed_by: _Optional[str] = ..., fallback: _Optional[str] = ..., runs_placed_by: _Optional[_Mapping[str, int]] = ..., run_fallback: _Optional[str] = ..., user: _Optional[str] = ..., application_id: _Optional[str] = ...) -> None: ...
 
 class PipelineNodeInfo(_message.Message):
-    __slots__ = ("capacity", "load", "tasks", "draining", "runs_as")
+    __slots__ = ("capacity", "load", "tasks", "draining", "application_id", "node")
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
-    RUNS_AS_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
     capacity: PipelineCapacity
     load: PipelineLoad
     tasks: int
     draining: bool
-    runs_as: str
-    def __init__(self, capacity: _Optional[_Union[PipelineCapacity, _Mapping]] = ..., load: _Optional[_Union[PipelineLoad, _Mapping]] = ..., tasks: _Optional[int] = ..., draining: bool = ..., runs_as: _Optional[str] = ...) -> None: ...
+    application_id: str
+    node: str
+    def __init__(self, capacity: _Optional[_Union[PipelineCapacity, _Mapping]] = ..., load: _Optional[_Union[PipelineLoad, _Mapping]] = ..., tasks: _Optional[int] = ..., draining: bool = ..., application_id: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
 
 class PipelineGpu(_message.Message):
     __slots__ = ("index", "model", "memory_mib")
@@ -431,20 +437,16 @@ class NodePipelineMessage(_message.Message):
     def __init__(self, register: _Optional[_Union[RegisterPipelineNode, _Mapping]] = ..., load: _Optional[_Union[PipelineLoad, _Mapping]] = ..., run: _Optional[_Union[PipelineRun, _Mapping]] = ..., data: _Optional[_Union[PipelineData, _Mapping]] = ..., ended: _Optional[_Union[PipelineAttemptEnd, _Mapping]] = ...) -> None: ...
 
 class RegisterPipelineNode(_message.Message):
-    __slots__ = ("capacity", "identity", "tasks", "load", "ownership_key", "runs_as")
+    __slots__ = ("capacity", "identity", "tasks", "load")
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
-    OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
-    RUNS_AS_FIELD_NUMBER: _ClassVar[int]
     capacity: PipelineCapacity
     identity: str
     tasks: _containers.RepeatedCompositeFieldContainer[PipelineAttempt]
     load: PipelineLoad
-    ownership_key: str
-    runs_as: str
-    def __init__(self, capacity: _Optional[_Union[PipelineCapacity, _Mapping]] = ..., identity: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[PipelineAttempt, _Mapping]]] = ..., load: _Optional[_Union[PipelineLoad, _Mapping]] = ..., ownership_key: _Optional[str] = ..., runs_as: _Optional[str] = ...) -> None: ...
+    def __init__(self, capacity: _Optional[_Union[PipelineCapacity, _Mapping]] = ..., identity: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[PipelineAttempt, _Mapping]]] = ..., load: _Optional[_Union[PipelineLoad, _Mapping]] = ...) -> None: ...
 
 class PipelineRun(_message.Message):
     __slots__ = ("attempt", "timing")
@@ -473,22 +475,20 @@ class PipelineAttemptEnd(_message.Message):
     def __init__(self, attempt: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., end: _Optional[_Union[PipelineTaskEnd, _Mapping]] = ...) -> None: ...
 
 class MasterPipelineMessage(_message.Message):
-    __slots__ = ("registered", "data", "place", "withdraw", "acknowledge", "drain", "policy")
+    __slots__ = ("registered", "data", "place", "withdraw", "acknowledge", "policy")
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
-    DRAIN_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     registered: PipelineNodeRegistered
     data: PipelineData
     place: PlacePipelineTask
     withdraw: WithdrawPipelineTask
     acknowledge: PipelineAttempt
-    drain: bool
     policy: _policy_pb2.PolicyOrder
-    def __init__(self, registered: _Optional[_Union[PipelineNodeRegistered, _Mapping]] = ..., data: _Optional[_Union[PipelineData, _Mapping]] = ..., place: _Optional[_Union[PlacePipelineTask, _Mapping]] = ..., withdraw: _Optional[_Union[WithdrawPipelineTask, _Mapping]] = ..., acknowledge: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., drain: bool = ..., policy: _Optional[_Union[_policy_pb2.PolicyOrder, _Mapping]] = ...) -> None: ...
+    def __init__(self, registered: _Optional[_Union[PipelineNodeRegistered, _Mapping]] = ..., data: _Optional[_Union[PipelineData, _Mapping]] = ..., place: _Optional[_Union[PlacePipelineTask, _Mapping]] = ..., withdraw: _Optional[_Union[WithdrawPipelineTask, _Mapping]] = ..., acknowledge: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., policy: _Optional[_Union[_policy_pb2.PolicyOrder, _Mapping]] = ...) -> None: ...
 
 class PipelineNodeRegistered(_message.Message):
     __slots__ = ("heartbeat_interval_s",)

@@ -105,7 +105,7 @@ class PipelineServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Connect(self, request_iterator, context):
-        """Agents only. The first message must be `register`.
+        """Workers only, with the token of their application. The first message must be `register`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -253,6 +253,7 @@ def to_launch(message: common.SparkLaunch) -> LaunchContext:
         decommissions=message.decommissions,
         decommission_signal=to_text(message.decommission_signal, "launch.decommission_signal"),
         driver=to_document(message.driver, "launch.driver"),
+        worker=to_document(message.worker, "launch.worker"),
         files=_launch_files(message.files),
     )
 
@@ -297,6 +298,7 @@ def from_launch(value: LaunchContext) -> common.SparkLaunch:
         decommissions=value.decommissions,
         decommission_signal=value.decommission_signal,
         driver=value.driver,
+        worker=value.worker,
         files=map(_from_launch_file, value.files),
     )
 

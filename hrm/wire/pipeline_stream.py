@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hrm import ownership_keys
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core import cluster_messages as m
@@ -38,7 +37,6 @@ __all__ = [
     "acknowledgement",
     "attempt_ended",
     "beat",
-    "drain_order",
     "from_end",
     "from_load",
     "from_node",
@@ -162,13 +160,10 @@ def attempt_ended(attempt: pb.PipelineAttempt, end: pb.PipelineTaskEnd) -> pb.No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joining:
-    """The first message of a node. ``owner``: the digest of its agent's ownership key; ``runs_as``:
-    the user that its workers run as; ``policies``: what it reports of its learned policies."""
+    """The first message of a worker. ``policies``: what it reports of its learned policies."""
 
     event: m.NodeJoined
     identity: str
-    owner: str
-    runs_as: str
     policies: Sequence[policy_pb2.LearnedPolicy]
 
 
@@ -193,8 +188,6 @@ def to_joining(message: pb.NodePipelineMessage, attempts_before: int, now: float
             load=pw.to_load(register.load),
         ),
         identity=register.identity,
-        owner=ownership_keys.owner_of(register.ownership_key),
-        runs_as=codec.to_text(register.runs_as, "runs_as"),
         policies=register.load.policies,
     )
 
@@ -289,10 +282,6 @@ def acknowledgement(attempt: pb.PipelineAttempt) -> pb.MasterPipelineMessage:
     return pb.MasterPipelineMessage(acknowledge=attempt)
 
 
-def drain_order(draining: bool) -> pb.MasterPipelineMessage:
-    return pb.MasterPipelineMessage(drain=draining)
-
-
 def policy_order(order: policy_pb2.PolicyOrder) -> pb.MasterPipelineMessage:
     return pb.MasterPipelineMessage(policy=order)
 
@@ -304,11 +293,11 @@ def queued(why: str) -> pb.PipelineTaskUpdate:
     return pb.PipelineTaskUpdate(queued=why)
 
 
-def placement(report: m.ReportPlacement) -> pb.PipelineTaskUpdate:
-    """Where a task is, or why it waits."""
+def placement(report: m.ReportPlacement, node: str) -> pb.PipelineTaskUpdate:
+    """Where a task is, or why it waits. ``node``: where its worker runs."""
     if report.node is None:
         return queued(report.message)
-    placed = pb.PipelinePlacement(node=report.node, attempt=report.attempt, why=report.message)
+    placed = pb.PipelinePlacement(node=node, attempt=report.attempt, why=report.message)
     return pb.PipelineTaskUpdate(placed=placed)
 
 
@@ -320,8 +309,10 @@ def task_ended(end: pb.PipelineTaskEnd) -> pb.PipelineTaskUpdate:
     return pb.PipelineTaskUpdate(ended=end)
 
 
-def from_record(record: TaskRecord, state: str) -> pb.PipelineTaskInfo:
-    """A task in a list. ``state``: in words."""
+def from_record(
+    record: TaskRecord, state: str, *, application_id: str, node: str
+) -> pb.PipelineTaskInfo:
+    """A task in a list. ``state``: in words; ``node``: where its worker runs."""
     spec = record.spec
     fallbacks = [timing.fallback for timing in record.timings if timing.fallback]
     return pb.PipelineTaskInfo(
@@ -329,7 +320,7 @@ def from_record(record: TaskRecord, state: str) -> pb.PipelineTaskInfo:
         pipeline=spec.pipeline.name,
         size_mb=spec.size_mb,
         submitted_at_s=spec.submitted_at_s,
-        node=record.node or "",
+        node=node,
         attempt=record.attempt,
         state=state,
         outcome=pw.from_outcome(record.outcome) if record.outcome else None,
@@ -338,15 +329,17 @@ def from_record(record: TaskRecord, state: str) -> pb.PipelineTaskInfo:
         runs_placed_by=Counter(timing.placed_by for timing in record.timings),
         run_fallback=fallbacks[-1] if fallbacks else "",
         user=spec.user,
+        application_id=application_id,
     )
 
 
-def from_row(row: NodeRow, runs_as: str) -> pb.PipelineNodeInfo:
-    """A node in a list."""
+def from_row(row: NodeRow, *, application_id: str, node: str) -> pb.PipelineNodeInfo:
+    """A worker in a list."""
     return pb.PipelineNodeInfo(
         capacity=pw.from_capacity(row.capacity),
         load=pw.from_load(row.load) if row.load else None,
         tasks=len(row.placed),
         draining=row.draining,
-        runs_as=runs_as,
+        application_id=application_id,
+        node=node,
     )

@@ -121,7 +121,8 @@ def launch_bytes(launch: LaunchContext) -> int:
     if launch is NO_LAUNCH:
         return 0
     texts = (
-        launch.driver_url, launch.spark_version, launch.driver, launch.decommission_signal,
+        launch.driver_url, launch.spark_version, launch.driver, launch.worker,
+        launch.decommission_signal,
         *launch.java_options, *launch.extra_class_path,
         *(text for file in launch.files for text in (file.sha256, file.name, file.archive)),
     )  # fmt: skip

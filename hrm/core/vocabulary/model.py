@@ -292,6 +292,7 @@ class LaunchContext:
     ``decommissions``: on SIGPWR they finish their tasks, hand their data over and end; others just
     end. ``decommission_signal``: the signal in its place, without "SIG"; empty: SIGPWR it is.
     ``driver``: not empty where this is no executor but a driver; what its node must know.
+    ``worker``: the same of a worker of pipelines.
     ``files``: in the working directory before the start; the master keeps their contents.
     """
 
@@ -303,6 +304,7 @@ class LaunchContext:
     decommissions: bool = False
     decommission_signal: str = ""
     driver: str = field(default="", repr=False)
+    worker: str = field(default="", repr=False)
     files: tuple[LaunchFile, ...] = ()
 
     @property

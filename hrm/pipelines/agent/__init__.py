@@ -1,1 +1,1 @@
-"""Pipelines on a node: workers, their cores and memory, GPUs, the node's policy."""
+"""Pipelines on a node: shares of GPUs for programs that ask the agent."""

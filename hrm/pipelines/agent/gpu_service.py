@@ -13,7 +13,7 @@ import grpc.aio
 
 from hrm import rpc_server
 from hrm.errors import HrmError, LimitReached
-from hrm.pipelines.agent.runtime import PipelineRuntime
+from hrm.pipelines.agent.gpu_claims import GpuClaims
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
 from hrm.wire import pipelines as pipeline_wire
@@ -24,15 +24,15 @@ __all__ = ["GpuService"]
 class GpuService(pipeline_pb2_grpc.GpuServiceServicer):
     """A claim lives as long as its call: the caller's death ends both."""
 
-    def __init__(self, runtime: PipelineRuntime) -> None:
-        self._runtime = runtime
+    def __init__(self, claims: GpuClaims) -> None:
+        self._held = claims
         self._numbers = itertools.count(1)
         self._claims = 0
         self._claims_max: int | None = None
 
     def of_user(self, claims_max: int) -> GpuService:
         """The same for the programs of one user, which may have so many claims at a time."""
-        service = GpuService(self._runtime)
+        service = GpuService(self._held)
         service._numbers, service._claims_max = self._numbers, claims_max
         return service
 
@@ -49,17 +49,17 @@ class GpuService(pipeline_pb2_grpc.GpuServiceServicer):
                 )
             asked, wait_s = pipeline_wire.to_claim(request, holder, time.time())
             try:
-                number = await asyncio.wait_for(self._runtime.acquire(asked), wait_s)
+                number = await asyncio.wait_for(self._held.acquire(asked), wait_s)
             except TimeoutError:
                 await context.abort(
                     grpc.StatusCode.DEADLINE_EXCEEDED,
                     f"no GPU had capacity for {asked.kind[:80]!r} within {request.wait_s:g} s",
                 )
-            gpu = self._runtime.share.gpus[number]
+            gpu = self._held.share.gpus[number]
             yield pb.GpuGrant(index=number, uuid=gpu.uuid, declared=gpu.declared)
             await asyncio.Event().wait()  # until the caller disconnects, which cancels this
         except HrmError as error:
             await rpc_server.abort(context, error)
         finally:
             self._claims -= 1
-            self._runtime.release(holder)
+            self._held.release(holder)

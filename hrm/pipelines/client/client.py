@@ -160,14 +160,17 @@ class Client:
         patience_s: float = 60.0,
         call_timeout_s: float = CALL_TIMEOUT_S,
         user: str | None = None,
+        queue: str = "",
     ) -> None:
         """``patience_s``: how long calls are retried while the master is unreachable or full;
         ``call_timeout_s``: of one call; ``tls_ca``: the cluster's authority, if not the one that
         commands use; ``allow_clear_text``: to a master that is not on loopback (None: the value of
         $HRM_ALLOW_CLEAR_TEXT). ``user``: the owner of the tasks, None: this process's user; nodes
-        that run pipelines as their submitter need a user of that name."""
+        that run containers as their submitter need a user of that name. ``queue``: of the
+        applications that its tasks are; empty: as rules place the user."""
         self._call_timeout_s = call_timeout_s
         self.user = _this_user() if user is None else user
+        self.queue = queue
         self.target = default_master(master)
         path = token_file(master, token_path)
         token, ca = rpc.read_token(path), tls.read_ca(tls.ca_file(path, tls_ca))
@@ -379,6 +382,7 @@ class Client:
             payload=payload,
             result_key=secrets.token_bytes(KEY_BYTES),
             ownership_key=self._ownership_key,
+            queue=self.queue,
         )
 
     async def _run(

@@ -104,14 +104,16 @@ class PipelineCluster:
         estimates: LearningEstimates,
         *,
         bounds: ClusterBounds | None = None,
+        ended: dict[TaskId, TaskRecord] | None = None,
     ) -> None:
+        """``ended``: where tasks go that have ended, of several clusters perhaps."""
         self.policy = policy
         self.estimates = estimates
         self.bounds = bounds or ClusterBounds()
         self.table = NodeTable(self.estimates)
         self.tasks: dict[TaskId, TaskRecord] = {}
         """Live tasks, in the order of submission."""
-        self.ended: dict[TaskId, TaskRecord] = {}
+        self.ended: dict[TaskId, TaskRecord] = {} if ended is None else ended
         self.queue: deque[TaskId] = deque()
         self.stranded: dict[TaskId, None] = {}
         self.policy_faults = 0
@@ -140,7 +142,11 @@ class PipelineCluster:
             case m.NodeJoined():
                 self._join(event)
             case m.NodeLost():
-                self._lose(event.name, event.now, event.why or "the node was lost")
+                why = event.why or "the node was lost"
+                self._lose(event.name, event.now, why, counts=event.counts)
+            case m.AllEnded():
+                for record in list(self.tasks.values()):
+                    self._finish(record, event.outcome, event.why, event.now)
             case m.NodeDraining():
                 self._set_draining(event)
             case m.PipelineNodeReported():
@@ -282,17 +288,21 @@ class PipelineCluster:
         if end.timings:
             record.timings = list(end.timings)
         if end.outcome is TaskOutcome.GIVEN_BACK:
-            record.given_back += 1
             self.table.nodes[event.name].gave_back = True
-            if record.given_back >= self.bounds.given_back_limit:
-                why = f"given back {record.given_back} times, the last time because {end.message}"
-                self._finish(record, TaskOutcome.FAILED, why, now)
-            else:
-                self._requeue(record, now, f"returned by {event.name}: {end.message}")
+            self._give_back(record, now, f"returned by {event.name}: {end.message}")
         elif end.outcome is TaskOutcome.CANCELLED:
             self._again(record, now, end.message or "its node released it")
         else:
             self._finish(record, end.outcome, end.message, now)
+
+    def _give_back(self, record: TaskRecord, now: float, why: str) -> None:
+        """It is placed again, and nothing has failed; not without end."""
+        record.given_back += 1
+        if record.given_back >= self.bounds.given_back_limit:
+            message = f"given back {record.given_back} times, the last time {why}"
+            self._finish(record, TaskOutcome.FAILED, message, now)
+        else:
+            self._requeue(record, now, why)
 
     def _again(self, record: TaskRecord, now: float, why: str) -> None:
         """Its node has lost it: place it again, or end it as failed."""
@@ -381,12 +391,16 @@ class PipelineCluster:
         self.queue.extendleft(reversed(self.stranded))
         self.stranded.clear()
 
-    def _lose(self, name: NodeName, now: float, why: str) -> None:
+    def _lose(self, name: NodeName, now: float, why: str, *, counts: bool = True) -> None:
         if name not in self.table.nodes:
             return
         tasks = list(self.table.remove(name).placed)
         for task_id in reversed(tasks):
-            self._again(self.tasks[task_id], now, f"node {name} was lost: {why}")
+            record = self.tasks[task_id]
+            if counts:
+                self._again(record, now, f"node {name} was lost: {why}")
+            else:
+                self._give_back(record, now, f"node {name} has ended: {why}")
 
     def _notice_sleep(self, event: m.ClusterEvent) -> None:
         """This process slept, and has not received the nodes' reports since."""

@@ -16,6 +16,7 @@ from hrm.pipelines.core.node_messages import (
 )
 
 __all__ = [
+    "AllEnded",
     "CancelAsked",
     "CancelTask",
     "ClusterCommand",
@@ -62,9 +63,22 @@ class NodeJoined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLost:
+    """``counts``: are its tasks lost by a failure, of which each may have some? Not if it was
+    preempted, or ended as was ordered."""
+
     now: float
     name: NodeName
     why: str = ""
+    counts: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllEnded:
+    """There will be no node any more: all tasks end so."""
+
+    now: float
+    outcome: TaskOutcome
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +131,7 @@ ClusterEvent = (
     | PipelineNodeReported
     | SubtaskReported
     | TaskEnded
+    | AllEnded
     | ClusterTicked
 )
 

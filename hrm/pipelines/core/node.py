@@ -73,6 +73,8 @@ class PipelineNode:
         self.resources = NodeResources(capacity, self.estimates)
         self.tasks: dict[TaskId, NodeTask] = {}
         self.draining = False
+        self.yielding = False
+        """No further step starts here."""
         self._ready: dict[SubtaskKey, ReadySubtask] = {}
         self.dispatcher = Dispatcher(
             policy,
@@ -108,7 +110,8 @@ class PipelineNode:
                 self._ask(event)
             case m.GpuReleased():
                 self._released(event)
-        self.dispatcher.dispatch(event.now)
+        if not self.yielding:
+            self.dispatcher.dispatch(event.now)
         return commands
 
     # --- queries ------------------------------------------------------------------------------
@@ -216,12 +219,22 @@ class PipelineNode:
 
     def _drain(self, event: m.DrainAsked) -> None:
         self.draining = event.draining
+        self.yielding = event.draining and (self.yielding or event.after_step)
         if not event.draining:
             return
-        why = f"node {self.capacity.name} is draining"
         for task in list(self.tasks.values()):
             if not task.claim and (event.begun or not task.begun):
-                self._end(task, TaskOutcome.GIVEN_BACK, why, event.now)
+                self._return(task, event.now)
+            elif self.yielding:
+                self._yield(task, event.now)
+
+    def _return(self, task: NodeTask, now: float) -> None:
+        self._end(task, TaskOutcome.GIVEN_BACK, f"node {self.capacity.name} is draining", now)
+
+    def _yield(self, task: NodeTask, now: float) -> None:
+        """Its steps that run may end; nothing of it starts any more."""
+        if task.ending is None and not task.running:
+            self._return(task, now)
 
     def _fail(
         self, task: NodeTask, one: PlacedSubtask, by: SubtaskHappening, now: float, why: str
@@ -407,7 +420,8 @@ class PipelineNode:
             one.life.take(SubtaskHappening.RUN_STOPPED, now, message)
         if task.ending is not None:
             self._settle(task)
-        elif done:
+            return
+        if done:
             self._release_followers(task, now)
             if all(other.state is SubtaskState.DONE for other in task.subtasks.values()):
                 self._end(task, TaskOutcome.DONE, "", now)
@@ -421,6 +435,8 @@ class PipelineNode:
             times = f" ({one.runs} times)" if one.runs > 1 else ""
             why = f"{outcome.value}{times}: {message}".rstrip(": ")
             self._fail(task, one, failed, now, why)
+        if self.yielding:
+            self._yield(task, now)
 
     def _retry_with_memory(
         self, task: NodeTask, one: PlacedSubtask, run: Run, message: str, now: float

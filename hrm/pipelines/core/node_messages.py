@@ -218,7 +218,8 @@ class ClockTicked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainAsked:
-    """Accept nothing new; return tasks that have not begun, with ``begun`` those that have, too.
+    """Accept nothing new; return tasks that have not begun, with ``begun`` those that have, too,
+    and with ``after_step`` those as soon as no step of theirs runs: no other is started.
 
     ``draining`` False: accept tasks again.
     """
@@ -226,6 +227,7 @@ class DrainAsked:
     now: float
     draining: bool = True
     begun: bool = False
+    after_step: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

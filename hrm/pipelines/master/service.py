@@ -1,10 +1,10 @@
-"""PipelineService: clients' calls, and one stream per node, around ``PipelineTasks``."""
+"""PipelineService: clients' calls, and one stream per worker, around ``PipelineTasks``."""
 
 from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, TypeAlias
 
 import grpc
@@ -12,23 +12,24 @@ import grpc.aio
 import structlog
 
 from hrm import clock, ownership_keys, rpc_server
-from hrm.core.vocabulary.model import NodeName
-from hrm.core.vocabulary.ownership import is_owner
+from hrm.core.vocabulary.model import ContainerId, NodeName
 from hrm.errors import AlreadyExists, HrmError, InvalidRequest, LimitReached, NotFound
-from hrm.identity.caller import caller, check_name, check_user, is_own, user_of
+from hrm.identity.caller import caller, check_scope, check_user, is_own, user_of
 from hrm.master.paging import check_limit, page
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.cluster import TaskRecord
 from hrm.pipelines.core.model import TaskId
-from hrm.pipelines.master.tasks import NodeStream, PipelineTasks, Watcher
+from hrm.pipelines.master.tasks import PipelineTasks, Watcher, WorkerStream
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
-from hrm.wire import pipeline_stream
+from hrm.wire import codec, pipeline_stream
 from hrm.wire import pipelines as pw
 
 __all__ = ["PipelineService"]
 
-_OF_ALL = frozenset({"task_id", "pipeline", "submitted_at_s", "state", "outcome", "user"})
+_OF_ALL = frozenset(
+    {"task_id", "pipeline", "submitted_at_s", "state", "outcome", "user", "application_id"}
+)
 """What all may see of others' tasks; their state is in one word."""
 
 WATCHED_TASKS_MAX = 100_000
@@ -41,15 +42,8 @@ _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 
 class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
-    def __init__(
-        self,
-        tasks: PipelineTasks,
-        heartbeat_interval_s: float,
-        check_owner: Callable[[NodeName, str], None] | None = None,
-    ) -> None:
-        """``check_owner`` raises if a digest is not that of the node's ownership key."""
+    def __init__(self, tasks: PipelineTasks, heartbeat_interval_s: float) -> None:
         self._tasks = tasks
-        self._check_owner = check_owner
         self._heartbeat_interval_s = heartbeat_interval_s
         self._scopes: dict[TaskId, str] = {}
         """The applications and submissions that have submitted tasks, with tokens of their own."""
@@ -75,15 +69,16 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             files=files,
             key=pw.check_key(request.result_key),
             owner=ownership_keys.owner_of(request.ownership_key),
+            queue=codec.to_text(request.queue, "queue"),
+            scope=caller().scope,
         )
         self._remember_scope(task_id)
         return pb.SubmitPipelineTaskResponse(task_id=task_id)
 
     def _remember_scope(self, task_id: TaskId) -> None:
-        core = self._tasks.core
+        find = self._tasks.workloads.find
         if len(self._scopes) >= SCOPES_MAX:
-            kept = {k: v for k, v in self._scopes.items() if k in core.tasks or k in core.ended}
-            self._scopes = kept
+            self._scopes = {k: v for k, v in self._scopes.items() if find(k) is not None}
         if scope := caller().scope:
             self._scopes[task_id] = scope
             self._tasks.end_with(scope, task_id)
@@ -92,8 +87,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         """Raises NotAllowed, or NotFound where nothing is known of it; never for operators."""
         if caller().role.rules:
             return
-        core = self._tasks.core
-        record = core.tasks.get(task_id) or core.ended.get(task_id)
+        record = self._tasks.workloads.find(task_id)
         if record is None:
             raise NotFound(f"no such pipeline task: {task_id!r}; hrm pipeline list shows them")
         check_user(f"pipeline task {task_id}", record.spec.user, self._scopes.get(task_id, ""))
@@ -131,17 +125,15 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         self, request: pb.CancelPipelineTaskRequest, context: _Context
     ) -> pb.CancelPipelineTaskResponse:
         self._check_own(TaskId(request.task_id))
-        event = m.CancelAsked(now=clock.now(), task_id=TaskId(request.task_id), why=request.reason)
-        self._tasks.handle(event)
+        self._tasks.cancel(TaskId(request.task_id), request.reason)
         return pb.CancelPipelineTaskResponse()
 
     async def List(  # noqa: N802
         self, request: pb.ListPipelineTasksRequest, context: _Context
     ) -> pb.ListPipelineTasksResponse:
-        core = self._tasks.core
-        records = list(core.ended.values()) if request.all else []
-        records += core.tasks.values()
-        places = core.places()
+        workloads = self._tasks.workloads
+        records = list(workloads.records(ended=request.all))
+        places = workloads.places()
         tasks, token = page(
             records,
             lambda x: (x.spec.submitted_at_s, x.spec.task_id),
@@ -149,15 +141,20 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             request,
             limit=check_limit(request.limit),
         )
-        rows = [] if request.page_token else core.table.nodes.values()
+        live = [] if request.page_token else workloads.live.values()
         return pb.ListPipelineTasksResponse(
             tasks=tasks,
             nodes=[
-                pipeline_stream.from_row(row, self._tasks.runs_as(row.capacity.name))
-                for row in rows
+                pipeline_stream.from_row(
+                    row,
+                    application_id=workload.application_id,
+                    node=self._tasks.node_of(row.capacity.name),
+                )
+                for workload in live
+                for row in workload.cluster.table.nodes.values()
             ],
-            policy=core.policy.name,
-            policy_faults=core.policy_faults,
+            policy=self._tasks.policy.name,
+            policy_faults=sum(x.cluster.policy_faults for x in live),
             next_page_token=token,
         )
 
@@ -165,24 +162,31 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         """Where it is, what it waits for and how it failed may quote data: for its user and
         operators alone."""
         task_id = record.spec.task_id
+        workloads = self._tasks.workloads
+        whose = workloads.of_task.get(task_id)
+        more = {
+            "application_id": "" if whose is None else whose.application_id,
+            "node": self._tasks.node_of(record.node),
+        }
         if is_own(record.spec.user, self._scopes.get(task_id, "")):
-            return pipeline_stream.from_record(record, self._tasks.core.explain(task_id, places))
+            explained = workloads.explain(task_id, places)
+            return pipeline_stream.from_record(record, explained, **more)
         if record.outcome is not None:
             state = record.outcome.value
         else:
-            state = "it waits for a node" if record.node is None else "on a node"
-        seen = pipeline_stream.from_record(record, state)
+            state = "it waits for a worker" if record.node is None else "at a worker"
+        seen = pipeline_stream.from_record(record, state, **more)
         for field, _ in seen.ListFields():
             if field.name not in _OF_ALL:
                 seen.ClearField(field.name)
         return seen
 
-    # --- nodes --------------------------------------------------------------------------------
+    # --- workers ------------------------------------------------------------------------------
 
     async def Connect(self, requests: Any, context: _Context) -> None:  # noqa: N802
-        """One agent's stream, from its registration to its end."""
+        """One worker's stream, from its registration to its end."""
         name, stream = await self._register(requests)
-        log.info("node has joined", node=name)
+        log.info("worker has connected", worker=name)
         try:
             await rpc_server.both_ways(
                 self._read(requests, name, stream),
@@ -190,35 +194,32 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
                 stream.stream_ended.wait(),
             )
         except HrmError as error:
-            log.warning("node sent a bad message", node=name, error=error.message)
+            log.warning("worker sent a bad message", worker=name, error=error.message)
             raise
         finally:
             self._tasks.leave(name, stream)
-            log.info("the stream of a node is down", node=name)
+            log.info("the stream of a worker is down", worker=name)
 
-    async def _register(self, requests: Any) -> tuple[NodeName, NodeStream]:
+    async def _register(self, requests: Any) -> tuple[NodeName, WorkerStream]:
         first = await rpc_server.first_message(requests, "a registration")
         joining = self._tasks.joining(first)
         name = joining.event.capacity.name
-        check_name(name, "node")
-        if self._check_owner is not None:
-            self._check_owner(name, joining.owner)
-        other = self._tasks.nodes.get(name)
-        if other is not None and not (
-            other.identity == joining.identity and is_owner(other.owner, joining.owner)
-        ):
-            raise AlreadyExists(
-                f"another live agent offers pipelines as node {name!r}; give this one another name"
-            )
+        workload = self._tasks.workloads.of_worker.get(ContainerId(name))
+        if workload is None:
+            raise NotFound(f"{name} is no worker of a live application; workers are started by HRM")
+        check_scope(workload.application_id)
+        other = self._tasks.streams.get(name)
+        if other is not None and other.identity != joining.identity:
+            raise AlreadyExists(f"another live process reports as {name!r}")
         return name, self._tasks.join(joining)
 
-    async def _read(self, requests: Any, name: NodeName, stream: NodeStream) -> None:
+    async def _read(self, requests: Any, name: NodeName, stream: WorkerStream) -> None:
         async for message in requests:
             if stream.closed:
                 return
             await self._tasks.take_report(name, message)
 
-    async def _write(self, stream: NodeStream, context: _Context) -> None:
+    async def _write(self, stream: WorkerStream, context: _Context) -> None:
         await context.write(pipeline_stream.registered(self._heartbeat_interval_s))
         while (item := await stream.queue.get()) is not None:
             if isinstance(item, pb.MasterPipelineMessage):

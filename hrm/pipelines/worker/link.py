@@ -1,8 +1,8 @@
-"""The agent's stream to the master for pipelines: kept up permanently, with pauses up to a bound.
+"""A worker's stream to the master: kept up permanently, with pauses up to a bound.
 
-While it is down the node continues; what was not acknowledged is sent again after the next
-registration. All failures are retried: those that end the agent come from its main stream. A result
-is read from its file piece by piece, as fast as the stream accepts it.
+While it is down the worker continues; what was not acknowledged is sent again after the next
+registration. All failures are retried: whoever wants the worker to end has its container ended. A
+result is read from its file piece by piece, as fast as the stream accepts it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
 from hrm.wire import pipeline_stream
 
-__all__ = ["PipelineLink"]
+__all__ = ["WorkerLink"]
 
-_log = structlog.get_logger("hrm.agent.pipelines")
+_log = structlog.get_logger("hrm.pipelines.worker")
 
 
-class PipelineLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage]):
-    """One agent's connection. All of it belongs to the event loop."""
+class WorkerLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage]):
+    """All of it belongs to the event loop."""
 
     def __init__(
         self,
@@ -71,16 +71,16 @@ class PipelineLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage
                     raise
                 problem = HrmError("sending failed on this side, and the stream was closed")
             except Exception as error:
-                # A bug on this side. The master would declare a silent node lost; one that
+                # A bug on this side. The master would declare a silent worker lost; one that
                 # reconnects gets the full state again.
-                _log.exception("the stream for pipelines failed")
+                _log.exception("the stream to the master failed")
                 problem = HrmError(f"this side failed: {error!r}")
             if self._closing.is_set():
                 return
             if self._up:
                 self._backoff.succeeded()
             self._up = False
-            _log.warning("no stream for pipelines; retrying", why=problem.message)
+            _log.warning("no stream to the master; retrying", why=problem.message)
             await self._pause()
 
     def _connect(

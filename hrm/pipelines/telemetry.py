@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import psutil
@@ -24,23 +25,23 @@ import pynvml
 import structlog
 
 from hrm.agent.gpu.readings import capacity_and_used_bytes
-from hrm.pipelines.agent.share import PipelineShare
 from hrm.pipelines.core.node_messages import LoadSampled
 
 __all__ = ["Profiler", "Sampler"]
 
 _LINK_BYTES_PER_S = 125e6
 _MIB = 1 << 20
-_log = structlog.get_logger("hrm.agent.pipelines")
+_log = structlog.get_logger("hrm.pipelines")
 
 
 class Sampler:
     """``sample`` is to be called about once a second, from one thread."""
 
-    def __init__(self, share: PipelineShare) -> None:
-        self._share = share
+    def __init__(self, gpus: Sequence[int]) -> None:
+        """``gpus``: numbers of those with a device behind them."""
+        self._numbers = gpus
         self._failed = False
-        self._sampled = any(not gpu.declared for gpu in share.gpus.values())
+        self._sampled = bool(gpus)
         if self._sampled:
             with contextlib.suppress(pynvml.NVMLError):  # the first sample says so
                 pynvml.nvmlInit()
@@ -75,7 +76,7 @@ class Sampler:
             return []
         try:
             # A handle does not outlive a reloaded driver.
-            found = [_gpu(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in self._share.gpus]
+            found = [_gpu(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in self._numbers]
         except pynvml.NVMLError as error:
             if not self._failed:
                 _log.warning("GPUs are not sampled", why=str(error))

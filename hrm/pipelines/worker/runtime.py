@@ -1,56 +1,54 @@
-"""The live interpreter of ``PipelineNode``: runs subtasks in workers, and keeps their data.
+"""The live interpreter of ``PipelineNode`` in a worker: runs steps in processes, keeps their data.
 
-What the agent receives (orders, ends, the clock, samples) becomes events; the core's commands are
-executed here. A task's data stay on its node (``task_dirs``) until the master has acknowledged
-the end. Where ``run_as`` is active, workers and data are the submitter's, and a task of a user that
-its rules refuse fails. A crash of the agent ends its workers; the master places the tasks again.
+What the worker receives (orders, ends, the clock, samples) becomes events; the core's commands are
+executed here. A task's data stay in the container (``task_dirs``) until the master has acknowledged
+the end. A worker that is to end gives back what has not begun, ends the steps that run, and gives
+back the rest; what it does not manage in its grace period dies with its container, and the master
+places the tasks again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import grpc.aio
 import numpy as np
 import structlog
 
 from hrm import clock
-from hrm.agent.run_as import RunAs
-from hrm.config import AgentSettings
-from hrm.errors import HrmError, LaunchFailed, LimitReached, Unavailable, Unsatisfiable
-from hrm.pipelines.agent.link import PipelineLink
-from hrm.pipelines.agent.memory import EstimatesFile
-from hrm.pipelines.agent.policy import AgentPolicies
-from hrm.pipelines.agent.share import PipelineShare
-from hrm.pipelines.agent.task_dirs import Attempt, TaskDirs, TaskFiles
-from hrm.pipelines.agent.telemetry import Profiler, Sampler
-from hrm.pipelines.agent.worker_pool import RunResult, Workers
 from hrm.pipelines.core import node_messages as m
 from hrm.pipelines.core.model import Device
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
 from hrm.pipelines.policies import corun
 from hrm.pipelines.policies.corun.subtask_estimates import Stdm
+from hrm.pipelines.telemetry import Profiler, Sampler
+from hrm.pipelines.worker.document import WorkerDocument
+from hrm.pipelines.worker.link import WorkerLink
+from hrm.pipelines.worker.policy import WorkerPolicies
+from hrm.pipelines.worker.step_processes import RunResult, StepProcesses
+from hrm.pipelines.worker.task_dirs import Attempt, TaskDirs, TaskFiles
 from hrm.text import shortened
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.wire import codec, pipeline_stream
 from hrm.wire import pipelines as pw
 
-__all__ = ["PipelineRuntime"]
+__all__ = ["WorkerRuntime"]
 
 _PERIOD_S = 1.0
 _PROFILE_S = 4.0
 _PROFILE_SAMPLES = 16
-_STOP_LIMIT_S = 10.0
 _FLUSH_LIMIT_S = 3.0
 _ON_DECLARED = "on a declared GPU: it has no device, its GPU version ran on the CPU"
-_log = structlog.get_logger("hrm.agent.pipelines")
+_log = structlog.get_logger("hrm.pipelines.worker")
 
 
-class PipelineRuntime:
-    """Pipelines on this node, from ``start`` to ``close``.
+class WorkerRuntime:
+    """One worker, from ``start`` to ``close``.
 
     Invariants: every task of the core, and every end that is not acknowledged, has an entry in
     ``_placed`` until it is acknowledged or withdrawn.
@@ -58,52 +56,46 @@ class PipelineRuntime:
 
     def __init__(
         self,
-        settings: AgentSettings,
-        share: PipelineShare,
-        identity: str,
+        document: WorkerDocument,
+        directory: Path,
         open_channel: Callable[[], grpc.aio.Channel],
-        run_as: RunAs,
-        ownership_key: str = "",
     ) -> None:
-        self.share = share
-        self._identity = identity
-        self._ownership_key = ownership_key
-        self._run_as = run_as
-        self._dirs = TaskDirs(settings.work_dir / "pipelines", shared=run_as.active)
-        capacity = share.capacity
+        """``directory``: of the container."""
+        self.document = document
+        self._identity = uuid.uuid4().hex
+        self._dirs = TaskDirs(directory / "tasks")
+        capacity = document.capacity
         models = {gpu.model: gpu.memory_mib for gpu in capacity.gpus}
         self._stdm = Stdm(memory_mib=capacity.memory_mib, gpu_memory_mib=models)
         policy = corun.load_guarded(
-            settings.pipeline_policy,
+            document.policy,
             rng=np.random.default_rng(),
             node=capacity.name,
             estimates=self._stdm,
             sampled_at_s=self._sampled_at_s,
         )
         self.core = PipelineNode(capacity, policy, self._stdm)
-        self._policies = AgentPolicies(settings.work_dir, policy)
-        self._estimates = EstimatesFile(settings.work_dir, self._stdm)
-        self._workers = Workers(
-            share, self._dirs.root, settings.pipeline_path, mark=f"pipelines-{identity}"
-        )
-        self._sampler = Sampler(share)
+        self._policies = WorkerPolicies(policy)
+        has_device = document.gpu_device is not None
+        self._processes = StepProcesses(directory, document.import_path, has_device=has_device)
+        self._sampler = Sampler([document.gpu_device] if document.gpu_device is not None else [])
         self._files: dict[Attempt, TaskFiles] = {}
         self._unacknowledged: dict[Attempt, m.EndTask] = {}
         self._runs: set[asyncio.Task[None]] = set()
-        self._claims: dict[str, asyncio.Future[int]] = {}
         self._refusals_reported = (0, 0)
-        self._giving_up: asyncio.Task[None] | None = None
-        """Set after a bug in the core."""
+        self._all_over = asyncio.Event()
+        self.broken = asyncio.Event()
+        """Set after a bug in the core: its state may be inconsistent, so this worker ends."""
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._link = PipelineLink(
-            target=settings.master,
+        self._link = WorkerLink(
+            target=document.master,
             open_channel=open_channel,
             register=self._registration,
             on_up=self._connected,
             on_message=self._message_received,
             load=self._load,
-            delay_max_s=settings.reconnect_delay_max_s,
+            delay_max_s=document.reconnect_delay_max_s,
         )
 
     def _sampled_at_s(self) -> float | None:
@@ -117,19 +109,22 @@ class PipelineRuntime:
         return pipeline_stream.from_load(self.core.load(now), reported)
 
     async def start(self) -> None:
-        """Remove what an earlier agent left, and connect to the master."""
-        await self._workers.end_former()
+        """Connect to the master."""
         await asyncio.to_thread(self._dirs.prepare)
         self._tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._tick())]
 
+    async def yield_all(self) -> None:
+        """Take nothing new, end the steps that run, give back the rest; returns when the master has
+        acknowledged the ends of all tasks. Whoever calls this has a time limit."""
+        self._deliver(m.DrainAsked(now=clock.now(), after_step=True))
+        while self.core.tasks or self._unacknowledged:
+            self._all_over.clear()
+            await self._all_over.wait()
+
     async def close(self) -> None:
-        """Return the tasks, end the workers, and report that."""
-        self._deliver(m.DrainAsked(now=clock.now(), begun=True))
-        if self._runs:
-            await asyncio.wait(self._runs, timeout=_STOP_LIMIT_S)
+        """End all processes, and the stream."""
         await self._link.close(_FLUSH_LIMIT_S)
-        await self._workers.close()
-        await self._estimates.close()
+        await self._processes.close()
         self._report_refusals()
         for task in [*self._tasks, *self._runs]:
             task.cancel()
@@ -152,8 +147,7 @@ class PipelineRuntime:
                 continue
             sampled_s = now
             self._report_refusals()
-            self._workers.end_idle()
-            self._estimates.save_if_due()
+            self._processes.end_idle()
             try:
                 sample = self._sampler.sample(now)
             except Exception:
@@ -178,17 +172,17 @@ class PipelineRuntime:
     # --- events in, commands out --------------------------------------------------------------
 
     def _deliver(self, event: m.NodeEvent) -> None:
-        if self._giving_up is not None:
+        if self.broken.is_set():
             return
         try:
             commands = self.core.handle(event)
         except Exception:
             _log.critical(
-                "core of pipelines failed; this agent runs none any more until it is restarted",
+                "core of pipelines failed; this worker ends",
                 input=type(event).__name__,
                 exc_info=True,
             )
-            self._giving_up = asyncio.create_task(self._give_up())
+            self.broken.set()
             return
         for command in commands:
             match command:
@@ -198,24 +192,13 @@ class PipelineRuntime:
                     run.add_done_callback(self._runs.discard)
                     self._wake.set()
                 case m.StopSubtask():
-                    self._workers.stop(command.run)
+                    self._processes.stop(command.run)
                 case m.ReportSubtask():
                     self._report(command)
                 case m.EndTask():
                     self._ended(command)
-                case m.GrantGpu():
-                    self._complete_claim(command.holder, command.number)
-                case m.RefuseGpu():
-                    refusal = Unsatisfiable if command.never else LimitReached
-                    self._complete_claim(command.holder, refusal(command.why))
-
-    async def _give_up(self) -> None:
-        """The core's state may be inconsistent: fall silent, so that other nodes get the tasks."""
-        for claim in self._claims.values():
-            if not claim.done():
-                claim.set_exception(_broken())
-        await self._link.close(0.0)
-        await self._workers.close()
+                case m.GrantGpu() | m.RefuseGpu():
+                    raise AssertionError("nobody claims a GPU of a worker")
 
     async def _run(self, start: m.StartSubtask) -> None:
         profiles: list[asyncio.Task[None]] = []
@@ -246,12 +229,10 @@ class PipelineRuntime:
             }
         place = (start.device, start.number)
         try:
-            result = await self._workers.run(
-                start.run, place, files.code, job, started, files.account
-            )
+            result = await self._processes.run(start.run, place, files.code, job, started)
         except Exception as error:
             _log.exception("a run could not be carried out", task=start.key.task_id)
-            result = RunResult(outcome=RunOutcome.CRASHED, message=f"the agent failed: {error!r}")
+            result = RunResult(outcome=RunOutcome.CRASHED, message=f"the worker failed: {error!r}")
         finally:
             for profile in profiles:
                 profile.cancel()
@@ -274,12 +255,12 @@ class PipelineRuntime:
         )
 
     def _is_declared(self, start: m.StartSubtask) -> bool:
-        return start.device is Device.GPU and self.share.gpus[start.number].declared
+        return start.device is Device.GPU and self.document.gpu_device is None
 
     async def _profile(self, start: m.StartSubtask, pid: int) -> None:
         """Profile a run's first seconds; a shorter one updates the estimates when it ends."""
         real_gpu = start.device is Device.GPU and not self._is_declared(start)
-        profiler = Profiler(pid, start.number if real_gpu else None)
+        profiler = Profiler(pid, self.document.gpu_device if real_gpu else None)
         try:
             for _ in range(_PROFILE_SAMPLES):
                 if not profiler.sample():
@@ -326,7 +307,7 @@ class PipelineRuntime:
             except OSError as error:
                 end.outcome = pw.from_outcome(TaskOutcome.FAILED)
                 end.message = (
-                    f"node {self.share.capacity.name}: what {files.last!r} returned cannot be "
+                    f"node {self.document.node}: what {files.last!r} returned cannot be "
                     f"read: {error}"
                 )
         yield pipeline_stream.attempt_ended(attempt, end)
@@ -335,15 +316,12 @@ class PipelineRuntime:
 
     def _registration(self) -> pb.RegisterPipelineNode:
         self._forget_unplaced()
-        tasks = self.core.tasks.items()
-        here = [(task_id, task.attempt) for task_id, task in tasks if not task.claim]
+        here = [(task_id, task.attempt) for task_id, task in self.core.tasks.items()]
         return pipeline_stream.from_node(
-            self.share.capacity,
+            self.document.capacity,
             self._load(whole=True),
             (*here, *self._unacknowledged),
             identity=self._identity,
-            ownership_key=self._ownership_key,
-            runs_as=self._run_as.name,
         )
 
     def _forget_unplaced(self) -> None:
@@ -353,7 +331,7 @@ class PipelineRuntime:
                 self._forget(attempt)
 
     def _connected(self) -> None:
-        _log.info("pipelines are connected", cores=self.share.capacity.cores)
+        _log.info("connected", worker=self.document.container_id)
         for command in self._unacknowledged.values():
             self._link.send_each(self._end_messages(command))
 
@@ -374,8 +352,6 @@ class PipelineRuntime:
         elif kind == "acknowledge":
             attempt = message.acknowledge
             self._forget((pw.to_task_id(attempt.task_id), attempt.attempt))
-        elif kind == "drain":
-            self._deliver(m.DrainAsked(now=now, draining=message.drain))
         elif kind == "policy":
             self._policies.follow(message.policy)
 
@@ -405,19 +381,16 @@ class PipelineRuntime:
         if not files.filled:
             files.filled = True
             try:
-                account = self._run_as.account_of(task.user)
                 used = {one.code for one in self._files.values()}
-                self._dirs.fill(files, order, account, used)
-            except LaunchFailed as error:
-                files.refusal = f"pipelines run as their submitter here: {error}"
+                self._dirs.fill(files, order, used)
             except OSError as error:
                 files.problem = f"its files cannot be kept: {error}"
-        if files.refusal or files.problem:
+        if files.problem:
             ended = m.EndTask(
                 task_id=task_id,
                 attempt=order.attempt.attempt,
-                outcome=TaskOutcome.FAILED if files.refusal else TaskOutcome.GIVEN_BACK,
-                message=f"node {self.share.capacity.name}: {files.refusal or files.problem}",
+                outcome=TaskOutcome.GIVEN_BACK,
+                message=f"node {self.document.node}: {files.problem}",
                 timings=(),
             )
             self._ended(ended)
@@ -430,40 +403,4 @@ class PipelineRuntime:
         files = self._files.pop(attempt, None)
         if files is not None:
             self._dirs.remove(files.directory)
-
-    # --- claims on GPUs -----------------------------------------------------------------------
-
-    async def acquire(self, asked: m.GpuAsked) -> int:
-        """Wait for a share of a GPU; returns its number. ``release`` it in any case.
-
-        Raises:
-            Unsatisfiable: no GPU of this node can ever hold the share.
-            LimitReached: too many wait.
-            Unavailable: pipelines have ended on this node.
-        """
-        if self._giving_up is not None:
-            raise _broken()
-        granted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._claims[asked.holder] = granted
-        self._deliver(asked)
-        return await granted
-
-    def _complete_claim(self, holder: str, claim_result: int | HrmError) -> None:
-        """No call is waiting if the holder just disconnected; ``release`` follows."""
-        claim = self._claims.get(holder)
-        if claim is None or claim.done():
-            return
-        if isinstance(claim_result, HrmError):
-            claim.set_exception(claim_result)
-        else:
-            claim.set_result(claim_result)
-
-    def release(self, holder: str) -> None:
-        """The holder is done, or gone; does nothing if it neither holds a share nor waits."""
-        claim = self._claims.pop(holder, None)
-        if claim is not None:
-            self._deliver(m.GpuReleased(now=clock.now(), holder=holder))
-
-
-def _broken() -> Unavailable:
-    return Unavailable("pipelines of this node have failed; its log shows why; restart its agent")
+        self._all_over.set()

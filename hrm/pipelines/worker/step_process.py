@@ -1,11 +1,11 @@
-"""``python -m hrm.pipelines.agent.worker``: runs subtasks of pipelines for an agent, one after
+"""``python -m hrm.pipelines.worker.step_process``: runs steps of pipelines for a worker, one after
 another.
 
-The agent writes one line of JSON for each run to the standard input, and reads one line back when
-the run is over; what the functions print goes to the worker's log. Inputs and outputs are files,
+The worker writes one line of JSON for each run to the standard input, and reads one line back when
+the run is over; what the functions print goes to the container's log. Inputs and outputs are files,
 pickled with protocol 5; what the last subtask returns has the format that its client requested,
-with a proof. A worker imports a pipeline at its first run, and keeps it. It ends with its agent, at
-the latest at the end of its input.
+with a proof. A pipeline is imported at its first run, and kept. The process ends with its worker,
+at the latest at the end of its input.
 
 The limit on memory is RLIMIT_DATA, set from what the process has at the start of the run, so the
 function gets a MemoryError instead of being killed by the kernel. GPU versions have none, because
@@ -55,7 +55,7 @@ class _NotImportable(Exception):
 
 def main() -> int:
     """Serve until the input ends."""
-    _end_with_the_agent()
+    _end_with_the_worker()
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     for line in sys.stdin.buffer:
@@ -65,8 +65,8 @@ def main() -> int:
     return 0
 
 
-def _end_with_the_agent() -> None:
-    """A killed agent takes its workers with it: nothing else would stop a running function."""
+def _end_with_the_worker() -> None:
+    """A killed worker takes its processes with it: nothing else would stop a running function."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -1,0 +1,584 @@
+"""Pipelines as applications: the master requests workers for them, and acts as their AppMaster.
+
+Tasks of one user, queue, class and pipeline are one *workload*: an application of the cluster, with
+a state, events, a queue and a share like any other. Its containers are *workers*, each of the size
+that the pipeline's steps need. They are requested as tasks wait, released when there is nothing
+left for them, and placed, queued, preempted and isolated as executors are. Which worker runs which
+task is decided by the workload's ``PipelineCluster``; a worker is a node there.
+
+An idle workload ends after a while; the next task begins another one. One whose application is
+killed cancels its tasks; one whose request can never be served, or whose workers keep failing, ends
+its tasks with the reason.
+
+Sans-IO: what is to be done is returned as steps, in order. ``hrm.pipelines.master`` and the
+simulator carry them out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import NamedTuple, TypeAlias
+
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.ends import end_rule
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerId,
+    ContainerRequest,
+    ContainerState,
+    ContainerStatus,
+    LaunchContext,
+    NodeName,
+    Resources,
+    WorkloadClass,
+    container_id_of,
+)
+from hrm.core.vocabulary.ownership import MASTER
+from hrm.core.vocabulary.workload_bounds import WorkloadBounds
+from hrm.errors import AlreadyExists, HrmError, NotFound, Unavailable
+from hrm.pipelines.core import cluster_messages as m
+from hrm.pipelines.core.cluster import PipelineCluster, TaskRecord
+from hrm.pipelines.core.model import Device, PipelineSpec, TaskId, TaskSpec
+from hrm.pipelines.core.node_messages import TaskOutcome
+
+__all__ = [
+    "PREFIX",
+    "AskMaster",
+    "CompleteOpening",
+    "FollowCommand",
+    "ListenTo",
+    "ReportToMaster",
+    "StopListeningTo",
+    "Worker",
+    "WorkerSize",
+    "Workload",
+    "WorkloadKey",
+    "WorkloadStep",
+    "Workloads",
+    "size_for",
+    "workload_id",
+]
+
+PREFIX = "pipelines-"
+"""What the ids of workloads begin with."""
+_NOWHERE = NodeName("")
+_SESSION = 1
+"""Nothing else attaches to a workload."""
+_FORGOTTEN_AT_ONCE = 100
+_GPU_PART = 0.9
+"""Of a worker's device memory, what ``feasibility.CAPS`` lets its steps take."""
+
+
+class WorkerSize(NamedTuple):
+    """``gpu_memory_mib`` 0: it has no GPU."""
+
+    vcores: int
+    memory_mib: int
+    gpu_memory_mib: int = 0
+
+    @property
+    def slots(self) -> int:
+        """Tasks that it has at a time: one for each core, and one more next to what is on a GPU."""
+        return self.vcores + bool(self.gpu_memory_mib)
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(self.vcores, self.memory_mib, self.gpu_memory_mib)
+
+
+class WorkloadKey(NamedTuple):
+    """Tasks with the same key are of one workload. ``scope``: the application or submission whose
+    own token has submitted them; ``queue``: as they name it."""
+
+    user: str
+    queue: str
+    workload_class: WorkloadClass
+    pipeline: str
+    scope: str
+    size: WorkerSize
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """A container of a workload. ``runs``: it has connected. ``started_at_s``: its container runs
+    since then. ``busy_at_s``: when it last had a task, or connected."""
+
+    container_id: ContainerId
+    executor_id: str
+    node: NodeName = _NOWHERE
+    runs: bool = False
+    released: bool = False
+    started_at_s: float = math.inf
+    busy_at_s: float = math.inf
+
+
+@dataclass(slots=True, eq=False)
+class Workload:
+    """``started``: the master's core has admitted it. ``ending``: it is over, and so are its tasks.
+    ``failures``: workers that have failed since a task last ended. ``refusal``: why no worker can
+    be had, as far as is known."""
+
+    application_id: ApplicationId
+    key: WorkloadKey
+    cluster: PipelineCluster
+    idle_since_s: float
+    attaching: bool = False
+    started: bool = False
+    ending: bool = False
+    workers: dict[ContainerId, Worker] = field(default_factory=dict)
+    openings: list[int] = field(default_factory=list)
+    count: int = 0
+    failures: int = 0
+    refusal: str = ""
+
+    @property
+    def wanted(self) -> int:
+        """Workers for all tasks that have not ended."""
+        return math.ceil(len(self.cluster.tasks) / self.key.size.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportToMaster:
+    """An event for the master's core."""
+
+    event: e.MasterEvent
+
+
+@dataclass(frozen=True, slots=True)
+class AskMaster:
+    """The same, with a reply, for ``Workloads.reply_received``; the interpreter sets its call id,
+    and what the workers need to start in ``launch`` of a registration."""
+
+    application_id: ApplicationId
+    event: e.ApplicationRegistered | e.ApplicationAttached
+
+
+@dataclass(frozen=True, slots=True)
+class ListenTo:
+    """From now on notices of this application go to ``Workloads.notice_received``."""
+
+    application_id: ApplicationId
+
+
+@dataclass(frozen=True, slots=True)
+class StopListeningTo:
+    application_id: ApplicationId
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteOpening:
+    """The answer to ``Workloads.open``."""
+
+    call_id: int
+    result: ApplicationId | HrmError
+
+
+@dataclass(frozen=True, slots=True)
+class FollowCommand:
+    """A command of the workload's ``PipelineCluster``."""
+
+    application_id: ApplicationId
+    command: m.ClusterCommand
+
+
+WorkloadStep: TypeAlias = (
+    ReportToMaster | AskMaster | ListenTo | StopListeningTo | CompleteOpening | FollowCommand
+)
+
+
+class Workloads:
+    """All workloads of one master.
+
+    Invariant: a live task is in the cluster of the workload that ``of_task`` names; the workers of
+    a workload are all and only its containers that have not ended.
+    """
+
+    def __init__(
+        self,
+        new_cluster: Callable[[WorkloadKey, dict[TaskId, TaskRecord]], PipelineCluster],
+        new_id: Callable[[float], ApplicationId],
+        bounds: WorkloadBounds | None = None,
+        epoch: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """``new_cluster``: of a key, and the ended tasks of all; ``epoch``: of the master's core
+        now."""
+        self._new_cluster = new_cluster
+        self._new_id = new_id
+        self._epoch = epoch
+        self.bounds = bounds or WorkloadBounds()
+        self.live: dict[ApplicationId, Workload] = {}
+        self.ended: dict[TaskId, TaskRecord] = {}
+        self.of_task: dict[TaskId, Workload] = {}
+        """Of every task that is known, the ended ones among them."""
+        self.of_worker: dict[ContainerId, Workload] = {}
+        self._by_key: dict[WorkloadKey, Workload] = {}
+        self._out: list[WorkloadStep] = []
+
+    # --- queries ------------------------------------------------------------------------------
+
+    def find(self, task_id: TaskId) -> TaskRecord | None:
+        workload = self.of_task.get(task_id)
+        if workload is None:
+            return None
+        return workload.cluster.tasks.get(task_id) or workload.cluster.ended.get(task_id)
+
+    def cluster_of(self, task_id: TaskId) -> PipelineCluster:
+        """Raises NotFound."""
+        workload = self.of_task.get(task_id)
+        if workload is None or self.find(task_id) is None:
+            raise NotFound(f"no pipeline task {task_id}; hrm pipeline list shows those there are")
+        return workload.cluster
+
+    def records(self, *, ended: bool = True) -> Iterator[TaskRecord]:
+        if ended:
+            yield from self.ended.values()
+        for workload in self.live.values():
+            yield from workload.cluster.tasks.values()
+
+    def places(self) -> dict[TaskId, int]:
+        """How many tasks are ahead of each that waits."""
+        found: dict[TaskId, int] = {}
+        for workload in self.live.values():
+            found |= workload.cluster.places()
+        return found
+
+    def explain(self, task_id: TaskId, places: Mapping[TaskId, int] | None = None) -> str:
+        """Where a task is and what it waits for, in one line.
+
+        Raises:
+            NotFound: no such task, or it ended too long ago.
+        """
+        workload, cluster = self.of_task.get(task_id), self.cluster_of(task_id)
+        assert workload is not None, "the cluster is that of its workload"
+        said, record = cluster.explain(task_id, places), cluster.tasks.get(task_id)
+        if record is None or record.node is not None:
+            return said
+        running = sum(x.runs for x in workload.workers.values())
+        of = f"{running} of {min(workload.wanted, self.bounds.workers_max)} workers run"
+        return f"{said}; {of} (hrm app why {workload.application_id})"
+
+    # --- inputs -------------------------------------------------------------------------------
+
+    def open(self, call_id: int, key: WorkloadKey, now: float) -> list[WorkloadStep]:
+        """Answer with the application of the workload of this key, once it is admitted."""
+        workload = self._by_key.get(key)
+        if workload is None:
+            cluster = self._new_cluster(key, self.ended)
+            workload = Workload(self._new_id(now), key, cluster, idle_since_s=now)
+            self._by_key[key] = self.live[workload.application_id] = workload
+            self._out.append(ListenTo(workload.application_id))
+            self._out.append(AskMaster(workload.application_id, _registration(workload, now)))
+        workload.idle_since_s = now
+        if workload.started:
+            self._out.append(CompleteOpening(call_id, workload.application_id))
+        else:
+            workload.openings.append(call_id)
+        return self._flush()
+
+    def submit(
+        self, application_id: ApplicationId, task: TaskSpec, now: float
+    ) -> list[WorkloadStep]:
+        """A task of a workload.
+
+        Raises:
+            Unavailable: the workload has ended meanwhile.
+            LimitReached, AlreadyExists: as ``PipelineCluster``.
+        """
+        workload = self.live.get(application_id)
+        if workload is None or workload.ending:
+            raise Unavailable(f"{application_id} has just ended; submit the task again")
+        if self.find(task.task_id) is not None:
+            message = f"a pipeline task {task.task_id} is there already; choose another id"
+            raise AlreadyExists(message)
+        self._feed(workload, m.TaskSubmitted(now=now, task=task))
+        self.of_task[task.task_id] = workload
+        self._adjust(workload, now)
+        return self._flush()
+
+    def cancel(self, task_id: TaskId, why: str, now: float) -> list[WorkloadStep]:
+        """Raises NotFound."""
+        self.cluster_of(task_id)
+        workload = self.of_task[task_id]
+        self._feed(workload, m.CancelAsked(now=now, task_id=task_id, why=why))
+        self._adjust(workload, now)
+        return self._flush()
+
+    def worker_reported(
+        self, container_id: ContainerId, event: m.ClusterEvent
+    ) -> list[WorkloadStep]:
+        """What a connected worker sends, and that its stream is down.
+
+        Raises:
+            NotFound: it is no worker that runs, or is about to.
+        """
+        workload = self.of_worker.get(container_id)
+        if workload is None or workload.ending:
+            raise NotFound(f"{container_id} is no worker of a live application")
+        worker = workload.workers[container_id]
+        if isinstance(event, m.NodeJoined):
+            worker.runs, worker.busy_at_s = True, event.now
+        if isinstance(event, m.TaskEnded) and event.end.outcome is TaskOutcome.DONE:
+            workload.failures = 0
+        self._feed(workload, event)
+        self._adjust(workload, event.now)
+        return self._flush()
+
+    def reply_received(
+        self, application_id: ApplicationId, reply: c.Reply | c.Refuse, now: float
+    ) -> list[WorkloadStep]:
+        """The master's core has replied to an ``AskMaster``."""
+        workload = self.live.get(application_id)
+        if workload is None:
+            return self._flush()
+        if isinstance(reply, c.Refuse):
+            self._refused(workload, reply.error, now)
+        elif not workload.started and isinstance(reply.result, c.ApplicationAdmitted):
+            self._admitted(workload, now)
+        return self._flush()
+
+    def notice_received(
+        self, application_id: ApplicationId, notice: c.Notice, now: float
+    ) -> list[WorkloadStep]:
+        workload = self.live.get(application_id)
+        if workload is None:
+            return self._flush()
+        match notice:
+            case c.ContainerChanged():
+                self._changed(workload, notice.status, now)
+            case c.RequestRefused():
+                self._request_refused(workload, notice, now)
+            case c.EndApplication():
+                state = TaskOutcome.CANCELLED
+                self._end(workload, state, f"{application_id} has ended: {notice.message}", now)
+        return self._flush()
+
+    def ticked(self, now: float) -> list[WorkloadStep]:
+        for workload in list(self.live.values()):
+            self._feed(workload, m.ClusterTicked(now=now))
+            self._release_lost(workload, now)
+            self._adjust(workload, now)
+        if len(self.of_task) > 2 * (self.known + _FORGOTTEN_AT_ONCE):
+            self.of_task = {x: of for x, of in self.of_task.items() if self.find(x) is not None}
+        return self._flush()
+
+    @property
+    def known(self) -> int:
+        """How many tasks are live, or have ended and are kept."""
+        return len(self.ended) + sum(len(x.cluster.tasks) for x in self.live.values())
+
+    # --- applications -------------------------------------------------------------------------
+
+    def _admitted(self, workload: Workload, now: float) -> None:
+        """First it is registered, then the master attaches to it as its AppMaster."""
+        app_id = workload.application_id
+        if not workload.attaching:
+            workload.attaching = True
+            attach = e.ApplicationAttached(
+                now=now, call_id=0, application_id=app_id, session=_SESSION,
+                epoch=self._epoch(), owner=MASTER,
+            )  # fmt: skip
+            self._out.append(AskMaster(app_id, attach))
+            return
+        workload.started = True
+        openings, workload.openings = workload.openings, []
+        self._out += [CompleteOpening(call_id, app_id) for call_id in openings]
+        self._adjust(workload, now)
+
+    def _refused(self, workload: Workload, error: HrmError, now: float) -> None:
+        openings, workload.openings = workload.openings, []
+        self._out += [CompleteOpening(call_id, error) for call_id in openings]
+        self._end(workload, TaskOutcome.FAILED, error.message, now)
+
+    def _end(self, workload: Workload, outcome: TaskOutcome, why: str, now: float) -> None:
+        """All of its tasks end so."""
+        workload.ending = True
+        self._forget(workload)
+        self._feed(workload, m.AllEnded(now=now, outcome=outcome, why=why))
+        app_id = workload.application_id
+        self._out.append(StopListeningTo(app_id))
+        failed = outcome is TaskOutcome.FAILED
+        state = ApplicationState.FAILED if failed else ApplicationState.SUCCEEDED
+        finished = e.ApplicationFinished(now=now, application_id=app_id, state=state, message=why)
+        self._out.append(ReportToMaster(finished))
+
+    def _forget(self, workload: Workload) -> None:
+        """Its tasks stay known, as long as its cluster knows them."""
+        self.live.pop(workload.application_id, None)
+        if self._by_key.get(workload.key) is workload:
+            del self._by_key[workload.key]
+        for container_id in workload.workers:
+            self.of_worker.pop(container_id, None)
+        workload.workers.clear()
+
+    # --- workers ------------------------------------------------------------------------------
+
+    def _adjust(self, workload: Workload, now: float) -> None:
+        """As many workers as there is work for: more at once, fewer after a while."""
+        if not workload.started or workload.ending:
+            return
+        cluster, workers = workload.cluster, workload.workers
+        for name, row in cluster.table.nodes.items():
+            if row.placed:
+                workers[ContainerId(name)].busy_at_s = now
+        if cluster.tasks:
+            workload.idle_since_s = now
+        has = [x for x in workers.values() if not x.released]
+        wanted = min(workload.wanted, self.bounds.workers_max)
+        if len(has) < wanted:
+            running = sum(x.runs for x in has)
+            begun = len(has) - running
+            many = min(wanted - len(has), max(self.bounds.begun_max, 2 * running) - begun)
+            self._request(workload, many, now)
+        elif len(has) > wanted:
+            self._release_idle(workload, has, len(has) - wanted, now)
+        is_over = not workers and now - workload.idle_since_s >= self.bounds.workload_idle_s
+        if is_over and not workload.openings:
+            self._end(workload, TaskOutcome.DONE, "it has no task any more", now)
+
+    def _request(self, workload: Workload, many: int, now: float) -> None:
+        requests = []
+        for _ in range(many):
+            workload.count += 1
+            executor_id = str(workload.count)
+            container_id = container_id_of(workload.application_id, executor_id)
+            workload.workers[container_id] = Worker(container_id, executor_id)
+            self.of_worker[container_id] = workload
+            size = workload.key.size
+            requests.append(
+                ContainerRequest(
+                    executor_id=executor_id, resource_profile_id=0, resources=size.resources
+                )
+            )
+        if requests:
+            asked = e.ContainersRequested(
+                now=now, application_id=workload.application_id, requests=tuple(requests),
+                again=False,
+            )  # fmt: skip
+            self._out.append(ReportToMaster(asked))
+
+    def _release_idle(self, workload: Workload, has: list[Worker], many: int, now: float) -> None:
+        """First those that wait for a place, then those that have had nothing to do for a while."""
+        rows = workload.cluster.table.nodes
+        idle_s = self.bounds.worker_idle_s
+        free = [x for x in has if not x.runs]
+        for worker in has:
+            row = rows.get(NodeName(worker.container_id))
+            has_task = row is not None and bool(row.placed)
+            if worker.runs and not has_task and now - worker.busy_at_s >= idle_s:
+                free.append(worker)
+        self._release(workload, free[:many], "there is no task for it", now)
+
+    def _release(self, workload: Workload, workers: list[Worker], why: str, now: float) -> None:
+        if not workers:
+            return
+        for worker in workers:
+            worker.released = True
+        event = e.ContainersReleased(
+            now=now,
+            application_id=workload.application_id,
+            executor_ids=tuple(x.executor_id for x in workers),
+            reason=why,
+        )
+        self._out.append(ReportToMaster(event))
+
+    def _release_lost(self, workload: Workload, now: float) -> None:
+        """One that runs and has been silent for too long is of no use any more."""
+        rows = workload.cluster.table.nodes
+        lost, never = list[Worker](), list[Worker]()
+        for worker in workload.workers.values():
+            if worker.released:
+                continue
+            if worker.runs and NodeName(worker.container_id) not in rows:
+                lost.append(worker)
+            elif not worker.runs and now - worker.started_at_s >= self.bounds.connect_s:
+                never.append(worker)
+        self._release(workload, lost, "it does not report any more", now)
+        self._release(workload, never, "it has not connected to the master", now)
+        workload.failures += len(never)
+
+    def _changed(self, workload: Workload, status: ContainerStatus, now: float) -> None:
+        worker = workload.workers.get(status.container_id)
+        if worker is None:
+            return
+        worker.node = status.node or worker.node
+        if status.state is ContainerState.RUNNING and worker.started_at_s == math.inf:
+            worker.started_at_s = now
+        if status.state is not ContainerState.ENDED or status.end is None:
+            return
+        del workload.workers[worker.container_id]
+        self.of_worker.pop(worker.container_id, None)
+        end, rule = status.end, end_rule(status.end)
+        why = end.message or end.cause.value
+        is_blamed = rule.blame.caused_by_app and not worker.released
+        name = NodeName(worker.container_id)
+        self._feed(workload, m.NodeLost(now=now, name=name, why=why, counts=is_blamed))
+        if is_blamed:
+            workload.failures += 1
+            if workload.failures >= self.bounds.failures_max:
+                self._end(
+                    workload,
+                    TaskOutcome.FAILED,
+                    f"{workload.failures} workers in a row have failed, the last on {worker.node}: "
+                    f"{why}; hrm logs {workload.application_id} may show more",
+                    now,
+                )
+                return
+        self._adjust(workload, now)
+
+    def _request_refused(self, workload: Workload, notice: c.RequestRefused, now: float) -> None:
+        for executor_id in notice.executor_ids:
+            container_id = container_id_of(workload.application_id, executor_id)
+            workload.workers.pop(container_id, None)
+            self.of_worker.pop(container_id, None)
+        if not workload.workers:
+            self._end(workload, TaskOutcome.FAILED, f"no worker can be had: {notice.message}", now)
+
+    def _feed(self, workload: Workload, event: m.ClusterEvent) -> None:
+        app_id = workload.application_id
+        self._out += [FollowCommand(app_id, x) for x in workload.cluster.handle(event)]
+
+    def _flush(self) -> list[WorkloadStep]:
+        out, self._out = self._out, []
+        return out
+
+
+def workload_id(now: float, epoch: int, number: int) -> ApplicationId:
+    """The id of the ``number``-th workload of a master."""
+    second = datetime.fromtimestamp(now, UTC).strftime("%Y%m%d%H%M%S")
+    return ApplicationId(f"{PREFIX}{second}-{epoch}-{number:04d}")
+
+
+def size_for(pipeline: PipelineSpec, bounds: WorkloadBounds, *, has_gpus: bool) -> WorkerSize:
+    """What a worker needs for any step of a pipeline. ``has_gpus``: are there nodes with GPUs? If
+    not, steps that have a version for cores are run there."""
+    memory_mib = max((x.memory_mib for x in pipeline.subtasks), default=0)
+    memory_mib = max(bounds.worker_memory_mib, math.ceil(1.25 * memory_mib) * bounds.worker_cores)
+    on_gpu = [x for x in pipeline.subtasks if Device.GPU in x.devices]
+    needs = any(Device.CPU not in x.devices for x in on_gpu)
+    if not on_gpu or not (has_gpus or needs):
+        return WorkerSize(bounds.worker_cores, memory_mib)
+    most = max(x.gpu_memory_mib or bounds.gpu_memory_mib for x in on_gpu)
+    return WorkerSize(bounds.worker_cores, memory_mib, math.ceil(most / _GPU_PART))
+
+
+def _registration(workload: Workload, now: float) -> e.ApplicationRegistered:
+    key = workload.key
+    return e.ApplicationRegistered(
+        now=now,
+        call_id=0,
+        application_id=ApplicationId(""),
+        new_id=workload.application_id,
+        submission_key=workload.application_id,
+        name=key.pipeline,
+        user=key.user,
+        queue=key.queue,
+        declared_class=key.workload_class,
+        launch=LaunchContext(),
+        owner=MASTER,
+        stream_min=1 if key.workload_class is WorkloadClass.STREAM else 0,
+    )

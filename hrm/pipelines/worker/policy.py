@@ -1,0 +1,68 @@
+"""How far this worker's learned policy is trusted.
+
+Operators set the mode at the master (``hrm policy set``), which keeps it and passes it on as a
+numbered order, to each worker when it connects; a policy that fell back to shadow mode stays there
+until it is ordered otherwise. A new worker begins in shadow mode.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from hrm.pipelines.core.model import NodePolicy
+from hrm.pipelines.core.node_messages import SubtaskTiming
+from hrm.pipelines.policies.corun import GuardedNodePolicy
+from hrm.policies.guard import GuardMode, GuardRegistry, mode_of
+from hrm.v1 import policy_pb2 as pb
+from hrm.wire import policies as policy_wire
+
+__all__ = ["WorkerPolicies"]
+
+_log = structlog.get_logger("hrm.pipelines.worker")
+
+
+class WorkerPolicies:
+    """The learned policies here: none, or the one that the agent's settings name."""
+
+    def __init__(self, policy: NodePolicy) -> None:
+        self._guarded = policy if isinstance(policy, GuardedNodePolicy) else None
+        self._orders: dict[str, int] = {}
+        self._reported: dict[str, pb.LearnedPolicy] = {}
+        self._guards = GuardRegistry({}, keep=self._fell_back)
+        if self._guarded is not None:
+            self._guards.add(self._guarded.guard)
+
+    def follow(self, order: pb.PolicyOrder) -> None:
+        """Carry out the master's order, once.
+
+        Raises:
+            InvalidRequest: no such mode.
+        """
+        mode = mode_of(order.mode)
+        if self._guarded is None or self._guarded.name != order.policy:
+            return
+        if self._orders.get(order.policy) == order.order:
+            return
+        self._orders[order.policy] = order.order
+        self._guards.set_mode(order.policy, mode)
+        _log.info("mode set", policy=order.policy, mode=mode.value)
+
+    def ended(self, timing: SubtaskTiming, now: float) -> None:
+        """A run is over: report it to the watchdog."""
+        if self._guarded is not None:
+            self._guarded.ended(timing, now)
+
+    def report(self, now: float) -> list[pb.LearnedPolicy]:
+        """All of them, for a master that has no state of this node yet."""
+        self._reported = {}
+        return self.changed(now)
+
+    def changed(self, now: float) -> list[pb.LearnedPolicy]:
+        """Those with a change since the last call."""
+        states = [policy_wire.from_status(status, now) for status in self._guards.statuses(now)]
+        new = [state for state in states if self._reported.get(state.policy) != state]
+        self._reported = {state.policy: state for state in states}
+        return new
+
+    def _fell_back(self, modes: dict[str, GuardMode]) -> None:
+        _log.warning("the node policy was worse and fell back", policy=", ".join(modes))
