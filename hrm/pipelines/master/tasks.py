@@ -47,6 +47,7 @@ from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster, TaskRecor
 from hrm.pipelines.core.model import ClusterPolicy, PipelineSpec, ResultFormat, TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.table import NodeRow
+from hrm.pipelines.core.workload import WorkerSize, WorkloadKey, size_for, workload_id
 from hrm.pipelines.core.workloads import (
     AskMaster,
     CompleteOpening,
@@ -54,12 +55,8 @@ from hrm.pipelines.core.workloads import (
     ListenTo,
     ReportToMaster,
     StopListeningTo,
-    WorkerSize,
-    WorkloadKey,
     Workloads,
     WorkloadStep,
-    size_for,
-    workload_id,
 )
 from hrm.pipelines.master.result_files import PipelineFiles
 from hrm.pipelines.policies.corun.subtask_estimates import Stdm
