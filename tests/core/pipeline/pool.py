@@ -1,4 +1,4 @@
-"""Workloads on a virtual cluster: the master's and the nodes' cores, and workers that do as told."""
+"""Workloads on a virtual cluster: the cores of master and nodes, and workers that do as told."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from tests.core.pipeline.building import pipeline, subtask, task
 from tests.core.pipeline.running_means import RunningMeans
 
 STEP_S = 1.0
+SMALL = WorkerSize(1, 1024)
 
 
 class Pool:
@@ -64,7 +65,7 @@ class Pool:
         user: str = "ana",
         queue: str = "",
         workload: WorkloadClass = WorkloadClass.BATCH,
-        size: WorkerSize = WorkerSize(1, 1024),
+        size: WorkerSize = SMALL,
         spec: PipelineSpec | None = None,
     ) -> ApplicationId:
         """Submit tasks; raises what refuses them."""
@@ -178,6 +179,7 @@ class Pool:
         assert worker is not None
         container_id = ContainerId(worker)
         node = next(x for x in self.virtual.nodes.values() if container_id in x.core.containers)
+        del node.processes[container_id]
         event = e.ProcessEnded(now=self.virtual.now, container_id=container_id, end=end)
         self.virtual.submit_to_node(node, event)
         self.advance(STEP_S)

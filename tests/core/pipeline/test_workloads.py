@@ -17,9 +17,7 @@ from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.workload import WorkerSize, size_for
 from hrm.testing.virtual import VirtualCluster, unit
 from tests.core.pipeline.building import GPU, pipeline, subtask, task
-from tests.core.pipeline.pool import Pool
-
-SMALL = WorkerSize(1, 1024)
+from tests.core.pipeline.pool import SMALL, Pool
 
 
 def pool(nodes: int = 2, cores: int = 4, **more: object) -> Pool:
@@ -171,12 +169,13 @@ def test_ids_of_tasks_are_unique_over_all_workloads() -> None:
 
 def test_only_workers_of_live_workloads_may_report() -> None:
     here = pool()
-    app = here.submit("t")
+    here.submit("t")
     here.advance(2)
+    (worker,) = here.connected
     here.finish_all()
     here.advance(60)
     with pytest.raises(NotFound):
-        here.join(here.virtual.container_ids(app)[0] if here.virtual.app(app).containers else "x")
+        here.join(worker)
 
 
 def test_idle_workers_are_kept_for_a_while_and_the_workload_for_longer() -> None:
