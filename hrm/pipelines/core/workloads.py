@@ -17,7 +17,7 @@ simulator carry them out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -40,7 +40,12 @@ from hrm.core.vocabulary.ownership import MASTER
 from hrm.core.vocabulary.workload_bounds import WorkloadBounds
 from hrm.errors import AlreadyExists, HrmError, NotFound, Unavailable
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.cluster import PipelineCluster, TaskRecord
+from hrm.pipelines.core.cluster import (
+    PipelineCluster,
+    TaskRecord,
+    choices_in_words,
+    outcome_in_words,
+)
 from hrm.pipelines.core.model import TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.workload import Worker, Workload, WorkloadKey
@@ -134,6 +139,8 @@ class Workloads:
         self.ended: dict[TaskId, TaskRecord] = {}
         self.of_task: dict[TaskId, Workload] = {}
         """Of every task that is known, the ended ones among them."""
+        self.of_ended: dict[TaskId, ApplicationId] = {}
+        """Whose those are that had ended under an earlier master."""
         self.of_worker: dict[ContainerId, Workload] = {}
         self._by_key: dict[WorkloadKey, Workload] = {}
         self._out: list[WorkloadStep] = []
@@ -142,16 +149,20 @@ class Workloads:
 
     def find(self, task_id: TaskId) -> TaskRecord | None:
         workload = self.of_task.get(task_id)
-        if workload is None:
-            return None
-        return workload.cluster.tasks.get(task_id) or workload.cluster.ended.get(task_id)
+        live = None if workload is None else workload.cluster.tasks.get(task_id)
+        return live or self.ended.get(task_id)
 
-    def cluster_of(self, task_id: TaskId) -> PipelineCluster:
-        """Raises NotFound."""
+    def application_of(self, task_id: TaskId) -> str:
+        """Empty: no such task is known."""
         workload = self.of_task.get(task_id)
-        if workload is None or self.find(task_id) is None:
-            raise NotFound(f"no pipeline task {task_id}; hrm pipeline list shows those there are")
-        return workload.cluster
+        return self.of_ended.get(task_id, "") if workload is None else workload.application_id
+
+    def chosen(self, task_id: TaskId) -> list[str]:
+        """As ``PipelineCluster.chosen``. Raises NotFound."""
+        record = self.find(task_id)
+        if record is None:
+            raise _no_such(task_id)
+        return choices_in_words(record)
 
     def records(self, *, ended: bool = True) -> Iterator[TaskRecord]:
         if ended:
@@ -172,10 +183,13 @@ class Workloads:
         Raises:
             NotFound: no such task, or it ended too long ago.
         """
-        workload, cluster = self.of_task.get(task_id), self.cluster_of(task_id)
-        assert workload is not None, "the cluster is that of its workload"
-        said, record = cluster.explain(task_id, places), cluster.tasks.get(task_id)
-        if record is None or record.node is not None:
+        record, workload = self.find(task_id), self.of_task.get(task_id)
+        if record is None:
+            raise _no_such(task_id)
+        if record.outcome is not None or workload is None:
+            return outcome_in_words(record)
+        said = workload.cluster.explain(task_id, places)
+        if record.node is not None:
             return said
         running = sum(x.runs for x in workload.workers.values())
         of = f"{running} of {min(workload.wanted, self.bounds.workers_max)} workers run"
@@ -219,10 +233,41 @@ class Workloads:
         self._adjust(workload, now)
         return self._flush()
 
+    def recover(
+        self,
+        application_id: ApplicationId,
+        key: WorkloadKey,
+        tasks: Iterable[TaskSpec],
+        now: float,
+        *,
+        is_known: bool,
+    ) -> list[WorkloadStep]:
+        """A workload of an earlier master, with the tasks that had not ended. ``is_known``: the
+        master's core has its record. To be called before anything is opened."""
+        cluster = self._new_cluster(key, self.ended)
+        workload = Workload(application_id, key, cluster, idle_since_s=now)
+        self._by_key[key] = self.live[application_id] = workload
+        for task in tasks:
+            until_s = now + self.bounds.recovery_s
+            self._feed(workload, m.TaskRecovered(now=now, task=task, until_s=until_s))
+            self.of_task[task.task_id] = workload
+        self._out.append(ListenTo(application_id))
+        registration = _registration(workload, now, is_known=is_known)
+        self._out.append(AskMaster(application_id, registration))
+        return self._flush()
+
+    def recover_ended(self, record: TaskRecord, application_id: ApplicationId) -> None:
+        """A task that had ended under an earlier master; its result may be here."""
+        self.ended[record.spec.task_id] = record
+        self.of_ended[record.spec.task_id] = application_id
+
     def cancel(self, task_id: TaskId, why: str, now: float) -> list[WorkloadStep]:
         """Raises NotFound."""
-        self.cluster_of(task_id)
-        workload = self.of_task[task_id]
+        record, workload = self.find(task_id), self.of_task.get(task_id)
+        if record is None:
+            raise _no_such(task_id)
+        if record.outcome is not None or workload is None:
+            return []
         self._feed(workload, m.CancelAsked(now=now, task_id=task_id, why=why))
         self._adjust(workload, now)
         return self._flush()
@@ -257,7 +302,7 @@ class Workloads:
         if isinstance(reply, c.Refuse):
             self._refused(workload, reply.error, now)
         elif not workload.started and isinstance(reply.result, c.ApplicationAdmitted):
-            self._admitted(workload, now)
+            self._admitted(workload, reply.result, now)
         return self._flush()
 
     def notice_received(
@@ -285,6 +330,7 @@ class Workloads:
                 self._adjust(workload, now)
         if len(self.of_task) > 2 * (self.known + _FORGOTTEN_AT_ONCE):
             self.of_task = {x: of for x, of in self.of_task.items() if self.find(x) is not None}
+            self.of_ended = {x: of for x, of in self.of_ended.items() if x in self.ended}
         return self._flush()
 
     @property
@@ -294,7 +340,7 @@ class Workloads:
 
     # --- applications -------------------------------------------------------------------------
 
-    def _admitted(self, workload: Workload, now: float) -> None:
+    def _admitted(self, workload: Workload, admitted: c.ApplicationAdmitted, now: float) -> None:
         """First it is registered, then the master attaches to it as its AppMaster."""
         app_id = workload.application_id
         if not workload.attaching:
@@ -306,6 +352,9 @@ class Workloads:
             self._out.append(AskMaster(app_id, attach))
             return
         workload.started = True
+        workload.count = max(workload.count, admitted.last_executor_number)
+        for status in admitted.containers:
+            self._changed(workload, status, now)
         openings, workload.openings = workload.openings, []
         self._out += [CompleteOpening(call_id, app_id) for call_id in openings]
         self._adjust(workload, now)
@@ -366,9 +415,7 @@ class Workloads:
         for _ in range(many):
             workload.count += 1
             executor_id = str(workload.count)
-            container_id = container_id_of(workload.application_id, executor_id)
-            workload.workers[container_id] = Worker(container_id, executor_id)
-            self.of_worker[container_id] = workload
+            self._add(workload, executor_id)
             size = workload.key.size
             requests.append(
                 ContainerRequest(
@@ -381,6 +428,12 @@ class Workloads:
                 again=False,
             )  # fmt: skip
             self._out.append(ReportToMaster(asked))
+
+    def _add(self, workload: Workload, executor_id: str) -> Worker:
+        container_id = container_id_of(workload.application_id, executor_id)
+        worker = workload.workers[container_id] = Worker(container_id, executor_id)
+        self.of_worker[container_id] = workload
+        return worker
 
     def _release_idle(self, workload: Workload, has: list[Worker], many: int, now: float) -> None:
         """First those that wait for a place, then those that have had nothing to do for a while."""
@@ -427,7 +480,9 @@ class Workloads:
     def _changed(self, workload: Workload, status: ContainerStatus, now: float) -> None:
         worker = workload.workers.get(status.container_id)
         if worker is None:
-            return
+            if status.state is ContainerState.ENDED or workload.ending:
+                return
+            worker = self._add(workload, status.executor_id)  # requested from an earlier master
         worker.node = status.node or worker.node
         if status.state is ContainerState.RUNNING and worker.started_at_s == math.inf:
             worker.started_at_s = now
@@ -486,17 +541,23 @@ class Workloads:
         return out
 
 
+def _no_such(task_id: TaskId) -> NotFound:
+    return NotFound(f"no pipeline task {task_id}; hrm pipeline list shows those there are")
+
+
 def _executor_id(workers: Mapping[ContainerId, Worker], name: str) -> str:
     worker = workers.get(ContainerId(name))
     return "" if worker is None else worker.executor_id
 
 
-def _registration(workload: Workload, now: float) -> e.ApplicationRegistered:
+def _registration(
+    workload: Workload, now: float, *, is_known: bool = False
+) -> e.ApplicationRegistered:
     key = workload.key
     return e.ApplicationRegistered(
         now=now,
         call_id=0,
-        application_id=ApplicationId(""),
+        application_id=workload.application_id if is_known else ApplicationId(""),
         new_id=workload.application_id,
         submission_key=workload.application_id,
         name=key.pipeline,
