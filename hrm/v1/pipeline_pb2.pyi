@@ -104,7 +104,7 @@ class SourceFile(_message.Message):
     def __init__(self, path: _Optional[str] = ..., content: _Optional[bytes] = ...) -> None: ...
 
 class SubmitPipelineTaskRequest(_message.Message):
-    __slots__ = ("task_id", "pipeline", "payload", "raw", "size_mb", "workload_class", "files", "user", "result_format", "result_key", "queue", "ownership_key")
+    __slots__ = ("task_id", "pipeline", "payload", "raw", "size_mb", "workload_class", "files", "user", "result_format", "result_key", "queue", "node_labels", "ownership_key")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,7 @@ class SubmitPipelineTaskRequest(_message.Message):
     RESULT_FORMAT_FIELD_NUMBER: _ClassVar[int]
     RESULT_KEY_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
+    NODE_LABELS_FIELD_NUMBER: _ClassVar[int]
     OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     pipeline: PipelineSpec
@@ -128,8 +129,9 @@ class SubmitPipelineTaskRequest(_message.Message):
     result_format: PipelineResultFormat
     result_key: bytes
     queue: str
+    node_labels: _containers.RepeatedScalarFieldContainer[str]
     ownership_key: str
-    def __init__(self, task_id: _Optional[str] = ..., pipeline: _Optional[_Union[PipelineSpec, _Mapping]] = ..., payload: _Optional[bytes] = ..., raw: bool = ..., size_mb: _Optional[float] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., files: _Optional[_Iterable[_Union[SourceFile, _Mapping]]] = ..., user: _Optional[str] = ..., result_format: _Optional[_Union[PipelineResultFormat, str]] = ..., result_key: _Optional[bytes] = ..., queue: _Optional[str] = ..., ownership_key: _Optional[str] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., pipeline: _Optional[_Union[PipelineSpec, _Mapping]] = ..., payload: _Optional[bytes] = ..., raw: bool = ..., size_mb: _Optional[float] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., files: _Optional[_Iterable[_Union[SourceFile, _Mapping]]] = ..., user: _Optional[str] = ..., result_format: _Optional[_Union[PipelineResultFormat, str]] = ..., result_key: _Optional[bytes] = ..., queue: _Optional[str] = ..., node_labels: _Optional[_Iterable[str]] = ..., ownership_key: _Optional[str] = ...) -> None: ...
 
 class SubmitPipelineTaskResponse(_message.Message):
     __slots__ = ("task_id",)

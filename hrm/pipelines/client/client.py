@@ -29,7 +29,16 @@ import secrets
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sized
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+    Sized,
+)
 from concurrent import futures
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +54,7 @@ from hrm.address import default_master, token_file
 from hrm.core.vocabulary.model import WorkloadClass
 from hrm.pipelines.client.definition import Pipeline, to_format
 from hrm.pipelines.client.outcome import TaskFailed, TaskResult, is_done, result_of
+from hrm.pipelines.client.progress_bar import progress_bar
 from hrm.pipelines.client.results import check_proof, decode, need_arrow
 from hrm.pipelines.client.sources import Sources, sources_of
 from hrm.pipelines.client.tickets import Ticket
@@ -160,16 +170,19 @@ class Client:
         call_timeout_s: float = CALL_TIMEOUT_S,
         user: str | None = None,
         queue: str = "",
+        node_labels: Sequence[str] = (),
     ) -> None:
         """``patience_s``: how long calls are retried while the master is unreachable or full;
         ``call_timeout_s``: of one call; ``tls_ca``: the cluster's authority, if not the one that
         commands use; ``allow_clear_text``: to a master that is not on loopback (None: the value of
         $HRM_ALLOW_CLEAR_TEXT). ``user``: the owner of the tasks, None: this process's user; nodes
         that run containers as their submitter need a user of that name. ``queue``: of the
-        applications that its tasks are; empty: as rules place the user."""
+        applications that its tasks are; empty: as rules place the user. ``node_labels``: that a
+        node must have to run them."""
         self._call_timeout_s = call_timeout_s
         self.user = _this_user() if user is None else user
         self.queue = queue
+        self.node_labels = tuple(sorted(set(node_labels)))
         self.target = default_master(master)
         path = token_file(master, token_path)
         token, ca = rpc.read_token(path), tls.read_ca(tls.ca_file(path, tls_ca))
@@ -431,6 +444,7 @@ class Client:
             result_key=secrets.token_bytes(KEY_BYTES),
             ownership_key=self._ownership_key,
             queue=self.queue,
+            node_labels=self.node_labels,
         )
 
     async def _run(
@@ -576,20 +590,3 @@ def _value(request: pb.SubmitPipelineTaskRequest, end: pb.PipelineTaskEnd, data:
     )
     wanted = pipeline_wire.to_result_format(request.result_format)
     return decode(data, kind, wanted=wanted, task_id=request.task_id)
-
-
-@contextlib.contextmanager
-def progress_bar(
-    name: str, total: int | None, shown: bool | None = None
-) -> Iterator[Callable[[], None]]:
-    """A progress bar on stderr, and the function that advances it."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    if not (console.is_terminal if shown is None else shown):
-        yield lambda: None
-        return
-    with Progress(console=console) as progress:
-        bar = progress.add_task(name, total=total)
-        yield lambda: progress.advance(bar)

@@ -55,7 +55,8 @@ class WorkerSize(NamedTuple):
 
 class WorkloadKey(NamedTuple):
     """Tasks with the same key are of one workload. ``scope``: the application or submission whose
-    own token has submitted them; ``queue``: as they name it."""
+    own token has submitted them; ``queue``: as they name it; ``labels``: of the nodes that may have
+    its workers."""
 
     user: str
     queue: str
@@ -63,6 +64,7 @@ class WorkloadKey(NamedTuple):
     pipeline: str
     scope: str
     size: WorkerSize
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, eq=False)

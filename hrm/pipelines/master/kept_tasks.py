@@ -27,6 +27,7 @@ from hrm.pipelines.core.workload import WorkerSize, WorkloadKey
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.wire import codec, pipeline_stream
 from hrm.wire import pipelines as pw
+from hrm.wire.requirements import to_labels
 
 __all__ = ["Code", "KeptTasks"]
 
@@ -121,7 +122,7 @@ class KeptTasks:
         """Returns when the record is on the disk."""
         request = pipeline_stream.submission(
             pw.from_pipeline(task.pipeline), task, (),
-            raw=code.raw, result_key=result_key, queue=key.queue,
+            raw=code.raw, result_key=result_key, queue=key.queue, node_labels=key.labels,
         )  # fmt: skip
         stored = self.live[task.task_id] = pb.StoredPipelineTask(
             request=request,
@@ -187,4 +188,7 @@ class KeptTasks:
         """Of the workload that it belongs to."""
         size = WorkerSize(stored.vcores, stored.memory_mib, stored.gpu_memory_mib)
         queue = codec.to_text(stored.request.queue, "queue")
-        return WorkloadKey(spec.user, queue, spec.workload, spec.pipeline.name, stored.scope, size)
+        labels = tuple(sorted(to_labels(stored.request.node_labels)))
+        return WorkloadKey(
+            spec.user, queue, spec.workload, spec.pipeline.name, stored.scope, size, labels
+        )

@@ -322,9 +322,11 @@ class PipelineTasks:
         owner: str = "",
         queue: str = "",
         scope: str = "",
+        labels: tuple[str, ...] = (),
     ) -> None:
         """Accept a task, once its workload is admitted, and it and its input are on the disk.
-        ``queue``: as it names it; ``scope``: the application whose own token submits it.
+        ``queue``, ``labels``: as it names them; ``scope``: the application whose own token submits
+        it.
 
         Raises:
             HrmError: the core, the files or the full disk refuse it; nothing of it remains.
@@ -340,6 +342,7 @@ class PipelineTasks:
         workload_key = WorkloadKey(
             *(task.user, queue, task.workload, task.pipeline.name, scope),
             self.size_of(task.pipeline),
+            labels,
         )
         try:
             application_id = await self.host.open(workload_key)
