@@ -187,9 +187,9 @@ def test_when_there_will_be_no_node_all_tasks_end_wherever_they_are() -> None:
     why = "its application was killed"
     cluster.handle(m.AllEnded(now=2.0, outcome=TaskOutcome.CANCELLED, why=why))
     ends = {x.task_id: (x.outcome, x.message, x.response_s) for x in cluster.finished}
-    assert ends == {
-        name: (TaskOutcome.CANCELLED, why, 2.0) for name in ("placed", "stranded", "queued")
-    }
+    assert ends == dict.fromkeys(
+        ("placed", "stranded", "queued"), (TaskOutcome.CANCELLED, why, 2.0)
+    )
     assert not cluster.core.tasks
     cluster.end("placed", 3.0)
     assert len(cluster.finished) == 3, "a late end is no other end"
